@@ -1,0 +1,41 @@
+"""clusterdp: one YAML file in; a multi-node data-parallel training out, on any Slurm cluster, that cannot lose work.
+
+    import clusterdp
+
+    job = clusterdp.submit("train.yaml", ["params.lr=0.1"])
+    job.wait()
+
+The public names are loaded when they are first used: importing clusterdp costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from clusterdp.config import Config, load
+    from clusterdp.errors import ClusterdpError
+    from clusterdp.launch.job import Job
+    from clusterdp.launch.plan import submit
+    from clusterdp.rundir import RunDir
+
+_WHERE = {
+    "ClusterdpError": "clusterdp.errors",
+    "Config": "clusterdp.config",
+    "Job": "clusterdp.launch.job",
+    "RunDir": "clusterdp.rundir",
+    "load": "clusterdp.config",
+    "submit": "clusterdp.launch.plan",
+}
+
+__all__ = ["ClusterdpError", "Config", "Job", "RunDir", "__version__", "load", "submit"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'clusterdp' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_WHERE[name]), name)

@@ -1,0 +1,5 @@
+"""`python -m clusterdp` is `clusterdp`."""
+
+from clusterdp.cli import main
+
+raise SystemExit(main())

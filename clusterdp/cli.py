@@ -1,0 +1,225 @@
+"""The verbs of the command line. Each imports what it needs when it runs: `--help` and `status` start at once.
+
+Exit codes: 0 done; 1 the job failed; 2 a mistake in the config or the words; 3 Slurm said no; 4 no such run, or not
+now; 5 checkpoints; 6 the ranks did not meet; 7 the fake cluster; 130 Ctrl-C; 143 the job was cancelled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from clusterdp import __version__, cli_fake
+from clusterdp.errors import ClusterdpError
+
+if TYPE_CHECKING:
+    from clusterdp.launch.job import Job
+    from clusterdp.launch.plan import Plan
+
+EPILOG = """\
+  clusterdp submit train.yaml params.lr=0.1     submit; values of the file can be overridden
+  clusterdp submit train.yaml --dry-run         print the script instead
+  clusterdp submit train.yaml --cluster local   run it here, on a fake cluster
+  clusterdp status                              how the latest run is doing
+RUN is a run folder, a job id, or nothing for the latest run."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    words = sys.argv[1:] if words is None else words
+    options = parser().parse_args(words or ["--help"])
+    try:
+        code: int = options.verb(options)
+        sys.stdout.flush()  # here, where a closed pipe can still be handled
+        return code
+    except ClusterdpError as error:
+        if options.debug:
+            raise
+        print(f"clusterdp: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # `clusterdp logs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="clusterdp",
+        description="One YAML file in; a multi-node PyTorch training out, on any Slurm cluster, that cannot lose work.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"clusterdp {__version__}")
+    top.add_argument("--debug", action="store_true", help="show a traceback with an error")
+    verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
+
+    def verb(name: str, run: Any, about: str) -> argparse.ArgumentParser:
+        sub = verbs.add_parser(name, help=about, description=about)
+        sub.set_defaults(verb=run)
+        return sub
+
+    sub = verb("submit", submit, "submit a run")
+    sub.add_argument("config", metavar="CFG.yaml")
+    sub.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+    sub.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
+    sub.add_argument("--cluster", choices=("auto", "slurm", "local"), default="auto", help="local: a fake one, here")
+    sub.add_argument("--watch", action="store_true", help="follow the run to its end, and exit as it does")
+    sub = verb("show", show, "print a config as it resolves, with the source of each value")
+    sub.add_argument("config", metavar="CFG.yaml")
+    sub.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+    sub = verb("configs", configs, "list the starting configs that come along, or print one")
+    sub.add_argument("name", nargs="?", metavar="NAME")
+    sub = verb("status", status, "how a run is doing")
+    sub.add_argument("run", nargs="?", metavar="RUN")
+    sub.add_argument("--json", action="store_true", help="for programs")
+    sub = verb("watch", watch, "follow a run to its end, and exit as it does")
+    sub.add_argument("run", nargs="?", metavar="RUN")
+    sub = verb("logs", logs, "print what the ranks printed")
+    sub.add_argument("run", nargs="?", metavar="RUN")
+    sub.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
+    sub.add_argument("--all", action="store_true", help="all ranks, each line with its rank")
+    sub.add_argument("--attempt", metavar="A", help="default: the newest")
+    sub.add_argument("-f", "--follow", action="store_true", help="go on, over attempts, until the run is over")
+    sub = verb("cancel", cancel, "end a run for good")
+    sub.add_argument("run", metavar="RUN")
+    sub = verb("resume", resume, "go on with a run from its checkpoints, as a new job")
+    sub.add_argument("run", metavar="RUN")
+    sub.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+    sub.add_argument("--from", dest="step", type=int, metavar="STEP", help="go on from this step, not the newest")
+    sub.add_argument("--cluster", choices=("auto", "slurm", "local"), default="auto")
+    sub.add_argument("--watch", action="store_true", help="follow the run to its end, and exit as it does")
+    cli_fake.add_to(verb("fake", None, "a fake Slurm cluster on this machine, by hand"))
+    return top
+
+
+def submit(options: argparse.Namespace) -> int:
+    from clusterdp import config
+    from clusterdp.launch.plan import make_plan
+
+    loaded = config.load(_config_path(options.config), options.overrides)
+    plan = make_plan(loaded)
+    if options.dry_run:
+        sys.stdout.write(plan.script.text)
+        if not loaded.run_dir:
+            print(f"clusterdp: for {plan.run.path}; run_dir=... fixes the name", file=sys.stderr)
+        return 0
+    return _send(plan, options, resumed=False)
+
+
+def resume(options: argparse.Namespace) -> int:
+    from clusterdp.launch.again import plan_again
+    from clusterdp.operate.find import find_run
+    from clusterdp.operate.resume import prepare_resume
+
+    run = find_run(options.run)
+    prepared = prepare_resume(run, options.step)
+    return _send(plan_again(run, prepared.from_step, options.overrides), options, resumed=True)
+
+
+def _send(plan: Plan, options: argparse.Namespace, resumed: bool) -> int:
+    """Submit, say what was submitted, and follow if asked; --cluster local always follows: the cluster ends with us."""
+    from clusterdp.launch.again import send_again
+    from clusterdp.operate.find import remember
+    from clusterdp.slurm import commands
+
+    cluster = options.cluster
+    if cluster == "auto":
+        cluster = "slurm" if commands.have_slurm() else "local"
+        if cluster == "local":
+            print("clusterdp: no sbatch on PATH: running here, on a fake cluster (--cluster local)", file=sys.stderr)
+
+    def send() -> Job:
+        job, taken = (send_again(plan), None) if resumed else plan.carry_out()
+        remember(plan.run)
+        print(f"{'Resumed' if resumed else 'Submitted'} job {job.id}: {plan.run.path}")
+        if taken:
+            print(f"Snapshot of the code: {taken.files} files, {taken.bytes / 1e6:.1f} MB")
+        return job
+
+    if cluster == "local":
+        from clusterdp import cli_local
+
+        return cli_local.run(plan, send)
+    job = send()
+    if options.watch:
+        return _follow(plan.run)
+    print(f"Follow it: clusterdp watch {job.id}    Stop it: clusterdp cancel {job.id}")
+    return 0
+
+
+def _follow(run: Any) -> int:
+    from clusterdp.operate.watch import watch
+
+    return watch(run, sys.stdout)
+
+
+def show(options: argparse.Namespace) -> int:
+    from clusterdp import config
+    from clusterdp.launch.show import annotated
+
+    loaded = config.load_with_sources(_config_path(options.config), options.overrides)
+    sys.stdout.write(annotated(loaded))
+    return 0
+
+
+def configs(options: argparse.Namespace) -> int:
+    from clusterdp.launch.starting import config_folder, find_config
+
+    if options.name:
+        sys.stdout.write(find_config(options.name).read_text())
+        return 0
+    for path in sorted(config_folder().glob("*.yaml")):
+        about = path.read_text().splitlines()[0].lstrip("# ")
+        print(f"{path.stem:20} {about}")
+    print("\nclusterdp configs NAME > my.yaml   starts from one")
+    return 0
+
+
+def status(options: argparse.Namespace) -> int:
+    from clusterdp.operate.find import find_run
+    from clusterdp.operate.status import show_status
+
+    show_status(find_run(options.run), sys.stdout, as_json=options.json)
+    return 0
+
+
+def watch(options: argparse.Namespace) -> int:
+    from clusterdp.operate.find import find_run
+
+    return _follow(find_run(options.run))
+
+
+def logs(options: argparse.Namespace) -> int:
+    from clusterdp.operate.find import find_run
+    from clusterdp.operate.logs import show_logs
+
+    return show_logs(
+        find_run(options.run),
+        sys.stdout,
+        rank=options.rank,
+        attempt=options.attempt,
+        all_ranks=options.all,
+        follow_on=options.follow,
+    )
+
+
+def cancel(options: argparse.Namespace) -> int:
+    from clusterdp.operate.cancel import cancel_run
+    from clusterdp.operate.find import find_run
+
+    cancel_run(find_run(options.run), sys.stdout)
+    return 0
+
+
+def _config_path(word: str) -> str:
+    """A file; or, away from a checkout, one of the configs that came with the package, as `configs/digits.yaml`."""
+    is_ours = word.startswith("configs/") or not ("/" in word or word.endswith((".yaml", ".yml")))
+    if not is_ours or os.path.exists(word):  # noqa: PTH110 # pathlib takes 10 ms
+        return word
+    from clusterdp.launch.starting import find_config
+
+    return str(find_config(word))

@@ -1,0 +1,101 @@
+"""What each value of a config must be beyond its type, and what all of them together must be."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+
+from clusterdp.config import Config, Resources
+from clusterdp.errors import ConfigError
+
+TIME = re.compile(r"\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE")
+SECRET = re.compile(r"(?i)(^|_)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)")
+OURS = {  # options of sbatch that the script needs for itself, and the key that sets them
+    "job-name": "name",
+    "output": "(logs are in the run folder)",
+    "error": "(logs are in the run folder)",
+    "open-mode": "(always append)",
+    "requeue": "restart.requeue",
+    "no-requeue": "restart.requeue",
+    "signal": "launch.signal",
+    "array": "(one run, one job)",
+    "ntasks": "resources.tasks_per_node",
+    "ntasks-per-node": "resources.tasks_per_node",
+    "wrap": "command",
+    "export": "launch.env",
+}
+
+
+def check(config: Config, sources: Mapping[str, str]) -> None:
+    """Raises ConfigError for the first mistake, with its place."""
+    for key, problem, remedy in (*_misfits(config), *_bad_values(config)):
+        place = f"{sources[key]}: " if key in sources else ""
+        raise ConfigError(f"{place}{key}: {problem}. {remedy}.")
+
+
+def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
+    kinds = [kind for kind in ("entry", "command", "script") if getattr(c, kind) not in (None, "", [])]
+    if len(kinds) != 1:
+        got = " and ".join(kinds) or "none"
+        key = kinds[1] if kinds else "entry"
+        yield key, f"one of entry, command, script says what runs; there is {got}", "Keep one"
+    if c.entry and not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", c.entry):
+        yield "entry", f"{c.entry!r} is not package.module:function", "Write e.g. train:main for main() in train.py"
+    choices = {
+        "backend": (c.backend, ("sbatch", "submitit")),
+        "launch.launcher": (c.launch.launcher, ("srun", "torchrun")),
+        "launch.container.runtime": (c.launch.container.runtime, ("pyxis", "apptainer")),
+    }
+    for key, (value, allowed) in choices.items():
+        if value not in allowed:
+            yield key, f"{value!r} is none of {', '.join(allowed)}", f"Write {allowed[0]}"
+    if c.backend == "submitit":
+        if not c.entry:
+            yield "backend", "submitit runs Python functions", "Use entry:, or backend: sbatch"
+        for key, used in {
+            "launch.launcher": c.launch.launcher == "torchrun",
+            "launch.container": c.launch.container.image,
+            "launch.template": c.launch.template,
+        }.items():
+            if used:
+                yield key, "submitit writes its own script, which has no place for this", "Use backend: sbatch"
+    if c.resources.gpus_per_task and c.launch.launcher == "torchrun":
+        yield "resources.gpus_per_task", "torchrun's agent is one task for all ranks of a node", "Use gpus_per_node"
+
+
+def _bad_values(c: Config) -> Iterator[tuple[str, str, str]]:
+    r = c.resources
+    for key, number in {
+        "resources.nodes": r.nodes,
+        "resources.cpus_per_task": r.cpus_per_task,
+        "resources.tasks_per_node": r.tasks_per_node,
+        "checkpoint.keep_last": c.checkpoint.keep_last,
+        "checkpoint.every_steps": c.checkpoint.every_steps,
+        "checkpoint.keep_every": c.checkpoint.keep_every,
+    }.items():
+        if number is not None and number < 1:
+            yield key, f"{number} is less than 1", "Write a positive number"
+    if r.time is not None and not TIME.fullmatch(r.time):
+        yield "resources.time", f"{r.time!r} is no time of Slurm's", 'Write e.g. "2:00:00", "1-12:00:00" or 90, minutes'
+    signal = c.launch.signal
+    if signal is not None and not re.fullmatch(r"(SIG)?[A-Z]+\d?(@\d+)?|\d+(@\d+)?", signal):
+        yield "launch.signal", f"{signal!r} is not NAME[@SECONDS]", "Write e.g. USR2@90; B: is for the script alone"
+    for name, value in c.launch.env.items():
+        key = f"launch.env.{name}"
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            yield key, "is not the name of an environment variable", "Use letters, digits and _"
+        if SECRET.search(name):
+            yield key, "is a secret by its name, and would stand in job.sbatch", "Export it before you submit instead"
+        if "\0" in value:
+            yield key, "has a NUL character", "Remove it"
+    for option in r.extra:
+        key = f"resources.extra.{option}"
+        if option in OURS:
+            yield key, "is set by clusterdp", f"Use {OURS[option]}"
+        if option.replace("-", "_") in {f.name for f in dataclasses.fields(Resources)}:
+            yield key, "has a key of its own", f"Write resources.{option.replace('-', '_')}"
+        if not re.fullmatch(r"[a-z][a-z0-9-]+", option):
+            yield key, "is not a long option of sbatch", "Write it without dashes in front: mail-type: END"
+    if not 0 < (c.local.preempt_at or 0.5) < 1:
+        yield "local.preempt_at", f"{c.local.preempt_at} is not between 0 and 1", "Write e.g. 0.5"

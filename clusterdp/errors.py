@@ -1,0 +1,62 @@
+"""What can go wrong, as one tree. The command line catches the base class once and prints it as one line.
+
+    ClusterdpError            exit 1
+    ├── ConfigError           exit 2   a mistake in the YAML, an override or an argument
+    │   └── EntryError        exit 2   `entry:` does not import, or does not take these params
+    ├── SubmitError           exit 3   the job could not be submitted (no sbatch, or sbatch said no)
+    ├── SlurmError            exit 3   another Slurm command failed, or is not there
+    ├── RunError              exit 4   no such run, or the run does not allow this now
+    ├── CheckpointError       exit 5
+    │   ├── DamagedError      exit 5   bytes on disk are not the bytes that were written
+    │   └── StateError        exit 5   the state does not fit the checkpoint, or cannot be saved as it is
+    ├── RendezvousError       exit 6   the ranks did not find each other
+    └── FakeError             exit 7   the fake cluster could not do it
+
+A message reads `<key or object>: <what is wrong, with the value>. <what to do>.`
+"""
+
+from __future__ import annotations
+
+
+class ClusterdpError(Exception):
+    exit_code = 1
+
+
+class ConfigError(ClusterdpError):
+    exit_code = 2
+
+
+class EntryError(ConfigError):
+    pass
+
+
+class SubmitError(ClusterdpError):
+    exit_code = 3
+
+
+class SlurmError(ClusterdpError):
+    exit_code = 3
+
+
+class RunError(ClusterdpError):
+    exit_code = 4
+
+
+class CheckpointError(ClusterdpError):
+    exit_code = 5
+
+
+class DamagedError(CheckpointError):
+    pass
+
+
+class StateError(CheckpointError):
+    pass
+
+
+class RendezvousError(ClusterdpError):
+    exit_code = 6
+
+
+class FakeError(ClusterdpError):
+    exit_code = 7

@@ -1,0 +1,69 @@
+"""Job: the handle of a submitted run, for Python code on the login node."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusterdp.errors import RunError
+from clusterdp.rundir import Ledger, RunDir, read_events, write_durably
+from clusterdp.slurm import commands
+from clusterdp.slurm.state import JobState
+
+
+@dataclass
+class Job:
+    """`id` is the first job's; after a resubmission or a resume the run goes on under the id of `current_id`."""
+
+    id: str
+    run: RunDir
+    submitit: Any = field(default=None, repr=False)  # the submitit.Job, if backend: submitit made it
+
+    @property
+    def current_id(self) -> str:
+        ids = [
+            str(event["job"]) for event in read_events(self.run) if event.get("event") == "submitted" and "job" in event
+        ]
+        return ids[-1] if ids else self.id
+
+    @property
+    def state(self) -> str:
+        """Slurm's word (PENDING, RUNNING, COMPLETED, ...), or UNKNOWN once the controller has forgotten the job."""
+        job = self.current_id
+        row = commands.job_states([job]).get(job)
+        return row.state if row else self._last_word()
+
+    def wait(self, timeout_s: float | None = None, poll_s: float = 2.0) -> str:
+        """Wait until the run is over, requeues included; returns the last state. RunError after `timeout_s`."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while (state := self.state) != "UNKNOWN" and not JobState.parse(state).final:
+            if deadline is not None and time.monotonic() > deadline:
+                raise RunError(f"{self.run.path}: is still {state} after {timeout_s} s. Wait longer, or cancel() it.")
+            time.sleep(poll_s)
+        return state
+
+    def cancel(self) -> None:
+        """For good: no attempt of this run starts any more."""
+        write_durably(self.run.cancelled, f"{time.time()}\n")
+        job = self.current_id
+        commands.cancel(job)
+        Ledger(self.run, f"submit-{job}", "cancel").write("cancelled", job=job)
+
+    def logs(self, rank: int = 0) -> str:
+        """What this rank printed, in all attempts so far."""
+        logs = (attempt.rank_log(rank) for attempt in self.run.attempts())
+        return "".join(log.read_text(errors="replace") for log in logs if log.exists())
+
+    def result(self) -> Any:
+        """What the entry returned on rank 0; waits for it. Only with backend: submitit, which carries results."""
+        if self.submitit is None:
+            raise RunError(
+                "job.result(): a script has an exit code, not a result. Use backend: submitit, or write a file."
+            )
+        return self.submitit.result()
+
+    def _last_word(self) -> str:
+        endings = [str(event.get("event")) for event in read_events(self.run)]
+        words = {"finished": "COMPLETED", "failed": "FAILED", "cancelled": "CANCELLED"}
+        return next((words[ending] for ending in reversed(endings) if ending in words), "UNKNOWN")

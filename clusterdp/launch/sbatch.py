@@ -1,0 +1,14 @@
+"""backend: sbatch. The script in the run folder is handed to sbatch as it is."""
+
+from __future__ import annotations
+
+from clusterdp.launch.job import Job
+from clusterdp.launch.script import Script
+from clusterdp.launch.spec import JobSpec
+from clusterdp.rundir import RunDir
+from clusterdp.slurm import commands
+
+
+def send(spec: JobSpec, script: Script, run: RunDir) -> Job:
+    """SubmitError, with sbatch's own text, if it refuses."""
+    return Job(commands.submit(run.script, cwd=spec.submit_dir), run)

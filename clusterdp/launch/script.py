@@ -1,0 +1,158 @@
+"""Script: the text that sbatch is given, rendered from a template. Every value is quoted unless marked as Shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+import clusterdp
+from clusterdp.errors import ConfigError
+from clusterdp.launch.spec import JobSpec, lines_of
+
+
+class Shell(str):
+    """Text that is meant for the shell as it stands: script:, launch.setup:, and words that are quoted already."""
+
+
+@dataclass(frozen=True)
+class Script:
+    text: str
+    template: Path
+
+
+def template_folder() -> Path:
+    """sbatch_templates/: inside the wheel, or beside the package in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    return next(f for f in (package / "sbatch_templates", package.parent / "sbatch_templates") if f.is_dir())
+
+
+def render(spec: JobSpec) -> Script:
+    """The whole script. Pure but for the reading of the template: the same spec gives the same bytes."""
+    ours = template_folder()
+    launch = spec.config.launch
+    _refuse_collisions(launch.env, ours)
+    template = Path(launch.template) if launch.template else ours / f"{launch.launcher}.sbatch.j2"
+    if not template.is_file():
+        raise ConfigError(f"launch.template: no such file: {template}. Start from a copy of one in {ours}.")
+    try:
+        text = _environment(template.parent, ours).get_template(template.name).render(_values(spec))
+    except jinja2.UndefinedError as error:
+        known = ", ".join(sorted(_values(spec)))
+        raise ConfigError(f"launch.template: {template}: {error.message}. There are: {known}.") from None
+    except jinja2.TemplateError as error:
+        line = f":{error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
+        raise ConfigError(f"launch.template: {template}{line}: {error.message}. Correct the template.") from None
+    return Script(text, template)
+
+
+def render_part(spec: JobSpec, name: str) -> str:
+    """One of the parts alone, for a script that somebody else writes."""
+    ours = template_folder()
+    _refuse_collisions(spec.config.launch.env, ours)
+    return _environment(ours).get_template(f"parts/{name}").render(_values(spec))
+
+
+# Variables of ours that yield to launch.env.
+YIELDING = {
+    "OMP_NUM_THREADS",
+    "PYTHONPATH",
+    "PYTHONUNBUFFERED",
+    "GLOO_SOCKET_IFNAME",
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+}
+
+
+def _refuse_collisions(names: Iterable[str], folder: Path) -> None:
+    """A variable that the script sets for itself would not reach the program as the user wrote it."""
+    source = "\n".join(path.read_text() for path in sorted(folder.rglob("*")) if path.is_file())
+    for name in set(names) - YIELDING:
+        if re.search(rf"(?<![\w-]){name}=|\bread -r[^<\n]*\s{name}\b|\bfor {name} in\b", source):
+            raise ConfigError(f"launch.env.{name}: is a variable that the script sets itself. Choose another name.")
+
+
+def _environment(*folders: Path) -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folders),
+        undefined=jinja2.StrictUndefined,
+        finalize=_quote,  # each {{ value }} passes here
+        autoescape=False,  # HTML's; the shell's quoting is finalize's
+        comment_start_string="{*",  # bash owns {#
+        comment_end_string="*}",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _quote(value: Any) -> str:
+    if isinstance(value, (Shell, jinja2.Undefined)):
+        return str(value)  # of Undefined: raises
+    return shlex.quote(str(value))
+
+
+def _values(spec: JobSpec) -> dict[str, Any]:
+    config = spec.config
+    script = lines_of(config.script, "script")
+    return {
+        "directives": [Shell(directive(option, value)) for option, value in spec.directives()],
+        "title": Shell(re.sub(r"[^\w .,:+@-]", "_", config.name)),  # it stands in a comment
+        "name": config.name,
+        "version": Shell(clusterdp.__version__),
+        "run_dir": str(spec.run_dir),
+        "work_dir": str(spec.work_dir),
+        "python": spec.python,
+        "kind": spec.kind,
+        "nodes": config.resources.nodes,
+        "ranks_per_node": spec.ranks_per_node,
+        "cpus_per_task": config.resources.cpus_per_task,
+        "mem_per_cpu": "mem-per-cpu" in config.resources.extra,
+        "srun_flags": spec.srun_flags(),
+        "container_prefix": spec.container_prefix(),
+        "command": spec.command,
+        "script": Shell(script),
+        "delimiter": Shell(_delimiter(script)),
+        "env": {Shell(name): value for name, value in config.launch.env.items()},
+        "modules": config.launch.modules,
+        "setup": Shell(lines_of(config.launch.setup, "launch.setup")),
+        "checkpoint_url": checkpoint_url(spec),
+        "from_step": config.restart.from_step,
+        "requeue": config.restart.requeue,
+        "max_crashes": config.restart.max_crashes,
+        "max_no_progress": config.restart.max_no_progress,
+    }
+
+
+def checkpoint_url(spec: JobSpec) -> str:
+    return spec.config.checkpoint.url or str(spec.run_dir / "checkpoints")
+
+
+def directive(option: str, value: str | None) -> str:
+    """The words after #SBATCH. sbatch quotes with ' and ", knows no backslash, and takes # for a comment."""
+    if value is None:
+        return f"--{option}"
+    if re.search(r"[\x00-\x1f\x7f]", value):
+        raise ConfigError(
+            f"#SBATCH --{option}: {value!r} has a control character, which would end the line. Remove it."
+        )
+    if re.fullmatch(r"[\w@%+=:,./-]*", value, re.ASCII):
+        return f"--{option}={value}"
+    for mark in "\"'":
+        if mark not in value:
+            return f"--{option}={mark}{value}{mark}"
+    raise ConfigError(
+        f"#SBATCH --{option}: {value!r} has both kinds of quotes, which sbatch cannot read. Use one kind."
+    )
+
+
+def _delimiter(script: str) -> str:
+    """A heredoc's end that is no line of the script."""
+    word = "END_OF_SCRIPT"
+    while word in script.splitlines():
+        word += "_"
+    return word

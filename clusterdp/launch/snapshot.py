@@ -1,0 +1,109 @@
+"""The snapshot of the submit directory: what every attempt runs, whatever is edited or checked out in the meantime.
+
+In a git work tree: the files that git tracks, and those it does not track but does not ignore either. Elsewhere: all
+files but those below hidden folders, caches and virtual environments.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterdp.config import Snapshot
+from clusterdp.errors import ConfigError
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Taken:
+    files: int
+    bytes: int
+
+
+def take(source: Path, target: Path, limits: Snapshot, leave_out: Path) -> Taken:
+    """Copy `source` to `target` (made here), without the run folder `leave_out` and other runs."""
+    names = sorted(name for name in list_files(source) if leave_out not in (source / name).parents)
+    runs = tuple(name.removesuffix("job.sbatch") for name in names if name.endswith("/job.sbatch"))
+    names = [name for name in names if not name.startswith(runs)]
+    linked = [link.rstrip("/") for link in limits.link]
+    names = [name for name in names if not any(name == link or name.startswith(link + "/") for link in linked)]
+    sizes = {name: _size(source / name) for name in names}
+    total = sum(sizes.values())
+    if total > limits.max_mb * MIB:
+        biggest = sorted(sizes, key=lambda name: -sizes[name])[:3]
+        shown = ", ".join(f"{name} ({sizes[name] / MIB:.0f} MB)" for name in biggest)
+        raise ConfigError(
+            f"snapshot.max_mb: {source} has {total / MIB:.0f} MB in {len(names)} files, more than {limits.max_mb}: "
+            f"{shown}. "
+            "Let git ignore them, name them in snapshot.link (linked, not copied), or raise snapshot.max_mb."
+        )
+    target.mkdir(parents=True)
+    for name in names:
+        _copy(source / name, target / name)
+    for link in linked:
+        _link(source, target, link)
+    return Taken(len(names), total)
+
+
+def list_files(source: Path) -> list[str]:
+    """Relative names of what belongs to the snapshot."""
+    git = ["git", "-C", str(source), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        done = subprocess.run(git, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    except FileNotFoundError:
+        return list(_walk(source))
+    if done.returncode != 0:  # no work tree
+        return list(_walk(source))
+    names = {os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
+    return [name for name in names if os.path.lexists(source / name)]  # not what is deleted but still in the index
+
+
+def _walk(source: Path) -> Iterator[str]:
+    for folder, subfolders, files in os.walk(source):
+        subfolders[:] = [name for name in subfolders if not _is_clutter(Path(folder, name))]
+        for name in files:
+            yield str(Path(folder, name).relative_to(source))
+
+
+def _is_clutter(folder: Path) -> bool:
+    return (
+        folder.name.startswith(".")
+        or folder.name in {"__pycache__", "node_modules"}
+        or (folder / "pyvenv.cfg").exists()
+    )
+
+
+def _size(path: Path) -> int:
+    status = path.lstat()
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if source.is_symlink():
+        # A link that leads out of the snapshot must go on leading where it leads; one inside stays relative.
+        leads_to = source.readlink()
+        inside = not leads_to.is_absolute() and ".." not in leads_to.parts
+        target.symlink_to(leads_to if inside else os.path.normpath(source.parent / leads_to))
+    elif source.is_file():
+        shutil.copy2(source, target)
+    elif source.is_dir():  # a submodule: git lists it as one name
+        for name in list_files(source):
+            _copy(source / name, target / name)
+
+
+def _link(source: Path, target: Path, name: str) -> None:
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ConfigError(
+            f"snapshot.link: {name!r} is not below the submit directory. Use its absolute path in your code."
+        )
+    if not (source / name).exists():
+        raise ConfigError(f"snapshot.link: {name!r} is not in {source}. Make it first, or correct the name.")
+    (target / name).parent.mkdir(parents=True, exist_ok=True)
+    (target / name).symlink_to((source / name).absolute())

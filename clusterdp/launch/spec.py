@@ -1,0 +1,160 @@
+"""JobSpec: a config in the terms of a script. Pure: no file, no clock, no environment is looked at."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterdp.config import Config, Container, Resources
+from clusterdp.errors import ConfigError
+
+# Options of sbatch that stand in the config under their own name, in the order in which they are printed.
+PLAIN = ("partition", "account", "qos", "constraint", "nodelist", "exclude", "reservation", "gres", "mem", "time")
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    config: Config
+    kind: str  # entry | command | script
+    run_dir: Path  # absolute
+    submit_dir: Path  # absolute
+    python: str
+
+    @property
+    def work_dir(self) -> Path:
+        """Where the ranks run: in the snapshot, so that no edit and no checkout reaches a job that waits."""
+        return self.run_dir / "code" if self.config.snapshot.enabled else self.submit_dir
+
+    @property
+    def is_torchrun(self) -> bool:
+        return self.config.launch.launcher == "torchrun"
+
+    @property
+    def ranks_per_node(self) -> int:
+        resources = self.config.resources
+        return resources.tasks_per_node or gpu_count(resources.gpus_per_node) or 1
+
+    @property
+    def command(self) -> list[str]:
+        """The program's words. torchrun's habit of taking a `.py` file (or -m) for a Python program is kept."""
+        words = words_of(self.config.command, "command")
+        if self.is_torchrun and words and (words[0].endswith(".py") or words[0] == "-m"):
+            return [self.python, "-u", *words]
+        return words
+
+    @property
+    def signal(self) -> str | None:
+        """Only entry jobs are warned unasked: a program that does not know the signal dies of it."""
+        if self.config.launch.signal or self.kind != "entry":
+            return self.config.launch.signal
+        return f"USR2@{self.config.launch.grace_s}"
+
+    def directives(self) -> list[tuple[str, str | None]]:
+        """`(option, value)` for each #SBATCH line; a value of None is a bare flag."""
+        r, tasks = self.config.resources, self.ranks_per_node
+        cpus = r.cpus_per_task
+        if self.is_torchrun:
+            tasks, cpus = 1, cpus * tasks
+        rows: list[tuple[str, str | None]] = [
+            ("job-name", self.config.name),
+            ("nodes", str(r.nodes)),
+            ("ntasks-per-node", str(tasks)),
+            ("cpus-per-task", str(cpus)),
+            ("gpus-per-node", r.gpus_per_node if gpu_count(r.gpus_per_node) else None),
+            ("gpus-per-task", r.gpus_per_task),
+            *((name, getattr(r, name)) for name in PLAIN),
+            ("signal", self.signal),
+            ("output", str(self.run_dir).replace("%", "%%") + "/slurm-%j.out"),
+            ("open-mode", "append"),
+        ]
+        flags: list[tuple[str, str | None]] = [("exclusive", None)] if r.exclusive else []
+        flags.append(("requeue" if self.config.restart.requeue else "no-requeue", None))
+        return [row for row in rows if row[1] is not None] + flags + extra_options(r)
+
+    def container_mounts(self) -> list[str]:
+        """The run folder, and what the user mounts: `source:target[:ro]`."""
+        own = [self.run_dir] if self.config.snapshot.enabled else [self.run_dir, self.submit_dir]
+        return [*(f"{path}:{path}" for path in own), *self.config.launch.container.mounts]
+
+    def srun_flags(self) -> list[str]:
+        """Further words for srun: each rank's GPUs, and Pyxis' container."""
+        flags = []
+        if self.config.resources.gpus_per_task:
+            flags.append(f"--gpus-per-task={self.config.resources.gpus_per_task}")
+        container: Container = self.config.launch.container
+        if container.image and container.runtime == "pyxis":
+            flags += [
+                f"--container-image={container.image}",
+                f"--container-mounts={','.join(self.container_mounts())}",
+                f"--container-workdir={self.work_dir}",
+                "--no-container-mount-home",
+            ]
+        return flags
+
+    def container_prefix(self) -> list[str]:
+        """The words before the program that put it into an Apptainer container."""
+        container = self.config.launch.container
+        if not container.image or container.runtime != "apptainer":
+            return []
+        words = ["apptainer", "exec"]
+        if self.config.resources.gpus_per_node or self.config.resources.gpus_per_task or self.config.resources.gres:
+            words.append("--nv")
+        for mount in self.container_mounts():
+            words += ["--bind", mount]
+        return [*words, "--pwd", str(self.work_dir), container.image]
+
+
+def make_spec(config: Config, run_dir: Path, submit_dir: Path, python: str) -> JobSpec:
+    kind = next(kind for kind in ("entry", "command", "script") if getattr(config, kind) not in (None, "", []))
+    spec = JobSpec(config, kind, run_dir.absolute(), submit_dir.absolute(), config.launch.python or python)
+    if kind == "command" and not spec.command:
+        raise ConfigError("command: has no words. Name a program and its arguments.")
+    return spec
+
+
+def words_of(value: Any, key: str) -> list[str]:
+    """A list of words, or a string split as a shell splits it, without any expansion."""
+    if isinstance(value, str):
+        try:
+            return shlex.split(value)
+        except ValueError as error:
+            raise ConfigError(f"{key}: {value!r} cannot be split into words: {error}. Write a list of words.") from None
+    if isinstance(value, Sequence) and all(isinstance(word, str) for word in value):
+        bad = next((word for word in value if "\0" in word), None)
+        if bad is None:
+            return list(value)
+        raise ConfigError(f"{key}: {bad!r} has a NUL character, which no program can be given. Remove it.")
+    if value is None:
+        return []
+    raise ConfigError(f"{key}: {value!r} is neither a string nor a list of words. Write e.g. [python, train.py].")
+
+
+def lines_of(value: Any, key: str) -> str:
+    """Bash lines, given as one string or as a list of lines."""
+    if value is None or isinstance(value, str):
+        return (value or "").rstrip("\n")
+    if isinstance(value, Sequence) and all(isinstance(line, str) for line in value):
+        return "\n".join(value)
+    raise ConfigError(f"{key}: {value!r} is neither text nor a list of lines. Write bash lines after `{key}: |`.")
+
+
+def gpu_count(text: str | None) -> int:
+    """The number in `4` or `a100:4`."""
+    if text is None:
+        return 0
+    last = text.rsplit(":", 1)[-1]
+    if not last.isdigit():
+        raise ConfigError(f"resources.gpus_per_node: {text!r} has no number. Write e.g. 4 or a100:4.")
+    return int(last)
+
+
+def extra_options(resources: Resources) -> list[tuple[str, str | None]]:
+    """resources.extra; true makes a bare flag, false and null leave the option out."""
+    return [
+        (option, None if value is True else str(value))
+        for option, value in resources.extra.items()
+        if value is not None and value is not False
+    ]

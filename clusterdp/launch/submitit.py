@@ -1,0 +1,145 @@
+"""backend: submitit. It writes and submits the script, with the lines of our own script before and after its srun.
+
+submitit by itself does not see a preemption: it ignores TERM and checkpoints on USR2, which Slurm does not send then.
+So our worker owns both signals. After the ranks have stopped and saved, rank 0 looks at Slurm and raises USR2 to
+itself, whereupon submitit's own handler requeues the job. A crash is requeued by the lines after srun, as ever.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+from clusterdp.errors import ConfigError, SubmitError
+from clusterdp.launch.job import Job
+from clusterdp.launch.script import Script, render_part
+from clusterdp.launch.spec import JobSpec
+from clusterdp.rundir import RunDir
+from clusterdp.slurm import commands
+
+NEVER = 1_000_000  # submitit counts time-outs against a limit; ours are the budgets, checked when an attempt starts
+RUNS_IN = "clusterdp.train.worker"  # named, not imported: the login node has no torch
+
+
+class Task:
+    """What submitit pickles: by reference, so that the compute node runs the snapshot's code."""
+
+    def __init__(self, run_dir: str):
+        self.run_dir = run_dir
+
+    def __call__(self) -> Any:
+        """On every rank of the job. Returns what the entry returned; never returns from a stop or a crash."""
+        self._link_log()
+        on_usr2 = signal.getsignal(signal.SIGUSR2)  # submitit's handler, which requeues
+        worker = importlib.import_module(RUNS_IN)
+        ending = worker.run_in_submitit(self.run_dir)
+        if ending.word == "done":
+            return ending.result
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if ending.word == "requeue" and os.environ.get("SLURM_PROCID", "0") == "0" and self._may_requeue():
+            signal.signal(signal.SIGUSR2, on_usr2)
+            os.kill(os.getpid(), signal.SIGUSR2)
+        # No result is left behind: submitit would take it for the end of the job.
+        os._exit(ending.exit_code)
+
+    def checkpoint(self) -> Any:
+        """submitit's hook: what to run in the next attempt. The state is in our checkpoints already."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(Task(self.run_dir))
+
+    def _link_log(self) -> None:
+        """`clusterdp logs` looks for the log of a rank in the attempt's folder; submitit writes it elsewhere."""
+        from submitit import JobEnvironment
+
+        log = Path(os.environ["CLUSTERDP_LOGS"], f"rank-{int(os.environ['SLURM_PROCID']):05d}.out")
+        if not log.is_symlink():
+            log.symlink_to(os.path.relpath(JobEnvironment().paths.stdout, log.parent))
+
+    def _may_requeue(self) -> bool:
+        """The look of parts/requeue.sh: a cancelled job must not come back, nor one that Slurm requeued."""
+        if Path(self.run_dir, "cancelled").exists():
+            return False
+        job = commands.show_job(os.environ["SLURM_JOB_ID"])
+        state, reason = job.get("JobState"), job.get("Reason")
+        return state == "RUNNING" or (state == "COMPLETING" and reason == "TimeLimit")
+
+
+def send(spec: JobSpec, script: Script, run: RunDir) -> Job:
+    """Submit through submitit's public interface; SubmitError with sbatch's text if it refuses."""
+    from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+    try:
+        job = _executor(spec, run.path / "submitit").submit(Task(str(run.path)))
+    except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError, RuntimeError, OSError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        raise SubmitError(f"submitit: could not submit. It says: {' '.join(str(said).split())}") from None
+    return Job(job.job_id, run, submitit=job)
+
+
+def preview(spec: JobSpec) -> Script:
+    """The script that submitit will write. It has no public function for that; only this preview uses a private one."""
+    executor = _executor(spec, spec.run_dir / "submitit", for_real=False)
+    text = executor._make_submission_file_text(executor._submitit_command_str, "")
+    return Script(text, Path(__file__))
+
+
+def _executor(spec: JobSpec, folder: Path, for_real: bool = True) -> Any:
+    from submitit import SlurmExecutor
+
+    if not for_real:  # the constructor asks for srun on PATH; a preview needs none
+
+        class Preview(SlurmExecutor):
+            @classmethod
+            def affinity(cls) -> int:
+                return 1
+
+        executor: Any = Preview(folder=folder, max_num_timeout=NEVER, python=spec.python)
+    else:
+        executor = SlurmExecutor(folder=folder, max_num_timeout=NEVER, python=spec.python)
+    executor.update_parameters(**_parameters(spec))
+    return executor
+
+
+def _parameters(spec: JobSpec) -> dict[str, Any]:
+    """Our directives under the names that submitit has for them; the rest as additional parameters."""
+    directives = dict(spec.directives())
+    for ours in ("output", "open-mode", "signal"):  # submitit sets these
+        directives.pop(ours, None)
+    named: dict[str, Any] = {
+        "job_name": directives.pop("job-name"),
+        "nodes": int(cast(str, directives.pop("nodes"))),
+        "ntasks_per_node": int(cast(str, directives.pop("ntasks-per-node"))),
+        "cpus_per_task": int(cast(str, directives.pop("cpus-per-task"))),
+        "signal_delay_s": spec.config.launch.grace_s,
+        "setup": render_part(spec, "before_submitit.sh").splitlines(),
+        "teardown": render_part(spec, "after_submitit.sh").splitlines(),
+        "srun_args": [
+            *spec.srun_flags(),
+            f"--cpus-per-task={spec.config.resources.cpus_per_task}",
+            "--kill-on-bad-exit=1",
+        ],
+        "stderr_to_stdout": True,
+        "time": _minutes(directives.pop("time", None)),
+        "additional_parameters": {key: True if value is None else value for key, value in directives.items()},
+    }
+    return named
+
+
+def _minutes(time: str | None) -> int:
+    """Slurm's forms of a time limit: MM, MM:SS, HH:MM:SS, D-HH, D-HH:MM, D-HH:MM:SS; rounded up, as Slurm does it."""
+    if time is None or not time[0].isdigit():
+        raise ConfigError(f"resources.time: submitit needs a time limit, not {time}. Write e.g. time: 60 (minutes).")
+    days, dash, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if dash:
+        hours, minutes, seconds = [*parts, 0, 0][:3]
+    else:
+        hours, minutes, seconds = {1: [0, *parts, 0], 2: [0, *parts], 3: parts}[len(parts)]
+    return int(days or 0) * 1440 + hours * 60 + minutes + (seconds > 0)

@@ -1,0 +1,165 @@
+"""RunDir: the name of every file that a run owns, and how its ledger is written and read.
+
+    config.yaml                       the resolved config, as submitted
+    job.sbatch                        the script; `sbatch job.sbatch` by hand does what `clusterdp submit` did
+    code/                             the snapshot that every attempt runs
+    attempts/<job>.<restart>/         one folder an attempt, made by the batch script
+        outcome                       `<done|requeue|stop> <reason> <step>`: the ranks' last word, all agreed
+        cause                         why the attempt ended: the batch script's last word
+        saved                         the last step that this attempt committed a checkpoint of
+        chain                         the first job of the chain of resubmissions that this attempt belongs to
+        logs/rank-00003.out           what rank 3 printed
+    claims/000002                     who owns the folder now: the highest number (exclusively created)
+    events/<attempt>-<writer>.jsonl   the ledger, one file a writer
+    metrics/<attempt>.jsonl           what rank 0 measured
+    checkpoints/                      unless checkpoint.url names another place
+    cancelled                         there if the user cancelled the run: no attempt starts any more
+
+Appending from several machines to one file is not atomic on NFS: hence one file a writer. Readers merge by time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One life of a job: `<job id>.<restart count>`."""
+
+    name: str
+    path: Path
+
+    @property
+    def outcome(self) -> Path:
+        return self.path / "outcome"
+
+    @property
+    def cause(self) -> Path:
+        return self.path / "cause"
+
+    @property
+    def saved(self) -> Path:
+        return self.path / "saved"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def rank_log(self, rank: int) -> Path:
+        return self.logs / f"rank-{rank:05d}.out"
+
+
+@dataclass(frozen=True)
+class RunDir:
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def script(self) -> Path:
+        return self.path / "job.sbatch"
+
+    @property
+    def code(self) -> Path:
+        return self.path / "code"
+
+    @property
+    def cancelled(self) -> Path:
+        return self.path / "cancelled"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics"
+
+    @property
+    def claims(self) -> Path:
+        return self.path / "claims"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def attempt(self, name: str) -> Attempt:
+        return Attempt(name, self.path / "attempts" / name)
+
+    def attempts(self) -> list[Attempt]:
+        """Those that have begun, oldest first (job ids of one run grow, except where Slurm wraps them)."""
+        folder = self.path / "attempts"
+        names = [entry.name for entry in os.scandir(folder)] if folder.is_dir() else []
+        return [self.attempt(name) for name in sorted(names, key=_attempt_order)]
+
+
+def _attempt_order(name: str) -> tuple[int, int, str]:
+    job, _, restart = name.partition(".")
+    return (int(job) if job.isdigit() else 0, int(restart) if restart.isdigit() else 0, name)
+
+
+class Ledger:
+    """Appends to this writer's own file of events. `writer` is `submit`, `batch` or `rank0`."""
+
+    def __init__(self, run: RunDir, attempt: str, writer: str):
+        self.path = run.events / f"{attempt}-{writer}.jsonl"
+        self.attempt = attempt
+
+    def write(self, event: str, **fields: Any) -> None:
+        append_line(self.path, {"time": time.time(), "event": event, "attempt": self.attempt, **fields})
+
+
+def append_line(path: Path, record: dict[str, Any]) -> None:
+    """One JSON object as one line in one write, so that a reader sees all of it or, after a kill, a torn last line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = json.dumps(record, separators=(",", ":")) + "\n"
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(fd, line.encode())
+    finally:
+        os.close(fd)
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file that may be missing, or have a torn line."""
+    try:
+        text = path.read_text(errors="replace")
+    except FileNotFoundError:
+        return
+    for line in text.splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            yield record
+
+
+def read_events(run: RunDir) -> list[dict[str, Any]]:
+    """All writers' events, by time."""
+    records = [r for path in sorted(run.events.glob("*.jsonl")) for r in read_lines(path)]
+    return sorted(records, key=lambda r: float(r.get("time", 0)))
+
+
+def write_durably(path: Path, text: str) -> None:
+    """Temporary file, fsync, rename, fsync of the folder: after a crash the file is whole or not there."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,118 @@
+"""The only place that runs a Slurm command. Whether the command is a real Slurm's or the fake's, nobody here knows.
+
+Each function makes one call, whatever the number of jobs: a controller with a thousand users has no time for more.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterdp.errors import SlurmError, SubmitError
+
+PATIENCE_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout is 10 s and each client retries
+
+# What leaks from an outer job into sbatch and from there into the new job's srun: `SLURM_CPU_BIND` and a size such as
+# `SLURM_NTASKS` spoil it, `SBATCH_*` and `SRUN_*` win over the script's own lines. Where the cluster is must stay.
+LEAKS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SUBMITIT)_")
+KEEPS = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS"})
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A line of squeue: `state` in full (PENDING), `reason` as squeue gives it, `nodes` `n[1-2]` or empty."""
+
+    state: str
+    reason: str
+    nodes: str
+
+
+def have_slurm() -> bool:
+    return shutil.which("sbatch") is not None
+
+
+def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment to submit from, without what an outer job would leak into the new one."""
+    return {key: value for key, value in environ.items() if key in KEEPS or not LEAKS.match(key)}
+
+
+def submit(script: Path, cwd: Path) -> str:
+    """`sbatch --parsable SCRIPT`: the id of the new job. SubmitError holds what sbatch said."""
+    try:
+        done = _call(["sbatch", "--parsable", str(script)], cwd=cwd)
+    except SlurmError as error:
+        raise SubmitError(str(error)) from None
+    if done.returncode != 0:
+        raise SubmitError(f"sbatch: refused {script} (exit {done.returncode}). It says: {_said(done)}")
+    job = done.stdout.strip().split(";")[0]
+    if not job.isdigit():
+        raise SubmitError(
+            f"sbatch: answered {done.stdout.strip()!r}, not a job id. Is something on PATH wrapping sbatch?"
+        )
+    return job
+
+
+def job_states(jobs: Sequence[str]) -> dict[str, JobRow]:
+    """What squeue knows of these jobs, those that ended lately included; a job that it has forgotten is not in it."""
+    if not jobs:
+        return {}
+    done = _call(["squeue", "--noheader", "--states=all", f"--jobs={','.join(jobs)}", "--format=%i|%T|%r|%N"])
+    if done.returncode != 0:
+        if "Invalid job id" in done.stderr:
+            return {}
+        raise SlurmError(f"squeue: failed (exit {done.returncode}). It says: {_said(done)}")
+    rows = (line.split("|") for line in done.stdout.splitlines() if line.count("|") >= 3)
+    return {row[0]: JobRow(row[1], row[2], row[-1]) for row in rows}
+
+
+def show_job(job: str) -> dict[str, str]:
+    """`scontrol show job`, as a dictionary; SlurmError if the controller no longer knows the job."""
+    done = _call(["scontrol", "--oneliner", "show", "job", job])
+    if done.returncode != 0:
+        raise SlurmError(f"scontrol: cannot show job {job}. It says: {_said(done)}")
+    return dict(pair.split("=", 1) for pair in done.stdout.split() if "=" in pair)
+
+
+def cancel(job: str) -> None:
+    """`scancel`; a job that is over is no error, as for Slurm."""
+    done = _call(["scancel", job])
+    if done.returncode != 0:
+        raise SlurmError(f"scancel: cannot cancel job {job}. It says: {_said(done)}")
+
+
+def requeue(job: str) -> None:
+    """`scontrol requeue`; a job that Slurm has requeued already (`Job is pending execution`) is as good."""
+    done = _call(["scontrol", "requeue", job])
+    if done.returncode != 0 and "pending execution" not in done.stderr:
+        raise SlurmError(f"scontrol: cannot requeue job {job}. It says: {_said(done)}")
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    return " ".join((done.stderr or done.stdout).split()) or "nothing"
+
+
+def _call(argv: list[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            argv,
+            cwd=cwd,
+            env=clean_environ(os.environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise SlurmError(
+            f"{argv[0]}: not on PATH. Run this on a login node of the cluster, or use `--cluster local`."
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise SlurmError(
+            f"{argv[0]}: no answer within {PATIENCE_S:.0f} s. Is the controller up (`scontrol ping`)?"
+        ) from None

@@ -1,0 +1,128 @@
+"""SlurmEnv: who this process is and which job it belongs to, read from its environment. Standard library only.
+
+Three kinds of launcher tell a process its place, each in its own words. The first column below whose mark is set counts
+as a whole; mixing columns would give wrong answers: with one srun task per node and torchrun inside, RANK counts
+processes and SLURM_PROCID nodes. Without any mark this is a single process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clusterdp.errors import SlurmError
+
+# launcher      mark                    what it calls each field
+COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
+    "torchrun": (
+        "TORCHELASTIC_RUN_ID",
+        {
+            "rank": "RANK",
+            "world_size": "WORLD_SIZE",
+            "local_rank": "LOCAL_RANK",
+            "local_world_size": "LOCAL_WORLD_SIZE",
+            "node_rank": "GROUP_RANK",  # the agent's order of arrival; NODE_RANK, if there, is the batch script's
+        },
+    ),
+    "exported": (  # by our batch script, or any other that follows torch's env:// names
+        "RANK",
+        {
+            "rank": "RANK",
+            "world_size": "WORLD_SIZE",
+            "local_rank": "LOCAL_RANK",
+            "local_world_size": "LOCAL_WORLD_SIZE",
+            "node_rank": "NODE_RANK",
+        },
+    ),
+    "srun": (
+        "SLURM_STEP_ID",  # not SLURM_PROCID: the batch script has that too, and is no task
+        {
+            "rank": "SLURM_PROCID",
+            "world_size": "SLURM_STEP_NUM_TASKS",
+            "local_rank": "SLURM_LOCALID",
+            "local_world_size": "SLURM_GTIDS",  # `2,3`: the ranks on this node
+            "node_rank": "SLURM_NODEID",
+        },
+    ),
+}
+
+# What the job itself is called, the same under every launcher. Unset means None.
+JOB = {
+    "job_id": "SLURM_JOB_ID",
+    "array_job_id": "SLURM_ARRAY_JOB_ID",
+    "array_task_id": "SLURM_ARRAY_TASK_ID",
+    "node_name": "SLURMD_NODENAME",
+    "launch_address": "SLURM_LAUNCH_NODE_IPADDR",  # where srun runs: in a batch job the first node
+    "end_time": "SLURM_JOB_END_TIME",  # since 22.05 only in some set-ups, 23.02 always
+}
+
+
+@dataclass(frozen=True)
+class SlurmEnv:
+    launcher: str  # torchrun | exported | srun | single
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    node_rank: int = 0
+    job_id: str | None = None
+    array_job_id: str | None = None
+    array_task_id: str | None = None
+    restart_count: int = 0  # SLURM_RESTART_COUNT is unset in the first attempt
+    nodelist: str | None = None  # of the step if there is one: rank 0 is on its first host
+    node_name: str | None = None
+    launch_address: str | None = None
+    end_time: str | None = None
+
+    @classmethod
+    def read(cls, environ: Mapping[str, str] = os.environ) -> SlurmEnv:
+        """Raises SlurmError if a variable that should be a number is none."""
+        launcher = next((name for name, (mark, _) in COLUMNS.items() if environ.get(mark)), "single")
+        place = _place(launcher, environ)
+        job = {field: environ.get(name) or None for field, name in JOB.items()}
+        return cls(
+            launcher=launcher,
+            **place,  # type: ignore[arg-type]
+            **job,  # type: ignore[arg-type]
+            restart_count=_number("SLURM_RESTART_COUNT", environ.get("SLURM_RESTART_COUNT") or "0"),
+            nodelist=environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST") or None,
+        )
+
+    @property
+    def in_job(self) -> bool:
+        return self.job_id is not None
+
+    @property
+    def attempt(self) -> str | None:
+        """`<job>.<restart>`, as the batch script names it; None outside a job."""
+        return None if self.job_id is None else f"{self.job_id}.{self.restart_count}"
+
+    @property
+    def one_node(self) -> bool:
+        return self.local_world_size >= self.world_size
+
+
+def _place(launcher: str, environ: Mapping[str, str]) -> dict[str, int]:
+    if launcher == "single":
+        return {}
+    place: dict[str, int] = {}
+    for field, name in COLUMNS[launcher][1].items():
+        text = environ.get(name)
+        if text is None:
+            continue  # some launchers set RANK and WORLD_SIZE only; the default is one process on each node
+        place[field] = len(text.split(",")) if name == "SLURM_GTIDS" else _number(name, text)
+    if not 0 <= place.get("rank", 0) < place.get("world_size", 1):
+        names = COLUMNS[launcher][1]
+        raise SlurmError(
+            f"{names['rank']}: {place.get('rank', 0)} is no rank among {place.get('world_size', 1)} "
+            f"({names['world_size']}). Set both, or neither."
+        )
+    return place
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise SlurmError(f"{name}: {text!r} is not a number. Unset it, or set what the launcher would.") from None

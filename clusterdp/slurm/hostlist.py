@@ -1,0 +1,115 @@
+"""Host list expressions, `n[1-3,7],m05`, read and written in process as `scontrol show hostnames|hostlist` does.
+
+Leading zeros count: n1, n01 and n001 are three hosts, and a range has the width of its low end.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import product
+
+MAX_HOSTS = 65_536  # in one range, as in Slurm: a typing error must not fill the memory
+
+
+class HostlistError(ValueError):
+    """The text is no host list expression."""
+
+
+def expand(expression: str, *, strict: bool = False) -> list[str]:
+    """The hosts of an expression, in Slurm's order, repetitions kept; raises HostlistError.
+
+    Slurm 22.05 allows nothing after the last bracket, later versions do (`n[1-2]-ib`): `strict` refuses it.
+    """
+    return [host for part in _parts(expression) for host in _expand_part(part, strict)]
+
+
+def compress(hosts: Iterable[str]) -> str:
+    """The expression for these hosts: keeps order and repetitions, and joins only neighbours (n2,n1 -> `n[2,1]`)."""
+    groups: list[tuple[str, list[list[str]]]] = []  # (prefix, ranges of [low, high] as digits); a bare name: no ranges
+    for host in hosts:
+        prefix, digits = _split(host)
+        if not digits or not groups or groups[-1][0] != prefix or not groups[-1][1]:
+            groups.append((prefix, [[digits, digits]] if digits else []))
+            continue
+        ranges = groups[-1][1]
+        low, high = ranges[-1]
+        if digits == f"{int(high) + 1:0{len(low)}}":
+            ranges[-1][1] = digits
+        else:
+            ranges.append([digits, digits])
+    return ",".join(prefix + _brackets(ranges) for prefix, ranges in groups)
+
+
+def compress_sorted(hosts: Iterable[str]) -> str:
+    """As `compress`, the hosts sorted first: `scontrol show hostlistsorted`."""
+    return compress(sort(hosts))
+
+
+def sort(hosts: Iterable[str]) -> list[str]:
+    """By name as people read it, then by the width of the number, then by the number."""
+
+    def key(host: str) -> tuple[list[tuple[int, str]], int, int]:
+        prefix, digits = _split(host)
+        words = [(int(word), "") if word.isdigit() else (-1, word) for word in re.findall(r"\d+|\D+", prefix)]
+        return words, len(digits), int(digits or -1)
+
+    return sorted(sorted(hosts), key=key)
+
+
+def _split(host: str) -> tuple[str, str]:
+    digits = re.search(r"[0-9]*$", host)
+    assert digits is not None  # the pattern matches the empty end of any text
+    return host[: digits.start()], digits[0]
+
+
+def _brackets(ranges: list[list[str]]) -> str:
+    if not ranges or (len(ranges) == 1 and ranges[0][0] == ranges[0][1]):
+        return ranges[0][0] if ranges else ""
+    return "[" + ",".join(low if low == high else f"{low}-{high}" for low, high in ranges) + "]"
+
+
+def _parts(expression: str) -> Iterator[str]:
+    """Split at commas and blanks outside of brackets."""
+    depth, part = 0, ""
+    for letter in expression:
+        depth += (letter == "[") - (letter == "]")
+        if depth not in (0, 1):
+            raise HostlistError(f"{expression}: the brackets do not match. Write e.g. n[1-3,7].")
+        if depth == 0 and letter in ", \t\n":
+            if part:
+                yield part
+            part = ""
+        else:
+            part += letter
+    if depth:
+        raise HostlistError(f"{expression}: a bracket is not closed. Write e.g. n[1-3,7].")
+    if part:
+        yield part
+
+
+def _expand_part(part: str, strict: bool) -> list[str]:
+    *heads, tail = re.split(r"(?<=\])", part)
+    if not heads:
+        return [part]
+    if strict and tail:
+        raise HostlistError(f"{part}: nothing may follow the last bracket in this version of Slurm.")
+    names, ranges = [], []
+    for head in heads:
+        name, _, inside = head[:-1].partition("[")
+        names.append(name)
+        ranges.append([number for word in inside.split(",") for number in _range(word)])
+    # The last bracket varies fastest, then the first, then the second ...: Slurm's own order.
+    hosts = []
+    for numbers in product(*reversed(ranges[:-1])):
+        before = "".join(name + number for name, number in zip(names, reversed(numbers)))
+        hosts += [before + names[-1] + number + tail for number in ranges[-1]]
+    return hosts
+
+
+def _range(word: str) -> list[str]:
+    match = re.fullmatch(r"([0-9]+)(?:-([0-9]*))?", word)
+    if not match or (match[2] and int(match[2]) < int(match[1])):
+        raise HostlistError(f"{word!r}: not a range of host numbers. Write e.g. 1-3 or 001-010.")
+    low, high = int(match[1]), int(match[2] or match[1])
+    if high - low >= MAX_HOSTS:
+        raise HostlistError(f"{word!r}: too many hosts in one range ({high - low + 1}). The limit is {MAX_HOSTS}.")
+    return [f"{number:0{len(match[1])}}" for number in range(low, high + 1)]

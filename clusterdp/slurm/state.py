@@ -1,0 +1,105 @@
+"""What Slurm calls the states of a job, and how it writes exit codes."""
+
+from enum import Enum
+
+
+class JobState(Enum):
+    """A job's state: the value is the long word, as `squeue -o %T` and sacct print it."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    COMPLETING = "COMPLETING"
+    CONFIGURING = "CONFIGURING"
+    RESIZING = "RESIZING"
+    SIGNALING = "SIGNALING"
+    STAGE_OUT = "STAGE_OUT"
+    STOPPED = "STOPPED"
+    REQUEUED = "REQUEUED"
+    REQUEUE_FED = "REQUEUE_FED"
+    REQUEUE_HOLD = "REQUEUE_HOLD"
+    SPECIAL_EXIT = "SPECIAL_EXIT"
+    RESV_DEL_HOLD = "RESV_DEL_HOLD"
+    COMPLETED = "COMPLETED"
+    CANCELLED = "CANCELLED"
+    FAILED = "FAILED"
+    TIMEOUT = "TIMEOUT"
+    NODE_FAIL = "NODE_FAIL"
+    PREEMPTED = "PREEMPTED"
+    BOOT_FAIL = "BOOT_FAIL"
+    DEADLINE = "DEADLINE"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    REVOKED = "REVOKED"
+
+    @property
+    def short(self) -> str:
+        """`squeue -o %t`: PD, R, CG, ..."""
+        return SHORT[self]
+
+    @property
+    def final(self) -> bool:
+        """True if the job is over. A job in PREEMPTED or NODE_FAIL may still be requeued: squeue then says PENDING."""
+        return self in FINAL
+
+    @classmethod
+    def parse(cls, text: str) -> "JobState":
+        """From a long or short word, in any case, with or without sacct's ` by UID` and `+`; raises ValueError."""
+        words = text.split()
+        word = words[0].rstrip("+").upper() if words else ""
+        for state in cls:
+            if word in (state.value, SHORT[state]):
+                return state
+        # sacct cuts long words to the width of its column: CANCELLE+, OUT_OF_ME+
+        cut = [state for state in cls if len(word) >= 4 and state.value.startswith(word)]
+        if len(cut) == 1:
+            return cut[0]
+        raise ValueError(f"{text!r}: not a Slurm job state. Expected one of {', '.join(s.value for s in cls)}.")
+
+
+SHORT = {
+    JobState.PENDING: "PD",
+    JobState.RUNNING: "R",
+    JobState.SUSPENDED: "S",
+    JobState.COMPLETING: "CG",
+    JobState.CONFIGURING: "CF",
+    JobState.RESIZING: "RS",
+    JobState.SIGNALING: "SI",
+    JobState.STAGE_OUT: "SO",
+    JobState.STOPPED: "ST",
+    JobState.REQUEUED: "RQ",
+    JobState.REQUEUE_FED: "RF",
+    JobState.REQUEUE_HOLD: "RH",
+    JobState.SPECIAL_EXIT: "SE",
+    JobState.RESV_DEL_HOLD: "RD",
+    JobState.COMPLETED: "CD",
+    JobState.CANCELLED: "CA",
+    JobState.FAILED: "F",
+    JobState.TIMEOUT: "TO",
+    JobState.NODE_FAIL: "NF",
+    JobState.PREEMPTED: "PR",
+    JobState.BOOT_FAIL: "BF",
+    JobState.DEADLINE: "DL",
+    JobState.OUT_OF_MEMORY: "OOM",
+    JobState.REVOKED: "RV",
+}
+
+FINAL = frozenset(
+    JobState[name]
+    for name in "COMPLETED CANCELLED FAILED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL DEADLINE OUT_OF_MEMORY REVOKED".split()
+)
+
+
+def exit_word(status: int) -> str:
+    """`code:signal` of a wait status (os.wait), as scontrol writes ExitCode."""
+    return f"{status >> 8 & 0xFF}:{status & 0x7F}"
+
+
+def accounted_exit_word(status: int) -> str:
+    """The same as sacct writes it, which loses the highest bit of the code: 137:0 is 9:0 there."""
+    return f"{status >> 8 & 0x7F}:{status & 0x7F}"
+
+
+def parse_exit_word(text: str) -> tuple[int, int]:
+    """(code, signal) of `3:0`, `0:9`; raises ValueError."""
+    code, _, signal = text.partition(":")
+    return int(code), int(signal or 0)

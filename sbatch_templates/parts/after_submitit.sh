@@ -1,0 +1,2 @@
+code=$?
+{% include "parts/end.sh" %}

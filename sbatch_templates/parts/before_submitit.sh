@@ -1,0 +1,8 @@
+run_dir={{ run_dir }}
+
+{% include "parts/prepare.sh" %}
+
+{% include "parts/rendezvous.sh" %}
+export LOCAL_WORLD_SIZE={{ ranks_per_node }}
+
+{% include "parts/requeue.sh" %}

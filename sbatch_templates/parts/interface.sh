@@ -1,0 +1,16 @@
+# gloo takes the interface of the address that this host's name has, and hangs where that is 127.0.1.1. So name the
+# one that leads to MASTER_ADDR.
+if [ -z "${GLOO_SOCKET_IFNAME-}" ]; then
+  read -r address _ <<<"$(getent ahostsv4 "$MASTER_ADDR" 2>/dev/null)"
+  case ${address:=$MASTER_ADDR} in
+    127.*) name=lo; [ "$(uname)" != Darwin ] || name=lo0 ;;
+    *)
+      read -r _ name _ <<<"$(ip -o addr show to "$address" 2>/dev/null)"
+      if [ -z "$name" ]; then
+        route=$(ip -o route get "$address" 2>/dev/null)
+        case $route in *" dev "*) name=${route#* dev } name=${name%% *} ;; esac
+      fi
+      ;;
+  esac
+  [ -z "$name" ] || export GLOO_SOCKET_IFNAME=$name
+fi

@@ -1,0 +1,13 @@
+for again in yes no; do
+  step &
+  srun=$!
+  # Bash runs a trap only between commands, and `wait` returns when a trapped signal comes: so wait until srun is gone.
+  while kill -0 $srun 2>/dev/null; do wait $srun; done
+  wait $srun
+  code=$?
+  # The port was free when it was probed, and is taken now: once more with the next one.
+  [ $code -ne 0 ] && [ $again = yes ] && [ -z "$requeued" ] || break
+  grep -qsE "EADDRINUSE|[Aa]ddress already in use" "$logs"/rank-00000.out "$logs"/node-00000.out || break
+  try=$((try + 1)) MASTER_PORT=$(port_of $try)
+  echo "clusterdp: the port was taken; once more with $MASTER_PORT." >&2
+done

@@ -1,0 +1,124 @@
+"""A bash and a few stand-ins for Slurm's commands, to run a rendered script in. What they answer are recorded texts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterdp import config
+from clusterdp.launch.script import render
+from clusterdp.launch.spec import make_spec
+
+HOSTILE = [
+    "it's",
+    'say "hi"',
+    "$(touch pwned)",
+    "`touch pwned`",
+    "; touch pwned #",
+    "a\nb\n#SBATCH --nodes=9",
+    "-x",
+    "--",
+    "$HOME ${HOME} ~ *",
+    "back\\slash\\",
+    " leading and trailing ",
+    "%j %t %%",
+    "{{ name }} {% raw %} {* c *}",
+    "END_OF_TASK\nEND_OF_SCRIPT",
+    "ünïcode ☃",
+    "",
+]
+
+SRUN = """#!/bin/bash
+# one rank of the step: drop srun's own words, then become the task
+echo "$@" >>"$STUBS/srun.args"
+while [ "${1#-}" != "$1" ]; do shift; done
+export SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 SLURM_NTASKS=1
+exec "$@"
+"""
+SCONTROL = """#!/bin/bash
+echo "$*" >>"$STUBS/scontrol.calls"
+case "$*" in
+  "show hostnames"*) echo n1 ;;
+  "show node"*) echo "NodeName=n1 Arch=x86_64 NodeAddr=127.0.0.1 NodeHostName=host Version=22.05.8" ;;
+  "show job"*) cat "$STUBS/job" ;;
+  requeue*) cat "$STUBS/requeue" >&2; exit "$(cat "$STUBS/requeue.exit")" ;;
+esac
+"""
+
+
+class Stubs:
+    """A folder on PATH with srun, scontrol, squeue and sbatch, and the answers that they give."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        for name, text in {
+            "srun": SRUN,
+            "scontrol": SCONTROL,
+            "squeue": "#!/bin/bash\necho 1-02:03:04\n",
+            "sbatch": '#!/bin/bash\necho "$@" "chain=$CLUSTERDP_CHAIN" >>"$STUBS/sbatch.calls"\necho 4321\n',
+            "getent": "#!/bin/bash\nexit 2\n",
+            "sleep": '#!/bin/bash\necho "$1" >>"$STUBS/sleeps"\n',
+        }.items():
+            (folder / name).write_text(text)
+            (folder / name).chmod(0o755)
+        self.answer("RUNNING", "None")
+
+    def answer(self, state: str, reason: str, preempt_time: str = "None", requeue: str = "", code: int = 0) -> None:
+        text = f"JobId=1 JobName=x\n   JobState={state} Reason={reason} Dependency=(null)\n"
+        text += f"   PreemptEligibleTime=2026-01-01T00:00:00 PreemptTime={preempt_time}\n"
+        (self.folder / "job").write_text(text)
+        (self.folder / "requeue").write_text(requeue)
+        (self.folder / "requeue.exit").write_text(str(code))
+
+    def calls(self, command: str) -> list[str]:
+        path = self.folder / f"{command}.calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+
+@pytest.fixture
+def stubs(tmp_path: Path) -> Stubs:
+    folder = tmp_path / "stubs"
+    folder.mkdir()
+    return Stubs(folder)
+
+
+RunScript = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run_script(tmp_path: Path, stubs: Stubs) -> RunScript:
+    """Render a config and run its script in a real bash as the job `job`, in its `restart`th life."""
+
+    def run(
+        values: dict[str, object], *, job: int = 7, restart: int = 0, **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        run_dir = tmp_path / "run"
+        loaded = config.from_mapping(values)
+        script = render(make_spec(loaded, run_dir, tmp_path, sys.executable))
+        (run_dir / "code").mkdir(parents=True, exist_ok=True)
+        (run_dir / "job.sbatch").write_text(script.text)
+        environ = {
+            "PATH": f"{stubs.folder}:{os.environ['PATH']}",
+            "STUBS": str(stubs.folder),
+            "HOME": str(tmp_path),
+            "SLURM_JOB_ID": str(job),
+            "SLURM_JOB_NODELIST": "n1",
+            **({"SLURM_RESTART_COUNT": str(restart)} if restart else {}),
+            **more,
+        }
+        return subprocess.run(
+            ["bash", str(run_dir / "job.sbatch")],
+            check=False,
+            env=environ,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            timeout=60,
+        )
+
+    return run

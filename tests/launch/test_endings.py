@@ -1,0 +1,243 @@
+"""What the script does when its ranks have ended: who requeues, and who does not.
+
+Where it is wrong, a user loses a week, or finds that a cancelled job has come back.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.launch.conftest import RunScript, Stubs
+
+LEAVE = (
+    "mkdir -p {run}/attempts/$CLUSTERDP_ATTEMPT; echo {outcome} >{run}/attempts/$CLUSTERDP_ATTEMPT/outcome; exit {code}"
+)
+
+
+def worker(tmp_path: Path, outcome: str | None, code: int = 0) -> dict[str, object]:
+    """An entry job whose interpreter is a shell script that leaves this outcome and exit code."""
+    python = tmp_path / "python"
+    lines = LEAVE.format(run=tmp_path / "run", outcome=f"'{outcome}'", code=code) if outcome else f"exit {code}"
+    python.write_text(f"#!/bin/bash\n{lines}\n")
+    python.chmod(0o755)
+    return {"entry": "a:b", "launch": {"python": str(python)}}
+
+
+def ledger(tmp_path: Path) -> list[tuple[str, str | None]]:
+    lines = [line for path in (tmp_path / "run/events").glob("*-batch.jsonl") for line in path.read_text().splitlines()]
+    events = sorted((json.loads(line) for line in lines), key=lambda event: float(event["time"]))
+    return [(event["event"], event.get("cause")) for event in events]
+
+
+def requeues(stubs: Stubs) -> list[str]:
+    return [call for call in stubs.calls("scontrol") if call.startswith("requeue")]
+
+
+def cause(tmp_path: Path, attempt: str = "7.0") -> str | None:
+    path = tmp_path / "run/attempts" / attempt / "cause"
+    return path.read_text().strip() if path.exists() else None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "reason", "preempt_time", "expected"),
+    [
+        ("requeue term 5", "RUNNING", "None", "2026-01-01T00:00:00", "preempted"),
+        ("requeue time 5", "RUNNING", "None", "None", "timeout"),
+        ("requeue term 5", "RUNNING", "None", "None", "signal"),
+        ("requeue term 5", "COMPLETING", "TimeLimit", "None", "timeout"),
+    ],
+)
+def test_a_stop_in_order_is_requeued_with_its_cause(
+    run_script: RunScript,
+    stubs: Stubs,
+    tmp_path: Path,
+    outcome: str,
+    state: str,
+    reason: str,
+    preempt_time: str,
+    expected: str,
+) -> None:
+    stubs.answer(state, reason, preempt_time)
+    done = run_script(worker(tmp_path, outcome))
+    assert done.returncode == 0, done.stderr
+    assert requeues(stubs) == ["requeue 7"]
+    assert cause(tmp_path) == expected
+    assert ("requeued", expected) in ledger(tmp_path)
+
+
+@pytest.mark.parametrize("outcome", ["requeue term 5", None])
+@pytest.mark.parametrize("state", ["COMPLETING", "CANCELLED", "PENDING"])
+def test_a_cancelled_job_and_one_that_slurm_requeues_are_left_alone(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str | None, state: str
+) -> None:
+    stubs.answer(state, "None")
+    run_script(worker(tmp_path, outcome, code=0 if outcome else 1))
+    assert requeues(stubs) == []
+    assert cause(tmp_path) is None
+
+
+def test_a_run_that_its_user_cancelled_is_not_requeued_whatever_slurm_says(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    values = worker(tmp_path, "requeue term 5")
+    python = tmp_path / "python"
+    python.write_text(python.read_text().replace("mkdir", f"touch {tmp_path}/run/cancelled; mkdir"))
+    done = run_script(values)
+    assert done.returncode == 1
+    assert requeues(stubs) == []
+    assert cause(tmp_path) == "cancelled"
+
+
+def test_a_cancelled_run_does_not_start(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/cancelled").touch()
+    done = run_script({"command": ["touch", "started"]})
+    assert done.returncode == 1
+    assert "was cancelled" in done.stderr
+    assert not (tmp_path / "run/code/started").exists()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "expected"), [("done finished 9", 0, 0), ("stop entry 0", 2, 2), ("stop claim 4", 0, 1)]
+)
+def test_done_and_stop_are_final_whatever_slurm_says(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str, code: int, expected: int
+) -> None:
+    stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
+    done = run_script(worker(tmp_path, outcome, code))
+    assert done.returncode == expected
+    assert requeues(stubs) == []
+    again = run_script(worker(tmp_path, None), restart=1)  # Slurm requeued it all the same
+    assert again.returncode == (0 if outcome.startswith("done") else 1)
+    assert requeues(stubs) == []
+
+
+def test_a_crash_is_tried_again_so_often_and_no_more(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    values = {**worker(tmp_path, None, code=9), "restart": {"max_crashes": 2}}
+    codes = [run_script(values, restart=restart).returncode for restart in range(3)]
+    assert codes == [0, 0, 9]
+    assert requeues(stubs) == ["requeue 7"] * 2
+    assert [cause(tmp_path, f"7.{n}") for n in range(3)] == ["crash"] * 3
+
+
+def test_a_crash_in_the_grace_time_is_a_preemption(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
+    run_script({**worker(tmp_path, None, code=137), "restart": {"max_crashes": 0}})
+    assert cause(tmp_path) == "preempted"
+
+
+def test_attempts_without_an_ending_get_their_cause_from_the_next_one(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    stubs.answer("COMPLETING", "None")
+    for restart, outcome in enumerate([None, "requeue term 3", "requeue time 3"]):
+        run_script(worker(tmp_path, outcome), restart=restart)
+    run_script(worker(tmp_path, "done finished 9"), restart=3)
+    assert [cause(tmp_path, f"7.{n}") for n in range(4)] == ["lost", "preempted", "timeout", "done"]
+
+
+def test_attempts_in_a_row_without_a_checkpoint_end_the_run(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    stubs.answer("COMPLETING", "None")
+    values = {**worker(tmp_path, None), "restart": {"max_no_progress": 3}}
+    for restart in range(12):
+        done = run_script(values, restart=restart)
+        if restart == 8:  # one that made progress: the count starts anew
+            (tmp_path / "run/attempts/7.8/saved").write_text("8\n")
+        if restart < 3 or restart > 8:
+            assert "giving up" not in done.stderr
+        elif restart == 3:
+            assert done.returncode == 1
+            assert "3 attempts in a row" in done.stderr
+
+
+def test_another_job_has_budgets_of_its_own(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    values = {**worker(tmp_path, None, code=9), "restart": {"max_crashes": 0}}
+    assert run_script(values, job=7).returncode == 9
+    assert run_script({**values, "restart": {"max_crashes": 1}}, job=8).returncode == 0
+    assert requeues(stubs) == ["requeue 8"]
+
+
+def test_a_requeue_that_slurm_did_already_is_success(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    stubs.answer("RUNNING", "None", requeue="Job is pending execution for job 7", code=1)
+    done = run_script(worker(tmp_path, "requeue term 5"))
+    assert done.returncode == 0
+    assert len(requeues(stubs)) == 1
+
+
+def test_a_requeue_that_fails_is_tried_again_and_its_final_failure_is_loud(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    stubs.answer("RUNNING", "None", requeue="slurm_load_jobs error: Unable to contact slurm controller", code=1)
+    done = run_script(worker(tmp_path, "requeue term 5"))
+    assert done.returncode == 75
+    assert len(requeues(stubs)) > 3
+    assert "COULD NOT REQUEUE" in done.stderr
+    assert "clusterdp resume" in done.stderr
+
+
+def test_where_requeue_is_forbidden_a_new_job_of_the_same_chain_is_submitted(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    stubs.answer("RUNNING", "None", requeue="Requested operation is presently disabled for job 7", code=1)
+    done = run_script(worker(tmp_path, "requeue term 5"))
+    assert done.returncode == 0, done.stderr
+    assert stubs.calls("sbatch") == [f"--parsable --dependency=afterany:7 {tmp_path}/run/job.sbatch chain=7"]
+    assert ("submitted", None) in ledger(tmp_path)
+
+
+def test_restart_requeue_false_ends_where_it_is_stopped(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    done = run_script({**worker(tmp_path, "requeue time 5"), "restart": {"requeue": False}})
+    assert done.returncode == 75
+    assert requeues(stubs) == []
+    assert "--no-requeue" in (tmp_path / "run/job.sbatch").read_text()
+
+
+@pytest.mark.parametrize("code", [0, 3, 143])
+def test_a_preempted_command_is_requeued_whatever_its_exit_code(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, code: int
+) -> None:
+    stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
+    run_script({"command": ["bash", "-c", f"exit {code}"]})
+    assert requeues(stubs) == ["requeue 7"]
+    assert cause(tmp_path) == "preempted"
+
+
+def test_a_command_that_ends_well_is_done(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    done = run_script({"command": "true"})
+    assert done.returncode == 0
+    assert cause(tmp_path) == "done"
+    assert ledger(tmp_path) == [("started", None), ("finished", "done")]
+
+
+def test_the_last_element_of_an_array_requeues_itself_alone(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    run_script(worker(tmp_path, "requeue term 5"), SLURM_ARRAY_JOB_ID="7", SLURM_ARRAY_TASK_ID="2")
+    assert requeues(stubs) == ["requeue 7_2"]
+
+
+def test_a_taken_port_is_tried_again_once_with_the_next_one(run_script: RunScript, tmp_path: Path) -> None:
+    logs = tmp_path / "run/attempts/7.0/logs"
+    lines = f"echo $MASTER_PORT >>{tmp_path}/ports; echo EADDRINUSE >>{logs}/rank-00000.out; exit 1"
+    run_script({"command": ["bash", "-c", lines]})
+    first, second = map(int, (tmp_path / "ports").read_text().split())
+    assert second == first + 1
+
+
+def test_what_leaks_in_from_an_outer_job_does_not_reach_srun(run_script: RunScript, tmp_path: Path) -> None:
+    leaks = {"SLURM_CPU_BIND": "quiet", "SLURM_MEM_PER_CPU": "1", "SBATCH_TIMELIMIT": "1", "SLURM_EXPORT_ENV": "NONE"}
+    run_script({"command": ["bash", "-c", f"env >{tmp_path}/env"]}, **leaks, SLURM_CONF="/etc/slurm.conf")
+    seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)
+    assert not leaks.keys() & seen.keys()
+    assert seen["SLURM_CONF"] == "/etc/slurm.conf"
+
+
+def test_ranks_are_told_when_their_time_ends(run_script: RunScript, tmp_path: Path) -> None:
+    run_script({"command": ["bash", "-c", f"date +%s >{tmp_path}/t; echo $CLUSTERDP_JOB_END_TIME >>{tmp_path}/t"]})
+    now, end = map(int, (tmp_path / "t").read_text().split())
+    assert end - now == pytest.approx(86400 + 2 * 3600 + 3 * 60 + 4, abs=30)

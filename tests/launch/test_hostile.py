@@ -1,0 +1,115 @@
+"""Whatever stands in a config reaches the program unchanged, or is refused. A real bash is the judge."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterdp.errors import ConfigError
+from clusterdp.launch.script import directive
+from tests.launch.conftest import HOSTILE, RunScript
+
+TELL = "import json,os,sys; json.dump([sys.argv[1:], dict(os.environ)], open(os.environ['TELL'], 'w'))"
+
+
+# In a config `${` is OmegaConf's, and `\\${` is a `${` for the program.
+WRITTEN = [text.replace("${", "\\${") for text in HOSTILE]
+
+
+def told(tmp_path: Path) -> tuple[list[str], dict[str, str]]:
+    argv, environ = json.loads((tmp_path / "told").read_text())
+    return argv, environ
+
+
+def test_words_of_a_command_arrive_as_they_are_written(run_script: RunScript, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TELL, *WRITTEN]
+    done = run_script({"command": command}, TELL=str(tmp_path / "told"))
+    assert done.returncode == 0, done.stderr
+    assert told(tmp_path)[0] == HOSTILE
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_values_of_launch_env_arrive_as_they_are_written(run_script: RunScript, tmp_path: Path) -> None:
+    env = {f"VALUE_{i}": text for i, text in enumerate(WRITTEN)}
+    done = run_script({"command": [sys.executable, "-c", TELL], "launch": {"env": env}}, TELL=str(tmp_path / "told"))
+    assert done.returncode == 0, done.stderr
+    environ = told(tmp_path)[1]
+    assert [environ[name] for name in env] == HOSTILE
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_a_string_is_split_into_words_without_any_expansion(run_script: RunScript, tmp_path: Path) -> None:
+    done = run_script(
+        {"command": f"{sys.executable} -c '{TELL.replace(chr(39), chr(34))}' $HOME '*' `id` 'a  b'"},
+        TELL=str(tmp_path / "told"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert told(tmp_path)[0] == ["$HOME", "*", "`id`", "a  b"]
+
+
+def test_a_script_is_read_by_bash_and_may_hold_any_line(run_script: RunScript, tmp_path: Path) -> None:
+    script = """
+x="$HOME"; echo "$x" >out
+if true; then
+  echo "it's" >>out
+fi
+END_OF_SCRIPT() { echo ended >>out; }
+END_OF_SCRIPT"""
+    done = run_script({"script": script})
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/code/out").read_text().splitlines() == [str(tmp_path), "it's", "ended"]
+
+
+def test_a_line_of_a_script_cannot_end_the_heredoc_that_holds_it(run_script: RunScript, tmp_path: Path) -> None:
+    done = run_script({"script": "cat >out <<X\nEND_OF_SCRIPT\nX\ntouch reached"})
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/code/out").read_text() == "END_OF_SCRIPT\n"
+    assert (tmp_path / "run/code/reached").exists()
+
+
+@pytest.mark.parametrize("name", ["job", "MASTER_ADDR", "RANK", "run_dir", "code", "pause", "CLUSTERDP_RUN_DIR"])
+def test_a_variable_that_the_script_needs_itself_is_refused(run_script: RunScript, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"launch\.env\.{name}: is a variable that the script sets"):
+        run_script({"command": "true", "launch": {"env": {name: "x"}}})
+
+
+def test_setup_may_leave_any_shell_option_behind(run_script: RunScript) -> None:
+    done = run_script({"command": "true", "launch": {"setup": "set -euo pipefail\nexport FROM_SETUP=1"}})
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_directive_is_one_line_that_gives_the_value_back_or_is_refused(text: str) -> None:
+    if re.search(r"[\x00-\x1f]", text) or ('"' in text and "'" in text):
+        with pytest.raises(ConfigError, match="--comment"):
+            directive("comment", text)
+        return
+    words = directive("comment", text)
+    assert "\n" not in words
+    # sbatch quotes with ' and " and knows no backslash: so does this reading of the line
+    assert read_directive(words) == f"--comment={text}"
+
+
+def read_directive(line: str) -> str:
+    """As sbatch reads the words after #SBATCH (records: directives): quotes group, a # outside them ends the line."""
+    word, quote = "", ""
+    for char in line:
+        if quote:
+            quote, word = ("", word) if char == quote else (quote, word + char)
+        elif char in "\"'":
+            quote = char
+        elif char.isspace() or char == "#":
+            break
+        else:
+            word += char
+    return word
+
+
+def test_bash_itself_reads_every_hostile_script(run_script: RunScript, tmp_path: Path) -> None:
+    run_script({"command": ["true", *WRITTEN], "launch": {"env": {"A": "\n".join(WRITTEN)}}})
+    subprocess.run(["bash", "-n", str(tmp_path / "run/job.sbatch")], check=True)

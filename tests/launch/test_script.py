@@ -1,0 +1,172 @@
+"""The generated text: golden files, bash's and shellcheck's judgement, and no syntax that macOS' bash 3.2 lacks.
+
+`CLUSTERDP_REFRESH=1 python -m pytest tests/launch/test_script.py` writes the golden files anew; read the diff.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterdp import config
+from clusterdp.errors import ConfigError
+from clusterdp.launch.script import directive, render, template_folder
+from clusterdp.launch.spec import make_spec
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+CASES: dict[str, dict[str, object]] = {
+    "entry": {
+        "name": "digits",
+        "entry": "train:main",
+        "resources": {"nodes": 2, "tasks_per_node": 2, "time": "2:00:00"},
+    },
+    "command": {
+        "name": "it's a job",
+        "command": ["python", "train.py", "--name", "a b"],
+        "resources": {
+            "nodes": 4,
+            "gpus_per_node": "a100:8",
+            "cpus_per_task": 12,
+            "mem": "0",
+            "extra": {"mail-type": "END"},
+        },
+        "launch": {
+            "env": {"NCCL_DEBUG": "INFO"},
+            "modules": ["cuda/12.4"],
+            "setup": ["source env.sh"],
+            "signal": "USR1@90",
+        },
+    },
+    "script": {"name": "lines", "script": "cd $SCRATCH\npython train.py | tee log"},
+    "torchrun": {
+        "name": "agents",
+        "command": "train.py --epochs 3",
+        "resources": {"nodes": 2, "gpus_per_node": 4, "cpus_per_task": 6},
+        "launch": {"launcher": "torchrun"},
+        "restart": {"requeue": False, "from_step": 40},
+    },
+    "pyxis": {
+        "name": "contained",
+        "entry": "train:main",
+        "resources": {"gpus_per_task": "1", "tasks_per_node": 4, "nodes": 2},
+        "launch": {
+            "python": "python",
+            "container": {"image": "nvcr.io#nvidia/pytorch:24.10-py3", "mounts": ["/data:/data:ro"]},
+        },
+    },
+    "apptainer": {
+        "name": "contained",
+        "command": "python train.py",
+        "resources": {"gpus_per_node": 2},
+        "launch": {"container": {"runtime": "apptainer", "image": "/images/torch.sif"}},
+    },
+}
+
+
+def rendered(values: dict[str, object]) -> str:
+    loaded = config.from_mapping(values)
+    return render(make_spec(loaded, Path("/home/me/runs/x y"), Path("/home/me"), "/opt/venv/bin/python")).text
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_script_is_the_golden_one(case: str) -> None:
+    path = GOLDEN / f"{case}.sbatch"
+    text = rendered(CASES[case])
+    if os.environ.get("CLUSTERDP_REFRESH"):
+        path.write_text(text)
+    assert text == path.read_text(), "if the change is meant, refresh the golden files and read their diff"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bash_and_shellcheck_find_nothing(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.sbatch"
+    path.write_text(rendered(CASES[case]))
+    subprocess.run(["bash", "-n", path], check=True)
+    shellcheck = shutil.which("shellcheck") or str(Path(sys.executable).parent / "shellcheck")
+    # SC1091: files of the compute node; SC2016: quoted values with a $ are meant as they are
+    done = subprocess.run([shellcheck, "--exclude=SC1091,SC2016", path], capture_output=True, text=True, check=False)
+    assert done.stdout == ""
+    assert done.returncode == 0
+
+
+LATER_THAN_3_2 = {
+    r"\$\{\w+(,,?|\^\^?)\}": "case modification (4.0)",
+    r"\b(declare|local|typeset) -[a-zA-Z]*[An]": "associative arrays (4.0), namerefs (4.3)",
+    r"\b(mapfile|readarray|coproc)\b": "4.0",
+    r"\bwait -[npf]": "wait -n (4.3)",
+    r"&>>|\|&": "4.0",
+    r"\$\{\w+@[A-Za-z]\}": "transformations (4.4)",
+    r"printf -v \w+\[": "printf into an element (4.1)",
+    r"printf [^\n]*%\(": "printf of times (4.2)",
+    r"\[\[? -v ": "test -v (4.2)",
+    r"\$\{[\w@]+: -\d": "fine in 3.2 for strings, but not for negative lengths",
+    r"\bread -[a-z]*[Ni]": "read -N (4.1), read -i (4.0)",
+    r";;?&": "fall through (4.0)",
+    r"\{\w+\}[<>]": "named file descriptors (4.1)",
+}
+
+
+@pytest.mark.parametrize("path", sorted(p for p in template_folder().rglob("*") if p.is_file()), ids=lambda p: p.name)
+def test_templates_keep_to_bash_3_2(path: Path) -> None:
+    for pattern, what in LATER_THAN_3_2.items():
+        assert not re.search(pattern, path.read_text()), f"{path.name}: {what}"
+
+
+def test_an_own_template_may_include_our_parts(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.j2"
+    mine.write_text('#!/bin/bash\nrun_dir={{ run_dir }}\n{% include "parts/rendezvous.sh" %}\n')
+    text = rendered({"command": "true", "launch": {"template": str(mine)}})
+    assert "run_dir='/home/me/runs/x y'" in text
+    assert "MASTER_PORT" in text
+
+
+def test_a_template_that_names_an_unknown_variable_is_told_which_there_are(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.j2"
+    mine.write_text("#!/bin/bash\necho {{ nodez }}\n")
+    with pytest.raises(ConfigError, match=r"mine\.j2: 'nodez' is undefined.*nodes, python"):
+        rendered({"command": "true", "launch": {"template": str(mine)}})
+    mine.write_text("#!/bin/bash\n{% if %}\n")
+    with pytest.raises(ConfigError, match=r"mine\.j2:2: "):
+        rendered({"command": "true", "launch": {"template": str(mine)}})
+    with pytest.raises(ConfigError, match="no such file"):
+        rendered({"command": "true", "launch": {"template": str(tmp_path / "none.j2")}})
+
+
+def test_only_entry_jobs_are_warned_unasked() -> None:
+    assert "#SBATCH --signal=USR2@60" in rendered({"entry": "a:b"})
+    assert "--signal" not in rendered({"command": "true"})
+    assert "#SBATCH --signal=USR1@30" in rendered({"command": "true", "launch": {"signal": "USR1@30"}})
+
+
+def test_one_task_for_each_rank_under_srun_and_for_each_node_under_torchrun() -> None:
+    size = {"nodes": 2, "tasks_per_node": 4, "cpus_per_task": 3}
+    ranks = rendered({"command": "true", "resources": size})
+    assert "#SBATCH --ntasks-per-node=4\n#SBATCH --cpus-per-task=3\n" in ranks
+    agents = rendered({"command": "true", "resources": size, "launch": {"launcher": "torchrun"}})
+    assert "#SBATCH --ntasks-per-node=1\n#SBATCH --cpus-per-task=12\n" in agents
+    assert "--nnodes=2 --nproc-per-node=4" in agents
+
+
+def test_ranks_are_as_many_as_gpus_unless_said_otherwise() -> None:
+    assert "#SBATCH --ntasks-per-node=8\n" in rendered({"command": "true", "resources": {"gpus_per_node": "a100:8"}})
+    both = {"gpus_per_node": "8", "tasks_per_node": 2}
+    assert "#SBATCH --ntasks-per-node=2\n" in rendered({"command": "true", "resources": both})
+
+
+def test_a_percent_sign_in_the_run_folder_is_no_pattern() -> None:
+    loaded = config.from_mapping({"command": "true"})
+    text = render(make_spec(loaded, Path("/a%j"), Path("/"), "python")).text
+    assert "#SBATCH --output=/a%%j/slurm-%j.out" in text
+
+
+def test_a_control_character_or_both_quotes_in_a_directive_are_refused() -> None:
+    for text in ("a\nb", "a\rb", "a\0b", "\"'"):
+        with pytest.raises(ConfigError, match="--comment"):
+            directive("comment", text)

@@ -1,0 +1,98 @@
+"""What of the submit directory a job runs: a user who is wrong here runs other code than the one they submitted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from clusterdp.config import Snapshot
+from clusterdp.errors import ConfigError
+from clusterdp.launch.snapshot import take
+
+
+def files(folder: Path) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file() or p.is_symlink()}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "src"
+    for name in (
+        "train.py",
+        "pkg/__init__.py",
+        "data/big.bin",
+        ".venv/pyvenv.cfg",
+        ".venv/lib/x.py",
+        "pkg/__pycache__/a.pyc",
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+    return folder
+
+
+def git(folder: Path, *words: str) -> None:
+    subprocess.run(
+        ["git", "-C", folder, "-c", "user.name=x", "-c", "user.email=x", *words], check=True, capture_output=True
+    )
+
+
+def test_git_decides_what_belongs_to_it(source: Path, tmp_path: Path) -> None:
+    git(source, "init", "-q")
+    (source / ".gitignore").write_text("data/\n.venv/\n__pycache__/\n")
+    git(source, "add", "train.py", "pkg", ".gitignore")
+    (source / "new file.py").write_text("untracked, not ignored")
+    (source / "train.py").write_text("edited, not committed")
+    (source / "gone.py").write_text("")
+    git(source, "add", "gone.py")
+    (source / "gone.py").unlink()
+    taken = take(source, tmp_path / "code", Snapshot(), leave_out=source / "runs/x")
+    assert files(tmp_path / "code") == {"train.py", "pkg/__init__.py", ".gitignore", "new file.py"}
+    assert (tmp_path / "code/train.py").read_text() == "edited, not committed"
+    assert taken.files == 4
+
+
+def test_without_git_all_but_clutter_belongs_to_it(source: Path, tmp_path: Path) -> None:
+    take(source, tmp_path / "code", Snapshot(), leave_out=source / "runs/x")
+    assert files(tmp_path / "code") == {"train.py", "pkg/__init__.py", "data/big.bin"}
+
+
+def test_runs_do_not(source: Path) -> None:
+    for run in ("runs/old", "elsewhere"):
+        (source / run / "code").mkdir(parents=True)
+        (source / run / "job.sbatch").write_text("")
+        (source / run / "code/train.py").write_text("old")
+    new = source / "runs/new"
+    new.mkdir()
+    (new / "events").write_text("")
+    take(source, new / "code", Snapshot(), leave_out=new)
+    assert files(new / "code") == {"train.py", "pkg/__init__.py", "data/big.bin"}
+
+
+def test_too_much_is_refused_with_the_biggest_files_and_nothing_is_copied(source: Path, tmp_path: Path) -> None:
+    os.truncate(source / "data/big.bin", 3 << 20)
+    with pytest.raises(ConfigError, match=r"has 3 MB in 3 files, more than 2: data/big\.bin \(3 MB\)"):
+        take(source, tmp_path / "code", Snapshot(max_mb=2), leave_out=tmp_path / "run")
+    assert not (tmp_path / "code").exists()
+
+
+def test_what_is_linked_is_not_copied_and_does_not_count(source: Path, tmp_path: Path) -> None:
+    os.truncate(source / "data/big.bin", 3 << 20)
+    take(source, tmp_path / "code", Snapshot(max_mb=2, link=["data/"]), leave_out=tmp_path / "run")
+    assert (tmp_path / "code/data").readlink() == source / "data"
+    for i, wrong in enumerate(["../x", "/etc", "nothing-there"]):
+        with pytest.raises(ConfigError, match=r"snapshot\.link: "):
+            take(source, tmp_path / f"code{i}", Snapshot(link=[wrong]), leave_out=tmp_path / "run")
+
+
+def test_links_go_on_leading_where_they_lead(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("outside")
+    (source / "inner").symlink_to("train.py")
+    (source / "outer").symlink_to("../outside")
+    take(source, tmp_path / "deep/er/code", Snapshot(), leave_out=tmp_path / "run")
+    code = tmp_path / "deep/er/code"
+    assert (code / "inner").read_text() == "train.py"
+    assert (code / "inner").readlink() == Path("train.py")
+    assert (code / "outer").read_text() == "outside"

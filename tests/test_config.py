@@ -1,0 +1,158 @@
+"""Reading a config: precedence, types, and one clear line for each mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterdp import config
+from clusterdp.errors import ConfigError
+
+MINIMAL = "entry: train:main\n"
+
+
+@pytest.fixture(autouse=True)
+def _no_site_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))
+    monkeypatch.delenv("CLUSTERDP_SITE", raising=False)
+
+
+def load(tmp_path: Path, text: str, *overrides: str) -> config.Config:
+    path = tmp_path / "cfg.yaml"
+    path.write_text(text)
+    return config.load(path, overrides)
+
+
+def mistake(tmp_path: Path, text: str, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text, *overrides)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message.replace(str(tmp_path), "")
+
+
+def test_the_command_line_wins_over_the_file_and_the_file_over_the_site_profile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site.yaml"
+    site.write_text("resources: {partition: site, account: site, qos: site}\n")
+    monkeypatch.setenv("CLUSTERDP_SITE", str(site))
+    (tmp_path / "cfg.yaml").write_text(MINIMAL + "resources: {partition: file, account: file}\n")
+    loaded = config.load_with_sources(tmp_path / "cfg.yaml", ["resources.partition=word"])
+    resources = loaded.config.resources
+    assert (resources.partition, resources.account, resources.qos, resources.nodes) == ("word", "file", "site", 1)
+    assert loaded.sources["resources.partition"] == "command line"
+    assert loaded.sources["resources.account"].endswith("cfg.yaml:2")
+    assert loaded.sources["resources.qos"].endswith("site.yaml:1")
+    assert "resources.nodes" not in loaded.sources
+
+
+def test_scalars_that_yaml_would_spoil_keep_their_text(tmp_path: Path) -> None:
+    c = load(
+        tmp_path,
+        "command: [prog, 1e-3, yes, 010, 2:00:00, ~x, 1.0]\n"
+        "resources: {time: 2:00:00, account: no, partition: 0123, mem: 010}\n"
+        "launch: {env: {A: 1e-3, B: true, C: 0x10, D: ''}}\n",
+    )
+    assert c.command == ["prog", "1e-3", "yes", "010", "2:00:00", "~x", "1.0"]
+    r = c.resources
+    assert (r.time, r.account, r.partition, r.mem) == ("2:00:00", "no", "0123", "010")
+    assert c.launch.env == {"A": "1e-3", "B": "true", "C": "0x10", "D": ""}
+
+
+def test_params_are_values_of_any_shape_and_may_be_interpolated(tmp_path: Path) -> None:
+    c = load(
+        tmp_path,
+        MINIMAL + "params:\n  lr: 1e-3\n  size: [1, {a: null}]\n  half: ${params.lr}\n  who: ${oc.env:HOME}\n",
+        "params.lr=5e-1",
+        "params.new.deep=[x, 2]",
+    )
+    import os
+
+    assert c.params == {
+        "lr": 0.5,
+        "size": [1, {"a": None}],
+        "half": 0.5,
+        "who": os.environ["HOME"],
+        "new": {"deep": ["x", 2]},
+    }
+
+
+def test_a_resolved_config_reads_back_as_itself(tmp_path: Path) -> None:
+    import dataclasses
+
+    c = load(
+        tmp_path, MINIMAL + 'params: {a: "x: #\\n\\t", b: .inf, c: "2:00:00", d: "no"}\n', "resources.time=1:00:00"
+    )
+    path = tmp_path / "resolved.yaml"
+    path.write_text(config.dump(c))
+    assert config.read_resolved(path) == dataclasses.asdict(c)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (MINIMAL + "resource:\n  nodes: 2\n", "cfg.yaml:2: resource: there is no such key. Did you mean resources?"),
+        (
+            MINIMAL + "resources:\n  node: 2\n",
+            "cfg.yaml:3: resources.node: there is no such key. Did you mean resources.nodes?",
+        ),
+        (MINIMAL + "nodes: 2\n", "cfg.yaml:2: nodes: there is no such key. Did you mean resources.nodes?"),
+        (MINIMAL + "zzz: 2\n", "cfg.yaml:2: zzz: there is no such key. Keys of the top level: name, entry,"),
+        (MINIMAL + "resources: {nodes: two}\n", "cfg.yaml:2: resources.nodes: Value 'two' of type 'str' could not be"),
+        (MINIMAL + "resources: {nodes: 0}\n", "cfg.yaml:2: resources.nodes: 0 is less than 1."),
+        (MINIMAL + "resources: 3\n", "cfg.yaml:2: resources: has keys of its own, not a value."),
+        (MINIMAL + "resources: {time: 5m}\n", "resources.time: '5m' is no time of Slurm's."),
+        (MINIMAL + "name: a\nname: b\n", "cfg.yaml:3: name: is there twice."),
+        (MINIMAL + "command: x\n", "cfg.yaml:2: command: one of entry, command, script says what runs"),
+        ("name: x\n", "entry: one of entry, command, script says what runs; there is none."),
+        ("entry: train\n", "cfg.yaml:1: entry: 'train' is not package.module:function."),
+        ("entry: ???\n", "entry: has no value (???). Give one: entry=VALUE."),
+        (MINIMAL + "backend: pbs\n", "cfg.yaml:2: backend: 'pbs' is none of sbatch, submitit."),
+        ("command: x\nbackend: submitit\n", "backend: submitit runs Python functions."),
+        (MINIMAL + "launch: {env: {A-B: x}}\n", "launch.env.A-B: is not the name of an environment variable."),
+        (MINIMAL + "launch: {env: {WANDB_API_KEY: x}}\n", "launch.env.WANDB_API_KEY: is a secret by its name"),
+        (MINIMAL + "launch: {signal: B:USR1@3}\n", "launch.signal: 'B:USR1@3' is not NAME[@SECONDS]."),
+        (MINIMAL + "resources: {extra: {output: x}}\n", "resources.extra.output: is set by clusterdp."),
+        (MINIMAL + "resources: {extra: {partition: x}}\n", "Write resources.partition."),
+        (MINIMAL + "resources: {extra: {--x: y}}\n", "is not a long option of sbatch."),
+        (MINIMAL + "a: [\n", "cfg.yaml:3: is not YAML:"),
+        ("- a\n- b\n", "cfg.yaml:1: is not a mapping."),
+        (MINIMAL + "params: {x: '${SCRATCH}'}\n", "cfg.yaml:2: params.x: ${SCRATCH} names no key of this file."),
+        (
+            "script: 'echo ${HOME:0:3}'\n",
+            "write ${oc.env:HOME} to fill it in at submit, or \\${HOME} to leave it to the shell",
+        ),
+        ("script: 'echo ${#a[@]}'\n", "For a shell, write it as \\${...}."),
+    ],
+)
+def test_a_mistake_is_one_line_with_place_key_and_remedy(tmp_path: Path, text: str, message: str) -> None:
+    assert message in mistake(tmp_path, text)
+
+
+def test_mistakes_on_the_command_line_say_so(tmp_path: Path) -> None:
+    assert mistake(tmp_path, MINIMAL, "resources.nodes=x").startswith("command line: resources.nodes: ")
+    assert mistake(tmp_path, MINIMAL, "lr").startswith("lr: is not key=value.")
+    assert mistake(tmp_path, MINIMAL, "params.x=[1").startswith("command line, params.x")
+
+
+def test_a_file_that_is_missing_or_no_text_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml: cannot be read: No such file"):
+        config.load(tmp_path / "none.yaml")
+    (tmp_path / "bin.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"bin\.yaml: cannot be read: it is not UTF-8"):
+        config.load(tmp_path / "bin.yaml")
+
+
+def test_an_escaped_dollar_is_the_shells(tmp_path: Path) -> None:
+    assert load(tmp_path, "script: 'echo \\${HOME} $USER'\n").script == "echo ${HOME} $USER"
+
+
+def test_every_config_that_comes_along_loads() -> None:
+    from clusterdp.launch.starting import config_folder
+
+    paths = sorted(config_folder().glob("*.yaml"))
+    assert paths
+    for path in paths:
+        config.load(path)
