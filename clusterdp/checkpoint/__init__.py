@@ -1,0 +1,59 @@
+"""Checkpoints that cannot be lost, and resume that is exact; see Checkpointer. Names load when they are first used:
+layout, manifest and retention need no torch, and login nodes read checkpoints without it.
+
+    layout        what is on disk: names, the flat buffer, slices, checksums       torch-free
+    manifest      the file that is the checkpoint; list_checkpoints()              torch-free
+    retention     which checkpoints go, and how                                    torch-free
+    tree          nested state <-> JSON and tensors
+    objects       what is taken from modules, optimizers, ... and how it is put back
+    rng           the random number generators of a rank
+    ranks         the point where all ranks agree
+    snapshot      the state of all ranks at one moment
+    writer        one rank's files
+    commit        rank 0: manifest last, retention after
+    reader        verified reads
+    restoring     all ranks read one checkpoint
+    checkpointer  the whole
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clusterdp.checkpoint.checkpointer import Checkpointer, Commit, Restored
+    from clusterdp.checkpoint.errors import ClaimLost, LostContact
+    from clusterdp.checkpoint.manifest import CheckpointInfo, list_checkpoints
+    from clusterdp.errors import CheckpointError, DamagedError, StateError
+
+_HOMES = {
+    "Checkpointer": "clusterdp.checkpoint.checkpointer",
+    "Commit": "clusterdp.checkpoint.checkpointer",
+    "Restored": "clusterdp.checkpoint.checkpointer",
+    "ClaimLost": "clusterdp.checkpoint.errors",
+    "LostContact": "clusterdp.checkpoint.errors",
+    "CheckpointInfo": "clusterdp.checkpoint.manifest",
+    "list_checkpoints": "clusterdp.checkpoint.manifest",
+    "CheckpointError": "clusterdp.errors",
+    "DamagedError": "clusterdp.errors",
+    "StateError": "clusterdp.errors",
+}
+__all__ = [
+    "CheckpointError",
+    "CheckpointInfo",
+    "Checkpointer",
+    "ClaimLost",
+    "Commit",
+    "DamagedError",
+    "LostContact",
+    "Restored",
+    "StateError",
+    "list_checkpoints",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -1,0 +1,74 @@
+"""What rank 0 alone does with what all ranks have written: commit it, or not, and make room. No collectives here."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+
+from clusterdp.checkpoint import retention
+from clusterdp.checkpoint.errors import ClaimLost
+from clusterdp.checkpoint.manifest import CheckpointInfo, Manifest, scan
+from clusterdp.checkpoint.reader import read_manifest
+from clusterdp.errors import DamagedError
+from clusterdp.storage import Storage
+
+_log = logging.getLogger("clusterdp.checkpoint")
+
+
+class Committer:
+    def __init__(
+        self, storage: Storage, attempt: str, may_commit: Callable[[], bool], keep_last: int, keep_every: int | None
+    ):
+        self.storage = storage
+        self.attempt = attempt
+        self.may_commit = may_commit
+        self.keep_last = keep_last
+        self.keep_every = keep_every
+        self.bad: set[str] = set()  # tokens proved damaged by this attempt
+        self.unsure: set[str] = set()  # tokens that this attempt could not read
+        self.pinned: set[str] = set()  # what this attempt restored from, until there is proof of a newer one
+        self._cleaned = False
+
+    def commit(self, manifest: Manifest) -> CheckpointInfo:
+        """Create the manifest, as the newest commit. After an error there is none."""
+        commits, _ = scan(self.storage)
+        order = max((info.order for info in commits), default=0) + 1
+        info = replace(manifest.info, order=order, committed_at=time.time(), attempt=self.attempt)
+        manifest = replace(manifest, info=info)
+        data = manifest.encode()
+        if not self.may_commit():
+            raise ClaimLost(f"{info.name}: another attempt owns these checkpoints now. This one commits nothing.")
+        try:
+            self.storage.publish(info.name, data)
+            if self.pinned:
+                self.storage.forget(info.name)
+                if read_manifest(self.storage, info).encode() != data:
+                    raise DamagedError(f"{info.name}: it reads back as another manifest. Check the file system.")
+        except BaseException:
+            # It may be in place already, and only its durability in doubt. All are about to be told that it failed.
+            with suppress(OSError):
+                self.storage.remove(info.name)
+            raise
+        return info
+
+    def tidy(self, newest: CheckpointInfo, *, proved: bool) -> None:
+        """Delete what retention no longer keeps. `proved`: all of the newest has been read back."""
+        if proved:
+            self.pinned.clear()
+        try:
+            commits, _ = scan(self.storage)
+        except OSError as error:
+            _log.warning("%s: cannot be listed: %s. Old checkpoints stay for now.", self.storage.url, error)
+            return
+        victims = retention.doomed(
+            commits, self.keep_last, self.keep_every, bad=self.bad, unsure=self.unsure, pinned=self.pinned
+        )
+        retention.prune(self.storage, commits, victims, self.may_commit)
+        if not self._cleaned and self.may_commit():
+            self._cleaned = True
+            gone = {info.name for info in victims}
+            remaining = [info for info in commits if info.name not in gone]
+            retention.clean(self.storage, remaining, newest, newest.token.partition("-")[0])

@@ -1,0 +1,114 @@
+"""The objects whose state is saved: what is taken from each, and what it takes to put it back exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from clusterdp.errors import CheckpointError, StateError
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What can be saved. With an attribute `per_rank = True` each rank's state is its own, else all have the same."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> Any: ...
+
+
+def check(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The same objects without their wrappers; raises StateError on what cannot be saved."""
+    for name, thing in dict[Any, Any](state).items():
+        if not isinstance(name, str) or not name or isinstance(thing, type) or not isinstance(thing, Stateful):
+            raise StateError(
+                f"{name}: a {type(thing).__qualname__} has no state_dict() and load_state_dict(). "
+                "Pass name -> object with both, such as a Module, an Optimizer, a scheduler or a sampler."
+            )
+    return {name: unwrap(thing) for name, thing in state.items()}
+
+
+def unwrap(thing: Any) -> Any:
+    """The module inside DistributedDataParallel and torch.compile, so that names are those of the user's own module."""
+    while isinstance(thing, torch.nn.Module):
+        if isinstance(thing, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
+            thing = thing.module
+        elif isinstance(inner := getattr(thing, "_orig_mod", None), torch.nn.Module):
+            thing = inner
+        else:
+            break
+    return thing
+
+
+def is_per_rank(thing: Any) -> bool:
+    return getattr(thing, "per_rank", False) is True
+
+
+def buffer_keys(thing: Any) -> Iterator[str]:
+    """The keys of a module's buffers in its state_dict(). DDP keeps parameters equal on all ranks, but not these."""
+    if isinstance(thing, torch.nn.Module):
+        for key, _ in thing.named_buffers(remove_duplicate=False):
+            yield key
+
+
+def load(name: str, thing: Any, state: Any) -> None:
+    """Put the state back; raises StateError if it does not fit, with what is missing or left over."""
+    try:
+        if isinstance(thing, torch.nn.Module):
+            _check_module(name, thing, state)
+        thing.load_state_dict(state)
+        if isinstance(thing, torch.optim.Optimizer):
+            _restore_dtypes(thing, state)
+        elif isinstance(thing, torch.amp.GradScaler) and bool(thing.state_dict()) != bool(state):
+            # A disabled scaler takes any state and drops it.
+            raise StateError(f"{name}: AMP is switched off here, and was on when this was saved. Set it as it was.")
+    except CheckpointError:
+        raise
+    except Exception as error:
+        what = str(error) if isinstance(error, (RuntimeError, ValueError)) else f"{type(error).__name__}: {error}"
+        raise StateError(
+            f"{name}: {type(thing).__qualname__}.load_state_dict() failed: {what}. "
+            "Build the object as it was when the checkpoint was saved."
+        ) from error
+
+
+def _check_module(name: str, module: torch.nn.Module, state: Mapping[str, Any]) -> None:
+    live: Mapping[str, Any] = module.state_dict()
+    different = [
+        f"{key} ({tuple(state[key].shape)} in the checkpoint, {tuple(live[key].shape)} here)"
+        for key in live.keys() & state.keys()
+        if isinstance(live[key], torch.Tensor) and isinstance(state[key], torch.Tensor)
+        # A lazy module has no shapes yet, and takes any.
+        if not torch.nn.parameter.is_lazy(live[key]) and live[key].shape != state[key].shape
+    ]
+    # A hook may rename what an older version of the module has saved: torch's own strict loading decides then.
+    hooked = any(part._load_state_dict_pre_hooks for part in module.modules())
+    compare_keys(name, () if hooked else live, () if hooked else state, different)
+
+
+def compare_keys(name: str, here: Any, saved: Any, different: list[str] | None = None) -> None:
+    """Every key consumed, none missing; raises StateError that names those that are not."""
+    parts = []
+    for what, keys in (
+        ("not in the checkpoint", set(here) - set(saved)),
+        ("only in the checkpoint", set(saved) - set(here)),
+        ("of another shape", different or []),
+    ):
+        if keys:
+            shown = ", ".join(sorted(map(str, keys))[:8])
+            parts.append(f"{what}: {shown}" + (f" and {len(keys) - 8} more" if len(keys) > 8 else ""))
+    if parts:
+        raise StateError(f"{name}: its keys do not fit; {'; '.join(parts)}. Restore into what was saved.")
+
+
+def _restore_dtypes(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Optimizer.load_state_dict() casts to the parameter's dtype: fp32 moments of bf16 weights would lose bits."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    for number, parameter in zip(numbers, parameters, strict=True):
+        for key, saved in state["state"].get(number, {}).items():
+            live = optimizer.state[parameter][key]
+            if isinstance(saved, torch.Tensor) and saved.dtype != live.dtype:
+                optimizer.state[parameter][key] = saved.to(live.device, copy=True)

@@ -1,0 +1,42 @@
+"""The random number generators of this rank, as state: Python's, numpy's if it is loaded, torch's on CPU and GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import sys
+from typing import Any
+
+import torch
+
+
+def capture() -> dict[str, Any]:
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        state["numpy"] = numpy.random.get_state()
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        # This rank's device only: asking the others would start a context, and take memory, on each.
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def apply(state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    torch.set_rng_state(state["torch"].clone())
+    if "numpy" in state:
+        import numpy
+
+        numpy.random.set_state(state["numpy"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"].clone())
+
+
+def derive(token: str, rank: int) -> None:
+    """Streams for a rank that the checkpoint has none of: the same ones whenever it is restored on such a rank."""
+    seed = int.from_bytes(hashlib.blake2b(f"{token}/{rank}".encode(), digest_size=8).digest(), "little")
+    random.seed(seed)
+    torch.manual_seed(seed)  # on CUDA too
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed % 2**32)

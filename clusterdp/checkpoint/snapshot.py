@@ -1,0 +1,130 @@
+"""The state of all ranks at one moment, ready to be written: taken apart, and agreed to be the same everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from clusterdp.checkpoint import objects, rng
+from clusterdp.checkpoint.layout import Layout
+from clusterdp.checkpoint.ranks import Ranks
+from clusterdp.checkpoint.tree import Flattener, as_bytes, dtype_name, key_of
+from clusterdp.errors import StateError
+
+
+@dataclass
+class Part:
+    """A tree taken apart: its skeleton, its tensors (the live ones, not copies) and their places in a flat buffer."""
+
+    skeleton: Any
+    tensors: dict[str, torch.Tensor]
+    layout: Layout
+
+    @classmethod
+    def of(cls, trees: Mapping[str, Any]) -> Part:
+        flattener = Flattener()
+        skeleton = {name: flattener.flatten(tree, name) for name, tree in trees.items()}
+        tensors = flattener.tensors
+        layout = Layout.of({name: (dtype_name(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()})
+        return cls(skeleton, tensors, layout)
+
+
+@dataclass
+class Snapshot:
+    shared: Part  # equal on all ranks: each writes a slice of it
+    own: Part  # this rank's alone
+    step: int
+    meta: Any
+
+    def outline(self) -> dict[str, Any]:
+        """All but the tensors' values: what must be equal on all ranks for their slices to make one whole."""
+        return {"step": self.step, "index": self.shared.layout.to_json(), "state": self.shared.skeleton}
+
+
+def take(state: Mapping[str, Any], ranks: Ranks, step: int, meta: Mapping[str, Any] | None) -> Snapshot:
+    """Collective. Raises StateError on all ranks if one has state that cannot be saved, or differs from rank 0's."""
+    snapshot, failure, outline = None, None, b""
+    try:
+        snapshot = _take_here(state, step, meta)
+        outline = json.dumps(snapshot.outline(), sort_keys=True).encode()
+    except Exception as error:
+        failure = error
+    digest = hashlib.blake2b(outline, digest_size=16).hexdigest()
+    equal = ranks.settle(failure, digest, lambda digests: len(set(digests)) == 1)
+    assert snapshot is not None
+    if not equal:
+        _explain_difference(snapshot.outline(), ranks)
+    _adopt_buffers(snapshot.shared, state, ranks)
+    return snapshot
+
+
+def _take_here(state: Mapping[str, Any], step: int, meta: Mapping[str, Any] | None) -> Snapshot:
+    if type(step) is not int or step < 0:
+        raise StateError(f"step: {step!r} is not a number of steps done. Give an int of 0 or more.")
+    shared: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    for name, thing in state.items():
+        (own if objects.is_per_rank(thing) else shared)[name] = thing.state_dict()
+    note = Part.of({"meta": dict(meta or {})})
+    if note.tensors:
+        raise StateError(f"{next(iter(note.tensors))}: meta is for small values, not tensors. Put it into the state.")
+    return Snapshot(Part.of(shared), Part.of({"rng": rng.capture(), "objects": own}), step, note.skeleton["meta"])
+
+
+def _explain_difference(outline: dict[str, Any], ranks: Ranks) -> NoReturn:
+    """Raises StateError on all ranks: which key differs, and where."""
+    key = _first_difference(ranks.settle(conclude=lambda _: outline), outline)
+    failure = None
+    if key is not None:
+        failure = StateError(
+            f"{key}: it is not the same here as on rank 0, and only one can be saved. Make it equal on all ranks, "
+            "or give its object an attribute `per_rank = True` to save each rank's own."
+        )
+    ranks.settle(failure)
+    raise StateError("state: it is not the same on all ranks. Make it equal, or set `per_rank = True` on its object.")
+
+
+def _first_difference(first: dict[str, Any], here: dict[str, Any]) -> str | None:
+    if first["step"] != here["step"]:
+        return "step"
+    for name in sorted({*first["index"], *here["index"]}):
+        if first["index"].get(name) != here["index"].get(name):
+            return name
+    return _difference(first["state"], here["state"])
+
+
+def _difference(first: Any, here: Any, *path: Any) -> str | None:
+    """The key of the first place where two skeletons differ."""
+    if type(first) is type(here) is dict:
+        for key in [*first, *(key for key in here if key not in first)]:
+            if key not in first or key not in here:
+                return key_of(*path, key)
+            if found := _difference(first[key], here[key], *path, *([] if key.startswith("$") else [key])):
+                return found
+        return None
+    if type(first) is type(here) is list and len(first) == len(here):
+        pairs = enumerate(zip(first, here, strict=True))
+        return next((found for i, (a, b) in pairs if (found := _difference(a, b, *path, i))), None)
+    return None if first == here else key_of(*path)
+
+
+def _adopt_buffers(shared: Part, state: Mapping[str, Any], ranks: Ranks) -> None:
+    """Take rank 0's module buffers: each rank has its own BatchNorm statistics, and half of each would be nobody's."""
+    names = [key_of(name, key) for name, thing in state.items() for key in objects.buffer_keys(thing)]
+    names = [name for name in dict.fromkeys(names) if name in shared.tensors]
+    if ranks.size == 1 or not names:
+        return
+    packed = torch.cat([as_bytes(shared.tensors[name]).cpu() for name in names])
+    ranks.broadcast(packed, 0)
+    start = 0
+    for name in names:
+        old = shared.tensors[name]
+        data = packed[start : start + old.numel() * old.element_size()]
+        # A copy, aligned for its dtype, which a piece of `packed` need not be.
+        shared.tensors[name] = data.clone().view(old.dtype).reshape(old.shape)
+        start += data.numel()

@@ -1,0 +1,484 @@
+"""One process without a process group: what users of the Checkpointer alone rely on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch.optim import lr_scheduler
+
+from clusterdp.checkpoint import (
+    Checkpointer,
+    CheckpointError,
+    ClaimLost,
+    Commit,
+    StateError,
+    list_checkpoints,
+)
+from clusterdp.checkpoint.layout import slice_name
+from clusterdp.checkpoint.manifest import decode
+from clusterdp.checkpoint.tree import as_bytes
+from clusterdp.storage import LocalStorage
+from tests.checkpoint.training import Counter, Training, digest
+
+
+@pytest.fixture(autouse=True)
+def leave_the_random_numbers_alone() -> Iterator[None]:
+    before = torch.get_rng_state(), random.getstate(), numpy.random.get_state()
+    yield
+    torch.set_rng_state(before[0])
+    random.setstate(before[1])
+    numpy.random.set_state(before[2])
+
+
+def numbers(value: float = 0.0, **more: Any) -> Counter:
+    counter = Counter()
+    counter.state = {"value": value, "tensor": torch.full((100,), value), **more}
+    return counter
+
+
+def steps(url: object) -> list[int]:
+    return [info.step for info in list_checkpoints(str(url))]
+
+
+@pytest.mark.parametrize("adam", [False, True], ids=["momentum", "adam"])
+@pytest.mark.parametrize("at", [1, 4])
+def test_a_resumed_run_ends_bit_for_bit_where_the_uninterrupted_one_ends(tmp_path: Path, adam: bool, at: int) -> None:
+    training = Training(seed=1, adam=adam)
+    checkpointer = Checkpointer(tmp_path, training.state)
+    for step in range(1, 9):
+        training.step()
+        if step == at:
+            checkpointer.save(step)
+    expected = training.digest()
+
+    training = Training(seed=2, adam=adam)
+    checkpointer = Checkpointer(tmp_path, training.state)
+    restored = checkpointer.restore()
+    assert restored is not None
+    next(iter(torch.utils.data.DataLoader(list(range(3)))))  # draws from torch's random numbers
+    checkpointer.restore_rng()
+    for _ in range(restored.step, 8):
+        training.step()
+    assert training.digest() == expected
+
+
+SCHEDULERS: list[Callable[[Any], Any]] = [
+    lambda o: lr_scheduler.MultiStepLR(o, [2, 4, 4]),
+    lambda o: lr_scheduler.OneCycleLR(o, 0.5, 20),
+    lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=3),
+    lambda o: lr_scheduler.LambdaLR(o, lambda epoch: 0.9**epoch),
+    lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 3),
+    lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=1),
+    lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)], [3]),
+    lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)]),
+]
+
+
+@pytest.mark.parametrize("make", SCHEDULERS)
+def test_every_scheduler_goes_on_with_the_same_rates(tmp_path: Path, make: Callable[[Any], Any]) -> None:
+    def run(start: int, stop: int, parts: dict[str, Any]) -> list[float]:
+        rates = []
+        for _ in range(start, stop):
+            parts["optimizer"].step()
+            plateau = isinstance(parts["scheduler"], lr_scheduler.ReduceLROnPlateau)
+            parts["scheduler"].step(*([1.0] if plateau else []))
+            rates.append(parts["optimizer"].param_groups[0]["lr"])
+        return rates
+
+    def build() -> dict[str, Any]:
+        weight = torch.nn.Parameter(torch.ones(2))
+        weight.grad = torch.ones(2)
+        optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+        return {"optimizer": optimizer, "scheduler": make(optimizer)}
+
+    first = build()
+    run(0, 3, first)
+    Checkpointer(tmp_path, first).save(3)
+    second = build()
+    Checkpointer(tmp_path, second).restore()
+    assert run(3, 12, second) == run(3, 12, first)
+
+
+def test_nothing_there_is_a_start_from_the_beginning(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path / "none", {"x": numbers()})
+    before = torch.get_rng_state()
+    assert checkpointer.restore() is None
+    checkpointer.restore_rng()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not (tmp_path / "none").exists()
+
+
+def test_meta_comes_back_and_is_refused_if_it_is_more_than_values(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path, {"x": numbers()}, attempt="77.1")
+    meta = {"epoch": 3, "loss": float("nan"), 5: [1, (2, None)]}
+    commit = checkpointer.save(1, meta)
+    restored = checkpointer.restore()
+    assert restored is not None
+    assert repr(restored.meta) == repr(meta)
+    (info,) = list_checkpoints(tmp_path)
+    assert (info.attempt, info.token, info.bytes) == ("77.1", commit.token, commit.bytes)
+    files = [path for path in tmp_path.rglob(f"{commit.token}*")]
+    assert sum(path.stat().st_size for path in files) == commit.bytes
+    with pytest.raises(StateError, match="meta/t: meta is for small values"):
+        checkpointer.save(2, {"t": torch.ones(1)})
+    with pytest.raises(StateError, match="meta/t: a object cannot be saved"):
+        checkpointer.save(2, {"t": object()})
+    for step in (-1, 1.5, True, "3"):
+        with pytest.raises(StateError, match="step: "):
+            checkpointer.save(step)  # type: ignore[arg-type]
+    assert steps(tmp_path) == [1]
+
+
+def test_any_safetensors_reader_opens_the_files_and_finds_the_bytes(tmp_path: Path) -> None:
+    model = torch.nn.Linear(30, 20)
+    commit = Checkpointer(tmp_path, {"model": model}).save(5)
+    folder = tmp_path / "step_00000005"
+    name = f"step_00000005/MANIFEST.{commit.token}.json"
+    manifest = decode((tmp_path / name).read_bytes(), name)
+    flat = load_file(folder / slice_name(commit.token, 0, 1))["slice"]
+    assert flat.numel() == manifest.layout.total
+    for entry in manifest.layout.entries:
+        live = model.get_parameter(entry.name.removeprefix("model/"))
+        assert torch.equal(flat[entry.offset : entry.end], as_bytes(live.detach()))
+    for path in folder.glob("*.local.safetensors"):
+        assert load_file(path)["slice"].numel() > 5000, "torch's random numbers are in it"
+
+
+def test_newest_is_by_order_of_commit_and_never_by_step(tmp_path: Path) -> None:
+    for step in (10, 30, 20):
+        Checkpointer(tmp_path, {"x": numbers(step)}).save(step)
+    x = numbers()
+    restored = Checkpointer(tmp_path, {"x": x}).restore()
+    assert restored is not None
+    assert (restored.step, x.state["value"]) == (20, 20)
+
+
+def test_one_step_may_be_saved_twice_and_the_later_one_counts(tmp_path: Path) -> None:
+    first = Checkpointer(tmp_path, {"x": numbers(1)}).save(10)
+    second = Checkpointer(tmp_path, {"x": numbers(2)}).save(10)
+    assert first.token != second.token
+    x = numbers()
+    restored = Checkpointer(tmp_path, {"x": x}).restore(10)
+    assert restored is not None
+    assert (restored.token, x.state["value"]) == (second.token, 2)
+
+
+def test_going_on_from_an_older_step_retires_the_later_ones(tmp_path: Path) -> None:
+    writer = Checkpointer(tmp_path, {"x": (x := numbers())})
+    for step in (1, 2, 3):
+        x.state["value"] = step
+        writer.save(step)
+    assert Checkpointer(tmp_path, {"x": x}).restore(1, retire_later=False)
+    looked = Checkpointer(tmp_path, {"x": x}).restore()
+    assert looked is not None
+    assert looked.step == 3, "to look at an old step changes nothing"
+
+    assert Checkpointer(tmp_path, {"x": x}).restore(1, retire_later=True)
+    again = Checkpointer(tmp_path, {"x": x}, keep_last=1)
+    restored = again.restore(retire_later=True)
+    assert restored is not None
+    assert (restored.step, x.state["value"], steps(tmp_path)) == (1, 1, [1, 2, 3, 1])
+    # Its bytes are those of the first commit, which must outlive it.
+    again.save(4)
+    again.save(5)
+    assert steps(tmp_path) == [5]
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000005"]
+
+
+def test_the_files_of_a_commit_stay_as_long_as_another_one_uses_them(tmp_path: Path) -> None:
+    x = numbers(7)
+    Checkpointer(tmp_path, {"x": x}).save(1)
+    Checkpointer(tmp_path, {"x": numbers(8)}).save(2)
+    checkpointer = Checkpointer(tmp_path, {"x": x}, keep_last=2)
+    checkpointer.restore(1, retire_later=True)
+    checkpointer.save(3)  # the first commit goes, the second of the same bytes stays
+    assert steps(tmp_path) == [1, 3]
+    x.state = {}
+    Checkpointer(tmp_path, {"x": x}).restore(1)
+    assert x.state["value"] == 7
+
+
+def test_a_step_that_is_not_there_is_an_error_that_names_those_that_are(tmp_path: Path) -> None:
+    Checkpointer(tmp_path, {"x": numbers()}).save(10)
+    with pytest.raises(CheckpointError, match=r"no checkpoint of step 11\. Those that exist: 10"):
+        Checkpointer(tmp_path, {"x": numbers()}).restore(11)
+
+
+def test_retention_keeps_the_newest_and_every_mth(tmp_path: Path) -> None:
+    checkpointer = Checkpointer(tmp_path, {"x": numbers()}, keep_last=2, keep_every=3)
+    for step in range(10, 18):
+        checkpointer.save(step)
+    assert steps(tmp_path) == [12, 15, 16, 17]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"step_000000{n}" for n in (12, 15, 16, 17)]
+
+
+def test_what_this_attempt_came_from_stays_until_a_newer_one_has_been_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Checkpointer(tmp_path, {"x": numbers(1)}).save(1)
+    Checkpointer(tmp_path, {"x": numbers(2)}).save(2)
+    checkpointer = Checkpointer(tmp_path, {"x": numbers()}, keep_last=1)
+    checkpointer.restore(1)
+    written = LocalStorage.write
+
+    def rot(self: LocalStorage, name: str, chunks: Any) -> None:
+        written(self, name, chunks)
+        if name.endswith("-of-0001.safetensors"):
+            with self.path(name).open("r+b") as file:
+                file.seek(-5, os.SEEK_END)
+                file.write(b"rot")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "write", rot)
+        with pytest.raises(CheckpointError, match="checksum"):
+            checkpointer.save(3)
+    assert steps(tmp_path) == [1, 2], "what does not read back is no checkpoint, and costs none"
+    checkpointer.save(4)
+    assert steps(tmp_path) == [4]
+
+
+def test_a_lost_claim_stops_commits_and_deletions(tmp_path: Path) -> None:
+    claim = [True]
+    checkpointer = Checkpointer(tmp_path, {"x": numbers()}, keep_last=1, may_commit=lambda: claim[0])
+    checkpointer.save(1)
+    claim[0] = False
+    with pytest.raises(ClaimLost, match="commits nothing"):
+        checkpointer.save(2)
+    assert steps(tmp_path) == [1]
+    assert not (tmp_path / "step_00000002").exists()
+    answers = iter([True, False])
+    late = Checkpointer(tmp_path, {"x": numbers()}, keep_last=1, may_commit=lambda: next(answers))
+    with pytest.raises(ClaimLost, match="deletes nothing"):
+        late.save(3)
+    assert steps(tmp_path) == [1, 3], "it was committed under the claim, and deletes nothing without it"
+
+
+def test_the_commit_hook_runs_after_the_commit_and_its_error_is_raised(tmp_path: Path) -> None:
+    seen: list[tuple[Commit, list[int]]] = []
+    checkpointer = Checkpointer(
+        tmp_path, {"x": numbers()}, on_commit=lambda commit: seen.append((commit, steps(tmp_path)))
+    )
+    commit = checkpointer.save(1)
+    assert seen == [(commit, [1])]
+
+    def fail(commit: Commit) -> None:
+        raise RuntimeError("disk full of hooks")
+
+    with pytest.raises(CheckpointError, match="disk full of hooks"):
+        Checkpointer(tmp_path, {"x": numbers()}, on_commit=fail).save(2)
+    assert steps(tmp_path) == [1, 2]
+
+
+def test_files_of_dead_saves_are_cleaned_up_but_never_young_or_foreign_ones(tmp_path: Path) -> None:
+    Checkpointer(tmp_path, {"x": numbers()}).save(1)
+    old, young, notes, used = (
+        tmp_path / "step_00000002" / "aaaaaaaaaaaa-0001-r0000-of-0001.safetensors",
+        tmp_path / "step_00000003" / "bbbbbbbbbbbb-0001-r0000.json",
+        tmp_path / "step_00000004" / "notes.txt",
+        tmp_path / "step_00000001" / "cccccccccccc-0009-r0000.local.safetensors",
+    )
+    for path in (old, young, notes, used):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x")
+        os.utime(path, (1e9, 1e9))
+    os.utime(young)
+    Checkpointer(tmp_path, {"x": numbers()}).save(5)
+    assert not old.parent.exists()
+    assert not used.exists()
+    assert young.exists()
+    assert notes.exists()
+    assert steps(tmp_path) == [1, 5]
+
+
+def test_objects_without_state_are_refused_at_once(tmp_path: Path) -> None:
+    for thing in (3, {"a": 1}, torch.nn.Linear, None):
+        with pytest.raises(StateError, match="x: "):
+            Checkpointer(tmp_path, {"x": thing})
+    with pytest.raises(CheckpointError, match="keep_last: 0"):
+        Checkpointer(tmp_path, {}, keep_last=0)
+
+
+def linear(size: int = 3, **more: torch.nn.Module) -> torch.nn.Module:
+    return torch.nn.ModuleDict({"linear": torch.nn.Linear(size, 2), **more})
+
+
+@pytest.mark.parametrize(
+    ("saved", "live", "message"),
+    [
+        ({"x": numbers()}, {"x": numbers(), "y": numbers()}, "state: .* not in the checkpoint: y"),
+        ({"x": numbers(), "y": numbers()}, {"x": numbers()}, "state: .* only in the checkpoint: y"),
+        ({"m": linear()}, {"m": linear(bn=torch.nn.BatchNorm1d(2))}, "m: .* not in the checkpoint: bn.bias"),
+        ({"m": linear(more=torch.nn.Linear(1, 1))}, {"m": linear()}, "m: .* only in the checkpoint: more.bias"),
+        ({"m": linear()}, {"m": linear(4)}, r"m: .* linear.weight \(\(2, 3\) in the checkpoint, \(2, 4\) here\)"),
+        ({"s": torch.amp.GradScaler("cpu")}, {"s": torch.amp.GradScaler("cpu", enabled=False)}, "s: AMP is switched"),
+        ({"s": torch.amp.GradScaler("cpu", enabled=False)}, {"s": torch.amp.GradScaler("cpu")}, "s: GradScaler"),
+        (
+            {"o": torch.optim.SGD(linear().parameters())},
+            {"o": torch.optim.SGD(linear(more=linear()).parameters())},
+            "o: SGD.load_state_dict.. failed",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_an_error_with_the_keys_and_never_an_older_checkpoint(
+    tmp_path: Path, saved: dict[str, Any], live: dict[str, Any], message: str
+) -> None:
+    Checkpointer(tmp_path, live).save(1)
+    Checkpointer(tmp_path, saved).save(2)
+    with pytest.raises(StateError, match=message):
+        Checkpointer(tmp_path, live).restore()
+
+
+def test_moments_of_another_dtype_than_their_weight_keep_their_bits(tmp_path: Path) -> None:
+    def build() -> torch.optim.Optimizer:
+        return torch.optim.SGD([torch.nn.Parameter(torch.zeros(50, dtype=torch.bfloat16))], momentum=0.9)
+
+    first = build()
+    moment = torch.randn(50)
+    first.state[first.param_groups[0]["params"][0]]["momentum_buffer"] = moment
+    Checkpointer(tmp_path, {"o": first}).save(1)
+    second = build()
+    Checkpointer(tmp_path, {"o": second}).restore()
+    loaded = second.state[second.param_groups[0]["params"][0]]["momentum_buffer"]
+    assert loaded.dtype == torch.float32
+    assert torch.equal(loaded, moment)
+
+
+def test_loaded_state_does_not_hold_on_to_the_buffer_of_the_whole_checkpoint(tmp_path: Path) -> None:
+    big, small = numbers(), numbers()
+    big.state["tensor"] = torch.zeros(1_000_000)
+    Checkpointer(tmp_path, {"big": big, "small": small}).save(1)
+    Checkpointer(tmp_path, {"big": big, "small": small}).restore()
+    assert small.state["tensor"].untyped_storage().nbytes() == 400
+
+
+def test_wrappers_leave_no_trace_in_the_names(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    wrapped = torch.nn.DataParallel(model)
+    Checkpointer(tmp_path, {"model": wrapped}).save(1)
+    other = torch.nn.Linear(3, 2)
+    Checkpointer(tmp_path, {"model": other}).restore()
+    assert digest(other.state_dict()) == digest(model.state_dict())
+
+
+def test_a_bad_one_is_reported_and_the_previous_good_one_is_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    x = numbers(1)
+    Checkpointer(tmp_path, {"x": x}).save(1)
+    x.state["value"] = 2
+    commit = Checkpointer(tmp_path, {"x": x}).save(2)
+    path = tmp_path / "step_00000002" / slice_name(commit.token, 0, 1)
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    checkpointer = Checkpointer(tmp_path, {"x": x}, keep_last=1)
+    with caplog.at_level(logging.WARNING):
+        restored = checkpointer.restore()
+    assert restored is not None
+    assert (restored.step, x.state["value"]) == (1, 1)
+    assert path.name in restored.skipped[0]
+    assert path.name in caplog.text
+    checkpointer.save(3)
+    assert steps(tmp_path) == [3], "a bad one counts for nothing, and goes with those that are older than it"
+
+
+def test_if_none_is_good_it_fails_with_each_ones_reason_and_never_starts_from_the_beginning(tmp_path: Path) -> None:
+    for step in (1, 2):
+        Checkpointer(tmp_path, {"x": numbers()}).save(step)
+    for path in tmp_path.rglob("*-of-0001.safetensors"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match=r"none is good: step_00000002/.*missing.*; step_00000001/.*missing"):
+        Checkpointer(tmp_path, {"x": numbers()}).restore()
+    for path in tmp_path.rglob("MANIFEST*"):
+        path.write_text("{}")
+    with pytest.raises(CheckpointError, match="none is good"):
+        Checkpointer(tmp_path, {"x": numbers()}).restore()
+
+
+def test_a_read_error_skips_a_checkpoint_for_now_but_does_not_condemn_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for step in (1, 2):
+        Checkpointer(tmp_path, {"x": numbers(step)}).save(step)
+    opened = LocalStorage.open
+
+    def fail(self: LocalStorage, name: str) -> Any:
+        if name.startswith("step_00000002/") and name.endswith("safetensors"):
+            raise OSError(5, "Input/output error", name)
+        return opened(self, name)
+
+    checkpointer = Checkpointer(tmp_path, {"x": numbers()}, keep_last=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "open", fail)
+        restored = checkpointer.restore()
+    assert restored is not None
+    assert restored.step == 1
+    assert "Input/output error" in restored.skipped[0]
+    checkpointer.save(3)
+    assert steps(tmp_path) == [2, 3]
+
+
+def test_one_wrong_read_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Checkpointer(tmp_path, {"x": numbers(1)}).save(1)
+    opened, sized = LocalStorage.open, LocalStorage.size
+    lies = {"open": 1, "size": 1}
+
+    class Liar:
+        def __init__(self, inner: Any):
+            self.inner = inner
+
+        def __enter__(self) -> Liar:
+            self.file = self.inner.__enter__()
+            return self
+
+        def __exit__(self, *error: Any) -> None:
+            self.inner.__exit__(*error)
+
+        def read_at(self, start: int, into: memoryview) -> int:
+            count: int = self.file.read_at(start, into)
+            into[count // 2] ^= 1
+            return count
+
+    def lie(self: LocalStorage, name: str) -> Any:
+        if name.endswith("-of-0001.safetensors") and lies["open"]:
+            lies["open"] -= 1
+            return Liar(opened(self, name))
+        return opened(self, name)
+
+    def short(self: LocalStorage, name: str) -> int:
+        if name.endswith("-of-0001.safetensors") and lies["size"]:
+            lies["size"] -= 1
+            return 17
+        return sized(self, name)
+
+    monkeypatch.setattr(LocalStorage, "open", lie)
+    monkeypatch.setattr(LocalStorage, "size", short)
+    restored = Checkpointer(tmp_path, {"x": (x := numbers())}).restore()
+    assert lies == {"open": 0, "size": 0}
+    assert restored is not None
+    assert (restored.skipped, x.state["value"]) == ((), 1)
+
+
+def test_it_works_in_an_object_store_too() -> None:
+    url = "memory://checkpointer/run"
+    x = numbers(1)
+    checkpointer = Checkpointer(url, {"x": x}, keep_last=2)
+    assert checkpointer.restore() is None
+    for step in (1, 2, 3):
+        x.state["value"] = step
+        checkpointer.save(step)
+    x.state = {}
+    restored = Checkpointer(url, {"x": x}).restore()
+    assert restored is not None
+    assert (restored.step, x.state["value"], steps(url)) == (3, 3, [2, 3])
+    fsspec.filesystem("memory").rm("/checkpointer", recursive=True)

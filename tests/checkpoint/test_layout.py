@@ -1,0 +1,103 @@
+"""The flat buffer and its cut: every byte belongs to one rank, and every rank computes the same."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import deserialize
+
+from clusterdp.checkpoint.layout import (
+    ALIGN,
+    BLOCK,
+    HEADER,
+    ITEM_SIZES,
+    Layout,
+    checksums,
+    pack_checksums,
+    safetensors_header,
+    step_folder,
+    step_of,
+    token_of_file,
+    unpack_checksums,
+)
+
+tensors = st.dictionaries(
+    st.text(max_size=8),
+    st.tuples(st.sampled_from(sorted(ITEM_SIZES)), st.lists(st.integers(0, 40), max_size=3).map(tuple)),
+    max_size=12,
+)
+
+
+@given(tensors, st.integers(1, 70))
+def test_the_slices_of_all_ranks_are_the_buffer_without_gap_or_overlap(specs: dict[str, tuple], size: int) -> None:
+    layout = Layout.of(specs)
+    spans = [layout.span(rank, size) for rank in range(size)]
+    assert spans[0][0] == 0
+    assert spans[-1][1] == layout.total
+    assert all(stop == start for (_, stop), (start, _) in zip(spans, spans[1:], strict=False))
+    assert all(start % ALIGN == 0 for start, _ in spans)
+    fair = layout.total / size
+    assert all(abs(stop - start - fair) <= ALIGN for start, stop in spans[:-1])
+
+
+@given(tensors)
+def test_tensors_are_sorted_aligned_and_apart_and_the_index_reads_back(specs: dict[str, tuple]) -> None:
+    layout = Layout.of(dict(reversed(specs.items())))
+    assert [entry.name for entry in layout.entries] == sorted(specs)
+    end = 0
+    for entry in layout.entries:
+        assert entry.offset >= end
+        assert entry.offset % ALIGN == 0
+        end = entry.end
+    assert end <= layout.total
+    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        [],
+        {"a": 3},
+        {"a": [0, 4, "float32"]},
+        {"a": [0, 8, "float32", [1]]},
+        {"a": [64, 4, "float32", [1]]},
+        {"a": [0, 4, "float31", [1]]},
+        {"a": [0, -4, "float32", [-1]]},
+        {"a": [0, 4, ["float32"], [1]]},
+        {"a": [0, 4, "float32", [1]], "b": [0, 4, "float32", [1]]},
+    ],
+)
+def test_an_index_that_no_writer_makes_is_refused(index: object) -> None:
+    with pytest.raises(ValueError, match="index"):
+        Layout.from_json(index)
+
+
+def test_a_slice_file_is_valid_safetensors() -> None:
+    data = bytes(range(256)) * 3
+    ((name, content),) = deserialize(safetensors_header(len(data), {"token": "x"}) + data)
+    assert (name, content["dtype"], content["shape"], bytes(content["data"])) == ("slice", "U8", [len(data)], data)
+    empty = safetensors_header(0, {})
+    assert len(empty) == HEADER
+    assert deserialize(empty)[0][1]["shape"] == [0]
+
+
+@given(st.binary(max_size=100), st.integers(0, 3))
+def test_checksums_have_one_value_a_block_and_can_be_packed(tail: bytes, blocks: int) -> None:
+    values = checksums(memoryview(bytes(blocks * BLOCK) + tail))
+    assert len(values) == blocks + bool(tail)
+    assert unpack_checksums(pack_checksums(values)) == values
+
+
+def test_names_read_back_and_others_do_not() -> None:
+    assert step_of(step_folder(12)) == 12
+    assert step_of(step_folder(10**9)) == 10**9
+    assert step_of("step_12") is None
+    assert step_of("step_00000012.bak") is None
+    assert token_of_file("0123456789ab-0001-r0003-of-0008.safetensors") == "0123456789ab-0001"
+    assert token_of_file("0123456789ab-0001-r0003.local.safetensors") == "0123456789ab-0001"
+    assert token_of_file(".MANIFEST.0123456789ab-0001.json.77.tmp") == "0123456789ab-0001"
+    assert token_of_file("MANIFEST.0123456789ab-0001.json") is None
+    assert token_of_file("notes.txt") is None

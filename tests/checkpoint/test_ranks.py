@@ -1,0 +1,188 @@
+"""Several ranks save and restore as one: exactly, on any number of ranks, all or none."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, StateError, list_checkpoints, restoring
+from clusterdp.storage import LocalStorage
+from tests.checkpoint.gang import on_ranks
+from tests.checkpoint.training import Counter, Training
+
+WIDE = 640  # 640 x 640 weights are 1.6 MB of gradients: more than one of DDP's first buckets
+
+
+def uninterrupted(rank: int, size: int, folder: str, adam: bool) -> tuple[list[float], str]:
+    training = Training(seed=rank, width=WIDE, adam=adam, ddp=True)
+    training.warm_up()
+    checkpointer = Checkpointer(folder, training.state)
+    assert checkpointer.restore() is None
+    losses = []
+    for step in range(1, 9):
+        losses.append(training.step())
+        if step == 4:
+            checkpointer.save(step, {"epoch": 1})
+    return losses[4:], training.digest()
+
+
+def resumed(rank: int, size: int, folder: str, adam: bool) -> tuple[list[float], str]:
+    training = Training(seed=100 + rank, width=WIDE, adam=adam, ddp=True)
+    training.warm_up()
+    checkpointer = Checkpointer(folder, training.state)
+    restored = checkpointer.restore()
+    assert restored is not None
+    assert (restored.step, restored.meta, restored.exact, restored.skipped) == (4, {"epoch": 1}, True, ())
+    checkpointer.restore_rng()
+    return [training.step() for _ in range(4)], training.digest()
+
+
+@pytest.mark.parametrize("adam", [False, True], ids=["momentum", "adam"])
+def test_four_ranks_resume_bit_for_bit_with_dropout_and_fp16_over_more_than_a_megabyte_of_gradients(
+    tmp_path: Path, adam: bool
+) -> None:
+    expected = on_ranks(4, uninterrupted, str(tmp_path), adam)
+    assert on_ranks(4, resumed, str(tmp_path), adam) == expected
+    assert len({losses[0] for losses, _ in expected}) == 4, "ranks that all do the same prove nothing about their RNG"
+
+
+def save_numbers(rank: int, size: int, folder: str) -> None:
+    torch.manual_seed(rank)
+    Checkpointer(folder, numbers(fill=1.0)).save(7)
+
+
+def numbers(fill: float) -> dict[str, Any]:
+    state, own = Counter(), Counter(per_rank=True)
+    state.state = {"a": torch.full((1001,), fill), "b": torch.arange(5000) * fill, "c": torch.tensor(fill)}
+    state.state |= {"d": torch.full((300_000,), fill, dtype=torch.bfloat16), "empty": torch.zeros(0, 3)}
+    return {"numbers": state, "own": own}
+
+
+def load_numbers(rank: int, size: int, folder: str, read_all: int) -> tuple[bool, list[float]]:
+    restoring.READ_ALL_RANKS = read_all
+    state = numbers(fill=0.0)
+    checkpointer = Checkpointer(folder, state)
+    restored = checkpointer.restore()
+    assert restored is not None
+    checkpointer.restore_rng()
+    for key, value in numbers(fill=1.0)["numbers"].state.items():
+        assert torch.equal(state["numbers"].state[key], value), key
+    return restored.exact, torch.rand(3).tolist()
+
+
+def test_any_number_of_ranks_reads_what_any_other_wrote_and_says_that_it_is_not_exact(tmp_path: Path) -> None:
+    for writers in (1, 3):
+        folder = str(tmp_path / str(writers))
+        on_ranks(writers, save_numbers, folder)
+        for readers in (1, 3, 4):
+            # Few ranks read everything, many a share each that they broadcast: both ways.
+            for read_all in (8, 0) if readers > 1 else (8,):
+                answers = on_ranks(readers, load_numbers, folder, read_all)
+                assert {exact for exact, _ in answers} == {readers == writers}
+                for rank, (_, draws) in enumerate(answers):
+                    if rank < writers:
+                        torch.manual_seed(rank)
+                        assert draws == torch.rand(3).tolist(), "a rank that was there continues its own stream"
+                assert len({tuple(draws) for _, draws in answers}) == readers, "two ranks draw the same numbers"
+                assert answers == on_ranks(readers, load_numbers, folder, read_all), "derived streams must not vary"
+
+
+class Broken(LocalStorage):
+    """Fails with `number` once `room` more bytes were written."""
+
+    def __init__(self, path: str, room: int, number: int):
+        super().__init__(path)
+        self.room, self.number = room, number
+
+    def write(self, name: str, chunks: Iterable[memoryview]) -> None:
+        super().write(name, self._limited(chunks))
+
+    def _limited(self, chunks: Iterable[memoryview]) -> Iterable[memoryview]:
+        for chunk in chunks:
+            if len(chunk) > self.room:
+                yield chunk[: self.room]
+                raise OSError(self.number, "as the test wants it")
+            self.room -= len(chunk)
+            yield chunk
+
+
+def refusals(rank: int, size: int, folder: str) -> list[list[str]]:
+    """One failure after another, in one gang; returns the errors that this rank saw. The checkpoint stays the first."""
+    logging.disable()
+    seen = []
+
+    def expect(kind: type[Exception], checkpointer: Checkpointer, step: int = 2) -> None:
+        with pytest.raises(CheckpointError) as caught:
+            checkpointer.save(step)
+        assert type(caught.value) is kind, caught.value
+        seen.append(str(caught.value))
+
+    expect(StateError, Checkpointer(folder, {"x": stateful({"v": object() if rank == 2 else 1})}))
+    expect(StateError, Checkpointer(folder, {"x": stateful({"a": 1, "v": [0, rank]})}))
+    expect(StateError, Checkpointer(folder, {"x": stateful({"w": torch.zeros(3 if rank == 1 else 2)})}))
+    expect(StateError, Checkpointer(folder, {"x": stateful({})}), step=rank)
+    for room in (0, 3000, 4500, 8000):  # nothing, the header, some of the data, some of the rank's own file
+        disk = Broken(folder, room if rank == 1 else 1 << 30, errno.ENOSPC)
+        expect(CheckpointError, Checkpointer(disk, numbers(fill=2.0)))
+    for room in (1 << 30, 20_000):
+        disk = Broken(folder, 1 << 30, errno.EIO)
+        disk.publish = lambda name, data: _raise(OSError(errno.EIO, "no manifest today"))  # type: ignore[method-assign]
+        expect(CheckpointError, Checkpointer(disk, numbers(fill=2.0)))
+    expect(ClaimLost, Checkpointer(folder, numbers(fill=2.0), may_commit=lambda: False))
+    return seen
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def stateful(state: dict[str, Any]) -> Counter:
+    counter = Counter()
+    counter.state = state
+    return counter
+
+
+def test_what_fails_on_one_rank_fails_on_all_with_its_message_and_the_old_checkpoint_stays(tmp_path: Path) -> None:
+    on_ranks(1, save_numbers, str(tmp_path))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    answers = on_ranks(3, refusals, str(tmp_path))
+    assert answers[0] == answers[1] == answers[2]
+    seen = answers[0]
+    assert "rank 2: x/v: a object cannot be saved" in seen[0]
+    assert "rank 1: x/v/1" in seen[1]
+    assert "rank 2: x/v/1" in seen[1]
+    assert "rank 1: x/w" in seen[2]
+    assert "rank 0: " not in seen[2]
+    assert "rank 1: step" in seen[3]
+    assert all("rank 1: " in message and "as the test wants it. Free some space" in message for message in seen[4:8])
+    assert all("no manifest today" in message for message in seen[8:10])
+    assert "another attempt owns" in seen[10]
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert after == before, "a failed save leaves nothing and touches nothing"
+    assert not (tmp_path / "step_00000002").exists()
+    assert [info.step for info in list_checkpoints(tmp_path)] == [7]
+
+
+def save_batch_norm(rank: int, size: int, folder: str) -> tuple[list[float], list[float]]:
+    model = torch.nn.BatchNorm1d(3000)
+    model.running_mean.fill_(rank)  # type: ignore[union-attr, operator]
+    before = model.running_mean.clone()  # type: ignore[union-attr, operator]
+    own = Counter(per_rank=True)
+    own.state = {"draws": [rank] * 3, "t": torch.full((5,), rank)}
+    checkpointer = Checkpointer(folder, {"model": model, "own": own})
+    checkpointer.save(1)
+    assert torch.equal(before, model.running_mean), "the live buffers are not touched"  # type: ignore[arg-type]
+    own.state = {}
+    checkpointer.restore()
+    return model.running_mean.unique().tolist(), own.state["draws"] + own.state["t"].tolist()  # type: ignore[union-attr, operator]
+
+
+def test_buffers_are_those_of_rank_0_on_all_ranks_and_per_rank_state_is_each_ranks_own(tmp_path: Path) -> None:
+    answers = on_ranks(4, save_batch_norm, str(tmp_path))
+    assert answers == [([0.0], [rank] * 8) for rank in range(4)]
