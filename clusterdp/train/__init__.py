@@ -1,0 +1,103 @@
+"""What runs on the compute nodes: from the environment of a process to a training that stops and resumes exactly.
+
+    worker        the process of one rank, from its environment to the outcome of its attempt
+    settings      what it needs of the config and of the batch script's exports
+    entry         the user's function, and whether it takes its params
+    rendezvous    where the ranks meet
+    group         process group, device, seeds
+    peers         when one rank fails, all end
+    claim         one live attempt a run folder
+    stop          what signals this rank has seen                       no torch
+    word          what all ranks know, at the same step
+    job           the handle that the user's function gets
+    loop          batches, restored, saved and stopped
+    sampler       which samples, in which order, from where
+    amp           mixed precision
+    buckets       DDP's, settled: the order of its sums is part of exactness
+    metrics       numbers from the loop, without waiting for the GPU
+
+Each piece is usable alone. A plain PyTorch loop becomes preemptible and exactly resuming by the numbered lines; it runs
+under srun, torchrun and plain python (tests/train/raw_loop.py is this very script):
+
+    stop = StopSignal().install()                                             # 1  before anything slow
+    group = Group.start(Rendezvous.find())                                    # 2
+    model = DistributedDataParallel(Net().to(group.device))
+    settle(model)                                                             # 3
+    sampler = ResumableSampler(data, seed=1)                                  # 4
+    loader = DataLoader(data, batch_size=32, sampler=sampler)
+    state = {"model": model, "optimizer": optimizer, "sampler": sampler}      # 5
+    checkpointer = Checkpointer(folder, state, group=group.control)           # 6
+    word = ControlWord(group.control_word_group, stop)                        # 7
+    restored = checkpointer.restore()                                         # 8
+    step = restored.step if restored else 0
+    for epoch in range(sampler.epoch, epochs):
+        sampler.set_epoch(epoch)
+        with stop.shielded():                                                 # 9  the loader's workers
+            batches = iter(loader)
+        if restored:                                                          # 10 last: iter() draws random numbers
+            checkpointer.restore_rng()
+            restored = None
+        for x, y in batches:
+            ...                                                               #    forward, backward, step
+            step += 1
+            sampler.advance(len(x))                                           # 11
+            agreed = word.tick()                                              # 12
+            if agreed and agreed.stop:
+                checkpointer.save(step)
+                sys.exit(75)
+    word.drain()
+    group.close()
+
+Names load when they are first used, so that a process can listen to signals before torch is in memory.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clusterdp.train.amp import Amp
+    from clusterdp.train.buckets import settle
+    from clusterdp.train.group import Group, seed_everything
+    from clusterdp.train.job import JobHandle
+    from clusterdp.train.loop import Epoch, Loop
+    from clusterdp.train.rendezvous import Rendezvous
+    from clusterdp.train.sampler import ResumableSampler
+    from clusterdp.train.stop import Stopped, StopSignal
+    from clusterdp.train.word import ControlWord
+
+_HOMES = {
+    "Amp": "amp",
+    "ControlWord": "word",
+    "Epoch": "loop",
+    "Group": "group",
+    "JobHandle": "job",
+    "Loop": "loop",
+    "Rendezvous": "rendezvous",
+    "ResumableSampler": "sampler",
+    "StopSignal": "stop",
+    "Stopped": "stop",
+    "seed_everything": "group",
+    "settle": "buckets",
+}
+__all__ = [
+    "Amp",
+    "ControlWord",
+    "Epoch",
+    "Group",
+    "JobHandle",
+    "Loop",
+    "Rendezvous",
+    "ResumableSampler",
+    "StopSignal",
+    "Stopped",
+    "seed_everything",
+    "settle",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"clusterdp.train.{_HOMES[name]}"), name)

@@ -1,0 +1,199 @@
+"""One attempt, as one rank sees it.
+
+    environment -> Rendezvous -> Group -> claim -> function(job, **params) -> Ending, agreed by all ranks -> outcome
+
+How it ends             outcome                        exit
+    function returned   done finished STEP             0
+    agreed stop, saved  requeue term|time STEP         0
+    claim lost          stop claim STEP                0
+    run cancelled       stop cancelled 0               0
+    bad entry, params   stop entry 0                   2
+    port taken          none                           98
+    an error of ours    none                           the error's own code
+    any other exception none                           1
+
+Torch is imported late: a wrong entry is found out without it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from clusterdp.errors import ClusterdpError, ConfigError, EntryError
+from clusterdp.rundir import RunDir, write_durably
+from clusterdp.slurm.env import SlurmEnv
+from clusterdp.train import entry
+from clusterdp.train.rendezvous import Rendezvous
+from clusterdp.train.settings import Settings
+from clusterdp.train.stop import Stopped, StopSignal
+
+if TYPE_CHECKING:
+    from clusterdp.train.group import Group
+    from clusterdp.train.job import JobHandle
+    from clusterdp.train.peers import PeerWatch
+
+ENTRY_EXIT = 2
+WAIT_FOR_OUTCOME_S = 10.0
+
+
+@dataclass(frozen=True)
+class Ending:
+    """`word` is done, requeue or stop; `reason` is finished, term, time, claim, cancelled or entry."""
+
+    word: str
+    reason: str
+    step: int = 0
+    result: Any = None  # what the user's function returned
+    exit_code: int = 0
+
+
+def of_folder(run_dir: Path, stop: StopSignal) -> Ending:
+    """The attempt of a run folder that the environment names. Does not return from a crash."""
+    try:
+        settings = Settings.read(run_dir)
+        function = entry.load(settings.entry)
+        entry.check_params(function, settings.params)
+    except (EntryError, ConfigError) as error:
+        print(f"clusterdp: {error}", file=sys.stderr, flush=True)
+        return _refuse(run_dir)
+    return attend(function, settings, stop)
+
+
+def _refuse(run_dir: Path) -> Ending:
+    """A mistake that another attempt would make again. Each rank finds it for itself; rank 0 writes it down."""
+    ending = Ending("stop", "entry", exit_code=ENTRY_EXIT)
+    slurm = SlurmEnv.read()
+    attempt = Settings.bare({}).attempt
+    if attempt is None:
+        return ending
+    outcome = RunDir(run_dir).attempt(attempt).outcome
+    if slurm.rank == 0:
+        _write_outcome(outcome, ending)
+        return ending
+    # srun kills the other ranks when one ends with an error: rank 0 may be slower, and must get to write.
+    deadline = time.monotonic() + WAIT_FOR_OUTCOME_S
+    while not outcome.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return ending
+
+
+def attend(function: Callable[..., Any], settings: Settings, stop: StopSignal) -> Ending:
+    """Collective from the rendezvous to the end. Does not return from a crash."""
+    from clusterdp.train.group import Group, seed_everything  # loads torch
+    from clusterdp.train.peers import PeerWatch, leave_now
+
+    if settings.end_time is not None:
+        stop.set_end_time(settings.end_time, settings.margin_s)
+    try:
+        place = Rendezvous.find()
+        group = Group.start(place, backend=settings.backend, timeout_s=settings.timeout_s)
+    except ClusterdpError as error:
+        print(f"clusterdp: {error}", file=sys.stderr)
+        leave_now(error.exit_code)
+    peers = PeerWatch(group.store, place.rank, place.world_size).start()
+    try:
+        seed_everything(settings.seed, place.rank, deterministic=settings.deterministic)
+        ending = _take_part(function, settings, stop, group)
+    except BaseException as error:
+        _fail(error, peers)
+    peers.stop()
+    group.close()
+    return ending
+
+
+def _take_part(function: Callable[..., Any], settings: Settings, stop: StopSignal, group: Group) -> Ending:
+    from clusterdp.train.claim import Claim
+    from clusterdp.train.job import JobHandle, new_attempt_name
+
+    first = group.rendezvous.rank == 0
+    if first:
+        group.store.set("clusterdp/attempt", settings.attempt or new_attempt_name())
+    attempt = group.store.get("clusterdp/attempt").decode()
+    run = RunDir(settings.run_dir) if settings.run_dir else None
+
+    asked = stop.reason()
+    cancelled, term, at_limit = group.agree(
+        first and run is not None and run.cancelled.exists(), asked == "term", asked == "time"
+    )
+    if cancelled:
+        ending = Ending("stop", "cancelled")
+    elif term or at_limit:  # a signal came while torch was loading: nothing has been done yet
+        ending = Ending("requeue", "term" if term else "time")
+    else:
+        claim = None
+        if run is not None and first:
+            run.attempt(attempt).path.mkdir(parents=True, exist_ok=True)  # the batch script has, if there was one
+            claim = Claim.take(run.claims, attempt, secrets.token_hex(4))
+        job = JobHandle(settings, group, stop, attempt, claim)
+        ending = _call(function, job)
+    _agree_on_ending(group, ending)
+    if run is not None and first:
+        _write_outcome(run.attempt(attempt).outcome, ending)
+    return ending
+
+
+def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
+    from clusterdp.checkpoint.errors import ClaimLost
+
+    try:
+        result = function(job, **job.params)
+        ending = Ending("done", "finished", job.step, result)
+    except Stopped as stopped:
+        ending = Ending("requeue", stopped.reason, stopped.step)
+    except ClaimLost as error:
+        print(f"clusterdp: {error}", file=sys.stderr)
+        ending = Ending("stop", "claim", job.step)
+    except SystemExit as leaving:  # some scripts end in sys.exit()
+        if leaving.code not in (None, 0):
+            raise
+        ending = Ending("done", "finished", job.step)
+    job.word.drain()
+    job.metrics.flush()
+    if ending.word == "done":
+        job.event("finished", step=job.step)
+    return ending
+
+
+def _agree_on_ending(group: Group, ending: Ending) -> None:
+    """No rank goes, and no outcome is written, before all have come to the same end."""
+    code = ("done", "requeue", "stop").index(ending.word)
+    most, least = group.agree(code, -code)
+    if most != -least:
+        raise ClusterdpError(
+            f"rank {group.rendezvous.rank}: ended with {ending.word!r} while another rank ended differently. "
+            "Let all ranks return, or all stop by an agreed word."
+        )
+
+
+def _write_outcome(path: Path, ending: Ending) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(path, f"{ending.word} {ending.reason} {ending.step}\n")
+
+
+def _fail(error: BaseException, peers: PeerWatch) -> NoReturn:
+    """This rank cannot go on; the others must not wait for it."""
+    from clusterdp.train.peers import leave_now
+
+    culprit = peers.culprit()  # then ours is most likely a broken connection
+    peers.tell(f"{type(error).__name__}: {error}".split("\n")[0][:300])
+    if isinstance(error, ClusterdpError):
+        print(f"clusterdp: {error}", file=sys.stderr)
+    else:
+        traceback.print_exception(error)
+    if culprit:
+        print(f"clusterdp: this follows from another rank's failure: {culprit}", file=sys.stderr)
+    code: Any = 1
+    if isinstance(error, ClusterdpError):
+        code = error.exit_code
+    elif isinstance(error, KeyboardInterrupt):
+        code = 130
+    elif isinstance(error, SystemExit) and isinstance(error.code, int):
+        code = error.code
+    leave_now(code)

@@ -1,0 +1,162 @@
+"""Group: the process group of a job, this rank's device, and a gloo group for what the ranks have to agree on."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import struct
+import sys
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]
+from torch.distributed.rendezvous import rendezvous
+
+from clusterdp.errors import ConfigError, RendezvousError
+from clusterdp.train.rendezvous import PortTaken, Rendezvous
+
+SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
+
+
+@dataclass
+class Group:
+    """world: the default process group. control: gloo, for words and agreements, never for gradients."""
+
+    rendezvous: Rendezvous
+    device: torch.device
+    backend: str
+    store: Store
+    control: dist.ProcessGroup
+    timeout: timedelta
+
+    @classmethod
+    def start(cls, place: Rendezvous, *, backend: str | None = None, timeout_s: float = 1800.0) -> Group:
+        """Collective over all ranks. Raises RendezvousError (PortTaken on rank 0) if they do not find each other."""
+        timeout = timedelta(seconds=timeout_s)
+        os.environ.update(place.environ())
+        _name_interface(place)
+        device = _own_device(place.local_rank)
+        store = _open_store(place, timeout)
+        backend = backend or _agree_on_backend(store, place, device)
+        if backend not in dist.Backend.backend_list:
+            raise ConfigError(f"train.backend: {backend!r} is not known to torch. Use nccl, gloo, or leave it out.")
+        dist.init_process_group(
+            backend,
+            store=PrefixStore("clusterdp", store),
+            rank=place.rank,
+            world_size=place.world_size,
+            timeout=timeout,
+        )
+        control = dist.new_group(backend="gloo", timeout=timeout)
+        return cls(place, device, backend, store, control, timeout)
+
+    @property
+    def control_word_group(self) -> dist.ProcessGroup | None:
+        """None for a single process, which has nobody to ask."""
+        return self.control if self.rendezvous.world_size > 1 else None
+
+    def agree(self, *values: int, least: bool = False) -> list[int]:
+        """The largest (or least) of each value over all ranks. Blocks; for moments at which all ranks arrive anyway."""
+        vector = torch.tensor(values, dtype=torch.int64)
+        dist.all_reduce(vector, op=dist.ReduceOp.MIN if least else dist.ReduceOp.MAX, group=self.control)
+        return [int(value) for value in vector.tolist()]
+
+    def close(self) -> None:
+        """In order, after all ranks have agreed to end. One that failed leaves without it: it could hang in here."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def seed_everything(seed: int, rank: int, *, deterministic: bool = False) -> None:
+    """Each rank gets streams of its own (dropout must differ); DDP gives all ranks rank 0's initial weights."""
+    random.seed(seed + rank)
+    torch.manual_seed(seed + rank)  # CUDA's too
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed((seed + rank) % 2**32)
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS refuses to be deterministic
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
+
+
+def _own_device(local_rank: int) -> torch.device:
+    """LOCAL_RANK modulo what is visible: `--gpus-per-task` shows each task one GPU, called 0."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
+    """torch's own env:// store: rank 0 serves it, or torchrun's agent does."""
+    if place.world_size == 1:
+        alone: Store = HashStore()  # needs no port, so nobody can have taken it
+        return alone
+    try:
+        store, _, _ = next(rendezvous("env://", place.rank, place.world_size, timeout=timeout))
+    except (dist.DistError, ValueError) as error:
+        said = str(error).split("\n")[0]
+        where = f"{place.master_addr}:{place.master_port}"
+        if "EADDRINUSE" in said:
+            raise PortTaken(
+                f"MASTER_PORT: {place.master_port} on {socket.gethostname()}: address already in use. "
+                "Start the ranks again with another port."  # the batch script knows it by `address already in use`
+            ) from None
+        raise RendezvousError(
+            f"rank {place.rank} of {place.world_size}: no rendezvous at {where} within {timeout.total_seconds():.0f} s "
+            f"({said}). See the logs of the other ranks, and whether {place.master_addr} can be reached from here."
+        ) from None
+    return store
+
+
+def _agree_on_backend(store: Store, place: Rendezvous, device: torch.device) -> str:
+    """nccl if each rank has a GPU of its own: NCCL refuses two ranks on one. Rank 0 looks, all do as it says."""
+    if place.world_size == 1:
+        return "nccl" if device.type == "cuda" else "gloo"
+    card = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else "none"
+    store.set(f"card/{place.rank}", card)
+    if place.rank == 0:
+        cards = [store.get(f"card/{rank}").decode() for rank in range(place.world_size)]
+        own = "none" not in cards and len(set(cards)) == len(cards) and dist.is_nccl_available()
+        store.set("backend", "nccl" if own else "gloo")
+    return str(store.get("backend").decode())
+
+
+def _name_interface(place: Rendezvous) -> None:
+    """Tells gloo which interface leads to the other nodes, where the batch script has not.
+
+    Gloo listens where the host's own name resolves to. On Debian that is 127.0.1.1: the other nodes cannot connect,
+    and gloo hangs where NCCL works.
+    """
+    if place.local_world_size >= place.world_size or os.environ.get("GLOO_SOCKET_IFNAME"):
+        return
+    try:
+        own = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        own = "127.0.0.1"  # gloo, too, falls back to the loopback
+    if own.startswith("127.") and (name := _interface_towards(place.master_addr, place.master_port)):
+        os.environ["GLOO_SOCKET_IFNAME"] = name
+
+
+def _interface_towards(host: str, port: int) -> str | None:
+    try:
+        import fcntl
+
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((host, port))  # UDP: sends nothing, only asks the routing table
+            address = probe.getsockname()[0]
+            for _, name in socket.if_nameindex():
+                request = struct.pack("256s", name[:15].encode())
+                try:
+                    answer = fcntl.ioctl(probe.fileno(), SIOCGIFADDR, request)
+                except OSError:
+                    continue  # an interface without an IPv4 address
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    except (OSError, ImportError):
+        pass
+    return None

@@ -1,0 +1,96 @@
+"""MetricLog: numbers from the loop into `metrics/<attempt>.jsonl`, without making the step wait for the GPU."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clusterdp.rundir import append_line
+
+Value = Any  # a number, a tensor of one element, or a string
+
+
+class MetricLog:
+    """Rank 0 has a path; the others, and runs without a folder, pass None and everything is a no-op.
+
+    Records of steps are thinned by time: the newest counts. A CUDA tensor is copied to the host behind the step's own
+    work and looked at when a later record is due, when the copy has long arrived: nobody waits for the device.
+    """
+
+    def __init__(self, path: Path | None, every_s: float = 0.1):
+        self.path = path
+        self.every_s = every_s
+        self._due = 0.0
+        self._waiting: list[tuple[dict[str, Value], Any]] = []  # (record, CUDA event or None)
+        self._newest: dict[str, Value] = {}
+
+    def step(self, fields: dict[str, Value], values: dict[str, Value]) -> None:
+        """After a step: fields such as step and epoch, and what the user logged in it."""
+        if self.path is None:
+            return
+        now = time.time()
+        if now < self._due:
+            self._newest = {"time": now, **fields, **{name: _hold(value) for name, value in values.items()}}
+            return
+        self._due = now + self.every_s
+        self._newest = {}
+        self._enqueue({"time": now, **fields, **values})
+        self._write(wait=False)
+
+    def write(self, **values: Value) -> None:
+        """A record that is not thinned, written at once: results, such as an accuracy."""
+        if self.path is None:
+            return
+        self.flush()
+        self._enqueue({"time": time.time(), **values})
+        self._write(wait=True)
+
+    def flush(self) -> None:
+        """Writes everything, the newest step's record included."""
+        if self._newest:
+            self._enqueue(self._newest)
+            self._newest = {}
+        self._write(wait=True)
+
+    def _enqueue(self, record: dict[str, Value]) -> None:
+        copies = {name: _to_host(value) for name, value in record.items()}
+        on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in record.values())
+        event = None
+        if on_gpu:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        self._waiting.append((copies, event))
+
+    def _write(self, *, wait: bool) -> None:
+        while self._waiting and self.path is not None:
+            record, event = self._waiting[0]
+            if event is not None and not event.query():
+                if not wait:
+                    return
+                event.synchronize()
+            append_line(self.path, {name: _plain(value) for name, value in record.items()})
+            del self._waiting[0]
+
+
+def _hold(value: Value) -> Value:
+    """Without the graph: a logged loss must not keep all activations of its step alive."""
+    return value.detach() if isinstance(value, torch.Tensor) else value
+
+
+def _to_host(value: Value) -> Value:
+    if not isinstance(value, torch.Tensor):
+        return value
+    if not value.is_cuda:
+        return value.detach().clone()  # the caller may add to it in place in the next step
+    return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value.detach(), non_blocking=True)
+
+
+def _plain(value: Value) -> Value:
+    if isinstance(value, torch.Tensor):
+        value = value.item()
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)  # JSON has no NaN; a reader should still see that there was one
+    return value

@@ -1,0 +1,80 @@
+"""PeerWatch: when one rank fails, the others end too, at once, and say which one it was.
+
+Gloo notices the closed connections of a dead rank at its next collective. NCCL does not on every transport: the others
+would sit in a kernel until its timeout. And a rank that loads data for minutes notices nothing. So a rank that fails
+leaves a note in the store before it goes, and a thread on each rank looks for one every second. It uses no collective.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+from contextlib import suppress
+from typing import NoReturn
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+KEY = "clusterdp/failed"
+
+
+class PeerWatch:
+    def __init__(self, store: Store, rank: int, world_size: int, every_s: float = 1.0):
+        self.store = store
+        self.rank = rank
+        self.alone = world_size == 1
+        self.every_s = every_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="clusterdp-peers", daemon=True)
+
+    def start(self) -> PeerWatch:
+        if not self.alone:
+            self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Before the store is closed in order. Joined: a daemon thread inside torch at interpreter exit crashes."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def tell(self, what: str) -> None:
+        """This rank has failed. The first to say so is the cause; the rest are consequences."""
+        if self.alone:
+            return
+        with suppress(RuntimeError):  # rank 0, which holds the store, may be gone already
+            self.store.compare_set(KEY, "", f"rank {self.rank}: {what}")
+
+    def culprit(self) -> str | None:
+        """Another rank's note, if there is one."""
+        if self.alone:
+            return None
+        try:
+            note = self.store.get(KEY).decode() if self.store.check([KEY]) else ""
+        except RuntimeError:
+            return "rank 0 is gone"
+        return note if note and not note.startswith(f"rank {self.rank}:") else None
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self.every_s):
+            culprit = self.culprit()
+            if culprit is None:
+                continue
+            if self._ended.wait(self.every_s):  # the main thread may be in the middle of saying it itself
+                return
+            print(f"clusterdp: ending rank {self.rank}, because another failed: {culprit}", file=sys.stderr, flush=True)
+            leave_now(1)  # the main thread is somewhere in C, perhaps for ever
+
+
+def leave_now(code: int) -> NoReturn:
+    """Ends this process without teardown, which can wait for ranks that are gone; its DataLoader workers go first.
+
+    The kernel closes the sockets, and by that the other ranks' gloo sees it.
+    """
+    for child in multiprocessing.active_children():
+        child.kill()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

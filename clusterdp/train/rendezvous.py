@@ -1,0 +1,117 @@
+"""Rendezvous: where the ranks meet, and the place of each among them, in torch's names.
+
+The batch script has computed all of it; then it stands in the environment. Where no batch script of ours ran (submitit,
+a plain srun) every rank derives the same answer from what Slurm says, without asking anybody.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from clusterdp.errors import RendezvousError
+from clusterdp.slurm import hostlist
+from clusterdp.slurm.env import SlurmEnv
+
+PORT_TAKEN_EXIT = 98  # the batch script then starts the step once more, with the next port
+LOWEST_PORT = 10_000  # below are the registered services that clusters really run
+EPHEMERAL_FILE = "/proc/sys/net/ipv4/ip_local_port_range"
+EPHEMERAL_DEFAULT = (32_768, 60_999)  # Linux; macOS has 49152 to 65535, whose lower end lies inside
+
+
+class PortTaken(RendezvousError):
+    """Somebody listens on the master port already. Raised on rank 0, which alone can see it."""
+
+    exit_code = PORT_TAKEN_EXIT
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    node_rank: int
+    master_addr: str
+    master_port: int
+
+    @classmethod
+    def find(cls, slurm: SlurmEnv | None = None, environ: Mapping[str, str] = os.environ) -> Rendezvous:
+        """What the environment says, and the derived rest. Raises RendezvousError if neither tells the address."""
+        slurm = slurm or SlurmEnv.read(environ)
+        return cls(
+            rank=slurm.rank,
+            world_size=slurm.world_size,
+            local_rank=slurm.local_rank,
+            local_world_size=slurm.local_world_size,
+            node_rank=slurm.node_rank,
+            master_addr=environ.get("MASTER_ADDR") or derive_address(slurm),
+            master_port=_port(environ.get("MASTER_PORT")) or derive_port(slurm),
+        )
+
+    def environ(self) -> dict[str, str]:
+        """For init_process_group("env://"), and for libraries that read these names by themselves."""
+        return {name.upper(): str(value) for name, value in asdict(self).items()}
+
+
+def derive_address(slurm: SlurmEnv) -> str:
+    """The first host, if its name leads to it from here; else the address from which srun started the tasks.
+
+    Names of hosts often resolve to 127.0.1.1 on the host itself (Debian), where other nodes cannot connect.
+    """
+    if slurm.one_node:
+        return "127.0.0.1"
+    if not slurm.nodelist:
+        raise RendezvousError(
+            f"MASTER_ADDR: not set, and without SLURM_JOB_NODELIST it cannot be derived for {slurm.world_size} ranks. "
+            "Export MASTER_ADDR and MASTER_PORT."
+        )
+    host = hostlist.expand(slurm.nodelist)[0]
+    address = _resolve(host)
+    if address and not address.startswith("127."):
+        return host
+    if slurm.launch_address:  # the same on every rank, as it must be: a name may resolve differently on each node
+        return slurm.launch_address
+    found = f"resolves to {address} here" if address else "does not resolve here"
+    raise RendezvousError(f"MASTER_ADDR: {host} {found}. Export MASTER_ADDR with an address that all nodes can reach.")
+
+
+def derive_port(slurm: SlurmEnv, ephemeral: tuple[int, int] | None = None) -> int:
+    """A port of this job and restart alone, outside the range from which the kernel gives out ports by itself.
+
+    Consecutive jobs, which are the likeliest to share a node, get consecutive ports; a restart moves far away, for the
+    old server may linger.
+    """
+    low, high = ephemeral or ephemeral_range()
+    below, above = range(LOWEST_PORT, low), range(high + 1, 65_536)
+    ports = max(below, above, key=len)
+    if len(ports) < 256:  # some sites give nearly all ports to the kernel: any of them is as good
+        ports = range(LOWEST_PORT, 65_536)
+    job = int(slurm.job_id) if slurm.job_id and slurm.job_id.isdigit() else os.getuid()
+    return ports[(job + 7919 * slurm.restart_count) % len(ports)]
+
+
+def ephemeral_range() -> tuple[int, int]:
+    try:
+        low, high = map(int, Path(EPHEMERAL_FILE).read_text().split())
+    except (OSError, ValueError):
+        return EPHEMERAL_DEFAULT
+    return low, high
+
+
+def _port(text: str | None) -> int:
+    if not text:
+        return 0
+    if not text.isdigit() or not 0 < int(text) < 65_536:
+        raise RendezvousError(f"MASTER_PORT: {text!r} is no port. Set a number from 1 to 65535, or unset it.")
+    return int(text)
+
+
+def _resolve(host: str) -> str | None:
+    try:
+        return socket.gethostbyname(host)
+    except OSError:
+        return None

@@ -1,0 +1,92 @@
+"""Settings: what the worker needs of the resolved config and the batch script's exports; nobody else reads them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from clusterdp.errors import ConfigError
+from clusterdp.slurm.env import SlurmEnv
+
+
+@dataclass(frozen=True)
+class Saving:
+    url: str | None = None  # None: nothing is saved
+    every_steps: int | None = None
+    every_s: float | None = 600.0
+    keep_last: int = 3
+    keep_every: int | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The defaults are those of a function that is run without a config, by plain python or torchrun."""
+
+    run_dir: Path | None = None
+    entry: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
+    checkpoint: Saving = field(default_factory=Saving)
+    seed: int = 0
+    deterministic: bool = False
+    backend: str | None = None
+    timeout_s: float = 1800.0
+    margin_s: float = 60.0
+    end_time: float | None = None
+    attempt: str | None = None  # None: no Slurm job; the ranks then make one up
+    resume_step: int | None = None
+
+    @classmethod
+    def read(cls, run_dir: Path, environ: Mapping[str, str] = os.environ) -> Settings:
+        """Of a run folder. ConfigError if it has no readable config.yaml."""
+        from clusterdp.config import read_resolved
+
+        try:
+            config = read_resolved(run_dir / "config.yaml")
+        except OSError as error:
+            raise ConfigError(f"{error.filename}: {error.strerror}. Give the worker the folder of a run.") from None
+        checkpoint, train = dict(config.get("checkpoint") or {}), config.get("train") or {}
+        url = environ.get("CLUSTERDP_CHECKPOINT_URL") or checkpoint.pop("url", None) or str(run_dir / "checkpoints")
+        known = {name: checkpoint[name] for name in Saving.__dataclass_fields__ if name in checkpoint and name != "url"}
+        return cls(
+            run_dir=run_dir,
+            entry=config.get("entry") or "",
+            params=config.get("params") or {},
+            checkpoint=Saving(url=url, **known),
+            **{name: train[name] for name in ("seed", "deterministic", "backend", "timeout_s") if name in train},
+            margin_s=float((config.get("launch") or {}).get("grace_s", 60.0)),
+            **exported(environ),
+        )
+
+    @classmethod
+    def bare(cls, params: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
+        """Without a config. CLUSTERDP_RUN_DIR, if set, is where the run is kept; else nothing is saved."""
+        folder = environ.get("CLUSTERDP_RUN_DIR")
+        run_dir = Path(folder).absolute() if folder else None
+        url = environ.get("CLUSTERDP_CHECKPOINT_URL") or (str(run_dir / "checkpoints") if run_dir else None)
+        return cls(run_dir=run_dir, params=params, checkpoint=Saving(url=url), **exported(environ))
+
+
+def exported(environ: Mapping[str, str]) -> dict[str, Any]:
+    end = environ.get("CLUSTERDP_JOB_END_TIME") or environ.get("SLURM_JOB_END_TIME")
+    step = environ.get("CLUSTERDP_RESUME_STEP")
+    return {
+        "attempt": environ.get("CLUSTERDP_ATTEMPT") or SlurmEnv.read(environ).attempt,
+        "end_time": float(end) if end else None,
+        "resume_step": int(step) if step else None,
+    }
+
+
+def parse_words(words: Sequence[str]) -> dict[str, Any]:
+    """`key=value` words of a command line, the values read as YAML reads them."""
+    import yaml
+
+    params = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"{word}: is not of the form key=value. Write e.g. epochs=3.")
+        params[key] = yaml.safe_load(value)
+    return params

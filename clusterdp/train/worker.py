@@ -1,0 +1,71 @@
+"""The process of one rank: `python -m clusterdp.train.worker RUN_DIR`, under srun, torchrun, submitit, or alone.
+
+Signals first: loading torch and the user's modules takes seconds, on a busy NFS a minute, and a preemption in that
+window must not look like a crash. So this file imports little, and the rest when the handlers are in place.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterdp.errors import ClusterdpError
+from clusterdp.train.stop import StopSignal
+
+if TYPE_CHECKING:
+    from clusterdp.train.attempt import Ending
+
+STOPPED_EXIT = 75  # of a bare run that was stopped: EX_TEMPFAIL, run it again and it goes on
+
+
+def main(argv: Sequence[str]) -> int:
+    """For a run folder. Returns the exit code; does not return from a crash."""
+    stop = StopSignal().install()
+    from clusterdp.train import attempt
+
+    if len(argv) != 1:
+        print("usage: python -m clusterdp.train.worker RUN_DIR", file=sys.stderr)
+        return attempt.ENTRY_EXIT
+    try:
+        return attempt.of_folder(Path(argv[0]).absolute(), stop).exit_code
+    except ClusterdpError as error:
+        print(f"clusterdp: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def run_in_submitit(run_dir: str) -> Ending:
+    """For a task of submitit, whose own handlers are back in place when this returns. Does not return from a crash."""
+    with StopSignal() as stop:
+        from clusterdp.train import attempt
+
+        return attempt.of_folder(Path(run_dir).absolute(), stop)
+
+
+def run(function: Callable[..., Any], argv: Sequence[str] | None = None) -> int:
+    """For `python -m your.module key=value ...`, alone or under torchrun: function(job, **values), without a config.
+
+    If CLUSTERDP_RUN_DIR names a folder, the run is kept there, and the same command goes on where it was stopped.
+    """
+    from clusterdp.train import attempt, entry
+    from clusterdp.train.settings import Settings, parse_words
+
+    with StopSignal() as stop:
+        try:
+            params = parse_words(sys.argv[1:] if argv is None else argv)
+            entry.check_params(function, params)
+            settings = Settings.bare(params)
+        except ClusterdpError as error:
+            print(f"clusterdp: {error}", file=sys.stderr)
+            return error.exit_code
+        ending = attempt.attend(function, settings, stop)
+    if ending.word == "requeue":
+        kept = "; run it again to go on" if settings.run_dir else ""
+        print(f"clusterdp: stopped at step {ending.step} ({ending.reason}){kept}.", file=sys.stderr)
+        return STOPPED_EXIT
+    return ending.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

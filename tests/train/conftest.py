@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterdp.train import Group, JobHandle, Rendezvous, StopSignal
+from clusterdp.train.settings import Saving, Settings
+from clusterdp.slurm.env import SlurmEnv
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    """Of this process alone."""
+    group = Group.start(Rendezvous.find(SlurmEnv("single"), {}))
+    yield group
+    group.close()
+
+
+@pytest.fixture
+def job(group: Group, tmp_path: Path) -> Iterator[JobHandle]:
+    """The handle of a single rank, with a run folder."""
+    run_dir = tmp_path / "run"
+    (run_dir / "attempts" / "1.0").mkdir(parents=True)
+    settings = Settings(run_dir=run_dir, checkpoint=Saving(url=str(run_dir / "checkpoints")))
+    with StopSignal() as stop:
+        yield JobHandle(settings, group, stop, "1.0")

@@ -1,0 +1,88 @@
+"""Entries for the tests' runs: `entry: tests.train.jobs:NAME`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import TensorDataset
+
+from clusterdp.train import JobHandle, Loop
+
+
+def parts(job: JobHandle, epochs: int = 2, **options: Any) -> tuple[Loop[Any], torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(1)
+    data = TensorDataset(torch.randn(48, 4))
+    model = job.wrap(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loop = job.loop(job.loader(data, 2), {"model": model, "optimizer": optimizer}, epochs=epochs, **options)
+    return loop, model, optimizer
+
+
+def train(job: JobHandle, epochs: int = 2, delay_s: float = 0.0) -> str:
+    loop, model, optimizer = parts(job, epochs)
+    for (x,) in loop:
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        loop.log(loss=loss)
+        time.sleep(delay_s)
+    return f"{loop.step} steps"
+
+
+def raises_on(job: JobHandle, rank: int, others: str) -> None:
+    """At step 3 one rank fails, while the others wait for it in an all-reduce, or sit elsewhere for long."""
+    loop, model, _ = parts(job)
+    for (x,) in loop:
+        if loop.step == 3:
+            if job.rank == rank:
+                raise ValueError("a bad\nsample")
+            if others == "busy":
+                time.sleep(600)
+        model(x).sum().backward()
+
+
+def is_killed_on(job: JobHandle, rank: int) -> None:
+    loop, model, _ = parts(job)
+    for (x,) in loop:
+        if loop.step == 3 and job.rank == rank:
+            os.kill(os.getpid(), signal.SIGKILL)
+        model(x).sum().backward()
+
+
+def loses_its_claim(job: JobHandle) -> None:
+    loop, model, _ = parts(job, every_steps=5)
+    for (x,) in loop:
+        model(x).sum().backward()
+        if loop.step == 7 and job.rank == 0:
+            assert job.run_dir
+            Path(job.run_dir, "claims", "000002").write_text("another\n")
+
+
+def ends_differently(job: JobHandle) -> None:
+    if job.rank == 1:
+        raise SystemExit(0)
+    from clusterdp.train import Stopped
+
+    raise Stopped("term", 0)
+
+
+def is_stopped_while_it_evaluates(job: JobHandle) -> None:
+    loop, model, _ = parts(job, epochs=1)
+    for (x,) in loop:
+        model(x).sum().backward()
+    for item in loop.watch(range(job.rank, 10_000, job.world_size)):
+        if item > 100 and job.rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.001)
+    raise AssertionError("the evaluation was not stopped")
+
+
+def tells_its_group(job: JobHandle) -> str:
+    return f"{dist.get_backend()} {job.device} {job.rank}/{job.world_size} {sorted(job.params)}"

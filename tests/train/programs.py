@@ -1,0 +1,170 @@
+"""What the ranks of the tests run. Each function is one rank's whole life; it returns what the test looks at."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from clusterdp.train import ControlWord, Group, Rendezvous, StopSignal, settle, worker
+
+
+def start(timeout_s: float = 60.0) -> Group:
+    return Group.start(Rendezvous.find(), backend="gloo", timeout_s=timeout_s)
+
+
+def signals_at_random(trials: int, seed: int) -> list[tuple[int, str | None, int]]:
+    """In each trial one rank gets a signal at a random moment. Where did this rank stop, why, after how many words?"""
+    group = start()
+    rank = dist.get_rank()
+    chance = random.Random(seed)  # the same on all ranks
+    stops = []
+    for _ in range(trials):
+        victim, moment = chance.randrange(dist.get_world_size()), chance.uniform(0, 0.1)
+        number = chance.choice([signal.SIGTERM, signal.SIGUSR2])
+        pace = random.Random(seed + rank)  # the ranks' steps differ
+        with StopSignal() as stop:
+            word = ControlWord(group.control_word_group, stop)
+            step, agreed = 0, None
+            at = time.monotonic() + moment
+            while agreed is None or agreed.stop is None:
+                time.sleep(pace.uniform(0, 0.004))
+                if rank == victim and time.monotonic() >= at:
+                    os.kill(os.getpid(), number)
+                    at = float("inf")
+                step += 1
+                agreed = word.tick()
+            word.drain()
+        stops.append((step, agreed.stop, word.sent))
+    group.close()
+    return stops
+
+
+def uneven_items(counts: list[int], signal_at: int | None = None) -> dict[str, Any]:
+    """Rank r has counts[r] items. How many did it get, and how many words did it send?"""
+    group = start()
+    rank = dist.get_rank()
+    with StopSignal() as stop:
+        word = ControlWord(group.control_word_group, stop)
+        for _ in range(5):
+            word.tick()
+        seen, why = 0, None
+        for _item, agreed in word.together(range(counts[rank])):
+            if agreed is None:
+                seen += 1
+                if signal_at == seen and rank == len(counts) - 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+            elif agreed.stop:
+                why = agreed.stop
+                break
+        sent_while = word.sent
+        if why is None:
+            for _ in range(7):  # training goes on, in step
+                word.tick()
+        word.drain()
+        answer = {"seen": seen, "stop": why, "sent": word.sent, "sent_while": sent_while, "every": word.every}
+    group.close()
+    return answer
+
+
+def flags_and_numbers() -> list[Any]:
+    """Each rank sets another flag and another number; all read the same word."""
+    group = start()
+    rank = dist.get_rank()
+    word = ControlWord(group.control_word_group)
+    word.durable = 10 + rank
+    if rank == 2:
+        word.set("save")
+    first, second = word.tick(), word.tick()
+    word.drain()
+    third = None
+    while third is None:
+        third = word.tick()
+    word.drain()
+    group.close()
+    assert second is not None
+    return [first, second.flags, second.durable, third["save"]]
+
+
+def word_cost(steps: int, step_s: float) -> float:
+    """Seconds a step that ticking costs this rank, the steps themselves taken off."""
+    group = start()
+    word = ControlWord(group.control_word_group)
+    spent = 0.0
+    for _ in range(steps):
+        time.sleep(step_s)
+        began = time.perf_counter()
+        word.tick()
+        spent += time.perf_counter() - began
+    word.drain()
+    group.close()
+    return spent / steps
+
+
+class Tower(nn.Module):
+    """Of more than one MB, with parameters used in another order than they are registered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.layers = nn.ModuleList(nn.Linear(256, 256) for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for index in (3, 0, 5, 1, 4, 2):
+            x = torch.tanh(self.layers[index](x))
+        return x
+
+
+def train_in_two_halves(settled: bool) -> tuple[str, str]:
+    """Digests of 4 steps in one go, and of 2 + 2 steps with a new DDP in between."""
+    group = start()
+    draw = torch.Generator().manual_seed(dist.get_rank())
+    batches = [torch.randn(8, 256, generator=draw) for _ in range(4)]
+
+    def fresh() -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
+        model = DistributedDataParallel(Tower(), bucket_cap_mb=0.3)
+        if settled:
+            settle(model)
+        return model, torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+
+    def steps(model: nn.Module, optimizer: torch.optim.Optimizer, part: list[torch.Tensor]) -> None:
+        for x in part:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+    whole = fresh()
+    steps(*whole, batches)
+    first = fresh()
+    steps(*first, batches[:2])
+    second = fresh()
+    second[0].load_state_dict(first[0].state_dict())
+    second[1].load_state_dict(first[1].state_dict())
+    steps(*second, batches[2:])
+    group.close()
+    return digest(whole[0]), digest(second[0])
+
+
+def digest(model: nn.Module) -> str:
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+
+
+def run_worker(run_dir: str) -> None:
+    """As `python -m clusterdp.train.worker RUN_DIR`, but for the loading of torch."""
+    sys.exit(worker.main([run_dir]))
+
+
+def in_slow_motion(run_dir: str) -> None:
+    """The main thread sits in Python, as in a long evaluation, while another rank fails."""
+    Path(run_dir, f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
+    run_worker(run_dir)

@@ -1,0 +1,148 @@
+"""An attempt over several ranks, from the environment to the outcome: what ends how, on all ranks, without a hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.train import programs
+from tests.train.ranks import Ranks, running, wait_until
+from tests.train.runs import Run
+
+JOBS = "tests.train.jobs"
+
+
+
+def one(run: Run, name: str = "1.0", size: int = 2) -> Ranks:
+    """A whole attempt."""
+    with running(run.path / "ranks" / name, programs.run_worker, str(run.path), size=size, env=run.attempt(name)) as ranks:
+        ranks.join()
+        return ranks
+
+
+def children_of(pid: int) -> list[int]:
+    listing = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [int(word) for word in listing.stdout.split()]
+
+
+def test_a_function_that_returns_ends_in_done(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", f"{JOBS}:train", {"epochs": 2}, checkpoint={"every_steps": 10, "every_s": None})
+    ranks = one(run)
+    assert ranks.join() == [0, 0], ranks.log
+    assert run.outcome("1.0") == "done finished 24"
+    assert run.events == ["saved", "saved", "saved", "finished"]
+    assert run.saved("1.0") == 24
+    assert run.metrics[0]["total"] == 24
+    assert (run.dir.claims / "000001").read_text().startswith("1.0 ")
+
+
+def test_a_run_that_was_preempted_in_the_middle_ends_in_the_very_same_bits(tmp_path: Path) -> None:
+    """Over 4 ranks, with dropout, BatchNorm, fp16, a moving loss scale and loader workers, in the middle of an epoch."""
+    params = {"epochs": 1, "workers": 1, "step_delay_s": 0.02}
+    whole = Run(tmp_path / "whole", "clusterdp.recipes.digits:main", {**params, "step_delay_s": 0.0})
+    assert one(whole, size=4).join() == [0] * 4
+
+    run = Run(tmp_path / "run", "clusterdp.recipes.digits:main", params)
+    with running(tmp_path / "ranks", programs.run_worker, str(run.path), env=run.attempt("1.0")) as ranks:
+        wait_until(lambda: run.step() >= 5, "the fifth step")
+        victim = ranks.processes[2].pid
+        assert victim
+        workers = children_of(victim)
+        assert workers
+        for pid in [*workers, victim]:  # as Slurm does it: the children of the tasks, too
+            os.kill(pid, signal.SIGTERM)
+        assert ranks.join() == [0] * 4, ranks.log
+    word, reason, step = str(run.outcome("1.0")).split()
+    assert (word, reason) == ("requeue", "term")
+    assert 5 <= int(step) < 44
+    assert run.saved("1.0") == int(step)
+    assert run.events == ["signal", "saved", "stopped"]
+
+    assert one(run, "1.1", size=4).join() == [0] * 4
+    assert run.event("restored")["step"] == int(step)
+    assert run.outcome("1.1") == "done finished 44"
+    assert run.last("digest") == whole.last("digest")
+
+
+def test_the_state_that_the_tests_compare_would_show_a_difference(tmp_path: Path) -> None:
+    runs = [Run(tmp_path / str(seed), "clusterdp.recipes.digits:main", {"epochs": 1, "amp": "fp32"}, train={"seed": seed}) for seed in (0, 1)]
+    for run in runs:
+        assert one(run, size=1).join() == [0]
+    assert runs[0].last("digest") != runs[1].last("digest")
+
+
+def test_a_signal_while_it_evaluates_stops_all_ranks(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", f"{JOBS}:is_stopped_while_it_evaluates")
+    ranks = one(run, size=3)
+    assert ranks.join() == [0] * 3, ranks.log
+    assert run.outcome("1.0") == "requeue term 8"
+    assert run.saved("1.0") == 8
+
+
+@pytest.mark.parametrize("others", ["waiting", "busy"])
+def test_when_one_rank_raises_all_end_at_once_and_say_which_it_was(tmp_path: Path, others: str) -> None:
+    run = Run(tmp_path / "run", f"{JOBS}:raises_on", {"rank": 2, "others": others})
+    ranks = one(run, size=3)
+    assert ranks.join() == [1] * 3
+    assert run.outcome("1.0") is None
+    assert 'raise ValueError("a bad\\nsample")' in ranks.rank_log(2)
+    for rank in (0, 1):
+        assert "failure: rank 2: ValueError: a bad" in ranks.rank_log(rank) or (
+            "another failed: rank 2: ValueError: a bad" in ranks.rank_log(rank)
+        )
+
+
+def test_when_one_rank_is_killed_all_end_at_once(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", f"{JOBS}:is_killed_on", {"rank": 1})
+    ranks = one(run, size=3)
+    assert ranks.join() == [1, -signal.SIGKILL, 1]
+    assert run.outcome("1.0") is None
+
+
+def test_a_run_that_another_attempt_has_claimed_stops_before_it_commits(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", f"{JOBS}:loses_its_claim")
+    ranks = one(run)
+    assert ranks.join() == [0, 0], ranks.log
+    assert run.outcome("1.0") == "stop claim 10"
+    assert run.saved("1.0") == 5
+    assert len(list(run.dir.checkpoints.glob("*/MANIFEST*"))) == 1
+
+
+def test_a_cancelled_run_does_not_start(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", f"{JOBS}:train")
+    run.dir.cancelled.touch()
+    assert one(run).join() == [0, 0]
+    assert run.outcome("1.0") == "stop cancelled 0"
+    assert run.metrics == []
+
+
+def test_ranks_that_end_differently_leave_no_outcome(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", f"{JOBS}:ends_differently")
+    ranks = one(run)
+    assert ranks.join() == [1, 1]
+    assert "another rank ended differently" in ranks.rank_log(0)
+    assert run.outcome("1.0") is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "params", "line"),
+    [
+        ("no_such_module:main", {}, "entry: there is no module 'no_such_module' here"),
+        (f"{JOBS}:trian", {}, f"entry: {JOBS} has no function 'trian'. Did you mean train?"),
+        (f"{JOBS}:train", {"epoch": 3}, "params.epoch: train() takes no such parameter. Did you mean epochs?"),
+    ],
+)
+def test_a_wrong_entry_is_one_line_on_each_rank_and_is_not_tried_again(
+    tmp_path: Path, entry: str, params: dict[str, int], line: str
+) -> None:
+    run = Run(tmp_path / "run", entry, params)
+    ranks = one(run)
+    assert ranks.join() == [2, 2]
+    assert run.outcome("1.0") == "stop entry 0"
+    for rank in (0, 1):
+        assert ranks.rank_log(rank).startswith(f"clusterdp: {line}")
+        assert ranks.rank_log(rank).count("\n") == 1

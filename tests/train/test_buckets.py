@@ -1,0 +1,44 @@
+"""DDP's buckets: unless they are settled, a run that resumes over 4 ranks ends in other weights than one that does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from clusterdp.train import settle
+from clusterdp.train.job import JobHandle
+from tests.train import programs
+from tests.train.ranks import running
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_only_with_settled_buckets_two_halves_give_the_bits_of_the_whole(tmp_path: Path, settled: bool) -> None:
+    with running(tmp_path, programs.train_in_two_halves, settled) as ranks:
+        answers = ranks.answers
+    for whole, halves in answers:
+        assert (whole == halves) is settled
+
+
+def test_settling_touches_neither_weights_nor_buffers_nor_random_numbers(job: JobHandle) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.5))
+    model = DistributedDataParallel(net)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    random = torch.get_rng_state()
+    settle(model)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(p.grad is None for p in model.parameters())
+    assert model.module is net
+
+
+def test_a_static_graph_cannot_be_settled_and_says_so(job: JobHandle) -> None:
+    model = DistributedDataParallel(torch.nn.Linear(3, 3), static_graph=True)
+    with pytest.warns(UserWarning, match="cannot be settled"):
+        settle(model)
+
+
+def test_what_is_no_ddp_is_left_alone() -> None:
+    settle(torch.nn.Linear(3, 3))

@@ -1,0 +1,45 @@
+"""The claim: two attempts that write into one run folder destroy each other's checkpoints."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from clusterdp.errors import RunError
+from clusterdp.train.claim import Claim
+
+
+def test_the_newest_claim_owns_the_folder(tmp_path: Path) -> None:
+    first = Claim.take(tmp_path / "claims", "1.0", "aaaa")
+    assert first.is_newest()
+    second = Claim.take(tmp_path / "claims", "2.0", "bbbb")
+    assert not first.is_newest()
+    assert second.is_newest()
+    assert (tmp_path / "claims" / "000001").read_text() == "1.0 aaaa\n"
+    assert (tmp_path / "claims" / "000002").read_text() == "2.0 bbbb\n"
+    assert len(list((tmp_path / "claims").iterdir())) == 2
+
+
+def test_of_many_that_come_at_once_exactly_one_is_the_newest(tmp_path: Path) -> None:
+    claims: list[Claim] = []
+    together = threading.Barrier(8)
+
+    def take(index: int) -> None:
+        together.wait()
+        claims.append(Claim.take(tmp_path, "1.0", str(index)))
+
+    threads = [threading.Thread(target=take, args=(index,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(claim.number for claim in claims) == list(range(1, 9))
+    assert sum(claim.is_newest() for claim in claims) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "claims").write_text("a file where the folder should be")
+    with pytest.raises(RunError, match="claims: cannot be claimed"):
+        Claim.take(tmp_path / "claims", "1.0", "aaaa")

@@ -1,0 +1,93 @@
+"""A wrong entry or parameter is found out in seconds, once, and in one line; not after a day in the queue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterdp.errors import EntryError
+from clusterdp.train import entry
+
+
+def main(job: Any, epochs: int, lr: float = 0.1, *, amp: str = "fp16") -> None: ...
+
+
+def takes_all(job: Any, **params: Any) -> None: ...
+
+
+def takes_nothing() -> None: ...
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path / "users_module.py"
+
+
+def test_a_function_is_found_by_its_name(module: Path) -> None:
+    module.with_name("good_module.py").write_text("def train(job): return 7")
+    assert entry.load("good_module:train")(None) == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("users_module", "not of the form package.module:function"),
+        ("no_such_module:main", "no module 'no_such_module' here"),
+        ("clusterdp.no_such:main", "no module 'clusterdp.no_such' here"),
+        ("clusterdp.train.entry:laod", "no function 'laod'. Did you mean load?"),
+        ("clusterdp.train.entry:Path", None),
+    ],
+)
+def test_an_entry_that_cannot_be_loaded_is_explained(text: str, message: str | None) -> None:
+    if message is None:
+        entry.load(text)  # callable, if odd
+        return
+    with pytest.raises(EntryError, match="^entry: ") as caught:
+        entry.load(text)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "said"),
+    [
+        ("imports_missing", "import os\nimport no_such_thing_at_all", "No module named 'no_such_thing_at_all' (FILE, line 2)"),
+        ("has_syntax_error", "def main(:", "SyntaxError"),
+        ("raises", "x = 1\n\n1 / 0", "ZeroDivisionError: division by zero (FILE, line 3)"),
+    ],
+)
+def test_what_a_module_raises_is_told_with_file_and_line(module: Path, name: str, source: str, said: str) -> None:
+    file = module.with_name(f"{name}.py")
+    file.write_text(source)
+    with pytest.raises(EntryError) as caught:
+        entry.load(f"{name}:main")
+    assert said.replace("FILE", str(file)) in str(caught.value)
+    assert f"entry: {name} does not import" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"epochs": 1, "lrr": 0.1}, "params.lrr: main() takes no such parameter. Did you mean lr?"),
+        ({"epochs": 1, "batch": 2}, "params.batch: main() takes no such parameter. There are: epochs, lr, amp."),
+        ({"lr": 0.1}, "params.epochs: main() needs it, and it is not given. Add it under params:."),
+        ({"epochs": 1, "job": 2}, "params.job: main() takes no such parameter. There are: epochs, lr, amp."),
+    ],
+)
+def test_params_that_do_not_fit_are_named_by_their_key(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(EntryError) as caught:
+        entry.check_params(main, params)
+    assert str(caught.value) == message
+
+
+def test_params_that_fit_pass() -> None:
+    entry.check_params(main, {"epochs": 3, "amp": "bf16"})
+    entry.check_params(takes_all, {"anything": 1})
+
+
+def test_a_function_without_room_for_the_job_is_refused() -> None:
+    with pytest.raises(EntryError, match="cannot be called"):
+        entry.check_params(takes_nothing, {})

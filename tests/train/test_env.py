@@ -1,0 +1,84 @@
+"""Who a process is: a wrong rank or size hangs a job before its first step, or trains twice on the same data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clusterdp.errors import SlurmError
+from clusterdp.slurm.env import SlurmEnv
+
+RECORDS = Path(__file__).parent.parent / "slurm_facts" / "records"
+
+STEP = {
+    "SLURM_JOB_ID": "77",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "3",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_NTASKS": "4",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_GTIDS": "2,3",
+    "SLURM_JOB_NODELIST": "n[1-2]",
+    "SLURM_STEP_NODELIST": "n[1-2]",
+}
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "x",
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+    "GROUP_RANK": "1",
+    "NODE_RANK": "0",
+}
+
+
+def test_a_task_of_srun_is_known_by_slurms_own_variables() -> None:
+    env = SlurmEnv.read(STEP)
+    assert (env.launcher, env.rank, env.world_size) == ("srun", 3, 4)
+    assert (env.local_rank, env.local_world_size, env.node_rank) == (1, 2, 1)
+    assert (env.attempt, env.nodelist, env.one_node) == ("77.0", "n[1-2]", False)
+
+
+def test_torchrun_inside_one_task_per_node_wins_over_slurm() -> None:
+    env = SlurmEnv.read({**STEP, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_GTIDS": "1", **TORCHRUN})
+    assert (env.launcher, env.rank, env.world_size) == ("torchrun", 5, 8)
+    assert (env.local_rank, env.local_world_size, env.node_rank) == (1, 4, 1)
+    assert env.job_id == "77"
+
+
+def test_what_a_batch_script_exports_wins_over_slurm_and_is_not_mixed_with_it() -> None:
+    env = SlurmEnv.read({**STEP, "RANK": "0", "WORLD_SIZE": "2"})
+    assert (env.launcher, env.rank, env.world_size, env.local_rank) == ("exported", 0, 2, 0)
+
+
+def test_a_process_in_the_batch_script_itself_is_alone() -> None:
+    batch = {name: value for name, value in STEP.items() if "STEP" not in name}
+    assert SlurmEnv.read(batch).world_size == 1
+    assert SlurmEnv.read(batch).in_job
+
+
+def test_outside_of_everything_a_process_is_alone() -> None:
+    assert SlurmEnv.read({}) == SlurmEnv("single")
+    assert SlurmEnv.read({}).attempt is None
+
+
+@pytest.mark.parametrize(("count", "attempt"), [({}, "77.0"), ({"SLURM_RESTART_COUNT": "2"}, "77.2")])
+def test_the_restart_count_is_0_when_unset(count: dict[str, str], attempt: str) -> None:
+    assert SlurmEnv.read({**STEP, **count}).attempt == attempt
+
+
+@pytest.mark.parametrize("bad", [{"SLURM_PROCID": "four"}, {"SLURM_PROCID": "4"}, {"RANK": "-1", "WORLD_SIZE": "2"}])
+def test_nonsense_is_refused_by_name(bad: dict[str, str]) -> None:
+    with pytest.raises(SlurmError, match=next(iter(bad))):
+        SlurmEnv.read({**STEP, **bad})
+
+
+def test_the_records_of_a_real_slurm_give_each_task_its_place() -> None:
+    environments = json.loads((RECORDS / "plain.json").read_text())["env"]
+    tasks = [SlurmEnv.read(env) for name, env in sorted(environments.items()) if name.startswith("task")]
+    assert [(t.rank, t.local_rank, t.node_rank) for t in tasks] == [(0, 0, 0), (1, 1, 0), (2, 0, 1), (3, 1, 1)]
+    assert {(t.launcher, t.world_size, t.local_world_size) for t in tasks} == {("srun", 4, 2)}
+    assert SlurmEnv.read(environments["batch"]).world_size == 1

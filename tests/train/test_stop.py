@@ -1,0 +1,101 @@
+"""Stop signals: one that is lost costs all the work since the last checkpoint; one that kills a worker, the whole job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from clusterdp.train.stop import Stopped, StopSignal
+
+
+@pytest.mark.parametrize(("number", "reason"), [(signal.SIGTERM, "term"), (signal.SIGUSR2, "time")])
+def test_a_signal_is_remembered_with_its_reason(number: signal.Signals, reason: str) -> None:
+    with StopSignal() as stop:
+        assert stop.reason() is None
+        os.kill(os.getpid(), number)
+        assert stop.reason() == reason
+        assert stop.name_of(reason) == number.name
+
+
+def test_the_handlers_before_are_given_back() -> None:
+    def theirs(number: int, frame: object) -> None: ...
+
+    before = signal.signal(signal.SIGUSR2, theirs)
+    try:
+        with StopSignal():
+            assert signal.getsignal(signal.SIGUSR2) is not theirs
+        assert signal.getsignal(signal.SIGUSR2) is theirs
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+
+
+def test_the_end_of_the_time_is_a_reason_as_early_as_a_save_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("clusterdp.train.stop.time", SimpleNamespace(time=lambda: now))
+    stop = StopSignal(end_time=2000.0, margin_s=60.0)
+    stop.reserve_s = 15.0
+    now = 1924.0
+    assert stop.reason() is None
+    now = 1926.0
+    assert stop.reason() == "time"
+    assert stop.name_of("time") == "end of time"
+
+
+def test_a_margin_longer_than_the_job_still_leaves_it_time_to_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterdp.train.stop.time", SimpleNamespace(time=lambda: 1000.0))
+    assert StopSignal(end_time=1060.0, margin_s=300.0).stop_at == 1045.0
+
+
+def test_children_that_were_started_in_the_shield_survive_the_signals_of_a_preemption() -> None:
+    with StopSignal() as stop:
+        with stop.shielded():
+            child = subprocess.Popen([sys.executable, "-c", "print('up', flush=True); input()"], stdin=-1, stdout=-1)
+        assert child.stdout is not None
+        child.stdout.readline()
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            child.send_signal(number)
+        _, _ = child.communicate(b"\n", timeout=30)
+        assert child.returncode == 0
+
+
+def test_a_signal_that_comes_in_the_shield_is_not_lost() -> None:
+    with StopSignal() as stop:
+        with stop.shielded():
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.reason() == "term"
+
+
+def test_a_process_with_shielded_workers_left_over_ends_all_the_same() -> None:
+    """multiprocessing sends them TERM and waits for them; they do not hear it."""
+    program = (
+        "import multiprocessing, time\n"
+        "from clusterdp.train.stop import StopSignal\n"
+        "def work(): time.sleep(600)\n"
+        "if __name__ == '__main__':\n"
+        "    with StopSignal().shielded():\n"
+        "        multiprocessing.get_context('fork').Process(target=work, daemon=True).start()\n"
+    )
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert time.monotonic() - began < 60
+
+
+def test_stopped_passes_through_except_exception() -> None:
+    with pytest.raises(Stopped) as caught:
+        try:
+            raise Stopped("term", 7)
+        except Exception:
+            pytest.fail("caught")
+    assert (caught.value.reason, caught.value.step) == ("term", 7)
+
+
+def test_neither_the_handlers_nor_the_worker_load_torch() -> None:
+    program = "import sys; import clusterdp.train.worker, clusterdp.train.attempt; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
