@@ -1,0 +1,195 @@
+"""What sacct knows: one row for each attempt of a job, with its steps, some seconds behind the controller."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from clusterdp.slurm.state import JobState
+
+from .model import BATCH, Job, Model, Step
+
+# However its processes ended, a job that was ended from outside has the exit code 0:0 here.
+BLAMELESS = frozenset("CANCELLED TIMEOUT NODE_FAIL PREEMPTED REQUEUED PENDING RUNNING RESIZING".split())
+
+
+@dataclass(frozen=True)
+class StepRow:
+    id: str
+    name: str
+    state: str
+    status: int
+    nodes: tuple[str, ...]
+    tasks: int
+    cpus: int
+    start: float
+    end: float | None
+    cancelled_by: int | None
+    batch: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """An attempt."""
+
+    job: int
+    created: int  # rows are listed in the order in which they came
+    id_text: str
+    array_id: int | None
+    index: int | None
+    name: str
+    partition: str
+    account: str
+    state: str
+    status: int
+    derived: int
+    nodes: tuple[str, ...]
+    asked_nodes: int
+    cpus: int
+    asked_cpus: int
+    asked_mem: str
+    tasks: int | None
+    submit: float
+    eligible: float | None
+    start: float | None
+    end: float | None
+    minutes: int | None
+    folder: str
+    submit_line: str
+    priority: int
+    qos: str
+    reason: str
+    comment: str
+    restarts: int
+    cancelled_by: int | None
+    steps: tuple[StepRow, ...] = ()
+
+
+@dataclass
+class Books:
+    rows: dict[str, Row] = field(default_factory=dict)  # by attempt
+    _coming: deque[tuple[float, str, Row]] = field(default_factory=deque)
+    _numbers: dict[str, int] = field(default_factory=dict)
+
+    def note(self, model: Model, job: Job, due: float, word: str | None = None) -> tuple[str, Row] | None:
+        """Enter the job as it is now, to be seen from `due` on. `word` is the state if it differs from the job's."""
+        if not self._is_due(job) and word is None:
+            return None
+        if word is None and job.completing and job.state in (JobState.PENDING, JobState.SPECIAL_EXIT):
+            word = job.next_word
+        key = f"{job.id}.{job.submit_time}"
+        number = self._numbers.setdefault(key, len(self._numbers))
+        row = _row(model, job, number, word)
+        self._coming.append((due, key, row))
+        return key, row
+
+    def _is_due(self, job: Job) -> bool:
+        """A job comes into the books when it could start, or when it is over."""
+        return job.state is not JobState.PENDING or job.eligible_time is not None
+
+    def restore(self, key: str, row: Row) -> None:
+        self._numbers.setdefault(key, row.created)
+        self.rows[key] = row
+
+    def settle(self, now: float) -> None:
+        while self._coming and self._coming[0][0] <= now:
+            _, key, row = self._coming.popleft()
+            self.rows[key] = row
+
+    def listed(self, now: float) -> list[Row]:
+        """All attempts in sacct's order."""
+        self.settle(now)
+        first = {}
+        for row in self.rows.values():
+            if row.array_id is not None and not row.restarts:
+                first[row.array_id] = min(row.created, first.get(row.array_id, row.created))
+
+        def key(row: Row) -> tuple[int, int]:
+            if row.array_id is None or row.restarts:
+                return row.created, 0
+            return first[row.array_id], 1 << 30 if row.index is None else row.index
+
+        return sorted(self.rows.values(), key=key)
+
+
+def _row(model: Model, job: Job, created: int, word: str | None) -> Row:
+    state = word or job.state.value
+    if word is None and job.completing and job.outcome:
+        state = job.outcome.value
+    steps = tuple(_step_row(step) for step in sorted(job.steps, key=lambda s: (s.id != BATCH, len(s.id), s.id)))
+    array, spec = job.array, job.spec
+    memory = min((node.memory_mb for node in model.nodes.values()), default=0)
+    asked_nodes = spec.min_nodes
+    id_text = job.name_of_id
+    if array and not array.split and array.throttle and state == "CANCELLED":
+        id_text = str(job.id)
+    return Row(
+        job=job.id,
+        created=created,
+        id_text=id_text,
+        array_id=array.id if array else None,
+        index=array.indexes[0] if array and array.split else None,
+        name=spec.name,
+        partition=spec.partition,
+        account=spec.account,
+        state=state,
+        status=0 if state in BLAMELESS else job.status,
+        derived=job.derived if job.derived_at_end is None else job.derived_at_end,
+        nodes=tuple(job.nodes),
+        asked_nodes=asked_nodes,
+        cpus=job.cpus or (job_cpus(job) if job.start is None else 0),
+        asked_cpus=asked_cpus(job),
+        asked_mem=asked_mem(job, memory),
+        tasks=spec.tasks,
+        submit=job.submit_time,
+        eligible=job.eligible_time,
+        start=job.start,
+        end=job.end,
+        minutes=job.minutes,
+        folder=spec.folder,
+        submit_line=spec.submit_line,
+        priority=job.priority,
+        qos=spec.qos,
+        reason=job.reason,
+        comment=spec.comment or "",
+        restarts=job.restarts,
+        cancelled_by=job.cancelled_by,
+        steps=steps,
+    )
+
+
+def job_cpus(job: Job) -> int:
+    return 0 if job.state is JobState.CANCELLED else asked_cpus(job)
+
+
+def asked_cpus(job: Job) -> int:
+    spec = job.spec
+    if spec.tasks is None and spec.max_nodes not in (None, spec.min_nodes):
+        return spec.cpus_per_task or 1
+    tasks = spec.tasks if spec.tasks is not None else spec.min_nodes * (spec.tasks_per_node or 1)
+    if spec.tasks_per_node:
+        tasks = max(tasks, spec.min_nodes * spec.tasks_per_node)
+    return tasks * (spec.cpus_per_task or 1)
+
+
+def asked_mem(job: Job, node_memory: int) -> str:
+    spec = job.spec
+    if spec.mem_per_cpu is not None:
+        megabytes = spec.mem_per_cpu * asked_cpus(job)
+    else:
+        megabytes = (spec.mem_per_node or node_memory) * spec.min_nodes
+    return f"{megabytes}M"
+
+
+def _step_row(step: Step) -> StepRow:
+    return StepRow(
+        id=step.id,
+        name=step.name,
+        state=step.state.value,
+        status=step.status,
+        nodes=tuple(step.nodes),
+        tasks=step.tasks,
+        cpus=step.number_of_cpus,
+        start=step.start,
+        end=step.end,
+        cancelled_by=step.cancelled_by,
+        batch=step.id == BATCH,
+    )

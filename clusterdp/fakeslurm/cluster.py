@@ -1,0 +1,246 @@
+"""FakeCluster: a Slurm in a folder, to start, use, break and take down."""
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from . import processes, wire
+from .errors import FakeSlurmError
+from .paths import Paths
+from .shape import PartitionShape, Shape, conf_text
+
+HERE = Path(__file__).resolve().parent
+SHIMS = HERE / "shims"
+NOT_COMMANDS = ("client", "revive", "__init__")
+STOP_WITHIN_S = 15
+
+
+class FakeCluster:
+    """A cluster of pretend nodes on this machine, on which the same sbatch scripts run as on a real Slurm.
+
+    As a context manager it lives as long as the block, and dies with its process even if that is killed. With `up()`
+    alone (or from the command line) it stays until `down()`.
+
+        with FakeCluster(nodes=2, quick=True) as cluster:
+            subprocess.run(["sbatch", "job.sbatch"], env=cluster.environ())
+
+    `quick`: the controller looks every second and starts a requeued job after one; otherwise as slow as Slurm.
+    `time_scale`: that many times shorter are time limits and the controller's delays; grace times and KillWait are not.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        nodes: int = 4,
+        cpus_per_node: int = 8,
+        gpus_per_node: int = 2,
+        quick: bool = False,
+        time_scale: float = 1.0,
+        partitions: Sequence[PartitionShape] | None = None,
+        shape: Shape | None = None,
+    ):
+        self._temporary = folder is None
+        self.folder = Path(folder).absolute() if folder else Path(tempfile.mkdtemp(prefix="fakeslurm-")).resolve()
+        self._paths = Paths(self.folder)
+        made = shape or Shape.simple(nodes, cpus_per_node, gpus_per_node, quick=quick, time_scale=time_scale)
+        if partitions:
+            made = Shape(made.nodes, tuple(partitions), made.settings, made.name)
+        self._shape = made
+        self._lifeline: socket.socket | None = None
+
+    @staticmethod
+    def default_folder() -> Path:
+        """Where `clusterdp fake up` puts its cluster: private to the user, out of the way of others."""
+        base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+        return Path(base) / "clusterdp" / "fake"
+
+    @classmethod
+    def attach(cls, folder: Path | None = None) -> "FakeCluster":
+        """A cluster that is up already; raises FakeSlurmError."""
+        folder = Path(folder or cls.default_folder()).absolute()
+        paths = Paths(folder)
+        if not paths.up.exists():
+            raise FakeSlurmError(f"{folder}: no fake cluster is up there. Start one with `clusterdp fake up`.")
+        shape = Shape.from_json(json.loads(paths.shape.read_text())["shape"])
+        cluster = cls(folder, shape=shape)
+        if not paths.answers():
+            cluster._start_daemon()
+        return cluster
+
+    # -- life --
+
+    def up(self, *, owned: bool = False) -> "FakeCluster":
+        """Start it; returns when it takes jobs. `owned`: it goes down when this process ends, however it ends."""
+        paths = self._paths
+        if paths.up.exists() and paths.answers():
+            raise FakeSlurmError(f"{self.folder}: a fake cluster is up there. Use it, or `clusterdp fake down` first.")
+        try:
+            paths.make()
+            shutil.rmtree(paths.spool)
+            paths.make()
+            paths.journal.unlink(missing_ok=True)
+            owner = [os.getpid(), processes.birth(os.getpid())] if owned else None
+            paths.shape.write_text(json.dumps({"shape": self._shape.to_json(), "owner": owner}))
+            paths.conf.write_text(conf_text(self._shape, self.folder))
+            self._write_commands()
+            paths.up.touch()
+        except OSError as error:
+            raise FakeSlurmError(f"{self.folder}: {error.strerror}. Choose a folder that you can write to.") from error
+        self._start_daemon()
+        if owned:
+            self._hold_lifeline()
+        return self
+
+    def _start_daemon(self) -> None:
+        command = [sys.executable, "-S", "-E", "-s", str(SHIMS / "revive.py"), str(self.folder)]
+        environ = {"PATH": os.environ.get("PATH", os.defpath)}
+        done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode or not self._paths.answers():
+            self._paths.up.unlink(missing_ok=True)
+            log = self._paths.log.read_text().strip() if self._paths.log.exists() else ""
+            last = log.splitlines()[-1] if log else done.stderr.strip() or "it said nothing"
+            raise FakeSlurmError(f"{self.folder}: the fake cluster did not start: {last}. See {self._paths.log}.")
+
+    def _write_commands(self) -> None:
+        """bin/: the commands. Their interpreter gets no site, so that it starts within milliseconds."""
+        python = self._paths.interpreter()
+        for shim in sorted(SHIMS.glob("*.py")):
+            if shim.stem in NOT_COMMANDS:
+                continue
+            # Not a shell script: /bin/sh may drop variables that it cannot name, such as bash's exported functions.
+            where = [str(self.folder), str(self._paths.socket)]
+            path = self._paths.bin / shim.stem
+            path.write_text(
+                f"#!{python} -SEs\nimport sys\nsys.argv[1:1] = {where!r}\nsys.path[0] = {str(SHIMS)!r}\nimport {shim.stem}\n",
+                errors="surrogateescape",
+            )
+            path.chmod(0o700)
+
+    def _hold_lifeline(self) -> None:
+        line = self._connect()
+        line.sendall(_request("lifeline"))
+        line.recv(64)
+        self._lifeline = line
+
+    def down(self) -> None:
+        """Take it down with everything that it started; returns when all is gone. Harmless if it is down."""
+        paths = self._paths
+        pid = _read_pid(paths.pid)
+        paths.up.unlink(missing_ok=True)
+        try:
+            self._control("stop")
+        except FakeSlurmError:
+            if pid and processes.alive(pid):
+                processes.send([pid], 15)
+        deadline = time.monotonic() + STOP_WITHIN_S
+        while pid and processes.alive(pid) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        # If the daemon had been killed, it could not tidy up.
+        left = [each for each in processes.marked(f"SLURM_CONF={paths.conf}") if each not in (os.getpid(), os.getppid())]
+        processes.send(left, 9)
+        if self._lifeline:
+            self._lifeline.close()
+            self._lifeline = None
+        paths.socket.unlink(missing_ok=True)
+        if self._temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> "FakeCluster":
+        return self.up(owned=True)
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.down()
+
+    # -- use --
+
+    @property
+    def bin(self) -> Path:
+        """For the front of PATH: the cluster's sbatch, srun, ..."""
+        return self._paths.bin
+
+    @property
+    def is_up(self) -> bool:
+        return self._paths.up.exists() and self._paths.answers()
+
+    def environ(self) -> dict[str, str]:
+        """This process's environment with the cluster's commands first on PATH."""
+        path = os.environ.get("PATH", os.defpath)
+        return {**os.environ, "PATH": f"{self.bin}{os.pathsep}{path}", "SLURM_CONF": str(self._paths.conf)}
+
+    def exports(self) -> str:
+        """Lines for `eval` in a shell: what `clusterdp fake env` prints."""
+        return f'export PATH={shlex.quote(str(self.bin))}:"$PATH"\nexport SLURM_CONF={shlex.quote(str(self._paths.conf))}'
+
+    def run(self, *words: str) -> str:
+        """What one of the cluster's commands prints; raises FakeSlurmError if it fails."""
+        done = subprocess.run(words, env=self.environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode:
+            raise FakeSlurmError(f"{' '.join(words)}: exit {done.returncode}: {done.stderr.strip()}.")
+        return done.stdout
+
+    def status(self) -> str:
+        """Nodes and jobs, as a text for people."""
+        return f"{self.folder}\n\n{self.run('sinfo')}\n{self.run('squeue')}"
+
+    # -- break --
+
+    def preempt(self, job: str | int, grace_s: float | None = None) -> None:
+        """Push a running job out as a job of a higher partition would; `grace_s` is the partition's unless given."""
+        self._control("preempt", str(job), *([] if grace_s is None else [str(grace_s)]))
+
+    def fail_node(self, node: str) -> None:
+        """The node dies as if its power failed: its processes at once, and Slurm notices later."""
+        self._control("fail-node", node)
+
+    def restore_node(self, node: str) -> None:
+        """It is well again, and registers."""
+        self._control("restore-node", node)
+
+    def _connect(self) -> socket.socket:
+        line = socket.socket(socket.AF_UNIX)
+        try:
+            line.connect(str(self._paths.socket))
+        except OSError as error:
+            line.close()
+            raise FakeSlurmError(f"{self.folder}: the fake cluster does not answer. Start it with `clusterdp fake up`.") from error
+        return line
+
+    def _control(self, *words: str) -> str:
+        with self._connect() as line:
+            line.sendall(_request(*words))
+            frames, said = wire.Frames(), {"o": b"", "e": b""}
+            while True:
+                data = line.recv(1 << 16)
+                if not data:
+                    raise FakeSlurmError(f"{self.folder}: the fake cluster went away while it was asked to {words[0]}.")
+                for kind, payload in frames.feed(data):
+                    if kind in said:
+                        said[kind] += payload
+                    elif kind == "x":
+                        if int(payload):
+                            raise FakeSlurmError(said["e"].decode().strip())
+                        return said["o"].decode()
+
+
+def _request(*words: str) -> bytes:
+    about = wire.joined([f"cwd={os.getcwd()}", "umask=18", f"pid={os.getpid()}", "stdin=0"])
+    return wire.frame("C", wire.joined(["control", *words])) + wire.frame("D", about) + wire.frame("E") + wire.frame("G")
+
+
+def _read_pid(path: Path) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return 0
+
+

@@ -1,0 +1,69 @@
+"""Tables as squeue and sinfo print them: `-o '%.8i %t'`, `-O Name:10,State`."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+LONG_WIDTH = 20  # of a field of -O
+
+
+@dataclass(frozen=True)
+class Field(Generic[T]):
+    title: str
+    value: Callable[[T], str]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A field, or (without one) plain text."""
+
+    key: str
+    width: int = 0
+    right: bool = False
+    after: str = ""
+
+    def fit(self, text: str) -> str:
+        if self.width:
+            text = text[: self.width]
+            text = text.rjust(self.width) if self.right else text.ljust(self.width)
+        return text + self.after
+
+
+def parse_short(text: str) -> tuple[str, list[Cell]]:
+    """`-o`: the text before the first field, and the fields with the text after each. An unknown letter has key "?x"."""
+    pieces = re.split(r"%(\.?)(\d*)([a-zA-Z!-/:-@\[-`{-~]?)", text)
+    first, cells = pieces[0], []
+    for i in range(1, len(pieces), 4):
+        dot, width, letter, after = pieces[i : i + 4]
+        cells.append(Cell(letter, int(width or 0), bool(dot), after))
+    return first, cells
+
+
+def parse_long(text: str) -> list[Cell]:
+    """`-O Name,State:10,Nodes:.5,User:|`: a width, right-aligned with a dot, then text to follow."""
+    cells = []
+    for part in text.split(","):
+        name, colon, rest = part.partition(":")
+        match = re.fullmatch(r"(\.?)(\d*)(.*)", rest)
+        assert match
+        width = int(match[2]) if match[2] else (0 if colon else LONG_WIDTH)
+        cells.append(Cell(name.lower().replace("-", "").replace("_", ""), width, bool(match[1]), match[3]))
+    return cells
+
+
+def render(
+    first: str, cells: list[Cell], fields: dict[str, Field[T]], rows: list[T], header: bool, complain: Callable[[str], str]
+) -> list[str]:
+    """Lines. `complain` says that a key is unknown, and gives the text to print in its place."""
+    parts: list[tuple[Cell, Field[T] | None, str]] = []
+    for cell in cells:
+        field = fields.get(cell.key)
+        parts.append((cell, field, "" if field else complain(cell.key)))
+    lines = []
+    if header:
+        lines.append(first + "".join(cell.fit(f.title) if f else text + cell.after for cell, f, text in parts))
+    for row in rows:
+        lines.append(first + "".join(cell.fit(f.value(row)) if f else text + cell.after for cell, f, text in parts))
+    return lines

@@ -1,0 +1,210 @@
+"""sacct: what the books say of jobs and their steps."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .. import times
+from ..accounting import Row, StepRow
+from ..getopt import Parser, table
+from ..ids import Name, parse, split_list
+from ..refusals import NoMore, Refusal
+from ..shape import VERSION
+from .sacct_fields import ALL, FIELDS, Line
+
+if TYPE_CHECKING:
+    from ..conversation import Conversation
+    from ..daemon import Daemon
+
+OPTIONS = table("""
+    allusers,a accounts,A= associations,x= allocations,X batch-script,B brief,b cluster,M= clusters= completion,c delimiter=
+    duplicates,D endtime,E= env-vars flags,F= format,o= gid,g= group= help,h helpformat,e jobs,j= json local,L long,l
+    name= jobname= ncpus,I= nodelist,N= nnodes,i= noconvert noheader,n parsable,p parsable2,P partition,r= qos,q= reason,R=
+    starttime,S= state,s= timelimit-max,K= timelimit-min,k= truncate,T uid,u= user= usage use-local-uid units= verbose,v
+    version,V wckeys,W= whole-hetjob? federation constraints,C=
+""")
+DEFAULT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
+BRIEF = "JobID,State,ExitCode"
+STATES = ("BF boot_fail CA cancelled CD completed DL deadline F failed NF node_fail OOM out_of_memory PD pending PR preempted "
+          "R running RQ requeued RS resizing RV revoked S suspended TO timeout").split()  # fmt: skip
+
+
+async def run(talk: "Conversation", daemon: "Daemon") -> int:
+    pairs, rest = Parser("sacct", OPTIONS).parse(talk.words, permute=True)
+    options = dict(pairs)
+    if "help" in options or "usage" in options:
+        talk.print("sacct [<OPTION>]")
+        raise NoMore
+    if "version" in options:
+        talk.print(f"slurm-wlm {VERSION}")
+        raise NoMore
+    if "helpformat" in options:
+        names = [name for name in ALL]
+        for i in range(0, len(names), 4):
+            talk.print(" ".join(f"{name:<19}" for name in names[i : i + 4]).rstrip())
+        raise NoMore
+    if rest:
+        raise Refusal(f"sacct: error: Unknown arguments:\nsacct: error:  {rest[0]}")
+    for name in ("batch-script", "completion", "env-vars"):
+        if name in options:
+            raise Refusal(f"sacct: error: --{name} is not supported by this fake cluster")
+    names = [_name(text) for option, value in pairs if option == "jobs" for text in split_list(value)]
+    rows = _rows(options, names, daemon)
+    if "json" in options:
+        talk.print(_json(rows))
+        return 0
+    steps = "allocations" not in options
+    lines = [line for row in rows for line in _lines(row, names, steps, daemon)]
+    _print(talk, options, lines)
+    return 0
+
+
+def _name(text: str) -> Name:
+    name = parse(text)
+    if not name:
+        raise Refusal(f"sacct: fatal: Bad job/step specified: {text}")
+    return name
+
+
+def _rows(options: dict[str, str], names: list[Name], daemon: "Daemon") -> list[Row]:
+    now = daemon.controller.clock()
+    rows = daemon.controller.books.listed(now)
+    if names:
+        rows = [row for row in rows if any(_finds(name, row) for name in names)]
+    if "duplicates" not in options:
+        last = {(row.job, row.array_id, row.index): row for row in rows if row.state != "RESIZING"}
+        rows = [row for row in rows if row.state == "RESIZING" or last[row.job, row.array_id, row.index] is row]
+    rows = _within(options, rows, now, bool(names))
+    if "state" in options:
+        states = [_state(word) for word in options["state"].split(",")]
+        rows = [row for row in rows if row.state in states]
+    checks: list[tuple[str, Callable[[Row], str]]] = [
+        ("name", lambda row: row.name),
+        ("jobname", lambda row: row.name),
+        ("partition", lambda row: row.partition),
+        ("accounts", lambda row: row.account),
+        ("qos", lambda row: row.qos),
+    ]
+    for option, of in checks:
+        if option in options:
+            rows = [row for row in rows if of(row) in options[option].split(",")]
+    user = options.get("uid") or options.get("user")
+    me = daemon.controller.user
+    if user and not {me.name, str(me.uid)} & set(user.split(",")):
+        rows = []
+    if "nodelist" in options:
+        from clusterdp.slurm.hostlist import expand
+
+        wanted = set(expand(options["nodelist"]))
+        rows = [row for row in rows if wanted & set(row.nodes)]
+    return rows
+
+
+def _finds(name: Name, row: Row) -> bool:
+    if name.indexes is not None:
+        return row.array_id == name.job and (row.index in name.indexes or row.index is None)
+    return name.job in (row.job, row.array_id)
+
+
+def _within(options: dict[str, str], rows: list[Row], now: float, named: bool) -> list[Row]:
+    def moment(option: str) -> float | None:
+        if option not in options:
+            return None
+        text = options[option]
+        try:
+            return times.moment(text, now)
+        except times.BadTime:
+            raise Refusal(f"Invalid time specification (pos=0): {text}") from None
+
+    begin, end = moment("starttime"), moment("endtime")
+    if begin is None and not named:
+        begin = times.moment("00:00", now) - 86400
+    if begin is not None and begin > (end if end is not None else now):
+        form = (times.stamp(begin), times.stamp(end if end is not None else now))
+        raise Refusal(f"sacct: error: Start time ({form[0]}) requested is after end time ({form[1]}).")
+    if begin is not None:
+        rows = [row for row in rows if row.end is None or row.end >= begin]
+    if end is not None:
+        rows = [row for row in rows if (row.start or row.submit) <= end]
+    return rows
+
+
+def _state(word: str) -> str:
+    low = word.lower()
+    for short, state in zip(STATES[::2], STATES[1::2]):
+        if low in (short.lower(), state):
+            return state.upper()
+    raise Refusal(f"sacct: fatal: unrecognized job state value '{word}'")
+
+
+def _lines(row: Row, names: list[Name], steps: bool, daemon: "Daemon") -> list[Line]:
+    context = (daemon.controller.user, daemon.shape.name, daemon.controller.clock())
+    only = {name.step for name in names if name.step and _finds(name, row)}
+    whole = not names or any(_finds(name, row) and not name.step for name in names)
+    lines = [Line(row, None, *context)] if whole else []
+    if steps:
+        chosen: list[StepRow] = [step for step in row.steps if whole or step.id in only]
+        lines += [Line(row, step, *context) for step in chosen]
+    return lines
+
+
+def _print(talk: "Conversation", options: dict[str, str], lines: list[Line]) -> None:
+    text = options.get("format") or (BRIEF if "brief" in options else "")
+    text = text or talk.environ.get("SACCT_FORMAT") or DEFAULT
+    if text.upper() == "ALL":
+        text = ",".join(ALL)
+    widths: dict[str, int] = {}
+    fields: list[str] = []
+    for part in text.split(","):
+        name, percent, width = part.partition("%")
+        known = next((field for field in FIELDS if field.lower() == name.lower()), None)
+        known = known or next((field for field in FIELDS if len(name) > 2 and field.lower().startswith(name.lower())), None)
+        if not known:
+            raise Refusal(f'sacct: error: Invalid field requested: "{name}"')
+        fields.append(known)
+        if percent and re.fullmatch(r"-?\d+", width):
+            widths[known] = int(width)
+    header = "noheader" not in options
+    if "parsable" in options or "parsable2" in options:
+        delimiter = options.get("delimiter", "|")
+        end = delimiter if "parsable" in options and "parsable2" not in options else ""
+        rows = [[*fields]] if header else []
+        rows += [[FIELDS[field].value(line) for field in fields] for line in lines]
+        for row in rows:
+            talk.print(delimiter.join(row) + end)
+        return
+    sizes = [widths.get(field, FIELDS[field].width) for field in fields]
+    if header:
+        talk.print("".join(_fit(field, size, title=True) + " " for field, size in zip(fields, sizes)))
+        talk.print("".join("-" * abs(size) + " " for size in sizes))
+    for line in lines:
+        talk.print("".join(_fit(FIELDS[field].value(line), size) + " " for field, size in zip(fields, sizes)))
+
+
+def _fit(text: str, size: int, title: bool = False) -> str:
+    """A negative size is aligned left; what is too long ends in +."""
+    width = abs(size)
+    if len(text) > width:
+        text = text[:width] if title else text[: width - 1] + "+"
+    return text.ljust(width) if size < 0 else text.rjust(width)
+
+
+def _json(rows: list[Row]) -> str:
+    """The parts of `sacct --json` that clients read, in the form of 22.05."""
+    jobs = [
+        {
+            "job_id": row.job,
+            "name": row.name,
+            "partition": row.partition,
+            "account": row.account,
+            "nodes": ",".join(row.nodes),
+            "state": {"current": row.state, "reason": row.reason},
+            "exit_code": {"status": "SUCCESS" if not row.status else "ERROR", "return_code": row.status >> 8},
+            "time": {"start": int(row.start or 0), "end": int(row.end or 0), "submission": int(row.submit)},
+            "working_directory": row.folder,
+        }
+        for row in rows
+    ]
+    meta = {"plugin": {"type": "openapi/dbv0.0.38", "name": "Slurm OpenAPI DB v0.0.38"}, "Slurm": {"release": VERSION}}
+    return json.dumps({"meta": meta, "errors": [], "jobs": jobs}, indent=2)

@@ -1,0 +1,158 @@
+"""The fields of sacct."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clusterdp.slurm.hostlist import compress
+from clusterdp.slurm.state import accounted_exit_word, exit_word
+
+from ..accounting import Row, StepRow
+from ..shape import User
+from ..times import clock, limit_clock, stamp
+
+
+@dataclass(frozen=True)
+class Line:
+    """A job, or a step of it."""
+
+    row: Row
+    step: StepRow | None
+    user: User
+    cluster: str
+    now: float
+
+    @property
+    def state(self) -> str:
+        state = self.step.state if self.step else self.row.state
+        by = self.step.cancelled_by if self.step else self.row.cancelled_by
+        return f"{state} by {by}" if state == "CANCELLED" and by is not None else state
+
+    @property
+    def start(self) -> float | None:
+        return self.step.start if self.step else self.row.start
+
+    @property
+    def end(self) -> float | None:
+        return self.step.end if self.step else self.row.end
+
+    @property
+    def elapsed(self) -> float:
+        if self.start is None:
+            return 0
+        return (self.now if self.end is None else self.end) - self.start
+
+    @property
+    def cpus(self) -> int:
+        if self.step:
+            return self.step.cpus
+        return self.row.cpus or self.row.asked_cpus
+
+    @property
+    def nodes(self) -> str:
+        if self.step:
+            return compress(self.step.nodes)
+        return compress(self.row.nodes) or "None assigned"
+
+    @property
+    def number_of_nodes(self) -> int:
+        if self.step:
+            return len(self.step.nodes)
+        return len(self.row.nodes) or self.row.asked_nodes
+
+    @property
+    def alloc_tres(self) -> str:
+        if self.step:
+            return f"cpu={self.step.cpus},mem=0,node={len(self.step.nodes)}"
+        if not self.row.nodes:
+            return ""
+        return f"billing={self.row.cpus},cpu={self.row.cpus},node={len(self.row.nodes)}"
+
+    @property
+    def req_tres(self) -> str:
+        row = self.row
+        if self.step:
+            return ""
+        return f"billing={row.asked_cpus},cpu={row.asked_cpus},mem={row.asked_mem},node={row.asked_nodes}"
+
+    def of_job(self, text: str) -> str:
+        """Steps leave it empty."""
+        return "" if self.step else text
+
+
+@dataclass(frozen=True)
+class Field:
+    value: Callable[[Line], str]
+    width: int = 10
+
+
+def _job(line: Line, number: str) -> str:
+    return f"{number}.{line.step.id}" if line.step else number
+
+
+def _status(line: Line) -> int:
+    return line.step.status if line.step else line.row.status
+
+
+def _empty(line: Line) -> str:
+    return ""
+
+
+FIELDS: dict[str, Field] = {
+    "Account": Field(lambda line: line.row.account),
+    "AllocCPUS": Field(lambda line: str(line.cpus)),
+    "AllocNodes": Field(lambda line: str(len(line.step.nodes) if line.step else len(line.row.nodes))),
+    "AllocTRES": Field(lambda line: line.alloc_tres),
+    "Cluster": Field(lambda line: line.cluster),
+    "Comment": Field(_empty, 14),
+    "CPUTime": Field(lambda line: clock(line.elapsed * line.cpus)),
+    "CPUTimeRAW": Field(lambda line: str(int(line.elapsed) * line.cpus)),
+    "DerivedExitCode": Field(lambda line: line.of_job(exit_word(line.row.derived)), 15),
+    "Elapsed": Field(lambda line: clock(line.elapsed)),
+    "ElapsedRaw": Field(lambda line: str(int(line.elapsed))),
+    "Eligible": Field(lambda line: line.of_job(stamp(line.row.eligible)), 19),
+    "End": Field(lambda line: stamp(line.end), 19),
+    "ExitCode": Field(lambda line: accounted_exit_word(_status(line)), 8),
+    "GID": Field(lambda line: line.of_job(str(line.user.gid)), 6),
+    "Group": Field(lambda line: line.of_job(line.user.group), 9),
+    "JobID": Field(lambda line: _job(line, line.row.id_text), -12),
+    "JobIDRaw": Field(lambda line: _job(line, str(line.row.job)), -12),
+    "JobName": Field(lambda line: line.step.name if line.step else line.row.name),
+    "NCPUS": Field(lambda line: str(line.cpus)),
+    "NNodes": Field(lambda line: str(line.number_of_nodes), 8),
+    "NodeList": Field(lambda line: line.nodes, 15),
+    "NTasks": Field(lambda line: str(line.step.tasks) if line.step else "", 8),
+    "Partition": Field(lambda line: line.of_job(line.row.partition)),
+    "Priority": Field(lambda line: line.of_job(str(line.row.priority))),
+    "QOS": Field(lambda line: line.of_job(line.row.qos)),
+    "Reason": Field(lambda line: line.of_job("None"), 22),
+    "ReqCPUS": Field(lambda line: str(line.step.cpus if line.step else line.row.asked_cpus), 8),
+    "ReqMem": Field(lambda line: line.of_job(line.row.asked_mem)),
+    "ReqNodes": Field(lambda line: str(len(line.step.nodes) if line.step else line.row.asked_nodes), 8),
+    "ReqTRES": Field(lambda line: line.req_tres),
+    "Start": Field(lambda line: stamp(line.start), 19),
+    "State": Field(lambda line: line.state),
+    "Submit": Field(lambda line: stamp(line.step.start if line.step else line.row.submit), 19),
+    "SubmitLine": Field(lambda line: line.of_job(line.row.submit_line), 20),
+    "Suspended": Field(lambda line: "00:00:00"),
+    "SystemCPU": Field(lambda line: "00:00:00"),
+    "Timelimit": Field(lambda line: line.of_job(limit_clock(line.row.minutes))),
+    "TimelimitRaw": Field(lambda line: line.of_job(str(line.row.minutes or "UNLIMITED"))),
+    "TotalCPU": Field(lambda line: "00:00:00"),
+    "UID": Field(lambda line: line.of_job(str(line.user.uid)), 6),
+    "User": Field(lambda line: line.of_job(line.user.name), 9),
+    "UserCPU": Field(lambda line: "00:00:00"),
+    "WorkDir": Field(lambda line: line.of_job(line.row.folder), 20),
+}
+# Fields that the fake has nothing to put into: empty, as they are on a site that does not measure.
+UNMEASURED = (
+    "AdminComment AssocID AveCPU AveCPUFreq AveDiskRead AveDiskWrite AvePages AveRSS AveVMSize BlockID Constraints "
+    "ConsumedEnergy ConsumedEnergyRaw Container DBIndex Flags Layout MaxDiskRead MaxDiskReadNode MaxDiskReadTask MaxDiskWrite "
+    "MaxDiskWriteNode MaxDiskWriteTask MaxPages MaxPagesNode MaxPagesTask MaxRSS MaxRSSNode MaxRSSTask MaxVMSize "
+    "MaxVMSizeNode MaxVMSizeTask McsLabel MinCPU MinCPUNode MinCPUTask QOSRAW ReqCPUFreq ReqCPUFreqGov ReqCPUFreqMax "
+    "ReqCPUFreqMin Reservation ReservationId Reserved ResvCPU ResvCPURAW SystemComment TRESUsageInAve TRESUsageInMax "
+    "TRESUsageInMaxNode TRESUsageInMaxTask TRESUsageInMin TRESUsageInMinNode TRESUsageInMinTask TRESUsageInTot "
+    "TRESUsageOutAve TRESUsageOutMax TRESUsageOutMaxNode TRESUsageOutMaxTask TRESUsageOutMin TRESUsageOutMinNode "
+    "TRESUsageOutMinTask TRESUsageOutTot WCKey WCKeyID"
+).split()
+FIELDS |= {name: Field(_empty) for name in UNMEASURED}
+ALL = sorted(FIELDS, key=str.lower)

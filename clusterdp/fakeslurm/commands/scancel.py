@@ -1,0 +1,138 @@
+"""scancel: ends or signals jobs, elements and steps."""
+
+from typing import TYPE_CHECKING
+
+from .. import refusals
+from ..asking import signal_number
+from ..getopt import Parser, table
+from ..ids import Name, find, parse, split_list
+from ..model import Job
+from ..refusals import NoMore, Refusal
+from ..shape import VERSION
+
+if TYPE_CHECKING:
+    from ..conversation import Conversation
+    from ..daemon import Daemon
+
+OPTIONS = table("""
+    account,A= batch,b cron,c ctld full,f help hurry,H interactive,i clusters,M= name,n= jobname= me nodelist,w= partition,p=
+    qos,q= quiet,Q reservation,R= sibling,S= signal,s= state,t= usage user,u= verbose,v version,V wckey=
+""")
+KILL = 9
+FILTERS = ("name", "partition", "state", "user", "account", "qos", "me", "nodelist")
+
+
+async def run(talk: "Conversation", daemon: "Daemon") -> int:
+    pairs, words = Parser("scancel", OPTIONS).parse(talk.words, permute=True)
+    options = {"name" if name == "jobname" else name: value for name, value in pairs}
+    if "help" in options or "usage" in options:
+        talk.print("Usage: scancel [OPTIONS] [job_id[_array_id][.step_id]]")
+        raise NoMore
+    if "version" in options:
+        talk.print(f"slurm-wlm {VERSION}")
+        raise NoMore
+    if talk.environ.get("SCANCEL_VERBOSE", "true").lower()[:1] not in ("t", "f"):
+        raise Refusal(f"scancel: error: Unrecognized SCANCEL_VERBOSE value: {talk.environ['SCANCEL_VERBOSE']}")
+    for name in ("cron", "interactive", "reservation", "sibling"):
+        if name in options:
+            raise Refusal(f"scancel: error: --{name} is not supported by this fake cluster")
+    for variable, option in (("SCANCEL_NAME", "name"), ("SCANCEL_PARTITION", "partition"), ("SCANCEL_STATE", "state")):
+        if variable in talk.environ:
+            options.setdefault(option, talk.environ[variable])
+    number = _signal(options)
+    names = [_name(text) for word in words for text in split_list(word)]
+    filters = any(option in options for option in FILTERS)
+    if not names and not filters:
+        raise Refusal("scancel: error: No job identification provided")
+    code = 0
+    for name in names:
+        code = max(code, _one(talk, daemon, options, name, number))
+    if not names:
+        for job in [job for job in daemon.model.live_jobs() if _meant(daemon, options, job)]:
+            _end(daemon, options, job, None, number)
+    return code
+
+
+def _signal(options: dict[str, str]) -> int | None:
+    """None: end it in the ordinary way."""
+    if "signal" not in options:
+        return None
+    number = signal_number(options["signal"])
+    if not number:
+        raise Refusal(f"Unknown job signal: {options['signal']}")
+    return number
+
+
+def _name(text: str) -> Name:
+    name = parse(text)
+    if not name:
+        raise Refusal(f"scancel: error: Invalid job id {text}")
+    return name
+
+
+def _one(talk: "Conversation", daemon: "Daemon", options: dict[str, str], name: Name, number: int | None) -> int:
+    jobs = [job for job in find(daemon.model, name) if _meant(daemon, options, job)]
+    live = [job for job in jobs if not job.over]
+    if not live and number not in (None, KILL):
+        talk.error(f"scancel: error: Kill job error on job id {name.job}: {refusals.INVALID_JOB_ID}")
+        return 1
+    for job in live:
+        if name.indexes is not None and job.array and not job.array.split:
+            for index in [index for index in name.indexes if index in job.array.indexes]:
+                _drop_element(daemon, job, index)
+            continue
+        _end(daemon, options, job, name.step, number)
+    return 0
+
+
+def _drop_element(daemon: "Daemon", job: Job, index: int) -> None:
+    """An element that waits disappears without a trace, unless it is the last one."""
+    assert job.array
+    if len(job.array.indexes) == 1:
+        daemon.controller.cancel(job)
+    else:
+        job.array.indexes.remove(index)
+        daemon.controller.changed(job)
+
+
+def _end(daemon: "Daemon", options: dict[str, str], job: Job, step_id: str | None, number: int | None) -> None:
+    controller = daemon.controller
+    if step_id is not None:
+        step = job.step(step_id)
+        if not step or not step.live:
+            return
+        if number in (None, KILL):
+            controller.cancel_step(job, step)
+        else:
+            controller.runner.order(job, step, op="signal", signal=number)
+        return
+    if "batch" in options:
+        controller.signal(job, number or KILL, script=True)
+    elif number in (None, KILL):
+        controller.cancel(job)
+    else:
+        controller.signal(job, number, full="full" in options)
+
+
+def _meant(daemon: "Daemon", options: dict[str, str], job: Job) -> bool:
+    if "name" in options and job.spec.name not in options["name"].split(","):
+        return False
+    if "partition" in options and job.spec.partition != options["partition"]:
+        return False
+    if "account" in options and job.spec.account != options["account"]:
+        return False
+    if "qos" in options and job.spec.qos != options["qos"]:
+        return False
+    if "user" in options and options["user"] not in (daemon.controller.user.name, str(daemon.controller.user.uid)):
+        return False
+    if "nodelist" in options:
+        from clusterdp.slurm.hostlist import expand
+
+        if not set(expand(options["nodelist"])) & set(job.nodes):
+            return False
+    if "state" in options:
+        state = options["state"].upper()
+        if state not in ("PENDING", "PD", "RUNNING", "R", "SUSPENDED", "S"):
+            raise Refusal(f"scancel: error: Invalid job state specified: {options['state']}")
+        return state in (job.state.value, job.state.short)
+    return True

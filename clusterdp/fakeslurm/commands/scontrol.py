@@ -1,0 +1,226 @@
+"""scontrol: shows and changes jobs, nodes and partitions."""
+
+import os
+from typing import TYPE_CHECKING
+
+from clusterdp.slurm import hostlist
+
+from .. import refusals
+from ..getopt import Parser, table
+from ..ids import Name, find, parse
+from ..model import Job
+from ..refusals import ControllerError, NoMore, Refusal
+from ..shape import VERSION, host_name
+from . import scontrol_show as show
+from .scontrol_update import update
+
+if TYPE_CHECKING:
+    from ..conversation import Conversation
+    from ..daemon import Daemon
+
+OPTIONS = table("""
+    all,a clusters,M= details,d federation,F future help,h hide local oneliner,o quiet,Q sibling uid,u= usage verbose,v version,V
+""")
+VERBS = ("hold", "uhold", "holdu", "listpids", "ping", "release", "requeue", "requeuehold", "show", "update", "version", "write",
+         "suspend", "resume", "top", "reconfigure", "shutdown", "create", "delete", "notify", "token", "reboot", "wait_job")  # fmt: skip
+ENTITIES = ("aliases", "assoc_mgr", "burstbuffer", "config", "daemons", "dwstat", "federation", "frontend", "hostlist",
+            "hostlistsorted", "hostnames", "job", "jobs", "jobid", "licenses", "node", "nodes", "partitions", "partition",
+            "reservations", "slurmd", "step", "steps", "topology")  # fmt: skip
+
+
+async def run(talk: "Conversation", daemon: "Daemon") -> int:
+    pairs, words = Parser("scontrol", OPTIONS).parse(talk.words, permute=True)
+    options = dict(pairs)
+    if "help" in options or "usage" in options:
+        talk.print("scontrol [<OPTION>] [<COMMAND>]")
+        raise NoMore
+    if "version" in options:
+        talk.print(f"slurm-wlm {VERSION}")
+        raise NoMore
+    if not words:
+        raise Refusal("scontrol: error: the interactive mode is not supported by this fake cluster")
+    verb = _abbreviated(words[0].lower(), VERBS)
+    if verb == "show":
+        return _show(talk, daemon, options, words[1:])
+    if verb == "update":
+        return update(talk, daemon, words[1:])
+    if verb in ("requeue", "requeuehold"):
+        return _each(talk, daemon, words[1:], verb)
+    if verb in ("hold", "uhold", "holdu", "release"):
+        return _each(talk, daemon, words[1:], "hold" if verb == "hold" else "release" if verb == "release" else "uhold")
+    if verb == "ping":
+        talk.print(f"Slurmctld(primary) at {host_name()} is UP")
+    elif verb == "version":
+        talk.print(f"slurm-wlm {VERSION}")
+    elif verb == "write":
+        return await _write(talk, daemon, words[1:])
+    elif verb == "listpids":
+        _list_pids(talk, daemon)
+    elif verb:
+        raise Refusal(f"scontrol: error: {verb} is not supported by this fake cluster")
+    else:
+        raise Refusal(f"invalid keyword: {words[0]}")
+    return 0
+
+
+def _abbreviated(word: str, known: tuple[str, ...]) -> str:
+    if word in known:
+        return word
+    return next((each for each in known if len(word) >= 2 and each.startswith(word)), "")
+
+
+def _show(talk: "Conversation", daemon: "Daemon", options: dict[str, str], words: list[str]) -> int:
+    if not words:
+        raise Refusal("too few arguments for keyword:show")
+    name, equals, value = words[0].partition("=")
+    entity = _abbreviated(name.lower(), ENTITIES)
+    rest = [value, *words[1:]] if equals else words[1:]
+    argument = rest[0] if rest else ""
+    one_line = "oneliner" in options
+    if entity in ("hostnames", "hostlist", "hostlistsorted"):
+        return _host_lists(talk, entity, argument)
+    if entity in ("job", "jobs", "jobid"):
+        texts = _jobs(daemon, argument, "details" in options)
+    elif entity in ("step", "steps"):
+        texts = show.steps(daemon, argument)
+        if not texts and argument:
+            talk.print(f"Job step {argument} not found")
+            return 1
+    elif entity in ("node", "nodes"):
+        texts = show.nodes(daemon, argument)
+    elif entity in ("partition", "partitions"):
+        texts = show.partitions(daemon, argument)
+    elif entity == "config":
+        texts = [show.config(daemon)]
+        one_line = False
+    else:
+        return _show_small(talk, daemon, entity, name)
+    for text in texts:
+        talk.print(" ".join(line.strip() for line in text.splitlines()).rstrip() if one_line else text)
+    return 0
+
+
+def _show_small(talk: "Conversation", daemon: "Daemon", entity: str, name: str) -> int:
+    texts = {
+        "aliases": " ".join(daemon.model.nodes),
+        "daemons": "slurmctld slurmd",
+        "reservations": "No reservations in the system",
+        "licenses": "No licenses configured in Slurm.",
+    }
+    if entity == "topology":
+        talk.error("scontrol: error: No topology information available")
+    elif entity in texts:
+        talk.print(texts[entity])
+    elif entity:
+        raise Refusal(f"scontrol: error: show {entity} is not supported by this fake cluster")
+    else:
+        raise Refusal(f"invalid entity:{name} for keyword:show")
+    return 0
+
+
+def _host_lists(talk: "Conversation", entity: str, argument: str) -> int:
+    argument = argument or (talk.environ.get("SLURM_NODELIST") or "" if entity == "hostnames" else "")
+    try:
+        hosts = hostlist.expand(argument, strict=True)
+    except hostlist.HostlistError:
+        talk.error(f"Invalid hostlist: {argument}")
+        return 0
+    if entity == "hostnames":
+        if not argument:
+            talk.error("scontrol: error: host list is empty")
+        for host in hosts:
+            talk.print(host)
+    else:
+        talk.print((hostlist.compress if entity == "hostlist" else hostlist.compress_sorted)(hosts))
+    return 0
+
+
+def _jobs(daemon: "Daemon", argument: str, details: bool) -> list[str]:
+    if not argument:
+        jobs = list(daemon.model.jobs.values())
+        return [show.job(daemon, job, details) for job in jobs] or ["No jobs in the system"]
+    name = parse(argument)
+    if not name:
+        raise Refusal(f"scontrol_print_job error: {refusals.INVALID_JOB_ID}")
+    jobs = find(daemon.model, name)
+    if not jobs:
+        raise Refusal(f"slurm_load_jobs error: {refusals.INVALID_JOB_ID}")
+    jobs.sort(key=lambda job: (not job.waits, -job.id))
+    return [show.job(daemon, job, details) for job in jobs]
+
+
+def _each(talk: "Conversation", daemon: "Daemon", words: list[str], verb: str) -> int:
+    """requeue, requeuehold, hold, uhold, release of a list of jobs."""
+    state = ""
+    if words and words[0].lower().startswith("state="):
+        state = words.pop(0).partition("=")[2].lower()
+    if not words:
+        raise Refusal(f"too few arguments for keyword:{verb}")
+    code = 0
+    for text in ",".join(words).split(","):
+        text = text.partition("=")[2] or text
+        name = parse(text)
+        jobs = find(daemon.model, name) if name else []
+        try:
+            if not name or not jobs:
+                raise ControllerError(refusals.INVALID_JOB_ID)
+            for job in jobs:
+                for one in _elements(daemon, job, name):
+                    _do(daemon, one, verb, state)
+        except ControllerError as error:
+            talk.error(f"{error} for job {text}")
+            if verb in ("hold", "uhold", "release"):
+                talk.error(f"slurm_suspend error: {error}")
+            code = 1
+    return code
+
+
+def _elements(daemon: "Daemon", job: Job, name: Name) -> list[Job]:
+    """The job; of a waiting array only the elements that are meant, split off."""
+    if name.indexes is None or not job.array or job.array.split:
+        return [job]
+    return [daemon.controller.split(job, index) for index in name.indexes if index in job.array.indexes]
+
+
+def _do(daemon: "Daemon", job: Job, verb: str, state: str) -> None:
+    controller = daemon.controller
+    if verb == "requeue":
+        controller.requeue(job)
+    elif verb == "requeuehold":
+        controller.requeue(job, hold="special" if state.startswith("special") else "job requeued in held state")
+    elif job.over:
+        raise ControllerError(refusals.FINISHED)
+    elif verb == "release":
+        controller.release(job)
+    else:
+        controller.hold(job, "JobHeldAdmin" if verb == "hold" else "JobHeldUser")
+
+
+async def _write(talk: "Conversation", daemon: "Daemon", words: list[str]) -> int:
+    if not words or words[0].lower() != "batch_script" or len(words) < 2:
+        raise Refusal("invalid entity for keyword:write")
+    number = words[1]
+    job = daemon.model.jobs.get(int(number)) if number.isdigit() else None
+    script = daemon.controller.spool(job) / "slurm_script" if job else None
+    if not script or not script.exists():
+        talk.error(f"job script retrieval failed: {refusals.INVALID_JOB_ID}")
+        return 0
+    text = script.read_bytes().decode("utf-8", "surrogateescape")
+    target = words[2] if len(words) > 2 else f"slurm-{number}.sh"
+    if target == "-":
+        talk.write(text)
+        return 0
+    path = os.path.join(talk.cwd, target)
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
+    os.chmod(path, 0o666 & ~talk.umask)
+    talk.print(f"batch script for job {number} written to {target}")
+    return 0
+
+
+def _list_pids(talk: "Conversation", daemon: "Daemon") -> None:
+    talk.print("PID      JOBID    STEPID   LOCALID GLOBALID")
+    for job in daemon.model.holding():
+        for step in job.steps:
+            for rank, pid in enumerate(step.pids if step.live else []):
+                talk.print(f"{pid:<8} {job.id:<8} {step.id:<8} {rank:<7} {rank}")

@@ -1,0 +1,265 @@
+"""What `scontrol show` prints of jobs, steps, nodes, partitions and settings."""
+
+import platform
+import time
+from typing import TYPE_CHECKING
+
+from clusterdp.slurm.hostlist import HostlistError, compress, expand
+from clusterdp.slurm.state import exit_word
+
+from ..dependencies import outlook
+from ..ids import parse
+from ..model import BATCH, Job, Node, Share, Step, index_text
+from ..refusals import Refusal
+from ..running import shown_path
+from ..shape import VERSION, User, host_name
+from ..times import clock, limit_clock, stamp
+from .squeue_fields import JobRow, min_cpus, over_subscribe, tres_per_node
+
+if TYPE_CHECKING:
+    from ..daemon import Daemon
+
+
+def _user(user: User) -> str:
+    return f"UserId={user.name}({user.uid}) GroupId={user.group}({user.gid})"
+
+
+def job(daemon: "Daemon", job: Job, details: bool) -> str:
+    controller, spec = daemon.controller, job.spec
+    row = JobRow(job, controller, "")
+    reason = job.reason.replace(" ", "_")
+    dependency = outlook(controller.model, job, controller.clock()).text or "(null)"
+    head = f"JobId={job.id}"
+    if job.array:
+        index = str(job.array.indexes[0]) if job.array.split else index_text(job.array)
+        throttle = f" ArrayTaskThrottle={job.array.throttle}" if job.array.throttle else ""
+        head += f" ArrayJobId={job.array.id} ArrayTaskId={index}{throttle}"
+    lines = [
+        f"{head} JobName={spec.name}",
+        f"{_user(controller.user)} MCS_label=N/A",
+        f"Priority={0 if job.held else job.priority} Nice={spec.nice} Account={spec.account} QOS={spec.qos}",
+        f"JobState={job.shown_state.value} Reason={reason} Dependency={dependency}",
+        f"Requeue={int(spec.requeue)} Restarts={job.restarts} BatchFlag={int(spec.batch)} Reboot=0 "
+        f"ExitCode={exit_word(job.status)}",
+    ]
+    if details:
+        lines.append(f"DerivedExitCode={exit_word(job.derived)}")
+    lines += [
+        f"RunTime={clock(row.elapsed)} TimeLimit={limit_clock(job.minutes)} TimeMin=N/A",
+        f"SubmitTime={stamp(job.submit_time)} EligibleTime={stamp(job.eligible_time or row.begin)}",
+        f"AccrueTime={stamp(job.eligible_time)}",
+        f"StartTime={stamp(row.begin)} EndTime={stamp(row.end)} Deadline=N/A",
+    ]
+    if job.preempt_time is not None:
+        lines.append(f"PreemptEligibleTime={stamp(job.start)} PreemptTime={stamp(job.preempt_time)}")
+    lines += [
+        f"SuspendTime=None SecsPreSuspend=0 LastSchedEval={stamp(job.last_sched)} Scheduler=Main",
+        f"Partition={spec.partition} AllocNode:Sid={spec.host}:{spec.alloc_pid}",
+        f"ReqNodeList={compress(spec.nodelist) or '(null)'} ExcNodeList={compress(spec.exclude) or '(null)'}",
+        f"NodeList={row.nodes}",
+    ]
+    if job.batch_host and spec.batch:
+        lines.append(f"BatchHost={job.batch_host}")
+    lines += _size(job, row, details)
+    lines += _place(job, controller.user)
+    return "\n   ".join(lines) + "\n\n"
+
+
+def _size(job: Job, row: JobRow, details: bool) -> list[str]:
+    spec = job.spec
+    nodes, cpus = row.number_of_nodes, row.cpus
+    tasks = spec.tasks if spec.tasks is not None else max(nodes, spec.min_nodes)
+    lines = [
+        f"NumNodes={nodes} NumCPUs={cpus} NumTasks={tasks} CPUs/Task={spec.cpus_per_task or 1} ReqB:S:C:T=0:0:*:*",
+        f"TRES=cpu={cpus},node={nodes},billing={cpus}",
+        f"Socks/Node=* NtasksPerN:B:S:C={spec.tasks_per_node or 0}:0:*:* CoreSpec=*",
+    ]
+    if details and job.shares:
+        total = sum(len(share.gpus) for share in job.shares)
+        if total:
+            lines.append(f"JOB_GRES=gpu:{total}")
+        lines += ["  " + line for line in _shares(job.shares)]
+    memory = f"MinMemoryCPU={row.memory}" if spec.mem_per_cpu is not None else f"MinMemoryNode={row.memory}"
+    return [*lines, f"MinCPUsNode={min_cpus(job)} {memory} MinTmpDiskNode=0"]
+
+
+def _shares(shares: list[Share]) -> list[str]:
+    """Nodes that have the same together."""
+    groups: dict[str, list[str]] = {}
+    for share in shares:
+        from ..model import ranges
+
+        gres = f"gpu:{len(share.gpus)}(IDX:{ranges(share.gpus)})" if share.gpus else ""
+        groups.setdefault(f"CPU_IDs={ranges(share.cpu_ids)} Mem=0 GRES={gres}", []).append(share.node)
+    return [f"Nodes={compress(nodes)} {what}" for what, nodes in groups.items()]
+
+
+def _place(job: Job, user: User) -> list[str]:
+    spec = job.spec
+    lines = [
+        f"Features={spec.features or '(null)'} DelayBoot=00:00:00",
+        f"OverSubscribe={over_subscribe(job)} Contiguous=0 Licenses=(null) Network=(null)",
+        f"Command={' '.join([spec.command or '(null)', *spec.arguments])}",
+        f"WorkDir={spec.folder}",
+    ]
+    if spec.comment:
+        lines.append(f"Comment={spec.comment} ")
+    if spec.batch:
+        lines += [
+            f"StdErr={shown_path(job, spec.error or spec.output, user.name)}",
+            f"StdIn={spec.input or '/dev/null'}",
+            f"StdOut={shown_path(job, spec.output, user.name)}",
+        ]
+    lines.append("Power=")
+    if spec.gpus_option:
+        lines.append(f"TresPerJob=gres:gpu:{spec.gpus_option}")
+    if tres_per_node(job):
+        lines.append(f"TresPerNode={tres_per_node(job)}")
+    if spec.gpus_per_task_option:
+        lines.append(f"TresPerTask=gres:gpu:{spec.gpus_per_task_option}")
+    return lines
+
+
+def steps(daemon: "Daemon", argument: str) -> list[str]:
+    name = parse(argument) if argument else None
+    found = []
+    for each in daemon.model.jobs.values():
+        if name is None and argument or name and not name.finds(each):
+            continue
+        for step in sorted(each.steps, key=lambda step: (step.id != BATCH, len(step.id), step.id)):
+            if step.live and (not name or name.step in (None, step.id)):
+                found.append(_step(daemon, each, step))
+    return found
+
+
+def _step(daemon: "Daemon", job: Job, step: Step) -> str:
+    user, batch = daemon.controller.user, step.id == BATCH
+    cpus = 0 if batch else step.number_of_cpus
+    tres = "(null)" if batch else f"cpu={cpus},mem=0,node={len(step.nodes)}"
+    lines = [
+        f"StepId={job.name_of_id}.{step.id} UserId={user.uid} StartTime={stamp(step.start)} TimeLimit={limit_clock(step.minutes)}",
+        f"State={step.state.value} Partition={job.spec.partition} NodeList={compress(step.nodes)}",
+        f"Nodes={len(step.nodes)} CPUs={cpus} Tasks={step.tasks} Name={step.name} Network=(null)",
+        f"TRES={tres}",
+        "ResvPorts=(null)",
+        "CPUFreqReq=Default" + ("" if batch else f" Dist={'Cyclic' if step.cyclic else 'Block'}"),
+    ]
+    lines.append("" if batch else f"SrunHost:Pid={host_name()}:{step.host_pid}")
+    if step.cpus_per_step:
+        lines.append(f"TresPerStep={step.cpus_per_step}")
+    if step.tres_per_node:
+        lines.append(f"TresPerNode={step.tres_per_node}")
+    return "\n   ".join(lines) + "\n"
+
+
+def _hosts(text: str) -> list[str]:
+    try:
+        return expand(text)
+    except HostlistError:
+        return [text]
+
+
+def nodes(daemon: "Daemon", argument: str) -> list[str]:
+    names = _hosts(argument) if argument else list(daemon.model.nodes)
+    for name in names:
+        if name not in daemon.model.nodes:
+            raise Refusal(f"Node {name} not found")
+    return [_node(daemon, daemon.model.nodes[name]) for name in names]
+
+
+def _node(daemon: "Daemon", node: Node) -> str:
+    from .sinfo import allocated, state_words
+
+    model = daemon.model
+    cpus = allocated(model, node.name)
+    gres = f"gpu:{node.gpus}" if node.gpus else "(null)"
+    features = ",".join(node.features) or "(null)"
+    partitions = ",".join(part.name for part in model.partitions.values() if node.name in part.nodes)
+    lines = [
+        f"NodeName={node.name} Arch={platform.machine()} CoresPerSocket=1 ",
+        f"CPUAlloc={cpus} CPUEfctv={node.cpus} CPUTot={node.cpus} CPULoad=0.00",
+        f"AvailableFeatures={features}",
+        f"ActiveFeatures={features}",
+        f"Gres={gres}",
+        f"NodeAddr=127.0.0.1 NodeHostName={host_name()} Port=0 Version={VERSION}",
+        f"OS={platform.system()} {platform.release()} ",
+        f"RealMemory={node.memory_mb} AllocMem=0 FreeMem=N/A Sockets={node.cpus} Boards=1",
+        f"State={state_words(model, node)} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A",
+        f"Partitions={partitions} ",
+        f"BootTime={stamp(node.boot_time)} SlurmdStartTime={stamp(node.boot_time)}",
+        f"LastBusyTime={stamp(node.busy_time)}",
+        f"CfgTRES=cpu={node.cpus},mem={node.memory_mb}M,billing={node.cpus}",
+        f"AllocTRES={f'cpu={cpus}' if cpus else ''}",
+        "CapWatts=n/a",
+        "CurrentWatts=0 AveWatts=0",
+        "ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s",
+    ]
+    if node.reason:
+        lines.append(f"Reason={node.reason} [{daemon.controller.user.name}@{stamp(node.reason_time)}]")
+    return "\n   ".join(lines) + "\n"
+
+
+def partitions(daemon: "Daemon", argument: str) -> list[str]:
+    model = daemon.model
+    if argument and argument not in model.partitions:
+        raise Refusal(f"Partition {argument} not found")
+    return [_partition(daemon, name) for name in ([argument] if argument else model.partitions)]
+
+
+def _partition(daemon: "Daemon", name: str) -> str:
+    part = daemon.model.partitions[name]
+    cpus = sum(daemon.model.nodes[node].cpus for node in part.nodes)
+    memory = sum(daemon.model.nodes[node].memory_mb for node in part.nodes)
+    tres = f"cpu={cpus},mem={size(memory)},node={len(part.nodes)},billing={cpus}"
+    return "\n   ".join([
+        f"PartitionName={name}",
+        "AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL",
+        f"AllocNodes=ALL Default={'YES' if part.default else 'NO'} QoS=N/A",
+        f"DefaultTime=NONE DisableRootJobs=NO ExclusiveUser=NO GraceTime={part.grace_s:g} Hidden=NO",
+        f"MaxNodes=UNLIMITED MaxTime={limit_clock(part.max_minutes)} MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED",
+        f"Nodes={compress(part.nodes) or '(null)'}",
+        f"PriorityJobFactor=1 PriorityTier={part.tier} RootOnly=NO ReqResv=NO OverSubscribe=NO",
+        f"OverTimeLimit=NONE PreemptMode={part.preempt}",
+        f"State={'UP' if part.up else 'DOWN'} TotalCPUs={cpus} TotalNodes={len(part.nodes)} SelectTypeParameters=NONE",
+        "JobDefaults=(null)",
+        "DefMemPerNode=UNLIMITED MaxMemPerNode=UNLIMITED",
+        f"TRES={tres}",
+    ]) + "\n"  # fmt: skip
+
+
+def size(megabytes: int) -> str:
+    """62.50G, 16000M."""
+    if megabytes < 1024 * 16:
+        return f"{megabytes}M"
+    return f"{megabytes / 1024:.2f}G" if megabytes % 1024 else f"{megabytes // 1024}G"
+
+
+CONFIG = {
+    "AccountingStorageBackupHost": "(null)", "AccountingStorageEnforce": "none",
+    "AccountingStorageType": "accounting_storage/slurmdbd", "BatchStartTimeout": "10 sec", "CompleteWait": "0 sec",
+    "DefMemPerNode": "UNLIMITED", "EnforcePartLimits": "NO", "EpilogMsgTime": "2000 usec", "GresTypes": "gpu",
+    "InactiveLimit": "0 sec", "JobFileAppend": "0", "JobRequeue": "1", "KillOnBadExit": "0", "LaunchParameters": "(null)",
+    "MaxJobCount": "10000", "MaxStepCount": "40000", "MessageTimeout": "10 sec", "OverTimeLimit": "0 min",
+    "PreemptMode": "REQUEUE", "PreemptType": "preempt/partition_prio",
+    "PriorityType": "priority/basic", "PropagateResourceLimits": "ALL", "ResumeTimeout": "60 sec", "ReturnToService": "2",
+    "SchedulerType": "sched/backfill", "SelectType": "select/cons_tres", "SelectTypeParameters": "CR_CORE",
+    "SlurmdTimeout": "15 sec", "TmpFS": "/tmp", "UnkillableStepTimeout": "60 sec", "WaitTime": "0 sec",
+}  # fmt: skip
+
+
+def config(daemon: "Daemon") -> str:
+    settings, user = daemon.shape.settings, daemon.controller.user
+    rows = CONFIG | {
+        "ClusterName": daemon.shape.name,
+        "KillWait": f"{settings.kill_wait_s:g} sec",
+        "MaxArraySize": str(settings.max_array),
+        "MinJobAge": f"{settings.min_job_age_s:g} sec",
+        "SLURM_CONF": str(daemon.paths.conf),
+        "SLURM_VERSION": VERSION,
+        "SlurmUser": f"{user.name}({user.uid})",
+        "SlurmdPidFile": str(daemon.paths.pid),
+        "SlurmctldHost[0]": f"{host_name()}(127.0.0.1)",
+    }
+    lines = [f"Configuration data as of {stamp(time.time())}"]
+    lines += [f"{name:<23} = {rows[name]}" for name in sorted(rows, key=str.lower)]
+    return "\n".join([*lines, "", f"Slurmctld(primary) at {host_name()} is UP"])

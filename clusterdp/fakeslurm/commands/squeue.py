@@ -1,0 +1,243 @@
+"""squeue: what waits and runs."""
+
+import re
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clusterdp.slurm.state import JobState
+
+from .. import columns, refusals
+from ..getopt import Parser, table
+from ..ids import parse, split_list
+from ..model import Array, Job
+from ..refusals import NoMore, Refusal
+from ..shape import VERSION
+from .squeue_fields import LETTERS, NAMES, STEP_LETTERS, JobRow, StepRow
+
+if TYPE_CHECKING:
+    from ..conversation import Conversation
+    from ..daemon import Daemon
+
+OPTIONS = table("""
+    account,A= all,a array,r array-unique clusters,M= federation format,o= Format,O= help hide iterate,i= job,j? jobs?
+    json licenses,L= local long,l me name,n= noconvert node,w= nodelist= nodes= noheader,h partition,p= priority,P qos,q=
+    reservation,R= sibling sort,S= start state,t= states= step,s? steps? usage user,u= users= verbose,v version,V yaml
+""")
+DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
+LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
+START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R"
+STEPS = "%.15i %.8j %.9P %.8u %.9M %N"
+SORT = "P,t,-p"
+ALIASES = {"jobs": "job", "states": "state", "steps": "step", "users": "user", "nodelist": "node", "nodes": "node"}
+
+
+async def run(talk: "Conversation", daemon: "Daemon") -> int:
+    pairs, rest = Parser("squeue", OPTIONS).parse(talk.words, permute=True)
+    options = {ALIASES.get(name, name): value for name, value in pairs}
+    if "help" in options or "usage" in options:
+        talk.print("Usage: squeue [OPTIONS]" if "help" in options else "Usage: squeue [-A account] [--clusters names] [-i seconds] [--job jobid]")
+        raise NoMore
+    if "version" in options:
+        talk.print(f"slurm-wlm {VERSION}")
+        raise NoMore
+    for name in ("json", "yaml", "iterate", "licenses", "reservation", "federation", "sibling"):
+        if name in options:
+            raise Refusal(f"squeue: error: --{name} is not supported by this fake cluster")
+    if "format" in options and "Format" in options:
+        raise Refusal("squeue: error: -O (--Format) is incompatible with -o (--format)")
+    _clusters(options.get("clusters") or talk.environ.get("SLURM_CLUSTERS"), daemon)
+    jobs = _chosen(options, talk, daemon, rest)
+    form = talk.environ.get("SLURM_TIME_FORMAT", "")
+    if "step" in options:
+        _print_steps(talk, daemon, options, jobs)
+        return 0
+    rows = [JobRow(job, daemon.controller, form) for job in _ordered(options, talk, jobs, daemon)]
+    if "start" in options:
+        rows = [row for row in rows if row.job.waits]
+    _print(talk, options, rows)
+    return 0
+
+
+def _clusters(name: str | None, daemon: "Daemon") -> None:
+    if name and name not in ("all", daemon.shape.name):
+        raise Refusal(
+            f"squeue: error: No cluster '{name}' known by database.\nsqueue: error: '{name}' can't be reached now, "
+            "or it is an invalid entry for SLURM_CLUSTERS.  Use 'sacctmgr list clusters' to see available clusters."
+        )
+
+
+def _chosen(options: dict[str, str], talk: "Conversation", daemon: "Daemon", rest: list[str]) -> list[Job]:
+    """The jobs that were asked for."""
+    variables = talk.environ
+    jobs = list(daemon.model.jobs.values())
+    wanted = options.get("job") or (rest[0] if "job" in options and rest else None)
+    if wanted:
+        names = []
+        for text in split_list(wanted):
+            name = parse(text)
+            if not name:
+                raise Refusal(f"squeue: error: Invalid job id: {text}")
+            names.append(name)
+        jobs = [found for job in jobs for found in _element(job, names)]
+        if not jobs and len(names) == 1:
+            raise Refusal(f"slurm_load_jobs error: {refusals.INVALID_JOB_ID}")
+    states = _states(options.get("state") or variables.get("SQUEUE_STATES"))
+    if states is None:
+        jobs = [job for job in jobs if not job.over]
+    elif states:
+        jobs = [job for job in jobs if job.shown_state in states]
+    for option, variable, of in (
+        ("partition", "SQUEUE_PARTITION", lambda job: job.spec.partition),
+        ("name", "SQUEUE_NAMES", lambda job: job.spec.name),
+        ("account", "SQUEUE_ACCOUNT", lambda job: job.spec.account),
+        ("qos", "SQUEUE_QOS", lambda job: job.spec.qos),
+    ):
+        text = options.get(option) or variables.get(variable)
+        if text:
+            jobs = [job for job in jobs if of(job) in text.split(",")]
+    if "user" in options and daemon.controller.user.name not in options["user"].split(","):
+        import pwd
+
+        for user in options["user"].split(","):
+            try:
+                pwd.getpwnam(user)
+            except KeyError:
+                talk.error(f"squeue: error: Invalid user: {user}\n")
+        return []
+    if "node" in options:
+        from clusterdp.slurm.hostlist import expand
+
+        nodes = expand(options["node"])
+        for node in nodes:
+            if node not in daemon.model.nodes:
+                raise Refusal(f"squeue: error: Invalid node name {node}")
+        jobs = [job for job in jobs if set(nodes) & set(share.node for share in job.shares)]
+    return jobs
+
+
+def _element(job: Job, names: list[object]) -> list[Job]:
+    """The job if it is meant; a waiting array as the one element that is meant."""
+    from ..ids import Name
+
+    for name in names:
+        assert isinstance(name, Name)
+        if not name.finds(job):
+            continue
+        if name.indexes is not None and job.array and not job.array.split:
+            return [as_element(job, index) for index in name.indexes if index in job.array.indexes]
+        return [job]
+    return []
+
+
+def as_element(job: Job, index: int) -> Job:
+    """How `-r` shows one element that waits."""
+    assert job.array
+    array = replace(job.array, indexes=[index], split=True)
+    return replace(job, array=array)
+
+
+def _states(text: str | None) -> list[JobState] | None:
+    """None: those that are not over; []: all."""
+    if not text:
+        return None
+    if text.lower() == "all":
+        return []
+    found = []
+    for word in text.split(","):
+        match = [state for state in JobState if word.upper() in (state.value, state.short)]
+        if not match:
+            valid = "PENDING,RUNNING,SUSPENDED,COMPLETED,CANCELLED,FAILED,TIMEOUT,NODE_FAIL,PREEMPTED,BOOT_FAIL,DEADLINE," \
+                "OUT_OF_MEMORY,COMPLETING,CONFIGURING,RESIZING,RESV_DEL_HOLD,REQUEUED,REQUEUE_FED,REQUEUE_HOLD,REVOKED," \
+                "SIGNALING,SPECIAL_EXIT,STAGE_OUT,STOPPED"  # fmt: skip
+            raise Refusal(
+                f"squeue: error: Invalid job state specified: {word}\nsqueue: error: Valid job states include: {valid}\n"
+            )
+        found += match
+    return found
+
+
+def _ordered(options: dict[str, str], talk: "Conversation", jobs: list[Job], daemon: "Daemon") -> list[Job]:
+    if "array" in options:
+        jobs = [one for job in jobs for one in _spread(job)]
+    keys = (options.get("sort") or talk.environ.get("SQUEUE_SORT") or SORT).split(",")
+    jobs.sort(key=lambda job: (job.array.id if job.array else job.id, _last_index(job)))
+    if "sort" not in options and "SQUEUE_SORT" not in talk.environ:
+        # Of equals the younger comes first, but elements that wait stay in order.
+        jobs.sort(key=lambda job: (job.waits, job.id if job.waits else -_last_index(job)))
+    for key in reversed(keys):
+        letter, reverse = key[-1], key.startswith("-")
+        jobs.sort(key=lambda job: _sort_value(job, letter, daemon), reverse=reverse)
+    return jobs
+
+
+def _last_index(job: Job) -> int:
+    return job.array.indexes[-1] if job.array else 0
+
+
+def _sort_value(job: Job, letter: str, daemon: "Daemon") -> tuple[float, str]:
+    if letter == "t":
+        return 0, job.shown_state.short
+    if letter == "p":
+        return (0 if job.held else job.priority), ""
+    if letter in "iA":
+        return (job.array.id if job.array else job.id), ""
+    field = LETTERS.get(letter)
+    return 0, field.value(JobRow(job, daemon.controller, "")) if field else ""
+
+
+def _spread(job: Job) -> list[Job]:
+    array: Array | None = job.array
+    if not array or array.split:
+        return [job]
+    return [as_element(job, index) for index in array.indexes]
+
+
+def _print(talk: "Conversation", options: dict[str, str], rows: list[JobRow]) -> None:
+    header = "noheader" not in options
+    variables = talk.environ
+
+    def complain(key: str) -> str:
+        talk.error(f"squeue: error: Invalid job format specification: {key}")
+        return f"%{key}"
+
+    def complain_long(key: str) -> str:
+        talk.error(f"squeue: error: Invalid job format specification: {long_names.get(key, key)}")
+        return ""
+
+    long_format = options.get("Format")
+    if long_format is None and "format" not in options and "long" not in options and "SQUEUE_FORMAT" not in variables:
+        long_format = variables.get("SQUEUE_FORMAT2")
+    if long_format is not None:
+        long_names = {re.sub("[-_]", "", part.partition(":")[0].lower()): part.partition(":")[0] for part in long_format.split(",")}
+        lines = columns.render("", columns.parse_long(long_format), NAMES, rows, header, complain_long)
+    else:
+        short = options.get("format") or (LONG if "long" in options else START if "start" in options else None)
+        short = short or variables.get("SQUEUE_FORMAT") or DEFAULT
+        if "long" in options and header:
+            talk.print(time.strftime("%a %b %d %H:%M:%S %Y"))
+        first, cells = columns.parse_short(short.replace("%%", "\0"))
+        lines = columns.render(first, cells, LETTERS, rows, header, complain)
+        lines = [line.replace("\0", "%") for line in lines]
+    for line in lines:
+        talk.print(line)
+
+
+def _print_steps(talk: "Conversation", daemon: "Daemon", options: dict[str, str], jobs: list[Job]) -> None:
+    wanted = [parse(text) for text in split_list(options.get("step") or "")]
+    rows = []
+    for job in jobs:
+        for step in sorted(job.steps, key=lambda step: (step.id == "batch", len(step.id), step.id)):
+            named = not wanted or any(name and name.finds(job) and name.step in (None, step.id) for name in wanted)
+            if step.live and named:
+                rows.append(StepRow(job, step, daemon.controller))
+
+    def complain(key: str) -> str:
+        talk.error(f"squeue: error: Invalid job step format specification: {key}")
+        return f"%{key}"
+
+    first, cells = columns.parse_short(options.get("format") or STEPS)
+    if "long" in options and "noheader" not in options:
+        talk.print(time.strftime("%a %b %d %H:%M:%S %Y"))
+    for line in columns.render(first, cells, STEP_LETTERS, rows, "noheader" not in options, complain):
+        talk.print(line)

@@ -1,0 +1,241 @@
+"""The fields of squeue: what each letter of -o and each name of -O shows."""
+
+from dataclasses import dataclass
+
+from clusterdp.slurm.hostlist import compress
+
+from ..accounting import asked_cpus
+from ..columns import Field
+from ..controller import Controller
+from ..dependencies import outlook
+from ..model import Job, Step, index_text
+from ..running import shown_path
+from ..times import limit_clock, short_clock, stamp
+
+NULL, NONE = "(null)", "N/A"
+
+
+@dataclass(frozen=True)
+class JobRow:
+    job: Job
+    controller: Controller
+    time_format: str
+
+    @property
+    def user(self) -> str:
+        return self.controller.user.name
+
+    def when(self, moment: float | None) -> str:
+        form = self.time_format if "%" in self.time_format else "%Y-%m-%dT%H:%M:%S"
+        return stamp(moment, NONE, form)
+
+    @property
+    def elapsed(self) -> float:
+        if self.job.start is None:
+            return 0
+        return (self.job.end if self.job.end is not None else self.controller.clock()) - self.job.start
+
+    @property
+    def end(self) -> float | None:
+        job = self.job
+        if job.end is not None:
+            return job.end
+        if job.start is None:
+            return None
+        return job.start + (job.minutes * self.controller.settings.minute_s if job.minutes else 365 * 24 * 3600)
+
+    @property
+    def time_left(self) -> str:
+        job = self.job
+        if not job.minutes:
+            return "UNLIMITED"
+        if job.start is None:
+            return short_clock(job.minutes * 60)
+        return short_clock(job.minutes * self.controller.settings.minute_s - self.elapsed)
+
+    @property
+    def begin(self) -> float | None:
+        if self.job.start is not None:
+            return self.job.start
+        return self.job.begin if self.job.begin > self.controller.clock() else None
+
+    @property
+    def number_of_nodes(self) -> int:
+        job = self.job
+        if job.held_shares:
+            return len(job.held_shares)
+        if job.over and job.start == job.end and not job.past:
+            return 0
+        return job.spec.min_nodes
+
+    @property
+    def cpus(self) -> int:
+        return self.job.cpus or asked_cpus(self.job)
+
+    @property
+    def dependency(self) -> str:
+        return outlook(self.controller.model, self.job, self.controller.clock()).text or NULL
+
+    @property
+    def nodes(self) -> str:
+        return compress(self.job.nodes)
+
+    @property
+    def reason_or_nodes(self) -> str:
+        return self.nodes if self.job.held_shares else f"({self.job.reason})"
+
+    @property
+    def gpus(self) -> str:
+        return tres_per_node(self.job) or NONE
+
+    @property
+    def memory(self) -> str:
+        spec = self.job.spec
+        amount = spec.mem_per_node if spec.mem_per_cpu is None else spec.mem_per_cpu
+        if not amount:
+            return "0"
+        return f"{amount // 1024}G" if amount % 1024 == 0 else f"{amount}M"
+
+    @property
+    def task_id(self) -> str:
+        if not self.job.array:
+            return NONE
+        return index_text(self.job.array) if not self.job.array.split else str(self.job.array.indexes[0])
+
+
+def tres_per_node(job: Job) -> str:
+    """As scontrol's TresPerNode."""
+    if job.spec.gpus.gres:
+        return ",".join(f"gres:{part}" for part in job.spec.gpus.gres.split(","))
+    return f"gres:gpu:{job.spec.gpus_per_node_option}" if job.spec.gpus_per_node_option else ""
+
+
+def _f(title: str, value: object) -> Field[JobRow]:
+    return Field(title, value)  # type: ignore[arg-type]
+
+
+LETTERS: dict[str, Field[JobRow]] = {
+    "a": _f("ACCOUNT", lambda r: r.job.spec.account),
+    "A": _f("JOBID", lambda r: str(r.job.id)),
+    "b": _f("TRES_PER_NODE", lambda r: r.gpus),
+    "B": _f("EXEC_HOST", lambda r: r.job.batch_host or "n/a"),
+    "c": _f("MIN_CPUS", lambda r: str(min_cpus(r.job))),
+    "C": _f("CPUS", lambda r: str(r.cpus)),
+    "d": _f("MIN_TMP_DISK", lambda r: "0"),
+    "D": _f("NODES", lambda r: str(r.number_of_nodes)),
+    "e": _f("END_TIME", lambda r: r.when(r.end)),
+    "E": _f("DEPENDENCY", lambda r: r.dependency),
+    "f": _f("FEATURES", lambda r: r.job.spec.features or NULL),
+    "F": _f("ARRAY_JOB_ID", lambda r: str(r.job.array.id if r.job.array else r.job.id)),
+    "g": _f("GROUP", lambda r: r.controller.user.group),
+    "G": _f("GROUP", lambda r: str(r.controller.user.gid)),
+    "h": _f("OVER_SUBSCRIBE", lambda r: over_subscribe(r.job)),
+    "H": _f("SOCKETS_PER_NODE", lambda r: "*"),
+    "i": _f("JOBID", lambda r: r.job.name_of_id),
+    "I": _f("CORES_PER_SOCKET", lambda r: "*"),
+    "j": _f("NAME", lambda r: r.job.spec.name),
+    "J": _f("THREADS_PER_CORE", lambda r: "*"),
+    "k": _f("COMMENT", lambda r: r.job.spec.comment or NULL),
+    "K": _f("ARRAY_TASK_ID", lambda r: r.task_id),
+    "l": _f("TIME_LIMIT", lambda r: short_clock(r.job.minutes * 60) if r.job.minutes else "UNLIMITED"),
+    "L": _f("TIME_LEFT", lambda r: r.time_left),
+    "m": _f("MIN_MEMORY", lambda r: r.memory),
+    "M": _f("TIME", lambda r: short_clock(r.elapsed)),
+    "n": _f("REQ_NODES", lambda r: compress(r.job.spec.nodelist)),
+    "N": _f("NODELIST", lambda r: r.nodes),
+    "o": _f("COMMAND", lambda r: r.job.spec.command or NULL),
+    "O": _f("CONTIGUOUS", lambda r: "0"),
+    "p": _f("PRIORITY", lambda r: f"{(0 if r.job.held else r.job.priority) / 2**32:.14f}"),
+    "P": _f("PARTITION", lambda r: r.job.spec.partition),
+    "q": _f("QOS", lambda r: r.job.spec.qos),
+    "Q": _f("PRIORITY", lambda r: str(0 if r.job.held else r.job.priority)),
+    "r": _f("REASON", lambda r: r.job.reason),
+    "R": _f("NODELIST(REASON)", lambda r: r.reason_or_nodes),
+    "s": _f("SELECT_JOBINFO", lambda r: ""),
+    "S": _f("START_TIME", lambda r: r.when(r.begin)),
+    "t": _f("ST", lambda r: r.job.shown_state.short),
+    "T": _f("STATE", lambda r: r.job.shown_state.value),
+    "u": _f("USER", lambda r: r.user),
+    "U": _f("UID", lambda r: str(r.controller.user.uid)),
+    "v": _f("RESERVATION", lambda r: NULL),
+    "V": _f("SUBMIT_TIME", lambda r: r.when(r.job.submit_time)),
+    "w": _f("WCKEY", lambda r: r.job.spec.shown.get("wckey") or NULL),
+    "W": _f("LICENSES", lambda r: r.job.spec.shown.get("licenses") or NULL),
+    "x": _f("EXC_NODES", lambda r: compress(r.job.spec.exclude)),
+    "X": _f("CORE_SPEC", lambda r: "N/A"),
+    "y": _f("NICE", lambda r: str(r.job.spec.nice)),
+    "Y": _f("SCHEDNODES", lambda r: NULL),
+    "z": _f("S:C:T", lambda r: "*:*:*"),
+    "Z": _f("WORK_DIR", lambda r: r.job.spec.folder),
+}
+
+
+def min_cpus(job: Job) -> int:
+    """Per node."""
+    return (job.spec.tasks_per_node or 1) * (job.spec.cpus_per_task or 1)
+
+
+def over_subscribe(job: Job) -> str:
+    return "NO" if job.spec.exclusive else "OK"
+
+
+def _like(letter: str) -> Field[JobRow]:
+    return LETTERS[letter]
+
+
+NAMES: dict[str, Field[JobRow]] = {
+    "account": _like("a"), "arrayjobid": _like("F"), "arraytaskid": _like("K"), "comment": _like("k"),
+    "command": _like("o"), "contiguous": _like("O"), "cores": _like("I"), "dependency": _like("E"), "endtime": _like("e"),
+    "feature": _like("f"), "groupid": _like("G"), "groupname": _like("g"), "jobarrayid": _like("i"), "jobid": _like("A"),
+    "licenses": _like("W"), "mincpus": _like("c"), "minmemory": _like("m"), "mintmpdisk": _like("d"), "name": _like("j"),
+    "nice": _like("y"), "nodelist": _like("N"), "numcpus": _like("C"), "numnodes": _like("D"), "oversubscribe": _like("h"),
+    "partition": _like("P"), "priority": _like("p"), "prioritylong": _like("Q"), "qos": _like("q"), "reason": _like("r"),
+    "reasonlist": _like("R"), "reqnodes": _like("n"), "reservation": _like("v"), "schednodes": _like("Y"),
+    "sct": _like("z"), "starttime": _like("S"), "state": _like("T"), "statecompact": _like("t"), "submittime": _like("V"),
+    "timeleft": _like("L"), "timelimit": _like("l"), "timeused": _like("M"), "userid": _like("U"), "username": _like("u"),
+    "wckey": _like("w"), "workdir": _like("Z"), "batchhost": _like("B"), "selectjobinfo": Field("", lambda r: ""),
+    "cpuspertask": _f("CPUS_PER_TASK", lambda r: str(r.job.spec.cpus_per_task or 1)),
+    "eligibletime": _f("ELIGIBLE_TIME", lambda r: r.when(r.job.eligible_time)),
+    "exitcode": _f("EXIT_CODE", lambda r: str(r.job.status)),
+    "maxcpus": _f("MAX_CPUS", lambda r: str(r.cpus)),
+    "maxnodes": _f("MAX_NODES", lambda r: str(r.number_of_nodes)),
+    "ntpernode": _f("NTASKS_PER_NODE", lambda r: str(r.job.spec.tasks_per_node or 0)),
+    "numtasks": _f("TASKS", lambda r: str(r.job.spec.tasks or r.number_of_nodes)),
+    "preempttime": _f("PREEMPT_TIME", lambda r: r.when(r.job.preempt_time)),
+    "requeue": _f("REQUEUE", lambda r: str(int(r.job.spec.requeue))),
+    "restartcnt": _f("RESTART_COUNT", lambda r: str(r.job.restarts)),
+    "stderr": _f("STDERR", lambda r: shown_path(r.job, r.job.spec.error or r.job.spec.output, r.user)),
+    "stdin": _f("STDIN", lambda r: r.job.spec.input or "/dev/null"),
+    "stdout": _f("STDOUT", lambda r: shown_path(r.job, r.job.spec.output, r.user)),
+    "trespernode": _f("TRES_PER_NODE", lambda r: r.gpus),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StepRow:
+    job: Job
+    step: Step
+    controller: Controller
+
+    @property
+    def name(self) -> str:
+        return f"{self.job.name_of_id}.{self.step.id}"
+
+
+def _s(title: str, value: object) -> Field[StepRow]:
+    return Field(title, value)  # type: ignore[arg-type]
+
+
+STEP_LETTERS: dict[str, Field[StepRow]] = {
+    "A": _s("TASKS", lambda r: str(r.step.tasks)),
+    "b": _s("TRES_PER_NODE", lambda r: r.step.tres_per_node or NULL),
+    "i": _s("STEPID", lambda r: r.name),
+    "j": _s("NAME", lambda r: r.step.name),
+    "l": _s("TIME_LIMIT", lambda r: limit_clock(r.step.minutes)),
+    "M": _s("TIME", lambda r: short_clock(r.controller.clock() - r.step.start)),
+    "N": _s("NODELIST", lambda r: compress(r.step.nodes)),
+    "P": _s("PARTITION", lambda r: r.job.spec.partition),
+    "S": _s("START_TIME", lambda r: stamp(r.step.start)),
+    "u": _s("USER", lambda r: r.controller.user.name),
+    "U": _s("UID", lambda r: str(r.controller.user.uid)),
+}

@@ -1,0 +1,122 @@
+"""The daemon's side of a connection: a command that asks, or a supervisor that reports."""
+
+import asyncio
+import json
+import socket
+from collections import deque
+from typing import Any
+
+from . import wire
+
+
+class Gone(Exception):
+    """The other side hung up."""
+
+
+class Conversation:
+    """A command's words and circumstances, and the way to answer it."""
+
+    def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop):
+        self.connection, self._loop = connection, loop
+        self._frames, self._queue = wire.Frames(), deque[tuple[str, bytes]]()
+        self._out = bytearray()
+        self._handed_over = False
+        self.command = ""
+        self.words: list[str] = []
+        self.environ: dict[str, str] = {}
+        self.cwd, self.umask, self.pid, self.has_stdin = "/", 0o022, 0, True
+
+    async def _frame(self) -> tuple[str, bytes]:
+        while not self._queue:
+            data = await self._loop.sock_recv(self.connection, 1 << 16)
+            if not data:
+                raise Gone
+            self._queue += self._frames.feed(data)
+        return self._queue.popleft()
+
+    async def open(self) -> dict[str, Any] | None:
+        """Read a command's request; or, if a supervisor is calling, return its first message."""
+        while True:
+            kind, payload = await self._frame()
+            if kind == "J":
+                message: dict[str, Any] = json.loads(payload)
+                return message
+            if kind == "C":
+                self.command, *self.words = wire.split(payload)
+            elif kind == "D":
+                about = dict(word.split("=", 1) for word in wire.split(payload))
+                self.cwd, self.umask, self.pid = about["cwd"], int(about["umask"]), int(about["pid"])
+                self.has_stdin = about["stdin"] == "1"
+            elif kind == "E":
+                self.environ = dict(word.split("=", 1) for word in wire.split(payload) if "=" in word)
+            elif kind == "G":
+                return None
+
+    async def message(self) -> dict[str, Any]:
+        while True:
+            kind, payload = await self._frame()
+            if kind == "J":
+                message: dict[str, Any] = json.loads(payload)
+                return message
+
+    def send_message(self, **message: Any) -> None:
+        try:
+            self.connection.send(wire.frame("J", json.dumps(message).encode()))
+        except OSError:
+            pass
+
+    def print(self, text: str) -> None:
+        """A line (or lines) to stdout."""
+        self.write(text + "\n")
+
+    def write(self, text: str) -> None:
+        self._out += wire.frame("o", text.encode("utf-8", "surrogateescape"))
+
+    def error(self, text: str) -> None:
+        """A line to stderr."""
+        self._out += wire.frame("e", (text + "\n").encode("utf-8", "surrogateescape"))
+
+    async def flush(self) -> None:
+        data, self._out = bytes(self._out), bytearray()
+        if data:
+            await self._loop.sock_sendall(self.connection, data)
+
+    async def read_file(self, path: str) -> bytes | int:
+        """The bytes of a file as the command sees it ("" is its stdin), or an errno."""
+        self._out += wire.frame("r", path.encode("utf-8", "surrogateescape"))
+        await self.flush()
+        while True:
+            kind, payload = await self._frame()
+            if kind == "F":
+                return payload
+            if kind == "Y":
+                return int(payload)
+
+    async def exit(self, code: int) -> None:
+        if self._handed_over:
+            return
+        self._out += wire.frame("x", str(code).encode())
+        await self.flush()
+
+    async def hung_up(self) -> None:
+        """Returns when the command is gone (killed, say)."""
+        try:
+            while True:
+                await self._frame()
+        except (Gone, OSError):
+            return
+
+    async def signal(self) -> int:
+        """The next signal that the command received."""
+        while True:
+            kind, payload = await self._frame()
+            if kind == "s":
+                return int(payload)
+
+    def hand_over(self) -> socket.socket:
+        """The connection as it is, for a supervisor; from now on this side is silent."""
+        self._handed_over = True
+        return self.connection
+
+    def close(self) -> None:
+        self.connection.close()

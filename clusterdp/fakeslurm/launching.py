@@ -1,0 +1,77 @@
+"""Starts one task: fork, a session of its own, its streams, its environment, exec."""
+
+import errno
+import os
+import signal
+
+from . import processes
+from .plan import StepPlan, TaskPlan
+
+NOT_EXECUTED = 2  # the exit code of a task whose program could not be started
+
+
+def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) -> int:
+    """The pid of the new task, which leads a session of its own."""
+    argv = task.argv or plan.argv
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        processes.die_with_parent(parent)
+        environ = {**plan.environ, **task.environ, "SLURM_TASK_PID": str(os.getpid())}
+        for source, number in ((stdin, 0), (stdout, 1), (stderr, 2)):
+            os.dup2(source, number)
+        _default_signals()
+        os.umask(plan.umask)
+        try:
+            os.chdir(plan.folder)
+        except OSError:
+            os.write(2, f"slurmstepd: error: couldn't chdir to `{plan.folder}': going to /tmp instead\n".encode())
+            os.chdir("/tmp")
+        _exec(argv, environ)
+    except BaseException as error:  # nothing may run on in this copy of the supervisor
+        os.write(2, f"slurmstepd: error: {error}\n".encode())
+    finally:
+        os._exit(NOT_EXECUTED)
+
+
+def _exec(argv: tuple[str, ...], environ: dict[str, str]) -> None:
+    program = argv[0]
+    found = program if "/" in program else _search(program, environ.get("PATH", ""))
+    if not found:
+        os.write(2, f"slurmstepd: error: execve(): {program}: No such file or directory\n".encode())
+        return
+    try:
+        os.execve(found, argv, environ)
+    except OSError as error:
+        what = f"{program}: {os.strerror(error.errno or 0)}"
+        if error.errno == errno.ENOENT and os.path.exists(found):
+            what = f"bad interpreter({_interpreter(found)}): {os.strerror(errno.ENOENT)}"
+        os.write(2, f"slurmstepd: error: execve(): {what}\n".encode("utf-8", "surrogateescape"))
+
+
+def _search(program: str, path: str) -> str:
+    for folder in path.split(":"):
+        candidate = os.path.join(folder or ".", program)
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    return ""
+
+
+def _interpreter(script: str) -> str:
+    with open(script, "rb") as file:
+        line = file.readline().decode("utf-8", "surrogateescape")
+    words = line[2:].split(None, 1)
+    return words[0] if line.startswith("#!") and words else "?"
+
+
+def _default_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in range(1, signal.NSIG):
+        try:
+            signal.signal(number, signal.SIG_DFL)
+        except (OSError, ValueError):
+            pass  # KILL, STOP, and those that libc keeps for itself
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])

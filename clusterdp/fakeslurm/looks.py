@@ -1,0 +1,75 @@
+"""What the controller looks at only every so often: time limits, warning signals, ends of grace times, nodes."""
+
+import signal
+
+from .controller import CONT, TERM, Controller
+from .model import BATCH, Job
+
+
+def look(controller: Controller) -> None:
+    """As slurmctld does every 30 s: so warnings come up to that much early, ends up to that much late."""
+    now = controller.clock()
+    for job in list(controller.model.jobs.values()):
+        if not job.running or job.start is None:
+            continue
+        if job.preempt_end is not None:
+            if job.preempt_end <= now:
+                controller.end_of_grace(job)
+            continue
+        _look_at_steps(controller, job, now)
+        if not job.minutes:
+            continue
+        end = job.start + job.minutes * controller.settings.minute_s
+        if end <= now:
+            controller.time_out(job)
+        elif job.spec.signal and not job.warned:
+            _warn(controller, job, end - now)
+
+
+def _warn(controller: Controller, job: Job, left: float) -> None:
+    settings, spec = controller.settings, job.spec
+    assert spec.signal is not None
+    if left > spec.signal_s * settings.minute_s / 60 + settings.look_s:
+        return
+    job.warned = True
+    if spec.signal_batch:
+        controller.signal(job, spec.signal, script=True)
+    else:
+        for number in (signal.SIGCONT, spec.signal):
+            controller.signal(job, number)
+    controller.changed(job)
+
+
+def _look_at_steps(controller: Controller, job: Job, now: float) -> None:
+    """srun --time: a limit of its own."""
+    for step in job.steps:
+        if step.live and step.minutes and step.id != BATCH and not step.timed_out:
+            if step.start + step.minutes * controller.settings.minute_s <= now:
+                step.timed_out = True
+                controller.runner.order(
+                    job, step, op="terminate", why="DUE TO TIME LIMIT", abort=False, signals=[CONT, TERM],
+                    kill_after=controller.settings.kill_wait_s, timed_out=True,
+                )  # fmt: skip
+                controller.changed(job)
+
+
+def look_at_nodes(controller: Controller) -> None:
+    """Nodes that were set DOWN but are well come back; nodes that died are noticed."""
+    now = controller.clock()
+    for node in controller.model.nodes.values():
+        if node.fails_at is not None and node.fails_at <= now:
+            controller.notice_dead_node(node.name)
+            controller.wake()
+        if node.returns_at is not None and node.returns_at <= now:
+            node.down, node.returns_at = False, None
+            if not node.drain:
+                node.reason = ""
+            controller.write_node(node.name)
+            controller.wake()
+
+
+def forget(controller: Controller) -> None:
+    """Jobs that were over for longer than MinJobAge: squeue and scontrol know them no more, sacct does."""
+    oldest = controller.clock() - controller.settings.min_job_age_s
+    for job in [job for job in controller.model.jobs.values() if job.over and (job.end or 0) < oldest]:
+        del controller.model.jobs[job.id]

@@ -1,0 +1,325 @@
+"""The cluster as data: nodes, partitions, jobs, steps. No clock, no processes, no files."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from clusterdp.slurm.state import JobState
+
+from .shape import Settings, Shape
+
+BATCH = "batch"  # the id of the step that is the batch script
+NOT_AN_ARRAY_INDEX = 4294967294  # what Slurm writes for %a outside of arrays
+
+
+@dataclass
+class Node:
+    name: str
+    cpus: int
+    gpus: int
+    memory_mb: int
+    features: list[str]
+    down: bool = False
+    drain: bool = False
+    responding: bool = True
+    reason: str = ""
+    reason_time: float = 0
+    returns_at: float | None = None  # when a node that was set DOWN, but is well, comes back by itself
+    fails_at: float | None = None  # when it will be noticed that it died
+    boot_time: float = 0
+    busy_time: float = 0
+
+    @property
+    def usable(self) -> bool:
+        return not self.down and not self.drain
+
+
+@dataclass
+class Partition:
+    name: str
+    nodes: list[str]
+    default: bool
+    max_minutes: int | None
+    tier: int
+    preempt: str
+    grace_s: float
+    up: bool = True
+
+
+@dataclass
+class Gpus:
+    """How GPUs were asked for; the numbers of all ways that were used."""
+
+    per_job: int | None = None  # --gpus
+    per_node: int | None = None  # --gpus-per-node, --gres=gpu:N
+    per_task: int | None = None  # --gpus-per-task
+    per_socket: int | None = None
+    gres: str | None = None  # --gres, as it was written
+
+    def __bool__(self) -> bool:
+        return bool(self.per_job or self.per_node or self.per_task or self.per_socket)
+
+
+@dataclass
+class JobSpec:
+    """What was asked for."""
+
+    name: str
+    partition: str
+    min_nodes: int = 1
+    max_nodes: int | None = None
+    nodes_asked: bool = False
+    tasks: int | None = None
+    tasks_per_node: int | None = None
+    cpus_per_task: int | None = None
+    gpus: Gpus = field(default_factory=Gpus)
+    gpus_per_node_option: str | None = None
+    gpus_option: str | None = None
+    gpus_per_task_option: str | None = None
+    mem_per_node: int | None = None  # MB
+    mem_per_cpu: int | None = None
+    minutes: int | None = None  # None: not asked for; 0: no limit
+    exclusive: bool = False
+    nodelist: list[str] = field(default_factory=list)
+    exclude: list[str] = field(default_factory=list)
+    features: str | None = None
+    dependency: str | None = None
+    kill_on_invalid_dep: bool = False
+    begin: float | None = None
+    hold: bool = False
+    nice: int = 0
+    priority: int | None = None
+    requeue: bool = True
+    no_kill: bool = False
+    signal: int | None = None
+    signal_s: int = 60
+    signal_batch: bool = False
+    account: str = ""
+    qos: str = "normal"
+    comment: str | None = None
+    distribution: str | None = None
+    output: str | None = None
+    error: str | None = None
+    input: str | None = None
+    open_mode: str | None = None
+    folder: str = "/"
+    command: str | None = None  # what scontrol shows
+    arguments: list[str] = field(default_factory=list)
+    submit_line: str = ""
+    umask: int = 0o022
+    host: str = ""
+    alloc_pid: int = 0
+    batch: bool = True
+    shown: dict[str, str] = field(default_factory=dict)  # options that mean nothing here, for scontrol to show back
+
+
+@dataclass
+class Share:
+    """What a job has of one node."""
+
+    node: str
+    cpus: int
+    tasks: int
+    gpus: list[int] = field(default_factory=list)
+    cpu_ids: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Step:
+    id: str  # a number, or BATCH
+    name: str
+    nodes: list[str]
+    tasks_per_node: list[int]
+    cpus: dict[str, int]  # what it keeps busy on each node
+    gpus: dict[str, list[int]]
+    state: JobState = JobState.RUNNING
+    status: int = 0  # a wait status: the worst of its tasks
+    start: float = 0
+    end: float | None = None
+    cancelled_by: int | None = None  # a uid
+    overlap: bool = False
+    minutes: int | None = None
+    timed_out: bool = False
+    restart: int = 0  # the attempt that it belongs to
+    supervisor: int = 0  # pid
+    supervisor_birth: str = ""
+    pids: list[int] = field(default_factory=list)  # of its tasks
+    cyclic: bool = True
+    host_pid: int = 0  # of srun
+    cpus_per_step: str = ""
+    tres_per_node: str = ""
+
+    @property
+    def tasks(self) -> int:
+        return sum(self.tasks_per_node)
+
+    @property
+    def live(self) -> bool:
+        return self.end is None
+
+    @property
+    def number_of_cpus(self) -> int:
+        return sum(self.cpus.values())
+
+
+@dataclass
+class Array:
+    id: int
+    indexes: list[int]  # that still wait; of one that started: its own
+    count: int
+    low: int
+    high: int
+    step: int
+    throttle: int = 0
+    text: str = ""  # as submitted
+
+    split: bool = False  # a record of one element
+
+
+@dataclass
+class Job:
+    """A job, or one element of an array, or the elements of an array that still wait."""
+
+    id: int
+    spec: JobSpec
+    priority: int
+    submit_time: float
+    array: Array | None = None
+    state: JobState = JobState.PENDING
+    completing: bool = False
+    reason: str = "None"
+    restarts: int = 0
+    held: str | None = None  # the reason to show, if it is held
+    begin: float = 0
+    eligible_time: float | None = None
+    start: float | None = None
+    end: float | None = None
+    shares: list[Share] = field(default_factory=list)
+    past: list[Share] = field(default_factory=list)  # what it had when it ended, for those who look then
+    status: int = 0
+    derived: int = 0  # the highest of its steps', all attempts together
+    derived_at_end: int | None = None  # what accounting learned of it
+    steps: list[Step] = field(default_factory=list)
+    next_step: int = 0
+    preempt_time: float | None = None
+    preempt_end: float | None = None  # when the grace time is over; the next look ends it
+    warned: bool = False
+    minutes: int | None = None  # the limit that holds: None is no limit
+    cancelled_by: int | None = None
+    outcome: JobState | None = None  # what it will be when all its processes are gone
+    requeue_hold: str | None = None  # once requeued: stay held, with this state
+    next_word: str = ""  # what accounting calls the attempt that is being requeued
+    dependency_left: list[str] = field(default_factory=list)  # terms not yet fulfilled
+    last_sched: float = 0
+    allocation_only: bool = False
+
+    @property
+    def nodes(self) -> list[str]:
+        return [share.node for share in self.held_shares]
+
+    @property
+    def held_shares(self) -> list[Share]:
+        """What it has, or had when it ended."""
+        return self.shares or self.past
+
+    @property
+    def cpus(self) -> int:
+        return sum(share.cpus for share in self.held_shares)
+
+    @property
+    def shown_state(self) -> JobState:
+        return JobState.COMPLETING if self.completing else self.state
+
+    @property
+    def running(self) -> bool:
+        return self.state is JobState.RUNNING and not self.completing
+
+    @property
+    def waits(self) -> bool:
+        return self.state in (JobState.PENDING, JobState.SPECIAL_EXIT) and not self.completing
+
+    @property
+    def over(self) -> bool:
+        return self.state.final and not self.completing
+
+    @property
+    def name_of_id(self) -> str:
+        """12, 12_3, or 12_[4-7%2] as squeue writes it."""
+        if not self.array:
+            return str(self.id)
+        if self.array.split:
+            return f"{self.array.id}_{self.array.indexes[0]}"
+        return f"{self.array.id}_[{index_text(self.array)}]"
+
+    def step(self, step_id: str) -> Step | None:
+        return next((step for step in self.steps if step.id == step_id), None)
+
+    @property
+    def batch_host(self) -> str | None:
+        return self.nodes[0] if self.nodes else None
+
+
+@dataclass
+class Model:
+    settings: Settings
+    nodes: dict[str, Node]
+    partitions: dict[str, Partition]
+    jobs: dict[int, Job] = field(default_factory=dict)
+    next_id: int = 0
+
+    @classmethod
+    def of(cls, shape: Shape, now: float) -> "Model":
+        nodes = {
+            node.name: Node(node.name, node.cpus, node.gpus, node.memory_mb, list(node.features), boot_time=now, busy_time=now)
+            for node in shape.nodes
+        }
+        partitions = {
+            part.name: Partition(part.name, list(nodes), part.default, part.max_minutes, part.tier, part.preempt, part.grace_s)
+            for part in shape.partitions
+        }
+        return cls(shape.settings, nodes, partitions, next_id=shape.settings.first_job_id)
+
+    def new_id(self) -> int:
+        self.next_id += 1
+        return self.next_id
+
+    @property
+    def default_partition(self) -> Partition:
+        return next((p for p in self.partitions.values() if p.default), next(iter(self.partitions.values())))
+
+    def holding(self) -> Iterator[Job]:
+        """Jobs that have nodes."""
+        return (job for job in self.jobs.values() if job.shares)
+
+    def live_jobs(self) -> Iterator[Job]:
+        return (job for job in self.jobs.values() if not job.over)
+
+    def elements(self, array_id: int) -> list[Job]:
+        return [job for job in self.jobs.values() if job.array and job.array.id == array_id]
+
+
+def index_text(array: Array) -> str:
+    """1,4-6%2: the elements that wait."""
+    text = ranges(array.indexes)
+    return f"{text}%{array.throttle}" if array.throttle else text
+
+
+def ranges(numbers: list[int]) -> str:
+    """0-3,7 for sorted numbers."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
+
+
+def counts(numbers: list[int]) -> str:
+    """2,1(x3): one number for each node, repetitions drawn together."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and found[-1][0] == number:
+            found[-1][1] += 1
+        else:
+            found.append([number, 1])
+    return ",".join(str(number) if times == 1 else f"{number}(x{times})" for number, times in found)

@@ -1,0 +1,84 @@
+"""The files of a cluster, all below its folder; and its socket, whose path must be short."""
+
+import hashlib
+import os
+import socket
+import stat
+import sys
+from pathlib import Path
+
+from .errors import FakeSlurmError
+
+LONGEST = 100  # bytes of a unix socket's path: macOS allows 103, Linux 107
+
+
+class Paths:
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.bin = folder / "bin"
+        self.state = folder / "state"
+        self.spool = folder / "spool"
+        self.shape = self.state / "shape.json"
+        self.journal = self.state / "journal"
+        self.lock = self.state / "lock"
+        self.log = folder / "daemon.log"
+        self.pid = folder / "daemon.pid"
+        self.up = folder / "up"  # is there as long as the cluster is meant to be up
+        self.conf = folder / "slurm.conf"
+        near = folder / "socket"
+        self.socket = near if len(os.fsencode(near)) <= LONGEST else _short_place() / f"{_digest(folder)}.socket"
+
+    def make(self) -> None:
+        for folder in (self.folder, self.bin, self.state, self.spool):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.folder.chmod(0o700)
+
+    def interpreter(self) -> str:
+        """Python, by a path that fits into the first line of a script: short, and without blanks."""
+        python = os.path.realpath(sys.executable)
+        if len(os.fsencode(python)) <= LONGEST and not any(letter.isspace() for letter in python):
+            return python
+        place = _short_place()
+        place.mkdir(mode=0o700, exist_ok=True)
+        _check_private(place)
+        link = place / f"python-{_digest(Path(python))}"
+        if not link.is_symlink():
+            link.symlink_to(python)
+        return str(link)
+
+    def listen(self) -> socket.socket:
+        if not self.socket.parent.exists():
+            self.socket.parent.mkdir(mode=0o700)
+        _check_private(self.socket.parent)
+        self.socket.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self.socket))
+        self.socket.chmod(0o600)
+        listener.listen(512)
+        listener.setblocking(False)
+        return listener
+
+    def answers(self) -> bool:
+        """A daemon listens."""
+        line = socket.socket(socket.AF_UNIX)
+        try:
+            line.connect(str(self.socket))
+            return True
+        except OSError:
+            return False
+        finally:
+            line.close()
+
+
+def _short_place() -> Path:
+    return Path(f"/tmp/clusterdp-{os.getuid()}")
+
+
+def _digest(folder: Path) -> str:
+    return hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+
+
+def _check_private(folder: Path) -> None:
+    about = folder.stat()
+    if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o077:
+        raise FakeSlurmError(f"{folder}: belongs to somebody else, or others can enter it. Remove it, or chmod 700 it.")

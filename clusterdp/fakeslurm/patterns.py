@@ -1,0 +1,34 @@
+"""%j, %t, %5N ... in the names of output files."""
+
+import re
+from collections.abc import Mapping
+
+
+
+
+def expand(pattern: str, values: Mapping[str, object]) -> str:
+    """`values` by letter. Unknown letters stay as they are; numbers are padded with zeros to a given width.
+
+    A backslash anywhere in the last part of the name keeps Slurm from replacing anything, and goes itself.
+    """
+    if "\\" in pattern:
+        return pattern.replace("\\", "")
+
+    def replacement(match: re.Match[str]) -> str:
+        width, letter = match[1], match[2]
+        if letter == "%":
+            return "%"
+        if letter not in values:
+            return match[0]
+        text = str(values[letter])
+        return text.zfill(min(int(width), 10)) if width and text.isdigit() else text
+
+    return re.sub(r"%(\d*)([a-zA-Z%])", replacement, pattern)
+
+
+def separates(pattern: str) -> str:
+    """"task" or "node" if the name gives each task or node a file of its own, else ""."""
+    letters = set(re.findall(r"(?<!%)%\d*([a-zA-Z])", pattern.replace("%%", "")))
+    if "\\" in pattern:
+        return ""
+    return "task" if "t" in letters else "node" if letters & {"n", "N"} else ""

@@ -1,0 +1,59 @@
+"""What a supervisor is told about the step that it is to run."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    rank: int
+    node: str
+    node_index: int
+    environ: dict[str, str]  # on top of the step's
+    argv: tuple[str, ...] = ()  # if it differs from the step's
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a stream of the tasks goes.
+
+    kind: `srun` (over the connection), `file` (one for all, or by pattern one each), `null`, `one` (that of task
+    `rank` over the connection, the others' nowhere).
+    """
+
+    kind: str = "srun"
+    pattern: str = ""
+    append: bool = False
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    job: int
+    step: str
+    restart: int
+    name: str
+    nodes: tuple[str, ...]
+    argv: tuple[str, ...]
+    tasks: tuple[TaskPlan, ...]
+    environ: dict[str, str]
+    folder: str  # where tasks start
+    umask: int
+    stdin: Target
+    stdout: Target
+    stderr: Target | None  # None: the same as stdout
+    patterns: dict[str, object] = field(default_factory=dict)  # letters for file names
+    label: bool = False
+    unbuffered: bool = False
+    kill_on_bad_exit: bool = False
+    wait_s: float = 0
+    kill_wait_s: float = 5
+    socket: str = ""  # of the daemon
+    cluster: str = ""  # its folder
+
+    @property
+    def batch(self) -> bool:
+        return self.step == "batch"
+
+    @property
+    def full_name(self) -> str:
+        return f"{self.job}.{self.step}"

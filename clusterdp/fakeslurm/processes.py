@@ -1,0 +1,139 @@
+"""Processes of this machine: who descends from whom, who bears a mark, and ways to see that nobody is left over.
+
+Linux has subreapers, parent-death signals and /proc; elsewhere process groups and `ps` have to do.
+"""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+
+LINUX = sys.platform.startswith("linux")
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None, use_errno=True) if LINUX else None
+
+
+def adopt_orphans() -> None:
+    """From now on, processes below this one whose parent dies become its children, not init's."""
+    if _libc:
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with_parent(parent: int) -> None:
+    """A kill -9 of the parent kills this process too. For use between fork and exec."""
+    if _libc:
+        _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != parent:  # it died before we could say so
+        os._exit(1)
+
+
+def children(pid: int) -> list[int]:
+    try:
+        found = []
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += [int(word) for word in file.read().split()]
+        return found
+    except OSError:
+        if os.path.isdir("/proc/self") and not os.path.exists(f"/proc/{pid}"):
+            return []
+        return [child for child, parent in _parents().items() if parent == pid]
+
+
+def descendants(pid: int, but: int = 0) -> list[int]:
+    """All below `pid`, parents before children; without the process `but` and what is below that."""
+    if not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
+        return _descendants_by_table(pid, but)
+    found, at = [child for child in children(pid) if child != but], 0
+    while at < len(found):
+        found += [child for child in children(found[at]) if child != but]
+        at += 1
+    return found
+
+
+def _descendants_by_table(pid: int, but: int) -> list[int]:
+    below: dict[int, list[int]] = {}
+    for child, parent in _parents().items():
+        if child != but:
+            below.setdefault(parent, []).append(child)
+    found, at = list(below.get(pid, [])), 0
+    while at < len(found):
+        found += below.get(found[at], [])
+        at += 1
+    return found
+
+
+def _parents() -> dict[int, int]:
+    listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True).stdout
+    return {int(pid): int(parent) for pid, parent in (line.split() for line in listing.splitlines())}
+
+
+def session_of(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return 0
+
+
+def alive(pid: int) -> bool:
+    """False for a process that is gone or a zombie."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return not LINUX or os.path.exists(f"/proc/{pid}")
+
+
+def birth(pid: int) -> str:
+    """Something that a later process of the same number does not share; "" if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[19]
+    except OSError:
+        if LINUX:
+            return ""
+    return subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except (ProcessLookupError, PermissionError):
+            pass
+
+
+def send_group(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def marked(assignment: str) -> list[int]:
+    """Processes of this user that have NAME=VALUE in the environment they were started with."""
+    mark, found = assignment.encode("utf-8", "surrogateescape"), []
+    if LINUX:
+        for name in os.listdir("/proc"):
+            if name.isdigit() and int(name) != os.getpid():
+                try:
+                    with open(f"/proc/{name}/environ", "rb") as file:
+                        if mark in file.read().split(b"\0"):
+                            found.append(int(name))
+                except OSError:
+                    pass
+        return found
+    listing = subprocess.run(["ps", "-A", "-E", "-ww", "-o", "pid=,command="], capture_output=True).stdout
+    for line in listing.splitlines():
+        pid, _, rest = line.strip().partition(b" ")
+        if b" " + mark in rest and int(pid) != os.getpid():
+            found.append(int(pid))
+    return found

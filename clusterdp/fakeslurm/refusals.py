@@ -1,0 +1,38 @@
+"""How a Slurm command refuses: the text on stderr and the exit status, as recorded from a real Slurm."""
+
+
+class Refusal(Exception):
+    """Ends a command. `text` is printed as it stands, one newline added."""
+
+    def __init__(self, text: str, exit_code: int = 1):
+        super().__init__(text)
+        self.text, self.exit_code = text, exit_code
+
+
+class NoMore(Exception):
+    """The command has said everything; it ends with this exit status."""
+
+    def __init__(self, exit_code: int = 0):
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+class ControllerError(Exception):
+    """What slurmctld answers in place of what was asked; the value is slurm_strerror's text."""
+
+
+INVALID_JOB_ID = "Invalid job id specified"
+INVALID_PARTITION = "Invalid partition name specified"
+INVALID_NODE = "Invalid node name specified"
+INVALID_FEATURE = "Invalid feature specification"
+INVALID_ARRAY = "Invalid job array specification"
+INVALID_GRES = "Invalid generic resource (gres) specification"
+NODE_CONFIG = "Requested node configuration is not available"
+NODES_BUSY = "Requested nodes are busy"
+TOO_MANY_CPUS = "More processors requested than permitted"
+DEPENDENCY = "Job dependency problem"
+PENDING = "Job is pending execution"
+NOT_PENDING = "Job is no longer pending execution"
+FINISHED = "Job has already finished"
+ALREADY_DONE = "Job/step already completing or completed"
+DISABLED = "Requested operation is presently disabled"

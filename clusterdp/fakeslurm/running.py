@@ -1,0 +1,94 @@
+"""From a job or a step to the plan for its supervisor."""
+
+import os
+
+from . import environ
+from .controller import Controller
+from .model import NOT_AN_ARRAY_INDEX, Job, Step
+from .paths import Paths
+from .plan import StepPlan, Target, TaskPlan
+from .shape import host_name
+
+
+def letters(job: Job, step: str, user: str) -> dict[str, object]:
+    """For the patterns in names of output files."""
+    batch = step == "batch"
+    return {
+        "j": job.id,
+        "J": job.id if batch else f"{job.id}.{step}",
+        "A": job.array.id if job.array else job.id,
+        "a": job.array.indexes[0] if job.array and job.array.split else NOT_AN_ARRAY_INDEX,
+        "s": step,
+        "x": job.spec.name,
+        "u": user,
+        "N": host_name(),
+        "t": 0,
+        "n": 0,
+    }
+
+
+def default_output(job: Job) -> str:
+    return "slurm-%A_%a.out" if job.array else "slurm-%j.out"
+
+
+def batch_plan(controller: Controller, job: Job, paths: Paths) -> StepPlan:
+    spec, spool = job.spec, controller.spool(job)
+    saved = (spool / "environment").read_bytes().decode("utf-8", "surrogateescape")
+    variables = dict(line.split("=", 1) for line in saved.split("\0") if "=" in line)
+    variables |= environ.of_job(job, controller.user, controller.shape.name, str(controller.conf_path()))
+    variables |= environ.of_batch(job)
+    append = spec.open_mode == "append"
+    task = TaskPlan(0, job.nodes[0], 0, {})
+    return StepPlan(
+        job=job.id,
+        step="batch",
+        restart=job.restarts,
+        name="batch",
+        nodes=(job.nodes[0],),
+        argv=(str(spool / "slurm_script"), *spec.arguments),
+        tasks=(task,),
+        environ=variables,
+        folder=spec.folder,
+        umask=spec.umask,
+        stdin=Target("file", spec.input) if spec.input else Target("null"),
+        stdout=Target("file", spec.output or default_output(job), append),
+        stderr=Target("file", spec.error, append) if spec.error else None,
+        patterns=letters(job, "batch", controller.user.name),
+        kill_wait_s=controller.settings.kill_wait_s,
+        socket=str(paths.socket),
+        cluster=str(paths.folder),
+    )
+
+
+def step_tasks(step: Step, gpus_per_task: int | None, cyclic_ranks: bool) -> list[TaskPlan]:
+    """Ranks go node after node, or round the nodes."""
+    ranks: list[list[int]] = [[] for _ in step.nodes]
+    if cyclic_ranks:
+        rank, left = 0, list(step.tasks_per_node)
+        while any(left):
+            for i in range(len(left)):
+                if left[i]:
+                    ranks[i].append(rank)
+                    left[i] -= 1
+                    rank += 1
+    else:
+        rank = 0
+        for i, count in enumerate(step.tasks_per_node):
+            ranks[i] = list(range(rank, rank + count))
+            rank += count
+    plans = []
+    for i, (node, mine) in enumerate(zip(step.nodes, ranks)):
+        on_node = step.gpus.get(node, [])
+        for local, rank in enumerate(mine):
+            seen = on_node[local * gpus_per_task : (local + 1) * gpus_per_task] if gpus_per_task else on_node
+            plans.append(TaskPlan(rank, node, i, environ.of_task(step, i, rank, local, mine, seen, gpus_per_task)))
+    return sorted(plans, key=lambda plan: plan.rank)
+
+
+def shown_path(job: Job, pattern: str | None, user: str) -> str:
+    """StdOut, as scontrol shows it."""
+    from .patterns import expand
+
+    if pattern is None:
+        pattern = default_output(job)
+    return os.path.join(job.spec.folder, expand(pattern, letters(job, "batch", user)))

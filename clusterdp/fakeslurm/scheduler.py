@@ -1,0 +1,254 @@
+"""Who starts where, who is pushed out, and why the others wait: schedule(model, now) -> decisions. Pure."""
+
+from dataclasses import dataclass, field
+from typing import Union
+
+from clusterdp.slurm.hostlist import compress
+
+from .dependencies import outlook
+from .model import Job, Model, Partition, Share
+from .placing import Free, all_free, free_nodes, place
+
+FOREVER = 365 * 24 * 3600.0
+RESERVED = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
+
+
+@dataclass(frozen=True)
+class Start:
+    job: int
+    shares: tuple[Share, ...]
+    index: int | None = None  # the element of an array
+
+
+@dataclass(frozen=True)
+class Preempt:
+    job: int
+    by: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    job: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Invalid:
+    """Its dependency can never hold, and it asked to be cancelled then."""
+
+    job: int
+
+
+Decision = Union[Start, Preempt, Wait, Invalid]
+
+
+@dataclass
+class _Pass:
+    """One look at all that waits."""
+
+    model: Model
+    now: float
+    free: dict[str, Free]
+    reserved: dict[str, tuple[float, int]] = field(default_factory=dict)  # node -> (free for others until, tier)
+    blocked: set[str] = field(default_factory=set)  # partitions in which somebody already waits for nodes
+    decisions: list[Decision] = field(default_factory=list)
+    started: dict[int, int] = field(default_factory=dict)  # array id -> elements started in this pass
+    victims: set[int] = field(default_factory=set)
+
+
+def schedule(model: Model, now: float) -> list[Decision]:
+    """Decisions in the order in which they are to be carried out."""
+    now_pass = _Pass(model, now, free_nodes(model))
+    for job in waiting(model):
+        _consider(now_pass, job)
+    return now_pass.decisions
+
+
+def waiting(model: Model) -> list[Job]:
+    """Who waits, by tier of the partition, then priority."""
+    jobs = [job for job in model.jobs.values() if job.waits]
+    return sorted(jobs, key=lambda job: (-model.partitions[job.spec.partition].tier, -job.priority, job.id))
+
+
+def _consider(look: _Pass, job: Job) -> None:
+    obstacle = _obstacle(look, job)
+    if obstacle == "invalid":
+        look.decisions.append(Invalid(job.id))
+        return
+    if obstacle:
+        look.decisions.append(Wait(job.id, obstacle))
+        return
+    partition = look.model.partitions[job.spec.partition]
+    indexes: list[int | None] = list(job.array.indexes) if job.array else [None]
+    for index in indexes:
+        if job.array and _throttled(look, job):
+            look.decisions.append(Wait(job.id, "JobArrayTaskLimit"))
+            return
+        shares = place(job.spec, _allowed(look, job, partition))
+        if not shares:
+            _wait_for_nodes(look, job, partition)
+            return
+        for share in shares:
+            look.free[share.node] = look.free[share.node].less(share)
+        if job.array:
+            look.started[job.array.id] = look.started.get(job.array.id, 0) + 1
+        look.decisions.append(Start(job.id, tuple(shares), index))
+
+
+def _obstacle(look: _Pass, job: Job) -> str:
+    """Why it cannot run whatever is free, "" if nothing is in its way."""
+    if job.held:
+        return job.held
+    prospect = outlook(look.model, job, look.now)
+    if prospect.hopeless:
+        return "invalid" if job.spec.kill_on_invalid_dep else "DependencyNeverSatisfied"
+    if not prospect.done:
+        return "Dependency"
+    if job.begin > look.now:
+        return "BeginTime"
+    partition = look.model.partitions[job.spec.partition]
+    if not partition.up:
+        return "PartitionDown"
+    if partition.max_minutes is not None and (job.spec.minutes or 0) > partition.max_minutes:
+        return "PartitionTimeLimit"
+    if job.spec.minutes == 0 and partition.max_minutes is not None:
+        return "PartitionTimeLimit"
+    everything = all_free(look.model)
+    ever = [everything[name] for name in partition.nodes if name not in job.spec.exclude and _fits_features(look, job, name)]
+    if not place(job.spec, ever):
+        return "PartitionConfig"
+    return ""
+
+
+def _fits_features(look: _Pass, job: Job, node: str) -> bool:
+    return has_features(job.spec.features, look.model.nodes[node].features)
+
+
+def has_features(wanted: str | None, features: list[str]) -> bool:
+    """`a&b|c`: any group all of whose words the node has."""
+    if not wanted:
+        return True
+    return any(all(word in features for word in group.split("&")) for group in wanted.split("|"))
+
+
+def _throttled(look: _Pass, job: Job) -> bool:
+    if not job.array or not job.array.throttle:
+        return False
+    running = sum(1 for other in look.model.elements(job.array.id) if other.shares)
+    return running + look.started.get(job.array.id, 0) >= job.array.throttle
+
+
+def _allowed(look: _Pass, job: Job, partition: Partition) -> list[Free]:
+    """The nodes that it may start on now: well, its own, and not kept for somebody before it."""
+    end = look.now + _limit_s(look.model, job)
+    allowed = []
+    for name in partition.nodes:
+        if name in job.spec.exclude or not look.model.nodes[name].usable or not _fits_features(look, job, name):
+            continue
+        if name in look.reserved and end > look.reserved[name][0]:
+            continue
+        allowed.append(look.free[name])
+    return allowed
+
+
+def _limit_s(model: Model, job: Job) -> float:
+    minutes = job.spec.minutes if job.spec.minutes is not None else model.partitions[job.spec.partition].max_minutes
+    return minutes * model.settings.minute_s if minutes else FOREVER
+
+
+def _wait_for_nodes(look: _Pass, job: Job, partition: Partition) -> None:
+    """Say why, keep nodes for it from the moment they come free, push out whom it may push out."""
+    usable = [name for name in partition.nodes if look.model.nodes[name].usable and name not in job.spec.exclude]
+    unusable = [name for name in partition.nodes if not look.model.nodes[name].usable]
+    missing = [name for name in job.spec.nodelist if name in unusable]
+    everything = all_free(look.model)
+    if missing:
+        look.decisions.append(Wait(job.id, f"ReqNodeNotAvail, UnavailableNodes:{compress(missing)}"))
+        return
+    if not place(job.spec, [everything[name] for name in usable if _fits_features(look, job, name)]):
+        look.decisions.append(Wait(job.id, RESERVED))
+        return
+    kept_by_higher = any(name in look.reserved and look.reserved[name][1] > partition.tier for name in usable)
+    if kept_by_higher:
+        reason = RESERVED
+    else:
+        reason = "Priority" if partition.name in look.blocked else "Resources"
+    look.decisions.append(Wait(job.id, reason))
+    look.blocked.add(partition.name)
+    victims = _victims(look, job, partition)
+    for victim in victims:
+        look.victims.add(victim.id)
+        if victim.preempt_time is None:
+            look.decisions.append(Preempt(victim.id, job.id))
+    _reserve(look, job, partition, victims)
+
+
+def _preemptable(look: _Pass, partition: Partition, victim: Job) -> bool:
+    other = look.model.partitions[victim.spec.partition]
+    return victim.running and other.preempt != "OFF" and other.tier < partition.tier
+
+
+def _victims(look: _Pass, job: Job, partition: Partition) -> list[Job]:
+    """The running jobs whose end would let it start; [] if that would not help, or is on its way already."""
+    candidates = [j for j in look.model.jobs.values() if _preemptable(look, partition, j) and j.id not in look.victims]
+    # Those that are going already come first: nobody else must go if they are enough.
+    candidates.sort(key=lambda j: (j.preempt_time is None, look.model.partitions[j.spec.partition].tier, j.priority))
+    leaving = [j for j in look.model.holding() if j.completing]
+    free = {name: look.free[name] for name in partition.nodes}
+    for gone in leaving:
+        _release(look, free, gone)
+    if _would_fit(look, job, partition, free):
+        return []
+    taken: list[Job] = []
+    for victim in candidates:
+        _release(look, free, victim)
+        taken.append(victim)
+        if _would_fit(look, job, partition, free):
+            return _spare(look, job, partition, leaving, taken)
+    return []
+
+
+def _spare(look: _Pass, job: Job, partition: Partition, leaving: list[Job], taken: list[Job]) -> list[Job]:
+    """Without those who turned out not to be in the way."""
+    for victim in list(taken):
+        rest = [other for other in taken if other is not victim]
+        free = {name: look.free[name] for name in partition.nodes}
+        for gone in [*leaving, *rest]:
+            _release(look, free, gone)
+        if victim.preempt_time is None and _would_fit(look, job, partition, free):
+            taken = rest
+    return taken
+
+
+def _release(look: _Pass, free: dict[str, Free], job: Job) -> None:
+    for share in job.shares:
+        if share.node in free:
+            old = free[share.node]
+            cpu_ids = tuple(sorted({*old.cpu_ids, *share.cpu_ids}))
+            free[share.node] = Free(old.node, cpu_ids, tuple(sorted({*old.gpus, *share.gpus})))
+
+
+def _would_fit(look: _Pass, job: Job, partition: Partition, free: dict[str, Free]) -> list[Share] | None:
+    names = [n for n in partition.nodes if look.model.nodes[n].usable and n not in job.spec.exclude]
+    names = [n for n in names if _fits_features(look, job, n) and n not in look.reserved]
+    return place(job.spec, [free[name] for name in names])
+
+
+def _reserve(look: _Pass, job: Job, partition: Partition, victims: list[Job]) -> None:
+    """Keep the nodes on which it will start first, as running jobs end one after the other."""
+    free = {name: look.free[name] for name in partition.nodes}
+    ends = sorted(((_end(look, other, victims), other.id, other) for other in look.model.holding()), key=lambda e: e[:2])
+    for end, _, other in ends:
+        _release(look, free, other)
+        shares = _would_fit(look, job, partition, free)
+        if shares:
+            for share in shares:
+                look.reserved.setdefault(share.node, (end, partition.tier))
+            return
+
+
+def _end(look: _Pass, job: Job, victims: list[Job]) -> float:
+    if job.completing or job in victims:
+        return look.now
+    start = job.start if job.start is not None else look.now
+    return start + (job.minutes * look.model.settings.minute_s if job.minutes else FOREVER)

@@ -1,0 +1,140 @@
+"""What a cluster looks like: nodes, partitions, settings. The default is the cluster on which the records were made."""
+
+import getpass
+import os
+import socket
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+VERSION = "22.05.8"
+
+
+@dataclass(frozen=True)
+class NodeShape:
+    name: str
+    cpus: int = 8
+    gpus: int = 2
+    memory_mb: int = 16000
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PartitionShape:
+    name: str
+    default: bool = False
+    max_minutes: int | None = None
+    tier: int = 10
+    preempt: str = "OFF"  # OFF or REQUEUE
+    grace_s: float = 0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Seconds are real ones, however fast the cluster's controller is told to be."""
+
+    kill_wait_s: float = 5
+    look_s: float = 30  # how often time limits, warnings and grace times are looked at
+    requeue_delay_s: float = 120  # until a requeued job may start
+    accounting_lag_s: float = 1  # by which sacct is behind
+    minute_s: float = 60  # of a time limit; less under --time-scale
+    kill_notice_s: float = 1.5  # until it is noticed that a job is gone which had to be killed
+    tick_s: float = 1  # how often the scheduler runs by itself
+    min_job_age_s: float = 3600
+    node_return_s: float = 15  # a node set DOWN that is well comes back (ReturnToService=2)
+    node_timeout_s: float = 30  # until a node that died is noticed
+    max_array: int = 1001
+    first_job_id: int = 10000
+
+
+@dataclass(frozen=True)
+class Shape:
+    nodes: tuple[NodeShape, ...]
+    partitions: tuple[PartitionShape, ...]
+    settings: Settings = field(default_factory=Settings)
+    name: str = "fake"
+
+    @classmethod
+    def simple(
+        cls, nodes: int = 4, cpus_per_node: int = 8, gpus_per_node: int = 2, *, quick: bool = False, time_scale: float = 1.0
+    ) -> "Shape":
+        """Equal nodes n1.. with partitions main (the default), low (preemptible: requeue, 10 s of grace), short (1 minute).
+
+        `quick`: the controller reacts within a second; what belongs to the job (limit, grace time, KillWait) is as ever.
+        """
+        settings = Settings()
+        if quick:
+            settings = replace(settings, look_s=1, requeue_delay_s=1, accounting_lag_s=0.2, kill_notice_s=0, tick_s=0.5, node_return_s=5, node_timeout_s=1)
+        if time_scale != 1:
+            settings = replace(
+                settings,
+                minute_s=60 / time_scale,
+                look_s=max(settings.look_s / time_scale, 0.1),
+                requeue_delay_s=settings.requeue_delay_s / time_scale,
+            )
+        return cls(
+            tuple(NodeShape(f"n{i}", cpus_per_node, gpus_per_node) for i in range(1, nodes + 1)),
+            (
+                PartitionShape("main", default=True),
+                PartitionShape("low", tier=1, preempt="REQUEUE", grace_s=10),
+                PartitionShape("short", max_minutes=1),
+            ),
+            settings,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        from dataclasses import asdict
+
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Shape":
+        nodes = tuple(NodeShape(**{**node, "features": tuple(node["features"])}) for node in data["nodes"])
+        partitions = tuple(PartitionShape(**partition) for partition in data["partitions"])
+        return cls(nodes, partitions, Settings(**data["settings"]), data["name"])
+
+
+@dataclass(frozen=True)
+class User:
+    """Whoever runs the cluster: there is nobody else, and nobody to forbid anything."""
+
+    name: str
+    uid: int
+    gid: int
+    group: str
+
+    @classmethod
+    def me(cls) -> "User":
+        import grp
+
+        uid, gid = os.getuid(), os.getgid()
+        try:
+            name = getpass.getuser()
+        except (KeyError, OSError):  # a container whose uid has no name
+            name = str(uid)
+        try:
+            group = grp.getgrgid(gid).gr_name
+        except KeyError:
+            group = str(gid)
+        return cls(name, uid, gid, group)
+
+
+def host_name() -> str:
+    return socket.gethostname().split(".")[0]
+
+
+def conf_text(shape: Shape, folder: Path) -> str:
+    """A slurm.conf for people and programs that look at one; the fake itself does not read it."""
+    lines = ["# Written by a fake cluster for whoever looks; changing it changes nothing.", f"ClusterName={shape.name}"]
+    lines += [f"SlurmctldHost={host_name()}(127.0.0.1)", f"StateSaveLocation={folder}/state", "GresTypes=gpu"]
+    lines += [f"KillWait={shape.settings.kill_wait_s:g}", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE"]
+    for node in shape.nodes:
+        gres = f" Gres=gpu:{node.gpus}" if node.gpus else ""
+        lines.append(f"NodeName={node.name} NodeAddr=127.0.0.1 CPUs={node.cpus} RealMemory={node.memory_mb}{gres}")
+    for part in shape.partitions:
+        limit = "INFINITE" if part.max_minutes is None else str(part.max_minutes)
+        lines.append(
+            f"PartitionName={part.name} Nodes=ALL Default={'YES' if part.default else 'NO'} MaxTime={limit} State=UP "
+            f"PriorityTier={part.tier} PreemptMode={part.preempt} GraceTime={part.grace_s:g}"
+        )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,3 @@
+from client import run
+
+run("squeue")

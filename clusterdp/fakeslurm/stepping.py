@@ -1,0 +1,192 @@
+"""Where the tasks of a step go within its job: pure arithmetic, with the words in which srun complains."""
+
+from dataclasses import dataclass, field
+
+from . import refusals
+from .model import BATCH, Job, Share, Step
+from .placing import spread
+
+GRES_MISMATCH = "Invalid Trackable RESource (TRES) specification"
+
+
+class Busy(Exception):
+    """The job has what the step wants, but other steps use it now."""
+
+
+class StepRefused(Exception):
+    """`srun: error: Unable to create step for job N: ` this."""
+
+
+class StepMistake(Exception):
+    """What srun itself finds wrong; a whole line."""
+
+
+@dataclass
+class StepRequest:
+    name: str
+    nodes: int | None = None
+    nodes_on_command_line: bool = False
+    tasks: int | None = None
+    tasks_on_command_line: bool = False
+    tasks_per_node: int | None = None
+    cpus_per_task: int = 1
+    nodelist: list[str] = field(default_factory=list)
+    exclude: list[str] = field(default_factory=list)
+    relative: int | None = None
+    exact: bool = False
+    overlap: bool = False
+    overcommit: bool = False
+    distribution: str | None = None
+    gpus_per_node: int | None = None
+    gpus_per_task: int | None = None
+    gpus: int | None = None
+    no_gres: bool = False
+    minutes: int | None = None
+    pid: int = 0
+    gpu_options: dict[str, str] = field(default_factory=dict)  # for scontrol show step
+
+
+def settle(request: StepRequest, job: Job) -> list[str]:
+    """Fill in what was not said; returns warnings. Raises StepMistake."""
+    warnings = []
+    nodes = request.nodes or len(job.shares)
+    if request.tasks is None:
+        request.tasks = nodes * (request.tasks_per_node or 1)
+    tasks = request.tasks
+    if tasks < nodes:
+        warnings.append(f"srun: Warning: can't run {tasks} processes on {nodes} nodes, setting nnodes to {tasks}")
+        nodes = tasks
+    per_node = request.tasks_per_node
+    if per_node:
+        mismatch = request.nodes_on_command_line and not request.tasks_on_command_line and tasks != nodes * per_node
+        if tasks > nodes * per_node or mismatch:
+            warnings.append(
+                f"srun: Warning: can't honor --ntasks-per-node set to {per_node} which doesn't match the requested tasks "
+                f"{tasks} with the number of requested nodes {nodes}. Ignoring --ntasks-per-node."
+            )
+            request.tasks_per_node = None
+    request.nodes = nodes
+    return warnings
+
+
+def check(request: StepRequest, job: Job) -> None:
+    """Raises what can never come true."""
+    assert request.nodes and request.tasks
+    held = [share.node for share in job.shares]
+    if request.nodes > len(held):
+        raise StepMistake(f"srun: error: Only allocated {len(held)} nodes asked for {request.nodes}")
+    if request.relative is not None and request.relative + request.nodes > len(held):
+        raise StepMistake(
+            "srun: error: --relative and --nodes option incompatible with count of allocated nodes "
+            f"({request.relative}+{request.nodes}>{len(held)})"
+        )
+    if not set(request.nodelist) <= set(held):
+        raise StepRefused(refusals.NODE_CONFIG)
+    candidates = _candidates(request, job)
+    if len(candidates) < request.nodes:
+        raise StepRefused(refusals.NODE_CONFIG)
+    most = sorted((share.cpus for share in candidates), reverse=True)[: request.nodes]
+    room = [cpus // request.cpus_per_task for cpus in most]
+    if request.tasks_per_node:
+        room = [min(each, request.tasks_per_node) for each in room]
+    if not request.overcommit and (request.tasks > sum(room) or min(room) < 1):
+        raise StepRefused(refusals.TOO_MANY_CPUS)
+    _check_gpus(request, candidates)
+
+
+def _check_gpus(request: StepRequest, candidates: list[Share]) -> None:
+    if request.no_gres:
+        if "TresPerNode" in request.gpu_options:
+            raise StepRefused(GRES_MISMATCH)
+        return
+    assert request.nodes
+    held = sorted((len(share.gpus) for share in candidates), reverse=True)[: request.nodes]
+    wanted = request.gpus_per_node or 0
+    if (request.gpus or 0) > sum(held) or any(wanted > count for count in held):
+        raise StepRefused(refusals.INVALID_GRES)
+
+
+def _candidates(request: StepRequest, job: Job) -> list[Share]:
+    shares = [share for share in job.shares if share.node not in request.exclude]
+    if request.relative is not None:
+        shares = job.shares[request.relative :]
+    if request.nodelist:
+        named = [share for share in shares if share.node in request.nodelist]
+        others = [share for share in shares if share.node not in request.nodelist]
+        shares = [*named, *others] if len(named) < (request.nodes or 1) else named
+    return shares
+
+
+def layout(request: StepRequest, job: Job, step_id: str, now: float) -> Step:
+    """The step; raises Busy if it has to wait."""
+    assert request.nodes and request.tasks
+    candidates, used = _candidates(request, job), _used(job)
+    free = {share.node: share.cpus - used.get(share.node, 0) for share in candidates}
+    if request.overlap:
+        free = {share.node: share.cpus for share in candidates}
+    if not request.exact:
+        candidates_free = [share for share in candidates if free[share.node] >= share.cpus]
+    else:
+        candidates_free = [share for share in candidates if free[share.node] >= request.cpus_per_task]
+    order = {share.node: i for i, share in enumerate(job.shares)}
+    roomiest = sorted(candidates_free, key=lambda share: (-free[share.node], order[share.node]))
+    if request.relative is not None or request.nodelist:
+        roomiest = candidates_free
+    if not request.exact:
+        roomiest = sorted(candidates_free, key=lambda share: order[share.node])
+    chosen = sorted(roomiest[: request.nodes], key=lambda share: order[share.node])
+    if len(chosen) < request.nodes:
+        raise Busy
+    room = [free[share.node] // request.cpus_per_task for share in chosen]
+    if request.tasks_per_node:
+        room = [min(each, request.tasks_per_node) for each in room]
+    if not request.overcommit and sum(room) < request.tasks:
+        raise Busy
+    counts = spread(request.distribution, request.tasks, room)
+    cpus = {
+        share.node: min(count * request.cpus_per_task, share.cpus) if request.exact else share.cpus
+        for share, count in zip(chosen, counts)
+    }
+    if request.overlap and not request.exact:
+        cpus = {share.node: share.cpus for share in chosen}
+    step = Step(
+        id=step_id,
+        name=request.name,
+        nodes=[share.node for share in chosen],
+        tasks_per_node=counts,
+        cpus=cpus,
+        gpus=_gpus(request, chosen, counts) if job.spec.gpus or request.gpu_options else {},
+        start=now,
+        restart=job.restarts,
+        overlap=request.overlap,
+        minutes=request.minutes,
+        host_pid=request.pid,
+    )
+    step.cyclic = (request.distribution or "").startswith("cyclic") or max(counts) <= 1
+    if "TresPerNode" in request.gpu_options:
+        step.cpus_per_step, step.tres_per_node = f"cpu:{request.tasks}", request.gpu_options["TresPerNode"]
+    return step
+
+
+def _used(job: Job) -> dict[str, int]:
+    """CPUs that steps keep busy; the batch script's do not count."""
+    used: dict[str, int] = {}
+    for step in job.steps:
+        if step.live and step.id != BATCH and not step.overlap:
+            for node, cpus in step.cpus.items():
+                used[node] = used.get(node, 0) + cpus
+    return used
+
+
+def _gpus(request: StepRequest, chosen: list[Share], counts: list[int]) -> dict[str, list[int]]:
+    if request.no_gres:
+        return {}
+    found = {}
+    for share, count in zip(chosen, counts):
+        most = len(share.gpus)
+        if request.gpus_per_node is not None:
+            most = request.gpus_per_node
+        elif request.gpus_per_task:
+            most = count * request.gpus_per_task
+        found[share.node] = share.gpus[:most]
+    return found

@@ -1,0 +1,95 @@
+"""Where the output of tasks goes: over the connection to srun, labelled and by lines, or into files."""
+
+import os
+
+from .patterns import expand, separates
+from .plan import StepPlan, Target, TaskPlan
+
+CHUNK = 1 << 16
+
+
+class OpenFailed(Exception):
+    """The output file of this task cannot be opened."""
+
+
+class Files:
+    """Opens each output file of a step once."""
+
+    def __init__(self, plan: StepPlan):
+        self._plan = plan
+        self._open: dict[str, int] = {}
+
+    def descriptor(self, target: Target, task: TaskPlan) -> int:
+        """The file of this task; raises OpenFailed. The caller does not close it."""
+        if target.kind == "null" or (target.kind == "one" and target.rank != task.rank):
+            return self._cached(os.devnull, os.O_RDWR)
+        values = {**self._plan.patterns, "t": task.rank, "n": task.node_index}
+        path = os.path.join(self._plan.folder, expand(target.pattern, values))
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if target.append else os.O_TRUNC)
+        return self._cached(path, flags)
+
+    def input(self, target: Target, task: TaskPlan) -> int:
+        if target.kind == "null":
+            return self._cached(os.devnull, os.O_RDWR)
+        path = os.path.join(self._plan.folder, expand(target.pattern, {**self._plan.patterns, "t": task.rank}))
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise OpenFailed(path) from error
+
+    def _cached(self, path: str, flags: int) -> int:
+        if path not in self._open:
+            try:
+                old = os.umask(self._plan.umask)
+                try:
+                    self._open[path] = os.open(path, flags | os.O_CLOEXEC, 0o666)
+                finally:
+                    os.umask(old)
+            except OSError as error:
+                raise OpenFailed(path) from error
+        return self._open[path]
+
+    def close(self) -> None:
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+
+def goes_straight(target: Target) -> bool:
+    """The task itself writes to the file; nothing has to be carried."""
+    return target.kind == "null" or (target.kind == "file" and bool(separates(target.pattern)))
+
+
+class Lines:
+    """Turns what a task writes into whole lines, with its rank in front if that is asked for."""
+
+    def __init__(self, label: bytes, unbuffered: bool):
+        self._label, self._unbuffered = label, unbuffered
+        self._rest = b""
+
+    def take(self, data: bytes) -> bytes:
+        """What can go out now."""
+        if self._unbuffered and not self._label:
+            return data
+        data = self._rest + data
+        end = data.rfind(b"\n") + 1
+        if len(data) - end > CHUNK:  # a line without end
+            end = len(data)
+        self._rest = data[end:]
+        return self._labelled(data[:end])
+
+    def finish(self) -> bytes:
+        rest, self._rest = self._rest, b""
+        return self._labelled(rest + b"\n" if rest and self._label else rest)
+
+    def _labelled(self, data: bytes) -> bytes:
+        if not self._label or not data:
+            return data
+        lines = data.split(b"\n")
+        last = lines.pop()
+        text = b"".join(self._label + line + b"\n" for line in lines)
+        return text + (self._label + last + b"\n" if last else b"")
+
+
+def label(rank: int, tasks: int) -> bytes:
+    return f"{rank:>{len(str(max(tasks - 1, 0)))}}: ".encode()

@@ -1,0 +1,53 @@
+"""What the commands, the daemon and the step supervisors say to each other over the cluster's unix socket.
+
+A message is a frame: one letter that says what it is, four bytes of length (big endian), that many bytes.
+The commands import this file and next to nothing else, for they must start within milliseconds.
+
+    from a command                                to a command
+    C  words of the command line                  o e   text for stdout, stderr
+    D  folder, umask, pid, ... as NAME=VALUE      r     read this file and send it (empty: stdin)
+    E  environment as NAME=VALUE                  i     stdin is wanted from now on
+    G  go: the request is complete                x     exit with this status; the last frame
+    F  a file that was asked for                  k     end by this signal, as if one had killed the command
+    Y  it cannot be read: errno
+    i  bytes of stdin (empty: its end)
+    s  a signal that the command received
+
+Supervisors and daemon exchange J frames, a JSON object each. Lists are joined by NUL, which no word, variable or
+path can hold.
+"""
+
+HEADER = 5
+
+
+def frame(kind: str, payload: bytes = b"") -> bytes:
+    return kind.encode() + len(payload).to_bytes(4, "big") + payload
+
+
+class Frames:
+    """Takes bytes as they come, gives whole frames."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> "list[tuple[str, bytes]]":
+        held, found = self._bytes, []
+        held += data
+        at = 0
+        while len(held) - at >= HEADER:
+            end = at + HEADER + int.from_bytes(held[at + 1 : at + HEADER], "big")
+            if len(held) < end:
+                break
+            found.append((chr(held[at]), bytes(held[at + HEADER : end])))
+            at = end
+        del held[:at]
+        return found
+
+
+def joined(words: "list[str]") -> bytes:
+    return "\0".join(words).encode("utf-8", "surrogateescape")
+
+
+def split(payload: bytes) -> "list[str]":
+    text = payload.decode("utf-8", "surrogateescape")
+    return text.split("\0") if text else []
