@@ -1,0 +1,69 @@
+"""`clusterdp cancel`: for good. First the run folder says so, then Slurm is told."""
+
+from __future__ import annotations
+
+import time
+
+from clusterdp.errors import RunError, SlurmError
+from clusterdp.operate.history import read_history
+from clusterdp.operate.queue import ask, live_jobs
+from clusterdp.operate.text import shown
+from clusterdp.operate.verdict import Verdict
+from clusterdp.rundir import Ledger, RunDir, write_durably
+
+
+def cancel(run: RunDir) -> str:
+    """Returns what was done, in words. Idempotent; does not wait for the job to end.
+
+    SlurmError or RunError if Slurm could not be told. The marker stands even then: no attempt starts any more.
+    """
+    history = read_history(run)
+    path = shown(run.path)
+    over = history.verdict.over and not history.cancelled
+    # A failed run's job may have been requeued by somebody: it is not over until squeue says so.
+    if over and (history.verdict is Verdict.DONE or not _live(run, history.verdict.over)):
+        return f"{path}: is over already ({history.verdict.value}); nothing to cancel."
+    # The order matters: a scancel alone is a TERM that looks like a preemption, and the job would requeue itself.
+    if not history.cancelled:
+        write_durably(run.cancelled, f"{time.time():.3f}\n")
+        Ledger(run, f"submit-{history.job}", "cancel").write("cancelled", job=history.job)
+    live = _cancel_jobs(run, history.verdict.over)
+    if live:
+        done = f"cancelled job {', '.join(live)}; no attempt starts any more"
+    elif history.cancelled:
+        return f"{path}: was cancelled already, and none of its jobs is alive."
+    else:
+        done = "marked as cancelled; none of its jobs was alive"
+    return f"{path}: {done}. `clusterdp resume {path}` goes on with it."
+
+
+def _cancel_jobs(run: RunDir, was_over: bool) -> list[str]:
+    from clusterdp.slurm import commands
+
+    told: list[str] = []
+    # Twice, for a batch script that had not seen the marker yet may have put a new job into the queue meanwhile.
+    for _ in range(2):
+        live = [job for job in _live(run, was_over) if job not in told]
+        for job in live:
+            commands.cancel(job)
+        if not live:
+            break
+        told += live
+    return told
+
+
+def _live(run: RunDir, was_over: bool) -> list[str]:
+    history = read_history(run)
+    marked = " The run is marked as cancelled: no attempt starts any more." if history.cancelled else ""
+    try:
+        rows = ask(history)
+    except SlurmError as error:
+        raise SlurmError(f"{error}{marked}") from None
+    if rows is not None:
+        return live_jobs(rows)
+    if was_over:
+        return []
+    raise RunError(
+        f"{shown(run.path)}: there is no squeue here that knows its cluster ({history.cluster or 'unknown'}), "
+        f"so job {history.job} could not be told.{marked} Run this where the job was submitted."
+    )

@@ -1,0 +1,86 @@
+"""Which rank failed first, and where it says why. Found by the look of the logs: a rank that dies writes no report."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterdp.operate.history import RunHistory
+from clusterdp.operate.tail import last_bytes, last_lines
+from clusterdp.rundir import RunDir
+
+LINES = 15
+LOOK = 8 * 1024  # the end of a log, in bytes: one read for each rank
+TRACEBACK = re.compile(rb"^(\[rank\d+\]:\s*)?Traceback \(most recent call last\)|^Fatal Python error", re.MULTILINE)
+# What a rank prints because another one has died.
+ECHO = re.compile(
+    rb"Connection (closed by peer|reset by peer|refused)|Broken pipe|DistNetworkError|DistBackendError|"
+    rb"NCCL communicator was aborted|Socket Timeout|Timed out waiting|gloo/transport"
+)
+SRUN = re.compile(r"srun: error: \S+: tasks? (\d+)[\d,-]*: (?!Terminated)(.+)")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """`log`: the file that says most; `rank`: whose it is, None for the batch script's. `said`: srun's own words."""
+
+    rank: int | None
+    log: Path | None
+    lines: list[str]
+    said: str = ""
+
+
+def batch_log(run: RunDir, job: str | None) -> Path:
+    return run.path / f"slurm-{job}.out"
+
+
+def rank_logs(logs: Path) -> list[tuple[int, Path]]:
+    """By rank. Under torchrun there are `node-<n>.out` beside them: the agents'."""
+    return _numbered(logs, "rank")
+
+
+def find_failure(history: RunHistory) -> Failure:
+    """Of the newest attempt that ran anything; of the batch script if none did."""
+    last = history.last
+    if last is not None and last.cause == "gave-up" and len(history.attempts) > 1:
+        last = history.attempts[-2]  # the one that gave up never ran: it counted those before
+    batch = batch_log(history.run, history.job)
+    if last is None or last.job != history.job:
+        return Failure(None, batch if batch.exists() else None, last_lines(batch, LINES))
+    logs = history.run.attempt(last.name).logs
+    said = _srun_says(batch)
+    culprit = _first_to_fail(rank_logs(logs)) or _first_to_fail(_numbered(logs, "node"))
+    if culprit is None and said is not None:
+        culprit = next(((rank, log) for rank, log in rank_logs(logs) if rank == said[0]), None)
+    words = said[1] if said else ""
+    if culprit is not None and last_bytes(culprit[1]).strip():
+        rank = culprit[0] if culprit[1].name.startswith("rank-") else None
+        return Failure(rank, culprit[1], last_lines(culprit[1], LINES), words)
+    return Failure(None, batch if batch.exists() else None, last_lines(batch, LINES), words)
+
+
+def _first_to_fail(logs: list[tuple[int, Path]]) -> tuple[int, Path] | None:
+    """Of those that end in a traceback: one that is not the echo of another's death, and the earliest of those."""
+    found = []
+    for rank, log in logs:
+        end = last_bytes(log, LOOK)
+        if TRACEBACK.search(end):
+            found.append((bool(ECHO.search(end)), log.stat().st_mtime, rank, log))
+    return min(found)[2:] if found else None
+
+
+def _srun_says(batch: Path) -> tuple[int, str] | None:
+    """The last complaint: an attempt's log is appended to that of the one before."""
+    found = SRUN.findall(last_bytes(batch).decode(errors="replace"))
+    return (int(found[-1][0]), found[-1][1].strip()) if found else None
+
+
+def _numbered(logs: Path, word: str) -> list[tuple[int, Path]]:
+    pattern = re.compile(rf"{word}-(\d+)\.out")
+    try:
+        names = [entry.name for entry in os.scandir(logs)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted((int(match[1]), logs / name) for name in names if (match := pattern.fullmatch(name)))

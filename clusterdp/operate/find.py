@@ -1,0 +1,141 @@
+"""Which run the user means: a folder, a job id, or nothing for the latest.
+
+Runs lie in `runs/`, or anywhere if `run_dir=` said so; submit therefore remembers each in a small file of the user's
+own. It is a convenience: what is in there may be gone, and a run that it does not know is found by its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+
+from clusterdp.errors import RunError
+from clusterdp.rundir import RunDir, read_lines
+
+KEEP = 500  # runs; a job id is looked for in all of them
+
+
+def find_run(word: str | os.PathLike[str] | None = None, runs: Path = Path("runs")) -> RunDir:
+    """RunError if there is no such run; it names what was looked at."""
+    if word is None:
+        return _latest(runs)
+    path = Path(word).expanduser()
+    if path.is_dir():
+        if _is_run(path):
+            return RunDir(path.absolute())
+        raise RunError(f"{word}: not a run folder, for it has no config.yaml and no events. Name the run's own folder.")
+    name = os.fspath(word)
+    if re.fullmatch(r"\d+(_\d+)?", name):
+        return _with_job(name, runs)
+    if _is_run(runs / name):
+        return RunDir((runs / name).absolute())
+    raise RunError(f"{name}: no such run folder, nor one of that name in {runs}/. {_offer(runs)}")
+
+
+def remember(run: RunDir) -> None:
+    """Called by whoever submits. That the index cannot be written (no home, no quota) spoils nothing."""
+    line = json.dumps({"time": time.time(), "run": str(run.path.absolute())}) + "\n"
+    try:
+        path = index_path()
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _prune(path)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(fd, line.encode())
+        finally:
+            os.close(fd)
+    except OSError:
+        pass
+
+
+def index_path() -> Path:
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not base.is_absolute():  # as the XDG rules have it
+        base = Path("~/.local/state").expanduser()
+    return base / "clusterdp" / "runs"
+
+
+def known_runs(runs: Path = Path("runs")) -> list[Path]:
+    """Run folders that are there, the last submitted first."""
+    times = {path: when for path, when in _remembered() if _is_run(path)}
+    for path in _folders(runs):
+        times[path] = max(times.get(path, 0.0), _made(path))
+    return sorted(times, key=lambda path: times[path], reverse=True)
+
+
+def _latest(runs: Path) -> RunDir:
+    """One look suffices as a rule; only without a memory all of `runs/` is gone through."""
+    for path, _ in reversed(_remembered()):
+        if _is_run(path):
+            return RunDir(path)
+    folders = _folders(runs)
+    if not folders:
+        looked = f"{runs.absolute()} nor in {index_path()}"
+        raise RunError(f"RUN: none yet, neither in {looked}. Submit one, or name a run folder or a job id.")
+    return RunDir(max(folders, key=_made))
+
+
+def _with_job(job: str, runs: Path) -> RunDir:
+    """Job ids repeat (Slurm wraps them, each fake cluster begins anew): the run submitted last is meant."""
+    known = known_runs(runs)
+    for path in known:
+        if any(_has_job(path / folder, job) for folder in ("attempts", "events")):
+            return RunDir(path)
+    raise RunError(f"{job}: no run of that job among {len(known)} known ones. Name the run's folder. {_offer(runs)}")
+
+
+def _has_job(folder: Path, job: str) -> bool:
+    """By names alone: `attempts/123.0`, `events/123.0-batch.jsonl`, `events/submit-123-submit.jsonl`."""
+    pattern = re.compile(rf"(submit-)?{job}[.-].*")
+    try:
+        return any(map(pattern.fullmatch, os.listdir(folder)))  # noqa: PTH208 - names suffice
+    except OSError:
+        return False
+
+
+def _remembered() -> list[tuple[Path, float]]:
+    """In the order of submission; lines that are torn are left out."""
+    runs = []
+    for record in read_lines(index_path()):
+        path, when = record.get("run"), record.get("time")
+        if isinstance(path, str) and isinstance(when, int | float):
+            runs.append((Path(path), float(when)))
+    return runs
+
+
+def _prune(path: Path) -> None:
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except FileNotFoundError:
+        return
+    if len(lines) >= 2 * KEEP:
+        shorter = path.with_name(f".{path.name}.{os.getpid()}")
+        fd = os.open(shorter, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.writelines(lines[-KEEP:])
+        shorter.replace(path)
+
+
+def _folders(runs: Path) -> list[Path]:
+    if not runs.is_dir():
+        return []
+    return [path.absolute() for path in runs.iterdir() if _is_run(path)]
+
+
+def _is_run(path: Path) -> bool:
+    return any((path / name).exists() for name in ("config.yaml", "events", "attempts"))
+
+
+def _made(path: Path) -> float:
+    try:
+        return (path / "config.yaml").stat().st_mtime
+    except OSError:
+        return path.stat().st_mtime
+
+
+def _offer(runs: Path) -> str:
+    known = known_runs(runs)
+    return f"The latest is {known[0]}." if known else "There is none yet."

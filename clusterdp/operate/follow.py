@@ -1,0 +1,111 @@
+"""Following a run to its end: what its folder says, often, and what squeue says, rarely.
+
+The folder is enough as long as the run goes well. squeue is asked for what a folder cannot show: that a job ended
+without a word (scancel by hand, a node that failed without requeue, a script that could not start).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from clusterdp.errors import SlurmError
+from clusterdp.operate.history import RunHistory, read_history
+from clusterdp.operate.queue import Standing, ask, weigh
+from clusterdp.operate.records import Record
+from clusterdp.rundir import RunDir
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds. A controller serves thousands of users: `ask_s` is what it feels of us."""
+
+    poll_s: float = 0.3  # between looks at the run folder
+    ask_s: float = 5.0  # between questions to squeue, at least
+    settle_s: float = 15.0  # how long squeue must call a job over before that is believed: files come late over NFS
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One look. `news`: the events since the last one, by time."""
+
+    history: RunHistory
+    standing: Standing
+    news: tuple[Record, ...]
+    over: bool
+
+
+def follow(run: RunDir, pace: Pace | None = None) -> Iterator[Moment]:
+    """Ends with the moment that is `over`. SlurmError never ends it: a busy controller answers again."""
+    pace = pace or Pace()
+    queue = _Queue(pace)
+    told: set[tuple[object, ...]] = set()
+    confirmed = False
+    while True:
+        history = read_history(run)
+        news = tuple(event for event in history.events if _key(event) not in told)
+        told.update(map(_key, news))
+        standing = queue.weigh(history)
+        # An ending on record must be there twice: a crash that is tried again looks like the last one for an instant.
+        over = standing.verdict.over and (confirmed or not history.verdict.over)
+        confirmed = history.verdict.over
+        yield Moment(history, standing, news, over)
+        if over:
+            return
+        pace.sleep(pace.poll_s)
+
+
+class _Queue:
+    """squeue's last answer, how old it is, and since when it has called the run over."""
+
+    def __init__(self, pace: Pace):
+        self.pace = pace
+        self.asked = float("-inf")
+        self.wait = pace.ask_s
+        self.standing: Standing | None = None
+        self.over_since: float | None = None
+        self.known: tuple[object, ...] = ()  # what the records said when it was asked
+
+    def weigh(self, history: RunHistory) -> Standing:
+        if history.verdict.over:
+            self.over_since = None
+            return Standing(history.verdict, history.why)
+        now = self.pace.clock()
+        if now - self.asked >= self.wait:
+            self.asked = now
+            self._ask(history, now)
+        if self.standing is None or self.known != _gist(history):  # what has been heard since is newer
+            return Standing(history.verdict, history.why)
+        if self.over_since is not None and now - self.over_since < self.pace.settle_s:
+            return Standing(history.verdict, "Slurm calls it over; waiting for its last words", self.standing.row)
+        return self.standing
+
+    def _ask(self, history: RunHistory, now: float) -> None:
+        if self.known != _gist(history):
+            self.over_since = None
+        self.known = _gist(history)
+        try:
+            rows = ask(history)
+        except SlurmError as error:
+            # Nothing is concluded from silence, and a controller in trouble is asked less and less.
+            self.wait = min(2 * self.wait, 60.0)
+            self.over_since = None
+            self.standing = Standing(history.verdict, str(error))
+            return
+        self.wait = self.pace.ask_s
+        self.standing = None if rows is None else weigh(history, rows)
+        if self.standing is None or not self.standing.verdict.over:
+            self.over_since = None
+        elif self.over_since is None:
+            self.over_since = now
+
+
+def _gist(history: RunHistory) -> tuple[object, ...]:
+    return history.verdict, history.jobs, len(history.attempts)
+
+
+def _key(event: Record) -> tuple[object, ...]:
+    return event.get("time"), event.get("event"), event.get("attempt"), event.get("of")

@@ -1,0 +1,148 @@
+"""What a run folder says has happened: pure reading of events, attempts and metrics. Slurm is not asked.
+
+Every file may be missing, torn or late (NFS). What is not known is None.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusterdp.operate.attempt import AttemptRecord, read_attempt
+from clusterdp.operate.records import Record, read_ledger, time_of
+from clusterdp.operate.verdict import Verdict
+from clusterdp.rundir import RunDir
+
+ATTEMPT = re.compile(r"\d+(_\d+)?\.\d+")  # job, or element of an array, and restart count
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """`verdict` follows from the records alone: WAITING and RUNNING are only what was last heard."""
+
+    run: RunDir
+    name: str
+    verdict: Verdict
+    why: str  # more about the verdict, in words; may be empty
+    jobs: tuple[str, ...]  # every job of the run, by when it last came up
+    cluster: str  # as submit recorded it; empty if nobody did
+    submitted: float | None
+    attempts: tuple[AttemptRecord, ...]  # in the order they began
+    events: tuple[Record, ...]
+    cancelled: bool  # `clusterdp cancel` has been here
+
+    @property
+    def job(self) -> str | None:
+        """The current one: the last that was submitted, or that began."""
+        return self.jobs[-1] if self.jobs else None
+
+    @property
+    def last(self) -> AttemptRecord | None:
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def step(self) -> int | None:
+        """Where training stands: in the newest attempt that got anywhere."""
+        return next((a.last_step for a in reversed(self.attempts) if a.last_step is not None), None)
+
+    @property
+    def total(self) -> int | None:
+        return next((a.total for a in reversed(self.attempts) if a.total is not None), None)
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        return next((a.metrics for a in reversed(self.attempts) if a.metrics), {})
+
+    @property
+    def measured_at(self) -> float | None:
+        return next((a.measured_at for a in reversed(self.attempts) if a.measured_at), None)
+
+    @property
+    def saved(self) -> tuple[int, float | None] | None:
+        """The newest checkpoint that the ledger knows of: its step, and when."""
+        return next(((a.saved, a.saved_at) for a in reversed(self.attempts) if a.saved is not None), None)
+
+    @property
+    def lost(self) -> int:
+        return sum(a.lost or 0 for a in self.attempts)
+
+
+def read_history(run: RunDir) -> RunHistory:
+    events = read_ledger(run)
+    submitted = [event for event in events if event.get("event") == "submitted"]
+    attempts = _count_losses(_read_attempts(run, events), events)
+    jobs = _jobs(attempts, events)
+    cancelled = run.cancelled.exists()
+    verdict, why = judge(attempts, jobs[-1] if jobs else None, cancelled)
+    return RunHistory(
+        run=run,
+        name=_said(submitted, "name") or run.path.absolute().name,
+        verdict=verdict,
+        why=why,
+        jobs=jobs,
+        cluster=_said(submitted, "cluster"),
+        submitted=time_of(submitted[-1]) if submitted else None,
+        attempts=attempts,
+        events=tuple(events),
+        cancelled=cancelled,
+    )
+
+
+def judge(attempts: Sequence[AttemptRecord], job: str | None, cancelled: bool) -> tuple[Verdict, str]:
+    """The verdict, and more words on it. `job` is the current one; `cancelled`: no attempt may start any more."""
+    last = attempts[-1] if attempts else None
+    if last is None or (job is not None and last.job != job):
+        return (Verdict.CANCELLED, "before it began") if cancelled else (Verdict.WAITING, "")
+    if not last.cause:
+        return Verdict.RUNNING, ""
+    if last.cause in ("done", "cancelled", "gave-up", "stopped"):
+        return Verdict(last.cause), last.why
+    if cancelled:
+        return Verdict.CANCELLED, f"the last attempt had ended before: {last.cause}"
+    if last.failed:
+        return Verdict.FAILED, last.why
+    return Verdict.WAITING, f"the last attempt ended: {last.cause}"
+
+
+def _read_attempts(run: RunDir, events: Sequence[Record]) -> tuple[AttemptRecord, ...]:
+    """In the order they began (job ids grow, until Slurm wraps them); one that has logged nothing yet is the newest."""
+    by_name: dict[str, list[Record]] = {attempt.name: [] for attempt in run.attempts()}
+    for event in events:
+        name = str(event.get("of") or event.get("attempt") or "")  # `of`: what one attempt found out about another
+        if ATTEMPT.fullmatch(name):  # and not `submit-123`
+            by_name.setdefault(name, []).append(event)
+    names = sorted(by_name, key=lambda name: time_of(by_name[name][0]) if by_name[name] else float("inf"))
+    return tuple(read_attempt(run, run.attempt(name), i, by_name[name]) for i, name in enumerate(names, start=1))
+
+
+def _count_losses(attempts: Sequence[AttemptRecord], events: Sequence[Record]) -> tuple[AttemptRecord, ...]:
+    """Steps past the point where the next attempt went on had to be trained twice."""
+    # `resume --from STEP` goes back because it was told to: nothing is lost.
+    went_back = {str(e.get("job")) for e in events if e.get("event") == "submitted" and e.get("from_step") is not None}
+    counted = list(attempts)
+    for i, (before, after) in enumerate(itertools.pairwise(attempts)):
+        if before.last_step is None:
+            continue
+        if after.job != before.job and after.job in went_back:
+            counted[i] = replace(before, lost=0)
+        elif after.restored is not None:
+            counted[i] = replace(before, lost=max(0, before.last_step - after.restored))
+        elif after.first_step is not None:  # it trained, and had restored nothing
+            counted[i] = replace(before, lost=before.last_step)
+    return tuple(counted)
+
+
+def _jobs(attempts: Sequence[AttemptRecord], events: Sequence[Record]) -> tuple[str, ...]:
+    """A `sbatch job.sbatch` by hand, or a resubmission by the batch script, counts from when it begins."""
+    named = [str(e["job"]) for e in events if e.get("job") and e.get("event") in ("submitted", "started")]
+    unnamed = [a.job for a in attempts if a.job not in named]
+    newest_first = dict.fromkeys(reversed([*unnamed, *named]))
+    return tuple(reversed(newest_first))
+
+
+def _said(submitted: Sequence[Record], key: str) -> str:
+    """The last word on it: a resubmission by the batch script says the new job only."""
+    return str(next((event[key] for event in reversed(submitted) if event.get(key)), ""))

@@ -1,0 +1,148 @@
+"""`clusterdp logs`: what the ranks printed, whole or as it comes, across attempts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TextIO
+
+from clusterdp.errors import RunError
+from clusterdp.operate.attempt import AttemptRecord
+from clusterdp.operate.failure import batch_log, find_failure, rank_logs
+from clusterdp.operate.follow import Pace
+from clusterdp.operate.follow import follow as follow_run
+from clusterdp.operate.history import RunHistory, read_history
+from clusterdp.operate.tail import Tail, last_lines
+from clusterdp.operate.text import shown
+from clusterdp.operate.verdict import BROKEN_PIPE, INTERRUPTED
+from clusterdp.rundir import RunDir
+
+BATCH_LINES = 30
+FINE = frozenset({"", "done", "preempted", "timeout"})  # causes after which nobody asks the batch script why
+
+
+def logs(
+    run: RunDir,
+    rank: int | None = None,
+    every: bool = False,
+    attempt: str | None = None,
+    follow: bool = False,
+    out: TextIO | None = None,
+    pace: Pace | None = None,
+) -> int:
+    """`every`: all ranks, each line with its own; else `rank`, by default 0. `attempt`: a name (`123.1`) or a number
+    (`2`), by default the newest. Returns an exit code."""
+    out = out or sys.stdout
+    wanted = None if every else (rank or 0)
+    try:
+        if follow:
+            _follow(run, out, wanted, attempt, pace or Pace())
+        else:
+            _print(read_history(run), out, wanted, attempt)
+        out.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Nobody reads any more. Python would complain once more when it flushes stdout at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        return BROKEN_PIPE
+    return 0
+
+
+def _print(history: RunHistory, out: TextIO, rank: int | None, wanted: str | None) -> None:
+    attempt = _choose(history, wanted)
+    there = rank_logs(history.run.attempt(attempt.name).logs) if attempt else []
+    chosen = [(number, log) for number, log in there if rank in (None, number)]
+    if attempt and there and not chosen:
+        span = f"ranks {there[0][0]} to {there[-1][0]}"
+        raise RunError(f"--rank {rank}: attempt {attempt.number} has no log of it. It has those of {span}.")
+    width = len(str(there[-1][0])) if there else 0
+    for number, log in chosen:
+        _copy(log, out, _label(number, width) if rank is None else "")
+    if attempt is None or not there or attempt.cause not in FINE:
+        _print_batch(history, out, attempt, rank, alone=not there)
+
+
+def _print_batch(
+    history: RunHistory, out: TextIO, attempt: AttemptRecord | None, rank: int | None, alone: bool
+) -> None:
+    """What the batch script said: all there is if no rank began, or the end of it if something went wrong."""
+    batch = batch_log(history.run, attempt.job if attempt else history.job)
+    if alone and not batch.exists():
+        begun = "nothing was printed yet" if attempt else "no attempt has begun"
+        raise RunError(f"{shown(history.run.path)}: no logs, for {begun}. `-f` waits for them.")
+    if not alone and batch.exists():
+        out.write(f"==> the batch script: {shown(batch)} <==\n")
+    out.write("".join(f"{line}\n" for line in last_lines(batch, BATCH_LINES)))
+    culprit = find_failure(history).rank if attempt is history.last else None
+    if culprit is not None and rank not in (None, culprit):
+        out.write(f"==> rank {culprit} failed first: clusterdp logs {shown(history.run.path)} --rank {culprit} <==\n")
+
+
+def _follow(run: RunDir, out: TextIO, rank: int | None, wanted: str | None, pace: Pace) -> None:
+    """Until the run is over, or the wanted attempt; a new attempt is announced by one line."""
+    tails: dict[int, Tail] = {}
+    begun: list[str] = []
+    for moment in follow_run(run, pace):
+        for attempt in _to_show(moment.history, wanted, begun):
+            if attempt.name not in begun:
+                _drain(tails, out, rank is None, final=True)
+                tails.clear()
+                if begun:
+                    out.write(f"==> attempt {attempt.number} ({attempt.name}) <==\n")
+                begun.append(attempt.name)
+            for number, log in rank_logs(run.attempt(attempt.name).logs):
+                if rank in (None, number):
+                    tails.setdefault(number, Tail(log))
+            over = moment.over or (wanted is not None and bool(attempt.cause))
+            _drain(tails, out, rank is None, final=over)
+            out.flush()
+            if over and wanted is not None:
+                return
+    last = moment.history.last
+    if not tails or (last and last.cause not in FINE):
+        _print_batch(moment.history, out, last, rank, alone=not tails)
+
+
+def _to_show(history: RunHistory, wanted: str | None, begun: list[str]) -> tuple[AttemptRecord, ...]:
+    """The one that was shown last and what came after it; at first the newest."""
+    if wanted is not None:
+        attempt = _choose(history, wanted, patient=True)
+        return (attempt,) if attempt else ()
+    at = next((i for i, attempt in enumerate(history.attempts) if begun and attempt.name == begun[-1]), -1)
+    return history.attempts[at:]
+
+
+def _drain(tails: dict[int, Tail], out: TextIO, labelled: bool, final: bool) -> None:
+    width = len(str(max(tails, default=0)))
+    for rank, tail in tails.items():
+        while text := tail.read(final):
+            out.write(_prefixed(text, _label(rank, width)) if labelled else text)
+
+
+def _copy(log: Path, out: TextIO, label: str) -> None:
+    tail = Tail(log)
+    while text := tail.read(final=True):
+        out.write(_prefixed(text, label) if label else text)
+
+
+def _label(rank: int, width: int) -> str:
+    return f"[{rank:>{width}}] "  # flush right, as `srun --label` has it
+
+
+def _prefixed(text: str, label: str) -> str:
+    return "".join(f"{label}{line}\n" for line in text.removesuffix("\n").split("\n"))
+
+
+def _choose(history: RunHistory, wanted: str | None, patient: bool = False) -> AttemptRecord | None:
+    """None while there is none; RunError if the wanted one is not among those there are."""
+    if wanted is None:
+        return history.last
+    for attempt in history.attempts:
+        if wanted in (attempt.name, str(attempt.number)):
+            return attempt
+    if patient and wanted == str(len(history.attempts) + 1):
+        return None
+    known = ", ".join(f"{a.number} ({a.name})" for a in history.attempts[-10:]) or "none yet"
+    raise RunError(f"--attempt {wanted}: no such attempt. There are: {known}.")

@@ -1,0 +1,154 @@
+"""What squeue has to say of a run, and what that means for someone who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterdp.errors import SlurmError
+from clusterdp.operate.history import RunHistory
+from clusterdp.operate.text import clock
+from clusterdp.operate.verdict import Verdict
+
+if TYPE_CHECKING:
+    from clusterdp.slurm.commands import JobRow
+
+# Reasons of a pending job (squeue %r), in words, with what to do where the user can do something.
+WORDS = {
+    "None": "Slurm has not looked at it yet",
+    "Resources": "next in line, waiting for nodes to become free",
+    "Priority": "jobs of higher priority come first",
+    "Dependency": "waits for another job to end",
+    "DependencyNeverSatisfied": "waits for a job that failed, so it never starts; cancel it",
+    "BeginTime": "may not start before its time",
+    "JobHeldUser": "held; `scontrol release JOB` lets it go",
+    "JobHeldAdmin": "held by an administrator",
+    "job requeued in held state": "requeued and held; `scontrol release JOB` lets it go",
+    "launch failed requeued held": "a node failed to start it, and Slurm holds it; `scontrol release JOB` lets it go",
+    "PartitionTimeLimit": "asks for more time than the partition allows, so it never starts; cancel it, submit less",
+    "PartitionNodeLimit": "asks for more nodes than the partition allows, so it never starts; cancel it, submit less",
+    "PartitionConfig": "asks for what the partition does not have, so it never starts; cancel it, submit less",
+    "BadConstraints": "no node has all that it asks for, so it never starts; see resources.constraint",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition takes no jobs now",
+    "ReqNodeNotAvail": "a node that it needs is down, drained or reserved",
+    "Reservation": "waits for its reservation to begin",
+    "Licenses": "waits for a licence",
+    "AssocGrpGRES": "your group has its share of GPUs in use",
+    "QOSMaxJobsPerUserLimit": "you run as many jobs as your QOS allows",
+    "QOSMaxGRESPerUser": "you use as many GPUs as your QOS allows",
+    "QOSGrpGRES": "the QOS has all its GPUs in use",
+    "JobArrayTaskLimit": "as many elements of the array run as may",
+}
+PREFIXES = {  # families of reasons: AssocGrpCpuLimit, QOSMaxNodePerUserLimit, ...
+    "Assoc": "a limit of your account is reached",
+    "QOS": "a limit of the QOS is reached",
+    "Max": "a limit of your account is reached",
+    "Nodes required": "the nodes that it needs are down, drained or kept for higher partitions",
+}
+WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+# What ended a job that left no word itself, by the state that Slurm gives it.
+ENDED_AS = {
+    "CANCELLED": (Verdict.CANCELLED, "by scancel, outside clusterdp"),
+    "COMPLETED": (Verdict.FAILED, "its script ended without a word"),
+    "FAILED": (Verdict.FAILED, "its script failed before it could say why"),
+    "TIMEOUT": (Verdict.FAILED, "killed at its time limit, not requeued"),
+    "NODE_FAIL": (Verdict.FAILED, "a node failed, and Slurm did not requeue it"),
+    "PREEMPTED": (Verdict.FAILED, "preempted, and Slurm did not requeue it"),
+    "OUT_OF_MEMORY": (Verdict.FAILED, "out of memory: see resources.mem_gb"),
+    "DEADLINE": (Verdict.FAILED, "its deadline has passed"),
+    "BOOT_FAIL": (Verdict.FAILED, "its nodes did not boot"),
+}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a run stands, its own records and squeue taken together. `row`: the current job's, if squeue was asked."""
+
+    verdict: Verdict
+    why: str
+    row: JobRow | None = None
+
+
+def consult(history: RunHistory) -> Standing:
+    """The records, and where they know no ending, one squeue. A squeue that does not answer is said, not raised."""
+    if history.verdict.over:
+        return Standing(history.verdict, history.why)
+    try:
+        rows = ask(history)
+    except SlurmError as error:
+        return Standing(history.verdict, f"as last recorded; {error}")
+    if rows is None:
+        return Standing(history.verdict, "as last recorded; there is no squeue here that knows its cluster")
+    return weigh(history, rows)
+
+
+def ask(history: RunHistory) -> dict[str, JobRow] | None:
+    """One squeue for all jobs of the run. None if there is no queue to ask: no Slurm here, or another cluster's.
+
+    SlurmError if squeue does not answer.
+    """
+    from clusterdp.slurm import commands
+
+    if not history.jobs or _is_gone(history.cluster):
+        return {}
+    return commands.job_states(list(history.jobs)) if reachable(history) else None
+
+
+def reachable(history: RunHistory) -> bool:
+    """A fake cluster counts from 1, so its job ids must never be looked for, or cancelled, in a real Slurm's queue."""
+    import shutil  # not needed where a run is over, and `status` should start at once
+
+    squeue = shutil.which("squeue")
+    if squeue is None:
+        return False
+    cluster = Path(history.cluster)
+    return not cluster.is_absolute() or Path(squeue).resolve().is_relative_to(cluster.resolve())
+
+
+def _is_gone(cluster: str) -> bool:
+    """A fake cluster whose folder was removed took its jobs with it."""
+    return Path(cluster).is_absolute() and not Path(cluster).exists()
+
+
+def alive(row: JobRow) -> bool:
+    """A state that we do not know counts as alive: a run is not started twice by mistake."""
+    from clusterdp.slurm.state import JobState
+
+    try:
+        return not JobState.parse(row.state).final
+    except ValueError:
+        return True
+
+
+def live_jobs(rows: Mapping[str, JobRow]) -> list[str]:
+    return [job for job, row in rows.items() if alive(row)]
+
+
+def weigh(history: RunHistory, rows: Mapping[str, JobRow]) -> Standing:
+    """The records win where they know an ending."""
+    row = rows.get(history.job or "")
+    if history.verdict.over:
+        return Standing(history.verdict, history.why, row)
+    if history.job is None:
+        return Standing(history.verdict, "nothing on record of a job having been submitted")
+    if row is None:
+        who = "its cluster is gone" if _is_gone(history.cluster) else "Slurm no longer knows the job"
+        return Standing(Verdict.VANISHED, f"no ending on record, and {who}")
+    if row.state in WAITS:
+        return Standing(Verdict.WAITING, in_words(row.reason), row)
+    if alive(row):
+        return Standing(Verdict.RUNNING, "" if row.state == "RUNNING" else row.state.lower(), row)
+    verdict, why = ENDED_AS.get(row.state, (Verdict.FAILED, f"Slurm ended it as {row.state}"))
+    return Standing(verdict, why, row)
+
+
+def in_words(reason: str, start: float | None = None, now: float | None = None) -> str:
+    """`Resources: next in line, waiting for nodes to become free`."""
+    key = reason.split(",")[0].strip("()")  # `ReqNodeNotAvail, UnavailableNodes:n2`
+    words = WORDS.get(key) or next((w for prefix, w in PREFIXES.items() if key.startswith(prefix)), "")
+    if key == "BeginTime" and start is not None:
+        words = f"starts at {clock(start, now)} at the earliest"
+    return f"{reason}: {words}" if words else reason

@@ -1,0 +1,88 @@
+"""What `clusterdp resume` checks before a new job goes on with a run; the submit itself is launch's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from clusterdp.errors import RunError, SlurmError
+from clusterdp.operate.history import RunHistory, read_history
+from clusterdp.operate.queue import ask, live_jobs
+from clusterdp.operate.text import shown
+from clusterdp.operate.verdict import Verdict
+from clusterdp.rundir import RunDir, write_durably
+
+
+@dataclass(frozen=True)
+class ResumePlan:
+    """`step`: where the new job is to go on, None for the beginning; `from_step`: only if the user named it."""
+
+    history: RunHistory
+    steps: tuple[int, ...]  # those of the checkpoints there are, each once, rising
+    step: int | None
+    from_step: int | None
+
+
+def prepare_resume(
+    run: RunDir, from_step: int | None = None, checkpoint_url: str | os.PathLike[str] | None = None
+) -> ResumePlan:
+    """RunError if a job of the run lives or waits, or if there is no checkpoint of `from_step`. Changes nothing."""
+    history = read_history(run)
+    _refuse_if_alive(history)
+    from clusterdp.checkpoint.manifest import list_checkpoints
+
+    found = list_checkpoints(os.fspath(checkpoint_url or run.checkpoints))
+    steps = tuple(sorted({checkpoint.step for checkpoint in found}))
+    if from_step is not None and from_step not in steps:
+        raise RunError(f"--from {from_step}: there is no checkpoint of that step. {_offer(steps)}")
+    newest = max(found, key=lambda checkpoint: checkpoint.order).step if found else None
+    return ResumePlan(history, steps, from_step if from_step is not None else newest, from_step)
+
+
+@contextmanager
+def going_on(run: RunDir) -> Iterator[None]:
+    """Around the submit: a cancelled run may start again, unless the submit fails."""
+    try:
+        marker = run.cancelled.read_text()
+    except FileNotFoundError:
+        marker = None
+    run.cancelled.unlink(missing_ok=True)
+    try:
+        yield
+    except BaseException:
+        if marker is not None:
+            write_durably(run.cancelled, marker)
+        raise
+
+
+def _refuse_if_alive(history: RunHistory) -> None:
+    """Two jobs on one run would overwrite each other's work; only squeue knows for sure."""
+    try:
+        rows = ask(history)
+    except SlurmError as error:
+        raise SlurmError(f"{error} So it is not known whether job {history.job} is over.") from None
+    run = shown(history.run.path)
+    if rows is None:
+        if history.verdict.over or history.cancelled:
+            return
+        raise RunError(
+            f"{run}: job {history.job} was {history.verdict.value} when last heard of, and no squeue here knows its "
+            f"cluster ({history.cluster or 'unknown'}). Look there; if it is gone, `clusterdp cancel {run}` settles it."
+        )
+    for job in live_jobs(rows):
+        state = rows[job].state
+        if state == "COMPLETING" or history.cancelled or history.verdict is Verdict.DONE:
+            raise RunError(f"{run}: job {job} is still ending ({state}). Wait for it, then resume.")
+        raise RunError(
+            f"{run}: job {job} is {state}, so the run goes on by itself. "
+            f"`clusterdp cancel {run}` first if you want it to go on otherwise."
+        )
+
+
+def _offer(steps: tuple[int, ...]) -> str:
+    if not steps:
+        return "There is none at all."
+    some = ", ".join(map(str, steps[-12:]))
+    return f"There are: {some}." if len(steps) <= 12 else f"The last ones are: {some}."

@@ -1,0 +1,141 @@
+"""How progress is drawn: a bar on a terminal, plain lines in a pipe, under NO_COLOR and on a dumb terminal."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from clusterdp.operate.follow import Moment
+from clusterdp.operate.story import tell
+from clusterdp.operate.text import clock, is_terminal, number, span
+from clusterdp.operate.verdict import Verdict
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+
+class Screen(Protocol):
+    def show(self, moment: Moment) -> None: ...
+    def close(self) -> None: ...
+
+
+def screen_for(out: TextIO) -> Screen:
+    return Bar(out) if is_terminal(out) else Lines(out)
+
+
+def news_lines(moment: Moment) -> list[str]:
+    """`10:41:09  attempt 2 resumed at step 120`"""
+    told = ((event, tell(event, moment.history)) for event in moment.news)
+    return [f"{clock(float(event.get('time') or 0))}  {words}" for event, words in told if words]
+
+
+class Lines:
+    """One line for each event, and for progress one every few seconds, fewer the longer it takes."""
+
+    def __init__(self, out: TextIO):
+        self.out = out
+        self.began = self.last = time.monotonic()
+        self.said = ""
+        self.state = ""
+
+    def show(self, moment: Moment) -> None:
+        for line in news_lines(moment):
+            self._say(line)
+        state = _state(moment)
+        if state != self.state and moment.standing.why and not moment.over:
+            self._say(f"{clock(time.time())}  {state}")
+        self.state = state
+        now = time.monotonic()
+        if now - self.last >= min(60.0, max(5.0, (now - self.began) / 20)):
+            words = progress_words(moment)
+            if words and words != self.said:
+                self._say(f"{clock(time.time())}  {words}")
+                self.said = words
+            self.last = now
+
+    def close(self) -> None:
+        pass
+
+    def _say(self, line: str) -> None:
+        self.out.write(line + "\n")
+        self.out.flush()
+
+
+class Bar:
+    """The events scroll by above one line that stays."""
+
+    def __init__(self, out: TextIO):
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        console = Console(file=out, highlight=False)
+        self.progress: Progress = Progress(
+            TextColumn("{task.description}", markup=True),
+            BarColumn(bar_width=None, complete_style="cyan", finished_style="green"),
+            TextColumn("{task.fields[count]}"),
+            TextColumn("{task.fields[loss]}", style="cyan"),
+            TextColumn("{task.fields[left]}", style="dim"),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            expand=True,
+        )
+        self.task: TaskID = self.progress.add_task("", total=None, count="", loss="", left="")
+        self.progress.start()
+
+    def show(self, moment: Moment) -> None:
+        from rich.text import Text
+
+        for line in news_lines(moment):
+            at, gap, words = line.partition("  ")
+            self.progress.console.print(Text.assemble((at, "dim"), gap, words))
+        history = moment.history
+        step, total = history.step or 0, history.total
+        # Without a total the bar would pulse for ever as if it knew something: it stays empty, and the step counts.
+        self.progress.update(
+            self.task,
+            description=_state(moment),
+            total=total or 1,
+            completed=step if total else 0,
+            count=f"{step}/{total}" if total else (f"step {step}" if step else ""),
+            loss=loss_words(moment),
+            left=left_words(moment),
+        )
+        self.progress.refresh()
+
+    def close(self) -> None:
+        self.progress.stop()
+
+
+def progress_words(moment: Moment) -> str:
+    """`step 240 of 400  loss 0.0123  2 min left`; empty while there is none."""
+    history = moment.history
+    if history.step is None:
+        return ""
+    of = f" of {history.total}" if history.total else ""
+    return "  ".join(word for word in (f"step {history.step}{of}", loss_words(moment), left_words(moment)) if word)
+
+
+def loss_words(moment: Moment) -> str:
+    metrics = moment.history.metrics
+    key = "loss" if "loss" in metrics else next((key for key in metrics if key.endswith("loss")), None)
+    return f"{key} {number(metrics[key])}" if key else ""
+
+
+def left_words(moment: Moment) -> str:
+    history = moment.history
+    last = history.last
+    if not (last and last.rate and history.total and history.step is not None and not last.cause):
+        return ""
+    left = (history.total - history.step) / last.rate
+    return f"{span(left)} left" if left > 0 else ""
+
+
+def _state(moment: Moment) -> str:
+    count, standing = len(moment.history.attempts), moment.standing
+    if standing.verdict is Verdict.RUNNING:
+        return f"attempt {count} {standing.why or 'running'}"
+    if standing.verdict is Verdict.WAITING:
+        reason = standing.row.reason if standing.row else ""
+        return f"attempt {count + 1} waiting" + (f" ({reason})" if reason not in ("", "None") else "")
+    return str(standing.verdict.value)

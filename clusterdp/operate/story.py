@@ -1,0 +1,97 @@
+"""What happened, in words: one line for each event that a person wants to hear of."""
+
+from __future__ import annotations
+
+from clusterdp.operate.attempt import AttemptRecord
+from clusterdp.operate.history import RunHistory
+from clusterdp.operate.records import Record
+
+CAUSES = {
+    "done": "done",
+    "preempted": "preempted",
+    "timeout": "out of time",
+    "signal": "stopped by a signal",
+    "crash": "crashed",
+    "cancelled": "cancelled",
+    "stopped": "stopped for good",
+    "lost": "lost without a word (a node failed, or it was killed)",
+    "gave-up": "gave up",
+}
+STOPPED_BY = {
+    "claim": "another job has taken over the run folder",
+    "entry": "its entry cannot run as it is",
+}
+ON_REQUEUE = {"preempted": "preempted", "timeout": "out of time", "signal": "stopped by a signal", "crash": "crashed"}
+
+
+def tell(event: Record, history: RunHistory) -> str | None:
+    """None for what would only be noise: periodic saves, and what another event says better."""
+    kind, job = event.get("event"), event.get("job")
+    if kind == "saved":
+        return None
+    attempt = _find(history, event.get("attempt"))
+    number = attempt.number if attempt else "?"
+    if kind == "submitted":
+        return f"submitted: job {job}"
+    if kind == "started":
+        return f"attempt {number} started on {event.get('nodes') or event.get('host') or 'its nodes'} (job {job})"
+    if kind == "restored":
+        return f"attempt {number} resumed at step {event.get('step')}"
+    if kind == "signal" and event.get("step") is not None:  # the ranks' own; the batch shell's adds nothing
+        return f"{event.get('name')} at step {event['step']}: all ranks stop together and save"
+    if kind == "requeued":
+        return _requeued(event, history)
+    if kind == "failed":
+        return f"attempt {number} {_failed(event)}"
+    if kind == "finished" and event.get("cause") is None:  # rank 0's; the batch script's comes right after
+        return f"finished at step {event.get('step')}"
+    if kind == "cancelled" and event.get("cause") is None:  # `clusterdp cancel`; the batch script's comes after
+        return f"cancelled job {job}" if job else "cancelled"
+    return None
+
+
+def ending(attempt: AttemptRecord) -> str:
+    """How an attempt ended: `preempted at step 120, saved`, `crashed (exit 1), 12 steps lost`."""
+    if not attempt.cause:
+        return ""
+    words = CAUSES.get(attempt.cause, attempt.cause)
+    if attempt.cause == "stopped" and attempt.why:
+        words += f": {STOPPED_BY.get(attempt.why, attempt.why)}"
+    if attempt.exit is not None and attempt.cause == "crash":
+        words += f" (exit {attempt.exit})"
+    if attempt.last_step is not None and attempt.cause in ON_REQUEUE:
+        words += f" at step {attempt.last_step}"
+        if attempt.saved == attempt.last_step:
+            words += ", saved"
+    if attempt.lost:
+        words += f", {steps(attempt.lost)} lost"
+    return words
+
+
+def steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
+
+
+def _find(history: RunHistory, name: object) -> AttemptRecord | None:
+    return next((attempt for attempt in history.attempts if attempt.name == name), None)
+
+
+def _requeued(event: Record, history: RunHistory) -> str:
+    attempt = _find(history, event.get("of") or event.get("attempt"))
+    cause = CAUSES.get(str(event.get("cause")), str(event.get("cause")))
+    if attempt is None:
+        return f"{cause}: requeued"
+    if attempt.last_step is None:
+        return f"attempt {attempt.number} {cause}: requeued"
+    if attempt.saved == attempt.last_step:
+        return f"attempt {attempt.number} {cause} at step {attempt.last_step}: saved, requeued"
+    kept = f"step {attempt.saved} is saved" if attempt.saved is not None else "nothing saved yet"
+    return f"attempt {attempt.number} {cause} at step {attempt.last_step}: {kept}, requeued"
+
+
+def _failed(event: Record) -> str:
+    cause, exit_code, reason = event.get("cause"), event.get("exit"), event.get("reason")
+    words = CAUSES.get(str(cause), str(cause)) if cause else "failed"
+    if reason:
+        words += f", {STOPPED_BY.get(str(reason), str(reason))}"
+    return words + (f" (exit {exit_code})" if exit_code is not None else "")

@@ -1,0 +1,80 @@
+"""How things are written for a reader: tables, times, colours."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+
+
+class Ink:
+    """Colours a word if `out` is a terminal that wants colours (https://no-color.org), else leaves it as it is."""
+
+    def __init__(self, out: TextIO):
+        self.on = is_terminal(out)
+
+    def __call__(self, style: str, text: str) -> str:
+        return f"\x1b[{CODES[style]}m{text}\x1b[0m" if self.on and text else text
+
+
+def is_terminal(out: TextIO) -> bool:
+    return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines with aligned columns; nothing trails."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def span(seconds: float) -> str:
+    """`9 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`: two units at most."""
+    left = max(0, round(seconds))
+    if left < 60:
+        return f"{left} s"
+    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+    first = next(i for i, (_, size) in enumerate(units) if left >= size)
+    words = []
+    for word, size in units[first : first + 2]:
+        count, left = divmod(left, size)
+        if count:
+            words.append(f"{count} {word}")
+    return " ".join(words)
+
+
+def ago(then: float, now: float) -> str:
+    """`just now`, `40 s ago`, `2 min ago`, `5 d ago`: one unit, for nobody needs the second."""
+    seconds = now - then
+    if seconds < 2:
+        return "just now"
+    for word, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)} {word} ago"
+    return f"{int(seconds)} s ago"
+
+
+def clock(then: float, now: float | None = None) -> str:
+    """`10:41:09`; with `now`, the date as well if that is another day."""
+    local = time.localtime(then)
+    if now is not None and time.localtime(now)[:3] != local[:3]:
+        return time.strftime("%d %b %H:%M:%S", local)
+    return time.strftime("%H:%M:%S", local)
+
+
+def number(value: object) -> str:
+    """Four significant digits are enough to read."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def shown(path: Path) -> str:
+    """As the user would type it: relative if it lies below the working directory, quoted if a shell needs it."""
+    try:
+        path = path.absolute().relative_to(Path.cwd())
+    except ValueError:
+        pass
+    return shlex.quote(str(path))

@@ -1,0 +1,51 @@
+"""How a run stands, and the exit code that says so to a shell.
+
+    done         0     every rank finished
+    failed       1     a crash that is not tried again, or Slurm ended the job and no attempt can follow
+    gave-up      1     a budget is spent: too many crashes, or attempts without a newer checkpoint
+    stopped      1     the ranks agreed to stop and not to be requeued (another job has taken the run folder)
+    vanished     1     no ending on record, and Slurm no longer knows the job
+    cancelled  143     `clusterdp cancel` or scancel; 128 + TERM, which is what the job got
+    waiting    130 }   not over: whoever followed was interrupted (128 + INT);
+    running    130 }   the run itself goes on
+
+A command that itself fails exits with its error's code (see errors.py: 2 config, 3 Slurm, 4 no such run, ...).
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Verdict(Enum):
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    GAVE_UP = "gave-up"
+    STOPPED = "stopped"
+    VANISHED = "vanished"
+    CANCELLED = "cancelled"
+
+    @property
+    def over(self) -> bool:
+        return self not in (Verdict.WAITING, Verdict.RUNNING)
+
+    @property
+    def exit_code(self) -> int:
+        return EXIT_CODES[self]
+
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141  # 128 + PIPE: what `clusterdp logs | head` ends with, as any tool does
+
+EXIT_CODES = {
+    Verdict.WAITING: INTERRUPTED,
+    Verdict.RUNNING: INTERRUPTED,
+    Verdict.DONE: 0,
+    Verdict.FAILED: 1,
+    Verdict.GAVE_UP: 1,
+    Verdict.STOPPED: 1,
+    Verdict.VANISHED: 1,
+    Verdict.CANCELLED: 143,
+}

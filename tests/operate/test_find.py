@@ -1,0 +1,100 @@
+"""The user names a run in few words; the wrong run must never be meant."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from clusterdp.errors import RunError
+from clusterdp.operate.find import KEEP, find_run, index_path, remember
+from clusterdp.rundir import RunDir
+from tests.operate.builder import RunBuilder
+
+
+def test_a_folder_is_taken_as_it_is(elsewhere: Path) -> None:
+    RunBuilder(elsewhere / "mine")
+    assert find_run("mine").path == elsewhere / "mine"
+
+
+def test_a_name_is_looked_for_in_runs(elsewhere: Path) -> None:
+    RunBuilder(elsewhere / "runs" / "digits-1")
+    assert find_run("digits-1").path == elsewhere / "runs" / "digits-1"
+
+
+def test_nothing_means_the_run_submitted_last_even_if_it_lies_elsewhere(elsewhere: Path, tmp_path: Path) -> None:
+    RunBuilder(elsewhere / "runs" / "a")
+    far = RunBuilder(tmp_path / "scratch" / "b")
+    remember(RunDir(elsewhere / "runs" / "a"))
+    remember(far.run)
+    assert find_run().path == far.run.path
+    remember(RunDir(elsewhere / "runs" / "a"))  # resumed
+    assert find_run().path == elsewhere / "runs" / "a"
+
+
+def test_a_remembered_run_that_is_gone_is_passed_over(elsewhere: Path, tmp_path: Path) -> None:
+    here = RunBuilder(elsewhere / "runs" / "a")
+    remember(here.run)
+    remember(RunDir(tmp_path / "deleted"))
+    assert find_run().path == here.run.path
+
+
+def test_without_a_memory_the_newest_folder_in_runs_is_the_latest(elsewhere: Path) -> None:
+    for name, when in (("a", 100), ("b", 300), ("c", 200)):
+        os.utime(RunBuilder(elsewhere / "runs" / name).run.config, (when, when))
+    assert find_run().path.name == "b"
+
+
+@pytest.mark.parametrize("how", ["submitted", "attempt"])
+def test_a_job_id_finds_its_run(elsewhere: Path, how: str) -> None:
+    RunBuilder(elsewhere / "runs" / "a").submitted("1234")
+    b = RunBuilder(elsewhere / "runs" / "b")
+    _ = b.submitted("123") if how == "submitted" else b.attempt("123.2")
+    assert find_run("123").path.name == "b"
+
+
+def test_a_job_id_that_two_runs_had_means_the_later_run(elsewhere: Path) -> None:
+    first, second = (RunBuilder(elsewhere / "runs" / name).submitted("3") for name in "ab")
+    remember(second.run)
+    remember(first.run)
+    assert find_run("3").path.name == "a"
+
+
+def test_no_run_names_what_was_looked_at(elsewhere: Path) -> None:
+    with pytest.raises(RunError) as error:
+        find_run()
+    assert str(elsewhere / "runs") in str(error.value)
+    assert str(index_path()) in str(error.value)
+
+
+@pytest.mark.parametrize("word", ["nosuch", "99", "/no/such/folder"])
+def test_a_word_that_names_nothing_offers_the_latest(elsewhere: Path, word: str) -> None:
+    remember(RunBuilder(elsewhere / "runs" / "a").run)
+    with pytest.raises(RunError, match=f"{word}.*The latest is .*/runs/a"):
+        find_run(word)
+
+
+def test_a_folder_that_is_no_run_is_refused(elsewhere: Path) -> None:
+    (elsewhere / "runs").mkdir()
+    with pytest.raises(RunError, match="runs: not a run folder"):
+        find_run("runs")
+
+
+def test_the_memory_is_private_short_and_survives_a_torn_line(elsewhere: Path) -> None:
+    run = RunBuilder(elsewhere / "runs" / "a").run
+    remember(run)
+    assert stat.S_IMODE(index_path().stat().st_mode) == 0o600
+    with index_path().open("a") as file:
+        file.write('{"time": 1, "run": "/x"}\n' * 2 * KEEP + '[1]\n{"time": null}\n{"run"')
+    remember(run)
+    assert len(index_path().read_text().splitlines()) <= KEEP + 1
+    assert find_run().path == run.path
+
+
+def test_a_home_that_cannot_be_written_does_not_spoil_a_submit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    remember(RunDir(tmp_path))
+    assert not index_path().exists()

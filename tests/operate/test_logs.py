@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from clusterdp.errors import RunError
+from clusterdp.operate.follow import Pace
+from clusterdp.operate.logs import logs
+from clusterdp.operate.tail import CHUNK, Tail, last_lines
+from tests.operate.builder import RunBuilder, preempted_once
+from tests.operate.conftest import FakeQueue
+
+
+def printed(*args: object, **options: object) -> str:
+    out = io.StringIO()
+    assert logs(*args, out=out, **options) == 0  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def test_rank_0_of_the_newest_attempt_by_default(elsewhere: Path) -> None:
+    builder = preempted_once(elsewhere / "r")
+    builder.run.attempt("7.0").rank_log(0).write_text("old\n")
+    builder.run.attempt("7.1").rank_log(0).write_text("new\nlast line without end")
+    builder.run.attempt("7.1").rank_log(2).write_text("two\n")
+    assert printed(builder.run) == "new\nlast line without end"
+    assert printed(builder.run, rank=2) == "two\n"
+    assert printed(builder.run, attempt="1") == printed(builder.run, attempt="7.0") == "old\n"
+
+
+def test_all_ranks_carry_their_rank(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt()
+    for rank in (0, 3, 11):
+        attempt.printed(f"I am {rank}\nbye\x0c\n", rank)
+    assert printed(builder.run, every=True) == (
+        "[ 0] I am 0\n[ 0] bye\x0c\n[ 3] I am 3\n[ 3] bye\x0c\n[11] I am 11\n[11] bye\x0c\n"
+    )
+
+
+def test_after_a_crash_the_batch_scripts_words_and_the_culprit_follow(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt().printed("step 1\n", 0)
+    attempt.printed("Traceback (most recent call last):\nValueError: nan\n", 3).failed(exit=1)
+    builder.batch_log("srun: error: n1: task 3: Exited with exit code 1\n")
+    text = printed(builder.run)
+    assert text.startswith("step 1\n==> the batch script: runs/digits/slurm-7.out <==\nsrun: error")
+    assert text.endswith("==> rank 3 failed first: clusterdp logs runs/digits --rank 3 <==\n")
+
+
+def test_a_job_that_failed_before_any_attempt_shows_its_batch_log(builder: RunBuilder) -> None:
+    builder.submitted().batch_log("bash: module: command not found\n")
+    assert printed(builder.run) == "bash: module: command not found\n"
+
+
+def test_what_is_not_there_is_named(builder: RunBuilder) -> None:
+    with pytest.raises(RunError, match="no attempt has begun"):
+        printed(builder.submitted().run)
+    builder.attempt().printed("x\n", 0).printed("x\n", 1)
+    with pytest.raises(RunError, match=r"--rank 7: .*ranks 0 to 1"):
+        printed(builder.run, rank=7)
+    with pytest.raises(RunError, match=r"--attempt 9: .*1 \(7\.0\)"):
+        printed(builder.run, attempt="9")
+
+
+class Script:
+    """Instead of sleeping, the next thing happens."""
+
+    def __init__(self, *happenings: object):
+        self.left = list(happenings)
+
+    def __call__(self, seconds: float) -> None:
+        assert seconds > 0
+        happening = self.left.pop(0) if self.left else pytest.fail("nothing more happens, and it still waits")
+        happening()  # type: ignore[operator]
+
+
+def test_following_goes_on_across_attempts_until_the_run_is_over(builder: RunBuilder) -> None:
+    first = builder.submitted().attempt().printed("one\ntw")
+
+    def requeue() -> None:
+        first.printed("one\ntwo\nlast words")
+        first.stopped(5).requeued("preempted")
+        builder.attempt("7.1").printed("three\n")
+
+    def finish() -> None:
+        from tests.operate.builder import AttemptBuilder
+
+        AttemptBuilder(builder, builder.run.attempt("7.1")).printed("three\nfour").finished()
+
+    pace = Pace(sleep=Script(requeue, finish, lambda: None))
+    assert printed(builder.run, follow=True, pace=pace) == ("one\ntwo\nlast words==> attempt 2 (7.1) <==\nthree\nfour")
+
+
+def test_following_all_ranks_finds_those_that_come_later(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt().printed("a\n", 0)
+    pace = Pace(sleep=Script(lambda: attempt.printed("b\n", 1), attempt.finished, lambda: None))
+    assert printed(builder.run, every=True, follow=True, pace=pace) == "[0] a\n[1] b\n"
+
+
+def test_following_a_wanted_attempt_ends_with_it(builder: RunBuilder) -> None:
+    builder.submitted().attempt().printed("a\n").stopped(3).requeued("preempted")
+    assert printed(builder.run, attempt="1", follow=True, pace=Pace(sleep=Script())) == "a\n"
+
+
+def test_following_a_job_that_dies_before_it_begins_shows_why(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().batch_log("cannot write to /full\n")
+    queue.answers("7|FAILED|NonZeroExitCode|n1")
+    pace = Pace(settle_s=0, sleep=Script())
+    assert printed(builder.run, follow=True, pace=pace) == "cannot write to /full\n"
+
+
+def test_a_reader_that_goes_away_is_no_error(builder: RunBuilder) -> None:
+    builder.submitted().attempt().printed("line\n" * 200_000)
+    code = (
+        "import sys; from pathlib import Path; from clusterdp.rundir import RunDir;"
+        f"from clusterdp.operate.logs import logs; sys.exit(logs(RunDir(Path({str(builder.run.path)!r}))))"
+    )
+    env = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    tool = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
+    assert tool.stdout is not None
+    assert tool.stdout.readline() == b"line\n"
+    tool.stdout.close()
+    assert tool.stderr is not None
+    assert tool.stderr.read() == b""
+    tool.stderr.close()
+    assert tool.wait() == 141
+
+
+def test_ctrl_c_ends_following_with_130_and_no_word(builder: RunBuilder) -> None:
+    builder.submitted().attempt().printed("a\n")
+    out = io.StringIO()
+    pace = Pace(sleep=Script(lambda: signal.raise_signal(signal.SIGINT)))
+    assert threading.current_thread() is threading.main_thread()
+    assert logs(builder.run, follow=True, out=out, pace=pace) == 130
+    assert out.getvalue() == "a\n"
+
+
+def test_a_tail_gives_whole_lines_pieces_of_endless_ones_and_starts_over_when_cut(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    tail = Tail(path)
+    assert tail.read() == ""
+    path.write_bytes("grün\nhal".encode())
+    assert tail.read() == "grün\n"
+    assert tail.read() == ""
+    with path.open("ab") as file:
+        file.write("b €\r 10 %\r 20".encode())
+    assert tail.read() == "halb €\r 10 %\r"
+    assert tail.read(final=True) == " 20"
+    path.write_bytes(b"anew\n")
+    assert tail.read() == "anew\n"
+    path.write_bytes(b"x" * 100)
+    assert tail.read(limit=40) == "x" * 40
+
+
+def test_a_tail_never_cuts_a_letter_in_two(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("€uro\n" * 50_000)
+    tail, text = Tail(path), ""
+    while piece := tail.read(final=True, limit=1001):
+        text += piece
+    assert text == "€uro\n" * 50_000
+
+
+def test_last_lines_read_the_end_only(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("".join(f"line {i}\n" for i in range(CHUNK)))
+    assert last_lines(path, 2) == [f"line {CHUNK - 2}", f"line {CHUNK - 1}"]
+    assert last_lines(tmp_path / "none", 2) == []
+    os.truncate(path, 0)
+    assert last_lines(path, 2) == []

@@ -1,0 +1,115 @@
+"""Two jobs on one run would undo each other's work: resume goes on only when the old one is surely gone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from clusterdp.errors import RunError, SlurmError
+from clusterdp.operate.resume import going_on, prepare_resume
+from tests.operate.builder import RunBuilder
+from tests.operate.conftest import FakeQueue
+
+
+@pytest.fixture
+def checkpoints(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
+    """What the manifests say, in order of commit."""
+    found = [SimpleNamespace(step=step, order=order) for order, step in enumerate((50, 100, 150, 60), start=1)]
+    monkeypatch.setattr("clusterdp.checkpoint.manifest.list_checkpoints", lambda url: found)
+    return found
+
+
+@pytest.mark.parametrize("state", ["PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "REQUEUE_HOLD"])
+def test_a_job_that_lives_or_waits_refuses(builder: RunBuilder, queue: FakeQueue, state: str) -> None:
+    builder.submitted().attempt().stopped(9).requeued("preempted")
+    queue.answers(f"7|{state}|BeginTime|")
+    with pytest.raises(RunError, match=f"job 7 is {state}.*clusterdp cancel runs/digits"):
+        prepare_resume(builder.run)
+
+
+def test_an_older_job_that_somebody_requeued_refuses_as_well(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted("7").attempt("7.0").failed()
+    builder.submitted("8").attempt("8.0").failed()
+    queue.answers("7|PENDING|BeginTime|", "8|FAILED|None|")
+    with pytest.raises(RunError, match="job 7 is PENDING"):
+        prepare_resume(builder.run)
+
+
+def test_a_cancelled_job_on_its_way_out_has_to_be_waited_for(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt()
+    queue.answers("7|COMPLETING|None|n1")
+    with pytest.raises(RunError, match="still ending"):
+        prepare_resume(builder.cancelled().run)
+
+
+def test_a_silent_controller_refuses(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().failed()
+    queue.answers(error="Unable to contact slurm controller")
+    with pytest.raises(SlurmError, match="not known whether job 7 is over"):
+        prepare_resume(builder.run)
+
+
+def test_a_run_whose_cluster_is_out_of_reach_has_to_be_settled_first(
+    builder: RunBuilder, checkpoints: list[SimpleNamespace]
+) -> None:
+    builder.submitted().attempt()
+    with pytest.raises(RunError, match="no squeue here"):
+        prepare_resume(builder.run)
+    assert prepare_resume(builder.cancelled().run).step == 60
+
+
+def test_the_newest_is_the_last_committed_not_the_highest(
+    builder: RunBuilder, queue: FakeQueue, checkpoints: list[SimpleNamespace]
+) -> None:
+    builder.submitted().attempt().failed()
+    plan = prepare_resume(builder.run)
+    assert (plan.step, plan.from_step, plan.steps) == (60, None, (50, 60, 100, 150))
+    plan = prepare_resume(builder.run, from_step=100)
+    assert (plan.step, plan.from_step) == (100, 100)
+
+
+def test_a_step_without_a_checkpoint_lists_those_there_are(
+    builder: RunBuilder, queue: FakeQueue, checkpoints: list[SimpleNamespace]
+) -> None:
+    builder.submitted().attempt().failed()
+    with pytest.raises(RunError, match=r"--from 99: .*There are: 50, 60, 100, 150"):
+        prepare_resume(builder.run, from_step=99)
+    checkpoints.clear()
+    with pytest.raises(RunError, match="There is none at all"):
+        prepare_resume(builder.run, from_step=99)
+    assert prepare_resume(builder.run).step is None
+
+
+def test_the_real_manifests_of_an_empty_folder_are_none(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().failed()
+    assert prepare_resume(builder.run).steps == ()
+
+
+def test_the_marker_goes_and_comes_back_if_the_submit_fails(builder: RunBuilder) -> None:
+    builder.cancelled()
+    marker = builder.run.cancelled.read_text()
+
+    def refused() -> None:
+        with going_on(builder.run):
+            assert not builder.run.cancelled.exists()
+            raise SlurmError("sbatch: no")
+
+    with pytest.raises(SlurmError):
+        refused()
+    assert builder.run.cancelled.read_text() == marker
+    with going_on(builder.run):
+        pass
+    assert not builder.run.cancelled.exists()
+
+
+def test_preparing_changes_nothing(builder: RunBuilder, queue: FakeQueue, checkpoints: list[SimpleNamespace]) -> None:
+    builder.submitted().attempt().failed()
+    before = contents(builder.cancelled().run.path)
+    prepare_resume(builder.run)
+    assert contents(builder.run.path) == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterdp.operate.text import ago, clock, number, shown, span, table
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0.4, "0 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min"),
+        (125, "2 min 5 s"),
+        (3600, "1 h"),
+        (7262, "2 h 1 min"),
+        (90_000, "1 d 1 h"),
+        (86_430, "1 d"),
+        (-3, "0 s"),
+    ],
+)
+def test_a_span_has_two_units_at_most(seconds: float, words: str) -> None:
+    assert span(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (-5, "just now"),  # the node's clock is ahead of ours
+        (1, "just now"),
+        (90, "90 s ago"),
+        (130, "2 min ago"),
+        (7000, "116 min ago"),
+        (7300, "2 h ago"),
+        (200_000, "2 d ago"),
+    ],
+)
+def test_ago_has_one_unit(seconds: float, words: str) -> None:
+    assert ago(1000, 1000 + seconds) == words
+
+
+def test_a_time_of_another_day_has_its_date() -> None:
+    assert len(clock(1_700_000_000)) == len("22:13:20")
+    assert len(clock(1_700_000_000, now=1_700_300_000)) == len("14 Nov 22:13:20")
+
+
+def test_a_table_is_aligned_and_nothing_trails() -> None:
+    assert table([("attempt", "ended"), ("1", "preempted"), ("10", "")]) == [
+        "attempt  ended",
+        "1        preempted",
+        "10",
+    ]
+
+
+def test_a_path_is_shown_as_one_would_type_it(tmp_path: Path, elsewhere: Path) -> None:
+    assert shown(elsewhere / "runs" / "a") == "runs/a"
+    assert shown(elsewhere / "my run") == "'my run'"
+    assert shown(tmp_path / "far") == str(tmp_path / "far")
+
+
+def test_numbers_are_short() -> None:
+    assert [number(x) for x in (0.0123456, 1e-7, 3, "nan", 12345.678)] == ["0.01235", "1e-07", "3", "nan", "1.235e+04"]

@@ -1,0 +1,266 @@
+"""Following a run: every ending must be noticed, also those that leave no word, without bothering the controller."""
+
+from __future__ import annotations
+
+import io
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterdp.operate.follow import Pace, follow
+from clusterdp.operate.verdict import EXIT_CODES, Verdict
+from clusterdp.operate.watch import watch
+from tests.operate.builder import RunBuilder, preempted_once
+from tests.operate.conftest import FakeQueue
+
+
+class Clock:
+    """Time passes only while somebody sleeps; then the next thing happens."""
+
+    def __init__(self, *happenings: Callable[[], object]):
+        self.now = 0.0
+        self.left = list(happenings)
+        self.slept = 0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept += 1
+        assert self.slept < 1000, "nothing happens any more, and it still waits"
+        if self.left:
+            self.left.pop(0)()
+
+    def pace(self, **seconds: float) -> Pace:
+        return Pace(clock=lambda: self.now, sleep=self.sleep, **seconds)
+
+
+def nothing() -> None:
+    pass
+
+
+def watched(builder: RunBuilder, *happenings: Callable[[], object], **options: object) -> tuple[int, str]:
+    out = io.StringIO()
+    code = watch(builder.run, out, pace=Clock(*happenings).pace(), **options)  # type: ignore[arg-type]
+    return code, out.getvalue()
+
+
+def test_a_preempted_run_is_told_as_it_happens_and_summed_up(elsewhere: Path, queue: FakeQueue) -> None:
+    builder = preempted_once(elsewhere / "r")
+    queue.answers("7|RUNNING|None|n[1-2]")
+    second = builder.attempt("7.2")  # also preempted meanwhile
+
+    def finish() -> None:
+        second.restored(240).trained(241, 400).measured(step=400, test_accuracy=0.981).finished()
+
+    code, text = watched(builder, finish)
+    assert code == 0
+    told = [line[10:] for line in text.split("\n\n")[0].splitlines()]
+    assert told == [
+        "submitted: job 7",
+        "attempt 1 started on n[1-2] (job 7)",
+        "TERM at step 119: all ranks stop together and save",
+        "attempt 1 preempted at step 120: saved, requeued",
+        "attempt 2 started on n[1-2] (job 7)",
+        "attempt 2 resumed at step 120",
+        "attempt 3 started on n[1-2] (job 7)",
+        "attempt 3 resumed at step 240",
+        "finished at step 400",
+    ]
+    assert "digits  done at step 400 of 400, 3 attempts in " in text
+    assert "steps lost  0\n" in text
+    assert "test_accuracy 0.981  loss 0.0025" in text
+    assert "run folder  r\n" in text
+    assert "clusterdp resume r params.epochs=.." in text
+    assert "\x1b" not in text
+
+
+def test_a_crash_ends_with_the_rank_its_last_lines_and_where_to_look(builder: RunBuilder, queue: FakeQueue) -> None:
+    trace = "".join(f"noise {i}\n" for i in range(30)) + "Traceback (most recent call last):\nValueError: nan\n"
+    builder.submitted().attempt().trained(1, 5).printed("fine\n", 0).printed(trace, 3).failed(exit=1)
+    builder.batch_log("srun: error: n2: task 3: Exited with exit code 1\n")
+    code, text = watched(builder)
+    assert code == 1
+    assert "digits  failed at step 5 of 400, 1 attempt in " in text
+    assert "crashed (exit 1)" in text
+    assert (
+        "rank 3 (srun: Exited with exit code 1), the last 15 lines of runs/digits/attempts/7.0/logs/rank-00003.out:"
+        in text
+    )
+    assert "  | ValueError: nan\n" in text
+    assert "noise 16" not in text
+    assert "clusterdp logs runs/digits --rank 3" in text
+
+
+def test_a_job_that_dies_before_any_attempt_shows_the_batch_log(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().batch_log("clusterdp: cannot write to /full.\n")
+    queue.answers("7|FAILED|NonZeroExitCode|n1")
+    code, text = watched(builder)
+    assert code == 1
+    assert "its script failed before it could say why" in text
+    assert "the batch script, the last 15 lines of runs/digits/slurm-7.out:" in text
+    assert "cannot write to /full." in text
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict", "words"),
+    [
+        ("7|CANCELLED|None|", Verdict.CANCELLED, "by scancel, outside clusterdp"),
+        ("7|NODE_FAIL|NodeDown|", Verdict.FAILED, "a node failed, and Slurm did not requeue it"),
+        ("8|RUNNING|None|n1", Verdict.VANISHED, "no ending on record, and Slurm no longer knows the job"),
+    ],
+)
+def test_an_ending_without_a_word_is_believed_after_a_while(
+    builder: RunBuilder, queue: FakeQueue, answer: str, verdict: Verdict, words: str
+) -> None:
+    builder.submitted().attempt().trained(1, 5)
+    queue.answers(answer)
+    clock = Clock()
+    out = io.StringIO()
+    code = watch(builder.run, out, pace=clock.pace(ask_s=5, settle_s=15))
+    assert code == EXIT_CODES[verdict]
+    assert words in out.getvalue()
+    assert 15 <= clock.now < 21
+
+
+def test_words_that_come_late_over_nfs_win(builder: RunBuilder, queue: FakeQueue) -> None:
+    attempt = builder.submitted().attempt().trained(1, 400)
+    queue.answers("7|COMPLETED|None|n1")
+    code, text = watched(builder, *[nothing] * 10, attempt.finished)
+    assert code == 0
+    assert "done at step 400" in text
+
+
+def test_a_requeue_between_two_questions_is_no_ending(builder: RunBuilder, queue: FakeQueue) -> None:
+    """COMPLETED may be seen for a moment, then PENDING again: the settling time starts anew."""
+    attempt = builder.submitted().attempt()
+    queue.answers("7|PREEMPTED|None|")
+    clock = Clock(
+        *[nothing] * 20,
+        lambda: queue.answers("7|PENDING|BeginTime|"),
+        *[nothing] * 100,
+        lambda: queue.answers("7|PREEMPTED|None|"),
+        *[nothing] * 20,
+        attempt.finished,
+    )
+    assert watch(builder.run, io.StringIO(), pace=clock.pace(ask_s=5, settle_s=15)) == 0
+
+
+def test_a_crash_that_is_tried_again_does_not_end_the_watch(builder: RunBuilder, queue: FakeQueue) -> None:
+    first = builder.submitted().attempt()
+    queue.answers("7|RUNNING|None|n1")
+
+    def finish() -> None:
+        first.requeued("crash")
+        builder.attempt("7.1").finished()
+
+    first.files.cause.write_text("crash\n")  # all that is there in the instant before the ledger says requeued
+    builder.event("failed", "7.0", "batch", cause="crash", exit=1)
+    code, _ = watched(builder, finish)
+    assert code == 0
+
+
+def test_the_controller_is_asked_rarely_and_less_when_it_is_silent(builder: RunBuilder, queue: FakeQueue) -> None:
+    attempt = builder.submitted().attempt()
+    queue.answers("7|RUNNING|None|n1")
+    clock = Clock(*[nothing] * 200, attempt.finished)
+    watch(builder.run, io.StringIO(), pace=clock.pace(poll_s=0.3, ask_s=5))
+    assert len(queue.asked) == 12  # in a minute
+
+    other = RunBuilder(builder.run.path.parent / "other").submitted()
+    queue.answers(error="Unable to contact slurm controller")
+    attempt = other.attempt()
+    before = len(queue.asked)
+    clock = Clock(*[nothing] * 600, attempt.finished)
+    watch(other.run, io.StringIO(), pace=clock.pace(poll_s=0.3, ask_s=5))
+    assert len(queue.asked) - before == 5  # at 0, 10, 30, 70, 130 seconds, instead of 36 times
+
+
+def test_ctrl_c_leaves_the_job_and_says_how_to_come_back(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt()
+    queue.answers("7|RUNNING|None|n1")
+    code, text = watched(builder, lambda: signal.raise_signal(signal.SIGINT))
+    assert code == 130
+    assert "job 7 goes on without you" in text
+    assert "clusterdp watch runs/digits" in text
+    code, text = watched(builder, lambda: signal.raise_signal(signal.SIGINT), farewell="")
+    assert (code, text.splitlines()[-1][10:]) == (130, "attempt 1 started on n[1-2] (job 7)")
+
+
+def test_progress_is_reported_once_for_each_step_that_was_seen(builder: RunBuilder, queue: FakeQueue) -> None:
+    attempt = builder.submitted().attempt().trained(1, 10)
+    queue.answers("7|RUNNING|None|n1")
+    seen: list[tuple[int, int | None]] = []
+    watched(
+        builder,
+        nothing,
+        lambda: attempt.trained(11, 20),
+        attempt.finished,
+        on_progress=lambda step, total: seen.append((step, total)),
+    )
+    assert seen == [(10, 400), (20, 400), (400, 400)]
+
+
+def test_waiting_says_why_once(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted()
+    queue.answers("7|PENDING|Priority|")
+    code, text = watched(builder, *[nothing] * 50, lambda: builder.attempt().finished())
+    assert code == 0
+    assert text.count("waiting (Priority)") == 1
+
+
+def test_news_is_told_once_even_if_a_writer_was_late(builder: RunBuilder) -> None:
+    builder.submitted().attempt()
+    early = builder.now - 0.5
+
+    def late() -> None:
+        builder.now = early
+        builder.event("restored", "7.0", "rank0", step=3)
+
+    clock = Clock(late, lambda: builder.submitted("8").cancelled())
+    told = [event["event"] for moment in follow(builder.run, clock.pace()) for event in moment.news]
+    assert told == ["submitted", "started", "restored", "submitted"]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_bar_that_leaves_only_the_story_behind(
+    elsewhere: Path, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    builder = preempted_once(elsewhere / "r")
+    queue.answers("7|RUNNING|None|n1")
+    out = Terminal()
+    last = builder.attempt("7.2").restored(240).trained(241, 300)
+    assert watch(builder.run, out, pace=Clock(nothing, last.finished).pace()) == 0
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue())
+    assert "attempt 3 running ━━━" in text
+    assert "300/400 loss 0.003333" in text
+    assert "attempt 1 preempted at step 120: saved, requeued\n" in text
+    assert max(len(line) for part in text.split("\n") for line in part.split("\r")) <= 80
+    assert out.getvalue().count("\x1b[?25l") == out.getvalue().count("\x1b[?25h") == 1  # the cursor is back
+
+
+@pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
+def test_a_terminal_that_wants_no_drawing_gets_plain_lines(
+    builder: RunBuilder, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv(variable, "dumb")
+    builder.submitted().attempt().trained(1, 400).finished()
+    out = Terminal()
+    watch(builder.run, out, pace=Clock().pace())
+    assert "\x1b" not in out.getvalue()
+    assert "\r" not in out.getvalue()
+
+
+def test_every_verdict_has_an_exit_code_and_only_done_is_success() -> None:
+    assert set(EXIT_CODES) == set(Verdict)
+    assert [verdict for verdict, code in EXIT_CODES.items() if code == 0] == [Verdict.DONE]
+    assert Verdict.CANCELLED.exit_code == 143
