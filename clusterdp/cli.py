@@ -29,7 +29,13 @@ RUN is a run folder, a job id, or nothing for the latest run."""
 
 def main(words: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if words is None else words
-    options = parser().parse_args(words or ["--help"])
+    top = parser()
+    options, rest = top.parse_known_args(words or ["--help"])
+    # argparse takes a list of words in one place only: `submit cfg.yaml --watch lr=1` leaves lr=1 over.
+    if any(word.startswith("-") for word in rest) or (rest and "overrides" not in options):
+        top.error(f"unrecognized arguments: {' '.join(rest)}")
+    if rest:
+        options.overrides = [*options.overrides, *rest]
     try:
         code: int = options.verb(options)
         sys.stdout.flush()  # here, where a closed pipe can still be handled
@@ -80,7 +86,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("run", nargs="?", metavar="RUN")
     sub = verb("logs", logs, "print what the ranks printed")
     sub.add_argument("run", nargs="?", metavar="RUN")
-    sub.add_argument("--rank", type=int, default=0, metavar="N", help="default: 0")
+    sub.add_argument("--rank", type=int, metavar="N", help="default: 0")
     sub.add_argument("--all", action="store_true", help="all ranks, each line with its rank")
     sub.add_argument("--attempt", metavar="A", help="default: the newest")
     sub.add_argument("-f", "--follow", action="store_true", help="go on, over attempts, until the run is over")
@@ -116,14 +122,16 @@ def resume(options: argparse.Namespace) -> int:
     from clusterdp.operate.resume import prepare_resume
 
     run = find_run(options.run)
-    prepared = prepare_resume(run, options.step)
-    return _send(plan_again(run, prepared.from_step, options.overrides), options, resumed=True)
+    plan = plan_again(run, options.step, options.overrides)
+    prepare_resume(run, options.step, plan.checkpoint_url)
+    return _send(plan, options, resumed=True)
 
 
 def _send(plan: Plan, options: argparse.Namespace, resumed: bool) -> int:
     """Submit, say what was submitted, and follow if asked; --cluster local always follows: the cluster ends with us."""
     from clusterdp.launch.again import send_again
     from clusterdp.operate.find import remember
+    from clusterdp.operate.resume import going_on
     from clusterdp.slurm import commands
 
     cluster = options.cluster
@@ -133,7 +141,11 @@ def _send(plan: Plan, options: argparse.Namespace, resumed: bool) -> int:
             print("clusterdp: no sbatch on PATH: running here, on a fake cluster (--cluster local)", file=sys.stderr)
 
     def send() -> Job:
-        job, taken = (send_again(plan), None) if resumed else plan.carry_out()
+        if resumed:
+            with going_on(plan.run):
+                job, taken = send_again(plan), None
+        else:
+            job, taken = plan.carry_out()
         remember(plan.run)
         print(f"{'Resumed' if resumed else 'Submitted'} job {job.id}: {plan.run.path}")
         if taken:
@@ -154,7 +166,7 @@ def _send(plan: Plan, options: argparse.Namespace, resumed: bool) -> int:
 def _follow(run: Any) -> int:
     from clusterdp.operate.watch import watch
 
-    return watch(run, sys.stdout)
+    return watch(run)
 
 
 def show(options: argparse.Namespace) -> int:
@@ -195,23 +207,18 @@ def watch(options: argparse.Namespace) -> int:
 
 def logs(options: argparse.Namespace) -> int:
     from clusterdp.operate.find import find_run
-    from clusterdp.operate.logs import show_logs
+    from clusterdp.operate.logs import logs as print_logs
 
-    return show_logs(
-        find_run(options.run),
-        sys.stdout,
-        rank=options.rank,
-        attempt=options.attempt,
-        all_ranks=options.all,
-        follow_on=options.follow,
+    return print_logs(
+        find_run(options.run), rank=options.rank, every=options.all, attempt=options.attempt, follow=options.follow
     )
 
 
 def cancel(options: argparse.Namespace) -> int:
-    from clusterdp.operate.cancel import cancel_run
+    from clusterdp.operate.cancel import cancel as cancel_run
     from clusterdp.operate.find import find_run
 
-    cancel_run(find_run(options.run), sys.stdout)
+    print(cancel_run(find_run(options.run)).rstrip())
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from typing import Any
 
 from clusterdp.errors import FakeError
@@ -52,10 +51,10 @@ def _attached(options: argparse.Namespace) -> Any:
 def up(options: argparse.Namespace) -> None:
     from pathlib import Path
 
-    from clusterdp.fakeslurm.cluster import FakeCluster, default_folder
+    from clusterdp.fakeslurm.cluster import FakeCluster
 
     cluster = FakeCluster(
-        Path(options.dir) if options.dir else default_folder(),
+        Path(options.dir) if options.dir else FakeCluster.default_folder(),
         nodes=options.nodes,
         cpus_per_node=options.cpus_per_node,
         gpus_per_node=options.gpus_per_node,
@@ -76,8 +75,7 @@ def status(options: argparse.Namespace) -> None:
 
 
 def env(options: argparse.Namespace) -> None:
-    for name, value in _attached(options).environ().items():
-        print(f"export {name}={shlex.quote(value)}")
+    print(_attached(options).exports())
 
 
 def preempt(options: argparse.Namespace) -> None:

@@ -7,7 +7,6 @@ back. The cluster's controller is quick (a requeued job may start after 1 s); gr
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -36,7 +35,7 @@ def run(plan: Plan, send: Callable[[], Job]) -> int:
             job = send()
             farewell = "\nThe fake cluster and the job on it are gone; `clusterdp resume` goes on with the run.\n"
             hook = _rehearsal(config, cluster, job)
-            return watch(plan.run, sys.stdout, Pace(ask_s=1, settle_s=2), on_progress=hook, farewell=farewell)
+            return watch(plan.run, pace=Pace(ask_s=1, settle_s=2), on_progress=hook, farewell=farewell)
     except FakeSlurmError as error:
         raise FakeError(str(error)) from None
 

@@ -33,7 +33,6 @@ def plan_again(run: RunDir, from_step: int | None, overrides: Sequence[str]) -> 
 def send_again(plan: Plan) -> Job:
     """Write config and script anew and submit; if that fails, the old ones are back."""
     before = {path: path.read_bytes() for path in (plan.run.config, plan.run.script)}
-    plan.run.cancelled.unlink(missing_ok=True)
     try:
         plan.write_config()
         return plan.send()

@@ -22,7 +22,7 @@ from clusterdp.config import Config
 from clusterdp.errors import RunError
 from clusterdp.launch import snapshot
 from clusterdp.launch.job import Job
-from clusterdp.launch.script import Script, render
+from clusterdp.launch.script import Script, checkpoint_url, render
 from clusterdp.launch.snapshot import Taken
 from clusterdp.launch.spec import JobSpec, make_spec
 from clusterdp.rundir import Ledger, RunDir
@@ -33,6 +33,10 @@ class Plan:
     spec: JobSpec
     script: Script
     run: RunDir
+
+    @property
+    def checkpoint_url(self) -> str:
+        return checkpoint_url(self.spec)
 
     def carry_out(self) -> tuple[Job, Taken | None]:
         """Make the run folder and submit. Whatever fails, a folder that was made here is gone again."""

@@ -133,21 +133,15 @@ def checkpoint_url(spec: JobSpec) -> str:
 
 
 def directive(option: str, value: str | None) -> str:
-    """The words after #SBATCH. sbatch quotes with ' and ", knows no backslash, and takes # for a comment."""
+    """The words after #SBATCH. Within quotes sbatch takes a backslash for an escape, and # for a character."""
     if value is None:
         return f"--{option}"
     if re.search(r"[\x00-\x1f\x7f]", value):
-        raise ConfigError(
-            f"#SBATCH --{option}: {value!r} has a control character, which would end the line. Remove it."
-        )
+        raise ConfigError(f"#SBATCH --{option}: {value!r} has a control character, which ends the line. Remove it.")
     if re.fullmatch(r"[\w@%+=:,./-]*", value, re.ASCII):
         return f"--{option}={value}"
-    for mark in "\"'":
-        if mark not in value:
-            return f"--{option}={mark}{value}{mark}"
-    raise ConfigError(
-        f"#SBATCH --{option}: {value!r} has both kinds of quotes, which sbatch cannot read. Use one kind."
-    )
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'--{option}="{escaped}"'
 
 
 def _delimiter(script: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from typing import Any, cast
 
 from clusterdp.errors import ConfigError, SubmitError
 from clusterdp.launch.job import Job
-from clusterdp.launch.script import Script, render_part
+from clusterdp.launch.script import Script, directive, render_part
 from clusterdp.launch.spec import JobSpec
 from clusterdp.rundir import RunDir
 from clusterdp.slurm import commands
@@ -110,6 +111,13 @@ def _executor(spec: JobSpec, folder: Path, for_real: bool = True) -> Any:
 def _parameters(spec: JobSpec) -> dict[str, Any]:
     """Our directives under the names that submitit has for them; the rest as additional parameters."""
     directives = dict(spec.directives())
+    for option, value in directives.items():
+        directive(option, value)  # refuses control characters
+        if re.search(r"['\\]", value or ""):
+            # submitit quotes for a shell, and sbatch reads quotes and backslashes in its own way
+            raise ConfigError(
+                f"--{option}: {value!r} would not pass through submitit. Leave out quotes and backslashes."
+            )
     for ours in ("output", "open-mode", "signal"):  # submitit sets these
         directives.pop(ours, None)
     named: dict[str, Any] = {
@@ -118,8 +126,8 @@ def _parameters(spec: JobSpec) -> dict[str, Any]:
         "ntasks_per_node": int(cast(str, directives.pop("ntasks-per-node"))),
         "cpus_per_task": int(cast(str, directives.pop("cpus-per-task"))),
         "signal_delay_s": spec.config.launch.grace_s,
-        "setup": render_part(spec, "before_submitit.sh").splitlines(),
-        "teardown": render_part(spec, "after_submitit.sh").splitlines(),
+        "setup": render_part(spec, "before_submitit.sh").split("\n"),
+        "teardown": render_part(spec, "after_submitit.sh").split("\n"),
         "srun_args": [
             *spec.srun_flags(),
             f"--cpus-per-task={spec.config.resources.cpus_per_task}",

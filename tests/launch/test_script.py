@@ -166,7 +166,7 @@ def test_a_percent_sign_in_the_run_folder_is_no_pattern() -> None:
     assert "#SBATCH --output=/a%%j/slurm-%j.out" in text
 
 
-def test_a_control_character_or_both_quotes_in_a_directive_are_refused() -> None:
-    for text in ("a\nb", "a\rb", "a\0b", "\"'"):
+def test_a_control_character_in_a_directive_is_refused() -> None:
+    for text in ("a\nb", "a\rb", "a\0b"):
         with pytest.raises(ConfigError, match="--comment"):
             directive("comment", text)

@@ -1,0 +1,55 @@
+# Everything a developer does, each with its own set-up. GNU make 3.81 (macOS) is enough; so is bash 3.2 or any sh.
+#
+#   make demo        train on handwritten digits on a pretend cluster, preempted half-way
+#   make test        lint, types and all quick tests
+#   make test-slurm  end-to-end tests on a real Slurm that it boots on this machine (Debian, as root)
+#   make test-all    both, and the slow tests
+#   make bench       start-up and submit-to-first-all-reduce, beside what one would write by hand
+#   make lint        ruff and mypy;  make format mends what ruff can mend
+#   make clean       remove .venv, caches and builds (not runs/)
+
+venv := .venv
+bin := $(venv)/bin
+# The newest stamp: whoever changes what is to be installed gets it installed by the next make.
+stamp := $(venv)/.installed
+pip = $(bin)/python -m pip --disable-pip-version-check install --quiet --constraint .ci/constraints.txt
+
+demo: $(stamp)
+	$(bin)/clusterdp submit configs/digits.yaml --cluster local
+
+test: lint
+	$(bin)/python -m pytest -m "not slurm and not slow and not gpu"
+
+test-slurm: $(stamp)
+	$(bin)/python -m pytest -m "slurm and not gpu"
+
+test-all: lint
+	$(bin)/python -m pytest
+
+bench: $(stamp)
+	$(bin)/python -m tests.benchmarks.startup
+	$(bin)/python -m tests.benchmarks.first_allreduce
+
+lint: $(stamp)
+	$(bin)/ruff check .
+	$(bin)/ruff format --check .
+	$(bin)/mypy
+
+format: $(stamp)
+	$(bin)/ruff check --fix .
+	$(bin)/ruff format .
+
+clean:
+	rm -rf $(venv) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch comes first and alone: left to pip's resolver beside the rest, another build of it may be taken.
+$(stamp): pyproject.toml .ci/constraints.txt .ci/find-python
+	@echo "setting up $(venv) (torch is a large download; this happens once)"
+	@python=$$(sh .ci/find-python) && "$$python" -m venv $(venv)
+	@$(pip) pip hatchling
+	@$(pip) torch
+	@$(pip) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+.PHONY: demo test test-slurm test-all bench lint format clean

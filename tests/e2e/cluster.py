@@ -1,0 +1,77 @@
+"""Cluster: a Slurm, fake or real, as the end-to-end tests use it: by its commands alone, the same for both."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tests.waiting import wait_for
+
+ENDED = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Partitions as of tests/slurm: main, short (one minute of `minute_s`), low (10 s of grace), low0 (none)."""
+
+    name: str
+    variables: Mapping[str, str]
+    minute_s: float
+
+    def environ(self) -> dict[str, str]:
+        return os.environ | dict(self.variables)
+
+    def run(self, *words: str) -> str:
+        """What a command of the cluster prints; it must succeed."""
+        done = subprocess.run(words, env=self.environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        assert done.returncode == 0, f"{' '.join(words)}: exit {done.returncode}: {done.stderr}"
+        return done.stdout
+
+    def state(self, job: str) -> tuple[str, str]:
+        """(state, reason), as squeue has them; ended jobs are listed too."""
+        state, _, reason = self.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T %r").strip().partition(" ")
+        return state, reason
+
+    def start_now(self, job: str) -> None:
+        """Let a requeued job begin now rather than in two minutes.
+
+        Slurm sets its begin time when the attempt before has ended, perhaps after us: so say it until it is believed.
+        """
+
+        def has_begun() -> bool:
+            state, reason = self.state(job)
+            if state == "PENDING" and reason == "BeginTime":
+                self.run("scontrol", "update", f"JobId={job}", "StartTime=now")
+            return state not in ("PENDING", "COMPLETING")
+
+        wait_for(f"job {job} to begin again", has_begun, 60, every_s=0.5, report=lambda: self.run("squeue"))
+
+    def wait_end(self, job: str, timeout_s: float) -> str:
+        """The state in which the job ended, for good: a requeued one is started again at once."""
+
+        def ended() -> str:
+            state, reason = self.state(job)
+            if state == "PENDING" and reason == "BeginTime":
+                self.start_now(job)
+            return state if state in ENDED else ""
+
+        report = f"it is {self.state(job)}"
+        return wait_for(f"the end of job {job}", ended, timeout_s, every_s=0.3, report=lambda: report)
+
+    def preempt(self, job: str) -> None:
+        """As it happens to people: a job of a higher tier wants the same nodes. Returns when that has got them."""
+        nodes = self.run("squeue", "-h", "-j", job, "-o", "%N").strip()
+        words = ["sbatch", "--parsable", "--partition=main", "--exclusive", f"--nodelist={nodes}", "--job-name=higher"]
+        higher = self.run(*words, "--output=/dev/null", "--wrap=sleep 600").strip()
+        try:
+            wait_for(
+                f"job {higher} to push job {job} from {nodes}",
+                lambda: self.state(higher)[0] == "RUNNING",
+                90,
+                every_s=0.3,
+                report=lambda: self.run("squeue"),
+            )
+        finally:
+            self.run("scancel", higher)

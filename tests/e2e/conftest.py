@@ -1,0 +1,60 @@
+"""The clusters on which every end-to-end test runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterdp.fakeslurm.cluster import FakeCluster
+from clusterdp.fakeslurm.shape import PartitionShape
+from tests.e2e.cluster import Cluster
+from tests.slurm.testbed import RealSlurm
+
+FAKE_MINUTE_S = 15.0
+PARTITIONS = (
+    PartitionShape("main", default=True),
+    PartitionShape("short", max_minutes=1),
+    PartitionShape("low", tier=1, preempt="REQUEUE", grace_s=10),
+    PartitionShape("low0", tier=1, preempt="REQUEUE", grace_s=0),
+)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_settings_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What whoever runs the tests has set for clusterdp or Slurm must not decide how they end."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ:
+            if name.startswith(("CLUSTERDP_", "SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SCANCEL_")):
+                patch.delenv(name)
+        for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+            patch.setenv(name, str(tmp_path_factory.mktemp(name)))
+        yield
+
+
+@pytest.fixture(scope="session")
+def fake_cluster() -> Iterator[Cluster]:
+    with FakeCluster(quick=True, time_scale=60 / FAKE_MINUTE_S, partitions=PARTITIONS) as fake:
+        environ = fake.environ()
+        yield Cluster("fake", {name: environ[name] for name in ("PATH", "SLURM_CONF")}, FAKE_MINUTE_S)
+
+
+@pytest.fixture(scope="session")
+def real_cluster(real_slurm: RealSlurm) -> Cluster:
+    return Cluster("slurm", real_slurm.environ(), 60.0)
+
+
+@pytest.fixture(scope="session", params=["fake", pytest.param("slurm", marks=pytest.mark.slurm)])
+def cluster(request: pytest.FixtureRequest) -> Cluster:
+    found: Cluster = request.getfixturevalue("fake_cluster" if request.param == "fake" else "real_cluster")
+    return found
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """An empty submit directory."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    return folder

@@ -1,0 +1,138 @@
+"""The main job from submit to end: left alone, preempted, timed out, cancelled. What is lost if one fails: days of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import Cluster
+from tests.e2e.run import Run, clusterdp, submit
+
+pytestmark = pytest.mark.timeout(360)
+
+STEPS = 132  # 3 epochs of 44 batches over 4 ranks
+DIGITS = ("params.epochs=3", "checkpoint.every_s=2")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An uninterrupted run, and what every interrupted one must come to."""
+
+    state: str
+    script: str
+    digest: str
+    accuracy: float
+    causes: list[str]
+
+
+@pytest.fixture(scope="session")
+def reference_on(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Cluster], Reference]:
+    """Trains once a cluster, each time in a run folder of the same name."""
+    folder = tmp_path_factory.mktemp("reference")
+    known: dict[str, Reference] = {}
+
+    def reference(cluster: Cluster) -> Reference:
+        if cluster.name not in known:
+            run = submit(cluster, folder, "configs/digits.yaml", f"run_dir={folder}/run", *DIGITS)
+            state = run.wait_end()
+            last = run.metrics()[-1]
+            script = run.files.script.read_text()
+            known[cluster.name] = Reference(state, script, run.digest(), last["test_accuracy"], run.causes())
+            run.files.path.rename(folder / f"run-{cluster.name}")
+        return known[cluster.name]
+
+    return reference
+
+
+@pytest.fixture
+def start(cluster: Cluster, project: Path) -> Iterator[Callable[..., Run]]:
+    """Submits the digits in slow motion; whatever comes, the job does not outlive its test."""
+    started: list[Run] = []
+
+    def start(*overrides: str, delay_s: float = 0.1) -> Run:
+        words = (*DIGITS, f"params.step_delay_s={delay_s}", f"run_dir={project}/run")
+        started.append(submit(cluster, project, "configs/digits.yaml", *words, *overrides))
+        return started[-1]
+
+    yield start
+    for run in started:
+        cluster.run("scancel", run.job)
+
+
+def test_left_alone_it_trains_to_the_end_in_one_attempt(
+    cluster: Cluster, reference_on: Callable[[Cluster], Reference]
+) -> None:
+    reference = reference_on(cluster)
+    assert reference.state == "COMPLETED"
+    assert reference.causes == ["done"]
+    assert reference.accuracy > 0.9
+
+
+@pytest.mark.slurm
+def test_the_very_same_script_does_the_same_on_the_fake_and_on_a_real_slurm(
+    fake_cluster: Cluster, real_cluster: Cluster, reference_on: Callable[[Cluster], Reference]
+) -> None:
+    fake, real = reference_on(fake_cluster), reference_on(real_cluster)
+    assert fake.script.encode() == real.script.encode()
+    assert fake.digest == real.digest
+
+
+@pytest.mark.parametrize("partition", ["low", "low0"])
+@pytest.mark.parametrize("builder", ["backend=sbatch", "backend=submitit", "launch.launcher=torchrun"])
+def test_preempted_it_comes_back_by_itself_and_ends_bit_for_bit_as_if_nothing_had_been(
+    cluster: Cluster,
+    start: Callable[..., Run],
+    reference_on: Callable[[Cluster], Reference],
+    builder: str,
+    partition: str,
+) -> None:
+    run = start(f"resources.partition={partition}", builder)
+    run.wait_step(20)
+    cluster.preempt(run.job)
+    assert run.wait_end() == "COMPLETED", run.account()
+    assert len(run.causes()) == 2, run.account()
+    assert run.causes()[-1] == "done", run.account()
+    assert_no_step_lost(run)
+    assert run.digest() == reference_on(cluster).digest
+
+
+def test_out_of_time_it_stops_before_the_limit_and_goes_on_in_the_next_attempt(
+    cluster: Cluster, start: Callable[..., Run], reference_on: Callable[[Cluster], Reference]
+) -> None:
+    limit = ("resources.partition=short", 'resources.time="0:01:00"', f"launch.grace_s={cluster.minute_s // 3:.0f}")
+    run = start(*limit, delay_s=cluster.minute_s / STEPS)
+    assert run.wait_end(300) == "COMPLETED", run.account()
+    causes = run.causes()
+    assert causes[-1] == "done", run.account()
+    assert set(causes[:-1]) == {"timeout"}, run.account()
+    assert_no_step_lost(run)
+    assert run.digest() == reference_on(cluster).digest
+
+
+@pytest.mark.parametrize("by", ["scancel", "clusterdp cancel"])
+def test_cancelled_it_stays_cancelled_though_its_ranks_cannot_tell_that_from_a_preemption(
+    cluster: Cluster, start: Callable[..., Run], project: Path, by: str
+) -> None:
+    run = start("resources.partition=low")
+    run.wait_step(5)
+    if by == "scancel":
+        cluster.run("scancel", run.job)
+    else:
+        done = clusterdp(cluster, project, "cancel", str(run.files.path))
+        assert done.returncode == 0, done.stderr
+    assert run.wait_end() == "CANCELLED"
+    assert len(run.files.attempts()) == 1
+    assert not run.events("requeued"), run.account()
+    assert run.step() < STEPS
+
+
+def assert_no_step_lost(run: Run) -> None:
+    """Each attempt went on at the very step at which the one before had stopped."""
+    stopped = [event["step"] for event in run.events("stopped")]
+    restored = [event["step"] for event in run.events("restored")]
+    assert stopped, run.account()
+    assert restored == stopped, run.account()
+    assert 0 < stopped[0] < STEPS

@@ -1,0 +1,41 @@
+"""Programs that know nothing of clusterdp."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import Cluster
+from tests.e2e.run import submit
+
+pytestmark = pytest.mark.timeout(240)
+
+PROGRAM = """\
+import os, sys
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+mine = torch.tensor([float(dist.get_rank())])
+dist.all_reduce(mine)
+print("sum", int(mine), "of", dist.get_world_size(), "local", os.environ["LOCAL_RANK"], "argv", sys.argv[1:])
+dist.destroy_process_group()
+"""
+
+
+def test_an_unmodified_ddp_program_finds_its_peers_and_gets_its_words_unchanged(cluster: Cluster, project: Path) -> None:
+    (project / "train.py").write_text(PROGRAM)
+    word = "it's $(not) `for` a \\ \"shell\""
+    quoted = word.replace("\\", "\\\\").replace('"', '\\"')
+    (project / "job.yaml").write_text(
+        f'command: [python, train.py, "{quoted}"]\n'
+        "resources: {nodes: 2, tasks_per_node: 2}\n"
+        "restart: {max_crashes: 0}\n"
+    )
+    run = submit(cluster, project, "job.yaml", f"run_dir={project}/run")
+    assert run.wait_end() == "COMPLETED", run.account()
+    [attempt] = run.files.attempts()
+    said = [attempt.rank_log(rank).read_text().strip().splitlines()[-1] for rank in range(4)]
+    assert said == [f"sum 6 of 4 local {rank % 2} argv {[word]}" for rank in range(4)]
+    assert run.causes() == ["done"]

@@ -1,0 +1,130 @@
+"""The configuration files of the test cluster, as text."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Where the cluster lives and how large it is. It takes the ports `port` to `port + nodes + 1`, on loopback."""
+
+    folder: Path
+    port: int
+    nodes: int = 4
+
+    @property
+    def slurm_conf(self) -> Path:
+        return self.folder / "slurm.conf"
+
+    @property
+    def munge_socket(self) -> Path:
+        return self.folder / "munge.socket"
+
+    @property
+    def mariadb_socket(self) -> Path:
+        return self.folder / "mariadb.socket"
+
+    @property
+    def cluster(self) -> str:
+        return f"test{self.port}"
+
+    def files(self) -> dict[str, str]:
+        return {
+            "slurm.conf": _slurm_conf(self),
+            "slurmdbd.conf": _slurmdbd_conf(self),
+            "gres.conf": f"NodeName=n[1-{self.nodes}] Name=gpu File={self.folder}/gpu[0-1]\n",
+            "gpu0": "",  # a GPU is a file that exists; nothing looks into it
+            "gpu1": "",
+        }
+
+
+def free_ports(count: int, first: int = 20000, last: int = 32000) -> int:
+    """The first of `count` free ports in a row, outside the range from which kernels hand out ports (32768 and up)."""
+    for start in range(first, last, count):
+        if all(_is_free(port) for port in range(start, start + count)):
+            return start
+    raise RuntimeError(f"ports {first} to {last}: no {count} free ones in a row. Stop what uses them.")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _slurmdbd_conf(shape: Shape) -> str:
+    return f"""\
+AuthType=auth/munge
+AuthInfo=socket={shape.munge_socket}
+DbdHost=localhost
+DbdAddr=127.0.0.1
+DbdPort={shape.port + 1}
+SlurmUser=root
+LogFile={shape.folder}/log/slurmdbd.log
+PidFile={shape.folder}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+# "localhost" is the socket that MYSQL_UNIX_PORT names: this database listens on no port.
+StorageHost=localhost
+StorageUser=root
+StorageLoc=slurm
+"""
+
+
+def _slurm_conf(shape: Shape) -> str:
+    host = socket.gethostname().split(".")[0]
+    first_node = shape.port + 2
+    return f"""\
+ClusterName={shape.cluster}
+FirstJobId=10000
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={shape.port}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={shape.munge_socket}
+StateSaveLocation={shape.folder}/state
+SlurmdSpoolDir={shape.folder}/spool/%n
+SlurmctldPidFile={shape.folder}/slurmctld.pid
+SlurmdPidFile={shape.folder}/slurmd.%n.pid
+SlurmctldLogFile={shape.folder}/log/slurmctld.log
+SlurmdLogFile={shape.folder}/log/slurmd.%n.log
+
+# No cgroups and no binding: several nodes share one machine, which may be a container.
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SlurmdParameters=config_overrides
+ReturnToService=2
+SlurmdTimeout=15
+
+# Start what can start at once; what users wait for on a real cluster says nothing about our code.
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,requeue_setup_env_fail
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+KillWait=5
+MinJobAge=3600
+JobRequeue=1
+
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePort={shape.port + 1}
+AccountingStoragePass={shape.munge_socket}
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=1
+
+GresTypes=gpu
+NodeName=DEFAULT CPUs=8 RealMemory=16000 Gres=gpu:2
+NodeName=n[1-{shape.nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first_node}-{first_node + shape.nodes - 1}]
+PartitionName=DEFAULT Nodes=ALL State=UP MaxTime=INFINITE
+PartitionName=main Default=YES PriorityTier=10 PreemptMode=OFF
+PartitionName=short MaxTime=1 PriorityTier=10 PreemptMode=OFF
+PartitionName=low PriorityTier=1 PreemptMode=REQUEUE GraceTime=10
+PartitionName=low0 PriorityTier=1 PreemptMode=REQUEUE GraceTime=0
+"""

@@ -1,0 +1,26 @@
+"""wait_for: the one place where tests wait for what they get no event of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_for(
+    what: str,
+    look: Callable[[], T],
+    timeout_s: float,
+    *,
+    every_s: float = 0.1,
+    report: Callable[[], str] = str,
+) -> T:
+    """What `look` returns as soon as that is true; AssertionError after `timeout_s`, with `report`'s account."""
+    deadline = time.monotonic() + timeout_s
+    while not (seen := look()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout_s:g} s in vain for {what}\n{report()}".rstrip())
+        time.sleep(every_s)
+    return seen
