@@ -21,6 +21,7 @@ from clusterdp import config as config_module
 from clusterdp.config import Config
 from clusterdp.errors import RunError
 from clusterdp.launch import snapshot
+from clusterdp.launch.entrycheck import check_entry
 from clusterdp.launch.job import Job
 from clusterdp.launch.script import Script, checkpoint_url, render
 from clusterdp.launch.snapshot import Taken
@@ -98,6 +99,11 @@ def make_plan(config: Config, submit_dir: Path | None = None) -> Plan:
 def plan_for(config: Config, run: RunDir, submit_dir: Path) -> Plan:
     """The plan for this very run folder: `resume` takes the folder that is there."""
     spec = make_spec(config, run.path, submit_dir, sys.executable)
+    if config.entry and spec.python == sys.executable and not config.launch.container.image:
+        code = run.code if run.code.is_dir() else submit_dir
+        # What setup, modules or PYTHONPATH bring along is not known here.
+        elsewhere = bool(config.launch.setup or config.launch.modules or "PYTHONPATH" in config.launch.env)
+        check_entry(config.entry, config.params, code, elsewhere)
     if config.backend == "submitit":
         from clusterdp.launch.submitit import preview
 

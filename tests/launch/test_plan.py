@@ -25,7 +25,7 @@ def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     work = tmp_path / "work"
     work.mkdir()
-    (work / "train.py").write_text("")
+    (work / "train.py").write_text("def main(job, **params): ...\n")
     monkeypatch.chdir(work)
     return folder
 
