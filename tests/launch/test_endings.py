@@ -221,6 +221,33 @@ def test_the_last_element_of_an_array_requeues_itself_alone(
     assert requeues(stubs) == ["requeue 7_2"]
 
 
+AT_THE_LIMIT = ["bash", "-c", "kill -TERM $PPID; until [ -s $STUBS/scontrol.done ]; do :; done; exit 7"]
+
+
+def test_at_the_time_limit_the_script_requeues_before_its_ranks_have_ended(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    stubs.answer("COMPLETING", "TimeLimit")
+    # The rank goes on until the requeue has been seen: if nobody requeues, this hangs, and the time-out says so.
+    scontrol = stubs.folder / "scontrol"
+    scontrol.write_text(scontrol.read_text().replace("requeue*)", 'requeue*) echo x >"$STUBS/scontrol.done";'))
+    done = run_script({"command": AT_THE_LIMIT, "restart": {"max_crashes": 0}})
+    assert done.returncode == 0, done.stderr
+    assert requeues(stubs) == ["requeue 7"]
+    assert cause(tmp_path) == "timeout"
+
+
+@pytest.mark.parametrize("how", ["the user cancelled", "the ranks are done"])
+def test_at_the_time_limit_what_is_over_stays_over(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, how: str
+) -> None:
+    stubs.answer("COMPLETING", "TimeLimit")
+    ends = f"touch {tmp_path}/run/cancelled" if "user" in how else "echo done finished 9 >{run}/attempts/7.0/outcome"
+    lines = f"{ends.format(run=tmp_path / 'run')}; kill -TERM $PPID; exit 0"
+    run_script({"command": ["bash", "-c", lines]})
+    assert requeues(stubs) == []
+
+
 def test_a_taken_port_is_tried_again_once_with_the_next_one(run_script: RunScript, tmp_path: Path) -> None:
     logs = tmp_path / "run/attempts/7.0/logs"
     lines = f"echo $MASTER_PORT >>{tmp_path}/ports; echo EADDRINUSE >>{logs}/rank-00000.out; exit 1"

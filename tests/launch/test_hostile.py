@@ -78,8 +78,10 @@ def test_a_variable_that_the_script_needs_itself_is_refused(run_script: RunScrip
 
 
 def test_setup_may_leave_any_shell_option_behind(run_script: RunScript) -> None:
-    done = run_script({"command": "true", "launch": {"setup": "set -euo pipefail\nexport FROM_SETUP=1"}})
-    assert done.returncode == 0, done.stderr
+    setup = {"launch": {"setup": "set -euo pipefail\nexport FROM_SETUP=1"}, "restart": {"max_crashes": 0}}
+    done = run_script({"command": ["bash", "-c", "exit 3"], **setup})
+    assert done.returncode == 3
+    assert "for the last time" in done.stderr  # -e would have ended the script before it said so
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -1,0 +1,127 @@
+"""The command line itself: words, exit codes, what is printed where. The verbs have tests of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import clusterdp
+from clusterdp import cli
+
+CONFIG = "command: [echo, hello]\nresources: {time: 5}\n"
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with a config, an sbatch that answers 41, and no runs of other tests in sight."""
+    (tmp_path / "bin").mkdir()
+    for name, line in {"sbatch": "echo 41", "squeue": ""}.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    Path("cfg.yaml").write_text(CONFIG)
+    return tmp_path / "work"
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "clusterdp", *words], capture_output=True, text=True, check=False)
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout == f"clusterdp {clusterdp.__version__}\n"
+    assert run().stdout == run("--help").stdout
+    for verb in ("submit", "status", "logs", "watch", "cancel", "resume", "show", "configs", "fake"):
+        assert f"    {verb} " in run("--help").stdout
+
+
+def test_submit_says_job_and_run_folder_and_what_to_type_next(work: Path) -> None:
+    done = run("submit", "cfg.yaml", "run_dir=r")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"Submitted job 41: {work}/r\n")
+    assert "clusterdp watch 41" in done.stdout
+
+
+def test_values_and_options_may_come_in_any_order(work: Path) -> None:
+    for words in (
+        ["--dry-run", "cfg.yaml", "name=x"],
+        ["cfg.yaml", "name=x", "--dry-run"],
+        ["cfg.yaml", "--dry-run", "name=x"],
+    ):
+        assert "--job-name=x\n" in run("submit", *words).stdout
+
+
+def test_a_word_too_many_is_refused(work: Path) -> None:
+    assert run("status", "a", "b=c").returncode == 2
+    assert "unrecognized arguments: --nope" in run("submit", "cfg.yaml", "--nope").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["submit", "cfg.yaml", "nope=1"], 2),
+        (["submit", "missing.yaml"], 2),
+        (["submit", "cfg.yaml", "command=null", "entry=nowhere:main"], 2),
+        (["status", "no-such-run"], 4),
+        (["fake", "status", "--dir", "nowhere"], 7),
+    ],
+)
+def test_a_mistake_is_one_line_on_stderr_with_its_exit_code(work: Path, words: list[str], code: int) -> None:
+    before = sorted(work.iterdir())
+    done = run(*words)
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert done.stderr.startswith("clusterdp: ")
+    assert done.stderr.count("\n") == 1
+    assert sorted(work.iterdir()) == before
+
+
+def test_debug_shows_the_traceback(work: Path) -> None:
+    assert "Traceback" in run("--debug", "submit", "missing.yaml").stderr
+
+
+def test_what_sbatch_refuses_is_exit_code_3(work: Path) -> None:
+    (work.parent / "bin/sbatch").write_text("#!/bin/sh\necho 'sbatch: error: nope' >&2; exit 1\n")
+    done = run("submit", "cfg.yaml")
+    assert done.returncode == 3
+    assert "sbatch: error: nope" in done.stderr
+    assert not Path("runs").exists()
+
+
+def test_show_is_yaml_with_the_source_of_each_value(work: Path) -> None:
+    done = run("show", "cfg.yaml", "resources.nodes=3")
+    lines = {line.split("#")[0].strip(): line.split("#")[1].strip() for line in done.stdout.splitlines() if "#" in line}
+    assert lines["nodes: 3"] == "command line"
+    assert lines["time: '5'"] == "cfg.yaml:2"
+    assert lines["backend: sbatch"] == "default"
+    assert yaml.safe_load(done.stdout)["command"] == ["echo", "hello"]
+
+
+def test_a_closed_pipe_is_no_error(work: Path) -> None:
+    command = f"{sys.executable} -m clusterdp submit cfg.yaml --dry-run | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stderr.replace(done.stderr.partition("clusterdp: for")[1] or "\0", "").count("Traceback") == 0
+    assert "Broken" not in done.stderr
+
+
+def test_the_configs_that_come_along_are_found_from_anywhere(work: Path) -> None:
+    assert "digits" in run("configs").stdout
+    assert yaml.safe_load(run("configs", "digits").stdout)["entry"] == "clusterdp.recipes.digits:main"
+    for name in ("configs/digits.yaml", "digits"):
+        assert run("submit", name, "--dry-run").returncode == 0
+    assert "none of the configs that come along: digits" in run("submit", "configs/nope.yaml").stderr
+
+
+def test_no_verb_is_undocumented() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    actions = [action for action in cli.parser()._actions if action.choices]
+    for verb in actions[0].choices or ():
+        assert f"clusterdp {verb}" in readme, verb
