@@ -147,7 +147,14 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 def read_events(run: RunDir) -> list[dict[str, Any]]:
     """All writers' events, by time."""
     records = [r for path in sorted(run.events.glob("*.jsonl")) for r in read_lines(path)]
-    return sorted(records, key=lambda r: float(r.get("time", 0)))
+    return sorted(records, key=_time_of)
+
+
+def _time_of(record: dict[str, Any]) -> float:
+    try:
+        return float(record.get("time", 0))
+    except (TypeError, ValueError):  # somebody edited it
+        return 0.0
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -105,7 +105,7 @@ class LocalStorage(Storage):
 
     def list(self, folder: str = "") -> list[str]:
         try:
-            return sorted(os.listdir(self.path(folder)))  # noqa: PTH208 (names are wanted, not a Path each)
+            return sorted(os.listdir(self.path(folder)))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -188,13 +188,11 @@ def _write_all(fd: int, chunk: memoryview) -> None:
 
 
 def _sync(fd: int) -> None:
+    os.fsync(fd)
     if sys.platform == "darwin":
         import fcntl
 
-        # macOS's fsync leaves the bytes in the drive's cache.
-        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
-    else:
-        os.fsync(fd)
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # macOS's fsync leaves the bytes in the drive's cache
 
 
 def _sync_folder(path: Path) -> None:

@@ -69,6 +69,8 @@ class Plan:
             name=self.spec.config.name,
             backend=self.spec.config.backend,
             dir=str(self.spec.submit_dir),
+            cluster=os.environ.get("SLURM_CONF", ""),
+            from_step=self.spec.config.restart.from_step,
         )
         return job
 

@@ -12,7 +12,8 @@ def next_commands(history: RunHistory, verdict: Verdict) -> list[tuple[str, str]
     run = shown(history.run.path)
     logs = (f"clusterdp logs {run}", "what rank 0 printed")
     status = (f"clusterdp status {run}", "each attempt and why it ended")
-    resume = (f"clusterdp resume {run}", "goes on from the last checkpoint")
+    where = f"from step {history.saved[0]}" if history.saved else "with it"
+    resume = (f"clusterdp resume {run}", f"goes on {where}")
     return {
         Verdict.WAITING: [(f"clusterdp watch {run}", "follows it to its end"), (f"clusterdp cancel {run}", "")],
         Verdict.RUNNING: [

@@ -9,7 +9,7 @@ from typing import Any
 from clusterdp.operate.records import Record, first_record, integer, last_records, modified, time_of, words
 from clusterdp.rundir import Attempt, RunDir
 
-# What an outcome's reason means for an attempt without a `cause`: submitit has no batch script that would write it.
+# What an outcome's reason means while the batch script has not written a `cause` yet, or was killed before it could.
 CAUSE_OF_REASON = {"finished": "done", "term": "preempted", "time": "timeout", "claim": "stopped", "entry": "stopped"}
 ENDINGS = frozenset({"finished", "failed", "requeued", "cancelled"})  # the batch script's last words
 NOT_MEASURED = frozenset({"time", "step", "total"})
@@ -26,6 +26,7 @@ class AttemptRecord:
     name: str
     number: int
     cause: str = ""
+    closed: bool = False  # the batch script has written the cause: it has nothing more to say
     started: float | None = None
     ended: float | None = None
     nodes: str = ""
@@ -66,6 +67,7 @@ def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Re
         name=attempt.name,
         number=number,
         cause=cause,
+        closed=bool(written),
         started=time_of(events[0]) if events else modified(attempt.path),
         ended=_ended(attempt, cause, events, endings, records),
         nodes=str(started.get("nodes") or ""),

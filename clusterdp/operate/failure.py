@@ -33,7 +33,9 @@ class Failure:
 
 
 def batch_log(run: RunDir, job: str | None) -> Path:
-    return run.path / f"slurm-{job}.out"
+    """What the batch script printed, in all attempts of a job. submitit puts it elsewhere, with rank 0's."""
+    ours, submitits = run.path / f"slurm-{job}.out", run.path / "submitit" / f"{job}_0_log.out"
+    return submitits if submitits.exists() and not ours.exists() else ours
 
 
 def rank_logs(logs: Path) -> list[tuple[int, Path]]:

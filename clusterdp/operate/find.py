@@ -24,6 +24,8 @@ def find_run(word: str | os.PathLike[str] | None = None, runs: Path = Path("runs
         return _latest(runs)
     path = Path(word).expanduser()
     if path.is_dir():
+        if not os.access(path, os.R_OK | os.X_OK):
+            raise RunError(f"{word}: you may not read this folder. Ask its owner to let you.")
         if _is_run(path):
             return RunDir(path.absolute())
         raise RunError(f"{word}: not a run folder, for it has no config.yaml and no events. Name the run's own folder.")
@@ -91,7 +93,7 @@ def _has_job(folder: Path, job: str) -> bool:
     """By names alone: `attempts/123.0`, `events/123.0-batch.jsonl`, `events/submit-123-submit.jsonl`."""
     pattern = re.compile(rf"(submit-)?{job}[.-].*")
     try:
-        return any(map(pattern.fullmatch, os.listdir(folder)))  # noqa: PTH208 - names suffice
+        return any(map(pattern.fullmatch, os.listdir(folder)))
     except OSError:
         return False
 

@@ -24,6 +24,7 @@ class Pace:
     poll_s: float = 0.3  # between looks at the run folder
     ask_s: float = 5.0  # between questions to squeue, at least
     settle_s: float = 15.0  # how long squeue must call a job over before that is believed: files come late over NFS
+    close_s: float = 15.0  # how long the batch script's last word is waited for once the ranks have said `done`
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
@@ -41,21 +42,39 @@ class Moment:
 def follow(run: RunDir, pace: Pace | None = None) -> Iterator[Moment]:
     """Ends with the moment that is `over`. SlurmError never ends it: a busy controller answers again."""
     pace = pace or Pace()
-    queue = _Queue(pace)
+    queue, ending = _Queue(pace), _Ending(pace)
     told: set[tuple[object, ...]] = set()
-    confirmed = False
     while True:
         history = read_history(run)
         news = tuple(event for event in history.events if _key(event) not in told)
         told.update(map(_key, news))
         standing = queue.weigh(history)
-        # An ending on record must be there twice: a crash that is tried again looks like the last one for an instant.
-        over = standing.verdict.over and (confirmed or not history.verdict.over)
-        confirmed = history.verdict.over
+        over = ending.is_sure(history) if history.verdict.over else standing.verdict.over
         yield Moment(history, standing, news, over)
         if over:
             return
         pace.sleep(pace.poll_s)
+
+
+class _Ending:
+    """When an ending on record is to be believed."""
+
+    def __init__(self, pace: Pace):
+        self.pace = pace
+        self.seen: tuple[object, ...] = ()
+        self.since = 0.0
+
+    def is_sure(self, history: RunHistory) -> bool:
+        """At the second look, for a crash that is tried again looks like the last one for an instant.
+
+        The ranks' `done` comes before the batch script's: that is waited for, if it comes, so that whoever takes the
+        cluster down next does not cut it off.
+        """
+        now = self.pace.clock()
+        if self.seen != _gist(history):
+            self.seen, self.since = _gist(history), now
+            return False
+        return history.closed or now - self.since >= self.pace.close_s
 
 
 class _Queue:
@@ -80,7 +99,7 @@ class _Queue:
         if self.standing is None or self.known != _gist(history):  # what has been heard since is newer
             return Standing(history.verdict, history.why)
         if self.over_since is not None and now - self.over_since < self.pace.settle_s:
-            return Standing(history.verdict, "Slurm calls it over; waiting for its last words", self.standing.row)
+            return Standing(history.verdict, "ended, says Slurm; its last words may come yet", self.standing.row)
         return self.standing
 
     def _ask(self, history: RunHistory, now: float) -> None:
@@ -89,11 +108,11 @@ class _Queue:
         self.known = _gist(history)
         try:
             rows = ask(history)
-        except SlurmError as error:
+        except SlurmError:
             # Nothing is concluded from silence, and a controller in trouble is asked less and less.
             self.wait = min(2 * self.wait, 60.0)
             self.over_since = None
-            self.standing = Standing(history.verdict, str(error))
+            self.standing = Standing(history.verdict, f"{history.verdict.value}, but squeue does not answer")
             return
         self.wait = self.pace.ask_s
         self.standing = None if rows is None else weigh(history, rows)

@@ -28,7 +28,7 @@ class RunHistory:
     verdict: Verdict
     why: str  # more about the verdict, in words; may be empty
     jobs: tuple[str, ...]  # every job of the run, by when it last came up
-    cluster: str  # as submit recorded it; empty if nobody did
+    cluster: str  # the SLURM_CONF that submit had; empty: none
     submitted: float | None
     attempts: tuple[AttemptRecord, ...]  # in the order they began
     events: tuple[Record, ...]
@@ -42,6 +42,11 @@ class RunHistory:
     @property
     def last(self) -> AttemptRecord | None:
         return self.attempts[-1] if self.attempts else None
+
+    @property
+    def closed(self) -> bool:
+        """Over, and the batch script is through as well."""
+        return self.verdict.over and (self.last is None or self.last.closed)
 
     @property
     def step(self) -> int | None:

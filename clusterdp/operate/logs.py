@@ -82,6 +82,7 @@ def _print_batch(
 
 def _follow(run: RunDir, out: TextIO, rank: int | None, wanted: str | None, pace: Pace) -> None:
     """Until the run is over, or the wanted attempt; a new attempt is announced by one line."""
+    files: dict[Path, Tail] = {}  # all ever seen: with submitit the attempts of a job share one, by symbolic links
     tails: dict[int, Tail] = {}
     begun: list[str] = []
     for moment in follow_run(run, pace):
@@ -94,15 +95,15 @@ def _follow(run: RunDir, out: TextIO, rank: int | None, wanted: str | None, pace
                 begun.append(attempt.name)
             for number, log in rank_logs(run.attempt(attempt.name).logs):
                 if rank in (None, number):
-                    tails.setdefault(number, Tail(log))
+                    tails[number] = files.setdefault(log.resolve(), Tail(log))
             over = moment.over or (wanted is not None and bool(attempt.cause))
             _drain(tails, out, rank is None, final=over)
             out.flush()
             if over and wanted is not None:
                 return
     last = moment.history.last
-    if not tails or (last and last.cause not in FINE):
-        _print_batch(moment.history, out, last, rank, alone=not tails)
+    if not files or (last and last.cause not in FINE):
+        _print_batch(moment.history, out, last, rank, alone=not files)
 
 
 def _to_show(history: RunHistory, wanted: str | None, begun: list[str]) -> tuple[AttemptRecord, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,7 @@ PREFIXES = {  # families of reasons: AssocGrpCpuLimit, QOSMaxNodePerUserLimit, .
     "Max": "a limit of your account is reached",
     "Nodes required": "the nodes that it needs are down, drained or kept for higher partitions",
 }
+DEFAULT_CONF = "/etc/slurm/slurm.conf"  # where Slurm's clients look if SLURM_CONF is not set
 WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 # What ended a job that left no word itself, by the state that Slurm gives it.
 ENDED_AS = {
@@ -79,7 +81,8 @@ def consult(history: RunHistory) -> Standing:
     try:
         rows = ask(history)
     except SlurmError as error:
-        return Standing(history.verdict, f"as last recorded; {error}")
+        said = str(error)
+        return Standing(history.verdict, f"as last recorded; {said if len(said) <= 120 else said[:117] + '...'}")
     if rows is None:
         return Standing(history.verdict, "as last recorded; there is no squeue here that knows its cluster")
     return weigh(history, rows)
@@ -98,18 +101,15 @@ def ask(history: RunHistory) -> dict[str, JobRow] | None:
 
 
 def reachable(history: RunHistory) -> bool:
-    """A fake cluster counts from 1, so its job ids must never be looked for, or cancelled, in a real Slurm's queue."""
+    """Job ids mean nothing on another cluster: one of a fake's must never be cancelled in a real Slurm's queue."""
     import shutil  # not needed where a run is over, and `status` should start at once
 
-    squeue = shutil.which("squeue")
-    if squeue is None:
-        return False
-    cluster = Path(history.cluster)
-    return not cluster.is_absolute() or Path(squeue).resolve().is_relative_to(cluster.resolve())
+    here = os.environ.get("SLURM_CONF", DEFAULT_CONF)
+    return shutil.which("squeue") is not None and (history.cluster or DEFAULT_CONF) == here
 
 
 def _is_gone(cluster: str) -> bool:
-    """A fake cluster whose folder was removed took its jobs with it."""
+    """A cluster whose slurm.conf was removed, as a fake one's is in the end, took its jobs with it."""
     return Path(cluster).is_absolute() and not Path(cluster).exists()
 
 
@@ -134,6 +134,8 @@ def weigh(history: RunHistory, rows: Mapping[str, JobRow]) -> Standing:
         return Standing(history.verdict, history.why, row)
     if history.job is None:
         return Standing(history.verdict, "nothing on record of a job having been submitted")
+    if history.cancelled and (row is None or not alive(row)):
+        return Standing(Verdict.CANCELLED, "", row)
     if row is None:
         who = "its cluster is gone" if _is_gone(history.cluster) else "Slurm no longer knows the job"
         return Standing(Verdict.VANISHED, f"no ending on record, and {who}")

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from clusterdp.operate.follow import Moment
+from clusterdp.operate.queue import WAITS
 from clusterdp.operate.story import tell
 from clusterdp.operate.text import clock, is_terminal, number, span
 from clusterdp.operate.verdict import Verdict
@@ -70,11 +71,12 @@ class Bar:
 
         console = Console(file=out, highlight=False)
         self.progress: Progress = Progress(
-            TextColumn("{task.description}", markup=True),
+            # No markup: a reason such as `UnavailableNodes:n[a-b]` would be read as a style.
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None, complete_style="cyan", finished_style="green"),
-            TextColumn("{task.fields[count]}"),
-            TextColumn("{task.fields[loss]}", style="cyan"),
-            TextColumn("{task.fields[left]}", style="dim"),
+            TextColumn("{task.fields[count]}", markup=False),
+            TextColumn("{task.fields[loss]}", style="cyan", markup=False),
+            TextColumn("{task.fields[left]}", style="dim", markup=False),
             console=console,
             auto_refresh=False,
             transient=True,
@@ -108,9 +110,9 @@ class Bar:
 
 
 def progress_words(moment: Moment) -> str:
-    """`step 240 of 400  loss 0.0123  2 min left`; empty while there is none."""
+    """`step 240 of 400  loss 0.0123  2 min left`; empty at the beginning, and at the end, which is news by itself."""
     history = moment.history
-    if history.step is None:
+    if history.step is None or history.step == history.total:
         return ""
     of = f" of {history.total}" if history.total else ""
     return "  ".join(word for word in (f"step {history.step}{of}", loss_words(moment), left_words(moment)) if word)
@@ -132,10 +134,16 @@ def left_words(moment: Moment) -> str:
 
 
 def _state(moment: Moment) -> str:
-    count, standing = len(moment.history.attempts), moment.standing
+    """`attempt 2 running`, `attempt 2 waiting (Priority)`: short, for it stands before the bar."""
+    standing, last = moment.standing, moment.history.last
+    count = len(moment.history.attempts)
     if standing.verdict is Verdict.RUNNING:
-        return f"attempt {count} {standing.why or 'running'}"
+        begun = last is not None and last.measured_at is not None
+        return f"attempt {count} {standing.why or ('running' if begun else 'starting')}"
     if standing.verdict is Verdict.WAITING:
-        reason = standing.row.reason if standing.row else ""
-        return f"attempt {count + 1} waiting" + (f" ({reason})" if reason not in ("", "None") else "")
+        pending = standing.row is not None and standing.row.state in WAITS
+        if last is not None and not last.closed and not pending and last.job == moment.history.job:
+            return f"attempt {count} stopping"
+        reason = standing.row.reason if standing.row and pending else "None"
+        return f"attempt {count + 1} waiting" + (f" ({reason})" if reason != "None" else "")
     return str(standing.verdict.value)

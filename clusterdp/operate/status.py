@@ -115,12 +115,13 @@ def _facts(history: RunHistory, standing: Standing, now: float) -> list[tuple[st
 
 
 def measured(metrics: dict[str, Any], most: int = 6) -> str:
-    """`test_accuracy 0.981  loss 0.0123  lr 0.1`: what people look for stands first."""
+    """`test_accuracy 0.981  loss 0.0123  lr 0.1`: what people look for stands first; long texts are left to --json."""
 
     def rank(key: str) -> int:
         return 0 if key.startswith(("test", "val", "eval")) else 1 if key.endswith("loss") else 2
 
-    return "  ".join(f"{key} {number(metrics[key])}" for key in sorted(metrics, key=rank)[:most])
+    short = [key for key in sorted(metrics, key=rank) if len(number(metrics[key])) <= 12]
+    return "  ".join(f"{key} {number(metrics[key])}" for key in short[:most])
 
 
 def _progress(history: RunHistory, standing: Standing) -> str:

@@ -22,7 +22,7 @@ def summary(history: RunHistory, standing: Standing, ink: Ink, now: float | None
     if len(history.attempts) > 1:
         head, *rows = attempts_table(history.attempts[-10:], standing, now)
         lines += ["", ink("dim", head), *rows, ""]
-    if history.attempts:
+    if history.step is not None:
         lines.append(f"{ink('dim', 'steps lost')}  {history.lost}")
     if standing.verdict is not Verdict.DONE and history.saved and history.step is not None:
         behind = history.step - history.saved[0]

@@ -221,7 +221,7 @@ def test_the_last_element_of_an_array_requeues_itself_alone(
     assert requeues(stubs) == ["requeue 7_2"]
 
 
-AT_THE_LIMIT = ["bash", "-c", "kill -TERM $PPID; until [ -s $STUBS/scontrol.done ]; do :; done; exit 7"]
+AT_THE_LIMIT = ["bash", "-c", "kill -TERM $PPID; until [ -s $STUBS/scontrol.done ]; do /bin/sleep 0.05; done; exit 7"]
 
 
 def test_at_the_time_limit_the_script_requeues_before_its_ranks_have_ended(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -37,10 +38,10 @@ def test_every_live_job_of_the_run_is_cancelled(builder: RunBuilder, queue: Fake
 def test_a_job_that_came_meanwhile_is_cancelled_too(builder: RunBuilder, queue: FakeQueue) -> None:
     """A batch script that had not seen the marker yet may resubmit itself."""
     builder.submitted("7").attempt("7.0")
-    queue.answers("7|RUNNING|None|n1", "8|PENDING|Dependency|")
     event = '{"time":1800000000,"event":"submitted","attempt":"7.0","job":"8"}'
     queue.write("scancel", f"echo '{event}' >>{builder.run.events}/7.0-batch.jsonl\n")
-    queue.answers("7|RUNNING|None|n1", "8|PENDING|Dependency|")
+    new = "case $* in *--jobs=7,8*) echo '8|PENDING|Dependency|' ;; esac\n"
+    queue.write("squeue", f"echo '7|RUNNING|None|n1'\n{new}")
     cancel(builder.run)
     assert [line for line in queue.asked if line.startswith("scancel")] == ["scancel 7", "scancel 8"]
 
@@ -85,6 +86,16 @@ def test_a_silent_controller_leaves_the_marker_and_says_so(builder: RunBuilder, 
     with pytest.raises(SlurmError, match=r"Unable to contact.*marked as cancelled"):
         cancel(builder.run)
     assert builder.run.cancelled.exists()
+
+
+def test_a_marker_that_cannot_be_written_tells_slurm_nothing(builder: RunBuilder, queue: FakeQueue) -> None:
+    """A scancel without the marker would look like a preemption."""
+    builder.submitted().attempt()
+    queue.answers("7|RUNNING|None|n1")
+    (builder.run.path / f".cancelled.{os.getpid()}").mkdir()  # root writes everywhere, but not into a folder
+    with pytest.raises(RunError, match="cannot be written"):
+        cancel(builder.run)
+    assert not any(line.startswith("scancel") for line in queue.asked)
 
 
 def test_a_run_of_another_cluster_is_never_cancelled_here(elsewhere: Path, queue: FakeQueue, tmp_path: Path) -> None:

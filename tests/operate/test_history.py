@@ -116,7 +116,7 @@ def test_elements_of_an_array_are_attempts_too(builder: RunBuilder) -> None:
     assert [a.job for a in read_history(builder.run).attempts] == ["5_3"]
 
 
-def test_without_a_batch_script_the_ranks_outcome_is_the_cause(builder: RunBuilder) -> None:
+def test_until_the_batch_script_speaks_the_ranks_outcome_is_the_cause(builder: RunBuilder) -> None:
     builder.submitted().attempt().stopped(40, reason="time")
     history = read_history(builder.run)
     assert (history.attempts[0].cause, history.verdict) == ("timeout", Verdict.WAITING)

@@ -102,6 +102,32 @@ def test_following_all_ranks_finds_those_that_come_later(builder: RunBuilder) ->
     assert printed(builder.run, every=True, follow=True, pace=pace) == "[0] a\n[1] b\n"
 
 
+def test_a_log_that_two_attempts_share_is_followed_once(builder: RunBuilder) -> None:
+    """submitit appends to one file a rank and job; the attempts have symbolic links to it."""
+    (builder.run.path / "submitit").mkdir()
+    shared = builder.run.path / "submitit" / "7_0_log.out"
+    shared.write_text("one\n")
+    first = builder.submitted().attempt()
+    first.files.rank_log(0).symlink_to(shared)
+
+    def go_on() -> None:
+        first.stopped(3).requeued("preempted")
+        second = builder.attempt("7.1")
+        second.files.rank_log(0).symlink_to(shared)
+        shared.write_text("one\ntwo\n")
+        second.finished()
+
+    assert printed(builder.run, follow=True, pace=Pace(sleep=Script(go_on, lambda: None))) == (
+        "one\ntwo\n==> attempt 2 (7.1) <==\n"
+    )
+
+
+def test_submitits_batch_log_is_found(builder: RunBuilder) -> None:
+    (builder.run.path / "submitit").mkdir()
+    (builder.run.path / "submitit" / "7_0_log.out").write_text("module: command not found\n")
+    assert printed(builder.submitted().run) == "module: command not found\n"
+
+
 def test_following_a_wanted_attempt_ends_with_it(builder: RunBuilder) -> None:
     builder.submitted().attempt().printed("a\n").stopped(3).requeued("preempted")
     assert printed(builder.run, attempt="1", follow=True, pace=Pace(sleep=Script())) == "a\n"
@@ -114,21 +140,25 @@ def test_following_a_job_that_dies_before_it_begins_shows_why(builder: RunBuilde
     assert printed(builder.run, follow=True, pace=pace) == "cannot write to /full\n"
 
 
-def test_a_reader_that_goes_away_is_no_error(builder: RunBuilder) -> None:
-    builder.submitted().attempt().printed("line\n" * 200_000)
+@pytest.mark.parametrize("lines", [1, 200_000])
+def test_a_reader_that_goes_away_is_no_error(builder: RunBuilder, lines: int) -> None:
+    """`clusterdp logs | head`: neither a traceback nor Python's own complaint when it flushes stdout at its end."""
+    builder.submitted().attempt().printed("line\n" * lines)
     code = (
         "import sys; from pathlib import Path; from clusterdp.rundir import RunDir;"
         f"from clusterdp.operate.logs import logs; sys.exit(logs(RunDir(Path({str(builder.run.path)!r}))))"
     )
-    env = {"PYTHONPATH": str(Path(__file__).parents[2])}
-    tool = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env)
-    assert tool.stdout is not None
-    assert tool.stdout.readline() == b"line\n"
-    tool.stdout.close()
-    assert tool.stderr is not None
-    assert tool.stderr.read() == b""
-    tool.stderr.close()
-    assert tool.wait() == 141
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        env={"PYTHONPATH": str(Path(__file__).parents[2])},
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_ctrl_c_ends_following_with_130_and_no_word(builder: RunBuilder) -> None:

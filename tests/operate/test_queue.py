@@ -37,6 +37,16 @@ def test_a_job_that_slurm_forgot_without_an_ending_is_said_to_be_so(builder: Run
     assert "no ending on record" in standing.why
 
 
+@pytest.mark.parametrize("answer", ["7|CANCELLED|None|", "7|FAILED|None|", "8|RUNNING|None|"])
+def test_what_we_cancelled_is_cancelled_whatever_slurm_calls_it(
+    builder: RunBuilder, queue: FakeQueue, answer: str
+) -> None:
+    builder.submitted().cancelled().attempt()
+    queue.answers(answer)
+    standing = consult(read_history(builder.run))
+    assert (standing.verdict, standing.why) == (Verdict.CANCELLED, "")
+
+
 @pytest.mark.parametrize(
     ("state", "verdict"),
     [
@@ -75,18 +85,21 @@ def test_a_silent_squeue_leaves_what_was_last_recorded(elsewhere: Path, queue: F
 
 
 def test_the_ids_of_a_fake_cluster_are_never_looked_for_in_another_queue(
-    elsewhere: Path, queue: FakeQueue, tmp_path: Path
+    elsewhere: Path, queue: FakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "other").mkdir()
-    builder = RunBuilder(elsewhere / "r").submitted("3", cluster=str(tmp_path / "other"))
+    theirs, ours = tmp_path / "theirs.conf", tmp_path / "ours.conf"
+    theirs.touch()
+    monkeypatch.setenv("SLURM_CONF", str(ours))
+    builder = RunBuilder(elsewhere / "r").submitted("3", cluster=str(theirs))
     assert consult(read_history(builder.run)).verdict is Verdict.WAITING
-    (tmp_path / "other").rmdir()
+    theirs.unlink()
     standing = consult(read_history(builder.run))
     assert (standing.verdict, standing.why) == (Verdict.VANISHED, "no ending on record, and its cluster is gone")
     assert queue.asked == []
-    ours = RunBuilder(elsewhere / "s").submitted("3", cluster=str(queue.folder))
+    ours.touch()
+    mine = RunBuilder(elsewhere / "s").submitted("3", cluster=str(ours))
     queue.answers("3|RUNNING|None|n1")
-    assert consult(read_history(ours.run)).verdict is Verdict.RUNNING
+    assert consult(read_history(mine.run)).verdict is Verdict.RUNNING
 
 
 @pytest.mark.parametrize(

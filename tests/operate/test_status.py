@@ -43,8 +43,13 @@ def test_a_requeued_job_says_when_it_may_start(builder: RunBuilder, queue: FakeQ
     text = status(builder.run, builder.now)
     assert "BeginTime: starts at " in text
     assert ":15:20 at the earliest" in text
+    assert len(queue.asked) == 2
     queue.write("scontrol", "exit 1\n")
     assert "BeginTime: may not start before its time" in status(builder.run, builder.now)
+    queue.answers("7|PENDING|Priority|")
+    before = len(queue.asked)
+    assert "Priority: jobs of higher priority" in status(builder.run, builder.now)
+    assert len(queue.asked) == before + 1
 
 
 def test_lost_steps_and_the_crash_are_named(builder: RunBuilder) -> None:

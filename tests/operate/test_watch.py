@@ -147,6 +147,30 @@ def test_a_requeue_between_two_questions_is_no_ending(builder: RunBuilder, queue
     assert watch(builder.run, io.StringIO(), pace=clock.pace(ask_s=5, settle_s=15)) == 0
 
 
+def test_a_resubmission_that_squeue_does_not_know_yet_is_waited_for(builder: RunBuilder, queue: FakeQueue) -> None:
+    """The old job is over, the new one is on record: the settling time starts anew."""
+    builder.submitted().attempt().trained(1, 5)
+    queue.answers("7|COMPLETED|None|")
+
+    def resubmit() -> None:
+        builder.event("submitted", "7.0", "batch", job="8")
+
+    def finish() -> None:
+        queue.answers("8|RUNNING|None|n1")
+        builder.attempt("8.0").finished()
+
+    clock = Clock(*[nothing] * 45, resubmit, *[nothing] * 25, finish)
+    assert watch(builder.run, io.StringIO(), pace=clock.pace(poll_s=0.3, ask_s=5, settle_s=15)) == 0
+
+
+def test_what_the_folder_says_is_newer_than_squeues_last_answer(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted()
+    queue.answers("7|PENDING|Priority|")
+    clock = Clock(nothing, builder.attempt, lambda: builder.cancelled().attempt("7.1").failed("cancelled"))
+    verdicts = [moment.standing.verdict for moment in follow(builder.run, clock.pace(ask_s=100))]
+    assert verdicts == [Verdict.WAITING, Verdict.WAITING, Verdict.RUNNING, Verdict.CANCELLED, Verdict.CANCELLED]
+
+
 def test_a_crash_that_is_tried_again_does_not_end_the_watch(builder: RunBuilder, queue: FakeQueue) -> None:
     first = builder.submitted().attempt()
     queue.answers("7|RUNNING|None|n1")
@@ -161,6 +185,18 @@ def test_a_crash_that_is_tried_again_does_not_end_the_watch(builder: RunBuilder,
     assert code == 0
 
 
+def test_the_ranks_done_waits_for_the_batch_script_to_be_through(builder: RunBuilder, queue: FakeQueue) -> None:
+    """Else the one who takes a local cluster down after the watch cuts its last words off."""
+    attempt = builder.submitted().attempt().trained(1, 9).outcome("done finished 9")
+    clock = Clock(*[nothing] * 10, attempt.finished)
+    assert watch(builder.run, io.StringIO(), pace=clock.pace()) == 0
+    assert attempt.files.cause.exists()
+    attempt.files.cause.unlink()
+    clock = Clock()  # and if it never comes
+    assert watch(builder.run, io.StringIO(), pace=clock.pace(close_s=15)) == 0
+    assert clock.now < 16
+
+
 def test_the_controller_is_asked_rarely_and_less_when_it_is_silent(builder: RunBuilder, queue: FakeQueue) -> None:
     attempt = builder.submitted().attempt()
     queue.answers("7|RUNNING|None|n1")
@@ -173,7 +209,9 @@ def test_the_controller_is_asked_rarely_and_less_when_it_is_silent(builder: RunB
     attempt = other.attempt()
     before = len(queue.asked)
     clock = Clock(*[nothing] * 600, attempt.finished)
-    watch(other.run, io.StringIO(), pace=clock.pace(poll_s=0.3, ask_s=5))
+    out = io.StringIO()
+    watch(other.run, out, pace=clock.pace(poll_s=0.3, ask_s=5))
+    assert out.getvalue().count("attempt 1 running, but squeue does not answer") == 1
     assert len(queue.asked) - before == 5  # at 0, 10, 30, 70, 130 seconds, instead of 36 times
 
 
