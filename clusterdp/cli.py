@@ -225,7 +225,7 @@ def cancel(options: argparse.Namespace) -> int:
 def _config_path(word: str) -> str:
     """A file; or, away from a checkout, one of the configs that came with the package, as `configs/digits.yaml`."""
     is_ours = word.startswith("configs/") or not ("/" in word or word.endswith((".yaml", ".yml")))
-    if not is_ours or os.path.exists(word):  # noqa: PTH110 # pathlib takes 10 ms
+    if not is_ours or os.path.exists(word):  # pathlib takes 10 ms
         return word
     from clusterdp.launch.starting import find_config
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import time
 from typing import Any
 
 from clusterdp.errors import FakeError
@@ -49,20 +51,30 @@ def _attached(options: argparse.Namespace) -> Any:
 
 
 def up(options: argparse.Namespace) -> None:
+    from dataclasses import replace
     from pathlib import Path
 
     from clusterdp.fakeslurm.cluster import FakeCluster
+    from clusterdp.fakeslurm.shape import Shape
 
-    cluster = FakeCluster(
-        Path(options.dir) if options.dir else FakeCluster.default_folder(),
-        nodes=options.nodes,
-        cpus_per_node=options.cpus_per_node,
-        gpus_per_node=options.gpus_per_node,
+    shape = Shape.simple(
+        options.nodes,
+        options.cpus_per_node,
+        options.gpus_per_node,
         quick=options.quick,
         time_scale=options.time_scale,
-    ).up()
+    )
+    shape = replace(shape, settings=replace(shape.settings, first_job_id=fresh_job_id()))
+    cluster = FakeCluster(Path(options.dir) if options.dir else FakeCluster.default_folder(), shape=shape).up()
+    where = f" --dir {shlex.quote(options.dir)}" if options.dir else ""
     print(f"A fake cluster of {options.nodes} nodes is up in {cluster.folder}.")
-    print('Put it on PATH:  eval "$(clusterdp fake env)"      Stop it:  clusterdp fake down')
+    print(f'Put it on PATH:  eval "$(clusterdp fake env{where})"')
+    print(f"Stop it:         clusterdp fake down{where}")
+
+
+def fresh_job_id() -> int:
+    """One that no earlier fake cluster gave to a job: run folders outlive clusters, and attempts have their job's id."""
+    return int(time.time() / 10) % 10_000_000
 
 
 def down(options: argparse.Namespace) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from clusterdp.cli_fake import fresh_job_id
 from clusterdp.errors import FakeError
 from clusterdp.rundir import Ledger
 
@@ -43,19 +45,16 @@ def run(plan: Plan, send: Callable[[], Job]) -> int:
 def _cluster_for(config: Config, ranks_per_node: int) -> FakeCluster:
     """One in which this job has room: its nodes, its GPUs, a partition of the name that it asks for."""
     from clusterdp.fakeslurm.cluster import FakeCluster
-    from clusterdp.fakeslurm.shape import PartitionShape
+    from clusterdp.fakeslurm.shape import PartitionShape, Shape
     from clusterdp.launch.spec import gpu_count
 
     r = config.resources
     gpus = max(gpu_count(r.gpus_per_node), gpu_count(r.gpus_per_task) * ranks_per_node)
+    cpus = max(config.local.cpus_per_node, r.cpus_per_task * ranks_per_node)
+    shape = Shape.simple(r.nodes, cpus, gpus, quick=True)
     partition = PartitionShape(r.partition or "main", default=True, preempt="REQUEUE", grace_s=GRACE_S)
-    return FakeCluster(
-        nodes=r.nodes,
-        cpus_per_node=max(config.local.cpus_per_node, r.cpus_per_task * ranks_per_node),
-        gpus_per_node=gpus,
-        quick=True,
-        partitions=(partition,),
-    )
+    settings = replace(shape.settings, first_job_id=fresh_job_id())
+    return FakeCluster(shape=replace(shape, partitions=(partition,), settings=settings))
 
 
 def _rehearsal(config: Config, cluster: FakeCluster, job: Job) -> Callable[[int, int | None], None] | None:

@@ -1,7 +1,7 @@
 """What sacct knows: one row for each attempt of a job, with its steps, some seconds behind the controller."""
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from clusterdp.slurm.state import JobState
 
@@ -71,19 +71,15 @@ class Books:
 
     def note(self, model: Model, job: Job, due: float, word: str | None = None) -> tuple[str, Row] | None:
         """Enter the job as it is now, to be seen from `due` on. `word` is the state if it differs from the job's."""
-        if not self._is_due(job) and word is None:
+        if not job.booked and word is None:
             return None
         if word is None and job.completing and job.state in (JobState.PENDING, JobState.SPECIAL_EXIT):
             word = job.next_word
-        key = f"{job.id}.{job.submit_time}"
+        key = f"{job.id}.{job.submit_time}.{job.resizes}"
         number = self._numbers.setdefault(key, len(self._numbers))
         row = _row(model, job, number, word)
         self._coming.append((due, key, row))
         return key, row
-
-    def _is_due(self, job: Job) -> bool:
-        """A job comes into the books when it could start, or when it is over."""
-        return job.state is not JobState.PENDING or job.eligible_time is not None
 
     def restore(self, key: str, row: Row) -> None:
         self._numbers.setdefault(key, row.created)
@@ -97,7 +93,7 @@ class Books:
     def listed(self, now: float) -> list[Row]:
         """All attempts in sacct's order."""
         self.settle(now)
-        first = {}
+        first: dict[int, int] = {}
         for row in self.rows.values():
             if row.array_id is not None and not row.restarts:
                 first[row.array_id] = min(row.created, first.get(row.array_id, row.created))
@@ -114,7 +110,10 @@ def _row(model: Model, job: Job, created: int, word: str | None) -> Row:
     state = word or job.state.value
     if word is None and job.completing and job.outcome:
         state = job.outcome.value
-    steps = tuple(_step_row(step) for step in sorted(job.steps, key=lambda s: (s.id != BATCH, len(s.id), s.id)))
+    mine = [step for step in job.steps if step.start >= job.resized_at]
+    steps = tuple(_step_row(step) for step in sorted(mine, key=lambda s: (s.id != BATCH, len(s.id), s.id)))
+    if state == "RESIZING":
+        steps = tuple(replace(step, state=state, end=job.end) if step.end is None else step for step in steps)
     array, spec = job.array, job.spec
     memory = min((node.memory_mb for node in model.nodes.values()), default=0)
     asked_nodes = spec.min_nodes

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from clusterdp.slurm.hostlist import HostlistError, expand
 
 from . import times
-from .model import Gpus, JobSpec
 from .options import IDLE, UNSUPPORTED
 from .refusals import INVALID_GRES, INVALID_NODE, ControllerError, Refusal
+from .spec import Gpus, JobSpec
 
 BAD = 255  # the exit status for an option that the command itself cannot read
 
@@ -53,7 +53,7 @@ class Asked:
         if text is None:
             return None
         if not re.fullmatch(r"\d+", text) or int(text) < least:
-            raise self.bad(f"Invalid numeric value \"{text}\" for --{name}.")
+            raise self.bad(f'Invalid numeric value "{text}" for --{name}.')
         return int(text)
 
     def nodes(self) -> tuple[int, int | None] | None:
@@ -113,7 +113,9 @@ class Asked:
 
     def gpus(self) -> Gpus:
         gpus = Gpus(
-            per_job=self._gpu_count("gpus"), per_node=self._gpu_count("gpus-per-node"), per_task=self._gpu_count("gpus-per-task")
+            per_job=self._gpu_count("gpus"),
+            per_node=self._gpu_count("gpus-per-node"),
+            per_task=self._gpu_count("gpus-per-task"),
         )
         gres = self.values.get("gres")
         if gres is not None and gres.lower() != "none":
@@ -165,14 +167,14 @@ def signal_number(text: str) -> int | None:
 
 
 def job_spec(asked: Asked, folder: str, partition: str, warn: Callable[[str], None]) -> JobSpec:
-    """What the options ask for; raises Refusal for what the command cannot read, ControllerError for what slurmctld refuses."""
+    """What the options ask for; raises Refusal for what cannot be read, ControllerError for what is refused."""
     nodes, tasks, per_node = asked.nodes(), asked.number("ntasks"), asked.number("ntasks-per-node", 0)
     if nodes and tasks and tasks < nodes[0]:
         warn(f"{asked.command}: Warning: can't run {tasks} processes on {nodes[0]} nodes, setting nnodes to {tasks}")
         nodes = (tasks, tasks)
     nodelist = asked.hosts("nodelist")
     if nodes and nodelist and nodes[1] is not None and len(nodelist) > nodes[1]:
-        raise asked.bad(f"invalid number of nodes (-N {len(nodelist)}-{nodes[1]})")
+        raise Refusal(f"{asked.command}: error: invalid number of nodes (-N {len(nodelist)}-{nodes[1]})")
     if nodes and per_node and tasks is None:
         tasks = nodes[0] * per_node
     spec = JobSpec(name=asked.get("job-name") or "", partition=partition, folder=folder)
@@ -218,6 +220,7 @@ def _life(asked: Asked, spec: JobSpec) -> None:
         if not re.fullmatch(r"-?\d*", nice):
             raise asked.invalid("nice")
         spec.nice = int(nice or 100)
+    spec.priority = asked.number("priority", 0)
     spec.requeue = "no-requeue" not in asked
     spec.no_kill = "no-kill" in asked and asked.get("no-kill") != "off"
     warning = asked.warning_signal()

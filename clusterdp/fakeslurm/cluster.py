@@ -13,7 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from clusterdp.slurm.state import FINAL, JobState
+
 from . import processes, wire
+from .environ import MARK
 from .errors import FakeSlurmError
 from .paths import Paths
 from .shape import PartitionShape, Shape, conf_text
@@ -121,7 +124,8 @@ class FakeCluster:
             where = [str(self.folder), str(self._paths.socket)]
             path = self._paths.bin / shim.stem
             path.write_text(
-                f"#!{python} -SEs\nimport sys\nsys.argv[1:1] = {where!r}\nsys.path[0] = {str(SHIMS)!r}\nimport {shim.stem}\n",
+                f"#!{python} -SEs\nimport sys\nsys.argv[1:1] = {where!r}\n"
+                f"sys.path[0] = {str(SHIMS)!r}\nimport {shim.stem}\n",
                 errors="surrogateescape",
             )
             path.chmod(0o700)
@@ -146,8 +150,7 @@ class FakeCluster:
         while pid and processes.alive(pid) and time.monotonic() < deadline:
             time.sleep(0.02)
         # If the daemon had been killed, it could not tidy up.
-        left = [each for each in processes.marked(f"SLURM_CONF={paths.conf}") if each not in (os.getpid(), os.getppid())]
-        processes.send(left, 9)
+        processes.send(processes.marked(f"{MARK}={paths.conf}"), 9)
         if self._lifeline:
             self._lifeline.close()
             self._lifeline = None
@@ -158,7 +161,9 @@ class FakeCluster:
     def __enter__(self) -> "FakeCluster":
         return self.up(owned=True)
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.down()
 
     # -- use --
@@ -175,11 +180,11 @@ class FakeCluster:
     def environ(self) -> dict[str, str]:
         """This process's environment with the cluster's commands first on PATH."""
         path = os.environ.get("PATH", os.defpath)
-        return {**os.environ, "PATH": f"{self.bin}{os.pathsep}{path}", "SLURM_CONF": str(self._paths.conf)}
+        return {**os.environ, "PATH": f"{self.bin}{os.pathsep}{path}"}
 
     def exports(self) -> str:
         """Lines for `eval` in a shell: what `clusterdp fake env` prints."""
-        return f'export PATH={shlex.quote(str(self.bin))}:"$PATH"\nexport SLURM_CONF={shlex.quote(str(self._paths.conf))}'
+        return f'export PATH={shlex.quote(str(self.bin))}:"$PATH"'
 
     def run(self, *words: str) -> str:
         """What one of the cluster's commands prints; raises FakeSlurmError if it fails."""
@@ -191,6 +196,11 @@ class FakeCluster:
     def status(self) -> str:
         """Nodes and jobs, as a text for people."""
         return f"{self.folder}\n\n{self.run('sinfo')}\n{self.run('squeue')}"
+
+    def wait(self, job: str | int, *states: JobState, timeout_s: float = 60) -> JobState:
+        """Until the job is in one of these states (by default: over); raises FakeSlurmError if it never will be."""
+        words = [state.value for state in states or FINAL]
+        return JobState(self._control("wait", str(job), *words, timeout_s=timeout_s).strip())
 
     # -- break --
 
@@ -212,15 +222,21 @@ class FakeCluster:
             line.connect(str(self._paths.socket))
         except OSError as error:
             line.close()
-            raise FakeSlurmError(f"{self.folder}: the fake cluster does not answer. Start it with `clusterdp fake up`.") from error
+            raise FakeSlurmError(
+                f"{self.folder}: the fake cluster does not answer. Start it with `clusterdp fake up`."
+            ) from error
         return line
 
-    def _control(self, *words: str) -> str:
+    def _control(self, *words: str, timeout_s: float | None = None) -> str:
         with self._connect() as line:
+            line.settimeout(timeout_s)
             line.sendall(_request(*words))
             frames, said = wire.Frames(), {"o": b"", "e": b""}
             while True:
-                data = line.recv(1 << 16)
+                try:
+                    data = line.recv(1 << 16)
+                except TimeoutError:
+                    raise FakeSlurmError(f"{' '.join(words)}: not within {timeout_s:g} s.") from None
                 if not data:
                     raise FakeSlurmError(f"{self.folder}: the fake cluster went away while it was asked to {words[0]}.")
                 for kind, payload in frames.feed(data):
@@ -233,8 +249,10 @@ class FakeCluster:
 
 
 def _request(*words: str) -> bytes:
-    about = wire.joined([f"cwd={os.getcwd()}", "umask=18", f"pid={os.getpid()}", "stdin=0"])
-    return wire.frame("C", wire.joined(["control", *words])) + wire.frame("D", about) + wire.frame("E") + wire.frame("G")
+    about = wire.joined([f"cwd={os.getcwd()}", "umask=18", f"pid={os.getpid()}"])
+    return (
+        wire.frame("C", wire.joined(["control", *words])) + wire.frame("D", about) + wire.frame("E") + wire.frame("G")
+    )
 
 
 def _read_pid(path: Path) -> int:
@@ -242,5 +260,3 @@ def _read_pid(path: Path) -> int:
         return int(path.read_text())
     except (OSError, ValueError):
         return 0
-
-

@@ -32,7 +32,7 @@ class Cell:
 
 
 def parse_short(text: str) -> tuple[str, list[Cell]]:
-    """`-o`: the text before the first field, and the fields with the text after each. An unknown letter has key "?x"."""
+    """`-o`: the text before the first field, and the fields with the text after each."""
     pieces = re.split(r"%(\.?)(\d*)([a-zA-Z!-/:-@\[-`{-~]?)", text)
     first, cells = pieces[0], []
     for i in range(1, len(pieces), 4):
@@ -54,7 +54,12 @@ def parse_long(text: str) -> list[Cell]:
 
 
 def render(
-    first: str, cells: list[Cell], fields: dict[str, Field[T]], rows: list[T], header: bool, complain: Callable[[str], str]
+    first: str,
+    cells: list[Cell],
+    fields: dict[str, Field[T]],
+    rows: list[T],
+    header: bool,
+    complain: Callable[[str], str],
 ) -> list[str]:
     """Lines. `complain` says that a key is unknown, and gives the text to print in its place."""
     parts: list[tuple[Cell, Field[T] | None, str]] = []

@@ -24,7 +24,7 @@ class Conversation:
         self.command = ""
         self.words: list[str] = []
         self.environ: dict[str, str] = {}
-        self.cwd, self.umask, self.pid, self.has_stdin = "/", 0o022, 0, True
+        self.cwd, self.umask, self.pid, self.token = "/", 0o022, 0, ""
 
     async def _frame(self) -> tuple[str, bytes]:
         while not self._queue:
@@ -46,7 +46,7 @@ class Conversation:
             elif kind == "D":
                 about = dict(word.split("=", 1) for word in wire.split(payload))
                 self.cwd, self.umask, self.pid = about["cwd"], int(about["umask"]), int(about["pid"])
-                self.has_stdin = about["stdin"] == "1"
+                self.token = about.get("token", "")
             elif kind == "E":
                 self.environ = dict(word.split("=", 1) for word in wire.split(payload) if "=" in word)
             elif kind == "G":

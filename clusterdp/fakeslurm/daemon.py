@@ -1,7 +1,6 @@
 """The process that is the cluster: it owns the clock, the sockets and the supervisors of steps."""
 
 import asyncio
-import fcntl
 import json
 import os
 import signal
@@ -10,14 +9,15 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
-from . import journal, looks, processes, wire
+from . import attempts, ending, journal, looks, processes, wire
 from .accounting import Books
 from .commands import COMMANDS
 from .controller import Controller
 from .conversation import Conversation, Gone
+from .daemon_line import is_daemon
+from .environ import MARK
 from .model import Job, Model, Step
 from .paths import Paths
 from .plan import StepPlan
@@ -25,9 +25,10 @@ from .refusals import NoMore, Refusal
 from .running import batch_plan
 from .shape import Shape, User
 from .stepd import Supervisor
+from .stepping import StepRequest
 
 ORDER_DELAY_S = 0.1  # the command that causes a signal has returned when the signal comes: scripts requeue themselves
-LOST_AFTER_S = 5.0  # a supervisor that does not come back to a new daemon
+LOST_AFTER_S = 3.0  # a supervisor that does not come back to a new daemon
 
 
 class Daemon:
@@ -50,8 +51,9 @@ class Daemon:
         self._supervisors: dict[tuple[int, str], socket.socket] = {}
         self._pids: dict[int, tuple[int, str]] = {}  # of supervisors that are our children
         self._acks: dict[str, asyncio.Event] = {}
+        self.waiting_steps: dict[int, list[StepRequest]] = {}  # by job: those that have no CPUs yet, and no number
         self._orders: dict[int, asyncio.Queue[tuple[Job, Step, dict[str, Any]]]] = {}
-        self._changes: dict[int, asyncio.Event] = {}
+        self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: socket.socket
         self._over = asyncio.Event()
@@ -73,8 +75,8 @@ class Daemon:
         self._loop.call_later(LOST_AFTER_S, self._bury_lost_steps)
         self._look_after_restart()
         for job in list(self.model.jobs.values()):
-            if job.completing and not any(step.live for step in job.steps):
-                self.controller.finish(job)
+            if job.completing and job.empty:
+                ending.finish(self.controller, job)
         os.write(ready, b"ready")
         os.close(ready)
         await self._over.wait()
@@ -108,6 +110,7 @@ class Daemon:
             self.controller.wake()
         looks.look_at_nodes(self.controller)
         looks.forget(self.controller)
+        self.controller.tidy()
 
     def _watch_owner(self) -> None:
         """An owned cluster does not outlive the process that made it."""
@@ -145,7 +148,9 @@ class Daemon:
                 raise
             except Exception:  # shown to the user, for it is a mistake of the fake's
                 traceback.print_exc(file=sys.stderr)
-                talk.error(f"{talk.command}: error: the fake cluster stumbled over this: {traceback.format_exc(limit=-1)}")
+                talk.error(
+                    f"{talk.command}: error: the fake cluster stumbled over this: {traceback.format_exc(limit=-1)}"
+                )
                 code = 1
             self.controller.settle()
             await talk.exit(code)
@@ -183,8 +188,8 @@ class Daemon:
     def _become_supervisor(self, ours: socket.socket, kept: list[socket.socket | None]) -> None:
         """In the child: let go of all that is the daemon's."""
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
+        for name in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP):
+            signal.signal(name, signal.SIG_DFL)
         os.setpgid(0, 0)
         keep = sorted(entry.fileno() for entry in kept if entry)
         low = 3
@@ -222,11 +227,20 @@ class Daemon:
                 event.set()
             return
         if message["op"] == "ended":
+            patient = job is not None and job.completing  # all were told to end, and have their time
             if job and step:
-                self.controller.step_ended(job, step, message)
+                ending.step_ended(self.controller, job, step, message)
+                patient = patient or any(other.live for other in job.steps)
+            self.controller.settle()
+            talk.send_message(op="received", linger_s=self.shape.settings.kill_wait_s + 0.5 if patient else 0)
+        elif message["op"] == "gone":
+            if job and step:
+                ending.script_gone(self.controller, job, step)
             self.controller.settle()
             talk.send_message(op="received")
         elif job and step:
+            if not step.supervisor:  # it was forked just before the old daemon could write that down
+                step.supervisor, step.supervisor_birth = message["pid"], processes.birth(message["pid"])
             step.pids = list(message["pids"].values())
             self.controller.changed(job)
             self.controller.settle()
@@ -242,7 +256,7 @@ class Daemon:
         self.spawn(job, step, batch_plan(self.controller, job, self.paths))
 
     def order(self, job: Job, step: Step, **order: Any) -> None:
-        """Orders to the steps of a job are carried out one after the other: each is acknowledged before the next goes."""
+        """Orders to the steps of a job are obeyed one after the other: each is acknowledged before the next goes."""
         queue = self._orders.get(job.id)
         if queue is None:
             queue = self._orders[job.id] = asyncio.Queue()
@@ -274,14 +288,13 @@ class Daemon:
 
         self._loop.call_later(seconds, act)
 
-    def end_of(self, job: Job) -> None:
-        event = self._changes.pop(job.id, None)
-        if event:
-            event.set()
+    def told(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
-    async def next_end(self, job_id: int) -> None:
-        """Until the job is over or waits again."""
-        await self._changes.setdefault(job_id, asyncio.Event()).wait()
+    async def change(self) -> None:
+        """Until some job changes."""
+        await self._changed.wait()
 
     # -- processes --
 
@@ -300,103 +313,63 @@ class Daemon:
     def _supervisor_died(self, job_id: int, step_id: str, pid: int) -> None:
         """If it did not say that its step is over, somebody killed it: then its tasks are dead as well."""
         for child in processes.children(os.getpid()):
-            if child not in self._pids:  # what was below it has come to us
+            if child not in self._pids and not is_daemon(child, str(self.paths.folder)):  # was below it, and came to us
                 processes.send([child, *processes.descendants(child)], signal.SIGKILL)
         job = self.model.jobs.get(job_id)
         step = job.step(step_id) if job else None
-        if job and step and step.live and step.supervisor == pid:
-            self.controller.step_ended(job, step, {"status": int(signal.SIGKILL)})
-            self.controller.settle()
+        if not job or not step or step.supervisor != pid:
+            return
+        if step.live:
+            ending.step_ended(self.controller, job, step, {"status": int(signal.SIGKILL)})
+        elif step.lingers:
+            ending.script_gone(self.controller, job, step)
+        self.controller.settle()
 
     def _look_after_restart(self) -> None:
         """Steps whose supervisor died while there was no daemon."""
         for job in list(self.model.jobs.values()):
             for step in job.steps:
-                if step.live and processes.birth(step.supervisor) != step.supervisor_birth:
+                gone = step.supervisor and processes.birth(step.supervisor) != step.supervisor_birth
+                if gone and (step.live or step.lingers):
                     self._lost(job, step)
         self.controller.wake()
         self.controller.settle()
 
     def _bury_lost_steps(self) -> None:
-        """Supervisors that live but did not come back."""
+        """Supervisors that did not come back to a new daemon, or were never forked by the old one."""
         for job in list(self.model.jobs.values()):
-            for step in job.steps:
-                if step.live and (job.id, step.id) not in self._supervisors and step.supervisor not in self._pids:
+            for step in list(job.steps):
+                absent = (job.id, step.id) not in self._supervisors and step.supervisor not in self._pids
+                if not absent or not (step.live or step.lingers):
+                    continue
+                if step.supervisor:
                     processes.send([*processes.descendants(step.supervisor), step.supervisor], signal.SIGKILL)
                     self._lost(job, step)
+                else:
+                    ending.never_began(self.controller, job, step)
         self.controller.settle()
 
     def _lost(self, job: Job, step: Step) -> None:
         """As Slurm treats a node that was lost: the job is requeued, or fails."""
-        step.end, step.status = time.time(), int(signal.SIGKILL)
+        if step.live:
+            step.end, step.status = time.time(), int(signal.SIGKILL)
+        step.lingers = False
         if not job.completing:
-            self.controller.lose_node(job, step.nodes[0])
-        elif not any(other.live for other in job.steps):
-            self.controller.finish(job)
+            attempts.lose_node(self.controller, job, step.nodes[0])
+        elif job.empty:
+            ending.finish(self.controller, job)
 
     async def _take_down(self) -> None:
         """Kill everything that the cluster started."""
         self.paths.up.unlink(missing_ok=True)
         self._listener.close()
         self.paths.socket.unlink(missing_ok=True)
-        conf = f"SLURM_CONF={self.controller.conf_path()}"
+        conf = f"{MARK}={self.controller.conf_path()}"
         for _ in range(100):
-            left = [*processes.descendants(os.getpid()), *processes.marked(conf)]
+            left = [*processes.descendants(os.getpid()), *processes.of_jobs(conf)]
             left = [pid for pid in left if pid != os.getpid() and processes.alive(pid)]
             if not left:
                 break
             processes.send(left, signal.SIGKILL)
             await asyncio.sleep(0.05)
         self.paths.pid.unlink(missing_ok=True)
-
-
-def start(folder: str) -> int:
-    """Start the daemon of a cluster in the background; returns when it answers, with an exit status."""
-    paths = Paths(Path(folder))
-    ready, written = os.pipe()
-    if os.fork():
-        os.close(written)
-        return 0 if os.read(ready, 16) == b"ready" else 1
-    os.close(ready)
-    os.setsid()
-    if os.fork():
-        os._exit(0)
-    try:
-        _detach(paths, written)
-        lock = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # another one was quicker
-            _wait_for_other(paths)
-            os.write(written, b"ready")
-            os._exit(0)
-        paths.pid.write_text(str(os.getpid()))
-
-        async def main() -> None:
-            await Daemon(paths).run(written)
-
-        asyncio.run(main())
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc(file=sys.stderr)
-    finally:
-        os._exit(1)
-
-
-def _wait_for_other(paths: Paths) -> None:
-    for _ in range(100):
-        if paths.answers():
-            return
-        time.sleep(0.02)
-
-
-def _detach(paths: Paths, kept: int) -> None:
-    """No terminal, no inherited descriptors, a log for what goes wrong."""
-    os.chdir("/")
-    os.umask(0o077)
-    log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    null = os.open(os.devnull, os.O_RDWR)
-    for number, source in ((0, null), (1, log), (2, log)):
-        os.dup2(source, number)
-    os.closerange(3, kept)
-    os.closerange(kept + 1, 4096)

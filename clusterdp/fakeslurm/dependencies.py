@@ -58,10 +58,10 @@ def parse(text: str) -> tuple[list[Term], bool]:
 
 
 def outlook(model: Model, job: Job, now: float) -> Outlook:
-    if not job.spec.dependency:
+    if not job.spec.dependency or job.dependency_met:
         return Outlook(True, False, "")
     terms, any_will_do = parse(job.spec.dependency)
-    verdicts = [(term, _verdict(model, job, term, now)) for term in terms]
+    verdicts = [(term, "unfulfilled" if job.held else _verdict(model, job, term, now)) for term in terms]
     left = [(term, verdict) for term, verdict in verdicts if verdict != "fulfilled"]
     failed = [term for term, verdict in verdicts if verdict == "failed"]
     separator = "?" if any_will_do else ","

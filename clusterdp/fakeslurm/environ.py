@@ -8,13 +8,21 @@ from .model import Job, Share, Step, counts
 from .shape import User
 
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES")
+IN_BATCH_JOBS_ONLY = (
+    "SLURM_DISTRIBUTION",
+    "SLURM_GPUS_PER_NODE",
+    "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0",
+    "SLURM_NODE_ALIASES",
+)
 KEPT_WITHOUT_EXPORT = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TERM")
 
 
 def of_submitter(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
     """What `sbatch --export=...` lets through."""
     if export is None or export.upper() == "ALL":
-        return {name: value for name, value in environ.items() if name not in ("SLURM_EXPORT_ENV", "SLURM_GET_USER_ENV")}
+        return {
+            name: value for name, value in environ.items() if name not in ("SLURM_EXPORT_ENV", "SLURM_GET_USER_ENV")
+        }
     words = split_words(export)
     everything = any(word.upper() == "ALL" for word in words)
     names = KEPT_WITHOUT_EXPORT if not everything else tuple(environ)
@@ -52,6 +60,11 @@ def split_words(text: str) -> list[str]:
     return [word for word in words if word]
 
 
+# Only what a job started has it: the cluster finds its own by it when it goes down. SLURM_CONF would not do, for
+# `fake env` sets that in the user's shell, with which editors and all else would die.
+MARK = "FAKESLURM_JOB_OF"
+
+
 def of_job(job: Job, user: User, cluster: str, conf: str) -> dict[str, str]:
     """What every process of a job has."""
     spec, nodes = job.spec, compress(job.nodes)
@@ -60,6 +73,7 @@ def of_job(job: Job, user: User, cluster: str, conf: str) -> dict[str, str]:
         "TMPDIR": "/tmp",
         "SLURM_CLUSTER_NAME": cluster,
         "SLURM_CONF": conf,
+        MARK: conf,
         "SLURM_JOBID": str(job.id),
         "SLURM_JOB_ACCOUNT": spec.account or user.name,
         "SLURM_JOB_CPUS_PER_NODE": counts([share.cpus for share in job.shares]),
@@ -94,6 +108,7 @@ def of_job(job: Job, user: User, cluster: str, conf: str) -> dict[str, str]:
         "SLURM_GPUS_PER_NODE": spec.gpus_per_node_option,
         "SLURM_GPUS_PER_TASK": spec.gpus_per_task_option,
         "SLURM_RESTART_COUNT": job.restarts or None,
+        "SLURM_OPEN_MODE": spec.open_mode and spec.open_mode[0],
     }
     found |= {name: str(value) for name, value in asked.items() if value is not None}
     if job.array:
@@ -192,5 +207,3 @@ def of_task(
 
 def _list(numbers: list[int]) -> str:
     return ",".join(map(str, numbers))
-
-

@@ -59,7 +59,7 @@ class Parser:
         if not option:
             matches = [o for o in self._long.values() if o.name.startswith(name)]
             if len({(o.takes, o.short) if o.short else o.name for o in matches}) > 1:
-                names = " ".join(f"'--{o.name}'" for o in matches)
+                names = " ".join(f"'--{name}'" for name in sorted(o.name for o in matches))
                 raise self._refusal(f"option '{word}' is ambiguous; possibilities: {names}")
             if not matches or not name:
                 raise self._refusal(f"unrecognized option '{word}'")

@@ -4,7 +4,6 @@ The last line about a job, node, partition or row counts. A torn last line (kill
 """
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, fields, is_dataclass
 from enum import Enum
@@ -14,27 +13,36 @@ from typing import Any
 from clusterdp.slurm.state import JobState
 
 from .accounting import Books, Row, StepRow
-from .model import Array, Gpus, Job, JobSpec, Model, Share, Step
+from .model import Array, Job, Model, Share, Step
+from .spec import Gpus, JobSpec
+
+GROWN = 32 << 20  # bytes
 
 
 class Journal:
     def __init__(self, path: Path):
-        self._path = path
-        self._file = open(path, "a", encoding="utf-8", errors="surrogateescape")
+        self.path = path
+        self._file = path.open("a", encoding="utf-8", errors="surrogateescape")
 
     def write(self, kind: str, key: object, value: Any) -> None:
         """Appended to the page cache at `flush`: a kill -9 does not lose it, a power cut may."""
-        self._file.write(json.dumps([kind, key, asdict(value) if is_dataclass(value) else value], default=_plain) + "\n")
+        plain = asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+        self._file.write(json.dumps([kind, key, plain], default=_plain) + "\n")
 
     def flush(self) -> None:
         self._file.flush()
+
+    @property
+    def grown(self) -> bool:
+        """It is worth writing it again without what is outdated."""
+        return self._file.tell() > GROWN
 
     def close(self) -> None:
         self._file.close()
 
     @staticmethod
     def read(path: Path) -> Iterator[tuple[str, Any, Any]]:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        with path.open(encoding="utf-8", errors="surrogateescape") as file:
             for line in file:
                 try:
                     kind, key, value = json.loads(line)
@@ -77,7 +85,7 @@ def compact(path: Path, model: Model, books: Books) -> None:
         journal.write("row", key, row)
     journal.flush()
     journal.close()
-    os.replace(fresh, path)
+    fresh.replace(path)
 
 
 def _plain(value: object) -> object:

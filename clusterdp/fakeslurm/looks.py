@@ -2,7 +2,8 @@
 
 import signal
 
-from .controller import CONT, TERM, Controller
+from . import attempts, ending, nodes
+from .controller import Controller
 from .model import BATCH, Job
 
 
@@ -14,14 +15,14 @@ def look(controller: Controller) -> None:
             continue
         if job.preempt_end is not None:
             if job.preempt_end <= now:
-                controller.end_of_grace(job)
+                attempts.end_of_grace(controller, job)
             continue
         _look_at_steps(controller, job, now)
         if not job.minutes:
             continue
         end = job.start + job.minutes * controller.settings.minute_s
         if end <= now:
-            controller.time_out(job)
+            ending.time_out(controller, job)
         elif job.spec.signal and not job.warned:
             _warn(controller, job, end - now)
 
@@ -32,25 +33,29 @@ def _warn(controller: Controller, job: Job, left: float) -> None:
     if left > spec.signal_s * settings.minute_s / 60 + settings.look_s:
         return
     job.warned = True
-    if spec.signal_batch:
-        controller.signal(job, spec.signal, script=True)
-    else:
-        for number in (signal.SIGCONT, spec.signal):
-            controller.signal(job, number)
+    for number in (signal.SIGCONT, spec.signal):
+        controller.signal(job, number, script=spec.signal_batch)
     controller.changed(job)
 
 
 def _look_at_steps(controller: Controller, job: Job, now: float) -> None:
     """srun --time: a limit of its own."""
     for step in job.steps:
-        if step.live and step.minutes and step.id != BATCH and not step.timed_out:
-            if step.start + step.minutes * controller.settings.minute_s <= now:
-                step.timed_out = True
-                controller.runner.order(
-                    job, step, op="terminate", why="DUE TO TIME LIMIT", abort=False, signals=[CONT, TERM],
-                    kill_after=controller.settings.kill_wait_s, timed_out=True,
-                )  # fmt: skip
-                controller.changed(job)
+        if not step.live or not step.minutes or step.timed_out or step.id == BATCH:
+            continue
+        if step.start + step.minutes * controller.settings.minute_s <= now:
+            step.timed_out = True
+            controller.runner.order(
+                job,
+                step,
+                op="terminate",
+                why="DUE TO TIME LIMIT",
+                abort=False,
+                signals=[signal.SIGCONT, signal.SIGTERM],
+                kill_after=controller.settings.kill_wait_s,
+                timed_out=True,
+            )
+            controller.changed(job)
 
 
 def look_at_nodes(controller: Controller) -> None:
@@ -58,7 +63,7 @@ def look_at_nodes(controller: Controller) -> None:
     now = controller.clock()
     for node in controller.model.nodes.values():
         if node.fails_at is not None and node.fails_at <= now:
-            controller.notice_dead_node(node.name)
+            nodes.notice_dead_node(controller, node.name)
             controller.wake()
         if node.returns_at is not None and node.returns_at <= now:
             node.down, node.returns_at = False, None

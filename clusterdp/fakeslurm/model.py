@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from clusterdp.slurm.state import JobState
 
 from .shape import Settings, Shape
+from .spec import JobSpec
 
 BATCH = "batch"  # the id of the step that is the batch script
 NOT_AN_ARRAY_INDEX = 4294967294  # what Slurm writes for %a outside of arrays
@@ -46,73 +47,6 @@ class Partition:
 
 
 @dataclass
-class Gpus:
-    """How GPUs were asked for; the numbers of all ways that were used."""
-
-    per_job: int | None = None  # --gpus
-    per_node: int | None = None  # --gpus-per-node, --gres=gpu:N
-    per_task: int | None = None  # --gpus-per-task
-    per_socket: int | None = None
-    gres: str | None = None  # --gres, as it was written
-
-    def __bool__(self) -> bool:
-        return bool(self.per_job or self.per_node or self.per_task or self.per_socket)
-
-
-@dataclass
-class JobSpec:
-    """What was asked for."""
-
-    name: str
-    partition: str
-    min_nodes: int = 1
-    max_nodes: int | None = None
-    nodes_asked: bool = False
-    tasks: int | None = None
-    tasks_per_node: int | None = None
-    cpus_per_task: int | None = None
-    gpus: Gpus = field(default_factory=Gpus)
-    gpus_per_node_option: str | None = None
-    gpus_option: str | None = None
-    gpus_per_task_option: str | None = None
-    mem_per_node: int | None = None  # MB
-    mem_per_cpu: int | None = None
-    minutes: int | None = None  # None: not asked for; 0: no limit
-    exclusive: bool = False
-    nodelist: list[str] = field(default_factory=list)
-    exclude: list[str] = field(default_factory=list)
-    features: str | None = None
-    dependency: str | None = None
-    kill_on_invalid_dep: bool = False
-    begin: float | None = None
-    hold: bool = False
-    nice: int = 0
-    priority: int | None = None
-    requeue: bool = True
-    no_kill: bool = False
-    signal: int | None = None
-    signal_s: int = 60
-    signal_batch: bool = False
-    account: str = ""
-    qos: str = "normal"
-    comment: str | None = None
-    distribution: str | None = None
-    output: str | None = None
-    error: str | None = None
-    input: str | None = None
-    open_mode: str | None = None
-    folder: str = "/"
-    command: str | None = None  # what scontrol shows
-    arguments: list[str] = field(default_factory=list)
-    submit_line: str = ""
-    umask: int = 0o022
-    host: str = ""
-    alloc_pid: int = 0
-    batch: bool = True
-    shown: dict[str, str] = field(default_factory=dict)  # options that mean nothing here, for scontrol to show back
-
-
-@dataclass
 class Share:
     """What a job has of one node."""
 
@@ -135,6 +69,7 @@ class Step:
     status: int = 0  # a wait status: the worst of its tasks
     start: float = 0
     end: float | None = None
+    lingers: bool = False  # the batch script has ended, but not all that it started
     cancelled_by: int | None = None  # a uid
     overlap: bool = False
     minutes: int | None = None
@@ -208,9 +143,11 @@ class Job:
     outcome: JobState | None = None  # what it will be when all its processes are gone
     requeue_hold: str | None = None  # once requeued: stay held, with this state
     next_word: str = ""  # what accounting calls the attempt that is being requeued
-    dependency_left: list[str] = field(default_factory=list)  # terms not yet fulfilled
+    dependency_met: bool = False
+    booked: bool = True  # accounting knows of it
     last_sched: float = 0
-    allocation_only: bool = False
+    resizes: int = 0  # nodes lost while it went on (--no-kill)
+    resized_at: float = 0
 
     @property
     def nodes(self) -> list[str]:
@@ -242,6 +179,11 @@ class Job:
         return self.state.final and not self.completing
 
     @property
+    def empty(self) -> bool:
+        """None of its processes is left."""
+        return not any(step.live or step.lingers for step in self.steps)
+
+    @property
     def name_of_id(self) -> str:
         """12, 12_3, or 12_[4-7%2] as squeue writes it."""
         if not self.array:
@@ -269,11 +211,15 @@ class Model:
     @classmethod
     def of(cls, shape: Shape, now: float) -> "Model":
         nodes = {
-            node.name: Node(node.name, node.cpus, node.gpus, node.memory_mb, list(node.features), boot_time=now, busy_time=now)
+            node.name: Node(
+                node.name, node.cpus, node.gpus, node.memory_mb, list(node.features), boot_time=now, busy_time=now
+            )
             for node in shape.nodes
         }
         partitions = {
-            part.name: Partition(part.name, list(nodes), part.default, part.max_minutes, part.tier, part.preempt, part.grace_s)
+            part.name: Partition(
+                part.name, list(nodes), part.default, part.max_minutes, part.tier, part.preempt, part.grace_s
+            )
             for part in shape.partitions
         }
         return cls(shape.settings, nodes, partitions, next_id=shape.settings.first_job_id)

@@ -3,16 +3,16 @@
 from .getopt import table
 
 SHARED = table("""
-    account,A= acctg-freq= begin,b= chdir,D= comment= constraint,C= contiguous core-spec,S= cores-per-socket= cpu-freq=
-    cpus-per-gpu= cpus-per-task,c= deadline= delay-boot= dependency,d= distribution,m= error,e= exclude,x= exclusive?
-    export= extra-node-info,B= gpu-bind= gpu-freq= gpus,G= gpus-per-node= gpus-per-socket= gpus-per-task= gres=
-    gres-flags= help,h hint= hold,H input,i= job-name,J= licenses,L= mail-type= mail-user= mcs-label= mem= mem-bind=
-    mem-per-cpu= mem-per-gpu= mincpus= network= nice? no-kill,k? nodefile,F= nodelist,w= nodes,N= ntasks,n=
-    ntasks-per-core= ntasks-per-gpu= ntasks-per-node= ntasks-per-socket= open-mode= output,o= overcommit,O
+    account,A= acctg-freq= begin,b= chdir,D= comment= constraint,C= contiguous core-spec,S= cores-per-socket= cpu-
+    freq= cpus-per-gpu= cpus-per-task,c= deadline= delay-boot= dependency,d= distribution,m= error,e= exclude,x=
+    exclusive? export= extra-node-info,B= gpu-bind= gpu-freq= gpus,G= gpus-per-node= gpus-per-socket= gpus-per-task=
+    gres= gres-flags= help,h hint= hold,H input,i= job-name,J= licenses,L= mail-type= mail-user= mcs-label= mem=
+    mem-bind= mem-per-cpu= mem-per-gpu= mincpus= network= nice? no-kill,k? nodefile,F= nodelist,w= nodes,N=
+    ntasks,n= ntasks-per-core= ntasks-per-gpu= ntasks-per-node= ntasks-per-socket= open-mode= output,o= overcommit,O
     oversubscribe,s partition,p= power= prefer= priority= profile= propagate? qos,q= quiet,Q reboot reservation=
-    signal= sockets-per-node= spread-job switches= thread-spec= threads-per-core= time,t= time-min= tmp= usage
-    use-min-nodes verbose,v version,V wait-all-nodes= wckey= clusters,M= gid= uid= bb= bbf= container=
-    kill-on-invalid-dep= requeue no-requeue test-only
+    signal= sockets-per-node= spread-job switches= thread-spec= threads-per-core= time,t= time-min= tmp= usage use-
+    min-nodes verbose,v version,V wait-all-nodes= wckey= clusters,M= gid= uid= bb= bbf= container= kill-on-invalid-
+    dep= requeue no-requeue test-only
 """)
 
 SBATCH = SHARED + table("""
@@ -20,28 +20,32 @@ SBATCH = SHARED + table("""
 """)
 
 SRUN = SHARED + table("""
-    bcast? compress? cpu-bind= debugger-test disable-status,X epilog= exact het-group= immediate,I? interactive jobid=
-    kill-on-bad-exit,K? label,l launch-cmd launcher-opts= max-exit-timeout= max-threads= mpi= msg-timeout= multi-prog
-    no-allocate,Z no-shell overlap preserve-env,E prolog= pty quit-on-interrupt relative,r= resv-ports? send-libs?
-    slurmd-debug= task-epilog= task-prolog= threads,T= unbuffered,u wait,W= whole
+    bcast? compress? cpu-bind= debugger-test disable-status,X epilog= exact het-group= immediate,I? interactive
+    jobid= kill-on-bad-exit,K? label,l launch-cmd launcher-opts= max-exit-timeout= max-threads= mpi= msg-timeout=
+    multi-prog no-allocate,Z no-shell overlap preserve-env,E prolog= pty quit-on-interrupt relative,r= resv-ports?
+    send-libs? slurmd-debug= task-epilog= task-prolog= threads,T= unbuffered,u wait,W= whole
 """)
 
 # Accepted, for they ask for nothing that a laptop could give or that anybody could miss; scontrol shows some of them.
-IDLE = frozenset("""
-    account acctg-freq comment contiguous core-spec cores-per-socket cpu-freq delay-boot extra-node-info gpu-bind gpu-freq
-    gres-flags hint licenses mail-type mail-user mcs-label mem-bind mincpus network oversubscribe power prefer profile
-    propagate qos sockets-per-node spread-job switches thread-spec threads-per-core tmp use-min-nodes verbose
-    wait-all-nodes wckey get-user-env ignore-pbs ntasks-per-core ntasks-per-socket cpus-per-gpu mem-per-gpu quiet reboot
-    cpu-bind mpi bcast compress disable-status max-exit-timeout max-threads msg-timeout preserve-env send-libs
-    slurmd-debug threads interactive launcher-opts time-min whole debugger-test quit-on-interrupt
-""".split())
+IDLE = frozenset(
+    """
+    account acctg-freq comment contiguous core-spec cores-per-socket cpu-freq delay-boot extra-node-info gpu-bind
+    gpu-freq gres-flags hint licenses mail-type mail-user mcs-label mem-bind mincpus network oversubscribe power
+    prefer profile propagate qos sockets-per-node spread-job switches thread-spec threads-per-core tmp use-min-nodes
+    verbose wait-all-nodes wckey get-user-env ignore-pbs ntasks-per-core ntasks-per-socket cpus-per-gpu mem-per-gpu
+    quiet reboot cpu-bind mpi bcast compress disable-status max-exit-timeout max-threads msg-timeout preserve-env
+    send-libs slurmd-debug threads interactive launcher-opts time-min whole debugger-test quit-on-interrupt
+    """.split()
+)
 
 # Known to Slurm, not to this cluster: refused, never ignored.
-UNSUPPORTED = frozenset("""
+UNSUPPORTED = frozenset(
+    """
     batch bb bbf cluster-constraint container deadline epilog export-file gid gpus-per-socket het-group launch-cmd
-    multi-prog no-allocate no-shell nodefile ntasks-per-gpu priority prolog pty reservation resv-ports task-epilog
+    multi-prog no-allocate no-shell nodefile ntasks-per-gpu prolog pty reservation resv-ports task-epilog
     task-prolog uid
-""".split())
+""".split()
+)
 
 # SBATCH_NAME -> option. Others do not exist (there is no SBATCH_NODES), and count for nothing.
 SBATCH_ENVIRON = {

@@ -4,8 +4,6 @@ import re
 from collections.abc import Mapping
 
 
-
-
 def expand(pattern: str, values: Mapping[str, object]) -> str:
     """`values` by letter. Unknown letters stay as they are; numbers are padded with zeros to a given width.
 
@@ -27,7 +25,7 @@ def expand(pattern: str, values: Mapping[str, object]) -> str:
 
 
 def separates(pattern: str) -> str:
-    """"task" or "node" if the name gives each task or node a file of its own, else ""."""
+    """ "task" or "node" if the name gives each task or node a file of its own, else ""."""
     letters = set(re.findall(r"(?<!%)%\d*([a-zA-Z])", pattern.replace("%%", "")))
     if "\\" in pattern:
         return ""

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .model import JobSpec, Model, Node, Share
+from .model import Model, Node, Share
+from .spec import JobSpec
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,10 @@ def _choose(spec: JobSpec, roomy: list[Free], size: int) -> list[Free] | None:
         return None
     needed = [free for free in roomy if free.node.name in spec.nodelist]
     others = [free for free in roomy if free.node.name not in spec.nodelist]
+    if needed:  # neighbours: those behind the ones that must be, then those before, from near to far
+        last = max(i for i, free in enumerate(roomy) if free in needed)
+        place_of = {free.node.name: i for i, free in enumerate(roomy)}
+        others.sort(key=lambda free: (place_of[free.node.name] < last, abs(place_of[free.node.name] - last)))
     by_room = sorted(others, key=lambda free: -capacity(spec, free))
     orders = [others, by_room]
     if size == 1 and not needed:  # one node that has room for all is better than the first one
@@ -111,7 +116,7 @@ def _share_out(spec: JobSpec, chosen: list[Free]) -> list[Share]:
     tasks = spread(spec.distribution, _tasks_on(spec, len(chosen)), [capacity(spec, free) for free in chosen])
     gpus_left = spec.gpus.per_job or 0
     shares = []
-    for free, count in zip(chosen, tasks):
+    for free, count in zip(chosen, tasks, strict=True):
         per_node = count if spec.tasks_per_node is None else spec.tasks_per_node
         cpus = free.node.cpus if spec.exclusive else per_node * (spec.cpus_per_task or 1)
         gpus = max(spec.gpus.per_node or 0, (spec.gpus.per_task or 0) * count)

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -42,21 +42,30 @@ def children(pid: int) -> list[int]:
         return [child for child, parent in _parents().items() if parent == pid]
 
 
-def descendants(pid: int, but: int = 0) -> list[int]:
-    """All below `pid`, parents before children; without the process `but` and what is below that."""
+def descendants(pid: int, but: Callable[[int], bool] = lambda pid: False) -> list[int]:
+    """All below `pid`, parents before children; without those that `but` says true of, and what is below them."""
     if not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
         return _descendants_by_table(pid, but)
-    found, at = [child for child in children(pid) if child != but], 0
+    found, at = [child for child in children(pid) if not but(child)], 0
     while at < len(found):
-        found += [child for child in children(found[at]) if child != but]
+        found += [child for child in children(found[at]) if not but(child)]
         at += 1
     return found
 
 
-def _descendants_by_table(pid: int, but: int) -> list[int]:
+def words_of(pid: int) -> list[bytes]:
+    """Its command line; [] where that cannot be known."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:
+        return []
+
+
+def _descendants_by_table(pid: int, but: Callable[[int], bool]) -> list[int]:
     below: dict[int, list[int]] = {}
     for child, parent in _parents().items():
-        if child != but:
+        if not but(child):
             below.setdefault(parent, []).append(child)
     found, at = list(below.get(pid, [])), 0
     while at < len(found):
@@ -118,22 +127,26 @@ def send_group(group: int, number: int) -> None:
         pass
 
 
-def marked(assignment: str) -> list[int]:
-    """Processes of this user that have NAME=VALUE in the environment they were started with."""
-    mark, found = assignment.encode("utf-8", "surrogateescape"), []
+def of_jobs(conf: str) -> list[int]:
+    """Processes of this user that were started in a job of the cluster with this slurm.conf, by their environment.
+
+    Both variables must be there: a shell that was merely told of the cluster, and what is started from it, is no job.
+    """
+    mark, found = f"SLURM_CONF={conf}".encode("utf-8", "surrogateescape"), []
     if LINUX:
         for name in os.listdir("/proc"):
             if name.isdigit() and int(name) != os.getpid():
                 try:
                     with open(f"/proc/{name}/environ", "rb") as file:
-                        if mark in file.read().split(b"\0"):
-                            found.append(int(name))
+                        variables = file.read().split(b"\0")
+                    if mark in variables and any(each.startswith(b"SLURM_JOB_ID=") for each in variables):
+                        found.append(int(name))
                 except OSError:
                     pass
         return found
     listing = subprocess.run(["ps", "-A", "-E", "-ww", "-o", "pid=,command="], capture_output=True).stdout
     for line in listing.splitlines():
         pid, _, rest = line.strip().partition(b" ")
-        if b" " + mark in rest and int(pid) != os.getpid():
+        if b" " + mark in rest and b" SLURM_JOB_ID=" in rest and int(pid) != os.getpid():
             found.append(int(pid))
     return found

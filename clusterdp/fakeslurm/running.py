@@ -77,7 +77,7 @@ def step_tasks(step: Step, gpus_per_task: int | None, cyclic_ranks: bool) -> lis
             ranks[i] = list(range(rank, rank + count))
             rank += count
     plans = []
-    for i, (node, mine) in enumerate(zip(step.nodes, ranks)):
+    for i, (node, mine) in enumerate(zip(step.nodes, ranks, strict=True)):
         on_node = step.gpus.get(node, [])
         for local, rank in enumerate(mine):
             seen = on_node[local * gpus_per_task : (local + 1) * gpus_per_task] if gpus_per_task else on_node

@@ -1,7 +1,6 @@
 """Who starts where, who is pushed out, and why the others wait: schedule(model, now) -> decisions. Pure."""
 
 from dataclasses import dataclass, field
-from typing import Union
 
 from clusterdp.slurm.hostlist import compress
 
@@ -39,7 +38,7 @@ class Invalid:
     job: int
 
 
-Decision = Union[Start, Preempt, Wait, Invalid]
+Decision = Start | Preempt | Wait | Invalid
 
 
 @dataclass
@@ -114,7 +113,9 @@ def _obstacle(look: _Pass, job: Job) -> str:
     if job.spec.minutes == 0 and partition.max_minutes is not None:
         return "PartitionTimeLimit"
     everything = all_free(look.model)
-    ever = [everything[name] for name in partition.nodes if name not in job.spec.exclude and _fits_features(look, job, name)]
+    ever = [
+        everything[name] for name in partition.nodes if name not in job.spec.exclude and _fits_features(look, job, name)
+    ]
     if not place(job.spec, ever):
         return "PartitionConfig"
     return ""
@@ -169,10 +170,7 @@ def _wait_for_nodes(look: _Pass, job: Job, partition: Partition) -> None:
         look.decisions.append(Wait(job.id, RESERVED))
         return
     kept_by_higher = any(name in look.reserved and look.reserved[name][1] > partition.tier for name in usable)
-    if kept_by_higher:
-        reason = RESERVED
-    else:
-        reason = "Priority" if partition.name in look.blocked else "Resources"
+    reason = RESERVED if kept_by_higher else "Priority" if partition.name in look.blocked else "Resources"
     look.decisions.append(Wait(job.id, reason))
     look.blocked.add(partition.name)
     victims = _victims(look, job, partition)
@@ -237,7 +235,9 @@ def _would_fit(look: _Pass, job: Job, partition: Partition, free: dict[str, Free
 def _reserve(look: _Pass, job: Job, partition: Partition, victims: list[Job]) -> None:
     """Keep the nodes on which it will start first, as running jobs end one after the other."""
     free = {name: look.free[name] for name in partition.nodes}
-    ends = sorted(((_end(look, other, victims), other.id, other) for other in look.model.holding()), key=lambda e: e[:2])
+    ends = sorted(
+        ((_end(look, other, victims), other.id, other) for other in look.model.holding()), key=lambda e: e[:2]
+    )
     for end, _, other in ends:
         _release(look, free, other)
         shares = _would_fit(look, job, partition, free)

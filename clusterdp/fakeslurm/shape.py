@@ -56,15 +56,30 @@ class Shape:
 
     @classmethod
     def simple(
-        cls, nodes: int = 4, cpus_per_node: int = 8, gpus_per_node: int = 2, *, quick: bool = False, time_scale: float = 1.0
+        cls,
+        nodes: int = 4,
+        cpus_per_node: int = 8,
+        gpus_per_node: int = 2,
+        *,
+        quick: bool = False,
+        time_scale: float = 1.0,
     ) -> "Shape":
-        """Equal nodes n1.. with partitions main (the default), low (preemptible: requeue, 10 s of grace), short (1 minute).
+        """Equal nodes n1.. in partitions main (the default), low (preemptible, 10 s of grace) and short (1 minute).
 
-        `quick`: the controller reacts within a second; what belongs to the job (limit, grace time, KillWait) is as ever.
+        `quick`: the controller reacts within a second; limit, grace time and KillWait are as ever.
         """
         settings = Settings()
         if quick:
-            settings = replace(settings, look_s=1, requeue_delay_s=1, accounting_lag_s=0.2, kill_notice_s=0, tick_s=0.5, node_return_s=5, node_timeout_s=1)
+            settings = replace(
+                settings,
+                look_s=1,
+                requeue_delay_s=1,
+                accounting_lag_s=0.2,
+                kill_notice_s=0,
+                tick_s=0.5,
+                node_return_s=5,
+                node_timeout_s=1,
+            )
         if time_scale != 1:
             settings = replace(
                 settings,

@@ -61,8 +61,8 @@ def settle(request: StepRequest, job: Job) -> list[str]:
         mismatch = request.nodes_on_command_line and not request.tasks_on_command_line and tasks != nodes * per_node
         if tasks > nodes * per_node or mismatch:
             warnings.append(
-                f"srun: Warning: can't honor --ntasks-per-node set to {per_node} which doesn't match the requested tasks "
-                f"{tasks} with the number of requested nodes {nodes}. Ignoring --ntasks-per-node."
+                f"srun: Warning: can't honor --ntasks-per-node set to {per_node} which doesn't match the requested "
+                f"tasks {tasks} with the number of requested nodes {nodes}. Ignoring --ntasks-per-node."
             )
             request.tasks_per_node = None
     request.nodes = nodes
@@ -71,7 +71,8 @@ def settle(request: StepRequest, job: Job) -> list[str]:
 
 def check(request: StepRequest, job: Job) -> None:
     """Raises what can never come true."""
-    assert request.nodes and request.tasks
+    assert request.nodes
+    assert request.tasks
     held = [share.node for share in job.shares]
     if request.nodes > len(held):
         raise StepMistake(f"srun: error: Only allocated {len(held)} nodes asked for {request.nodes}")
@@ -119,7 +120,8 @@ def _candidates(request: StepRequest, job: Job) -> list[Share]:
 
 def layout(request: StepRequest, job: Job, step_id: str, now: float) -> Step:
     """The step; raises Busy if it has to wait."""
-    assert request.nodes and request.tasks
+    assert request.nodes
+    assert request.tasks
     candidates, used = _candidates(request, job), _used(job)
     free = {share.node: share.cpus - used.get(share.node, 0) for share in candidates}
     if request.overlap:
@@ -145,7 +147,7 @@ def layout(request: StepRequest, job: Job, step_id: str, now: float) -> Step:
     counts = spread(request.distribution, request.tasks, room)
     cpus = {
         share.node: min(count * request.cpus_per_task, share.cpus) if request.exact else share.cpus
-        for share, count in zip(chosen, counts)
+        for share, count in zip(chosen, counts, strict=True)
     }
     if request.overlap and not request.exact:
         cpus = {share.node: share.cpus for share in chosen}
@@ -182,7 +184,7 @@ def _gpus(request: StepRequest, chosen: list[Share], counts: list[int]) -> dict[
     if request.no_gres:
         return {}
     found = {}
-    for share, count in zip(chosen, counts):
+    for share, count in zip(chosen, counts, strict=True):
         most = len(share.gpus)
         if request.gpus_per_node is not None:
             most = request.gpus_per_node

@@ -40,7 +40,11 @@ def moment(text: str, now: float) -> float:
         if match[1] and match[3] not in units:
             raise BadTime(text)
         return now + (int(match[2]) * units[match[3]] * (1 if match[1] == "+" else -1) if match[1] else 0)
-    for form in ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d", "%Y-%m-%d-%H:%M:%S"):
+    named = {"midnight": "00:00", "noon": "12:00", "fika": "15:00", "teatime": "16:00"}
+    text = named.get(text.lower(), text)
+    if text.lower() in ("today", "tomorrow"):
+        return moment("00:00", now) - (86400 if text.lower() == "today" else 0)
+    for form in ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d", "%Y-%m-%d-%H:%M:%S", "%m/%d/%y", "%m%d%y"):
         try:
             return time.mktime(time.strptime(text, form))
         except ValueError:

@@ -8,7 +8,7 @@ The commands import this file and next to nothing else, for they must start with
     D  folder, umask, pid, ... as NAME=VALUE      r     read this file and send it (empty: stdin)
     E  environment as NAME=VALUE                  i     stdin is wanted from now on
     G  go: the request is complete                x     exit with this status; the last frame
-    F  a file that was asked for                  k     end by this signal, as if one had killed the command
+    F  a file that was asked for                  b     the step begins: do not ask for it again
     Y  it cannot be read: errno
     i  bytes of stdin (empty: its end)
     s  a signal that the command received

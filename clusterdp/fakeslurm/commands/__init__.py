@@ -1,4 +1,4 @@
-"""What each Slurm command does, on the daemon's side: a coroutine that gets the conversation and gives an exit status."""
+"""What each Slurm command does, on the daemon's side: a coroutine from a conversation to an exit status."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from . import control, sacct, sbatch, scancel, scontrol, sinfo, squeue, srun
 
 if TYPE_CHECKING:
-    from ..conversation import Conversation
-    from ..daemon import Daemon
+    from clusterdp.fakeslurm.conversation import Conversation
+    from clusterdp.fakeslurm.daemon import Daemon
 
 COMMANDS: "dict[str, Callable[[Conversation, Daemon], Awaitable[int]]]" = {
     "sbatch": sbatch.run,

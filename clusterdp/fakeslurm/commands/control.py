@@ -3,12 +3,13 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from ..ids import find, parse
-from ..refusals import Refusal
+from clusterdp.fakeslurm import attempts, nodes
+from clusterdp.fakeslurm.ids import find, parse
+from clusterdp.fakeslurm.refusals import Refusal
 
 if TYPE_CHECKING:
-    from ..conversation import Conversation
-    from ..daemon import Daemon
+    from clusterdp.fakeslurm.conversation import Conversation
+    from clusterdp.fakeslurm.daemon import Daemon
 
 
 async def run(talk: "Conversation", daemon: "Daemon") -> int:
@@ -19,11 +20,13 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         if not jobs:
             raise Refusal(f"{words[0]}: no such job is running. Look with `squeue`.")
         for job in jobs:
-            daemon.controller.preempt(job, float(words[1]) if len(words) > 1 else None)
+            attempts.preempt(daemon.controller, job, float(words[1]) if len(words) > 1 else None)
     elif verb in ("fail-node", "restore-node"):
         if words[0] not in daemon.model.nodes:
             raise Refusal(f"{words[0]}: no such node. There are {', '.join(daemon.model.nodes)}.")
-        (daemon.controller.fail_node if verb == "fail-node" else daemon.controller.restore_node)(words[0])
+        (nodes.fail_node if verb == "fail-node" else nodes.restore_node)(daemon.controller, words[0])
+    elif verb == "wait":
+        return await _wait(talk, daemon, words[0], words[1:])
     elif verb == "stop":
         talk.print("stopping")
         await talk.exit(0)
@@ -37,3 +40,18 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     elif verb != "ping":
         raise Refusal(f"{verb}: not a word for a fake cluster.")
     return 0
+
+
+async def _wait(talk: "Conversation", daemon: "Daemon", job: str, states: list[str]) -> int:
+    """Until the job (all of an array) is in one of these states; prints the state."""
+    while True:
+        name = parse(job)
+        jobs = find(daemon.model, name) if name else []
+        if not jobs:
+            raise Refusal(f"{job}: no such job. Look with `squeue -t all`.")
+        if all(each.shown_state.value in states for each in jobs):
+            talk.print(jobs[0].shown_state.value)
+            return 0
+        if all(each.over for each in jobs):
+            raise Refusal(f"{job}: ended as {jobs[0].state.value}, waited for {' or '.join(states)}.")
+        await daemon.change()

@@ -5,29 +5,34 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from .. import times
-from ..accounting import Row, StepRow
-from ..getopt import Parser, table
-from ..ids import Name, parse, split_list
-from ..refusals import NoMore, Refusal
-from ..shape import VERSION
+from clusterdp.fakeslurm import times
+from clusterdp.fakeslurm.accounting import Row, StepRow
+from clusterdp.fakeslurm.getopt import Parser, table
+from clusterdp.fakeslurm.ids import Name, parse, split_list
+from clusterdp.fakeslurm.refusals import NoMore, Refusal
+from clusterdp.fakeslurm.shape import VERSION
+
 from .sacct_fields import ALL, FIELDS, Line
 
 if TYPE_CHECKING:
-    from ..conversation import Conversation
-    from ..daemon import Daemon
+    from clusterdp.fakeslurm.conversation import Conversation
+    from clusterdp.fakeslurm.daemon import Daemon
 
 OPTIONS = table("""
-    allusers,a accounts,A= associations,x= allocations,X batch-script,B brief,b cluster,M= clusters= completion,c delimiter=
-    duplicates,D endtime,E= env-vars flags,F= format,o= gid,g= group= help,h helpformat,e jobs,j= json local,L long,l
-    name= jobname= ncpus,I= nodelist,N= nnodes,i= noconvert noheader,n parsable,p parsable2,P partition,r= qos,q= reason,R=
-    starttime,S= state,s= timelimit-max,K= timelimit-min,k= truncate,T uid,u= user= usage use-local-uid units= verbose,v
-    version,V wckeys,W= whole-hetjob? federation constraints,C=
+    allusers,a accounts,A= associations,x= allocations,X batch-script,B brief,b cluster,M= clusters= completion,c
+    delimiter= duplicates,D endtime,E= env-vars flags,F= format,o= gid,g= group= help,h helpformat,e jobs,j= json
+    local,L long,l name= jobname= ncpus,I= nodelist,N= nnodes,i= noconvert noheader,n parsable,p parsable2,P
+    partition,r= qos,q= reason,R= starttime,S= state,s= timelimit-max,K= timelimit-min,k= truncate,T uid,u= user=
+    usage use-local-uid units= verbose,v version,V wckeys,W= whole-hetjob? federation constraints,C=
 """)
 DEFAULT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 BRIEF = "JobID,State,ExitCode"
-STATES = ("BF boot_fail CA cancelled CD completed DL deadline F failed NF node_fail OOM out_of_memory PD pending PR preempted "
-          "R running RQ requeued RS resizing RV revoked S suspended TO timeout").split()  # fmt: skip
+STATES = tuple(
+    """
+    BF boot_fail CA cancelled CD completed DL deadline F failed NF node_fail OOM out_of_memory PD pending PR
+    preempted R running RQ requeued RS resizing RV revoked S suspended TO timeout
+    """.split()
+)
 
 
 async def run(talk: "Conversation", daemon: "Daemon") -> int:
@@ -40,15 +45,14 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         talk.print(f"slurm-wlm {VERSION}")
         raise NoMore
     if "helpformat" in options:
-        names = [name for name in ALL]
-        for i in range(0, len(names), 4):
-            talk.print(" ".join(f"{name:<19}" for name in names[i : i + 4]).rstrip())
+        for i in range(0, len(ALL), 4):
+            talk.print(" ".join(f"{field:<19}" for field in ALL[i : i + 4]).rstrip())
         raise NoMore
     if rest:
         raise Refusal(f"sacct: error: Unknown arguments:\nsacct: error:  {rest[0]}")
-    for name in ("batch-script", "completion", "env-vars"):
-        if name in options:
-            raise Refusal(f"sacct: error: --{name} is not supported by this fake cluster")
+    for option in ("batch-script", "completion", "env-vars"):
+        if option in options:
+            raise Refusal(f"sacct: error: --{option} is not supported by this fake cluster")
     names = [_name(text) for option, value in pairs if option == "jobs" for text in split_list(value)]
     rows = _rows(options, names, daemon)
     if "json" in options:
@@ -132,7 +136,7 @@ def _within(options: dict[str, str], rows: list[Row], now: float, named: bool) -
 
 def _state(word: str) -> str:
     low = word.lower()
-    for short, state in zip(STATES[::2], STATES[1::2]):
+    for short, state in zip(STATES[::2], STATES[1::2], strict=True):
         if low in (short.lower(), state):
             return state.upper()
     raise Refusal(f"sacct: fatal: unrecognized job state value '{word}'")
@@ -159,7 +163,9 @@ def _print(talk: "Conversation", options: dict[str, str], lines: list[Line]) -> 
     for part in text.split(","):
         name, percent, width = part.partition("%")
         known = next((field for field in FIELDS if field.lower() == name.lower()), None)
-        known = known or next((field for field in FIELDS if len(name) > 2 and field.lower().startswith(name.lower())), None)
+        known = known or next(
+            (field for field in FIELDS if len(name) > 2 and field.lower().startswith(name.lower())), None
+        )
         if not known:
             raise Refusal(f'sacct: error: Invalid field requested: "{name}"')
         fields.append(known)
@@ -176,10 +182,11 @@ def _print(talk: "Conversation", options: dict[str, str], lines: list[Line]) -> 
         return
     sizes = [widths.get(field, FIELDS[field].width) for field in fields]
     if header:
-        talk.print("".join(_fit(field, size, title=True) + " " for field, size in zip(fields, sizes)))
+        talk.print("".join(_fit(field, size, title=True) + " " for field, size in zip(fields, sizes, strict=True)))
         talk.print("".join("-" * abs(size) + " " for size in sizes))
     for line in lines:
-        talk.print("".join(_fit(FIELDS[field].value(line), size) + " " for field, size in zip(fields, sizes)))
+        values = [FIELDS[field].value(line) for field in fields]
+        talk.print("".join(_fit(value, size) + " " for value, size in zip(values, sizes, strict=True)))
 
 
 def _fit(text: str, size: int, title: bool = False) -> str:

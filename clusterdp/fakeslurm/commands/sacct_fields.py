@@ -3,12 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from clusterdp.fakeslurm.accounting import Row, StepRow
+from clusterdp.fakeslurm.shape import User
+from clusterdp.fakeslurm.times import clock, limit_clock, stamp
 from clusterdp.slurm.hostlist import compress
 from clusterdp.slurm.state import accounted_exit_word, exit_word
-
-from ..accounting import Row, StepRow
-from ..shape import User
-from ..times import clock, limit_clock, stamp
 
 
 @dataclass(frozen=True)
@@ -144,15 +143,17 @@ FIELDS: dict[str, Field] = {
     "WorkDir": Field(lambda line: line.of_job(line.row.folder), 20),
 }
 # Fields that the fake has nothing to put into: empty, as they are on a site that does not measure.
-UNMEASURED = (
-    "AdminComment AssocID AveCPU AveCPUFreq AveDiskRead AveDiskWrite AvePages AveRSS AveVMSize BlockID Constraints "
-    "ConsumedEnergy ConsumedEnergyRaw Container DBIndex Flags Layout MaxDiskRead MaxDiskReadNode MaxDiskReadTask MaxDiskWrite "
-    "MaxDiskWriteNode MaxDiskWriteTask MaxPages MaxPagesNode MaxPagesTask MaxRSS MaxRSSNode MaxRSSTask MaxVMSize "
-    "MaxVMSizeNode MaxVMSizeTask McsLabel MinCPU MinCPUNode MinCPUTask QOSRAW ReqCPUFreq ReqCPUFreqGov ReqCPUFreqMax "
-    "ReqCPUFreqMin Reservation ReservationId Reserved ResvCPU ResvCPURAW SystemComment TRESUsageInAve TRESUsageInMax "
-    "TRESUsageInMaxNode TRESUsageInMaxTask TRESUsageInMin TRESUsageInMinNode TRESUsageInMinTask TRESUsageInTot "
-    "TRESUsageOutAve TRESUsageOutMax TRESUsageOutMaxNode TRESUsageOutMaxTask TRESUsageOutMin TRESUsageOutMinNode "
-    "TRESUsageOutMinTask TRESUsageOutTot WCKey WCKeyID"
-).split()
+UNMEASURED = tuple(
+    """
+    AdminComment AssocID AveCPU AveCPUFreq AveDiskRead AveDiskWrite AvePages AveRSS AveVMSize BlockID Constraints
+    ConsumedEnergy ConsumedEnergyRaw Container DBIndex Flags Layout MaxDiskRead MaxDiskReadNode MaxDiskReadTask
+    MaxDiskWrite MaxDiskWriteNode MaxDiskWriteTask MaxPages MaxPagesNode MaxPagesTask MaxRSS MaxRSSNode MaxRSSTask
+    MaxVMSize MaxVMSizeNode MaxVMSizeTask McsLabel MinCPU MinCPUNode MinCPUTask QOSRAW ReqCPUFreq ReqCPUFreqGov
+    ReqCPUFreqMax ReqCPUFreqMin Reservation ReservationId Reserved ResvCPU ResvCPURAW SystemComment TRESUsageInAve
+    TRESUsageInMax TRESUsageInMaxNode TRESUsageInMaxTask TRESUsageInMin TRESUsageInMinNode TRESUsageInMinTask
+    TRESUsageInTot TRESUsageOutAve TRESUsageOutMax TRESUsageOutMaxNode TRESUsageOutMaxTask TRESUsageOutMin
+    TRESUsageOutMinNode TRESUsageOutMinTask TRESUsageOutTot WCKey WCKeyID
+    """.split()
+)
 FIELDS |= {name: Field(_empty) for name in UNMEASURED}
 ALL = sorted(FIELDS, key=str.lower)

@@ -5,17 +5,17 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from .. import environ, refusals
-from ..asking import BAD, Asked, job_spec
-from ..getopt import Parser
-from ..model import Array, Job
-from ..options import SBATCH, SBATCH_ENVIRON
-from ..refusals import ControllerError, NoMore, Refusal
-from ..shape import VERSION, host_name
+from clusterdp.fakeslurm import environ, refusals
+from clusterdp.fakeslurm.asking import BAD, Asked, job_spec
+from clusterdp.fakeslurm.getopt import Parser
+from clusterdp.fakeslurm.model import Array, Job
+from clusterdp.fakeslurm.options import SBATCH, SBATCH_ENVIRON
+from clusterdp.fakeslurm.refusals import ControllerError, NoMore, Refusal
+from clusterdp.fakeslurm.shape import VERSION, host_name
 
 if TYPE_CHECKING:
-    from ..conversation import Conversation
-    from ..daemon import Daemon
+    from clusterdp.fakeslurm.conversation import Conversation
+    from clusterdp.fakeslurm.daemon import Daemon
 
 FAILED = "sbatch: error: Batch job submission failed: "
 NO_SCRIPT = """sbatch: error: This does not look like a batch script.  The first
@@ -38,7 +38,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         raise NoMore
     script = await _script(talk, given, rest)
     asked = Asked("sbatch")
-    asked.add(_directives(parser, script))
+    asked.add([] if "wrap" in given else _directives(parser, script, "ignore-pbs" in given))
     asked.add(_from_environ(talk.environ))
     asked.add(line)
     if "clusters" in asked and asked.get("clusters") not in (daemon.shape.name, "all"):
@@ -53,6 +53,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         spec.name = asked.get("job-name") if asked.get("job-name") is not None else _name(given, rest)  # type: ignore[assignment]
         spec.command = None if "wrap" in given or not rest else os.path.join(talk.cwd, rest[0])
         spec.arguments = rest[1:]
+        spec.token = talk.token
         spec.umask, spec.host, spec.alloc_pid = talk.umask, host_name(), talk.pid
         spec.submit_line = " ".join(["sbatch", *talk.words])
         spec.account = asked.get("account") or daemon.controller.user.name
@@ -89,7 +90,10 @@ async def _script(talk: "Conversation", given: dict[str, str], rest: list[str]) 
     if b"\r\n" in content:
         raise Refusal(DOS)
     if b"\0" in content:
-        raise Refusal("sbatch: error: The Slurm controller does not allow scripts that\nsbatch: error: contain a NULL character '\\0'.")
+        raise Refusal(
+            "sbatch: error: The Slurm controller does not allow scripts that\n"
+            "sbatch: error: contain a NULL character '\\0'."
+        )
     return content
 
 
@@ -99,12 +103,18 @@ def _name(given: dict[str, str], rest: list[str]) -> str:
     return os.path.basename(rest[0]) if rest else "sbatch"
 
 
-def _directives(parser: Parser, script: bytes) -> list[tuple[str, str]]:
+def _directives(parser: Parser, script: bytes, ignore_pbs: bool) -> list[tuple[str, str]]:
     """The #SBATCH lines before the first line that is neither empty nor a comment."""
     found: list[tuple[str, str]] = []
-    for line in script.decode("utf-8", "surrogateescape").split("\n"):
+    for number, line in enumerate(script.decode("utf-8", "surrogateescape").split("\n"), 1):
+        if line.startswith("#PBS") and not ignore_pbs:
+            raise Refusal("sbatch: error: #PBS lines are not supported by this fake cluster; --ignore-pbs ignores them")
         if line.startswith("#SBATCH"):
-            words = directive_words(line[len("#SBATCH") :])
+            try:
+                words = directive_words(line[len("#SBATCH") :])
+            except ValueError as quote:
+                body = line[len("#SBATCH") :].strip()
+                raise Refusal(f"sbatch: fatal: script: line {number}: Unmatched `{quote}` in [{body}]") from None
             if words == ["hetjob"] or words == ["packjob"]:
                 raise Refusal("sbatch: error: heterogeneous jobs are not supported by this fake cluster")
             pairs, rest = parser.parse(words, permute=False)
@@ -136,7 +146,10 @@ def directive_words(text: str) -> list[str]:
             word, inside = "", False
         else:
             word, inside = word + letter, True
-    return [*words, word] if inside else words
+    if quote:
+        raise ValueError(quote)
+    words = [*words, word] if inside else words
+    return words[:-1] if words and words[-1] == "\\" else words  # it escapes the end of the line
 
 
 def _from_environ(variables: dict[str, str]) -> list[tuple[str, str]]:
@@ -162,7 +175,8 @@ def _partition(asked: Asked, daemon: "Daemon") -> str:
     if any(part not in partitions for part in name.split(",")):
         wrong = next(part for part in name.split(",") if part not in partitions)
         text = f"{asked.command}: error: invalid partition specified: {wrong}"
-        raise Refusal(f"{text}\n{FAILED}{refusals.INVALID_PARTITION}")
+        failed = "allocation failure: " if "test-only" in asked else FAILED
+        raise Refusal(f"{text}\n{failed}{refusals.INVALID_PARTITION}")
     return first
 
 
@@ -191,9 +205,9 @@ def _array(text: str | None, most: int) -> Array | None:
 def _test_only(talk: "Conversation", daemon: "Daemon", spec: object) -> int:
     import time
 
+    from clusterdp.fakeslurm.spec import JobSpec
+    from clusterdp.fakeslurm.times import stamp
     from clusterdp.slurm.hostlist import compress
-    from ..model import JobSpec
-    from ..times import stamp
 
     assert isinstance(spec, JobSpec)
     daemon.controller.check(spec)
@@ -218,4 +232,4 @@ async def _wait(daemon: "Daemon", job: Job) -> int:
         live = [each for each in jobs if not each.over]
         if not live:
             return max((each.status >> 8 or (1 if each.status else 0) for each in jobs), default=0)
-        await daemon.next_end(live[0].id)
+        await daemon.change()

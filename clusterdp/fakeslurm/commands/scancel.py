@@ -2,21 +2,22 @@
 
 from typing import TYPE_CHECKING
 
-from .. import refusals
-from ..asking import signal_number
-from ..getopt import Parser, table
-from ..ids import Name, find, parse, split_list
-from ..model import Job
-from ..refusals import NoMore, Refusal
-from ..shape import VERSION
+from clusterdp.fakeslurm import ending, refusals
+from clusterdp.fakeslurm.asking import signal_number
+from clusterdp.fakeslurm.getopt import Parser, table
+from clusterdp.fakeslurm.ids import Name, find, parse, split_list
+from clusterdp.fakeslurm.model import Job
+from clusterdp.fakeslurm.refusals import NoMore, Refusal
+from clusterdp.fakeslurm.shape import VERSION
 
 if TYPE_CHECKING:
-    from ..conversation import Conversation
-    from ..daemon import Daemon
+    from clusterdp.fakeslurm.conversation import Conversation
+    from clusterdp.fakeslurm.daemon import Daemon
 
 OPTIONS = table("""
-    account,A= batch,b cron,c ctld full,f help hurry,H interactive,i clusters,M= name,n= jobname= me nodelist,w= partition,p=
-    qos,q= quiet,Q reservation,R= sibling,S= signal,s= state,t= usage user,u= verbose,v version,V wckey=
+    account,A= batch,b cron,c ctld full,f help hurry,H interactive,i clusters,M= name,n= jobname= me nodelist,w=
+    partition,p= qos,q= quiet,Q reservation,R= sibling,S= signal,s= state,t= usage user,u= verbose,v version,V
+    wckey=
 """)
 KILL = 9
 FILTERS = ("name", "partition", "state", "user", "account", "qos", "me", "nodelist")
@@ -24,7 +25,7 @@ FILTERS = ("name", "partition", "state", "user", "account", "qos", "me", "nodeli
 
 async def run(talk: "Conversation", daemon: "Daemon") -> int:
     pairs, words = Parser("scancel", OPTIONS).parse(talk.words, permute=True)
-    options = {"name" if name == "jobname" else name: value for name, value in pairs}
+    options = {"name" if option == "jobname" else option: value for option, value in pairs}
     if "help" in options or "usage" in options:
         talk.print("Usage: scancel [OPTIONS] [job_id[_array_id][.step_id]]")
         raise NoMore
@@ -33,9 +34,9 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         raise NoMore
     if talk.environ.get("SCANCEL_VERBOSE", "true").lower()[:1] not in ("t", "f"):
         raise Refusal(f"scancel: error: Unrecognized SCANCEL_VERBOSE value: {talk.environ['SCANCEL_VERBOSE']}")
-    for name in ("cron", "interactive", "reservation", "sibling"):
-        if name in options:
-            raise Refusal(f"scancel: error: --{name} is not supported by this fake cluster")
+    for option in ("cron", "interactive", "reservation", "sibling"):
+        if option in options:
+            raise Refusal(f"scancel: error: --{option} is not supported by this fake cluster")
     for variable, option in (("SCANCEL_NAME", "name"), ("SCANCEL_PARTITION", "partition"), ("SCANCEL_STATE", "state")):
         if variable in talk.environ:
             options.setdefault(option, talk.environ[variable])
@@ -89,7 +90,7 @@ def _drop_element(daemon: "Daemon", job: Job, index: int) -> None:
     """An element that waits disappears without a trace, unless it is the last one."""
     assert job.array
     if len(job.array.indexes) == 1:
-        daemon.controller.cancel(job)
+        ending.cancel(daemon.controller, job)
     else:
         job.array.indexes.remove(index)
         daemon.controller.changed(job)
@@ -102,14 +103,14 @@ def _end(daemon: "Daemon", options: dict[str, str], job: Job, step_id: str | Non
         if not step or not step.live:
             return
         if number in (None, KILL):
-            controller.cancel_step(job, step)
+            ending.cancel_step(controller, job, step)
         else:
             controller.runner.order(job, step, op="signal", signal=number)
         return
     if "batch" in options:
         controller.signal(job, number or KILL, script=True)
     elif number in (None, KILL):
-        controller.cancel(job)
+        ending.cancel(controller, job)
     else:
         controller.signal(job, number, full="full" in options)
 

@@ -3,29 +3,37 @@
 import os
 from typing import TYPE_CHECKING
 
+from clusterdp.fakeslurm import attempts, refusals
+from clusterdp.fakeslurm.getopt import Parser, table
+from clusterdp.fakeslurm.ids import Name, find, parse
+from clusterdp.fakeslurm.model import Job
+from clusterdp.fakeslurm.refusals import ControllerError, NoMore, Refusal
+from clusterdp.fakeslurm.shape import VERSION, host_name
 from clusterdp.slurm import hostlist
 
-from .. import refusals
-from ..getopt import Parser, table
-from ..ids import Name, find, parse
-from ..model import Job
-from ..refusals import ControllerError, NoMore, Refusal
-from ..shape import VERSION, host_name
 from . import scontrol_show as show
 from .scontrol_update import update
 
 if TYPE_CHECKING:
-    from ..conversation import Conversation
-    from ..daemon import Daemon
+    from clusterdp.fakeslurm.conversation import Conversation
+    from clusterdp.fakeslurm.daemon import Daemon
 
 OPTIONS = table("""
-    all,a clusters,M= details,d federation,F future help,h hide local oneliner,o quiet,Q sibling uid,u= usage verbose,v version,V
+    all,a clusters,M= details,d federation,F future help,h hide local oneliner,o quiet,Q sibling uid,u= usage
+    verbose,v version,V
 """)
-VERBS = ("hold", "uhold", "holdu", "listpids", "ping", "release", "requeue", "requeuehold", "show", "update", "version", "write",
-         "suspend", "resume", "top", "reconfigure", "shutdown", "create", "delete", "notify", "token", "reboot", "wait_job")  # fmt: skip
-ENTITIES = ("aliases", "assoc_mgr", "burstbuffer", "config", "daemons", "dwstat", "federation", "frontend", "hostlist",
-            "hostlistsorted", "hostnames", "job", "jobs", "jobid", "licenses", "node", "nodes", "partitions", "partition",
-            "reservations", "slurmd", "step", "steps", "topology")  # fmt: skip
+VERBS = tuple(
+    """
+    hold uhold holdu listpids ping release requeue requeuehold show update version write suspend resume top
+    reconfigure shutdown create delete notify token reboot wait_job
+    """.split()
+)
+ENTITIES = tuple(
+    """
+    aliases assoc_mgr burstbuffer config daemons dwstat federation frontend hostlist hostlistsorted hostnames job
+    jobs jobid licenses node nodes partitions partition reservations slurmd step steps topology
+    """.split()
+)
 
 
 async def run(talk: "Conversation", daemon: "Daemon") -> int:
@@ -41,7 +49,11 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         raise Refusal("scontrol: error: the interactive mode is not supported by this fake cluster")
     verb = _abbreviated(words[0].lower(), VERBS)
     if verb == "show":
-        return _show(talk, daemon, options, words[1:])
+        try:
+            return _show(talk, daemon, options, words[1:])
+        except show.NotFound as missing:
+            talk.print(str(missing))
+            return 1
     if verb == "update":
         return update(talk, daemon, words[1:])
     if verb in ("requeue", "requeuehold"):
@@ -96,7 +108,7 @@ def _show(talk: "Conversation", daemon: "Daemon", options: dict[str, str], words
     else:
         return _show_small(talk, daemon, entity, name)
     for text in texts:
-        talk.print(" ".join(line.strip() for line in text.splitlines()).rstrip() if one_line else text)
+        talk.print(" ".join(line.lstrip() for line in text.splitlines()).rstrip() if one_line else text)
     return 0
 
 
@@ -143,6 +155,8 @@ def _jobs(daemon: "Daemon", argument: str, details: bool) -> list[str]:
     if not name:
         raise Refusal(f"scontrol_print_job error: {refusals.INVALID_JOB_ID}")
     jobs = find(daemon.model, name)
+    if not jobs and name.indexes is not None and daemon.model.elements(name.job):
+        raise show.NotFound(f"Job {argument} not found")
     if not jobs:
         raise Refusal(f"slurm_load_jobs error: {refusals.INVALID_JOB_ID}")
     jobs.sort(key=lambda job: (not job.waits, -job.id))
@@ -185,9 +199,11 @@ def _elements(daemon: "Daemon", job: Job, name: Name) -> list[Job]:
 def _do(daemon: "Daemon", job: Job, verb: str, state: str) -> None:
     controller = daemon.controller
     if verb == "requeue":
-        controller.requeue(job)
+        attempts.requeue(controller, job)
     elif verb == "requeuehold":
-        controller.requeue(job, hold="special" if state.startswith("special") else "job requeued in held state")
+        attempts.requeue(
+            controller, job, hold="special" if state.startswith("special") else "job requeued in held state"
+        )
     elif job.over:
         raise ControllerError(refusals.FINISHED)
     elif verb == "release":

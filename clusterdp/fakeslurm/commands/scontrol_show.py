@@ -4,20 +4,25 @@ import platform
 import time
 from typing import TYPE_CHECKING
 
+from clusterdp.fakeslurm.dependencies import outlook
+from clusterdp.fakeslurm.ids import parse
+from clusterdp.fakeslurm.model import BATCH, Job, Node, Share, Step, index_text
+from clusterdp.fakeslurm.running import shown_path
+from clusterdp.fakeslurm.shape import VERSION, User, host_name
+from clusterdp.fakeslurm.stepping import StepRequest
+from clusterdp.fakeslurm.times import clock, limit_clock, stamp
 from clusterdp.slurm.hostlist import HostlistError, compress, expand
 from clusterdp.slurm.state import exit_word
 
-from ..dependencies import outlook
-from ..ids import parse
-from ..model import BATCH, Job, Node, Share, Step, index_text
-from ..refusals import Refusal
-from ..running import shown_path
-from ..shape import VERSION, User, host_name
-from ..times import clock, limit_clock, stamp
+from .sinfo_fields import allocated, state_words
 from .squeue_fields import JobRow, min_cpus, over_subscribe, tres_per_node
 
 if TYPE_CHECKING:
-    from ..daemon import Daemon
+    from clusterdp.fakeslurm.daemon import Daemon
+
+
+class NotFound(Exception):
+    """Said on stdout, unlike other refusals."""
 
 
 def _user(user: User) -> str:
@@ -39,8 +44,10 @@ def job(daemon: "Daemon", job: Job, details: bool) -> str:
         f"{_user(controller.user)} MCS_label=N/A",
         f"Priority={0 if job.held else job.priority} Nice={spec.nice} Account={spec.account} QOS={spec.qos}",
         f"JobState={job.shown_state.value} Reason={reason} Dependency={dependency}",
-        f"Requeue={int(spec.requeue)} Restarts={job.restarts} BatchFlag={int(spec.batch)} Reboot=0 "
-        f"ExitCode={exit_word(job.status)}",
+        (
+            f"Requeue={int(spec.requeue)} Restarts={job.restarts} BatchFlag={int(spec.batch)} Reboot=0 "
+            f"ExitCode={exit_word(job.status)}"
+        ),
     ]
     if details:
         lines.append(f"DerivedExitCode={exit_word(job.derived)}")
@@ -87,7 +94,7 @@ def _shares(shares: list[Share]) -> list[str]:
     """Nodes that have the same together."""
     groups: dict[str, list[str]] = {}
     for share in shares:
-        from ..model import ranges
+        from clusterdp.fakeslurm.model import ranges
 
         gres = f"gpu:{len(share.gpus)}(IDX:{ranges(share.gpus)})" if share.gpus else ""
         groups.setdefault(f"CPU_IDs={ranges(share.cpu_ids)} Mem=0 GRES={gres}", []).append(share.node)
@@ -124,11 +131,13 @@ def steps(daemon: "Daemon", argument: str) -> list[str]:
     name = parse(argument) if argument else None
     found = []
     for each in daemon.model.jobs.values():
-        if name is None and argument or name and not name.finds(each):
+        if (name is None and argument) or (name and not name.finds(each)):
             continue
         for step in sorted(each.steps, key=lambda step: (step.id != BATCH, len(step.id), step.id)):
             if step.live and (not name or name.step in (None, step.id)):
                 found.append(_step(daemon, each, step))
+        if not name or name.step is None:
+            found += [_waiting_step(daemon, each, request) for request in daemon.waiting_steps.get(each.id, [])]
     return found
 
 
@@ -137,7 +146,10 @@ def _step(daemon: "Daemon", job: Job, step: Step) -> str:
     cpus = 0 if batch else step.number_of_cpus
     tres = "(null)" if batch else f"cpu={cpus},mem=0,node={len(step.nodes)}"
     lines = [
-        f"StepId={job.name_of_id}.{step.id} UserId={user.uid} StartTime={stamp(step.start)} TimeLimit={limit_clock(step.minutes)}",
+        (
+            f"StepId={job.name_of_id}.{step.id} UserId={user.uid} StartTime={stamp(step.start)} "
+            f"TimeLimit={limit_clock(step.minutes)}"
+        ),
         f"State={step.state.value} Partition={job.spec.partition} NodeList={compress(step.nodes)}",
         f"Nodes={len(step.nodes)} CPUs={cpus} Tasks={step.tasks} Name={step.name} Network=(null)",
         f"TRES={tres}",
@@ -152,6 +164,17 @@ def _step(daemon: "Daemon", job: Job, step: Step) -> str:
     return "\n   ".join(lines) + "\n"
 
 
+def _waiting_step(daemon: "Daemon", job: Job, request: StepRequest) -> str:
+    """One that waits for CPUs has no number: Slurm spells that TDB."""
+    cpus = (request.tasks or 0) * request.cpus_per_task
+    lines = [
+        f"StepId={job.name_of_id}.TDB UserId={daemon.controller.user.uid} StartTime=Unknown TimeLimit=UNLIMITED",
+        f"State=PENDING Partition={job.spec.partition} NodeList={compress(job.nodes)}",
+        f"Nodes={request.nodes} CPUs={cpus} Tasks={request.tasks} Name=(null) Network=(null)",
+    ]
+    return "\n   ".join(lines) + "\n"
+
+
 def _hosts(text: str) -> list[str]:
     try:
         return expand(text)
@@ -163,13 +186,11 @@ def nodes(daemon: "Daemon", argument: str) -> list[str]:
     names = _hosts(argument) if argument else list(daemon.model.nodes)
     for name in names:
         if name not in daemon.model.nodes:
-            raise Refusal(f"Node {name} not found")
+            raise NotFound(f"Node {name} not found")
     return [_node(daemon, daemon.model.nodes[name]) for name in names]
 
 
 def _node(daemon: "Daemon", node: Node) -> str:
-    from .sinfo import allocated, state_words
-
     model = daemon.model
     cpus = allocated(model, node.name)
     gres = f"gpu:{node.gpus}" if node.gpus else "(null)"
@@ -202,7 +223,7 @@ def _node(daemon: "Daemon", node: Node) -> str:
 def partitions(daemon: "Daemon", argument: str) -> list[str]:
     model = daemon.model
     if argument and argument not in model.partitions:
-        raise Refusal(f"Partition {argument} not found")
+        raise NotFound(f"Partition {argument} not found")
     return [_partition(daemon, name) for name in ([argument] if argument else model.partitions)]
 
 
@@ -235,16 +256,38 @@ def size(megabytes: int) -> str:
 
 
 CONFIG = {
-    "AccountingStorageBackupHost": "(null)", "AccountingStorageEnforce": "none",
-    "AccountingStorageType": "accounting_storage/slurmdbd", "BatchStartTimeout": "10 sec", "CompleteWait": "0 sec",
-    "DefMemPerNode": "UNLIMITED", "EnforcePartLimits": "NO", "EpilogMsgTime": "2000 usec", "GresTypes": "gpu",
-    "InactiveLimit": "0 sec", "JobFileAppend": "0", "JobRequeue": "1", "KillOnBadExit": "0", "LaunchParameters": "(null)",
-    "MaxJobCount": "10000", "MaxStepCount": "40000", "MessageTimeout": "10 sec", "OverTimeLimit": "0 min",
-    "PreemptMode": "REQUEUE", "PreemptType": "preempt/partition_prio",
-    "PriorityType": "priority/basic", "PropagateResourceLimits": "ALL", "ResumeTimeout": "60 sec", "ReturnToService": "2",
-    "SchedulerType": "sched/backfill", "SelectType": "select/cons_tres", "SelectTypeParameters": "CR_CORE",
-    "SlurmdTimeout": "15 sec", "TmpFS": "/tmp", "UnkillableStepTimeout": "60 sec", "WaitTime": "0 sec",
-}  # fmt: skip
+    "AccountingStorageBackupHost": "(null)",
+    "AccountingStorageEnforce": "none",
+    "AccountingStorageType": "accounting_storage/slurmdbd",
+    "BatchStartTimeout": "10 sec",
+    "CompleteWait": "0 sec",
+    "DefMemPerNode": "UNLIMITED",
+    "EnforcePartLimits": "NO",
+    "EpilogMsgTime": "2000 usec",
+    "GresTypes": "gpu",
+    "InactiveLimit": "0 sec",
+    "JobFileAppend": "0",
+    "JobRequeue": "1",
+    "KillOnBadExit": "0",
+    "LaunchParameters": "(null)",
+    "MaxJobCount": "10000",
+    "MaxStepCount": "40000",
+    "MessageTimeout": "10 sec",
+    "OverTimeLimit": "0 min",
+    "PreemptMode": "REQUEUE",
+    "PreemptType": "preempt/partition_prio",
+    "PriorityType": "priority/basic",
+    "PropagateResourceLimits": "ALL",
+    "ResumeTimeout": "60 sec",
+    "ReturnToService": "2",
+    "SchedulerType": "sched/backfill",
+    "SelectType": "select/cons_tres",
+    "SelectTypeParameters": "CR_CORE",
+    "SlurmdTimeout": "15 sec",
+    "TmpFS": "/tmp",
+    "UnkillableStepTimeout": "60 sec",
+    "WaitTime": "0 sec",
+}
 
 
 def config(daemon: "Daemon") -> str:

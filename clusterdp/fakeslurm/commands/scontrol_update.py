@@ -2,18 +2,27 @@
 
 from typing import TYPE_CHECKING
 
+from clusterdp.fakeslurm import nodes, refusals, times
+from clusterdp.fakeslurm.ids import find, parse
+from clusterdp.fakeslurm.model import Job
+from clusterdp.fakeslurm.refusals import ControllerError, Refusal
 from clusterdp.slurm.hostlist import HostlistError, expand
 
-from .. import refusals, times
-from ..ids import find, parse
-from ..model import Job
-from ..refusals import ControllerError, Refusal
-
 if TYPE_CHECKING:
-    from ..conversation import Conversation
-    from ..daemon import Daemon
+    from clusterdp.fakeslurm.conversation import Conversation
+    from clusterdp.fakeslurm.daemon import Daemon
 
-NOT_A_RUNNING_JOBS = ("partition", "numtasks", "numnodes", "excnodelist", "features", "gres", "dependency", "starttime", "eligibletime")
+NOT_A_RUNNING_JOBS = (
+    "partition",
+    "numtasks",
+    "numnodes",
+    "excnodelist",
+    "features",
+    "gres",
+    "dependency",
+    "starttime",
+    "eligibletime",
+)
 
 
 def update(talk: "Conversation", daemon: "Daemon", words: list[str]) -> int:
@@ -27,7 +36,9 @@ def update(talk: "Conversation", daemon: "Daemon", words: list[str]) -> int:
     if "partitionname" in names:
         _partition(daemon, fields)
         return 0
-    raise Refusal("No valid entity in update command\n" 'Input line must include "NodeName", "PartitionName", "JobId" or "Job"')
+    raise Refusal(
+        'No valid entity in update command\nInput line must include "NodeName", "PartitionName", "JobId" or "Job"'
+    )
 
 
 def _unsupported(word: str) -> Refusal:
@@ -124,7 +135,7 @@ def _partition_of(daemon: "Daemon", job: Job, value: str) -> None:
 
 
 def _dependency(daemon: "Daemon", job: Job, value: str) -> None:
-    from ..dependencies import parse as parse_dependency
+    from clusterdp.fakeslurm.dependencies import parse as parse_dependency
 
     if value:
         parse_dependency(value)
@@ -170,7 +181,7 @@ CHANGES = {
 def _nodes(daemon: "Daemon", fields: list[tuple[str, str, str]]) -> None:
     values = {name: value for name, value, _ in fields}
     for name, _, word in fields:
-        if name not in ("nodename", "state", "reason"):
+        if name not in ("nodename", "state", "reason", "availablefeatures", "activefeatures"):
             raise _unsupported(word)
     try:
         names = expand(values["nodename"])
@@ -179,12 +190,15 @@ def _nodes(daemon: "Daemon", fields: list[tuple[str, str, str]]) -> None:
     for name in names:
         if name not in daemon.model.nodes:
             raise Refusal(f"slurm_update error: {refusals.INVALID_NODE}")
+    for name in names if "availablefeatures" in values else []:
+        daemon.model.nodes[name].features = [word for word in values["availablefeatures"].split(",") if word]
+        daemon.controller.write_node(name)
     state, reason = values.get("state", "").upper(), values.get("reason", "")
     if state in ("DOWN", "DRAIN", "FAIL") and not reason:
         raise Refusal("You must specify a reason when DOWNING or DRAINING a node. Request denied")
     for name in names:
         try:
-            daemon.controller.set_node(name, state, reason)
+            nodes.set_node(daemon.controller, name, state, reason)
         except ControllerError as error:
             raise Refusal(f"slurm_update error: {error}") from None
 

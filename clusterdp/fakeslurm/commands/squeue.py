@@ -2,33 +2,49 @@
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from clusterdp.fakeslurm import columns, refusals
+from clusterdp.fakeslurm.getopt import Parser, table
+from clusterdp.fakeslurm.ids import Name, parse, split_list
+from clusterdp.fakeslurm.model import Array, Job
+from clusterdp.fakeslurm.refusals import NoMore, Refusal
+from clusterdp.fakeslurm.shape import VERSION
+from clusterdp.slurm.hostlist import expand
 from clusterdp.slurm.state import JobState
 
-from .. import columns, refusals
-from ..getopt import Parser, table
-from ..ids import parse, split_list
-from ..model import Array, Job
-from ..refusals import NoMore, Refusal
-from ..shape import VERSION
 from .squeue_fields import LETTERS, NAMES, STEP_LETTERS, JobRow, StepRow
 
 if TYPE_CHECKING:
-    from ..conversation import Conversation
-    from ..daemon import Daemon
+    from clusterdp.fakeslurm.conversation import Conversation
+    from clusterdp.fakeslurm.daemon import Daemon
 
 OPTIONS = table("""
-    account,A= all,a array,r array-unique clusters,M= federation format,o= Format,O= help hide iterate,i= job,j? jobs?
-    json licenses,L= local long,l me name,n= noconvert node,w= nodelist= nodes= noheader,h partition,p= priority,P qos,q=
-    reservation,R= sibling sort,S= start state,t= states= step,s? steps? usage user,u= users= verbose,v version,V yaml
+    account,A= all,a array,r array-unique clusters,M= federation format,o= Format,O= help hide iterate,i= job,j?
+    jobs? json licenses,L= local long,l me name,n= noconvert node,w= nodelist= nodes= noheader,h partition,p=
+    priority,P qos,q= reservation,R= sibling sort,S= start state,t= states= step,s? steps? usage user,u= users=
+    verbose,v version,V yaml
 """)
 DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
 START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R"
 STEPS = "%.15i %.8j %.9P %.8u %.9M %N"
 SORT = "P,t,-p"
+VALID_STATES = ",".join(
+    """
+    PENDING RUNNING SUSPENDED COMPLETED CANCELLED FAILED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL DEADLINE OUT_OF_MEMORY
+    COMPLETING CONFIGURING RESIZING RESV_DEL_HOLD REQUEUED REQUEUE_FED REQUEUE_HOLD REVOKED SIGNALING SPECIAL_EXIT
+    STAGE_OUT STOPPED
+    """.split()
+)
+TEXT_FILTERS: dict[str, tuple[str, Callable[[Job], str]]] = {
+    "partition": ("SQUEUE_PARTITION", lambda job: job.spec.partition),
+    "name": ("SQUEUE_NAMES", lambda job: job.spec.name),
+    "account": ("SQUEUE_ACCOUNT", lambda job: job.spec.account),
+    "qos": ("SQUEUE_QOS", lambda job: job.spec.qos),
+}
 ALIASES = {"jobs": "job", "states": "state", "steps": "step", "users": "user", "nodelist": "node", "nodes": "node"}
 
 
@@ -36,7 +52,11 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     pairs, rest = Parser("squeue", OPTIONS).parse(talk.words, permute=True)
     options = {ALIASES.get(name, name): value for name, value in pairs}
     if "help" in options or "usage" in options:
-        talk.print("Usage: squeue [OPTIONS]" if "help" in options else "Usage: squeue [-A account] [--clusters names] [-i seconds] [--job jobid]")
+        talk.print(
+            "Usage: squeue [OPTIONS]"
+            if "help" in options
+            else "Usage: squeue [-A account] [--clusters names] [-i seconds] [--job jobid]"
+        )
         raise NoMore
     if "version" in options:
         talk.print(f"slurm-wlm {VERSION}")
@@ -71,31 +91,27 @@ def _chosen(options: dict[str, str], talk: "Conversation", daemon: "Daemon", res
     """The jobs that were asked for."""
     variables = talk.environ
     jobs = list(daemon.model.jobs.values())
-    wanted = options.get("job") or (rest[0] if "job" in options and rest else None)
-    if wanted:
+    listed = options.get("job") or (rest[0] if "job" in options and rest else None)
+    if listed:
         names = []
-        for text in split_list(wanted):
+        for text in split_list(listed):
             name = parse(text)
             if not name:
                 raise Refusal(f"squeue: error: Invalid job id: {text}")
             names.append(name)
         jobs = [found for job in jobs for found in _element(job, names)]
-        if not jobs and len(names) == 1:
+        known = len(names) > 1 or daemon.model.elements(names[0].job)
+        if not jobs and not known:
             raise Refusal(f"slurm_load_jobs error: {refusals.INVALID_JOB_ID}")
     states = _states(options.get("state") or variables.get("SQUEUE_STATES"))
     if states is None:
         jobs = [job for job in jobs if not job.over]
     elif states:
         jobs = [job for job in jobs if job.shown_state in states]
-    for option, variable, of in (
-        ("partition", "SQUEUE_PARTITION", lambda job: job.spec.partition),
-        ("name", "SQUEUE_NAMES", lambda job: job.spec.name),
-        ("account", "SQUEUE_ACCOUNT", lambda job: job.spec.account),
-        ("qos", "SQUEUE_QOS", lambda job: job.spec.qos),
-    ):
-        text = options.get(option) or variables.get(variable)
-        if text:
-            jobs = [job for job in jobs if of(job) in text.split(",")]
+    for option, (variable, of) in TEXT_FILTERS.items():
+        wanted = options.get(option) or variables.get(variable)
+        if wanted:
+            jobs = [job for job in jobs if of(job) in wanted.split(",")]
     if "user" in options and daemon.controller.user.name not in options["user"].split(","):
         import pwd
 
@@ -106,22 +122,21 @@ def _chosen(options: dict[str, str], talk: "Conversation", daemon: "Daemon", res
                 talk.error(f"squeue: error: Invalid user: {user}\n")
         return []
     if "node" in options:
-        from clusterdp.slurm.hostlist import expand
-
-        nodes = expand(options["node"])
-        for node in nodes:
-            if node not in daemon.model.nodes:
-                raise Refusal(f"squeue: error: Invalid node name {node}")
-        jobs = [job for job in jobs if set(nodes) & set(share.node for share in job.shares)]
+        jobs = _on_nodes(jobs, options["node"], daemon)
     return jobs
 
 
-def _element(job: Job, names: list[object]) -> list[Job]:
-    """The job if it is meant; a waiting array as the one element that is meant."""
-    from ..ids import Name
+def _on_nodes(jobs: list[Job], text: str, daemon: "Daemon") -> list[Job]:
+    nodes = expand(text)
+    for node in nodes:
+        if node not in daemon.model.nodes:
+            raise Refusal(f"squeue: error: Invalid node name {node}")
+    return [job for job in jobs if {share.node for share in job.shares} & set(nodes)]
 
+
+def _element(job: Job, names: list[Name]) -> list[Job]:
+    """The job if it is meant; a waiting array as the one element that is meant."""
     for name in names:
-        assert isinstance(name, Name)
         if not name.finds(job):
             continue
         if name.indexes is not None and job.array and not job.array.split:
@@ -147,11 +162,9 @@ def _states(text: str | None) -> list[JobState] | None:
     for word in text.split(","):
         match = [state for state in JobState if word.upper() in (state.value, state.short)]
         if not match:
-            valid = "PENDING,RUNNING,SUSPENDED,COMPLETED,CANCELLED,FAILED,TIMEOUT,NODE_FAIL,PREEMPTED,BOOT_FAIL,DEADLINE," \
-                "OUT_OF_MEMORY,COMPLETING,CONFIGURING,RESIZING,RESV_DEL_HOLD,REQUEUED,REQUEUE_FED,REQUEUE_HOLD,REVOKED," \
-                "SIGNALING,SPECIAL_EXIT,STAGE_OUT,STOPPED"  # fmt: skip
             raise Refusal(
-                f"squeue: error: Invalid job state specified: {word}\nsqueue: error: Valid job states include: {valid}\n"
+                f"squeue: error: Invalid job state specified: {word}\n"
+                f"squeue: error: Valid job states include: {VALID_STATES}\n"
             )
         found += match
     return found
@@ -209,7 +222,10 @@ def _print(talk: "Conversation", options: dict[str, str], rows: list[JobRow]) ->
     if long_format is None and "format" not in options and "long" not in options and "SQUEUE_FORMAT" not in variables:
         long_format = variables.get("SQUEUE_FORMAT2")
     if long_format is not None:
-        long_names = {re.sub("[-_]", "", part.partition(":")[0].lower()): part.partition(":")[0] for part in long_format.split(",")}
+        long_names = {
+            re.sub("[-_]", "", part.partition(":")[0].lower()): part.partition(":")[0]
+            for part in long_format.split(",")
+        }
         lines = columns.render("", columns.parse_long(long_format), NAMES, rows, header, complain_long)
     else:
         short = options.get("format") or (LONG if "long" in options else START if "start" in options else None)

@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass
 
+from clusterdp.fakeslurm.accounting import asked_cpus
+from clusterdp.fakeslurm.columns import Field
+from clusterdp.fakeslurm.controller import Controller
+from clusterdp.fakeslurm.dependencies import outlook
+from clusterdp.fakeslurm.model import Job, Step, index_text
+from clusterdp.fakeslurm.running import shown_path
+from clusterdp.fakeslurm.times import limit_clock, short_clock, stamp
 from clusterdp.slurm.hostlist import compress
-
-from ..accounting import asked_cpus
-from ..columns import Field
-from ..controller import Controller
-from ..dependencies import outlook
-from ..model import Job, Step, index_text
-from ..running import shown_path
-from ..times import limit_clock, short_clock, stamp
 
 NULL, NONE = "(null)", "N/A"
 
@@ -179,21 +178,19 @@ def over_subscribe(job: Job) -> str:
     return "NO" if job.spec.exclusive else "OK"
 
 
-def _like(letter: str) -> Field[JobRow]:
-    return LETTERS[letter]
-
-
-NAMES: dict[str, Field[JobRow]] = {
-    "account": _like("a"), "arrayjobid": _like("F"), "arraytaskid": _like("K"), "comment": _like("k"),
-    "command": _like("o"), "contiguous": _like("O"), "cores": _like("I"), "dependency": _like("E"), "endtime": _like("e"),
-    "feature": _like("f"), "groupid": _like("G"), "groupname": _like("g"), "jobarrayid": _like("i"), "jobid": _like("A"),
-    "licenses": _like("W"), "mincpus": _like("c"), "minmemory": _like("m"), "mintmpdisk": _like("d"), "name": _like("j"),
-    "nice": _like("y"), "nodelist": _like("N"), "numcpus": _like("C"), "numnodes": _like("D"), "oversubscribe": _like("h"),
-    "partition": _like("P"), "priority": _like("p"), "prioritylong": _like("Q"), "qos": _like("q"), "reason": _like("r"),
-    "reasonlist": _like("R"), "reqnodes": _like("n"), "reservation": _like("v"), "schednodes": _like("Y"),
-    "sct": _like("z"), "starttime": _like("S"), "state": _like("T"), "statecompact": _like("t"), "submittime": _like("V"),
-    "timeleft": _like("L"), "timelimit": _like("l"), "timeused": _like("M"), "userid": _like("U"), "username": _like("u"),
-    "wckey": _like("w"), "workdir": _like("Z"), "batchhost": _like("B"), "selectjobinfo": Field("", lambda r: ""),
+# Long names of what also has a letter.
+SAME = dict(
+    word.split("=")
+    for word in """
+    account=a arrayjobid=F arraytaskid=K comment=k command=o contiguous=O cores=I dependency=E endtime=e feature=f
+    groupid=G groupname=g jobarrayid=i jobid=A licenses=W mincpus=c minmemory=m mintmpdisk=d name=j nice=y
+    nodelist=N numcpus=C numnodes=D oversubscribe=h partition=P priority=p prioritylong=Q qos=q reason=r
+    reasonlist=R reqnodes=n reservation=v schednodes=Y sct=z starttime=S state=T statecompact=t submittime=V
+    timeleft=L timelimit=l timeused=M userid=U username=u wckey=w workdir=Z batchhost=B
+    """.split()
+)
+NAMES: dict[str, Field[JobRow]] = {name: LETTERS[letter] for name, letter in SAME.items()} | {
+    "selectjobinfo": Field("", lambda r: ""),
     "cpuspertask": _f("CPUS_PER_TASK", lambda r: str(r.job.spec.cpus_per_task or 1)),
     "eligibletime": _f("ELIGIBLE_TIME", lambda r: r.when(r.job.eligible_time)),
     "exitcode": _f("EXIT_CODE", lambda r: str(r.job.status)),
@@ -208,7 +205,7 @@ NAMES: dict[str, Field[JobRow]] = {
     "stdin": _f("STDIN", lambda r: r.job.spec.input or "/dev/null"),
     "stdout": _f("STDOUT", lambda r: shown_path(r.job, r.job.spec.output, r.user)),
     "trespernode": _f("TRES_PER_NODE", lambda r: r.gpus),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,23 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
-from .. import environ, refusals
-from ..asking import BAD, Asked, job_spec
-from ..getopt import Parser
-from ..model import Job, Step
-from ..options import SRUN, SRUN_ENVIRON
-from ..plan import StepPlan, Target
-from ..refusals import ControllerError, NoMore, Refusal
-from ..running import letters, step_tasks
-from ..shape import VERSION, host_name
-from ..stepping import Busy, StepMistake, StepRefused, StepRequest, check, layout, settle
+from clusterdp.fakeslurm import ending, environ, refusals
+from clusterdp.fakeslurm.asking import BAD, Asked, job_spec
+from clusterdp.fakeslurm.conversation import Gone
+from clusterdp.fakeslurm.getopt import Parser
+from clusterdp.fakeslurm.model import Job, Step
+from clusterdp.fakeslurm.options import SRUN, SRUN_ENVIRON
+from clusterdp.fakeslurm.plan import StepPlan, Target
+from clusterdp.fakeslurm.refusals import ControllerError, NoMore, Refusal
+from clusterdp.fakeslurm.running import letters, step_tasks
+from clusterdp.fakeslurm.shape import VERSION, host_name
+from clusterdp.fakeslurm.stepping import Busy, StepMistake, StepRefused, StepRequest, check, layout, settle
 
 if TYPE_CHECKING:
-    from ..conversation import Conversation
-    from ..daemon import Daemon
+    from clusterdp.fakeslurm.conversation import Conversation
+    from clusterdp.fakeslurm.daemon import Daemon
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PORT = 40000  # in variables that name one: nobody listens there
 
 
@@ -101,21 +103,12 @@ async def _create(talk: "Conversation", daemon: "Daemon", job: Job, request: Ste
         raise Refusal(str(mistake)) from None
     except StepRefused as refused:
         raise Refusal(failed + str(refused)) from None
-    waited = False
-    while True:
-        if job.completing or not job.shares:
-            raise Refusal(failed + "Job/step already completing or completed")
-        try:
-            step = layout(request, job, str(job.next_step), daemon.controller.clock())
-            break
-        except Busy:
-            if "immediate" in asked:
-                raise Refusal(failed + refusals.NODES_BUSY) from None
-            if not waited:
-                talk.error(f"srun: Job {job.id} step creation temporarily disabled, retrying (Requested nodes are busy)")
-                await talk.flush()
-            waited = True
-            await _pause(talk)
+    queue = daemon.waiting_steps.setdefault(job.id, [])
+    queue.append(request)
+    try:
+        step, waited = await _when_free(talk, daemon, job, request, asked, failed)
+    finally:
+        queue.remove(request)
     if waited:
         talk.error(f"srun: Step created for StepId={job.id}.{step.id}")
     job.next_step += 1
@@ -124,15 +117,39 @@ async def _create(talk: "Conversation", daemon: "Daemon", job: Job, request: Ste
     return step
 
 
-async def _pause(talk: "Conversation") -> None:
-    """A moment, or until srun is told to end."""
+async def _when_free(
+    talk: "Conversation", daemon: "Daemon", job: Job, request: StepRequest, asked: Asked, failed: str
+) -> tuple[Step, bool]:
+    """The step, and whether it had to wait."""
+    waited = False
+    while True:
+        if job.completing or not job.shares:
+            raise Refusal(failed + "Job/step already completing or completed")
+        try:
+            return layout(request, job, str(job.next_step), daemon.controller.clock()), waited
+        except Busy:
+            if "immediate" in asked:
+                raise Refusal(failed + refusals.NODES_BUSY) from None
+            if not waited:
+                talk.error(
+                    f"srun: Job {job.id} step creation temporarily disabled, retrying (Requested nodes are busy)"
+                )
+                await talk.flush()
+            waited = True
+            if await change_or_signal(talk, daemon) in ENDING:
+                talk.error("srun: Cancelled pending job step with signal 2")
+                raise NoMore(1) from None
+
+
+async def change_or_signal(talk: "Conversation", daemon: "Daemon") -> int | None:
+    """Until some job changes (None), or until srun receives a signal; raises Gone if it is killed."""
+    waits = [asyncio.ensure_future(daemon.change()), asyncio.ensure_future(talk.signal())]
     try:
-        number = await asyncio.wait_for(talk.signal(), 0.1)
-    except asyncio.TimeoutError:
-        return
-    if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        talk.error("srun: Cancelled pending job step with signal 2")
-        raise NoMore(1)
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        return int(waits[1].result() or 0) if waits[1] in done else None
+    finally:
+        for wait in waits:
+            wait.cancel()
 
 
 def _plan(
@@ -142,13 +159,13 @@ def _plan(
     variables = environ.of_srun(talk.environ, asked.get("export"))
     about_job = environ.of_job(job, controller.user, daemon.shape.name, str(controller.conf_path()))
     for name, value in about_job.items():
-        if job.spec.batch and name in ("ENVIRONMENT", "TMPDIR"):
-            continue
-        if not job.spec.batch and name == "ENVIRONMENT":
-            continue
-        variables.setdefault(name, value)
-    variables |= environ.of_step(job, step, talk.umask, PORT)
-    if job.shares and job.shares[0].gpus:
+        if name not in ("ENVIRONMENT", "TMPDIR") and (job.spec.batch or name not in environ.IN_BATCH_JOBS_ONLY):
+            variables.setdefault(name, value)
+    about_step = environ.of_step(job, step, talk.umask, PORT)
+    variables |= {
+        name: value for name, value in about_step.items() if job.spec.batch or name not in environ.IN_BATCH_JOBS_ONLY
+    }
+    if job.spec.batch and job.shares and job.shares[0].gpus:
         variables.setdefault("SLURM_JOB_GPUS", ",".join(map(str, job.shares[0].gpus)))
     for name in (*environ.GPU_VARIABLES, "SLURM_GPUS_ON_NODE"):
         variables.pop(name, None)
@@ -216,7 +233,7 @@ async def _allocate(talk: "Conversation", daemon: "Daemon", asked: Asked, progra
     try:
         spec = job_spec(asked, talk.cwd, partition, talk.error)
         spec.name = asked.get("job-name") or os.path.basename(program[0])
-        spec.batch, spec.requeue = False, False
+        spec.batch, spec.requeue, spec.token = False, False, talk.token
         spec.command, spec.host, spec.alloc_pid, spec.umask = program[0], host_name(), talk.pid, talk.umask
         spec.submit_line = " ".join(["srun", *talk.words])
         spec.account = asked.get("account") or daemon.controller.user.name
@@ -225,9 +242,11 @@ async def _allocate(talk: "Conversation", daemon: "Daemon", asked: Asked, progra
         raise Refusal(failed + str(error)) from None
     daemon.controller.settle()
     if not job.shares and "immediate" in asked:
-        daemon.controller.cancel(job)
+        ending.cancel(daemon.controller, job)
         raise Refusal(failed + refusals.NODES_BUSY)
     if not job.shares:
+        if job.reason == "PartitionConfig":
+            talk.error("srun: Requested partition configuration not available now")
         talk.error(f"srun: job {job.id} queued and waiting for resources")
         await talk.flush()
         await _wait_for_nodes(talk, daemon, job)
@@ -241,15 +260,11 @@ async def _wait_for_nodes(talk: "Conversation", daemon: "Daemon", job: Job) -> N
         if job.over:
             raise Refusal(f"srun: error: Unable to allocate resources: Job {job.id} has been revoked")
         try:
-            number = await asyncio.wait_for(talk.signal(), 0.1)
-        except asyncio.TimeoutError:
-            continue
-        except Exception:
-            daemon.controller.cancel(job)
+            number = await change_or_signal(talk, daemon)
+        except Gone:
+            ending.cancel(daemon.controller, job)
             daemon.controller.settle()
             raise
-        if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            daemon.controller.cancel(job)
+        if number in ENDING:
+            ending.cancel(daemon.controller, job)
             raise Refusal(f"srun: Job allocation {job.id} has been revoked")
-
-

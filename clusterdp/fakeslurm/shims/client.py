@@ -6,13 +6,27 @@ Runs as `python -S -E client.py`: no site, no user packages, and only modules th
 import os
 import sys
 from _socket import AF_UNIX, SOCK_STREAM, socket  # `socket` proper costs 5 ms
+from time import sleep, time_ns
 
 PACKAGE = __file__.rpartition("/shims/")[0]
-sys.path.append(PACKAGE)
+TYPE_CHECKING = False  # `typing` proper costs 7 ms
+if TYPE_CHECKING:
+    from clusterdp.fakeslurm import wire
+else:
+    sys.path.append(PACKAGE)
+    import wire
 
-import wire  # noqa: E402
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
+ATTEMPTS = 50
+TOKEN = f"{os.getpid()}.{time_ns()}"  # by which a request that is made again is known for the same
+FILES: "dict[str, bytes]" = {}
 UNREACHABLE = "{}: error: the fake cluster in {} is down. Start it again with `clusterdp fake up`.\n"
+
+
+class Unanswered(Exception):
+    """The connection broke before the answer was complete."""
 
 
 def connect(command: str, folder: str, address: str) -> socket:
@@ -23,17 +37,12 @@ def connect(command: str, folder: str, address: str) -> socket:
         return line
     except OSError:
         pass
-    env = {"PATH": os.environ.get("PATH", os.defpath)}
+    if not os.path.exists(folder + "/up"):
+        write(2, UNREACHABLE.format(command, folder).encode("utf-8", "surrogateescape"))
+        sys.exit(1)
     restart = [sys.executable, "-S", "-E", "-s", PACKAGE + "/shims/revive.py", folder]
-    if os.path.exists(folder + "/up") and os.spawnve(os.P_WAIT, sys.executable, restart, env) == 0:
-        line = socket(AF_UNIX, SOCK_STREAM)
-        try:
-            line.connect(address)
-            return line
-        except OSError:
-            pass
-    os.write(2, UNREACHABLE.format(command, folder).encode("utf-8", "surrogateescape"))
-    sys.exit(1)
+    os.spawnve(os.P_WAIT, sys.executable, restart, {"PATH": os.environ.get("PATH", os.defpath)})
+    raise Unanswered
 
 
 def request(line: socket, command: str, words: "list[str]") -> None:
@@ -43,7 +52,7 @@ def request(line: socket, command: str, words: "list[str]") -> None:
         here = os.getcwd()
     except OSError:
         here = "/"
-    about = [f"cwd={here}", f"umask={umask}", f"pid={os.getpid()}", f"stdin={int(stdin_open())}"]
+    about = [f"cwd={here}", f"umask={umask}", f"pid={os.getpid()}", f"token={TOKEN}"]
     environ = [f"{name}={value}" for name, value in os.environ.items()]
     line.sendall(
         wire.frame("C", wire.joined([command, *words]))
@@ -53,19 +62,17 @@ def request(line: socket, command: str, words: "list[str]") -> None:
     )
 
 
-def stdin_open() -> bool:
-    try:
-        os.fstat(0)
-        return True
-    except OSError:
-        return False
-
-
 def read_file(path: str) -> bytes:
-    """The frame that answers `r`."""
+    """The frame that answers `r`; read once, for stdin cannot be read again."""
+    if path not in FILES:
+        FILES[path] = _read_file(path)
+    return FILES[path]
+
+
+def _read_file(path: str) -> bytes:
     try:
         file = os.open(path, os.O_RDONLY) if path else 0
-        parts = []
+        parts: list[bytes] = []
         while True:
             part = os.read(file, 1 << 20)
             if not part:
@@ -83,21 +90,41 @@ def write(number: int, data: bytes) -> None:
         pass  # nobody reads any more: Slurm's commands go on as well
 
 
+def persist(command: str, attempt: "Callable[[], None]") -> None:
+    """Ask again if the daemon is killed before it has answered; `attempt` ends the process when it has."""
+    for _ in range(ATTEMPTS):
+        try:
+            attempt()
+        except (Unanswered, ConnectionError):
+            sleep(0.1)
+    write(2, f"{command}: error: the fake cluster went away.\n".encode())
+    sys.exit(1)
+
+
 def run(command: str) -> None:
     """The whole life of a command that only asks and prints."""
     folder, address, *words = sys.argv[1:]
-    line = connect(command, folder, address)
-    request(line, command, words)
-    frames = wire.Frames()
-    while True:
-        data = line.recv(1 << 16)
-        if not data:
-            os.write(2, f"{command}: error: the fake cluster went away.\n".encode())
-            sys.exit(1)
-        for kind, payload in frames.feed(data):
-            if kind in "oe":
-                write(1 if kind == "o" else 2, payload)
-            elif kind == "r":
-                line.sendall(read_file(payload.decode("utf-8", "surrogateescape")))
-            elif kind == "x":
-                os._exit(int(payload))  # at once: there is nothing to tidy up
+    printed = [b"", b""]
+
+    def attempt() -> None:
+        line = connect(command, folder, address)
+        request(line, command, words)
+        frames, seen = wire.Frames(), [0, 0]
+        while True:
+            data = line.recv(1 << 16)
+            if not data:
+                raise Unanswered
+            for kind, payload in frames.feed(data):
+                if kind in "oe":
+                    # What an attempt before this one has printed is not printed again (sbatch --wait).
+                    which = "oe".index(kind)
+                    seen[which] += len(payload)
+                    if seen[which] > len(printed[which]):
+                        write(which + 1, payload)
+                        printed[which] += payload
+                elif kind == "r":
+                    line.sendall(read_file(payload.decode("utf-8", "surrogateescape")))
+                elif kind == "x":
+                    os._exit(int(payload))  # at once: there is nothing to tidy up
+
+    persist(command, attempt)

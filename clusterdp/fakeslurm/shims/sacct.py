@@ -1,3 +1,5 @@
-from client import run
+"""What became of jobs."""
+
+from client import run  # type: ignore[import-not-found]
 
 run("sacct")

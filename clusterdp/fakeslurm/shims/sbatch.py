@@ -1,3 +1,5 @@
-from client import run
+"""Submit a script."""
+
+from client import run  # type: ignore[import-not-found]
 
 run("sbatch")

@@ -1,3 +1,5 @@
-from client import run
+"""End or signal jobs."""
+
+from client import run  # type: ignore[import-not-found]
 
 run("scancel")

@@ -1,3 +1,5 @@
-from client import run
+"""Nodes and partitions."""
+
+from client import run  # type: ignore[import-not-found]
 
 run("sinfo")

@@ -1,3 +1,5 @@
-from client import run
+"""What waits and runs."""
+
+from client import run  # type: ignore[import-not-found]
 
 run("squeue")

@@ -1,0 +1,167 @@
+"""The fields of sinfo, and the words for what a node is doing."""
+
+from dataclasses import dataclass
+
+from clusterdp.fakeslurm.columns import Field
+from clusterdp.fakeslurm.model import Model, Node, Partition
+from clusterdp.fakeslurm.shape import VERSION
+from clusterdp.fakeslurm.times import short_clock, stamp
+from clusterdp.slurm.hostlist import compress
+
+ORDER = ["down", "drained", "draining", "mixed", "allocated", "idle"]
+SHORT = {"allocated": "alloc", "mixed": "mix", "drained": "drain", "draining": "drng", "completing": "comp"}
+
+
+def allocated(model: Model, name: str) -> int:
+    return sum(share.cpus for job in model.holding() for share in job.shares if share.node == name)
+
+
+def word(model: Model, node: Node) -> str:
+    """idle, mixed, allocated, draining, drained, down; * at the end if it does not respond."""
+    cpus = allocated(model, node.name)
+    star = "" if node.responding else "*"
+    if node.drain:
+        return ("draining" if cpus else "drained") + star
+    if node.down:
+        return "down*"
+    if not cpus:
+        return "idle" + star
+    return ("allocated" if cpus >= node.cpus else "mixed") + star
+
+
+def state_words(model: Model, node: Node) -> str:
+    """As scontrol show node writes it: MIXED+DRAIN, DOWN+NOT_RESPONDING."""
+    cpus = allocated(model, node.name)
+    base = "DOWN" if node.down else "ALLOCATED" if cpus >= node.cpus else "MIXED" if cpus else "IDLE"
+    return base + ("+DRAIN" if node.drain else "") + ("" if node.responding else "+NOT_RESPONDING")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Nodes of a partition that look the same."""
+
+    model: Model
+    partition: Partition
+    nodes: list[Node]
+    user: str
+    uid: int
+
+    @property
+    def state(self) -> str:
+        return word(self.model, self.nodes[0]) if self.nodes else "n/a"
+
+    @property
+    def short_state(self) -> str:
+        star = "*" if self.state.endswith("*") else ""
+        plain = self.state.rstrip("*")
+        return SHORT.get(plain, plain) + star
+
+    def sums(self) -> tuple[int, int, int, int]:
+        """CPUs: allocated, idle, other, total."""
+        used = idle = other = 0
+        for node in self.nodes:
+            cpus = allocated(self.model, node.name)
+            used += cpus
+            if node.usable:
+                idle += node.cpus - cpus
+            else:
+                other += node.cpus - cpus
+        return used, idle, other, used + idle + other
+
+    def node_sums(self) -> tuple[int, int, int, int]:
+        used = sum(1 for node in self.nodes if node.usable and allocated(self.model, node.name))
+        other = sum(1 for node in self.nodes if not node.usable)
+        return used, len(self.nodes) - used - other, other, len(self.nodes)
+
+    def same(self, of: str) -> str:
+        """A number of the nodes, with + if they differ."""
+        values = [getattr(node, of) for node in self.nodes]
+        return f"{min(values)}+" if len(set(values)) > 1 else str(values[0]) if values else "0"
+
+    @property
+    def gres(self) -> str:
+        gpus = self.nodes[0].gpus if self.nodes else 0
+        return f"gpu:{gpus}" if gpus else "(null)"
+
+    @property
+    def gres_used(self) -> str:
+        names = {node.name for node in self.nodes}
+        used = sum(len(s.gpus) for job in self.model.holding() for s in job.shares if s.node in names)
+        return f"gpu:{used}" if self.nodes and self.nodes[0].gpus else "(null)"
+
+    @property
+    def reason(self) -> str:
+        return (self.nodes[0].reason if self.nodes else "") or "none"
+
+    @property
+    def name(self) -> str:
+        return self.partition.name + ("*" if self.partition.default else "")
+
+    @property
+    def limit(self) -> str:
+        minutes = self.partition.max_minutes
+        return "infinite" if not minutes else short_clock(minutes * 60)
+
+
+def _slashed(numbers: tuple[int, ...]) -> str:
+    return "/".join(map(str, numbers))
+
+
+def _f(title: str, value: object) -> Field[Row]:
+    return Field(title, value)  # type: ignore[arg-type]
+
+
+LETTERS: dict[str, Field[Row]] = {
+    "a": _f("AVAIL", lambda r: "up" if r.partition.up else "down"),
+    "A": _f("NODES(A/I)", lambda r: _slashed(r.node_sums()[:2])),
+    "b": _f("ACTIVE_FEATURES", lambda r: ",".join(r.nodes[0].features) if r.nodes else ""),
+    "B": _f("MAX_CPUS_PER_NODE", lambda r: "UNLIMITED"),
+    "c": _f("CPUS", lambda r: r.same("cpus")),
+    "C": _f("CPUS(A/I/O/T)", lambda r: _slashed(r.sums())),
+    "d": _f("TMP_DISK", lambda r: "0"),
+    "D": _f("NODES", lambda r: str(len(r.nodes))),
+    "E": _f("REASON", lambda r: r.reason),
+    "f": _f("AVAIL_FEATURES", lambda r: ",".join(r.nodes[0].features) if r.nodes and r.nodes[0].features else "(null)"),
+    "F": _f("NODES(A/I/O/T)", lambda r: _slashed(r.node_sums())),
+    "g": _f("GROUPS", lambda r: "all"),
+    "G": _f("GRES", lambda r: r.gres),
+    "h": _f("OVERSUBSCRIBE", lambda r: "NO"),
+    "H": _f("TIMESTAMP", lambda r: stamp(r.nodes[0].reason_time) if r.nodes and r.nodes[0].reason else "Unknown"),
+    "I": _f("PRIO_JOB_FACTOR", lambda r: "1"),
+    "l": _f("TIMELIMIT", lambda r: r.limit),
+    "L": _f("DEFAULTTIME", lambda r: "n/a"),
+    "m": _f("MEMORY", lambda r: r.same("memory_mb")),
+    "M": _f("PREEMPT_MODE", lambda r: r.partition.preempt),
+    "n": _f("HOSTNAMES", lambda r: r.nodes[0].name if r.nodes else ""),
+    "N": _f("NODELIST", lambda r: compress(node.name for node in r.nodes)),
+    "p": _f("PRIO_TIER", lambda r: str(r.partition.tier)),
+    "P": _f("PARTITION", lambda r: r.name),
+    "r": _f("ROOT", lambda r: "no"),
+    "R": _f("PARTITION", lambda r: r.partition.name),
+    "s": _f("JOB_SIZE", lambda r: "1-infinite"),
+    "S": _f("ALLOCNODES", lambda r: "all"),
+    "t": _f("STATE", lambda r: r.short_state),
+    "T": _f("STATE", lambda r: r.state),
+    "u": _f("USER", lambda r: r.user if r.reason != "none" else "Unknown"),
+    "U": _f("USER", lambda r: f"{r.user}({r.uid})" if r.reason != "none" else "Unknown"),
+    "v": _f("VERSION", lambda r: VERSION),
+    "V": _f("CLUSTER", lambda r: "N/A"),
+    "w": _f("WEIGHT", lambda r: "1"),
+    "X": _f("SOCKETS", lambda r: r.same("cpus")),
+    "Y": _f("CORES", lambda r: "1"),
+    "z": _f("S:C:T", lambda r: f"{r.same('cpus')}:1:1"),
+    "Z": _f("THREADS", lambda r: "1"),
+}
+# Long names of what also has a letter.
+SAME = dict(
+    word.split("=")
+    for word in """
+    available=a cpus=c cpusstate=C features=f gres=G groups=g memory=m nodeaiot=F nodeai=A nodelist=N nodes=D
+    partition=P partitionname=R reason=E socketcorethread=z statecompact=t statelong=T time=l timestamp=H user=u
+    userlong=U weight=w nodehost=n disk=d oversubscribe=h prioritytier=p preemptmode=M sockets=X cores=Y threads=Z
+    root=r size=s
+    """.split()
+)
+NAMES: dict[str, Field[Row]] = {name: LETTERS[letter] for name, letter in SAME.items()} | {
+    "gresused": Field("GRES_USED", lambda r: r.gres_used),
+}

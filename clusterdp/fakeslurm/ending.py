@@ -1,0 +1,182 @@
+"""How attempts end: by themselves, by scancel, by the time limit; and what is done when the last process is gone."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+from clusterdp.slurm.state import JobState
+
+from .model import BATCH, Job, Step
+
+if TYPE_CHECKING:
+    from .controller import Controller
+
+
+def step_ended(controller: Controller, job: Job, step: Step, report: dict[str, Any]) -> None:
+    """A supervisor says that all is over on its side."""
+    if not step.live:
+        return
+    now = controller.clock()
+    step.end, step.status, step.lingers = now, report["status"], report.get("lingers", False)
+    step.timed_out = step.timed_out or report.get("timed_out", False)
+    if report.get("killer") is not None:
+        step.cancelled_by = report["killer"]
+    step.state = _state_of_step(step)
+    if step.id != BATCH and not report.get("lost_srun"):
+        job.derived = max(job.derived, step.status)
+    if step.id == BATCH or (not job.spec.batch and not any(other.live for other in job.steps)):
+        _script_ended(controller, job, step)
+    controller.changed(job)
+    _finish_if_empty(controller, job)
+    controller.wake()
+
+
+def never_began(controller: Controller, job: Job, step: Step) -> None:
+    """The daemon was killed after it had written down that the step starts, and before it did."""
+    job.steps.remove(step)
+    if step.id == BATCH and not job.completing:
+        job.state, job.reason, job.start, job.shares, job.steps = JobState.PENDING, "None", None, [], []
+    controller.changed(job)
+    _finish_if_empty(controller, job)
+    controller.wake()
+
+
+def script_gone(controller: Controller, job: Job, step: Step) -> None:
+    """Nothing is left of what the batch script started."""
+    step.lingers = False
+    controller.changed(job)
+    _finish_if_empty(controller, job)
+
+
+def _finish_if_empty(controller: Controller, job: Job) -> None:
+    if not job.completing or not job.empty:
+        return
+    if controller.clock() - (job.end or 0) >= controller.settings.kill_wait_s - 0.2:
+        # Who had to be killed is looked after by slurmd with growing pauses.
+        controller.runner.later(controller.settings.kill_notice_s, lambda: _finish_late(controller, job))
+    else:
+        finish(controller, job)
+
+
+def _finish_late(controller: Controller, job: Job) -> None:
+    if job.completing and job.empty:
+        finish(controller, job)
+
+
+def _script_ended(controller: Controller, job: Job, step: Step) -> None:
+    """The end of the batch script, or of the one step of an srun outside of jobs, is the end of the job."""
+    if job.completing:
+        job.status = job.status or step.status
+        return
+    job.status = step.status
+    if not step.status:
+        state, reason, why = JobState.COMPLETED, "None", ""
+    else:
+        killed = bool(step.status & 0x7F)
+        state, reason = JobState.FAILED, "JobLaunchFailure" if killed else "NonZeroExitCode"
+        why = "FAILED (non-zero exit code or other failure mode)"
+    job.preempt_time = None
+    wind_up(controller, job, state, reason, why, abort=True)
+
+
+def wind_up(
+    controller: Controller, job: Job, outcome: JobState, reason: str, why: str, abort: bool = True, kill: bool = False
+) -> None:
+    """End all of its processes; `finish` follows when they are gone."""
+    job.completing, job.outcome, job.reason = True, outcome, reason
+    job.state = outcome
+    job.end, job.derived_at_end = controller.clock(), job.derived
+    controller.changed(job)
+    live = [step for step in job.steps if step.live]
+    # The steps hear of it before the batch shell does, whose srun would otherwise be told to kill them. What is deaf
+    # is killed in the other order: the script must not go on because srun is dead.
+    for step in sorted(live, key=lambda step: step.id == BATCH):
+        kill_after = controller.settings.kill_wait_s - (0.1 if step.id == BATCH else 0)
+        controller.runner.order(
+            job,
+            step,
+            op="terminate",
+            why=why,
+            abort=abort and step.id != BATCH,
+            signals=[signal.SIGKILL] if kill else [signal.SIGCONT, signal.SIGTERM],
+            kill_after=None if kill else kill_after,
+        )
+    if job.empty:
+        finish(controller, job)
+
+
+def finish(controller: Controller, job: Job) -> None:
+    """All its processes are gone: the nodes are free again."""
+    now = controller.clock()
+    job.completing = False
+    for share in job.shares:
+        controller.model.nodes[share.node].busy_time = now
+    if job.state in (JobState.PENDING, JobState.SPECIAL_EXIT):
+        begin_again(controller, job, now)
+    else:
+        job.past, job.shares = job.shares, []
+        controller.changed(job)
+    controller.wake()
+
+
+def begin_again(controller: Controller, job: Job, now: float) -> None:
+    """The next attempt: the same job, later."""
+    controller.changed(job, job.next_word)
+    failed_node = job.next_word == "NODE_FAIL"
+    job.shares, job.past, job.steps, job.next_step = [], [], [], 0
+    job.status = 0
+    job.start = job.end = job.derived_at_end = None
+    job.preempt_time = job.preempt_end = None
+    job.cancelled_by = job.outcome = None
+    job.submit_time = now
+    job.begin = now + controller.settings.requeue_delay_s
+    job.reason = job.requeue_hold or "BeginTime"
+    job.held = job.requeue_hold
+    job.eligible_time, job.booked = now, not failed_node
+    job.requeue_hold = None
+    controller.changed(job)
+
+
+def cancel(controller: Controller, job: Job, uid: int | None = None) -> None:
+    if job.over or (job.completing and job.state is not JobState.PENDING):
+        return
+    job.cancelled_by = controller.user.uid if uid is None else uid
+    if job.waits:
+        job.booked = True
+        job.state, job.end = JobState.CANCELLED, controller.clock()
+        job.start = job.end
+        job.eligible_time = job.eligible_time or job.end
+        controller.changed(job)
+        controller.wake()
+    elif job.completing:  # it was to be requeued
+        job.state = job.outcome = JobState.CANCELLED
+        controller.changed(job)
+    else:
+        wind_up(controller, job, JobState.CANCELLED, "None", "")
+
+
+def cancel_step(controller: Controller, job: Job, step: Step) -> None:
+    if step.live:
+        controller.runner.order(
+            job,
+            step,
+            op="terminate",
+            why="",
+            abort=True,
+            signals=[signal.SIGKILL],
+            kill_after=None,
+            killer=controller.user.uid,
+        )
+
+
+def time_out(controller: Controller, job: Job) -> None:
+    wind_up(controller, job, JobState.TIMEOUT, "TimeLimit", "DUE TO TIME LIMIT")
+
+
+def _state_of_step(step: Step) -> JobState:
+    if step.timed_out:
+        return JobState.TIMEOUT
+    if step.status >> 8:
+        return JobState.FAILED
+    return JobState.CANCELLED if step.status else JobState.COMPLETED

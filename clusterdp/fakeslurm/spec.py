@@ -1,0 +1,71 @@
+"""What a job asks for."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Gpus:
+    """How GPUs were asked for; the numbers of all ways that were used."""
+
+    per_job: int | None = None  # --gpus
+    per_node: int | None = None  # --gpus-per-node, --gres=gpu:N
+    per_task: int | None = None  # --gpus-per-task
+    per_socket: int | None = None
+    gres: str | None = None  # --gres, as it was written
+
+    def __bool__(self) -> bool:
+        return bool(self.per_job or self.per_node or self.per_task or self.per_socket)
+
+
+@dataclass
+class JobSpec:
+    """What was asked for."""
+
+    name: str
+    partition: str
+    min_nodes: int = 1
+    max_nodes: int | None = None
+    nodes_asked: bool = False
+    tasks: int | None = None
+    tasks_per_node: int | None = None
+    cpus_per_task: int | None = None
+    gpus: Gpus = field(default_factory=Gpus)
+    gpus_per_node_option: str | None = None
+    gpus_option: str | None = None
+    gpus_per_task_option: str | None = None
+    mem_per_node: int | None = None  # MB
+    mem_per_cpu: int | None = None
+    minutes: int | None = None  # None: not asked for; 0: no limit
+    exclusive: bool = False
+    nodelist: list[str] = field(default_factory=list)
+    exclude: list[str] = field(default_factory=list)
+    features: str | None = None
+    dependency: str | None = None
+    kill_on_invalid_dep: bool = False
+    begin: float | None = None
+    hold: bool = False
+    nice: int = 0
+    priority: int | None = None
+    requeue: bool = True
+    no_kill: bool = False
+    signal: int | None = None
+    signal_s: int = 60
+    signal_batch: bool = False
+    account: str = ""
+    qos: str = "normal"
+    comment: str | None = None
+    distribution: str | None = None
+    output: str | None = None
+    error: str | None = None
+    input: str | None = None
+    open_mode: str | None = None
+    folder: str = "/"
+    command: str | None = None  # what scontrol shows
+    arguments: list[str] = field(default_factory=list)
+    submit_line: str = ""
+    umask: int = 0o022
+    host: str = ""
+    alloc_pid: int = 0
+    batch: bool = True
+    token: str = ""  # of the request: the same one made again is no second job
+    shown: dict[str, str] = field(default_factory=dict)  # options that mean nothing here, for scontrol to show back

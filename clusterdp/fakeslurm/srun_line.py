@@ -1,0 +1,84 @@
+"""The supervisor's connection to the srun that started its step: lines to print, signals and stdin from it."""
+
+import socket
+from collections.abc import Callable
+
+from . import wire
+from .loop import Loop
+from .streams import CHUNK
+
+FULL = 1 << 20  # bytes that wait for srun, beyond which tasks are not read any further
+
+
+class SrunLine:
+    """Silent if there is no srun, as for a batch script, or once it is dead."""
+
+    def __init__(self, loop: Loop, connection: socket.socket | None):
+        self._loop, self._connection = loop, connection
+        self._frames, self._out = wire.Frames(), bytearray()
+        self.on_signal: Callable[[int], None]
+        self.on_stdin: Callable[[bytes], None]
+        self.on_gone: Callable[[], None]
+        if connection:
+            connection.setblocking(False)
+            self._loop.watch(connection.fileno(), self._ready)
+
+    @property
+    def open(self) -> bool:
+        return self._connection is not None
+
+    @property
+    def full(self) -> bool:
+        return len(self._out) > FULL
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._out)
+
+    def send(self, kind: str, payload: bytes = b"") -> None:
+        if self._connection:
+            self._out += wire.frame(kind, payload)
+
+    def print(self, text: str) -> None:
+        """A line on srun's stderr."""
+        self.send("e", (text + "\n").encode("utf-8", "surrogateescape"))
+
+    def flush(self) -> None:
+        if not self._connection:
+            return
+        if self._out:
+            try:
+                sent = self._connection.send(self._out)
+                del self._out[:sent]
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._lost()
+                return
+        self._loop.watch(self._connection.fileno(), self._ready, write=bool(self._out))
+
+    def _ready(self) -> None:
+        assert self._connection
+        try:
+            data = self._connection.recv(CHUNK)
+        except BlockingIOError:  # it was room to write
+            self.flush()
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lost()
+            return
+        for kind, payload in self._frames.feed(data):
+            if kind == "i":
+                self.on_stdin(payload)
+            elif kind == "s":
+                self.on_signal(int(payload))
+
+    def _lost(self) -> None:
+        if self._connection:
+            self._loop.unwatch(self._connection.fileno())
+            self._connection.close()
+            self._connection = None
+            self._out.clear()
+            self.on_gone()
