@@ -127,10 +127,7 @@ def _take_part(function: Callable[..., Any], settings: Settings, stop: StopSigna
     elif term or at_limit:  # a signal came while torch was loading: nothing has been done yet
         ending = Ending("requeue", "term" if term else "time")
     else:
-        claim = None
-        if run is not None and first:
-            run.attempt(attempt).path.mkdir(parents=True, exist_ok=True)  # the batch script has, if there was one
-            claim = Claim.take(run.claims, attempt, secrets.token_hex(4))
+        claim = Claim.take(run.claims, attempt, secrets.token_hex(4)) if run and first else None
         job = JobHandle(settings, group, stop, attempt, claim)
         ending = _call(function, job)
     _agree_on_ending(group, ending)

@@ -97,7 +97,7 @@ def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
         alone: Store = HashStore()  # needs no port, so nobody can have taken it
         return alone
     try:
-        store, _, _ = next(rendezvous("env://", place.rank, place.world_size, timeout=timeout))
+        store: Store = next(rendezvous("env://", place.rank, place.world_size, timeout=timeout))[0]
     except (dist.DistError, ValueError) as error:
         said = str(error).split("\n")[0]
         where = f"{place.master_addr}:{place.master_port}"
@@ -110,7 +110,9 @@ def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
             f"rank {place.rank} of {place.world_size}: no rendezvous at {where} within {timeout.total_seconds():.0f} s "
             f"({said}). See the logs of the other ranks, and whether {place.master_addr} can be reached from here."
         ) from None
-    return store
+    # torchrun's store outlives a restart of the workers in place; what the last ones wrote must not be read again.
+    mine: Store = PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+    return mine
 
 
 def _agree_on_backend(store: Store, place: Rendezvous, device: torch.device) -> str:

@@ -48,8 +48,12 @@ class JobHandle:
         self._settings = settings
         self._claim = claim
         self._run = RunDir(settings.run_dir) if settings.run_dir else None
-        self._ledger = Ledger(self._run, attempt, "rank0") if self._run and self.rank == 0 else None
-        self.metrics = MetricLog(self._run.metrics / f"{attempt}.jsonl" if self._run and self.rank == 0 else None)
+        self._ledger: Ledger | None = None
+        self.metrics = MetricLog(None)
+        if self._run is not None and self.rank == 0:
+            self._run.attempt(attempt).path.mkdir(parents=True, exist_ok=True)  # if no batch script has
+            self._ledger = Ledger(self._run, attempt, "rank0")
+            self.metrics = MetricLog(self._run.metrics / f"{attempt}.jsonl")
 
     def wrap(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
         """The model on this rank's device, in DDP with its buckets settled. options: DistributedDataParallel's own."""
@@ -73,8 +77,9 @@ class JobHandle:
             seed=self.seed,
             drop_last=drop_last,
         )
-        # Its own generator: iter() would otherwise draw the workers' seeds from the stream that dropout uses.
-        generator = torch.Generator().manual_seed(self.seed + self.rank)
+        # Its own generator: iter() would otherwise draw the workers' seeds from the stream that dropout uses. What the
+        # workers draw themselves is resumed by epochs, not by samples: augmentations should be seeded by the sample.
+        generator = torch.Generator()
         options.setdefault("pin_memory", self.device.type == "cuda")
         return DataLoader(dataset, batch_size, sampler=sampler, drop_last=drop_last, generator=generator, **options)
 

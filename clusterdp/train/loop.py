@@ -204,6 +204,10 @@ class Loop(Generic[Batch]):
             set_epoch(self.epoch)
         if self.sampler is None:
             skip = self.position.batch
+        generator = getattr(self.loader, "generator", None)
+        if self.sampler is not None and isinstance(generator, torch.Generator):
+            # Nothing but the workers' seeds comes from it: the same in this epoch, whichever attempt gets there.
+            generator.manual_seed(self.job.seed + self.job.rank + 1_000_003 * self.epoch)
         with self.job.stop.shielded():
             iterator = iter(self.loader)
         batches = islice(iterator, skip, None if self.sampler else self._per_epoch)
@@ -256,10 +260,9 @@ class Loop(Generic[Batch]):
         self.job.metrics.flush()
 
     def _write_metrics(self) -> None:
-        if self._logged:
-            fields = {"step": self.step, "total": self.total_steps, "epoch": self.epoch}
-            self.job.metrics.step(fields, self._logged)
-            self._logged = {}
+        fields = {"step": self.step, "total": self.total_steps, "epoch": self.epoch}
+        self.job.metrics.step(fields, self._logged)
+        self._logged = {}
 
 
 def _batch_size(loader: Any) -> int:

@@ -13,6 +13,9 @@ from clusterdp.rundir import append_line
 Value = Any  # a number, a tensor of one element, or a string
 
 
+SHORTEST_S, LONGEST_S = 0.1, 5.0  # between two records of steps: the longer a run lasts, the fewer it needs
+
+
 class MetricLog:
     """Rank 0 has a path; the others, and runs without a folder, pass None and everything is a no-op.
 
@@ -20,9 +23,10 @@ class MetricLog:
     work and looked at when a later record is due, when the copy has long arrived: nobody waits for the device.
     """
 
-    def __init__(self, path: Path | None, every_s: float = 0.1):
+    def __init__(self, path: Path | None, every_s: float | None = None):
         self.path = path
         self.every_s = every_s
+        self._began = time.time()
         self._due = 0.0
         self._waiting: list[tuple[dict[str, Value], Any]] = []  # (record, CUDA event or None)
         self._newest: dict[str, Value] = {}
@@ -35,7 +39,7 @@ class MetricLog:
         if now < self._due:
             self._newest = {"time": now, **fields, **{name: _hold(value) for name, value in values.items()}}
             return
-        self._due = now + self.every_s
+        self._due = now + self._pause(now)
         self._newest = {}
         self._enqueue({"time": now, **fields, **values})
         self._write(wait=False)
@@ -54,6 +58,11 @@ class MetricLog:
             self._enqueue(self._newest)
             self._newest = {}
         self._write(wait=True)
+
+    def _pause(self, now: float) -> float:
+        if self.every_s is not None:
+            return self.every_s
+        return min(LONGEST_S, max(SHORTEST_S, (now - self._began) / 200))
 
     def _enqueue(self, record: dict[str, Value]) -> None:
         copies = {name: _to_host(value) for name, value in record.items()}

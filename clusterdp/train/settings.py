@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 from clusterdp.errors import ConfigError
 from clusterdp.slurm.env import SlurmEnv
+
+FLOAT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")  # YAML 1.1 takes 1e-3 for a string
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def exported(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def parse_words(words: Sequence[str]) -> dict[str, Any]:
-    """`key=value` words of a command line, the values read as YAML reads them."""
+    """`key=value` words of a command line, the values read as in a config."""
     import yaml
 
     params = {}
@@ -88,5 +91,5 @@ def parse_words(words: Sequence[str]) -> dict[str, Any]:
         key, equals, value = word.partition("=")
         if not equals or not key.isidentifier():
             raise ConfigError(f"{word}: is not of the form key=value. Write e.g. epochs=3.")
-        params[key] = yaml.safe_load(value)
+        params[key] = float(value) if FLOAT.fullmatch(value) else yaml.safe_load(value)
     return params

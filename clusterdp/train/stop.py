@@ -92,8 +92,8 @@ class StopSignal:
         """Processes started in here never see the stop signals: their mask is inherited, by fork and by exec.
 
         Slurm sends a preemption's TERM to the children of the tasks too. A DataLoader worker dies of it, and the rank
-        with it, before it could save. This process misses none: what comes meanwhile is delivered, at the latest, at the
-        end of the block.
+        with it, before it could save. This process misses none: what comes meanwhile is delivered at the end of the
+        block, if not before.
         """
         _kill_shielded_at_exit()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, REASONS)

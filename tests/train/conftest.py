@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import Group, JobHandle, Rendezvous, StopSignal
 from clusterdp.train.settings import Saving, Settings
-from clusterdp.slurm.env import SlurmEnv
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def group() -> Iterator[Group]:
 @pytest.fixture
 def job(group: Group, tmp_path: Path) -> Iterator[JobHandle]:
     """The handle of a single rank, with a run folder."""
-    run_dir = tmp_path / "run"
+    run_dir = tmp_path / "alone"
     (run_dir / "attempts" / "1.0").mkdir(parents=True)
     settings = Settings(run_dir=run_dir, checkpoint=Saving(url=str(run_dir / "checkpoints")))
     with StopSignal() as stop:

@@ -8,7 +8,6 @@ import random
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.train import ControlWord, Group, Rendezvous, StopSignal, settle, worker
+from clusterdp.train.word import Agreed
 
 
 def start(timeout_s: float = 60.0) -> Group:
@@ -28,14 +28,15 @@ def signals_at_random(trials: int, seed: int) -> list[tuple[int, str | None, int
     group = start()
     rank = dist.get_rank()
     chance = random.Random(seed)  # the same on all ranks
-    stops = []
+    stops: list[tuple[int, str | None, int]] = []
     for _ in range(trials):
         victim, moment = chance.randrange(dist.get_world_size()), chance.uniform(0, 0.1)
         number = chance.choice([signal.SIGTERM, signal.SIGUSR2])
         pace = random.Random(seed + rank)  # the ranks' steps differ
         with StopSignal() as stop:
             word = ControlWord(group.control_word_group, stop)
-            step, agreed = 0, None
+            step = 0
+            agreed: Agreed | None = None
             at = time.monotonic() + moment
             while agreed is None or agreed.stop is None:
                 time.sleep(pace.uniform(0, 0.004))
@@ -96,21 +97,6 @@ def flags_and_numbers() -> list[Any]:
     return [first, second.flags, second.durable, third["save"]]
 
 
-def word_cost(steps: int, step_s: float) -> float:
-    """Seconds a step that ticking costs this rank, the steps themselves taken off."""
-    group = start()
-    word = ControlWord(group.control_word_group)
-    spent = 0.0
-    for _ in range(steps):
-        time.sleep(step_s)
-        began = time.perf_counter()
-        word.tick()
-        spent += time.perf_counter() - began
-    word.drain()
-    group.close()
-    return spent / steps
-
-
 class Tower(nn.Module):
     """Of more than one MB, with parameters used in another order than they are registered."""
 
@@ -162,9 +148,3 @@ def digest(model: nn.Module) -> str:
 def run_worker(run_dir: str) -> None:
     """As `python -m clusterdp.train.worker RUN_DIR`, but for the loading of torch."""
     sys.exit(worker.main([run_dir]))
-
-
-def in_slow_motion(run_dir: str) -> None:
-    """The main thread sits in Python, as in a long evaluation, while another rank fails."""
-    Path(run_dir, f"pid-{os.environ['RANK']}").write_text(str(os.getpid()))
-    run_worker(run_dir)

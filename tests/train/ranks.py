@@ -1,4 +1,4 @@
-"""Ranks for tests: real processes that meet over gloo. They are forked from a server that has torch in memory already."""
+"""Ranks for tests: real processes that meet over gloo, forked from a server that has torch in memory already."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import multiprocessing
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0  # for machines that are busy with other things; pytest's own limit comes later
 
 _spawn = multiprocessing.get_context("forkserver")
 _spawn.set_forkserver_preload(["torch", "torch._dynamo", "clusterdp.train.job", "clusterdp.train.attempt"])
@@ -50,12 +51,16 @@ def wait_until(true: Callable[[], Any], what: str) -> Any:
 class Ranks:
     """Processes that run program(*args), a function of tests.train.programs; `answers` are what they returned."""
 
-    def __init__(self, folder: Path, program: Callable[..., Any], *args: Any, size: int = 4, env: dict[str, str] | None = None):
+    def __init__(
+        self, folder: Path, program: Callable[..., Any], *args: Any, size: int = 4, env: dict[str, str] | None = None
+    ):
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         port = free_port()
         self.processes = [
-            _spawn.Process(target=_body, args=(folder, rank, {**rank_environ(rank, size, port), **(env or {})}, program, args))
+            _spawn.Process(
+                target=_body, args=(folder, rank, {**rank_environ(rank, size, port), **(env or {})}, program, args)
+            )
             for rank in range(size)
         ]
         for process in self.processes:
@@ -67,6 +72,11 @@ class Ranks:
             process.join(PATIENCE_S)
         assert all(p.exitcode is not None for p in self.processes), f"ranks hang:\n{self.log}"
         return [process.exitcode for process in self.processes]
+
+    def reach(self, true: Callable[[], Any], what: str) -> None:
+        """Wait for something that they do; fails at once if one of them has ended instead."""
+        wait_until(lambda: true() or any(p.exitcode is not None for p in self.processes), what)
+        assert true(), f"{what}: a rank has ended before\n{self.log}"
 
     @property
     def answers(self) -> list[Any]:
@@ -105,6 +115,7 @@ def _body(folder: Path, rank: int, env: dict[str, str], program: Callable[..., A
     for name in [name for name in os.environ if name.startswith(("SLURM_", "TORCHELASTIC_", "CLUSTERDP_"))]:
         del os.environ[name]
     os.environ.update(env)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
     import torch
 
     torch.set_num_threads(1)
@@ -112,3 +123,11 @@ def _body(folder: Path, rank: int, env: dict[str, str], program: Callable[..., A
     (folder / f"answer-{rank}").write_text(json.dumps(answer))
     sys.stdout.flush()
     sys.stderr.flush()
+
+
+def _die_with_parent() -> None:
+    """A pytest that is killed runs no clean-up; nobody would end the ranks then."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)

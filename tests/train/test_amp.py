@@ -1,4 +1,4 @@
-"""Mixed precision: a scale that is lost at a resume, or a step that is not skipped on overflow, changes the training."""
+"""Mixed precision: a scale that is lost at a resume, or an overflow that is not skipped, changes the training."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from clusterdp.errors import ConfigError
 from clusterdp.train import Amp
 
 
-def model_and_optimizer() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+def model_and_optimizer() -> tuple[torch.nn.Linear, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = torch.nn.Linear(4, 1, bias=False)
     return model, torch.optim.SGD(model.parameters(), lr=0.1)
 
 
-@pytest.mark.parametrize(("precision", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16), ("fp32", torch.float32)])
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16), ("fp32", torch.float32)]
+)
 def test_the_forward_pass_runs_in_the_precision_asked_for(precision: str, dtype: torch.dtype) -> None:
     model, _ = model_and_optimizer()
     with Amp(precision, "cpu").autocast():

@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 
 from tests.train import programs
-from tests.train.ranks import Ranks, running, wait_until
+from tests.train.ranks import Ranks, running
 from tests.train.runs import Run
 
 JOBS = "tests.train.jobs"
 
 
-
 def one(run: Run, name: str = "1.0", size: int = 2) -> Ranks:
     """A whole attempt."""
-    with running(run.path / "ranks" / name, programs.run_worker, str(run.path), size=size, env=run.attempt(name)) as ranks:
+    with running(
+        run.path / "ranks" / name, programs.run_worker, str(run.path), size=size, env=run.attempt(name)
+    ) as ranks:
         ranks.join()
         return ranks
 
@@ -41,20 +42,23 @@ def test_a_function_that_returns_ends_in_done(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_preempted_in_the_middle_ends_in_the_very_same_bits(tmp_path: Path) -> None:
-    """Over 4 ranks, with dropout, BatchNorm, fp16, a moving loss scale and loader workers, in the middle of an epoch."""
+    """Over 4 ranks, in the middle of an epoch, with dropout, BatchNorm, fp16, a moving loss scale, loader workers."""
     params = {"epochs": 1, "workers": 1, "step_delay_s": 0.02}
     whole = Run(tmp_path / "whole", "clusterdp.recipes.digits:main", {**params, "step_delay_s": 0.0})
     assert one(whole, size=4).join() == [0] * 4
 
     run = Run(tmp_path / "run", "clusterdp.recipes.digits:main", params)
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), env=run.attempt("1.0")) as ranks:
-        wait_until(lambda: run.step() >= 5, "the fifth step")
+        ranks.reach(lambda: run.step() >= 5, "the fifth step")
         victim = ranks.processes[2].pid
         assert victim
         workers = children_of(victim)
         assert workers
-        for pid in [*workers, victim]:  # as Slurm does it: the children of the tasks, too
+        for pid in workers:  # Slurm signals the children of the tasks, too
             os.kill(pid, signal.SIGTERM)
+        reached = run.step()
+        ranks.reach(lambda: run.step() >= reached + 5, "batches that the worker had not prefetched")
+        os.kill(victim, signal.SIGTERM)
         assert ranks.join() == [0] * 4, ranks.log
     word, reason, step = str(run.outcome("1.0")).split()
     assert (word, reason) == ("requeue", "term")
@@ -69,7 +73,10 @@ def test_a_run_that_was_preempted_in_the_middle_ends_in_the_very_same_bits(tmp_p
 
 
 def test_the_state_that_the_tests_compare_would_show_a_difference(tmp_path: Path) -> None:
-    runs = [Run(tmp_path / str(seed), "clusterdp.recipes.digits:main", {"epochs": 1, "amp": "fp32"}, train={"seed": seed}) for seed in (0, 1)]
+    runs = [
+        Run(tmp_path / str(seed), "clusterdp.recipes.digits:main", {"epochs": 1, "amp": "fp32"}, train={"seed": seed})
+        for seed in (0, 1)
+    ]
     for run in runs:
         assert one(run, size=1).join() == [0]
     assert runs[0].last("digest") != runs[1].last("digest")

@@ -1,4 +1,4 @@
-"""DDP's buckets: unless they are settled, a run that resumes over 4 ranks ends in other weights than one that does not."""
+"""DDP's buckets: unless they are settled, a run that resumes over 4 ranks ends in other weights than the whole."""
 
 from __future__ import annotations
 

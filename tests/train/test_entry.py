@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from clusterdp.errors import EntryError
+from clusterdp.errors import ConfigError, EntryError
 from clusterdp.train import entry
+from clusterdp.train.settings import parse_words
 
 
 def main(job: Any, epochs: int, lr: float = 0.1, *, amp: str = "fp16") -> None: ...
@@ -45,7 +46,7 @@ def test_an_entry_that_cannot_be_loaded_is_explained(text: str, message: str | N
     if message is None:
         entry.load(text)  # callable, if odd
         return
-    with pytest.raises(EntryError, match="^entry: ") as caught:
+    with pytest.raises(EntryError, match=r"^entry: ") as caught:
         entry.load(text)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -54,7 +55,11 @@ def test_an_entry_that_cannot_be_loaded_is_explained(text: str, message: str | N
 @pytest.mark.parametrize(
     ("name", "source", "said"),
     [
-        ("imports_missing", "import os\nimport no_such_thing_at_all", "No module named 'no_such_thing_at_all' (FILE, line 2)"),
+        (
+            "imports_missing",
+            "import os\nimport no_such_thing_at_all",
+            "No module named 'no_such_thing_at_all' (FILE, line 2)",
+        ),
         ("has_syntax_error", "def main(:", "SyntaxError"),
         ("raises", "x = 1\n\n1 / 0", "ZeroDivisionError: division by zero (FILE, line 3)"),
     ],
@@ -91,3 +96,14 @@ def test_params_that_fit_pass() -> None:
 def test_a_function_without_room_for_the_job_is_refused() -> None:
     with pytest.raises(EntryError, match="cannot be called"):
         entry.check_params(takes_nothing, {})
+
+
+def test_words_of_a_command_line_are_read_as_a_config_reads_them() -> None:
+    assert parse_words(["epochs=3", "lr=1e-1", "amp=fp16", "name=a=b"]) == {
+        "epochs": 3,
+        "lr": 0.1,
+        "amp": "fp16",
+        "name": "a=b",
+    }
+    with pytest.raises(ConfigError, match="epochs: is not of the form key=value"):
+        parse_words(["epochs"])

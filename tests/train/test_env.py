@@ -65,8 +65,15 @@ def test_outside_of_everything_a_process_is_alone() -> None:
     assert SlurmEnv.read({}).attempt is None
 
 
-@pytest.mark.parametrize(("count", "attempt"), [({}, "77.0"), ({"SLURM_RESTART_COUNT": "2"}, "77.2")])
-def test_the_restart_count_is_0_when_unset(count: dict[str, str], attempt: str) -> None:
+@pytest.mark.parametrize(
+    ("count", "attempt"),
+    [
+        ({}, "77.0"),
+        ({"SLURM_RESTART_COUNT": "2"}, "77.2"),
+        ({"SLURM_ARRAY_JOB_ID": "70", "SLURM_ARRAY_TASK_ID": "4"}, "70_4.0"),
+    ],
+)
+def test_an_attempt_has_the_name_that_the_batch_script_gives_it(count: dict[str, str], attempt: str) -> None:
     assert SlurmEnv.read({**STEP, **count}).attempt == attempt
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,7 +23,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, names: dict[str, str]) -> None:
             raise OSError("unknown")
         return names[host]
 
-    monkeypatch.setattr(rendezvous.socket, "gethostbyname", look_up)
+    monkeypatch.setattr("clusterdp.train.rendezvous.socket", SimpleNamespace(gethostbyname=look_up))
 
 
 def test_what_the_batch_script_exported_is_taken_as_it_is() -> None:

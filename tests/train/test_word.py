@@ -1,4 +1,4 @@
-"""The control word: if ranks stopped at different steps, they would hang in each other's all-reduce, or save a mixture."""
+"""The control word: ranks that stop at different steps hang in each other's all-reduce, or save a mixture."""
 
 from __future__ import annotations
 

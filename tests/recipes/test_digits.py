@@ -1,0 +1,56 @@
+"""The digits: the first thing that anybody runs. It must learn, and be hard enough to resume to be a proof."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterdp.errors import ConfigError
+from clusterdp.recipes import digits
+from tests.train import programs
+from tests.train.ranks import running
+from tests.train.runs import Run
+
+ENTRY = "clusterdp.recipes.digits:main"
+
+
+def accuracy(tmp_path: Path, size: int, **params: object) -> float:
+    run = Run(tmp_path / "run", ENTRY, params)
+    with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=size, env=run.attempt("1.0")) as ranks:
+        assert ranks.join() == [0] * size, ranks.log
+    return float(run.last("test_accuracy"))
+
+
+def test_it_learns_the_digits(tmp_path: Path) -> None:
+    assert accuracy(tmp_path, 1, amp="fp32", batch_size=32) >= 0.97
+
+
+@pytest.mark.slow
+def test_it_learns_them_over_four_ranks_in_half_precision(tmp_path: Path) -> None:
+    assert accuracy(tmp_path, 4) >= 0.97
+
+
+def test_its_gradients_fill_more_than_one_bucket_and_a_megabyte() -> None:
+    assert sum(p.numel() * p.element_size() for p in digits.Net().parameters()) > 1e6
+
+
+def test_no_image_is_both_trained_on_and_held_out() -> None:
+    train, test = digits.load_digits()
+    assert (len(train), len(test)) == (1437, 360)
+    seen = {image.numpy().tobytes() for image in train.tensors[0]}
+    assert not seen & {image.numpy().tobytes() for image in test.tensors[0]}
+
+
+def test_the_images_are_read_without_loading_scipy() -> None:
+    program = "import sys; from clusterdp.recipes import digits; digits.load_digits(); print('sklearn' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "False\n"
+
+
+def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digits, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'clusterdp\[demo\]'"):
+        digits.load_digits()

@@ -1,0 +1,209 @@
+"""The loop, in one process: what it restores, counts, saves and says."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from clusterdp.checkpoint import list_checkpoints
+from clusterdp.errors import StateError
+from clusterdp.rundir import read_events
+from clusterdp.train import JobHandle, Loop, Stopped, StopSignal
+from clusterdp.train.settings import Saving, Settings
+from clusterdp.train.word import ControlWord
+
+DATA = TensorDataset(torch.arange(10.0))
+
+
+class Counter:
+    """A state that a test can look at."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.value = state["value"]
+
+
+def seen(
+    job: JobHandle, loader: Any, stop_at: int | None = None, **options: Any
+) -> tuple[list[Any], Loop[Any], Counter]:
+    """The batches of an attempt that gets a signal in step `stop_at`. Each draws a random number, as dropout would."""
+    job.stop = StopSignal()
+    job.word = ControlWord(None, job.stop)
+    counter = Counter()
+    batches = []
+    with job.stop:
+        loop = job.loop(loader, {"counter": counter}, **{"epochs": 3, **options})
+        try:
+            for (batch,) in loop:
+                counter.value += 1
+                batches.append((loop.epoch, *batch.tolist(), torch.rand(()).item(), random.random()))
+                if loop.step + 1 == stop_at:
+                    os.kill(os.getpid(), signal.SIGTERM)
+        except Stopped:
+            pass
+    return batches, loop, counter
+
+
+@pytest.fixture
+def another(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes handles for further runs, with folders of their own."""
+    monkeypatch.setattr("clusterdp.train.word.MOST_STEPS", 1)  # these steps take microseconds; look after each
+
+    def make(name: str) -> JobHandle:
+        run_dir = tmp_path / name
+        (run_dir / "attempts" / "1.0").mkdir(parents=True)
+        torch.manual_seed(5)
+        random.seed(5)
+        settings = Settings(run_dir=run_dir, checkpoint=Saving(url=str(run_dir / "checkpoints")))
+        return JobHandle(settings, job.group, job.stop, "1.0")
+
+    return make
+
+
+def foreign_loader(workers: int = 0) -> Any:
+    """With a sampler that we did not make, which draws from the global random numbers."""
+    return DataLoader(DATA, batch_size=2, shuffle=False, num_workers=workers)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize("stop_at", [1, 3, 5, 9])
+def test_stopped_at_any_step_and_resumed_it_sees_the_same_batches_and_random_numbers(
+    another: Any, ours: bool, workers: int, stop_at: int
+) -> None:
+    def loader(job: JobHandle) -> Any:
+        return job.loader(DATA, 2, num_workers=workers) if ours else foreign_loader(workers)
+
+    whole, _, _ = seen(another("whole"), loader(another("unused")))
+    first, loop, _ = seen(another("run"), loader(another("unused2")), stop_at)
+    assert stop_at <= len(first) < 15
+    job = another_attempt(another, loop)
+    second, _, counter = seen(job, loader(job))
+    assert first + second == whole
+    assert counter.value == 15
+
+
+def another_attempt(another: Any, loop: Loop[Any]) -> JobHandle:
+    """Of the same run; its random numbers begin elsewhere, as those of a new process do."""
+    torch.manual_seed(99)
+    random.seed(99)
+    settings = loop.job._settings
+    return JobHandle(settings, loop.job.group, loop.job.stop, "1.1")
+
+
+class Noise(torch.utils.data.Dataset[tuple[torch.Tensor]]):
+    """Augmented at random in the loader's workers."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        return (torch.rand(()),)
+
+
+def test_randomness_in_workers_is_the_same_in_an_epoch_whichever_attempt_gets_there(another: Any) -> None:
+    job = another("whole")
+    whole, _, _ = seen(job, job.loader(Noise(), 2, num_workers=1))
+    job = another("run")
+    first, loop, _ = seen(job, job.loader(Noise(), 2, num_workers=1), stop_at=5)
+    assert len(first) == 6  # stopped at the end of the second epoch
+    job = another_attempt(another, loop)
+    second, _, _ = seen(job, job.loader(Noise(), 2, num_workers=1))
+    assert first + second == whole
+
+
+def test_it_saves_every_so_many_steps_and_at_the_end(job: JobHandle) -> None:
+    _, loop, _ = seen(job, job.loader(DATA, 2), every_steps=4)
+    url = str(loop.job._settings.checkpoint.url)
+    assert [info.step for info in list_checkpoints(url)] == [8, 12, 15]  # keep_last is 3
+    assert job._run is not None
+    assert [event["step"] for event in read_events(job._run) if event["event"] == "saved"] == [4, 8, 12, 15]
+
+
+def test_it_saves_by_the_clock(job: JobHandle) -> None:
+    seen(job, job.loader(DATA, 1), every_s=1e-9, epochs=2)
+    assert job._run is not None
+    steps = [event["step"] for event in read_events(job._run) if event["event"] == "saved"]
+    assert steps[0] < 20
+    assert steps[-1] == 20
+
+
+def test_the_end_of_an_epoch_runs_again_if_it_was_stopped_and_not_if_it_was_done(another: Any) -> None:
+    ends: list[tuple[str, int]] = []
+
+    def attempt(job: JobHandle, name: str, stop_in_epoch: int | None) -> Loop[Any]:
+        job.stop = StopSignal()
+        job.word = ControlWord(None, job.stop)
+        with job.stop:
+            loop = job.loop(job.loader(DATA, 2), {"counter": Counter()}, epochs=3)
+            try:
+                for epoch in loop.epochs():
+                    for _ in epoch:
+                        pass
+                    if epoch.index == stop_in_epoch:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    for _ in loop.watch(range(100)):
+                        pass
+                    ends.append((name, epoch.index))
+            except Stopped:
+                pass
+        return loop
+
+    loop = attempt(another("run"), "first", 1)
+    attempt(another_attempt(another, loop), "second", None)
+    assert ends == [("first", 0), ("second", 1), ("second", 2)]
+
+
+def test_a_run_that_is_over_has_no_more_batches(another: Any) -> None:
+    job = another("run")
+    _, loop, _ = seen(job, job.loader(DATA, 2))
+    again = another_attempt(another, loop)
+    batches, loop, counter = seen(again, again.loader(DATA, 2))
+    assert batches == []
+    assert (loop.step, loop.total_steps, counter.value) == (15, 15, 15)
+
+
+def test_a_stop_right_after_a_save_does_not_save_again(job: JobHandle) -> None:
+    seen(job, job.loader(DATA, 2), stop_at=3, every_steps=1)
+    assert job._run is not None
+    steps = [event["step"] for event in read_events(job._run) if event["event"] == "saved"]
+    assert len(steps) == len(set(steps))
+
+
+def test_without_a_folder_it_trains_all_the_same(group: Any) -> None:
+    job = JobHandle(Settings(), group, StopSignal(), "local.1")
+    batches, _, _ = seen(job, job.loader(DATA, 2))
+    assert len(batches) == 15
+
+
+def test_a_name_that_the_loop_needs_itself_is_refused(job: JobHandle) -> None:
+    with pytest.raises(StateError, match=r"state\.loop"):
+        job.loop(job.loader(DATA, 2), {"loop": Counter()})
+
+
+def test_metrics_know_how_much_there_is_to_do(job: JobHandle) -> None:
+    loop = job.loop(job.loader(DATA, 2), {}, epochs=2)
+    for (batch,) in loop:
+        loop.log(loss=batch.sum())
+    job.metrics.flush()
+    assert job.metrics.path is not None
+    lines = job.metrics.path.read_text().splitlines()
+    assert '"step":1,"total":10,"epoch":0,"loss":' in lines[0]
+    assert '"step":10,"total":10,"epoch":1' in lines[-1]
+
+
+def test_ranks_of_a_model_without_parameters_to_train_need_no_ddp(job: JobHandle) -> None:
+    net = torch.nn.ReLU()
+    assert job.wrap(net) is net

@@ -1,0 +1,189 @@
+"""The worker as a process: under a batch script, torchrun, submitit or alone, and hit by a signal at any time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.train import raw_loop
+from tests.train.ranks import free_port, rank_environ, running, wait_until
+from tests.train.runs import Run
+
+ROOT = Path(__file__).parents[2]
+DIGITS = [sys.executable, "-m", "clusterdp.recipes.digits", "epochs=1", "amp=fp32"]
+STRANGERS = ("SLURM_", "TORCHELASTIC_", "CLUSTERDP_", "MASTER_", "RANK", "WORLD_SIZE", "LOCAL_")
+
+
+def environ(**more: str) -> dict[str, str]:
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(STRANGERS)}
+    return {**ours, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), **more}
+
+
+@contextmanager
+def process(command: list[str], env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    child = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.wait()
+        assert child.stdout
+        child.stdout.close()
+
+
+def finish(command: list[str], env: dict[str, str]) -> tuple[int, str]:
+    with process(command, env) as child:
+        output, _ = child.communicate(timeout=120)
+        return child.returncode, output
+
+
+def worker(run: Run) -> list[str]:
+    return [sys.executable, "-m", "clusterdp.train.worker", str(run.path)]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+def test_a_signal_while_modules_are_still_being_imported_is_a_stop_and_no_crash(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    os.mkfifo(tmp_path / "gate")
+    (code / "slow_module.py").write_text(
+        f"open({str(tmp_path / 'importing')!r}, 'w').close()\n"
+        f"open({str(tmp_path / 'gate')!r}).read()\n"  # until the test opens it too
+        "def main(job): raise AssertionError('must not start')\n"
+    )
+    run = Run(tmp_path / "run", "slow_module:main")
+    env = environ(**run.attempt("1.0"), PYTHONPATH=f"{code}:{ROOT}")
+    with process(worker(run), env) as child:
+        wait_until((tmp_path / "importing").exists, "the import")
+        child.send_signal(number)
+        (tmp_path / "gate").write_text("")
+        output, _ = child.communicate(timeout=60)
+    assert child.returncode == 0, output
+    assert run.outcome("1.0") == f"requeue {'term' if number == signal.SIGTERM else 'time'} 0"
+
+
+def test_a_port_that_is_taken_is_one_line_and_an_exit_code_of_its_own(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", "tests.train.jobs:train")
+    with socket.create_server(("127.0.0.1", 0)) as squatter:
+        port = squatter.getsockname()[1]
+        code, output = finish(worker(run), environ(**run.attempt("1.0"), **rank_environ(0, 2, port)))
+    lines = [line for line in output.splitlines() if line.startswith("clusterdp:")]
+    assert code == 98, output
+    assert len(lines) == 1
+    assert lines[0].startswith(f"clusterdp: MASTER_PORT: {port} on {socket.gethostname()}: address already in use.")
+    assert "Traceback" not in output
+    assert run.outcome("1.0") is None
+
+
+def test_ranks_that_do_not_meet_say_where_they_waited(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", "tests.train.jobs:train", train={"timeout_s": 1.0})
+    port = free_port()
+    code, output = finish(worker(run), environ(**run.attempt("1.0"), **rank_environ(0, 2, port)))
+    assert code == 6, output
+    assert f"clusterdp: rank 0 of 2: no rendezvous at 127.0.0.1:{port} within 1 s" in output
+    assert "Traceback" not in output
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    code, output = finish([sys.executable, "-m", "clusterdp.train.worker", str(tmp_path)], environ())
+    assert (code, output.count("\n")) == (2, 1)
+    assert "config.yaml: No such file or directory" in output
+
+
+def test_plain_python_runs_a_recipe_stops_at_a_signal_and_goes_on(tmp_path: Path) -> None:
+    env = environ(CLUSTERDP_RUN_DIR=str(tmp_path / "run"))
+    with process([*DIGITS, "step_delay_s=0.05"], env) as child:
+        wait_until(lambda: list((tmp_path / "run").glob("metrics/*")), "the first step")
+        child.send_signal(signal.SIGTERM)
+        output, _ = child.communicate(timeout=60)
+    assert child.returncode == 75, output
+    assert "run it again to go on" in output
+    code, output = finish(DIGITS, env)
+    assert code == 0, output
+    assert "after 179 steps" in output
+    outcomes = sorted(file.read_text().split()[0] for file in (tmp_path / "run").glob("attempts/*/outcome"))
+    assert outcomes == ["done", "requeue"]
+
+
+def test_words_that_fit_no_parameter_are_refused_before_anything_starts() -> None:
+    code, output = finish([*DIGITS[:3], "epoch=3"], environ())
+    assert (code, output.count("\n")) == (2, 1)
+    assert "params.epoch: main() takes no such parameter. Did you mean epochs?" in output
+
+
+def test_torchrun_runs_the_same_worker(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", "tests.train.jobs:train", {"epochs": 1})
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    env = environ(**run.attempt("7.0"), SLURM_JOB_ID="7", SLURM_STEP_ID="0", SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="1")
+    code, output = finish([*torchrun, "-m", "clusterdp.train.worker", str(run.path)], env)
+    assert code == 0, output
+    assert run.outcome("7.0") == "done finished 12"
+
+
+SUBMITIT = """
+import os, signal, sys
+mine = lambda *_: print("USR2 is mine")
+signal.signal(signal.SIGUSR2, mine)
+from clusterdp.train import worker
+ending = worker.run_in_submitit(sys.argv[1])
+os.kill(os.getpid(), signal.SIGUSR2)
+print(ending.word, ending.reason, ending.result, ending.exit_code)
+"""
+
+
+def test_in_submitit_the_result_comes_back_and_so_do_submitits_handlers(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", "tests.train.jobs:train", {"epochs": 1})
+    run.attempt("7.0")
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
+    code, output = finish([sys.executable, "-c", SUBMITIT, str(run.path)], environ(**slurm))
+    assert (code, output.splitlines()) == (0, ["USR2 is mine", "done finished 24 steps 0"])
+    assert run.outcome("7.0") == "done finished 24"
+
+
+def test_the_worker_knows_when_the_jobs_time_ends(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", "tests.train.jobs:train", {"epochs": 500, "delay_s": 0.01}, launch={"grace_s": 0})
+    import time
+
+    end = time.time() + 6.0
+    code, output = finish(worker(run), environ(**run.attempt("1.0"), CLUSTERDP_JOB_END_TIME=str(end)))
+    assert code == 0, output
+    word, reason, step = str(run.outcome("1.0")).split()
+    assert (word, reason) == ("requeue", "time")
+    assert run.saved("1.0") == int(step) > 0
+    assert run.event("signal")["name"] == "end of time"
+
+
+def test_a_raw_loop_with_the_documented_lines_resumes_exactly(tmp_path: Path) -> None:
+    with running(tmp_path / "whole", raw_loop.main, str(tmp_path / "a"), 10, size=2) as ranks:
+        whole = ranks.answers
+    with running(tmp_path / "first", raw_loop.main, str(tmp_path / "b"), 10, 13, size=2) as ranks:
+        assert ranks.join() == [75, 75], ranks.log
+    with running(tmp_path / "second", raw_loop.main, str(tmp_path / "b"), 10, size=2) as ranks:
+        assert ranks.answers == whole
+
+
+def test_the_raw_loop_runs_under_plain_python(tmp_path: Path) -> None:
+    script = [sys.executable, str(ROOT / "tests" / "train" / "raw_loop.py"), str(tmp_path / "run"), "1"]
+    code, output = finish(script, environ())
+    assert (code, len(output.strip())) == (0, 64), output
+
+
+def test_the_documented_lines_are_those_of_the_raw_loop() -> None:
+    import clusterdp.train
+
+    documented = str(clusterdp.train.__doc__)
+    script = (ROOT / "tests" / "train" / "raw_loop.py").read_text()
+    for number in range(1, 13):
+        (line,) = [line for line in script.splitlines() if line.endswith(f"# {number}")]
+        code = line.rpartition("#")[0].strip()
+        assert any(code in shown for shown in documented.splitlines()), f"line {number} is not documented: {code}"
