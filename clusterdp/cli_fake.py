@@ -73,7 +73,7 @@ def up(options: argparse.Namespace) -> None:
 
 
 def fresh_job_id() -> int:
-    """One that no earlier fake cluster gave to a job: run folders outlive clusters, and attempts have their job's id."""
+    """One that no earlier fake cluster gave to a job: run folders outlive clusters, and attempts are named for jobs."""
     return int(time.time() / 10) % 10_000_000
 
 

@@ -29,7 +29,12 @@ case $word:$now in
   *:time-limit) requeue timeout ;;
   requeue:*) if [ "$reason" = time ]; then requeue timeout; else requeue signal; fi ;;
 {% if kind != "entry" %}
-  *:*) if [ "$code" -eq 0 ]; then over 'done' finished 0; fi ;;
+  *:*)
+    case $code in
+      0) over 'done' finished 0 ;;
+      75) requeue signal ;; # EX_TEMPFAIL: the program asks for it, having saved
+    esac
+    ;;
 {% endif %}
 esac
 [ -z "$requeued" ] || exit 0

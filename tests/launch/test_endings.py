@@ -207,6 +207,13 @@ def test_a_preempted_command_is_requeued_whatever_its_exit_code(
     assert cause(tmp_path) == "preempted"
 
 
+def test_a_command_that_exits_75_asks_to_be_requeued(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    done = run_script({"command": ["bash", "-c", "exit 75"], "restart": {"max_crashes": 0}})
+    assert done.returncode == 0, done.stderr
+    assert requeues(stubs) == ["requeue 7"]
+    assert cause(tmp_path) == "signal"
+
+
 def test_a_command_that_ends_well_is_done(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     done = run_script({"command": "true"})
     assert done.returncode == 0
