@@ -113,7 +113,8 @@ class Checkpointer:
         records: dict[str, FileRecord] = {}
         failure: Exception | None = None
         try:
-            records = writer.write(self._staging, taken.shared, taken.own, read_back=self._prove_next)
+            staged = writer.stage(self._staging, taken.shared)
+            records = writer.write(staged, taken.own, read_back=self._prove_next)
         except Exception as error:
             failure = error
         report = {name: [record.size, record.crc32] for name, record in records.items()}
@@ -122,8 +123,8 @@ class Checkpointer:
             files = {name: FileRecord(size, tuple(crc32)) for part in reports for name, (size, crc32) in part.items()}
             total = sum(record.size for record in files.values())
             info = CheckpointInfo(step, token, token, 0, 0.0, self._ranks.size, total, "")
-            taken_manifest = Manifest(info, files, taken.shared.layout, taken.shared.skeleton, taken.meta)
-            return asdict(self._committer.commit(taken_manifest))
+            manifest = Manifest(info, files, taken.shared.layout, taken.shared.skeleton, taken.meta)
+            return asdict(self._committer.commit(manifest))
 
         try:
             info = CheckpointInfo(**self._ranks.settle(failure, report, conclude))
@@ -151,8 +152,8 @@ class Checkpointer:
         """Load the newest good checkpoint, or that of `step`, into the state; restore_rng() is left to the caller.
 
         None if there are no checkpoints at all. Raises CheckpointError if there are and none is good, and StateError if
-        it does not fit the objects. `retire_later`: commit it anew, so that from now on it is the newest and not those
-        of later steps; a run that goes on from an older step wants this, one that only looks does not.
+        it does not fit the objects. `retire_later`: commit `step` anew, so that from now on it is the newest and not
+        those of later steps; a run that goes on from an older step wants this, one that only looks does not.
         """
         listing = self._ranks.settle(conclude=lambda _: self._list(step))
         candidates = [CheckpointInfo(**fields) for fields in listing["candidates"]]
@@ -167,12 +168,18 @@ class Checkpointer:
             )
         self._load(loaded)
         info = loaded.manifest.info
-        if retire_later and not (candidates and info.token == listing["newest"]):
+        if retire_later and step is not None and info.token != listing["newest"]:
             info = self._commit_anew(loaded.manifest)
         self._committer.pinned = {info.token}
         self._prove_next = True
-        meta = unflatten(loaded.manifest.meta, {})
-        return Restored(info.step, info.token, meta, info.world_size == self._ranks.size, tuple(skipped))
+        exact = info.world_size == self._ranks.size
+        if not exact and self._ranks.rank == 0:
+            _log.warning(
+                "%s was saved by %d ranks, and there are %d now: what each rank had for itself is not restored, ranks "
+                "that are new draw other random numbers, and sums are rounded otherwise.",
+                *(info.name, info.world_size, self._ranks.size),
+            )
+        return Restored(info.step, info.token, unflatten(loaded.manifest.meta, {}), exact, tuple(skipped))
 
     def restore_rng(self) -> None:
         """Set the random number generators as they were. Last of all: a DataLoader's iterator draws from them."""
@@ -188,6 +195,8 @@ class Checkpointer:
     def _list(self, step: int | None) -> dict[str, Any]:
         """Rank 0: what there is to restore, the newest commit first."""
         commits, damaged = scan(self.storage)
+        for damage in damaged:
+            _log.warning("checkpoint skipped: %s", damage.why)
         wanted = [info for info in commits if step is None or info.step == step]
         if step is not None and not wanted:
             steps = ", ".join(str(s) for s in sorted({info.step for info in commits})) or "none"
@@ -237,7 +246,7 @@ class Checkpointer:
             for name, thing in own.items():
                 objects.load(name, thing, loaded.own["objects"][name])
         self._rng = loaded.own["rng"] if loaded.own is not None else None
-        self._rng_seed = loaded.manifest.info.token
+        self._rng_seed = loaded.manifest.info.data
 
     def _commit_anew(self, manifest: Manifest) -> CheckpointInfo:
         info = replace(manifest.info, token=self._next_token())

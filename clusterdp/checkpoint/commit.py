@@ -30,12 +30,17 @@ class Committer:
         self.bad: set[str] = set()  # tokens proved damaged by this attempt
         self.unsure: set[str] = set()  # tokens that this attempt could not read
         self.pinned: set[str] = set()  # what this attempt restored from, until there is proof of a newer one
+        self._known: dict[str, CheckpointInfo] = {}
         self._cleaned = False
+
+    def _commits(self) -> list[CheckpointInfo]:
+        commits, _ = scan(self.storage, self._known)
+        self._known = {info.name: info for info in commits}
+        return commits
 
     def commit(self, manifest: Manifest) -> CheckpointInfo:
         """Create the manifest, as the newest commit. After an error there is none."""
-        commits, _ = scan(self.storage)
-        order = max((info.order for info in commits), default=0) + 1
+        order = max((info.order for info in self._commits()), default=0) + 1
         info = replace(manifest.info, order=order, committed_at=time.time(), attempt=self.attempt)
         manifest = replace(manifest, info=info)
         data = manifest.encode()
@@ -59,7 +64,7 @@ class Committer:
         if proved:
             self.pinned.clear()
         try:
-            commits, _ = scan(self.storage)
+            commits = self._commits()
         except OSError as error:
             _log.warning("%s: cannot be listed: %s. Old checkpoints stay for now.", self.storage.url, error)
             return

@@ -131,9 +131,12 @@ def decode_head(data: bytes, name: str) -> CheckpointInfo:
         raise DamagedError(f"{name}: {error}. The manifest is damaged; another checkpoint must be used.") from error
 
 
-def scan(storage: Storage) -> tuple[list[CheckpointInfo], list[Damage]]:
-    """All checkpoints from oldest to newest commit, and what looks like one and is not. Reads first lines only."""
-    good, bad = [], []
+def scan(
+    storage: Storage, known: Mapping[str, CheckpointInfo] | None = None
+) -> tuple[list[CheckpointInfo], list[Damage]]:
+    """All checkpoints from oldest to newest commit, and what looks like one and is not. Reads first lines only, and of
+    those already `known` (name -> info) none: a manifest never changes."""
+    known, good, bad = known or {}, [], []
     for folder in storage.list():
         if layout.step_of(folder) is None:
             continue
@@ -142,7 +145,7 @@ def scan(storage: Storage) -> tuple[list[CheckpointInfo], list[Damage]]:
                 continue
             name = f"{folder}/{file}"
             try:
-                good.append(decode_head(storage.read(name, HEAD_LIMIT), name))
+                good.append(known.get(name) or decode_head(storage.read(name, HEAD_LIMIT), name))
             except FileNotFoundError:
                 continue  # pruned while we were looking
             except (DamagedError, OSError) as error:

@@ -19,9 +19,9 @@ class Stateful(Protocol):
     def load_state_dict(self, state: Any) -> Any: ...
 
 
-def check(state: Mapping[str, Any]) -> dict[str, Any]:
+def check(state: Mapping[Any, Any]) -> dict[str, Any]:
     """The same objects without their wrappers; raises StateError on what cannot be saved."""
-    for name, thing in dict[Any, Any](state).items():
+    for name, thing in state.items():
         if not isinstance(name, str) or not name or isinstance(thing, type) or not isinstance(thing, Stateful):
             raise StateError(
                 f"{name}: a {type(thing).__qualname__} has no state_dict() and load_state_dict(). "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -109,11 +109,13 @@ class Ranks:
 
 
 @contextmanager
-def _contact() -> Any:
+def _contact() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # what gloo raises when a peer dies or does not answer in time
-        raise LostContact(f"checkpoint: the ranks have lost contact: {error}") from error
+        raise LostContact(
+            f"checkpoint: the ranks have lost contact: {error}. Another rank has failed first: its log says why."
+        ) from error
 
 
 def _describe(failure: Exception | None) -> dict[str, str] | None:

@@ -92,7 +92,8 @@ def _explain_difference(outline: dict[str, Any], ranks: Ranks) -> NoReturn:
 def _first_difference(first: dict[str, Any], here: dict[str, Any]) -> str | None:
     if first["step"] != here["step"]:
         return "step"
-    for name in sorted({*first["index"], *here["index"]}):
+    names: set[str] = {*first["index"], *here["index"]}
+    for name in sorted(names):
         if first["index"].get(name) != here["index"].get(name):
             return name
     return _difference(first["state"], here["state"])

@@ -57,13 +57,17 @@ class Writer:
         self.world_size = world_size
         self.note = {"format": "clusterdp", "token": token, "rank": str(rank), "world_size": str(world_size)}
 
-    def write(self, staging: Staging, shared: Part, own: Part, *, read_back: bool) -> dict[str, FileRecord]:
-        """All files of this rank, durable on return, and what each must look like from now on."""
-        self.storage.make_folder(self.folder)
+    def stage(self, staging: Staging, shared: Part) -> memoryview:
+        """The file with this rank's slice, in memory: from here on, the live tensors may change."""
         start, stop = shared.layout.span(self.rank, self.world_size)
         note = {**self.note, "offset": str(start), "total": str(shared.layout.total)}
+        return staging.fill(shared, start, stop, note)
+
+    def write(self, staged: memoryview, own: Part, *, read_back: bool) -> dict[str, FileRecord]:
+        """All files of this rank, durable on return, and what each must look like from now on."""
+        self.storage.make_folder(self.folder)
         name = layout.slice_name(self.token, self.rank, self.world_size)
-        records = {name: self._create(name, staging.fill(shared, start, stop, note))}
+        records = {name: self._create(name, staged)}
         records |= self._write_own(own)
         self.storage.sync_folder(self.folder)
         if read_back:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -47,17 +48,26 @@ class Gang:
             end.close()
         self._folder.cleanup()
 
-    def results(self, timeout: float = 60) -> list[Any]:
+    def results(self, timeout: float = 120) -> list[Any]:
         """What the function returned on each rank; what it raised on any is an AssertionError."""
-        answers = [end.recv() if wait([end], timeout) else ("no answer", timeout) for end in self._ends]
+        answers = [_answer(end, timeout) for end in self._ends]
         failed = [f"rank {rank}: {answer[1]}" for rank, answer in enumerate(answers) if answer[0] != "returned"]
         assert not failed, "\n".join(failed)
         return [answer[1] for answer in answers]
 
-    def join(self, timeout: float = 60) -> None:
+    def join(self, timeout: float = 120) -> None:
         for process in self.processes:
             process.join(timeout)
             assert process.exitcode is not None, "a rank hangs"
+
+
+def _answer(end: Connection, timeout: float) -> tuple[str, Any]:
+    if not wait([end], timeout):
+        return "silent", f"no answer in {timeout} s"
+    try:
+        return end.recv()  # type: ignore[no-any-return]
+    except EOFError:
+        return "dead", "it died without an answer"
 
 
 def on_ranks(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
@@ -65,10 +75,19 @@ def on_ranks(size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
         return gang.results()
 
 
+def _end_with_the_tests() -> None:
+    """A rank that waits for others in a collective would outlive tests that are killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
 def _main(rank: int, size: int, folder: str, send: Connection, function: Callable[..., Any], args: Any) -> None:
     import torch
     import torch.distributed as dist
 
+    threading.Thread(target=_end_with_the_tests, daemon=True).start()
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)

@@ -127,7 +127,7 @@ def test_meta_comes_back_and_is_refused_if_it_is_more_than_values(tmp_path: Path
     assert repr(restored.meta) == repr(meta)
     (info,) = list_checkpoints(tmp_path)
     assert (info.attempt, info.token, info.bytes) == ("77.1", commit.token, commit.bytes)
-    files = [path for path in tmp_path.rglob(f"{commit.token}*")]
+    files = tmp_path.rglob(f"{commit.token}*")
     assert sum(path.stat().st_size for path in files) == commit.bytes
     with pytest.raises(StateError, match="meta/t: meta is for small values"):
         checkpointer.save(2, {"t": torch.ones(1)})
@@ -152,6 +152,54 @@ def test_any_safetensors_reader_opens_the_files_and_finds_the_bytes(tmp_path: Pa
         assert torch.equal(flat[entry.offset : entry.end], as_bytes(live.detach()))
     for path in folder.glob("*.local.safetensors"):
         assert load_file(path)["slice"].numel() > 5000, "torch's random numbers are in it"
+
+
+def test_every_byte_and_every_folder_is_durable_before_the_manifest_appears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[int | str] = []
+    fsync, link = os.fsync, os.link
+
+    def noted_fsync(fd: int) -> None:
+        fsync(fd)
+        events.append(os.fstat(fd).st_ino)
+
+    def noted_link(source: Path, target: Path) -> None:
+        link(source, target)
+        events.append("link")
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "link", noted_link)
+    root = tmp_path / "new"
+    Checkpointer(root, {"x": numbers()}).save(1)
+    monkeypatch.undo()
+    folder = root / "step_00000001"
+    (manifest,) = folder.glob("MANIFEST*")
+    others = set(folder.iterdir()) - {manifest}
+    linked = events.index("link")
+    before, after = events[:linked], events[linked + 1 :]
+    assert before[-1] == manifest.stat().st_ino, "it is whole on disk before it has its name"
+    last_file = max(before.index(path.stat().st_ino) for path in others)
+    assert folder.stat().st_ino in before[last_file:], "the files' names are on disk, too"
+    assert root.stat().st_ino in before, "and the name of their folder"
+    assert tmp_path.stat().st_ino in before
+    assert after == [folder.stat().st_ino], "and then the manifest's name"
+
+
+def test_a_manifest_whose_durability_is_in_doubt_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpointer = Checkpointer(tmp_path, {"x": numbers(1)})
+    checkpointer.save(1)
+    published = LocalStorage.publish
+
+    def doubt(self: LocalStorage, name: str, data: bytes) -> None:
+        published(self, name, data)
+        raise OSError(5, "the folder could not be synced")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "publish", doubt)
+        with pytest.raises(CheckpointError, match="could not be synced"):
+            checkpointer.save(2)
+    assert steps(tmp_path) == [1], "all were told that it failed, and so it must have"
 
 
 def test_newest_is_by_order_of_commit_and_never_by_step(tmp_path: Path) -> None:
@@ -467,6 +515,28 @@ def test_one_wrong_read_is_not_damage(tmp_path: Path, monkeypatch: pytest.Monkey
     assert lies == {"open": 0, "size": 0}
     assert restored is not None
     assert (restored.skipped, x.state["value"]) == ((), 1)
+
+
+def test_a_full_disk_fails_the_save_keeps_the_old_checkpoint_and_gives_the_space_back(tmp_path: Path) -> None:
+    mounted = os.geteuid() == 0 and not os.system(f"mount -t tmpfs -o size=1m tmpfs {tmp_path} 2>/dev/null")
+    if not mounted:
+        pytest.skip("to mount a small disk takes root")
+    try:
+        x = numbers(1)
+        checkpointer = Checkpointer(tmp_path / "checkpoints", {"x": x})
+        checkpointer.save(1)
+        free = os.statvfs(tmp_path).f_bfree
+        x.state["tensor"] = torch.zeros(300_000)
+        with pytest.raises(CheckpointError, match=r"No space left on device\. Free some space"):
+            checkpointer.save(2)
+        assert os.statvfs(tmp_path).f_bfree == free
+        restored = checkpointer.restore()
+        assert restored is not None
+        assert (restored.step, x.state["tensor"].numel()) == (1, 100)
+        checkpointer.save(3)
+        assert steps(tmp_path / "checkpoints") == [1, 3]
+    finally:
+        os.system(f"umount {tmp_path}")
 
 
 def test_it_works_in_an_object_store_too() -> None:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import errno
 import logging
+import re
+import resource
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, StateError, list_checkpoints, restoring
 from clusterdp.storage import LocalStorage
 from tests.checkpoint.gang import on_ranks
 from tests.checkpoint.training import Counter, Training
 
-WIDE = 640  # 640 x 640 weights are 1.6 MB of gradients: more than one of DDP's first buckets
+WIDE = 400  # three times 400 x 400 weights are 1.9 MB of gradients: more than DDP's first bucket
 
 
 def uninterrupted(rank: int, size: int, folder: str, adam: bool) -> tuple[list[float], str]:
@@ -64,16 +67,20 @@ def numbers(fill: float) -> dict[str, Any]:
     return {"numbers": state, "own": own}
 
 
-def load_numbers(rank: int, size: int, folder: str, read_all: int) -> tuple[bool, list[float]]:
-    restoring.READ_ALL_RANKS = read_all
-    state = numbers(fill=0.0)
-    checkpointer = Checkpointer(folder, state)
-    restored = checkpointer.restore()
-    assert restored is not None
-    checkpointer.restore_rng()
-    for key, value in numbers(fill=1.0)["numbers"].state.items():
-        assert torch.equal(state["numbers"].state[key], value), key
-    return restored.exact, torch.rand(3).tolist()
+def load_numbers(rank: int, size: int, folder: str) -> tuple[bool, list[float]]:
+    answers = []
+    # Few ranks read everything, many a share each that they broadcast: both ways, and twice.
+    for restoring.READ_ALL_RANKS in (8, 0, 8) if size > 1 else (8, 8):
+        state = numbers(fill=0.0)
+        checkpointer = Checkpointer(folder, state)
+        restored = checkpointer.restore()
+        assert restored is not None
+        checkpointer.restore_rng()
+        for key, value in numbers(fill=1.0)["numbers"].state.items():
+            assert torch.equal(state["numbers"].state[key], value), key
+        answers.append((restored.exact, torch.rand(3).tolist()))
+    assert answers == answers[:1] * len(answers), "derived streams must not vary"
+    return answers[0]
 
 
 def test_any_number_of_ranks_reads_what_any_other_wrote_and_says_that_it_is_not_exact(tmp_path: Path) -> None:
@@ -81,16 +88,13 @@ def test_any_number_of_ranks_reads_what_any_other_wrote_and_says_that_it_is_not_
         folder = str(tmp_path / str(writers))
         on_ranks(writers, save_numbers, folder)
         for readers in (1, 3, 4):
-            # Few ranks read everything, many a share each that they broadcast: both ways.
-            for read_all in (8, 0) if readers > 1 else (8,):
-                answers = on_ranks(readers, load_numbers, folder, read_all)
-                assert {exact for exact, _ in answers} == {readers == writers}
-                for rank, (_, draws) in enumerate(answers):
-                    if rank < writers:
-                        torch.manual_seed(rank)
-                        assert draws == torch.rand(3).tolist(), "a rank that was there continues its own stream"
-                assert len({tuple(draws) for _, draws in answers}) == readers, "two ranks draw the same numbers"
-                assert answers == on_ranks(readers, load_numbers, folder, read_all), "derived streams must not vary"
+            answers = on_ranks(readers, load_numbers, folder)
+            assert {exact for exact, _ in answers} == {readers == writers}
+            for rank, (_, draws) in enumerate(answers):
+                if rank < writers:
+                    torch.manual_seed(rank)
+                    assert draws == torch.rand(3).tolist(), "a rank that was there continues its own stream"
+            assert len({tuple(draws) for _, draws in answers}) == readers, "two ranks draw the same numbers"
 
 
 class Broken(LocalStorage):
@@ -130,10 +134,14 @@ def refusals(rank: int, size: int, folder: str) -> list[list[str]]:
     for room in (0, 3000, 4500, 8000):  # nothing, the header, some of the data, some of the rank's own file
         disk = Broken(folder, room if rank == 1 else 1 << 30, errno.ENOSPC)
         expect(CheckpointError, Checkpointer(disk, numbers(fill=2.0)))
-    for room in (1 << 30, 20_000):
-        disk = Broken(folder, 1 << 30, errno.EIO)
-        disk.publish = lambda name, data: _raise(OSError(errno.EIO, "no manifest today"))  # type: ignore[method-assign]
-        expect(CheckpointError, Checkpointer(disk, numbers(fill=2.0)))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if rank == 1:  # the kernel itself says no, in the middle of a file
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, limits[1]))
+    expect(CheckpointError, Checkpointer(folder, numbers(fill=2.0)))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    disk = Broken(folder, 1 << 30, errno.EIO)
+    disk.publish = lambda name, data: _raise(OSError(errno.EIO, "no manifest today"))  # type: ignore[method-assign]
+    expect(CheckpointError, Checkpointer(disk, numbers(fill=2.0)))
     expect(ClaimLost, Checkpointer(folder, numbers(fill=2.0), may_commit=lambda: False))
     return seen
 
@@ -161,11 +169,28 @@ def test_what_fails_on_one_rank_fails_on_all_with_its_message_and_the_old_checkp
     assert "rank 0: " not in seen[2]
     assert "rank 1: step" in seen[3]
     assert all("rank 1: " in message and "as the test wants it. Free some space" in message for message in seen[4:8])
-    assert all("no manifest today" in message for message in seen[8:10])
+    assert re.search(r"rank 1: .*-r0001-of-0003.safetensors: File too large\.", seen[8])
+    assert "no manifest today" in seen[9]
     assert "another attempt owns" in seen[10]
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     assert after == before, "a failed save leaves nothing and touches nothing"
     assert not (tmp_path / "step_00000002").exists()
+    assert [info.step for info in list_checkpoints(tmp_path)] == [7]
+
+
+def save_without_gloo(rank: int, size: int, folder: str) -> list[int]:
+    asked = []
+    dist.get_backend_config = lambda group=None: asked.append(group) or "cuda:nccl"
+    made = []
+    new_group = dist.new_group
+    dist.new_group = lambda *args, **options: made.append(new_group(*args, **options)) or made[-1]
+    Checkpointer(folder, numbers(fill=1.0)).save(7)
+    assert len(asked) == 1
+    return [dist.get_world_size(group) for group in made]
+
+
+def test_ranks_that_have_only_nccl_agree_over_a_gloo_group_of_their_own(tmp_path: Path) -> None:
+    assert on_ranks(2, save_without_gloo, str(tmp_path)) == [[2]] * 2
     assert [info.step for info in list_checkpoints(tmp_path)] == [7]
 
 

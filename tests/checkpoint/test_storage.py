@@ -78,7 +78,8 @@ def test_a_file_is_published_whole_or_not_at_all(tmp_path: Path, monkeypatch: py
     storage = LocalStorage(tmp_path)
 
     def fail(fd: int) -> None:
-        assert os.listdir(tmp_path) and "manifest" not in os.listdir(tmp_path), "it is visible before it is durable"
+        (temporary,) = tmp_path.iterdir()
+        assert temporary.name != "manifest", "it is visible before it is durable"
         raise OSError(errno.EIO, "fsync failed")
 
     monkeypatch.setattr(os, "fsync", fail)

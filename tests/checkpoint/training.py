@@ -1,4 +1,4 @@
-"""A small training with everything whose state must survive: dropout, batch norm, momentum or Adam, fp16 and a scaler."""
+"""A small training with all that must survive: dropout, batch norm, momentum or Adam, fp16 and a scaler."""
 
 from __future__ import annotations
 
@@ -28,6 +28,24 @@ class Counter:
         self.state = dict(state)
 
 
+class Net(nn.Module):
+    """Its layers are not registered in the order of their use: DDP's first buckets are not those it settles on."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.head = nn.Linear(width, 1)
+        self.middle = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+        self.norm = nn.BatchNorm1d(width)
+        self.first = nn.Linear(16, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.dropout(self.norm(self.first(x)), 0.3)
+        for layer in self.middle:
+            x = layer(x).relu()
+        out: torch.Tensor = self.head(x)
+        return out
+
+
 class Training:
     """Its batches come from torch's random numbers, its labels from numpy's and Python's: what is lost shows."""
 
@@ -35,8 +53,7 @@ class Training:
         torch.manual_seed(seed)
         numpy.random.seed(seed)
         random.seed(seed)
-        layers = [nn.Linear(16, width), nn.BatchNorm1d(width), nn.Dropout(0.3), nn.Linear(width, width), nn.ReLU()]
-        self.model = nn.Sequential(*layers, nn.Linear(width, 1))
+        self.model = Net(width)
         if adam:
             self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, amsgrad=True)
         else:

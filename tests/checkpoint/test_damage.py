@@ -1,0 +1,162 @@
+"""Every byte matters: whatever happens to the files, wrong bytes are never loaded, and the previous good one is."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from clusterdp.checkpoint import Checkpointer, Restored
+from tests.checkpoint.gang import on_ranks
+from tests.checkpoint.training import Counter
+
+SIZE = 300_000  # floats: with the noise, two blocks
+
+
+def state(value: float) -> dict[str, Counter]:
+    shared, own = Counter(), Counter(per_rank=True)
+    shared.state = {"big": torch.full((SIZE,), value), "small": torch.tensor(value), "value": value}
+    own.state = {"mine": torch.full((3,), value)}
+    return {"shared": shared, "own": own}
+
+
+def save(folder: Path, value: float) -> str:
+    generator = torch.Generator().manual_seed(int(value))
+    state_now = state(value)
+    state_now["shared"].state["noise"] = torch.rand(SIZE // 2, generator=generator)
+    return Checkpointer(folder, state_now).save(int(value)).token
+
+
+def load(folder: Path) -> tuple[Restored, dict[str, Counter]]:
+    live = state(0.0)
+    restored = Checkpointer(folder, live).restore()
+    assert restored is not None
+    return restored, live
+
+
+def change_bytes(path: Path, rng: random.Random, length: int, new: Callable[[bytes], bytes]) -> None:
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        start = rng.randrange(size)
+        file.seek(start)
+        old = file.read(length)
+        changed = new(old)
+        if changed == old:  # a hole in zeros is no damage
+            changed = bytes([old[0] ^ 255]) + old[1:]
+        file.seek(start)
+        file.write(changed)
+
+
+def flip(path: Path, rng: random.Random, other: Path) -> None:
+    change_bytes(path, rng, 1, lambda old: bytes([old[0] ^ (1 << rng.randrange(8))]))
+
+
+def hole(path: Path, rng: random.Random, other: Path) -> None:
+    change_bytes(path, rng, rng.choice([1, 512, 4096, 1 << 20]), lambda old: bytes(len(old)))
+
+
+def garbage(path: Path, rng: random.Random, other: Path) -> None:
+    change_bytes(path, rng, 4096, lambda old: rng.randbytes(len(old)))
+
+
+def truncate(path: Path, rng: random.Random, other: Path) -> None:
+    os.truncate(path, rng.randrange(path.stat().st_size))
+
+
+def grow(path: Path, rng: random.Random, other: Path) -> None:
+    with path.open("ab") as file:
+        file.write(bytes(rng.choice([1, 4096])))
+
+
+def lose(path: Path, rng: random.Random, other: Path) -> None:
+    path.unlink()
+
+
+def swap(path: Path, rng: random.Random, other: Path) -> None:
+    path.rename(held := path.with_suffix(".held"))
+    other.rename(path)
+    held.rename(other)
+
+
+def older(path: Path, rng: random.Random, other: Path) -> None:
+    """The file of the previous checkpoint in its place."""
+    step, token = path.parent.parent / "step_00000001", path.name
+    (twin,) = step.glob("*" + token.split("-", 2)[2] if not token.startswith("MANIFEST") else "MANIFEST*")
+    shutil.copy(twin, path)
+
+
+def linked(path: Path, rng: random.Random, other: Path) -> None:
+    """A link to the very same bytes elsewhere: not what we wrote, and not followed."""
+    elsewhere = path.with_name("elsewhere")
+    path.rename(elsewhere)
+    path.symlink_to(elsewhere)
+
+
+DAMAGES = (flip, flip, hole, garbage, truncate, grow, lose, swap, older, linked)
+
+
+def damage_and_restore(folder: Path, seed: int, scratch: Path) -> None:
+    rng = random.Random(seed)
+    shutil.copytree(folder, scratch)
+    newest = scratch / "step_00000002"
+    path, other = rng.sample(sorted(newest.iterdir()), 2)
+    damage = rng.choice(DAMAGES)
+    damage(path, rng, other)
+    restored, live = load(scratch)
+    what = f"seed {seed}: {damage.__name__} of {path.name} (and {other.name})"
+    assert restored.step == 1, f"{what} was not noticed"
+    assert live["shared"].state["value"] == 1, what
+    assert bool((live["shared"].state["big"] == 1).all()), what
+    assert bool((live["own"].state["mine"] == 1).all()), what
+    if any(newest.glob("MANIFEST*")):  # without it there is no checkpoint, and nothing to report
+        named = path.name in restored.skipped[0] or (damage is swap and other.name in restored.skipped[0])
+        assert named, (what, restored.skipped)
+    shutil.rmtree(scratch)
+
+
+@pytest.fixture(scope="module")
+def two_good_ones(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("damage") / "good"
+    save(folder, 1)
+    save(folder, 2)
+    restored, _ = load(folder)
+    assert (restored.step, restored.skipped) == (2, ()), "undamaged, it must load"
+    return folder
+
+
+def test_no_random_damage_is_loaded_and_each_is_named(two_good_ones: Path, tmp_path: Path) -> None:
+    for seed in range(120):
+        damage_and_restore(two_good_ones, seed, tmp_path / "scratch")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_none_of_two_thousand_random_damages_is_loaded(two_good_ones: Path, tmp_path: Path) -> None:
+    for seed in range(1000, 3000):
+        damage_and_restore(two_good_ones, seed, tmp_path / "scratch")
+
+
+def save_as_gang(rank: int, size: int, folder: str) -> None:
+    for value in (1.0, 2.0):
+        Checkpointer(folder, state(value)).save(int(value))
+
+
+def load_as_gang(rank: int, size: int, folder: str) -> tuple[int, float]:
+    live = state(0.0)
+    restored = Checkpointer(folder, live).restore()
+    assert restored is not None
+    return restored.step, float(live["shared"].state["big"].sum()) + float(live["own"].state["mine"].sum())
+
+
+def test_damage_that_one_rank_alone_can_see_makes_all_ranks_use_the_previous_one(tmp_path: Path) -> None:
+    on_ranks(3, save_as_gang, str(tmp_path))
+    (path,) = (tmp_path / "step_00000002").glob("*r0002.json")
+    with path.open("r+b") as file:
+        file.seek(100)
+        file.write(b"\0")
+    assert on_ranks(3, load_as_gang, str(tmp_path)) == [(1, SIZE + 3.0)] * 3
