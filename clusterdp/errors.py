@@ -8,6 +8,8 @@
     ├── RunError              exit 4   no such run, or the run does not allow this now
     ├── CheckpointError       exit 5
     │   ├── DamagedError      exit 5   bytes on disk are not the bytes that were written
+    │   ├── ClaimLost         exit 5   another attempt owns the run folder now (checkpoint/errors.py)
+    │   ├── LostContact       exit 5   a rank went away in the middle of a save (checkpoint/errors.py)
     │   └── StateError        exit 5   the state does not fit the checkpoint, or cannot be saved as it is
     ├── RendezvousError       exit 6   the ranks did not find each other
     └── FakeError             exit 7   the fake cluster could not do it

@@ -180,11 +180,12 @@ class FakeCluster:
     def environ(self) -> dict[str, str]:
         """This process's environment with the cluster's commands first on PATH."""
         path = os.environ.get("PATH", os.defpath)
-        return {**os.environ, "PATH": f"{self.bin}{os.pathsep}{path}"}
+        return {**os.environ, "PATH": f"{self.bin}{os.pathsep}{path}", "SLURM_CONF": str(self._paths.conf)}
 
     def exports(self) -> str:
         """Lines for `eval` in a shell: what `clusterdp fake env` prints."""
-        return f'export PATH={shlex.quote(str(self.bin))}:"$PATH"'
+        path, conf = shlex.quote(str(self.bin)), shlex.quote(str(self._paths.conf))
+        return f'export PATH={path}:"$PATH"\nexport SLURM_CONF={conf}'
 
     def run(self, *words: str) -> str:
         """What one of the cluster's commands prints; raises FakeSlurmError if it fails."""

@@ -101,6 +101,9 @@ class Controller:
         if spec.features and not any(scheduler.has_features(spec.features, node.features) for node in known.values()):
             raise ControllerError(refusals.INVALID_FEATURE)
         partition = self.model.partitions[spec.partition]
+        fit = [node for node in known.values() if scheduler.has_features(spec.features, node.features)]
+        if spec.features and len(fit) < spec.min_nodes:
+            raise ControllerError(refusals.NODE_CONFIG)
         if set(partition.nodes) <= set(spec.exclude):
             raise ControllerError(refusals.NODE_CONFIG)
         most = max((node.gpus for node in known.values()), default=0)

@@ -28,6 +28,7 @@ from .stepd import Supervisor
 from .stepping import StepRequest
 
 ORDER_DELAY_S = 0.1  # the command that causes a signal has returned when the signal comes: scripts requeue themselves
+LEFTOVERS_S = 1.0  # that what a script left in the background has, to end by itself
 LOST_AFTER_S = 3.0  # a supervisor that does not come back to a new daemon
 
 
@@ -232,7 +233,7 @@ class Daemon:
                 ending.step_ended(self.controller, job, step, message)
                 patient = patient or any(other.live for other in job.steps)
             self.controller.settle()
-            talk.send_message(op="received", linger_s=self.shape.settings.kill_wait_s + 0.5 if patient else 0)
+            talk.send_message(op="received", linger_s=self.shape.settings.kill_wait_s + 0.5 if patient else LEFTOVERS_S)
         elif message["op"] == "gone":
             if job and step:
                 ending.script_gone(self.controller, job, step)
@@ -366,7 +367,7 @@ class Daemon:
         self.paths.socket.unlink(missing_ok=True)
         conf = f"{MARK}={self.controller.conf_path()}"
         for _ in range(100):
-            left = [*processes.descendants(os.getpid()), *processes.of_jobs(conf)]
+            left = [*processes.descendants(os.getpid()), *processes.marked(conf)]
             left = [pid for pid in left if pid != os.getpid() and processes.alive(pid)]
             if not left:
                 break

@@ -3,16 +3,16 @@
 from .getopt import table
 
 SHARED = table("""
-    account,A= acctg-freq= begin,b= chdir,D= comment= constraint,C= contiguous core-spec,S= cores-per-socket= cpu-
-    freq= cpus-per-gpu= cpus-per-task,c= deadline= delay-boot= dependency,d= distribution,m= error,e= exclude,x=
+    account,A= acctg-freq= begin,b= chdir,D= comment= constraint,C= contiguous core-spec,S= cores-per-socket=
+    cpu-freq= cpus-per-gpu= cpus-per-task,c= deadline= delay-boot= dependency,d= distribution,m= error,e= exclude,x=
     exclusive? export= extra-node-info,B= gpu-bind= gpu-freq= gpus,G= gpus-per-node= gpus-per-socket= gpus-per-task=
     gres= gres-flags= help,h hint= hold,H input,i= job-name,J= licenses,L= mail-type= mail-user= mcs-label= mem=
     mem-bind= mem-per-cpu= mem-per-gpu= mincpus= network= nice? no-kill,k? nodefile,F= nodelist,w= nodes,N=
     ntasks,n= ntasks-per-core= ntasks-per-gpu= ntasks-per-node= ntasks-per-socket= open-mode= output,o= overcommit,O
     oversubscribe,s partition,p= power= prefer= priority= profile= propagate? qos,q= quiet,Q reboot reservation=
-    signal= sockets-per-node= spread-job switches= thread-spec= threads-per-core= time,t= time-min= tmp= usage use-
-    min-nodes verbose,v version,V wait-all-nodes= wckey= clusters,M= gid= uid= bb= bbf= container= kill-on-invalid-
-    dep= requeue no-requeue test-only
+    signal= sockets-per-node= spread-job switches= thread-spec= threads-per-core= time,t= time-min= tmp= usage
+    use-min-nodes verbose,v version,V wait-all-nodes= wckey= clusters,M= gid= uid= bb= bbf= container=
+    kill-on-invalid-dep= requeue no-requeue test-only
 """)
 
 SBATCH = SHARED + table("""

@@ -127,26 +127,22 @@ def send_group(group: int, number: int) -> None:
         pass
 
 
-def of_jobs(conf: str) -> list[int]:
-    """Processes of this user that were started in a job of the cluster with this slurm.conf, by their environment.
-
-    Both variables must be there: a shell that was merely told of the cluster, and what is started from it, is no job.
-    """
-    mark, found = f"SLURM_CONF={conf}".encode("utf-8", "surrogateescape"), []
+def marked(assignment: str) -> list[int]:
+    """Processes of this user that have NAME=VALUE in the environment they were started with."""
+    mark, found = assignment.encode("utf-8", "surrogateescape"), []
     if LINUX:
         for name in os.listdir("/proc"):
             if name.isdigit() and int(name) != os.getpid():
                 try:
                     with open(f"/proc/{name}/environ", "rb") as file:
-                        variables = file.read().split(b"\0")
-                    if mark in variables and any(each.startswith(b"SLURM_JOB_ID=") for each in variables):
-                        found.append(int(name))
+                        if mark in file.read().split(b"\0"):
+                            found.append(int(name))
                 except OSError:
                     pass
         return found
     listing = subprocess.run(["ps", "-A", "-E", "-ww", "-o", "pid=,command="], capture_output=True).stdout
     for line in listing.splitlines():
         pid, _, rest = line.strip().partition(b" ")
-        if b" " + mark in rest and b" SLURM_JOB_ID=" in rest and int(pid) != os.getpid():
+        if b" " + mark in rest and int(pid) != os.getpid():
             found.append(int(pid))
     return found

@@ -96,6 +96,9 @@ class SlurmEnv:
     @property
     def attempt(self) -> str | None:
         """`<job>.<restart>`, as the batch script names it; None outside a job."""
+        if self.array_job_id is not None and self.array_task_id is not None:
+            # The last element's own id is the array's, and would name all of it.
+            return f"{self.array_job_id}_{self.array_task_id}.{self.restart_count}"
         return None if self.job_id is None else f"{self.job_id}.{self.restart_count}"
 
     @property

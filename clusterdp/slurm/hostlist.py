@@ -100,7 +100,7 @@ def _expand_part(part: str, strict: bool) -> list[str]:
     # The last bracket varies fastest, then the first, then the second ...: Slurm's own order.
     hosts = []
     for numbers in product(*reversed(ranges[:-1])):
-        before = "".join(name + number for name, number in zip(names, reversed(numbers)))
+        before = "".join(name + number for name, number in zip(names, reversed(numbers), strict=False))
         hosts += [before + names[-1] + number + tail for number in ranges[-1]]
     return hosts
 

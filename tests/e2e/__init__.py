@@ -1,1 +1,1 @@
-"""Whole jobs, from `clusterdp submit` to their end. Each test runs on the fake cluster and, marked `slurm`, on a real one."""
+"""Whole jobs, from submit to end: each test on the fake cluster and, marked `slurm`, on a real one."""

@@ -13,7 +13,7 @@ from clusterdp.fakeslurm.shape import PartitionShape
 from tests.e2e.cluster import Cluster
 from tests.slurm.testbed import RealSlurm
 
-FAKE_MINUTE_S = 15.0
+FAKE_MINUTE_S = 24.0
 PARTITIONS = (
     PartitionShape("main", default=True),
     PartitionShape("short", max_minutes=1),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,8 +54,9 @@ class Run:
         """Everything that helps to understand why a test failed."""
         texts = [self.cluster.run("squeue", "-t", "all"), f"causes: {self.causes()}"]
         texts += [f"{e['attempt']} {e}" for e in read_events(self.files)]
-        logs = [*self.files.path.glob("attempts/*/logs/*"), *self.files.path.glob("*.out"), *self.files.path.glob("logs/*")]
-        texts += [f"--- {log.relative_to(self.files.path)}\n{log.read_text(errors='replace')[-1500:]}" for log in sorted(logs)]
+        patterns = ("*.out", "logs/*", "attempts/*/logs/*")
+        for log in sorted(file for pattern in patterns for file in self.files.path.glob(pattern)):
+            texts.append(f"--- {log.relative_to(self.files.path)}\n{log.read_text(errors='replace')[-1500:]}")
         return "\n".join(texts)
 
 
@@ -70,12 +70,6 @@ def submit(cluster: Cluster, folder: Path, config: str, *overrides: str) -> Run:
 
 
 def clusterdp(cluster: Cluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return _python(cluster, folder, ["-m", "clusterdp", *words])
-
-
-def _python(cluster: Cluster, folder: Path, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, *words]
-    return subprocess.run(
-        command, cwd=folder, env=cluster.environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
-    )
+    command = [sys.executable, "-m", "clusterdp", *words]
+    environ = cluster.environ()
+    return subprocess.run(command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)

@@ -24,9 +24,9 @@ dist.destroy_process_group()
 """
 
 
-def test_an_unmodified_ddp_program_finds_its_peers_and_gets_its_words_unchanged(cluster: Cluster, project: Path) -> None:
+def test_an_unmodified_program_finds_its_peers_and_gets_its_words_unchanged(cluster: Cluster, project: Path) -> None:
     (project / "train.py").write_text(PROGRAM)
-    word = "it's $(not) `for` a \\ \"shell\""
+    word = 'it\'s $(not) `for` a \\ "shell"'
     quoted = word.replace("\\", "\\\\").replace('"', '\\"')
     (project / "job.yaml").write_text(
         f'command: [python, train.py, "{quoted}"]\n'

@@ -35,9 +35,8 @@ class Shape:
         return {
             "slurm.conf": _slurm_conf(self),
             "slurmdbd.conf": _slurmdbd_conf(self),
-            "gres.conf": f"NodeName=n[1-{self.nodes}] Name=gpu File={self.folder}/gpu[0-1]\n",
-            "gpu0": "",  # a GPU is a file that exists; nothing looks into it
-            "gpu1": "",
+            # A pretend GPU needs a device that exists, not one that computes.
+            "gres.conf": f"NodeName=n[1-{self.nodes}] Name=gpu File=/dev/null,/dev/zero\n",
         }
 
 

@@ -32,11 +32,9 @@ def install() -> None:
     environ = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     apt = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120"]
     for words in (["update"], ["install", "--yes", "--no-install-recommends", *PACKAGES]):
-        done = subprocess.run(
-            apt + words, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        done = subprocess.run(apt + words, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
-            raise RuntimeError(f"apt-get {words[0]} failed with {done.returncode}:\n{done.stdout[-4000:]}")
+            raise RuntimeError(f"apt-get {words[0]} failed with {done.returncode}:\n{done.stderr[-4000:]}")
     if _missing():
         raise RuntimeError(f"{', '.join(_missing())} is missing still, after apt-get install.")
 

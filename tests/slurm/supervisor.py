@@ -2,7 +2,8 @@
 
 It boots them, prints `ready` (or why not, and exits 1), and holds them until its stdin ends or a signal comes:
 so however the tests end, killed with SIGKILL even, the cluster ends with them. It adopts what daemons and jobs orphan
-(child subreaper) and kills all of its descendants before it exits; the state is thrown away, so nothing needs a farewell.
+(child subreaper), and kills all of its descendants and removes FOLDER before it exits: the state is thrown away, so
+nothing needs a farewell. $KEEP_SLURM_LOGS, if set, keeps the folder.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,22 +103,19 @@ class Daemons:
                 raise Stop
 
     def _call(self, *words: str) -> None:
-        done = subprocess.run(
-            words, env=self.environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        done = self._ask(*words)
         if done.returncode:
-            raise BootError(f"{' '.join(words)}: failed with {done.returncode}.\n{done.stdout[-2000:]}")
+            raise BootError(f"{' '.join(words)}: exit {done.returncode}.\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
     def _answers(self, *words: str) -> Callable[[], bool]:
-        return lambda: self._output(*words) is not None
+        return lambda: self._ask(*words).returncode == 0
 
     def _all_idle(self) -> bool:
-        idle = self._output("sinfo", "--noheader", "--Node", "--partition=main", "--states=idle", "--format=%N")
-        return idle is not None and len(idle.split()) == self.shape.nodes
+        idle = self._ask("sinfo", "--noheader", "--Node", "--partition=main", "--states=idle", "--format=%N")
+        return len(idle.stdout.split()) == self.shape.nodes
 
-    def _output(self, *words: str) -> str | None:
-        done = subprocess.run(words, env=self.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)
-        return done.stdout if done.returncode == 0 else None
+    def _ask(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(words, env=self.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)
 
     def _log_tail(self, name: str) -> str:
         logs = sorted((self.shape.folder / "log").glob(f"{name}*"))
@@ -185,6 +184,10 @@ def main(folder: str, nodes: str) -> int:
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(signum, signal.SIG_IGN)
         kill_descendants()
+        if os.environ.get("KEEP_SLURM_LOGS"):
+            print(f"logs of the test Slurm: {folder}/log", file=sys.stderr)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -46,31 +44,25 @@ class RealSlurm:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._down()
 
     def environ(self) -> dict[str, str]:
         """What a client of this cluster needs."""
         return {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": packages.PATH}
 
-    @property
-    def supervisor_pid(self) -> int:
-        assert self._supervisor
-        return self._supervisor.pid
-
     def _down(self) -> None:
         if self._supervisor is None:
             return
-        assert self._supervisor.stdin and self._supervisor.stdout
-        self._supervisor.stdin.close()
+        supervisor, self._supervisor = self._supervisor, None
+        assert supervisor.stdin
+        assert supervisor.stdout
+        supervisor.stdin.close()
         try:
-            self._supervisor.wait(STOP_TIMEOUT_S)
+            supervisor.wait(STOP_TIMEOUT_S)
         finally:
-            self._supervisor.kill()
-            self._supervisor.wait()
-            self._supervisor.stdout.close()
-            self._supervisor = None
-            if os.environ.get("KEEP_SLURM_LOGS"):
-                print(f"logs of the test Slurm: {self.folder}", file=sys.stderr)
-            else:
-                shutil.rmtree(self.folder, ignore_errors=True)
+            supervisor.kill()
+            supervisor.wait()
+            supervisor.stdout.close()

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.daemon import Daemon
 
 OPTIONS = table("""
-    all,a clusters,M= dead,d exact,e federation format,o= Format,O= help hide iterate,i= json local long,l list-
-    reasons,R Node,N noconvert nodes,n= noheader,h partition,p= responding,r sort,S= states,t= state= summarize,s
-    reservation,T usage verbose,v version,V yaml
+    all,a clusters,M= dead,d exact,e federation format,o= Format,O= help hide iterate,i= json local long,l
+    list-reasons,R Node,N noconvert nodes,n= noheader,h partition,p= responding,r sort,S= states,t= state=
+    summarize,s reservation,T usage verbose,v version,V yaml
 """)
 DEFAULT = "%9P %.5a %.10l %.6D %.6t %N"
 LONG = "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
@@ -82,7 +82,7 @@ def _format(options: dict[str, str], talk: "Conversation", rows: list[Row]) -> s
         form = PER_NODE_LONG if "long" in options else PER_NODE
         nodes = max([len("NODELIST"), *(len(LETTERS["N"].value(row)) for row in rows)])
         partitions = max([len("PARTITION"), *(len(row.name) for row in rows)])
-        form = form.replace("%#N", f"%{max(nodes, 10)}N")
+        form = form.replace("%#N", f"%{max(nodes, 9)}N")
         return form.replace("%#P", f"%.{partitions}P")
     if "long" in options:
         return LONG

@@ -1,0 +1,159 @@
+"""What the commands take, and what they refuse: never silently ignored."""
+
+import pytest
+
+from clusterdp.fakeslurm import FakeCluster, FakeSlurmError
+from clusterdp.fakeslurm.commands.sbatch import directive_words
+from clusterdp.fakeslurm.patterns import expand
+from clusterdp.fakeslurm.times import BadTime, minutes
+
+from .conftest import Desk
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sbatch", "--nosuch", "--wrap=true"],
+        ["sbatch", "--container=x", "--wrap=true"],
+        ["sbatch", "--deadline=now", "--wrap=true"],
+        ["sbatch", "--time=soon", "--wrap=true"],
+        ["srun", "--multi-prog", "conf"],
+        ["srun", "--pty", "bash"],
+        ["squeue", "--nosuch"],
+        ["squeue", "--json"],
+        ["scancel"],
+        ["scontrol", "nosuch"],
+        ["scontrol", "reboot", "n1"],
+        ["sacct", "--format=nosuch"],
+        ["sinfo", "-t", "nosuch"],
+    ],
+    ids=" ".join,
+)
+def test_what_is_not_supported_is_refused_aloud(shared_desk: Desk, words: list[str]) -> None:
+    done = shared_desk.run(*words)
+    assert done.returncode != 0
+    assert done.stderr.strip()
+    assert not done.stdout
+
+
+def test_an_unknown_option_is_refused_in_slurm_s_words(shared_desk: Desk) -> None:
+    done = shared_desk.run("sbatch", "--bogus", "--wrap=true")
+    assert done.returncode == 255
+    assert done.stderr == "sbatch: unrecognized option '--bogus'\nTry \"sbatch --help\" for more information\n"
+
+
+def test_a_refused_job_leaves_no_trace(shared_desk: Desk) -> None:
+    before = shared_desk.say("squeue -h -t all -o %A")
+    assert shared_desk.run("sbatch", "-p", "nosuch", "--wrap=true").returncode == 1
+    assert shared_desk.say("squeue -h -t all -o %A") == before
+
+
+def test_the_script_is_kept_as_it_was_at_submission(shared_desk: Desk) -> None:
+    path = shared_desk.folder / "job.sh"
+    path.write_text("#!/bin/bash\necho first\n")
+    job = shared_desk.say("sbatch --parsable --hold --output=out job.sh")
+    path.write_text("#!/bin/bash\necho second\n")
+    shared_desk.say(f"scontrol release {job}")
+    shared_desk.cluster.wait(job)
+    assert (shared_desk.folder / "out").read_text() == "first\n"
+
+
+def test_a_script_on_stdin_works_as_one_in_a_file(shared_desk: Desk) -> None:
+    done = shared_desk.run("sbatch", "--parsable", stdin="#!/bin/bash\n#SBATCH --output=from-stdin\necho hello\n")
+    shared_desk.cluster.wait(done.stdout.strip())
+    assert (shared_desk.folder / "from-stdin").read_text() == "hello\n"
+
+
+@pytest.mark.parametrize("name", ["it's", 'a "b"', "$(touch hacked)", "new\nline", "-x", "sp ace"])
+def test_hostile_words_reach_the_program_unchanged(shared_desk: Desk, name: str) -> None:
+    job = shared_desk.submit(script='srun printf "%s" "$SLURM_JOB_NAME" > got')
+    shared_desk.cluster.wait(job)
+    script = shared_desk.folder / "named.sh"
+    script.write_text("#!/bin/bash\nprintf '%s|' \"$1\" > got; srun printf '%s' \"$1\" >> got\n")
+    done = shared_desk.run("sbatch", "--parsable", "--output=/dev/null", str(script), name)
+    shared_desk.cluster.wait(done.stdout.strip())
+    assert (shared_desk.folder / "got").read_text() == f"{name}|{name}"
+    assert not (shared_desk.folder / "hacked").exists()
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_the_script(shared_desk: Desk) -> None:
+    path = shared_desk.folder / "job.sh"
+    path.write_text("#!/bin/bash\n#SBATCH --time=3 --job-name=script --comment=script\ntrue\n")
+    environ = {"SBATCH_TIMELIMIT": "8", "SBATCH_JOB_NAME": "environ"}
+    done = shared_desk.run("sbatch", "--parsable", "--hold", "--time=7", str(path), **environ)
+    job = done.stdout.strip()
+    fields = [shared_desk.field(job, name) for name in ("TimeLimit", "JobName", "Comment")]
+    assert fields == ["00:07:00", "environ", "script"]
+
+
+def test_commands_find_their_cluster_without_any_slurm_variable(shared_desk: Desk) -> None:
+    variables = {name: value for name, value in shared_desk.cluster.environ().items() if not name.startswith("SLURM")}
+    import subprocess
+
+    done = subprocess.run(["sinfo", "-h", "-o", "%P"], env=variables, capture_output=True, text=True)
+    assert done.stdout.split() == ["main*", "low", "short"]
+
+
+def test_preempting_a_job_that_does_not_run_says_so(shared_cluster: FakeCluster) -> None:
+    with pytest.raises(FakeSlurmError, match="no such job is running"):
+        shared_cluster.preempt(99)
+
+
+def test_failing_a_node_that_is_not_there_names_those_that_are(shared_cluster: FakeCluster) -> None:
+    with pytest.raises(FakeSlurmError, match="n1, n2, n3, n4"):
+        shared_cluster.fail_node("n9")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("5", 5), ("0:05", 1), ("1:30", 2), ("1:00:00", 60), ("1-0", 1440), ("1-2:03:04", 1564), ("UNLIMITED", 0)],
+)
+def test_limits_are_whole_minutes_rounded_up(text: str, expected: int) -> None:
+    assert minutes(text) == expected
+
+
+@pytest.mark.parametrize("text", ["5m", "1.5", "1:2:3:4", "soon", ""])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(BadTime):
+        minutes(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (" --time=3 -N2", ["--time=3", "-N2"]),
+        (' --comment="two words"', ["--comment=two words"]),
+        (" --comment='a # b' # remark", ["--comment=a # b"]),
+        (" --time=4#four", ["--time=4"]),
+        (r" --comment=a\b $HOME", [r"--comment=a\b", "$HOME"]),
+    ],
+)
+def test_directives_are_split_as_sbatch_splits_them(line: str, expected: list[str]) -> None:
+    assert directive_words(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [("%j", "12"), ("%8j", "00000012"), ("%%j", "%j"), (r"\%j", "%j"), ("%y-%x", "%y-name"), ("%2t", "03")],
+)
+def test_file_name_patterns(pattern: str, expected: str) -> None:
+    assert expand(pattern, {"j": 12, "x": "name", "t": 3}) == expected
+
+
+IN_USE = """
+    --job-name=a.b --comment=x --wckey=x --account=any --qos=any --partition=low --nodelist=n1 --exclude= --exclusive
+    --exclusive=user --oversubscribe --switches=1 --nodes=2-4 --ntasks=2 --ntasks-per-node=2 --cpus-per-task=2
+    --cpus-per-gpu=1 --mem=1G --mem=1GB --mem=204800K --mem=0 --mem-per-cpu=100 --mem-per-gpu=1G --tmp=1 --gres=gpu:2
+    --gpus=1 --gpus-per-node=1 --gpus-per-task=1 --gpu-bind=none --time=0-00:02:00 --time-min=1 --begin=now+1hour
+    --output=%8j.out --error=/dev/null --input=/dev/null --open-mode=append --chdir=/ --dependency=singleton
+    --kill-on-invalid-dep=yes --hold --nice --nice=5 --priority=9 --requeue --no-requeue --signal=B:USR2@90
+    --mail-type=END --mail-user=x --export=ALL --export=NONE --export=A=b,C --get-user-env=L --parsable --array=0-3%2
+    --distribution=cyclic --hint=nomultithread --licenses=x --no-kill --contiguous --use-min-nodes --spread-job
+""".split()
+
+
+@pytest.mark.parametrize("option", IN_USE)
+def test_every_option_that_well_known_clients_use_is_taken(shared_desk: Desk, option: str) -> None:
+    done = shared_desk.run("sbatch", "--hold", "--output=/dev/null", option, "--wrap=true")
+    assert done.returncode == 0, done.stderr
+    shared_desk.say(f"scancel {done.stdout.split()[-1]}")

@@ -1,0 +1,260 @@
+"""What becomes of jobs: states, exit codes, signals, attempts. Each fact is one that scripts rely on."""
+
+import sys
+
+import pytest
+
+from clusterdp.slurm.state import JobState
+
+from .conftest import Desk
+
+DEAF = "trap '' TERM; until [ -e stop ]; do sleep 0.05; done"
+ECHO_SIGNALS = """
+import signal, sys, time
+
+def heard(number, frame):
+    print(sys.argv[1], signal.Signals(number).name, flush=True)
+    if len(sys.argv) > 2:
+        sys.exit(int(sys.argv[2]))
+
+for name in ("SIGTERM", "SIGUSR1", "SIGUSR2"):
+    signal.signal(getattr(signal, name), heard)
+print(sys.argv[1], "ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def probing(hasty: Desk) -> Desk:
+    (hasty.folder / "probe.py").write_text(ECHO_SIGNALS)
+    return hasty
+
+
+def probe(*words: str) -> str:
+    return f"{sys.executable} -u probe.py {' '.join(words)}"
+
+
+def test_ranks_know_who_and_where_they_are(shared_desk: Desk) -> None:
+    names = ("PROCID", "LOCALID", "NODEID", "NTASKS")
+    say = " ".join(f"$SLURM_{name}" for name in names)
+    script = f"srun bash -c 'echo {say} $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES'"
+    job = shared_desk.submit("-N2", "--ntasks-per-node=2", "--gpus-per-node=2", script=script)
+    shared_desk.cluster.wait(job, JobState.COMPLETED)
+    assert sorted(shared_desk.output(job).splitlines()) == [
+        "0 0 0 4 n1 0,1",
+        "1 1 0 4 n1 0,1",
+        "2 0 1 4 n2 0,1",
+        "3 1 1 4 n2 0,1",
+    ]
+
+
+def test_the_first_attempt_has_no_restart_count(shared_desk: Desk) -> None:
+    job = shared_desk.submit(script="echo ${SLURM_RESTART_COUNT-unset}")
+    shared_desk.cluster.wait(job, JobState.COMPLETED)
+    assert shared_desk.output(job) == "unset\n"
+
+
+@pytest.mark.parametrize(
+    ("ending", "state", "code", "reason"),
+    [
+        ("exit 3", "FAILED", "3:0", "NonZeroExitCode"),
+        ("exit 137", "FAILED", "137:0", "NonZeroExitCode"),
+        ("kill -9 $$", "FAILED", "0:9", "JobLaunchFailure"),
+        ("srun bash -c 'exit 4'; exit 0", "COMPLETED", "0:0", "None"),
+    ],
+)
+def test_the_script_s_exit_status_alone_decides_over_the_job(
+    shared_desk: Desk, ending: str, state: str, code: str, reason: str
+) -> None:
+    job = shared_desk.submit(script=ending)
+    shared_desk.cluster.wait(job)
+    assert [shared_desk.field(job, name) for name in ("JobState", "ExitCode", "Reason")] == [state, code, reason]
+
+
+def test_srun_exits_with_the_highest_code_of_its_tasks(shared_desk: Desk) -> None:
+    job = shared_desk.submit("-N2", script="srun bash -c 'exit $((SLURM_PROCID + 3))'; echo $?")
+    shared_desk.cluster.wait(job)
+    assert "4" in shared_desk.output(job).splitlines()
+    assert "srun: error: n2: task 1: Exited with exit code 4" in shared_desk.output(job)
+
+
+def test_kill_on_bad_exit_gives_the_others_term_and_makes_srun_exit_137(probing: Desk) -> None:
+    task = (
+        f"if [ $SLURM_PROCID = 0 ]; then exec {probe('task')}; fi; until grep -q ready out; do sleep 0.05; done; exit 3"
+    )
+    job = probing.submit("-N2", script=f"srun --kill-on-bad-exit --output=out bash -c '{task}'; echo srun $?")
+    probing.cluster.wait(job)
+    assert "srun 137" in probing.output(job)
+    assert "task SIGTERM" in (probing.folder / "out").read_text()
+
+
+def test_scancel_gives_term_to_all_and_kill_to_the_deaf(probing: Desk) -> None:
+    job = probing.submit("-N2", script=f"trap 'echo batch TERM' TERM; srun {probe('task')} & wait; {DEAF}")
+    probing.until(
+        lambda: probing.output(job).count("ready") == 2 if (probing.folder / f"{job}.out").exists() else False
+    )
+    probing.say(f"scancel {job}")
+    assert probing.say(f"squeue -h -j {job} -o '%T %r'") == "COMPLETING None"
+    probing.cluster.wait(job, JobState.CANCELLED)
+    assert probing.output(job).count("task SIGTERM") == 2
+    assert "batch TERM" in probing.output(job)
+
+
+def test_a_cancelled_job_is_accounted_as_cancelled_by_its_user(hasty: Desk) -> None:
+    job = hasty.submit(script="srun sleep 60")
+    hasty.until(lambda: hasty.field(job, "JobState") == "RUNNING")
+    hasty.say(f"scancel {job}")
+    hasty.cluster.wait(job, JobState.CANCELLED)
+    hasty.until(lambda: "CANCELLED by" in hasty.say(f"sacct -n -X -P -j {job} -o State,ExitCode"))
+    assert hasty.say(f"sacct -n -X -P -j {job} -o ExitCode") == "0:0"
+
+
+def test_a_requeued_job_runs_again_under_its_own_id(hasty: Desk) -> None:
+    job = hasty.submit(script='echo attempt ${SLURM_RESTART_COUNT-0}; [ -n "$SLURM_RESTART_COUNT" ] || sleep 60')
+    hasty.until_said(job, "attempt 0")
+    hasty.say(f"scontrol requeue {job}")
+    hasty.until_said(job, "attempt 1")
+    hasty.cluster.wait(job, JobState.COMPLETED)
+    assert "DUE TO JOB REQUEUE" in hasty.output(job)
+    hasty.until(lambda: hasty.say(f"sacct -n -X -D -P -j {job} -o State").split() == ["REQUEUED", "COMPLETED"])
+
+
+def test_a_requeued_job_waits_for_two_minutes_unless_it_is_hurried(tmp_path_factory: pytest.TempPathFactory) -> None:
+    from clusterdp.fakeslurm import FakeCluster
+
+    with FakeCluster() as cluster:
+        desk = Desk(cluster, tmp_path_factory.mktemp("awkward"))
+        job = desk.submit(script="echo up; sleep 60")
+        desk.until_said(job, "up")
+        desk.say(f"scontrol requeue {job}")
+        desk.until(lambda: desk.say(f"squeue -h -j {job} -o '%T %r'") == "PENDING BeginTime", "the reason BeginTime")
+        desk.say(f"scontrol update JobId={job} StartTime=now")
+        cluster.wait(job, JobState.RUNNING)
+        assert desk.field(job, "Restarts") == "1"
+
+
+def test_preemption_with_a_grace_time_warns_the_tasks_alone_and_an_obedient_job_is_not_requeued(probing: Desk) -> None:
+    job = probing.submit(
+        "-p", "low", script=f"trap 'echo batch TERM' TERM; srun {probe('task', '0')} & wait $!; echo srun $?"
+    )
+    probing.until_said(job, "ready")
+    high = probing.submit("-N4", "--exclusive", script="true")
+    probing.cluster.wait(job, JobState.COMPLETED)
+    probing.cluster.wait(high, JobState.COMPLETED)
+    assert "task SIGTERM" in probing.output(job)
+    assert "batch TERM" not in probing.output(job)
+
+
+def test_in_the_grace_time_the_job_runs_and_scontrol_tells_that_it_is_preempted(cluster: object, desk: Desk) -> None:
+    (desk.folder / "probe.py").write_text(ECHO_SIGNALS)
+    job = desk.submit("-p", "low", script=f"srun {probe('task')}")
+    desk.until_said(job, "ready")
+    desk.cluster.preempt(job)
+    desk.until_said(job, "task SIGTERM")
+    shown = desk.say(f"scontrol show job {job}")
+    assert "JobState=RUNNING Reason=None" in shown
+    assert "PreemptTime=2" in shown
+
+
+def test_who_is_deaf_to_the_grace_time_is_requeued_at_its_end(probing: Desk) -> None:
+    job = probing.submit("-p", "low", script=f'[ -n "$SLURM_RESTART_COUNT" ] || srun {probe("task")}; echo end')
+    probing.until_said(job, "ready")
+    probing.cluster.preempt(job)
+    probing.until_said(job, "DUE TO PREEMPTION")
+    probing.cluster.wait(job, JobState.COMPLETED)
+    assert probing.field(job, "Restarts") == "1"
+
+
+def test_without_a_grace_time_slurm_requeues_by_itself_and_refuses_the_job_s_own_requeue(probing: Desk) -> None:
+    script = f"""
+        [ -z "$SLURM_RESTART_COUNT" ] || exit 0
+        trap : TERM
+        srun {probe("task", "0")} & wait $!; wait
+        scontrol requeue $SLURM_JOB_ID 2>&1; echo requeue exits $?
+    """
+    probing.say("scontrol update PartitionName=low GraceTime=0")
+    job = probing.submit("-p", "low", script=script)
+    probing.until_said(job, "ready")
+    high = probing.submit("-N4", "--exclusive", script="true")
+    probing.cluster.wait(high, JobState.COMPLETED)
+    probing.cluster.wait(job, JobState.COMPLETED)
+    assert f"Job is pending execution for job {job}\nrequeue exits 1" in probing.output(job)
+    assert probing.field(job, "Restarts") == "1"
+
+
+def test_the_time_limit_gives_term_and_ends_as_timeout(probing: Desk) -> None:
+    job = probing.submit("--time=0:05", script=f"srun {probe('task', '7')}")
+    probing.cluster.wait(job, JobState.TIMEOUT)
+    assert probing.field(job, "TimeLimit") == "00:01:00"
+    assert "task SIGTERM" in probing.output(job)
+    assert "DUE TO TIME LIMIT" in probing.output(job)
+
+
+@pytest.mark.parametrize(("option", "who"), [("USR2@30", "task SIGUSR2"), ("B:USR2@30", "batch USR2")])
+def test_the_warning_signal_reaches_the_tasks_or_with_b_the_batch_shell_alone(
+    probing: Desk, option: str, who: str
+) -> None:
+    script = f"trap 'echo batch USR2' USR2; srun {probe('task')} & wait; wait; wait"
+    job = probing.submit("--time=1", f"--signal={option}", script=script)
+    probing.cluster.wait(job, JobState.TIMEOUT)
+    heard = {line for line in probing.output(job).splitlines() if "USR2" in line}
+    assert heard == {who}
+
+
+def test_a_node_that_dies_takes_its_job_with_it_and_the_job_starts_elsewhere(desk: Desk) -> None:
+    job = desk.submit(
+        "-N2",
+        script="echo attempt ${SLURM_RESTART_COUNT-0} on $SLURM_JOB_NODELIST; srun sleep ${SLURM_RESTART_COUNT:+0}60",
+    )
+    desk.until_said(job, "attempt 0 on n[1-2]")
+    desk.cluster.fail_node("n2")
+    desk.until_said(job, "attempt 1 on n[1,3]")
+    assert desk.say("sinfo -h -N -p main -n n2 -o %t") == "down*"
+    desk.cluster.restore_node("n2")
+    assert desk.say("sinfo -h -N -p main -n n2 -o %t") == "idle"
+
+
+def test_a_node_that_takes_the_batch_script_along_fails_the_job_only_when_the_death_is_noticed(desk: Desk) -> None:
+    job = desk.submit("--no-requeue", script="echo up; sleep 60")
+    desk.until_said(job, "up")
+    desk.cluster.fail_node("n1")
+    desk.cluster.wait(job)
+    assert desk.field(job, "JobState") == "NODE_FAIL"
+    assert desk.field(job, "Reason") == "NodeDown"
+
+
+def test_an_array_with_a_throttle_runs_that_many_at_once_and_the_last_element_keeps_the_array_s_id(hasty: Desk) -> None:
+    job = hasty.submit(
+        "--array=0-2%1", "--output=%A_%a.out", script="echo $SLURM_JOB_ID; until [ -e go ]; do sleep 0.05; done"
+    )
+    hasty.until((hasty.folder / f"{job}_0.out").exists)
+    assert hasty.say(f"squeue -h -j {job} -o '%i %t'").splitlines() == [f"{job}_[1-2%1] PD", f"{job}_0 R"]
+    (hasty.folder / "go").touch()
+    hasty.until(lambda: hasty.say(f"squeue -h -j {job}") == "", "the array's end")
+    assert (hasty.folder / f"{job}_2.out").read_text() == f"{job}\n"
+
+
+def test_afterok_waits_for_success_and_never_runs_after_a_failure(hasty: Desk) -> None:
+    bad = hasty.submit(script="until [ -e go ]; do sleep 0.05; done; exit 1")
+    after = hasty.submit(f"--dependency=afterok:{bad}", script="true")
+    rescue = hasty.submit(f"--dependency=afternotok:{bad}", script="true")
+    hasty.until(lambda: hasty.field(after, "Reason") == "Dependency")
+    (hasty.folder / "go").touch()
+    hasty.cluster.wait(rescue, JobState.COMPLETED)
+    hasty.until(lambda: hasty.field(after, "Reason") == "DependencyNeverSatisfied")
+
+
+def test_exported_bash_functions_reach_the_tasks(shared_desk: Desk) -> None:
+    job = shared_desk.submit(
+        script="hello() { echo hello $SLURM_PROCID; }; export -f hello; srun -n2 -N1 --overcommit bash -c hello"
+    )
+    shared_desk.cluster.wait(job)
+    assert sorted(line for line in shared_desk.output(job).splitlines() if "hello" in line) == ["hello 0", "hello 1"]
+
+
+def test_output_of_a_hundred_megabytes_arrives_whole(shared_desk: Desk) -> None:
+    count = "srun bash -c 'head -c 100000000 /dev/zero' | wc -c"
+    job = shared_desk.submit(script=count)
+    shared_desk.cluster.wait(job)
+    assert shared_desk.output(job).strip() == "100000000"

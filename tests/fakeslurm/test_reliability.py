@@ -1,0 +1,190 @@
+"""Nothing is left over, nothing is forgotten, whoever is killed."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from clusterdp.fakeslurm import FakeCluster, FakeSlurmError, processes
+from clusterdp.fakeslurm.environ import MARK
+from clusterdp.slurm.state import JobState
+
+from .conftest import Desk
+
+SLEEPER = "import os, sys, time; print(os.getpid(), flush=True); time.sleep(300)"
+
+
+def daemon_pid(cluster: FakeCluster) -> int:
+    return int((cluster.folder / "daemon.pid").read_text())
+
+
+def pids_said(desk: Desk, job: str, count: int) -> list[int]:
+    desk.until(
+        lambda: (desk.folder / f"{job}.out").exists() and len(desk.output(job).split()) >= count, "the pids of tasks"
+    )
+    return [int(word) for word in desk.output(job).split()]
+
+
+def busy_job(desk: Desk, *words: str) -> tuple[str, list[int]]:
+    """A job of two tasks and a background child, with their pids."""
+    script = f'{sys.executable} -c "{SLEEPER}" &\nsrun {sys.executable} -c "{SLEEPER}"\n'
+    job = desk.submit("-N2", *words, script=script)
+    return job, pids_said(desk, job, 3)
+
+
+def test_taking_the_cluster_down_ends_all_that_it_started(tmp_path: Path) -> None:
+    cluster = FakeCluster(tmp_path / "cluster", quick=True).up()
+    desk = Desk(cluster, tmp_path)
+    try:
+        _, pids = busy_job(desk)
+        daemon = daemon_pid(cluster)
+    finally:
+        cluster.down()
+    assert [pid for pid in [*pids, daemon] if processes.alive(pid)] == []
+    assert processes.marked(f"{MARK}={cluster.folder}/slurm.conf") == []
+
+
+def test_a_shell_that_has_the_cluster_on_its_path_survives_the_cluster(tmp_path: Path) -> None:
+    with FakeCluster(tmp_path / "cluster", quick=True) as cluster:
+        editor = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=cluster.environ())
+    assert editor.poll() is None
+    editor.communicate(b"\n")
+    assert editor.returncode == 0
+
+
+def test_a_task_that_leaves_its_session_and_its_parent_is_found_all_the_same(hasty: Desk) -> None:
+    escape = "import os, sys\nif os.fork(): os._exit(0)\nos.setsid()\nif os.fork(): os._exit(0)\n" + SLEEPER
+    (hasty.folder / "escape.py").write_text(escape)
+    job = hasty.submit(script=f"srun {sys.executable} escape.py & sleep 300")
+    [pid] = pids_said(hasty, job, 1)
+    hasty.say(f"scancel {job}")
+    hasty.cluster.wait(job, JobState.CANCELLED)
+    hasty.until(lambda: not processes.alive(pid), "the end of the process that escaped")
+
+
+def test_what_a_batch_script_leaves_in_the_background_ends_with_the_job(desk: Desk) -> None:
+    job = desk.submit(
+        script=f'{sys.executable} -c "{SLEEPER}" & sleep 0.3; until [ -s $SLURM_JOB_ID.out ]; do sleep 0.05; done'
+    )
+    desk.cluster.wait(job, JobState.COMPLETED)
+    [pid] = pids_said(desk, job, 1)
+    desk.until(lambda: not processes.alive(pid), "the end of the background process")
+
+
+def test_a_cluster_whose_owner_is_killed_takes_itself_down(tmp_path: Path) -> None:
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    assert owner.stdout
+    daemon = int(owner.stdout.readline())
+    cluster = FakeCluster.attach(tmp_path / "cluster")
+    _, pids = busy_job(Desk(cluster, tmp_path))
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.wait()
+    owner.stdout.close()
+    deadline = time.monotonic() + 20
+    while any(map(processes.alive, [daemon, *pids])):
+        assert time.monotonic() < deadline, "the cluster outlived its owner"
+        time.sleep(0.05)
+
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from clusterdp.fakeslurm import FakeCluster
+with FakeCluster(Path(sys.argv[1]) / "cluster", quick=True) as cluster:
+    print((cluster.folder / "daemon.pid").read_text(), flush=True)
+    time.sleep(300)
+"""
+
+
+def test_a_killed_daemon_is_started_again_by_the_next_command_and_knows_its_jobs(tmp_path: Path) -> None:
+    cluster = FakeCluster(tmp_path / "cluster", quick=True).up()
+    desk = Desk(cluster, tmp_path)
+    try:
+        script = (
+            f'srun {sys.executable} -c "{SLEEPER}" | head -1; until [ -e go ]; do sleep 0.05; done; srun echo after'
+        )
+        held = desk.say("sbatch --parsable --hold --wrap true")
+        over = desk.say("sbatch --parsable --output=/dev/null --wrap 'exit 3'")
+        cluster.wait(over, JobState.FAILED)
+        script = "echo before; until [ -e go ]; do sleep 0.05; done; srun -N2 echo after"
+        job = desk.submit("-N2", script=script)
+        desk.until_said(job, "before")
+        os.kill(daemon_pid(cluster), signal.SIGKILL)
+        states = dict(line.split() for line in desk.say("squeue -h -t all -o '%A %T'").splitlines())
+        assert states == {held: "PENDING", over: "FAILED", job: "RUNNING"}
+        assert desk.field(over, "ExitCode") == "3:0"
+        (tmp_path / "go").touch()
+        cluster.wait(job, JobState.COMPLETED)
+        assert desk.output(job).splitlines() == ["before", "after", "after"]
+    finally:
+        cluster.down()
+
+
+def test_a_job_ends_while_there_is_no_daemon_and_its_end_is_known_later(tmp_path: Path) -> None:
+    cluster = FakeCluster(tmp_path / "cluster", quick=True).up()
+    desk = Desk(cluster, tmp_path)
+    try:
+        job = desk.submit(script="echo up; until [ -e go ]; do sleep 0.05; done; exit 7")
+        desk.until_said(job, "up")
+        os.kill(daemon_pid(cluster), signal.SIGKILL)
+        (tmp_path / "go").touch()
+        desk.until(lambda: desk.say(f"squeue -h -t all -j {job} -o %T") == "FAILED", "the job's end")
+        assert desk.field(job, "ExitCode") == "7:0"
+    finally:
+        cluster.down()
+
+
+@pytest.mark.skipif(not processes.LINUX, reason="needs a process's parent to tell its children that it dies")
+def test_a_killed_supervisor_takes_its_tasks_along_and_the_job_is_accounted_for(desk: Desk) -> None:
+    job, pids = busy_job(desk)
+    supervisors = {os.getsid(pid) for pid in pids}
+    parents = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in supervisors}
+    for parent in parents:
+        os.kill(parent, signal.SIGKILL)
+    desk.until(lambda: desk.cluster.run("squeue", "-h", "-j", job) == "", "the job's end")
+    desk.until(lambda: not any(map(processes.alive, pids)), "the tasks' end")
+
+
+def test_two_clusters_side_by_side_do_not_see_each_other(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with FakeCluster(quick=True) as second:
+        other = Desk(second, tmp_path / "other")
+        mine, theirs = desk.submit(script="sleep 60"), other.submit(script="sleep 60")
+        assert mine == theirs
+        desk.say(f"scancel {mine}")
+        desk.cluster.wait(mine, JobState.CANCELLED)
+        assert other.field(theirs, "JobState") in ("PENDING", "RUNNING")
+
+
+def test_a_folder_with_blanks_quotes_and_a_long_path_works(tmp_path: Path) -> None:
+    folder = tmp_path / 'it\'s a "folder"' / ("long" * 30)
+    with FakeCluster(folder, quick=True) as cluster:
+        desk = Desk(cluster, tmp_path)
+        job = desk.submit(script="srun echo $0; echo $SLURM_CONF")
+        cluster.wait(job, JobState.COMPLETED)
+        assert str(folder) in desk.output(job)
+
+
+def test_folder_and_socket_are_private_to_the_user(cluster: FakeCluster) -> None:
+    for path in (cluster.folder, cluster.folder / "state", cluster.folder / "bin"):
+        assert path.stat().st_mode & 0o077 == 0
+    assert (cluster.folder / "socket").stat().st_mode & 0o077 == 0
+
+
+def test_a_second_cluster_in_the_same_folder_is_refused(cluster: FakeCluster) -> None:
+    with pytest.raises(FakeSlurmError, match="is up there"):
+        FakeCluster(cluster.folder).up()
+
+
+def test_attaching_to_nothing_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(FakeSlurmError, match="clusterdp fake up"):
+        FakeCluster.attach(tmp_path)

@@ -1,0 +1,172 @@
+"""Who starts where: schedule(model, now) is pure, so these tests need no clock and no process."""
+
+from dataclasses import replace
+
+import pytest
+
+from clusterdp.fakeslurm.model import Array, Job, Model
+from clusterdp.fakeslurm.scheduler import Invalid, Preempt, Start, Wait, schedule
+from clusterdp.fakeslurm.shape import Shape
+from clusterdp.fakeslurm.spec import Gpus, JobSpec
+from clusterdp.slurm.state import JobState
+
+NOW = 1_000_000.0
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model.of(Shape.simple(), NOW)
+
+
+def add(model: Model, **asked: object) -> Job:
+    """A job that waits."""
+    spec = JobSpec(**{"name": "job", "partition": "main", **asked})  # type: ignore[arg-type]
+    number = model.new_id()
+    model.jobs[number] = Job(number, spec, 1_000_000 - number, NOW)
+    return model.jobs[number]
+
+
+def run(model: Model, **asked: object) -> Job:
+    """A job that has started."""
+    job = add(model, **asked)
+    [start] = [each for each in schedule(model, NOW) if isinstance(each, Start) and each.job == job.id]
+    job.state, job.start, job.shares, job.minutes = JobState.RUNNING, NOW, list(start.shares), job.spec.minutes
+    return job
+
+
+def reason(model: Model, job: Job) -> str:
+    [wait] = [each for each in schedule(model, NOW) if isinstance(each, Wait) and each.job == job.id]
+    return wait.reason
+
+
+def placement(model: Model, job: Job) -> list[tuple[str, int]]:
+    [start] = [each for each in schedule(model, NOW) if isinstance(each, Start) and each.job == job.id]
+    return [(share.node, share.tasks) for share in start.shares]
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"tasks": 3}, [("n1", 3)]),
+        ({"min_nodes": 2, "max_nodes": 2, "tasks": 3}, [("n1", 2), ("n2", 1)]),
+        ({"min_nodes": 4, "max_nodes": 4, "tasks": 9}, [("n1", 6), ("n2", 1), ("n3", 1), ("n4", 1)]),
+        ({"tasks": 20}, [("n1", 8), ("n2", 8), ("n3", 4)]),
+        ({"min_nodes": 3, "max_nodes": 3, "tasks": 4, "distribution": "cyclic"}, [("n1", 2), ("n2", 1), ("n3", 1)]),
+        ({"min_nodes": 2, "max_nodes": 4}, [("n1", 1), ("n2", 1), ("n3", 1), ("n4", 1)]),
+        ({"nodelist": ["n2", "n4"], "min_nodes": 2, "max_nodes": 2}, [("n2", 1), ("n4", 1)]),
+        ({"exclude": ["n1"], "min_nodes": 2, "max_nodes": 2}, [("n2", 1), ("n3", 1)]),
+        ({"gpus": Gpus(per_job=3)}, [("n1", 1), ("n2", 1)]),
+    ],
+)
+def test_tasks_are_laid_out_as_recorded(
+    model: Model, asked: dict[str, object], expected: list[tuple[str, int]]
+) -> None:
+    assert placement(model, add(model, **asked)) == expected
+
+
+def test_two_jobs_never_share_a_cpu_or_a_gpu(model: Model) -> None:
+    first = run(model, tasks=4, gpus=Gpus(per_node=1))
+    second = run(model, tasks=4, gpus=Gpus(per_node=1))
+    assert first.nodes == second.nodes == ["n1"]
+    assert not set(first.shares[0].cpu_ids) & set(second.shares[0].cpu_ids)
+    assert first.shares[0].gpus != second.shares[0].gpus
+
+
+def test_an_exclusive_job_waits_for_whole_nodes(model: Model) -> None:
+    run(model)
+    assert placement(model, add(model, exclusive=True)) == [("n2", 1)]
+
+
+def test_the_first_that_waits_lacks_resources_and_those_behind_it_priority(model: Model) -> None:
+    run(model, min_nodes=4, max_nodes=4, exclusive=True)
+    first, second = add(model, min_nodes=4, max_nodes=4), add(model, min_nodes=4, max_nodes=4)
+    assert (reason(model, first), reason(model, second)) == ("Resources", "Priority")
+
+
+def test_a_higher_tier_goes_first_whenever_it_came(model: Model) -> None:
+    add(model, partition="low", min_nodes=4, max_nodes=4, exclusive=True)
+    high = add(model, min_nodes=4, max_nodes=4, exclusive=True)
+    assert [each.job for each in schedule(model, NOW) if isinstance(each, Start)] == [high.id]
+
+
+def test_a_higher_tier_pushes_out_only_as_many_as_it_needs(model: Model) -> None:
+    lows = [run(model, partition="low", exclusive=True) for _ in range(4)]
+    high = add(model, exclusive=True)
+    preempted = [each.job for each in schedule(model, NOW) if isinstance(each, Preempt)]
+    assert len(preempted) == 1
+    assert preempted[0] in {low.id for low in lows}
+    assert reason(model, high) == "Resources"
+
+
+def test_nobody_else_is_pushed_out_while_the_first_victim_is_in_its_grace_time(model: Model) -> None:
+    lows = [run(model, partition="low", exclusive=True) for _ in range(4)]
+    add(model, exclusive=True)
+    [victim] = [each.job for each in schedule(model, NOW) if isinstance(each, Preempt)]
+    model.jobs[victim].preempt_time = NOW
+    assert not [each for each in schedule(model, NOW + 5) if isinstance(each, Preempt)]
+    assert len(lows) == 4
+
+
+def test_a_job_of_the_same_tier_is_never_pushed_out(model: Model) -> None:
+    run(model, min_nodes=4, max_nodes=4, exclusive=True)
+    add(model, partition="short", min_nodes=4, max_nodes=4)
+    assert not [each for each in schedule(model, NOW) if isinstance(each, Preempt)]
+
+
+def test_backfill_lets_a_short_job_go_ahead_and_not_a_long_one(model: Model) -> None:
+    run(model, min_nodes=3, max_nodes=3, exclusive=True, minutes=10)
+    add(model, min_nodes=4, max_nodes=4, exclusive=True, minutes=10)
+    long, short = add(model, minutes=60), add(model, minutes=5)
+    assert [each.job for each in schedule(model, NOW) if isinstance(each, Start)] == [short.id]
+    assert reason(model, long) == "Priority"
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"min_nodes": 9}, "PartitionConfig"),
+        ({"cpus_per_task": 99}, "PartitionConfig"),
+        ({"partition": "short", "minutes": 10}, "PartitionTimeLimit"),
+        ({"dependency": "singleton", "name": "other"}, ""),
+    ],
+)
+def test_what_can_never_run_waits_with_its_reason(model: Model, asked: dict[str, object], expected: str) -> None:
+    job = add(model, **asked)
+    waits = [each.reason for each in schedule(model, NOW) if isinstance(each, Wait) and each.job == job.id]
+    assert waits == ([expected] if expected else [])
+
+
+def test_what_can_never_run_holds_up_nobody(model: Model) -> None:
+    add(model, min_nodes=9)
+    assert placement(model, add(model)) == [("n1", 1)]
+
+
+def test_a_job_that_names_a_node_which_is_down_says_so(model: Model) -> None:
+    model.nodes["n2"].down = True
+    assert reason(model, add(model, nodelist=["n2"])) == "ReqNodeNotAvail, UnavailableNodes:n2"
+    assert placement(model, add(model, min_nodes=2, max_nodes=2)) == [("n1", 1), ("n3", 1)]
+
+
+def test_an_array_starts_no_more_elements_than_its_throttle_allows(model: Model) -> None:
+    job = add(model)
+    job.array = Array(job.id, [0, 1, 2, 3], 4, 0, 3, 1, throttle=2)
+    starts = [each.index for each in schedule(model, NOW) if isinstance(each, Start)]
+    assert starts == [0, 1]
+    assert reason(model, job) == "JobArrayTaskLimit"
+
+
+def test_a_dependency_that_can_never_hold_keeps_the_job_waiting_unless_it_asked_to_be_cancelled(model: Model) -> None:
+    bad = add(model)
+    bad.state, bad.start, bad.end = JobState.FAILED, NOW, NOW
+    waits = add(model, dependency=f"afterok:{bad.id}")
+    ends = add(model, dependency=f"afterok:{bad.id}", kill_on_invalid_dep=True)
+    assert reason(model, waits) == "DependencyNeverSatisfied"
+    assert Invalid(ends.id) in schedule(model, NOW)
+
+
+def test_scheduling_changes_nothing(model: Model) -> None:
+    run(model, partition="low", min_nodes=4, max_nodes=4, exclusive=True)
+    job = add(model, exclusive=True)
+    before = replace(job), len(model.jobs)
+    assert schedule(model, NOW) == schedule(model, NOW)
+    assert (job, len(model.jobs)) == before

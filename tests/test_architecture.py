@@ -1,0 +1,233 @@
+"""The rules of the house: who may import whom, and what starting the command line may load."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "clusterdp"
+
+LOGIN_NODE = {"slurm", "config", "rundir", "storage", "errors"}
+# Which of our own parts each part may import; itself goes without saying. `a.b` allows that module alone.
+MAY_IMPORT = {
+    "errors": set(),
+    "rundir": {"errors"},
+    "storage": {"errors"},
+    "slurm": {"errors"},
+    "config": {"errors"},
+    "launch": LOGIN_NODE,
+    "operate": LOGIN_NODE | {"checkpoint.layout", "checkpoint.manifest"},
+    "checkpoint": {"storage", "rundir", "errors"},
+    "train": {"checkpoint", *LOGIN_NODE},
+    "recipes": {"train", "checkpoint", "errors"},
+    "fakeslurm": {"slurm.hostlist", "slurm.state"},
+}
+# Parts that are several files side by side: `configfile.py` belongs to `config`, `cli_fake.py` to `cli`.
+FAMILIES = ("config", "cli")
+# cli and the package's own front doors meet everybody, each thing when it is needed.
+FREE = {"cli", "__init__", "__main__"}
+
+# Where each library may be imported: a folder, or a file. Nobody else, not even inside a function.
+OWNERS = {
+    "torch": ("train/", "checkpoint/", "recipes/"),
+    "submitit": ("launch/submitit.py",),
+    "omegaconf": ("config.py", "configfile.py", "configcheck.py"),
+    "fsspec": ("storage.py",),
+    "jinja2": ("launch/script.py",),
+}
+TORCH_FREE = ("checkpoint/layout.py", "checkpoint/manifest.py")
+STDLIB_ONLY = ("slurm/", "fakeslurm/")
+
+
+PARTS = {path.stem for path in PACKAGE.iterdir() if path.suffix in ("", ".py")}
+
+
+def modules() -> Iterator[str]:
+    """Each file of the package, as a path relative to it."""
+    yield from sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
+
+
+def imports(file: str) -> set[str]:
+    """The full names that a file imports, wherever in it; those for type checkers alone do not count."""
+    tree = ast.parse((PACKAGE / file).read_text())
+    skipped = {id(n) for block in _typing_blocks(tree) for n in ast.walk(block)}
+    here = ("clusterdp", *Path(file).with_suffix("").parts)
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(here[: len(here) - node.level]) if node.level else ""
+            module = ".".join(filter(None, (base, node.module)))
+            found |= {f"{module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def _typing_blocks(tree: ast.Module) -> Iterator[ast.stmt]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            yield from node.body
+
+
+def part_of(dotted: str) -> str:
+    """`clusterdp.launch.script` -> `launch`; `configfile` -> `config`."""
+    name = dotted.removeprefix("clusterdp.").partition(".")[0]
+    return next((family for family in FAMILIES if name.startswith(family)), name)
+
+
+def of_ours(file: str) -> set[str]:
+    """Imports of our own modules, without the leading `clusterdp.`, and without the package's public names."""
+    names = {name.partition(".")[2] for name in imports(file) if name.split(".")[0] == "clusterdp"}
+    return {name for name in names if name.split(".")[0] in PARTS}
+
+
+def test_each_part_imports_only_the_parts_it_may() -> None:
+    bad = []
+    for file in modules():
+        part = part_of(Path(file).with_suffix("").parts[0])
+        if part in FREE:
+            continue
+        assert part in MAY_IMPORT, f"{part} is new here: give it a line in MAY_IMPORT, and in the design"
+        for name in sorted(of_ours(file)):
+            allowed = {part, *MAY_IMPORT[part]}
+            if part_of(name) not in allowed and not any(f"{name}.".startswith(f"{each}.") for each in allowed):
+                bad.append(f"{file} imports {name}")
+    assert not bad
+
+
+@pytest.mark.parametrize("library", OWNERS)
+def test_each_library_has_one_owner(library: str) -> None:
+    importing = {file for file in modules() if any(name.split(".")[0] == library for name in imports(file))}
+    strangers = {file for file in importing if not file.startswith(OWNERS[library])}
+    assert importing, f"nobody imports {library}: is this test looking at the right files?"
+    assert not strangers
+    assert library != "torch" or not importing & set(TORCH_FREE)
+
+
+def test_slurm_and_the_fake_use_the_standard_library_alone() -> None:
+    # The commands of the fake start without site-packages, and find its modules by their bare names.
+    ours = {"clusterdp", *(path.stem for path in (PACKAGE / "fakeslurm").rglob("*.py"))}
+    for file in modules():
+        if file.startswith(STDLIB_ONLY):
+            roots = {name.split(".")[0] for name in imports(file)} - ours
+            assert roots <= set(sys.stdlib_module_names) | {"__future__"}, file
+
+
+def test_one_place_runs_slurm_commands() -> None:
+    """So that what is asked of Slurm, and how its answers are read, can be seen there. The fake is not a client."""
+    commands = {"sbatch", "srun", "squeue", "scancel", "scontrol", "sacct", "sinfo"}
+    for file in modules():
+        if file.startswith("fakeslurm/") or file == "slurm/commands.py":
+            continue
+        for node in ast.walk(ast.parse((PACKAGE / file).read_text())):
+            if isinstance(node, ast.Call) and "subprocess" in ast.unparse(node.func):
+                words = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+                assert not words & commands, f"{file}:{node.lineno}"
+
+
+def test_the_package_itself_costs_nothing_to_import() -> None:
+    assert not loaded_by("import clusterdp") & {"torch", "submitit", "omegaconf", "fsspec", "jinja2", "rich", "yaml"}
+
+
+def test_what_tells_a_checkpoint_from_a_torn_one_needs_no_torch() -> None:
+    """`status` and `checkpoint ls` read manifests on login nodes, where torch takes a minute to load from NFS."""
+    assert "torch" not in loaded_by("import clusterdp.checkpoint.layout, clusterdp.checkpoint.manifest")
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder as a submitted job leaves it at first."""
+    folder = tmp_path_factory.mktemp("login") / "run"
+    for name in ("attempts/17.0/logs", "events", "metrics", "code"):
+        (folder / name).mkdir(parents=True)
+    (folder / "config.yaml").write_text("name: digits\nentry: clusterdp.recipes.digits:main\n")
+    (folder / "job.sbatch").write_text("#!/bin/bash\n")
+    (folder / "attempts/17.0/logs/rank-00000.out").write_text("hello\n")
+    events = [
+        {"time": 1.0, "event": "submitted", "attempt": "submit-17", "job": "17", "name": "digits", "backend": "sbatch"},
+        {"time": 2.0, "event": "started", "attempt": "17.0", "job": "17", "restart": 0, "nodes": "n[1-2]"},
+        {"time": 3.0, "event": "finished", "attempt": "17.0", "step": 4},
+    ]
+    (folder / "events/17.0-batch.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    return folder
+
+
+VERBS = {
+    "--help": ["--help"],
+    "--version": ["--version"],
+    "submit --help": ["submit", "--help"],
+    "submit --dry-run": ["submit", "configs/digits.yaml", "--dry-run"],
+    "show": ["show", "configs/digits.yaml"],
+    "status": ["status", "RUN"],
+    "logs": ["logs", "RUN"],
+    "cancel": ["cancel", "RUN"],
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_verb_of_the_login_node_loads_torch(verb: str, run_folder: Path, tmp_path: Path) -> None:
+    words = [str(run_folder) if word == "RUN" else word for word in VERBS[verb]]
+    expected = "in (0, 3)" if verb == "cancel" else "== 0"  # there is no Slurm to tell of the cancellation
+    names = loaded_by(f"from clusterdp.cli import main\nassert main({words!r}) {expected}", cwd=tmp_path)
+    assert "torch" not in names
+    if verb.endswith("--help") or verb in ("--version", "status", "cancel"):
+        assert not names & {"submitit", "omegaconf", "fsspec", "jinja2"}, "they cost more than the verb itself"
+
+
+def loaded_by(code: str, cwd: Path = ROOT) -> set[str]:
+    """The modules loaded in an interpreter of its own when `code` has run, or has called sys.exit."""
+    report = "\nfinally:\n    import sys\n    print('\\0'.join(['', *sys.modules]), file=sys.stderr)\n"
+    body = "try:\n" + "".join(f"    {line}\n" for line in code.splitlines()) + "except SystemExit: pass" + report
+    quiet = {"PATH": os.defpath, "HOME": str(cwd), "PYTHONPATH": str(ROOT)}  # nothing of the user's
+    command = [sys.executable, "-c", body]
+    done = subprocess.run(command, env=quiet, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return set(done.stderr.split("\0", 1)[1].strip().split("\0"))
+
+
+def tracked() -> Iterator[tuple[str, str]]:
+    """The text files of the repository that git knows or would add: (path, text)."""
+    words = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    for name in sorted(set(filter(None, listed.stdout.split("\0")))):
+        path = ROOT / name
+        if path.is_file() and path != Path(__file__):
+            try:
+                yield name, path.read_text()
+            except UnicodeDecodeError:
+                continue
+
+
+def test_nothing_in_the_repository_points_out_of_it() -> None:
+    """A user's clone has neither the folders beside ours nor our machine's paths."""
+    outside = ("../shared", "/work/", "/tmp/plan")
+    bad = [(name, word) for name, text in tracked() for word in outside if word in text]
+    assert not bad
+
+
+def test_no_file_has_a_conflict_marker_or_is_enormous() -> None:
+    for name, text in tracked():
+        assert "\n<<<<<<< " not in text, name
+        assert len(text) < 1_000_000, name
+
+
+def test_every_shell_script_is_for_a_shell_that_macs_have() -> None:
+    """Bash 3.2: what came later is a syntax error there, or silently something else."""
+    later = ("declare -A", "local -A", "mapfile", "readarray", "|&", "&>>", "coproc", "wait -n")
+    for folder in ("sbatch_templates", ".ci"):
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and path.suffix != ".txt":
+                found = [word for word in later if word in path.read_text()]
+                assert not found, path
