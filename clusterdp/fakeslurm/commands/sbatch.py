@@ -127,10 +127,16 @@ def _directives(parser: Parser, script: bytes, ignore_pbs: bool) -> list[tuple[s
 
 
 def directive_words(text: str) -> list[str]:
-    """Quotes group, backslashes do nothing, # begins a comment even within a word."""
+    """Quotes group, a backslash escapes (a blank only within quotes), # begins a comment even within a word."""
     words: list[str] = []
-    word, inside, quote = "", False, ""
+    word, inside, quote, escaped = "", False, "", False
     for letter in text:
+        if escaped and (quote or not letter.isspace()):
+            word, inside, escaped = word + letter, True, False
+            continue
+        escaped = letter == "\\"
+        if escaped:
+            continue
         if quote:
             if letter == quote:
                 quote = ""
@@ -148,8 +154,7 @@ def directive_words(text: str) -> list[str]:
             word, inside = word + letter, True
     if quote:
         raise ValueError(quote)
-    words = [*words, word] if inside else words
-    return words[:-1] if words and words[-1] == "\\" else words  # it escapes the end of the line
+    return [*words, word] if inside else words
 
 
 def _from_environ(variables: dict[str, str]) -> list[tuple[str, str]]:
