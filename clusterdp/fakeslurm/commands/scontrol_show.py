@@ -4,6 +4,7 @@ import platform
 import time
 from typing import TYPE_CHECKING
 
+from clusterdp.fakeslurm.commands.scontrol_config import CONFIG
 from clusterdp.fakeslurm.dependencies import outlook
 from clusterdp.fakeslurm.ids import parse
 from clusterdp.fakeslurm.model import BATCH, Job, Node, Share, Step, index_text
@@ -253,41 +254,6 @@ def size(megabytes: int) -> str:
     if megabytes < 1024 * 16:
         return f"{megabytes}M"
     return f"{megabytes / 1024:.2f}G" if megabytes % 1024 else f"{megabytes // 1024}G"
-
-
-CONFIG = {
-    "AccountingStorageBackupHost": "(null)",
-    "AccountingStorageEnforce": "none",
-    "AccountingStorageType": "accounting_storage/slurmdbd",
-    "BatchStartTimeout": "10 sec",
-    "CompleteWait": "0 sec",
-    "DefMemPerNode": "UNLIMITED",
-    "EnforcePartLimits": "NO",
-    "EpilogMsgTime": "2000 usec",
-    "GresTypes": "gpu",
-    "InactiveLimit": "0 sec",
-    "JobFileAppend": "0",
-    "JobRequeue": "1",
-    "KillOnBadExit": "0",
-    "LaunchParameters": "(null)",
-    "MaxJobCount": "10000",
-    "MaxStepCount": "40000",
-    "MessageTimeout": "10 sec",
-    "OverTimeLimit": "0 min",
-    "PreemptMode": "REQUEUE",
-    "PreemptType": "preempt/partition_prio",
-    "PriorityType": "priority/basic",
-    "PropagateResourceLimits": "ALL",
-    "ResumeTimeout": "60 sec",
-    "ReturnToService": "2",
-    "SchedulerType": "sched/backfill",
-    "SelectType": "select/cons_tres",
-    "SelectTypeParameters": "CR_CORE",
-    "SlurmdTimeout": "15 sec",
-    "TmpFS": "/tmp",
-    "UnkillableStepTimeout": "60 sec",
-    "WaitTime": "0 sec",
-}
 
 
 def config(daemon: "Daemon") -> str:

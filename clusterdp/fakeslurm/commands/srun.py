@@ -57,7 +57,7 @@ async def _run(talk: "Conversation", daemon: "Daemon") -> int:
     step = await _create(talk, daemon, job, request, asked)
     plan = _plan(talk, daemon, job, step, request, asked, program)
     await talk.flush()
-    daemon.spawn(job, step, plan, talk.hand_over())
+    daemon.supervisors.spawn(job, step, plan, talk.hand_over())
     return 0
 
 
