@@ -93,7 +93,7 @@ def real() -> Iterator[Cluster]:
 def measures(cluster: Cluster, folder: Path) -> dict[str, Measure]:
     (folder / "first.py").write_text(PROGRAM)
     (folder / "hand.sbatch").write_text(SCRIPT)
-    (folder / "command.yaml").write_text(CONFIG + "command: [python, first.py, '${params.file}']\n")
+    (folder / "command.yaml").write_text(CONFIG + f"command: [{sys.executable}, first.py, '${{params.file}}']\n")
     (folder / "entry.yaml").write_text(CONFIG + "entry: first:main\n")
     python = sys.executable
 

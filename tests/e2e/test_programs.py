@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def test_an_unmodified_program_finds_its_peers_and_gets_its_words_unchanged(clus
     word = 'it\'s $(not) `for` a \\ "shell"'
     quoted = word.replace("\\", "\\\\").replace('"', '\\"')
     (project / "job.yaml").write_text(
-        f'command: [python, train.py, "{quoted}"]\n'
+        f'command: [{sys.executable}, train.py, "{quoted}"]\n'
         "resources: {nodes: 2, tasks_per_node: 2}\n"
         "restart: {max_crashes: 0}\n"
     )

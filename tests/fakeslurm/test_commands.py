@@ -125,7 +125,12 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         (' --comment="two words"', ["--comment=two words"]),
         (" --comment='a # b' # remark", ["--comment=a # b"]),
         (" --time=4#four", ["--time=4"]),
-        (r" --comment=a\b $HOME", [r"--comment=a\b", "$HOME"]),
+        # as a real sbatch (22.05) reads them: tests/e2e/test_directives.py
+        (r" --comment=a\b $HOME", ["--comment=ab", "$HOME"]),
+        (r" --comment=a\\b\#c", [r"--comment=a\b#c"]),
+        (r' --comment="a\"b\\c"', [r'--comment=a"b\c']),
+        (r" --comment=two\ words", ["--comment=two", "words"]),
+        (" --time=4 \\", ["--time=4"]),
     ],
 )
 def test_directives_are_split_as_sbatch_splits_them(line: str, expected: list[str]) -> None:
