@@ -84,7 +84,7 @@ def test_the_very_same_script_does_the_same_on_the_fake_and_on_a_real_slurm(
     ("builder", "partition"),
     [
         ("backend=sbatch", "low"),
-        ("backend=sbatch", "low0"),
+        pytest.param("backend=sbatch", "low0", marks=pytest.mark.slow),  # here; in test-slurm it runs all the same
         ("backend=submitit", "low"),
         pytest.param("backend=submitit", "low0", marks=pytest.mark.slow),
         pytest.param("launch.launcher=torchrun", "low", marks=pytest.mark.slow),
