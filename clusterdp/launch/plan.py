@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import secrets
 import shutil
 import sys
 import time
@@ -126,7 +125,7 @@ def submit(config: Config | str | os.PathLike[str] | Mapping[str, Any], override
 def new_name(name: str) -> str:
     """`digits-20260131-235959-1f2e`: readable, sorted by time, and different on two login nodes in one second."""
     word = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "job"
-    return f"{word}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    return f"{word}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
 
 
 def is_a_run(path: Path) -> bool:
