@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterdp.cli_fake import fresh_job_id
 from clusterdp.errors import FakeError
-from clusterdp.rundir import Ledger
+from clusterdp.rundir import Ledger, read_events
 
 if TYPE_CHECKING:
     from clusterdp.config import Config
@@ -58,8 +59,11 @@ def _cluster_for(config: Config, ranks_per_node: int) -> FakeCluster:
 
 
 def _rehearsal(config: Config, cluster: FakeCluster, job: Job) -> Callable[[int, int | None], None] | None:
+    """What to call with each new step; None if there is nothing to rehearse, or it has been done in this run."""
+    from clusterdp.fakeslurm.errors import FakeSlurmError
+
     at = config.local.preempt_at
-    if at is None:
+    if at is None or any(event.get("event") == "rehearsal" for event in read_events(job.run)):
         return None
     done = False
 
@@ -68,6 +72,7 @@ def _rehearsal(config: Config, cluster: FakeCluster, job: Job) -> Callable[[int,
         if not done and total and step >= at * total:
             done = True
             Ledger(job.run, f"submit-{job.id}", "rehearsal").write("rehearsal", job=job.id, step=step)
-            cluster.preempt(job.id)
+            with suppress(FakeSlurmError):  # it has ended in this very moment
+                cluster.preempt(job.id)
 
     return on_progress

@@ -1,0 +1,55 @@
+"""--cluster local: the rehearsed preemption comes once, and does no harm when it comes late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from clusterdp import config
+from clusterdp.cli_local import _rehearsal
+from clusterdp.fakeslurm.cluster import FakeCluster
+from clusterdp.fakeslurm.errors import FakeSlurmError
+from clusterdp.launch.job import Job
+from clusterdp.rundir import RunDir
+
+
+class Preempted:
+    """Of a cluster, only what is asked here."""
+
+    def __init__(self, error: Exception | None = None):
+        self.jobs: list[str] = []
+        self.error = error
+
+    def preempt(self, job: str) -> None:
+        self.jobs.append(job)
+        if self.error:
+            raise self.error
+
+
+def hook(cluster: Preempted, folder: Path, **local: Any) -> Any:
+    loaded = config.from_mapping({"command": "true", "local": local})
+    return _rehearsal(loaded, cast(FakeCluster, cluster), Job("7", RunDir(folder)))
+
+
+def test_it_comes_once_when_the_run_has_got_so_far(tmp_path: Path) -> None:
+    cluster = Preempted()
+    on_progress = hook(cluster, tmp_path, preempt_at=0.5)
+    for step in (1, 49, 50, 51, 99):
+        on_progress(step, None)
+        on_progress(step, 100)
+        assert cluster.jobs == (["7"] if step >= 50 else [])
+
+
+def test_it_does_not_come_again_when_the_run_is_resumed(tmp_path: Path) -> None:
+    hook(Preempted(), tmp_path, preempt_at=0.5)(60, 100)
+    assert hook(Preempted(), tmp_path, preempt_at=0.5) is None
+
+
+def test_there_is_none_unless_asked_for(tmp_path: Path) -> None:
+    assert hook(Preempted(), tmp_path) is None
+
+
+def test_a_job_that_has_just_ended_is_no_error(tmp_path: Path) -> None:
+    cluster = Preempted(FakeSlurmError("7: no such job is running."))
+    hook(cluster, tmp_path, preempt_at=0.5)(99, 100)
+    assert cluster.jobs == ["7"]
