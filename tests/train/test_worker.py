@@ -163,7 +163,7 @@ def test_the_worker_knows_when_the_jobs_time_ends(tmp_path: Path) -> None:
     assert run.event("signal")["name"] == "end of time"
 
 
-@pytest.mark.slow  # its ranks hung once in some ten runs; not understood yet
+@pytest.mark.slow  # its ranks hung once; not understood yet
 def test_a_raw_loop_with_the_documented_lines_resumes_exactly(tmp_path: Path) -> None:
     with running(tmp_path / "whole", raw_loop.main, str(tmp_path / "a"), 10, size=2) as ranks:
         whole = ranks.answers
