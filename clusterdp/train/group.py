@@ -18,6 +18,11 @@ from torch.distributed.rendezvous import rendezvous
 from clusterdp.errors import ConfigError, RendezvousError
 from clusterdp.train.rendezvous import PortTaken, Rendezvous
 
+# Process groups of closed Groups. DDP's Reducer, when it is the last owner of one, waits with the GIL held for gloo's
+# threads to end, and one of them may be waiting for the GIL to free its last work: a model that outlives close() hung
+# the rank in one of 15 runs (torch 2.13). So it is never the last owner; sockets and threads go with the process.
+_outlived: list[dist.ProcessGroup] = []
+
 SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 
@@ -67,6 +72,8 @@ class Group:
     def close(self) -> None:
         """In order, after all ranks have agreed to end. One that failed leaves without it: it could hang in here."""
         if dist.is_initialized():
+            assert dist.group.WORLD is not None
+            _outlived.extend((dist.group.WORLD, self.control))
             dist.destroy_process_group()
 
 
@@ -116,16 +123,20 @@ def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
 
 
 def _agree_on_backend(store: Store, place: Rendezvous, device: torch.device) -> str:
-    """nccl if each rank has a GPU of its own: NCCL refuses two ranks on one. Rank 0 looks, all do as it says."""
+    """nccl if each rank has a GPU of its own: NCCL refuses two ranks on one. Rank 0 looks, all do as it says.
+
+    Who has no GPU knows what it will say, and waits for nobody.
+    """
     if place.world_size == 1:
         return "nccl" if device.type == "cuda" else "gloo"
     card = str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else "none"
     store.set(f"card/{place.rank}", card)
     if place.rank == 0:
-        cards = [store.get(f"card/{rank}").decode() for rank in range(place.world_size)]
+        others = range(1, place.world_size) if card != "none" else ()
+        cards = [card, *(store.get(f"card/{rank}").decode() for rank in others)]
         own = "none" not in cards and len(set(cards)) == len(cards) and dist.is_nccl_available()
         store.set("backend", "nccl" if own else "gloo")
-    return str(store.get("backend").decode())
+    return "gloo" if card == "none" else str(store.get("backend").decode())
 
 
 def _name_interface(place: Rendezvous) -> None:

@@ -100,6 +100,26 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     assert "config.yaml: No such file or directory" in output
 
 
+LEAN = """\
+import gc, sys
+
+looking = gc.isenabled()
+
+def main(job):
+    late = {"omegaconf", "fsspec", "torch._dynamo", "clusterdp.checkpoint.checkpointer", "clusterdp.train.loop"}
+    print("loaded:", *sorted(late & set(sys.modules)))
+    print("garbage is looked for:", looking, gc.isenabled(), gc.get_freeze_count() > 100_000)
+"""
+
+
+def test_what_an_entry_does_not_use_does_not_delay_it(tmp_path: Path) -> None:
+    (tmp_path / "lean.py").write_text(LEAN)
+    run = Run(tmp_path / "run", "lean:main")
+    code, output = finish(worker(run), environ(**run.attempt("1.0"), PYTHONPATH=f"{tmp_path}:{ROOT}"))
+    assert code == 0, output
+    assert output.splitlines() == ["loaded:", "garbage is looked for: False True True"]
+
+
 def test_plain_python_runs_a_recipe_stops_at_a_signal_and_goes_on(tmp_path: Path) -> None:
     env = environ(CLUSTERDP_RUN_DIR=str(tmp_path / "run"))
     with process([*DIGITS, "step_delay_s=0.05"], env) as child:
@@ -163,7 +183,6 @@ def test_the_worker_knows_when_the_jobs_time_ends(tmp_path: Path) -> None:
     assert run.event("signal")["name"] == "end of time"
 
 
-@pytest.mark.slow  # its ranks hung once; not understood yet
 def test_a_raw_loop_with_the_documented_lines_resumes_exactly(tmp_path: Path) -> None:
     with running(tmp_path / "whole", raw_loop.main, str(tmp_path / "a"), 10, size=2) as ranks:
         whole = ranks.answers
