@@ -1,0 +1,53 @@
+"""Bytes at a URL: the one place that knows whether they lie in a folder or in an object store.
+
+    storage = open_storage("/scratch/run/checkpoints")     or file://, s3://, sftp://, memory://, ... (any of fsspec's)
+
+    base        what all of them can do
+    local       a folder on a local or shared file system
+    url         any URL that fsspec knows
+    s3          object stores: uploads in parts, put-if-absent             pip install 'clusterdp[s3]'
+    sftp        a folder on another machine, over ssh                      pip install 'clusterdp[sftp]'
+    patience    how long a store may be silent or away
+
+Names are relative to the URL and have forward slashes (`step_00000010/x.json`). Nothing here overwrites: a name is
+created once, or FileExistsError. What a method has created is durable when it returns: on a file system the file has
+been fsynced (and its folder, after `sync_folder`), on a store the size that arrived has been read back.
+Errors are OSError, as Python's own file functions raise them; ConfigError if a URL cannot be opened at all.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from clusterdp.storage.address import has_password, masked
+from clusterdp.storage.base import Readable, Storage
+from clusterdp.storage.local import LocalStorage
+from clusterdp.storage.patience import Patience
+
+__all__ = ["LocalStorage", "Patience", "Readable", "Storage", "has_password", "masked", "open_storage"]
+
+
+def open_storage(url: str | os.PathLike[str], *, patience: Patience | None = None, **options: Any) -> Storage:
+    """A plain path or `file://` is served by `os`; any other scheme by what is imported only then.
+
+    options: what fsspec's file system of that scheme takes (endpoint_url=...), or paramiko's connect() for sftp.
+    """
+    text = os.fspath(url)
+    scheme, separator, _ = text.partition("://")
+    if not separator:
+        return LocalStorage(text)
+    if scheme == "file":
+        return LocalStorage(unquote(urlsplit(text).path))
+    if scheme in ("s3", "s3a"):
+        from clusterdp.storage.s3 import S3Storage
+
+        return S3Storage(text, patience, options)
+    if scheme in ("sftp", "ssh"):
+        from clusterdp.storage.sftp import SftpStorage
+
+        return SftpStorage(text, patience, options)
+    from clusterdp.storage.url import UrlStorage
+
+    return UrlStorage(text, patience, options)

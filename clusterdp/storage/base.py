@@ -1,0 +1,117 @@
+"""Storage: what a place for bytes must be able to do, wherever it is."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+_PART = r"(?!\.{1,2}(?:/|\Z))[^/\\\0]+"  # of a name: not empty, not "." or ".."
+_INSIDE = re.compile(rf"{_PART}(?:/{_PART})*").fullmatch
+
+
+class Readable(Protocol):
+    def read_at(self, start: int, into: memoryview) -> int:
+        """Fill `into` from byte `start` on; returns how many bytes there were, fewer only at the end of the file."""
+
+
+class Storage(ABC):
+    """Names are relative to the URL, have forward slashes, and cannot lead out of it. Errors are OSError."""
+
+    url: str  # for people: without the password that it may have been opened with
+    parallel = 1  # how many questions at a time make the answers come sooner
+
+    @abstractmethod
+    def list(self, folder: str = "") -> list[str]:
+        """Sorted names in a folder; none if there is no such folder."""
+
+    def tree(self, wanted: Callable[[str], bool]) -> dict[str, Sequence[str]]:
+        """The folders here whose names are wanted, sorted, and what `list` finds in each."""
+        folders = [name for name in self.list() if wanted(name)]
+        return dict(zip(folders, self.each(self.list, folders), strict=True))
+
+    @abstractmethod
+    def size(self, name: str) -> int: ...
+
+    @abstractmethod
+    def modified(self, name: str) -> float:
+        """When it was written, by the clock of who stores it: compare it with other files' only."""
+
+    @abstractmethod
+    def open(self, name: str, start: int = 0, stop: int | None = None) -> AbstractContextManager[Readable]:
+        """For reading. Who names the bytes [start, stop) that it is going to read has them from a server in one go."""
+
+    @abstractmethod
+    def make_folder(self, folder: str) -> None: ...
+
+    @abstractmethod
+    def write(self, name: str, chunks: Iterable[memoryview]) -> None:
+        """Create a file. A reader may see it half-written; after an error it may be left there."""
+
+    @abstractmethod
+    def publish(self, name: str, data: bytes) -> None:
+        """Create a file that is seen whole or not at all, also after a crash; its folder is synced too."""
+
+    @abstractmethod
+    def sync_folder(self, folder: str) -> None: ...
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """No error if it is not there."""
+
+    @abstractmethod
+    def remove_folder(self, folder: str) -> None:
+        """Only if it is empty; no error otherwise."""
+
+    @abstractmethod
+    def forget(self, name: str) -> None:
+        """Drop cached bytes, so that the next read asks the disk or the server again. Best effort."""
+
+    def drop_unfinished(self, ours: Callable[[str], bool], before: float) -> None:  # noqa: B027  # most have none
+        """Give back what uploads that were killed have left, which no listing shows: those of such names, begun then or
+        earlier, by the storage's own clock."""
+
+    def read(self, name: str, limit: int | None = None) -> bytes:
+        """The whole file, or its first `limit` bytes."""
+        size = self.size(name)
+        buffer = bytearray(size if limit is None else min(size, limit))
+        with self.open(name, 0, len(buffer)) as file:
+            count = file.read_at(0, memoryview(buffer))
+        return bytes(buffer[:count])
+
+    def each(self, ask: Callable[[T], R], things: Iterable[T]) -> Sequence[R]:
+        """The answers in order, `parallel` of them on their way at a time. The first error is raised."""
+        things = tuple(things)
+        threads = min(self.parallel, len(things))
+        if threads <= 1:
+            return tuple(ask(thing) for thing in things)
+        from concurrent.futures import ThreadPoolExecutor  # deferred: 10 ms that a plain path need not pay
+
+        with ThreadPoolExecutor(threads, thread_name_prefix="storage") as pool:
+            return tuple(pool.map(ask, things))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+
+def checked(name: str) -> str:
+    """The name, if it stays inside; "" is the storage itself."""
+    if name and not _INSIDE(name):
+        raise OSError(errno.EINVAL, "not a name inside the storage", name)
+    return name
+
+
+def temporary_name(name: str) -> str:
+    """What a file is called while it is made: hidden, and of this thread alone. Clean-up knows it by its form."""
+    return f".{name}.{os.getpid()}{threading.get_native_id():08d}.tmp"
+
+
+def taken(url: str) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, "already there", url)

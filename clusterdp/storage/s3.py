@@ -1,0 +1,200 @@
+"""S3Storage: S3 and what speaks like it (MinIO, Ceph, R2, ...), through s3fs.
+
+Credentials and endpoint come from where every S3 program looks: ~/.aws, AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL_S3, the
+role of the machine; or from fsspec's own configuration. Of s3fs only single requests are used: how often one is asked
+again, how a file is cut into parts and what is taken back after an error is decided here.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
+from typing import Any
+
+from clusterdp.errors import ConfigError
+from clusterdp.storage.address import masked
+from clusterdp.storage.base import checked, taken
+from clusterdp.storage.multipart import Upload, parts_of
+from clusterdp.storage.patience import Patience, Trouble
+from clusterdp.storage.url import UrlStorage
+
+_BUSY = {
+    *("SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"),
+    *("Throttling", "ThrottlingException", "RequestLimitExceeded", "ConditionalRequestConflict"),
+}
+_PAGE = 1000  # names in one answer: S3 gives no more
+_DENIED = {"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "403", "401"}
+_RIGHTS = "s3:GetObject, PutObject, DeleteObject, ListBucket, AbortMultipartUpload and ListBucketMultipartUploads"
+
+
+class S3Storage(UrlStorage):
+    def __init__(self, url: str, patience: Patience | None = None, options: Mapping[str, Any] | None = None):
+        options = dict(options or {})
+        if "@" in url.partition("://")[2].partition("/")[0]:
+            raise ConfigError(
+                f"checkpoint.url: {masked(url)} has a user or a key before its bucket. "
+                "Keys belong in ~/.aws/credentials, or in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+            )
+        patience = patience or Patience()
+        config = {
+            "connect_timeout": min(20.0, patience.timeout_s),
+            "read_timeout": patience.timeout_s,
+            "retries": {"total_max_attempts": 1},  # patience asks again: two that do so would multiply
+            "max_pool_connections": 32,
+            # Not every store knows the checksums that newer clients add by themselves; and these files have their own.
+            "request_checksum_calculation": "when_required",
+            "response_checksum_validation": "when_required",
+        }
+        options["config_kwargs"] = config | options.get("config_kwargs", {})
+        super().__init__(url, patience, options)
+        self.fs.retries = 1  # see above
+        self.bucket = self.root.partition("/")[0]
+
+    def _key(self, name: str) -> str:
+        return self._path(name).partition("/")[2]
+
+    def _prefix(self, folder: str) -> str:
+        key = self._key(folder)
+        return f"{key}/" if key else ""
+
+    def call(self, name: str, operation: str, *, nbytes: int = 0, **arguments: Any) -> dict[str, Any]:
+        """One of S3's own operations, on the bucket."""
+        ask = self.fs.call_s3
+        answer: dict[str, Any] = self._ask(name, ask, operation, nbytes=nbytes, Bucket=self.bucket, **arguments)
+        return answer
+
+    def judge(self, error: Exception, name: str) -> Trouble:
+        from botocore import exceptions as botocore
+
+        url = f"{self.url}/{name}" if name else self.url
+        code, status = _answer(error)
+        if code in _BUSY or status in (408, 429, 500, 502, 503, 504):
+            return Trouble(OSError(errno.EAGAIN, f"the server is not ready ({code})", url), passing=True)
+        if code == "NoSuchBucket":
+            # Not ENOENT: a file that is not there means that there is no checkpoint yet, or a damaged one.
+            why = f"there is no bucket {self.bucket!r}. Create it, or name another in checkpoint.url"
+            return Trouble(OSError(errno.ENXIO, why, url), passing=False)
+        if isinstance(error, botocore.NoCredentialsError):
+            why = "no S3 credentials were found. Put them in ~/.aws/credentials, or in AWS_ACCESS_KEY_ID and its like"
+            return Trouble(OSError(errno.EACCES, why, url), passing=False)
+        if code in _DENIED:
+            why = f"access denied ({code}). Check the credentials for checkpoint.url; they must allow {_RIGHTS}"
+            return Trouble(OSError(errno.EACCES, why, url), passing=False)
+        if code in ("PreconditionFailed", "412"):
+            return Trouble(taken(url), passing=False)
+        if code in ("NoSuchKey", "404", "NoSuchUpload"):
+            return Trouble(OSError(errno.ENOENT, "not there", url), passing=False)
+        lost = isinstance(error, (botocore.ConnectionError, botocore.HTTPClientError))
+        if lost and not isinstance(error, botocore.SSLError):
+            return Trouble(OSError(errno.ECONNRESET, f"no answer ({type(error).__name__})", url), passing=True)
+        if _is_torn(error):
+            return Trouble(OSError(errno.ECONNRESET, f"a torn answer ({type(error).__name__})", url), passing=True)
+        if code or isinstance(error, botocore.BotoCoreError):
+            why = f"{type(error).__name__}: {error}. See AWS_ENDPOINT_URL_S3, AWS_REGION and checkpoint.url"
+            return Trouble(OSError(errno.EIO, why, url), passing=False)
+        return super().judge(error, name)
+
+    def _pages(self, **arguments: Any) -> Iterator[dict[str, Any]]:
+        while True:
+            page = self.call("", "list_objects_v2", MaxKeys=_PAGE, **arguments)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            arguments["ContinuationToken"] = page["NextContinuationToken"]
+
+    def list(self, folder: str = "") -> list[str]:
+        prefix = self._prefix(folder)
+        names = set()
+        for page in self._pages(Prefix=prefix, Delimiter="/"):
+            names |= {entry["Prefix"] for entry in page.get("CommonPrefixes", [])}
+            names |= {entry["Key"] for entry in page.get("Contents", [])}
+        return sorted({name[len(prefix) :].rstrip("/") for name in names} - {""})
+
+    def tree(self, wanted: Callable[[str], bool]) -> dict[str, Sequence[str]]:
+        """A page of names a request, from the first wanted folder to the last; not a request for each folder."""
+        folders = [name for name in self.list() if wanted(name)]
+        found: dict[str, set[str]] = {folder: set() for folder in folders}
+        if folders:
+            prefix = self._prefix("")
+            for page in self._pages(Prefix=prefix, StartAfter=f"{prefix}{folders[0]}/"):
+                names = [entry["Key"][len(prefix) :].split("/") for entry in page.get("Contents", [])]
+                for folder, *below in names:
+                    if below and folder in found:
+                        found[folder].add(below[0])
+                if names and names[-1][0] > folders[-1]:
+                    break
+        return {folder: sorted(names - {""}) for folder, names in found.items()}
+
+    def size(self, name: str) -> int:
+        return int(self.call(name, "head_object", Key=self._key(name))["ContentLength"])
+
+    def modified(self, name: str) -> float:
+        return float(self.call(name, "head_object", Key=self._key(name))["LastModified"].timestamp())
+
+    def _range(self, name: str, start: int, stop: int) -> bytes:
+        try:
+            return super()._range(name, start, stop)
+        except OSError as error:
+            if _answer(error.__cause__)[1] == 416:  # nothing there from `start` on: the file ends before
+                return b""
+            raise
+
+    def make_folder(self, folder: str) -> None:
+        checked(folder)  # a prefix is there when something has it; and s3fs would make a bucket
+
+    def remove_folder(self, folder: str) -> None:
+        checked(folder)
+
+    def write(self, name: str, chunks: Iterable[memoryview]) -> None:
+        if self._exists(name):
+            raise taken(f"{self.url}/{name}")
+        parts = parts_of(chunks)
+        first = next(parts, b"")
+        second = next(parts, None)
+        if second is None:
+            self.call(name, "put_object", nbytes=len(first), Key=self._key(name), Body=first)
+            total = len(first)
+        else:
+            total = Upload(self, name, self._key(name)).run(chain([first, second], parts))
+        self._check_size(name, total)
+
+    def _put(self, name: str, data: bytes) -> None:
+        put: dict[str, Any] = {"Key": self._key(name), "Body": data, "nbytes": len(data)}
+        try:
+            self.call(name, "put_object", IfNoneMatch="*", **put)
+        except OSError as error:
+            if _answer(error.__cause__)[1] != 501 and _answer(error.__cause__)[0] != "NotImplemented":
+                raise
+            self.call(name, "put_object", **put)
+
+    def remove(self, name: str) -> None:
+        self.call(name, "delete_object", Key=self._key(name))
+
+    def drop_unfinished(self, ours: Callable[[str], bool], before: float) -> None:
+        prefix = self._prefix("")
+        page = self.call("", "list_multipart_uploads", Prefix=prefix)  # the first 1,000: the others are for next time
+        for upload in page.get("Uploads", []):
+            if ours(upload["Key"][len(prefix) :]) and upload["Initiated"].timestamp() < before:
+                with suppress(FileNotFoundError):
+                    self.call("", "abort_multipart_upload", Key=upload["Key"], UploadId=upload["UploadId"])
+
+
+def _answer(error: BaseException | None) -> tuple[str, int]:
+    """S3's code and the HTTP status, if it is the server that has said no; s3fs makes Python's errors of them."""
+    while error is not None:
+        response = getattr(error, "response", None)
+        if isinstance(response, dict):
+            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+            return str(response.get("Error", {}).get("Code", "")), int(status)
+        error = error.__cause__
+    return "", 0
+
+
+def _is_torn(error: Exception) -> bool:
+    from aiohttp import ClientError
+    from botocore.exceptions import IncompleteReadError
+    from botocore.parsers import ResponseParserError
+
+    return isinstance(error, (ClientError, IncompleteReadError, ResponseParserError))

@@ -1,0 +1,228 @@
+"""SftpStorage: a folder on another machine, over ssh.
+
+Durable means fsync@openssh.com, which OpenSSH's server has; where a server has it not, the size is read back at least.
+A folder cannot be synced over SFTP. RENAME does not replace a file that is there: the protocol says so, and OpenSSH
+makes a link and removes the old name.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import PurePosixPath
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from clusterdp.storage.address import masked
+from clusterdp.storage.base import Readable, Storage, checked, taken, temporary_name
+from clusterdp.storage.patience import Patience, Trouble
+from clusterdp.storage.ranges import Ranges
+from clusterdp.storage.ssh import Sessions
+
+T = TypeVar("T")
+_PIECE = 1 << 20
+
+
+class SftpStorage(Storage):
+    parallel = 8
+
+    def __init__(self, url: str, patience: Patience | None = None, options: Mapping[str, Any] | None = None):
+        self.url = masked(url).rstrip("/")
+        self.patience = patience or Patience()
+        self.root = PurePosixPath(unquote(urlsplit(url).path) or "/")
+        self._sessions = Sessions(url, self.patience.timeout_s, options or {})
+
+    def _path(self, name: str) -> str:
+        return str(self.root / checked(name))
+
+    def _ask(self, name: str, ask: Callable[[Any], T]) -> T:
+        """What `ask` returns, given a client; asked again on a new connection where one is lost."""
+
+        def once() -> T:
+            with self._sessions.session() as client:
+                return ask(client)
+
+        return self.patience.persist(once, lambda error: self._judge(error, name))
+
+    def _judge(self, error: Exception, name: str) -> Trouble:
+        import paramiko
+
+        url = f"{self.url}/{name}" if name else self.url
+        text = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+        if isinstance(error, (paramiko.AuthenticationException, paramiko.PasswordRequiredException)):
+            why = "the server does not let this user in. Check that `ssh` to it works from this node without a question"
+            return Trouble(OSError(errno.EACCES, f"{why} (checkpoint.url)", url), passing=False)
+        if isinstance(error, paramiko.BadHostKeyException) or "not found in known_hosts" in text:
+            why = "its host key is not the one in ~/.ssh/known_hosts. Connect with `ssh` once, and look at the key"
+            return Trouble(OSError(errno.EACCES, f"{why} (checkpoint.url)", url), passing=False)
+        if isinstance(error, TimeoutError):
+            return Trouble(OSError(errno.ETIMEDOUT, "the server does not answer", url), passing=True)
+        if isinstance(error, OSError) and "Name or service not known" in text:
+            return Trouble(OSError(errno.EIO, f"{text}. Check the host in checkpoint.url", url), passing=False)
+        lost = (paramiko.SSHException, paramiko.ssh_exception.NoValidConnectionsError, EOFError, ConnectionError)
+        if isinstance(error, lost) or text == "Socket is closed":
+            return Trouble(OSError(errno.ECONNRESET, f"no connection ({text})", url), passing=True)
+        if isinstance(error, OSError):
+            if error.errno is None:  # SFTP has one code for all that it has no code for
+                text = f"the server says {text!r}, which may be a full disk or quota"
+            return Trouble(OSError(error.errno or errno.EIO, error.strerror or text, url), passing=False)
+        return Trouble(OSError(errno.EIO, f"{type(error).__name__}: {text}", url), passing=False)
+
+    def list(self, folder: str = "") -> list[str]:
+        path = self._path(folder)
+        try:
+            return sorted(self._ask(folder, lambda client: client.listdir(path)))
+        except FileNotFoundError:  # what OpenSSH says of a folder that is a file, too
+            return []
+
+    def _stat(self, name: str) -> Any:
+        path = self._path(name)
+        return self._ask(name, lambda client: client.lstat(path))
+
+    def size(self, name: str) -> int:
+        return int(self._stat(name).st_size)
+
+    def modified(self, name: str) -> float:
+        return float(self._stat(name).st_mtime)
+
+    @contextmanager
+    def open(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Readable]:
+        found = self._stat(name)
+        if not stat.S_ISREG(found.st_mode):  # a link here was not put there by us, and may lead anywhere
+            raise OSError(errno.ELOOP, "not a file, and symbolic links are not followed", f"{self.url}/{name}")
+        yield Ranges(lambda first, last: self._range(name, first, min(last, found.st_size)), start, stop)
+
+    def _range(self, name: str, start: int, stop: int) -> bytes:
+        path = self._path(name)
+        if stop <= start:
+            return b""
+
+        def fetch(client: Any) -> bytes:
+            # The 32 KiB requests of a piece are on their way at once; of all of them, paramiko would take minutes: it
+            # looks through those that are open at every answer.
+            pieces = [(at, min(_PIECE, stop - at)) for at in range(start, stop, _PIECE)]
+            with client.open(path, "rb") as file:
+                return b"".join(data for piece in pieces for data in file.readv([piece]))
+
+        return self._ask(name, fetch)
+
+    def make_folder(self, folder: str) -> None:
+        path = PurePosixPath(self._path(folder))
+        self._ask(folder, lambda client: _make_folders(client, path))
+
+    def write(self, name: str, chunks: Iterable[memoryview]) -> None:
+        self._create(self._path(name), name, chunks)
+
+    def _create(self, path: str, name: str, chunks: Iterable[memoryview]) -> None:
+        tries = 0
+
+        def create(client: Any) -> None:
+            nonlocal tries
+            tries += 1
+            try:
+                client.open(path, "x").close()
+            except OSError:
+                found = _lstat(client, path)
+                if found is None:
+                    raise
+                if tries == 1 or found.st_size:  # later, an empty file is what a try without an answer has made
+                    raise taken(f"{self.url}/{name}") from None
+
+        self._ask(name, create)
+        total = 0
+        for chunk in chunks:
+            self._ask(name, lambda client, chunk=chunk, at=total: _write_at(client, path, at, chunk))  # type: ignore[misc]
+            total += len(chunk)
+        self._ask(name, lambda client: _sync(client, path))
+        arrived = self._ask(name, lambda client: client.lstat(path)).st_size
+        if arrived != total:
+            raise OSError(errno.EIO, f"{arrived} of {total} bytes arrived", f"{self.url}/{name}")
+
+    def publish(self, name: str, data: bytes) -> None:
+        path = self._path(name)
+        folder, _, file = path.rpartition("/")
+        temporary = f"{folder}/{temporary_name(file)}"
+        self._ask(name, lambda client: _remove(client, temporary))
+        try:
+            self._create(temporary, name, [memoryview(data)])
+            try:
+                self._ask(name, lambda client: _rename(client, temporary, path))
+            except FileExistsError:
+                # Ours, if an answer was lost and the question asked again. No two files that are published are equal.
+                if self.read(name) != data:
+                    raise taken(f"{self.url}/{name}") from None
+        finally:
+            with suppress(OSError):  # a leftover is harmless, and must not hide the error that brought us here
+                self._ask(name, lambda client: _remove(client, temporary))
+
+    def sync_folder(self, folder: str) -> None:
+        pass
+
+    def remove(self, name: str) -> None:
+        path = self._path(name)
+        self._ask(name, lambda client: _remove(client, path))
+
+    def remove_folder(self, folder: str) -> None:
+        path = self._path(folder)
+        with suppress(OSError):
+            self._ask(folder, lambda client: client.rmdir(path))
+
+    def forget(self, name: str) -> None:
+        pass
+
+
+def _lstat(client: Any, path: str) -> Any:
+    try:
+        return client.lstat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _make_folders(client: Any, path: PurePosixPath) -> None:
+    missing = []
+    for each in (path, *path.parents):
+        if _lstat(client, str(each)) is not None:
+            break
+        missing.append(str(each))
+    for name in reversed(missing):
+        try:
+            client.mkdir(name)
+        except OSError:
+            if _lstat(client, name) is None:  # else another rank was first
+                raise
+
+
+def _write_at(client: Any, path: str, at: int, chunk: memoryview) -> None:
+    with client.open(path, "r+b") as file:
+        file.seek(at)
+        file.set_pipelined(True)  # one round trip a chunk, not one for each 32 KiB
+        file.write(chunk)
+        while file._reqs:  # paramiko forgets to look at the last answers, which may be that the disk is full
+            client._read_response(file._reqs.popleft())
+
+
+def _sync(client: Any, path: str) -> None:
+    from paramiko.sftp import CMD_EXTENDED
+
+    with client.open(path, "r+b") as file:
+        try:
+            client._request(CMD_EXTENDED, "fsync@openssh.com", file.handle)
+        except OSError as error:
+            if "unsupported" not in str(error).lower():
+                raise
+
+
+def _rename(client: Any, old: str, new: str) -> None:
+    try:
+        client.rename(old, new)
+    except OSError:
+        if _lstat(client, new) is not None:
+            raise FileExistsError(errno.EEXIST, "already there", new) from None
+        raise
+
+
+def _remove(client: Any, path: str) -> None:
+    with suppress(FileNotFoundError):
+        client.remove(path)

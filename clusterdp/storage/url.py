@@ -1,0 +1,178 @@
+"""UrlStorage: any URL that fsspec knows. Stores with a class of their own (s3.py, sftp.py) are served better."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from clusterdp.errors import ConfigError
+from clusterdp.storage.address import masked
+from clusterdp.storage.base import Readable, Storage, checked, taken
+from clusterdp.storage.patience import Patience, Trouble
+from clusterdp.storage.ranges import Ranges
+
+T = TypeVar("T")
+_SLOWEST = 1 << 20  # bytes a second: what is slower is as good as silent
+# What we know to need a package: scheme -> extra. Of others fsspec itself knows which one, and says so.
+_EXTRAS = {"s3": "s3", "s3a": "s3"}
+
+
+class UrlStorage(Storage):
+    """Folders may be mere prefixes there. Nothing is cached: other ranks write here too."""
+
+    parallel = 8
+
+    def __init__(self, url: str, patience: Patience | None = None, options: Mapping[str, Any] | None = None):
+        self.url = masked(url).rstrip("/")
+        self.patience = patience or Patience()
+        self._had_password = masked(url) != url
+        self.fs, root = _filesystem(url, self.url, options or {})
+        self.root = root.rstrip("/")
+
+    def _path(self, name: str) -> str:
+        return f"{self.root}/{name}" if checked(name) else self.root
+
+    def _ask(self, name: str, call: Callable[..., T], *args: Any, nbytes: int = 0, **options: Any) -> T:
+        """One question to the server, asked until it is answered or patience has ended. Only what is safe twice."""
+        if self.fs.async_impl:
+            options["timeout"] = self.limit_s(nbytes)
+        return self.patience.persist(lambda: call(*args, **options), lambda error: self.judge(error, name))
+
+    def limit_s(self, nbytes: int) -> float:
+        return self.patience.timeout_s + nbytes / _SLOWEST
+
+    def judge(self, error: Exception, name: str) -> Trouble:
+        import asyncio  # deferred: 40 ms that a plain path need not pay
+
+        url = f"{self.url}/{name}" if name else self.url
+        if isinstance(error, RuntimeError) and "fork-safe" in str(error):
+            what = "this process was forked from the one that opened it. Open it anew here"
+            return Trouble(OSError(errno.EINVAL, what, url), passing=False)
+        if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
+            return Trouble(OSError(errno.ETIMEDOUT, "the server does not answer", url), passing=True)
+        if isinstance(error, ConnectionError):
+            return Trouble(OSError(error.errno or errno.ECONNRESET, "the connection was lost", url), passing=True)
+        # A library may repeat the URL that it was given.
+        text = type(error).__name__ if self._had_password else f"{type(error).__name__}: {error}"
+        number = error.errno if isinstance(error, OSError) else None
+        for kind, natural in ((FileNotFoundError, errno.ENOENT), (FileExistsError, errno.EEXIST)):
+            if isinstance(error, kind):
+                number, text = natural, "not there" if natural == errno.ENOENT else "already there"
+        if isinstance(error, PermissionError):
+            number, text = errno.EACCES, f"access denied ({text}). Check the credentials for checkpoint.url"
+        return Trouble(OSError(number or errno.EIO, text, url), passing=False)
+
+    def list(self, folder: str = "") -> list[str]:
+        try:
+            entries = self._ask(folder, self.fs.ls, self._path(folder), detail=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        # Of a file, some file systems list the file itself.
+        return sorted({e.rstrip("/").rpartition("/")[2] for e in entries if e.rstrip("/") != self._path(folder)})
+
+    def size(self, name: str) -> int:
+        return int(self._ask(name, self.fs.size, self._path(name)))
+
+    def modified(self, name: str) -> float:
+        return float(self._ask(name, self.fs.modified, self._path(name)).timestamp())
+
+    @contextmanager
+    def open(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Readable]:
+        yield Ranges(lambda first, last: self._range(name, first, last), start, stop)
+
+    def _range(self, name: str, start: int, stop: int) -> bytes:
+        """Those bytes of the file that there are."""
+        data: bytes = self._ask(name, self.fs.cat_file, self._path(name), start=start, end=stop, nbytes=stop - start)
+        return data
+
+    def read(self, name: str, limit: int | None = None) -> bytes:
+        return self._range(name, 0, self.size(name) if limit is None else limit)
+
+    def make_folder(self, folder: str) -> None:
+        self._ask(folder, self.fs.makedirs, self._path(folder), exist_ok=True)
+
+    def write(self, name: str, chunks: Iterable[memoryview]) -> None:
+        if self._exists(name):
+            raise taken(f"{self.url}/{name}")
+        total = 0
+        try:
+            file = self.fs.open(self._path(name), "wb")
+            try:
+                for chunk in chunks:
+                    file.write(chunk)
+                    total += len(chunk)
+            except BaseException:
+                with suppress(Exception):  # not every kind of file has both; closing it would make a file of one half
+                    file.discard()
+                    file.closed = True
+                raise
+            file.close()
+        except Exception as error:
+            raise self.judge(error, name).error from error
+        self._check_size(name, total)
+
+    def publish(self, name: str, data: bytes) -> None:
+        # Put-if-absent where the store has it. Where it has not, nobody else makes this name: it holds a random token.
+        if self._exists(name):
+            raise taken(f"{self.url}/{name}")
+        try:
+            self._put(name, data)
+        except FileExistsError:
+            # Ours, if an answer was lost and the question asked again. No two files that are published are equal.
+            if self.read(name) != data:
+                raise
+        self._check_size(name, len(data))
+
+    def _put(self, name: str, data: bytes) -> None:
+        def put() -> None:
+            try:
+                self.fs.pipe_file(self._path(name), data, mode="create")
+            except (TypeError, NotImplementedError, ValueError):
+                self.fs.pipe_file(self._path(name), data)
+
+        self.patience.persist(put, lambda error: self.judge(error, name))
+
+    def _exists(self, name: str) -> bool:
+        try:
+            self.size(name)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _check_size(self, name: str, expected: int) -> None:
+        arrived = self.size(name)
+        if arrived != expected:
+            raise OSError(errno.EIO, f"{arrived} of {expected} bytes arrived", f"{self.url}/{name}")
+
+    def sync_folder(self, folder: str) -> None:
+        pass
+
+    def remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self._ask(name, self.fs.rm_file, self._path(name))
+
+    def remove_folder(self, folder: str) -> None:
+        with suppress(OSError):
+            self._ask(folder, self.fs.rmdir, self._path(folder))
+
+    def forget(self, name: str) -> None:
+        self.fs.invalidate_cache()
+
+
+def _filesystem(url: str, shown: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """fsspec's file system for the URL, and the path there."""
+    import fsspec  # deferred: 30 ms that a plain path need not pay
+
+    scheme = url.partition("://")[0]
+    try:
+        return fsspec.core.url_to_fs(url, use_listings_cache=False, **options)  # type: ignore[no-any-return]
+    except ImportError as error:
+        remedy = f"pip install 'clusterdp[{_EXTRAS[scheme]}]'" if scheme in _EXTRAS else str(error)
+        raise ConfigError(f"checkpoint.url: {shown} needs a package that is not installed: {remedy}") from error
+    except ValueError as error:
+        if scheme in fsspec.available_protocols():
+            raise ConfigError(f"checkpoint.url: {shown} is not a URL that {scheme} understands.") from None
+        known = "a path, file://, memory://, s3://, sftp://, or another that fsspec knows"
+        raise ConfigError(f"checkpoint.url: {shown} has an unknown scheme, {scheme!r}. Give {known}.") from error

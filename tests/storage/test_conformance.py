@@ -1,0 +1,171 @@
+"""What every storage must do, whatever it lies on: one suite, run on disks, in memory, and on real servers."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from clusterdp.storage import Storage
+
+
+def test_what_is_written_is_there_with_its_size_and_bytes(storage: Storage) -> None:
+    storage.make_folder("a/b")
+    storage.make_folder("a/b")
+    storage.write("a/b/x", [memoryview(b"one"), memoryview(b""), memoryview(b"two")])
+    storage.write("a/b/empty", [])
+    storage.publish("a/b/y", b"whole")
+    storage.sync_folder("a/b")
+    assert storage.list("a/b") == ["empty", "x", "y"]
+    assert storage.list("a/b/x") == [], "a file has nothing in it"
+    assert (storage.size("a/b/x"), storage.read("a/b/x"), storage.read("a/b/y", 2)) == (6, b"onetwo", b"wh")
+    assert (storage.size("a/b/empty"), storage.read("a/b/empty"), storage.read("a/b/empty", 9)) == (0, b"", b"")
+    assert storage.read("a/b/x", 100) == b"onetwo"
+    assert storage.modified("a/b/y") >= storage.modified("a/b/x") > 1e9
+
+
+def test_any_range_of_a_file_can_be_read_whatever_was_said_at_first(storage: Storage) -> None:
+    storage.make_folder("a")
+    storage.write("a/x", [memoryview(b"onetwo")])
+    for said in ((0, None), (0, 6), (2, 5), (6, 9)):
+        with storage.open("a/x", *said) as file:
+            for start, length in ((2, 3), (0, 6), (2, 10), (6, 1), (9, 1), (3, 0)):
+                target = memoryview(bytearray(length))
+                expected = b"onetwo"[start : start + length]
+                assert file.read_at(start, target) == len(expected)
+                assert bytes(target[: len(expected)]) == expected
+
+
+def test_nothing_is_overwritten(storage: Storage) -> None:
+    storage.make_folder("a")
+    storage.write("a/x", [memoryview(b"first")])
+    storage.publish("a/y", b"first")
+    for name in ("a/x", "a/y"):
+        with pytest.raises(FileExistsError):
+            storage.write(name, [memoryview(b"second")])
+        with pytest.raises(FileExistsError):
+            storage.publish(name, b"second")
+    assert (storage.read("a/x"), storage.read("a/y")) == (b"first", b"first")
+    assert storage.list("a") == ["x", "y"], "no temporary file stays"
+
+
+@pytest.mark.parametrize("kind", ["path", "sftp"])  # the S3 server for tests looks first, and writes later
+def test_of_many_who_publish_a_name_at_once_one_wins_and_the_others_hear_of_it(
+    kind: str, open_kind: Callable[..., Storage]
+) -> None:
+    storage = open_kind(kind)
+    storage.make_folder("a")
+    start, outcomes = threading.Barrier(4), []
+
+    def publish(content: bytes) -> None:
+        start.wait()
+        try:
+            storage.publish("a/x", content)
+            outcomes.append(content)
+        except FileExistsError:
+            outcomes.append(None)
+
+    contents = [bytes([65 + n]) * 1000 for n in range(4)]
+    threads = [threading.Thread(target=publish, args=(content,)) for content in contents]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (winner,) = [content for content in outcomes if content]
+    assert (storage.read("a/x"), len(outcomes)) == (winner, 4)
+    assert storage.list("a") == ["x"]
+
+
+def test_what_is_missing_is_no_surprise(storage: Storage) -> None:
+    assert storage.list() == []
+    assert storage.list("none") == []
+    assert storage.tree(lambda name: True) == {}
+    storage.make_folder("a")
+    storage.remove("a/none")
+    storage.remove_folder("none")
+    storage.forget("a/none")
+    storage.drop_unfinished(lambda name: True, 1e12)
+    for ask in (storage.size, storage.read, storage.modified, lambda name: storage.read(name, 10)):
+        with pytest.raises(FileNotFoundError):
+            ask("a/none")  # type: ignore[operator]
+
+
+def test_a_folder_goes_only_when_it_is_empty(storage: Storage) -> None:
+    storage.make_folder("a")
+    storage.write("a/x", [memoryview(b"x")])
+    storage.remove_folder("a")
+    assert storage.read("a/x") == b"x"
+    storage.remove("a/x")
+    storage.remove_folder("a")
+    assert storage.list() == []
+
+
+def test_the_tree_is_what_the_lists_say(storage: Storage) -> None:
+    for folder in ("step_1", "step_2", "other"):
+        storage.make_folder(folder)
+        for name in ("x", "y"):
+            storage.publish(f"{folder}/{name}{folder}", b"1")
+    storage.publish("step_file", b"1")
+    storage.make_folder("step_2/deeper")
+    storage.publish("step_2/deeper/z", b"1")
+    found = {folder: list(names) for folder, names in storage.tree(lambda name: name.startswith("step_")).items()}
+    assert found.pop("step_file", []) == [], "a file has nothing in it"
+    assert found == {"step_1": storage.list("step_1"), "step_2": ["deeper", "xstep_2", "ystep_2"]}
+
+
+def test_a_name_that_leads_elsewhere_is_refused(storage: Storage) -> None:
+    asks = (storage.list, storage.size, storage.read, storage.remove, storage.make_folder, storage.modified)
+    for name in ("../x", "a/../../x", "/etc/x", "a//x", "./x", "a/", "a\\x", "a\0x", ".."):
+        for ask in (*asks, lambda name: storage.write(name, []), lambda name: storage.publish(name, b"")):
+            with pytest.raises(OSError, match="not a name inside the storage"):
+                ask(name)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("kind", ["path", "s3", "sftp"])
+def test_names_with_odd_characters_are_just_names(kind: str, open_kind: Callable[..., Storage]) -> None:
+    storage = open_kind(kind)
+    name = "a b/ü+%20 #?*[x]&'\"$(x);"
+    storage.make_folder("a b")
+    storage.publish(name, b"1")
+    assert storage.list("a b") == [name.partition("/")[2]]
+    assert storage.read(name) == b"1"
+    storage.remove(name)
+    assert storage.list("a b") == []
+
+
+def test_after_an_error_in_the_middle_the_name_is_not_taken_for_a_whole_file(storage: Storage) -> None:
+    """On stores there is no file then; in a folder there is one that is too short, as after a kill."""
+
+    def torn() -> Iterator[memoryview]:
+        yield memoryview(bytes(100))
+        raise OSError(5, "as the test wants it")
+
+    storage.make_folder("a")
+    with pytest.raises(OSError, match="as the test wants it"):
+        storage.write("a/x", torn())
+    assert storage.list("a") == [] or storage.size("a/x") <= 100
+
+
+@pytest.mark.parametrize("kind", ["path", "s3", "sftp"])
+def test_many_threads_read_and_write_at_once(kind: str, open_kind: Callable[..., Storage]) -> None:
+    storage = open_kind(kind)
+    storage.make_folder("a")
+    data = [os.urandom(300_000) for _ in range(6)]
+    errors: list[object] = []
+
+    def work(number: int) -> None:
+        try:
+            storage.write(f"a/{number}", [memoryview(data[number])])
+            if storage.read(f"a/{number}") != data[number]:
+                errors.append(number)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []

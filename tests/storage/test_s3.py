@@ -1,0 +1,338 @@
+"""S3 when all is not well: every answer that can be late, lost or a refusal, from a real server behind a proxy."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from clusterdp.checkpoint.manifest import scan
+from clusterdp.errors import ConfigError
+from clusterdp.storage import Patience, multipart, open_storage, s3, url
+from clusterdp.storage.s3 import S3Storage
+from tests.storage.proxy import Proxy, Request
+from tests.storage.servers import S3Server, free_port
+
+QUICK = Patience(timeout_s=5, retry_s=5)
+MIB = 1 << 20
+
+
+@pytest.fixture
+def storage(proxy: Proxy, bucket: str) -> S3Storage:
+    return open_s3(proxy.endpoint, bucket)
+
+
+def open_s3(endpoint: str, bucket: str, patience: Patience = QUICK, **options: Any) -> S3Storage:
+    address = f"s3://{bucket}/{uuid.uuid4().hex}"
+    opened = open_storage(address, patience=patience, endpoint_url=endpoint, **options)
+    assert isinstance(opened, S3Storage)
+    opened.fs.connect()  # which takes a while, and short patience is for servers
+    return opened
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> int:
+    """5 MiB, the least that S3 takes."""
+    monkeypatch.setattr(multipart, "PART", 5 * MIB)
+    return 5 * MIB
+
+
+def chunks(data: bytes, size: int = 3 * MIB) -> Iterator[memoryview]:
+    return (memoryview(data)[start : start + size] for start in range(0, len(data), size))
+
+
+def uploads(storage: S3Storage) -> list[str]:
+    page = storage.call("", "list_multipart_uploads", Prefix=storage._prefix(""))
+    return [upload["Key"] for upload in page.get("Uploads", [])]
+
+
+def is_part(request: Request) -> bool:
+    return "partNumber=" in request.path
+
+
+def completes(request: Request) -> bool:
+    return request.method == "POST" and "uploadId=" in request.path
+
+
+def test_a_big_file_goes_up_in_parts_and_comes_down_as_it_was(
+    storage: S3Storage, proxy: Proxy, small_parts: int
+) -> None:
+    data = os.urandom(12 * MIB + 7)
+    storage.write("a/x", chunks(data))
+    parts = sorted((r for r in proxy.requests if is_part(r)), key=lambda r: r.path.partition("partNumber=")[2])
+    assert [r.sent for r in parts] == [small_parts, small_parts, 2 * MIB + 7]
+    assert storage.read("a/x") == data
+    assert uploads(storage) == []
+
+
+@pytest.mark.parametrize("size", [0, 5 * MIB - 1, 5 * MIB, 5 * MIB + 1])
+def test_files_of_every_size_arrive(storage: S3Storage, small_parts: int, size: int) -> None:
+    data = os.urandom(size)
+    storage.write("a/x", chunks(data))
+    assert storage.read("a/x") == data
+
+
+def test_parts_are_never_more_than_a_few_in_memory(
+    storage: S3Storage, small_parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts are handed over as they are asked for: their number in memory does not grow with the file."""
+    taken, most = 0, 0
+
+    def counted() -> Iterator[memoryview]:
+        nonlocal taken, most
+        for _ in range(7):
+            taken += 1
+            most = max(most, taken - len(collected))
+            yield memoryview(bytes(5 * MIB))
+
+    collected: list[None] = []
+    collect = multipart.Upload._collect
+    monkeypatch.setattr(multipart.Upload, "_collect", lambda upload: collected.append(collect(upload)))
+    storage.write("a/x", counted())
+    assert most <= multipart.AT_ONCE + 1
+    assert storage.size("a/x") == 35 * MIB
+
+
+def test_an_upload_that_fails_leaves_neither_a_file_nor_parts_that_cost_money(
+    storage: S3Storage, proxy: Proxy, small_parts: int
+) -> None:
+    proxy.befall("denied", 1, lambda r: "partNumber=2" in r.path)
+    with pytest.raises(PermissionError, match=r"access denied \(InvalidAccessKeyId\)"):
+        storage.write("a/x", chunks(os.urandom(12 * MIB)))
+    assert (storage.list(), uploads(storage)) == ([], [])
+    assert any(r.method == "DELETE" for r in proxy.requests), "an upload was begun, and taken back"
+
+
+def test_an_error_of_our_own_in_the_middle_of_an_upload_leaves_nothing_too(
+    storage: S3Storage, small_parts: int
+) -> None:
+    def torn() -> Iterator[memoryview]:
+        yield memoryview(bytes(11 * MIB))
+        raise OSError(errno.EIO, "as the test wants it")
+
+    with pytest.raises(OSError, match="as the test wants it"):
+        storage.write("a/x", torn())
+    assert (storage.list(), uploads(storage)) == ([], [])
+
+
+def test_what_a_killed_upload_has_left_is_dropped_later_and_nothing_of_others(storage: S3Storage) -> None:
+    for name in ("step_1/ours", "step_1/another's"):
+        storage.call("", "create_multipart_upload", Key=storage._key(name))
+    storage.drop_unfinished(lambda name: name == "step_1/ours", before=0.0)
+    assert len(uploads(storage)) == 2, "they are younger than that"
+    storage.drop_unfinished(lambda name: name == "step_1/ours", before=4e9)
+    assert uploads(storage) == [storage._key("step_1/another's")]
+
+
+@pytest.mark.parametrize("fate", ["busy", "drop", "lose"])
+def test_what_passes_is_ridden_out_at_every_kind_of_request(
+    storage: S3Storage, proxy: Proxy, small_parts: int, fate: str
+) -> None:
+    """Each request of a save fails once, or twice in a row: the file and the manifest are there in the end."""
+    seen: dict[str, int] = {}
+
+    def decide(request: Request) -> str | None:
+        kind = f"{request.method} {request.path.partition('?')[2].partition('uploadId')[0]} {request.path[-4:]}"
+        seen[kind] = seen.get(kind, 0) + 1
+        return fate if seen[kind] == 1 else None
+
+    proxy.fate = decide
+    data = os.urandom(11 * MIB)
+    storage.write("a/x", chunks(data))
+    storage.publish("a/m", b"manifest")
+    assert storage.list("a") == ["m", "x"]
+    assert storage.read("a/x") == data
+    storage.remove("a/x")
+    assert storage.list("a") == ["m"]
+    assert len(seen) >= 9, seen
+
+
+def test_a_download_that_breaks_off_is_asked_for_again(storage: S3Storage, proxy: Proxy) -> None:
+    data = os.urandom(200_000)
+    storage.publish("x", data)
+    proxy.befall("cut", 2, lambda r: r.method == "GET")
+    assert storage.read("x") == data
+
+
+def test_a_published_file_whose_answer_was_lost_is_not_taken_for_somebody_elses(
+    storage: S3Storage, proxy: Proxy
+) -> None:
+    proxy.befall("lose", 1, lambda r: r.method == "PUT")
+    storage.publish("m", b"ours")
+    assert (storage.read("m"), len(proxy.of("PUT"))) == (b"ours", 2)
+
+
+def test_the_store_itself_refuses_the_second_who_publishes_a_name(storage: S3Storage, proxy: Proxy) -> None:
+    """Both have looked, and seen that it is not there yet: only put-if-absent tells them apart."""
+    storage._exists = lambda name: False  # type: ignore[method-assign]
+    storage.publish("m", b"first")
+    with pytest.raises(FileExistsError):
+        storage.publish("m", b"second")
+    assert storage.read("m") == b"first"
+    assert [r.headers["If-None-Match"] for r in proxy.of("PUT")] == ["*", "*"]
+
+
+def test_a_store_without_put_if_absent_will_do(storage: S3Storage, proxy: Proxy) -> None:
+    proxy.fate = lambda request: "unknown" if request.headers["If-None-Match"] else None
+    storage.publish("m", b"first")
+    with pytest.raises(FileExistsError):
+        storage.publish("m", b"second")
+    assert storage.read("m") == b"first"
+
+
+def test_a_server_that_is_away_is_waited_for(
+    s3_server: S3Server, keys: None, bucket: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    port = free_port()
+    storage = open_s3(f"http://127.0.0.1:{port}", bucket, Patience(timeout_s=5, retry_s=60))
+    proxies = []
+
+    class ComeBack(logging.Handler):
+        """When the storage says that it will ask again."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            assert "Asking again for up to 60 s" in record.getMessage()
+            proxies.append(Proxy(s3_server.port, port))
+
+    logger, handler = logging.getLogger("clusterdp.storage"), ComeBack()
+    logger.addHandler(handler)
+    try:
+        storage.publish("m", b"there")
+        assert storage.read("m") == b"there"
+        assert len(proxies) == 1, "it was away once"
+    finally:
+        logger.removeHandler(handler)
+        for proxy in proxies:
+            proxy.stop()
+
+
+@pytest.mark.parametrize("do", ["read", "publish", "write", "list", "remove"])
+def test_a_server_that_never_answers_is_an_error_in_the_end(
+    proxy: Proxy, bucket: str, do: str, small_parts: int
+) -> None:
+    storage = open_s3(proxy.endpoint, bucket, Patience(timeout_s=0.3, retry_s=0.1))
+    proxy.fate = lambda request: "hang"
+    asks: dict[str, Callable[[], object]] = {
+        "read": lambda: storage.read("x"),
+        "publish": lambda: storage.publish("x", b"1"),
+        "write": lambda: storage.write("x", chunks(bytes(11 * MIB))),
+        "list": storage.list,
+        "remove": lambda: storage.remove("x"),
+    }
+    with pytest.raises(OSError, match=r"for 0\.1 s\. See whether the server is up") as caught:
+        asks[do]()
+    assert storage.url in str(caught.value)
+
+
+def test_a_server_that_stops_in_the_middle_of_an_upload_is_an_error_in_the_end(
+    s3_server: S3Server, keys: None, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody reads what is sent, and a part is more than the kernel keeps: no time-out for an answer has begun."""
+    storage = open_s3(s3_server.endpoint, bucket, Patience(timeout_s=0.5, retry_s=0.1))
+    part = memoryview(bytes(multipart.PART))
+    monkeypatch.setattr(url, "_SLOWEST", 1 << 30)
+
+    def freezing() -> Iterator[memoryview]:
+        yield part
+        yield part
+        s3_server.freeze()
+        yield part
+
+    try:
+        with pytest.raises(OSError, match="See whether the server is up"):
+            storage.write("x", freezing())
+    finally:
+        s3_server.thaw()
+
+
+def test_refusals_are_errors_at_once_that_say_what_to_do(storage: S3Storage, proxy: Proxy, bucket: str) -> None:
+    proxy.fate = lambda request: "denied"
+    with pytest.raises(PermissionError, match=r"Check the credentials for checkpoint\.url; they must allow s3:GetO"):
+        storage.list()
+    assert len(proxy.requests) == 1
+    proxy.fate = lambda request: None
+    nowhere = open_s3(proxy.endpoint, "no-such-bucket")
+    # It must never look like a bucket that has no checkpoints: the run would start anew.
+    for ask in (nowhere.list, lambda: scan(nowhere)):
+        with pytest.raises(OSError, match=r"no bucket 'no-such-bucket'\. Create it, or name another in checkpoint"):
+            ask()
+
+
+def test_no_credentials_is_said_in_words(s3_server: S3Server, keys: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    storage = open_s3(s3_server.endpoint, "tests")
+    with pytest.raises(PermissionError, match="no S3 credentials were found"):
+        storage.list()
+
+
+def test_keys_in_the_url_are_refused_without_being_shown() -> None:
+    with pytest.raises(ConfigError, match=r"s3://AKIA:\*\*\*@bucket/x has a user or a key") as caught:
+        open_storage("s3://AKIA:very-secret@bucket/x")
+    assert "very-secret" not in str(caught.value)
+
+
+def test_a_thousand_checkpoints_are_listed_in_few_requests(
+    storage: S3Storage, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.checkpoint.test_manifest import manifest
+
+    names = []
+    for step in range(12):
+        one = manifest(step=step, token=f"aaaaaaaaaaaa-{step + 1:04d}", order=step + 1)
+        storage._put(one.info.name, one.encode())
+        storage._put(f"{one.info.folder}/{one.info.token}-r0000.json", b"{}")
+        names.append(one.info.name)
+    for number in range(10):
+        storage._put(f"aaa/{number}", b"1")
+        storage._put(f"zzz/{number}", b"1")
+    proxy.requests.clear()
+    found, bad = scan(storage)
+    assert ([info.name for info in found], bad) == (names, [])
+    heads = [r for r in proxy.requests if "MANIFEST" in r.path]
+    assert len(heads) == 12, "each head is one request"
+    assert len(proxy.requests) - len(heads) == 2, "two listings"
+    assert scan(storage, {info.name: info for info in found})[0] == found
+    assert len(proxy.requests) == 16, "known ones are not read again"
+
+    monkeypatch.setattr(s3, "_PAGE", 8)
+    proxy.requests.clear()
+    assert scan(storage, {info.name: info for info in found})[0] == found
+    folders, files = 2, 4  # 14 folders, and 24 files; what is before and behind them is not asked for
+    assert len(proxy.requests) == folders + files
+
+
+def test_a_verified_read_downloads_each_byte_once(storage: S3Storage, proxy: Proxy) -> None:
+    from clusterdp.checkpoint import blocks
+    from clusterdp.checkpoint.manifest import FileRecord
+
+    data = os.urandom(20 * MIB + 5)
+    storage.write("x", chunks(data))
+    record = FileRecord(len(data), tuple(blocks.checksums(memoryview(data))))
+    proxy.requests.clear()
+    blocks.verify(storage, "x", record)
+    assert sum(r.returned for r in proxy.requests) == len(data)
+    assert len(proxy.of("GET")) == 2, "16 blocks at a time"
+
+
+def test_a_fork_of_the_process_is_told_to_open_it_anew(storage: S3Storage) -> None:
+    storage.list()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            storage.list()
+        except OSError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    assert b"this process was forked" in os.read(reader, 1000)
+    os.close(reader)
+    assert storage.list() == []

@@ -1,0 +1,211 @@
+"""sftp:// against a real OpenSSH server: threads, lost connections, hosts that are not trusted."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clusterdp.errors import ConfigError
+from clusterdp.storage import Patience, open_storage
+from clusterdp.storage.sftp import SftpStorage
+from tests.storage.servers import SftpServer
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def storage(open_kind: Callable[..., SftpStorage]) -> SftpStorage:
+    storage = open_kind("sftp", patience=Patience(timeout_s=10, retry_s=30))
+    storage.make_folder("a")
+    return storage
+
+
+def test_a_file_of_many_requests_arrives_as_it_was_and_is_synced(
+    storage: SftpStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import paramiko
+
+    asked = []
+    request = paramiko.SFTPClient._request
+
+    def spy(client: object, kind: int, *words: object) -> object:
+        asked.append(words[0])
+        return request(client, kind, *words)
+
+    monkeypatch.setattr(paramiko.SFTPClient, "_request", spy)
+    data = os.urandom(5 * MIB + 3)
+    storage.write("a/x", [memoryview(data[: 3 * MIB]), memoryview(data[3 * MIB :])])
+    assert (tmp_path / "far/a/x").read_bytes() == data
+    assert storage.read("a/x") == data
+    assert asked.count("fsync@openssh.com") == 1
+
+
+def test_a_connection_that_is_lost_in_the_middle_of_a_write_is_made_again(
+    storage: SftpStorage, sftp_server: SftpServer, tmp_path: Path
+) -> None:
+    data = os.urandom(4 * MIB)
+
+    def cut_off():  # type: ignore[no-untyped-def]
+        yield memoryview(data[:MIB])
+        sftp_server.cut()
+        yield memoryview(data[MIB : 3 * MIB])
+        sftp_server.cut()
+        yield memoryview(data[3 * MIB :])
+
+    storage.write("a/x", cut_off())
+    assert (tmp_path / "far/a/x").read_bytes() == data
+    sftp_server.cut()
+    assert storage.read("a/x") == data
+    sftp_server.cut()
+    storage.publish("a/m", b"manifest")
+    assert storage.list("a") == ["m", "x"]
+
+
+def test_a_server_that_is_away_is_waited_for(storage: SftpStorage, sftp_server: SftpServer) -> None:
+    class ComeBack(logging.Handler):
+        """When the storage says that it will ask again."""
+
+        said = 0
+
+        def emit(self, record: logging.LogRecord) -> None:
+            self.said += 1
+            if self.said == 1:
+                sftp_server.start()
+
+    logger, handler = logging.getLogger("clusterdp.storage"), ComeBack()
+    logger.addHandler(handler)
+    sftp_server.stop()
+    try:
+        storage.publish("a/m", b"there")
+    finally:
+        logger.removeHandler(handler)
+        if not handler.said:
+            sftp_server.start()
+    assert (storage.read("a/m"), handler.said) == (b"there", 1)
+
+
+def test_a_server_that_never_answers_is_an_error_in_the_end(
+    open_kind: Callable[..., SftpStorage], sftp_server: SftpServer
+) -> None:
+    storage = open_kind("sftp", patience=Patience(timeout_s=0.5, retry_s=0.1))
+    storage.list()
+    sftp_server.signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(OSError, match=r"for 0\.1 s\. See whether the server is up"):
+            storage.list()
+    finally:
+        sftp_server.signal(signal.SIGCONT)
+
+
+def test_a_file_whose_rename_was_answered_into_the_void_is_ours(
+    storage: SftpStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import paramiko
+
+    rename, lost = paramiko.SFTPClient.rename, []
+
+    def lose(client: object, old: str, new: str) -> None:
+        rename(client, old, new)
+        if not lost:
+            lost.append(new)
+            raise EOFError
+
+    monkeypatch.setattr(paramiko.SFTPClient, "rename", lose)
+    storage.publish("a/m", b"ours")
+    assert (storage.read("a/m"), storage.list("a"), len(lost)) == (b"ours", ["m"], 1)
+
+
+def test_a_link_in_place_of_a_file_is_not_followed(storage: SftpStorage, tmp_path: Path) -> None:
+    (tmp_path / "far/a/link").symlink_to("/etc/passwd")
+    with pytest.raises(OSError, match="symbolic links are not followed"):
+        storage.read("a/link")
+    storage.remove("a/link")
+    assert stat.S_ISREG(os.stat("/etc/passwd").st_mode)
+
+
+def test_a_host_that_is_not_known_is_not_trusted(
+    sftp_server: SftpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".ssh").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for known in ("", f"[127.0.0.1]:{sftp_server.port} {_other_key()}\n"):
+        (tmp_path / ".ssh/known_hosts").write_text(known)
+        with pytest.raises(PermissionError, match="its host key is not the one in"):
+            open_storage(sftp_server.url(tmp_path)).list()
+
+
+def _other_key() -> str:
+    import paramiko
+
+    key = paramiko.RSAKey.generate(2048)
+    return f"{key.get_name()} {key.get_base64()}"
+
+
+def test_a_user_who_is_not_let_in_is_told_so_and_no_password_is_shown(
+    sftp_server: SftpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh/known_hosts").write_bytes((sftp_server.home / ".ssh/known_hosts").read_bytes())
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    storage = open_storage(sftp_server.url(tmp_path).replace("@", ":very%20secret@"))
+    with pytest.raises(PermissionError, match="Check that `ssh` to it works") as caught:
+        storage.list()
+    assert ":***@127.0.0.1" in repr(storage)
+    for text in (str(caught.value), repr(storage), caplog.text):
+        assert "secret" not in text
+
+
+def test_what_ssh_would_do_for_a_host_is_done(
+    sftp_server: SftpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".ssh/config").write_text(
+        f"Host store\n HostName 127.0.0.1\n Port {sftp_server.port}\n StrictHostKeyChecking accept-new\n"
+        f" IdentityFile {sftp_server.home}/.ssh/id_ed25519\n"
+    )
+    monkeypatch.setenv("HOME", str(home))
+    assert open_storage(f"sftp://store{tmp_path}").list() == ["home"]
+
+
+@pytest.mark.parametrize("url", ["sftp:///x", "sftp://user:pa/ss@host/x", "sftp://me:secret@host:port/x"])
+def test_a_url_that_does_not_say_where_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"Write sftp://user@host:port/folder\.") as caught:
+        open_storage(url)
+    assert "pa/ss" not in str(caught.value) and "secret" not in str(caught.value)
+
+
+def test_a_fork_of_the_process_is_told_to_open_it_anew_and_does_no_harm(storage: SftpStorage) -> None:
+    storage.publish("a/m", b"1")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            storage.list()
+        except OSError as error:
+            os.write(writer, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    os.waitpid(child, 0)
+    assert b"this process was forked" in os.read(reader, 1000)
+    os.close(reader)
+    assert storage.read("a/m") == b"1"
+
+
+def test_a_thread_that_comes_later_uses_the_same_connections(storage: SftpStorage) -> None:
+    storage.publish("a/m", b"1")
+    seen: list[object] = []
+    thread = threading.Thread(target=lambda: seen.append(storage.read("a/m")))
+    thread.start()
+    thread.join()
+    assert (seen, len(storage._sessions._idle)) == ([b"1"], 1)
