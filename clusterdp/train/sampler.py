@@ -7,19 +7,23 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import Sampler
+from torch.utils.data import DistributedSampler, Sampler
 
 from clusterdp.errors import StateError
+from clusterdp.train.seeded import mixed, seed_streams, streams_put_back
 
 CHUNK = 65_536  # indices become Python ints this many at a time: all of a billion at once would take 36 GB
 
 
-class ResumableSampler(Sampler[int]):
+class ResumableSampler(Sampler[Any]):
     """torch's DistributedSampler, index for index, that can also begin in the middle of an epoch.
 
     The position is global: `consumed` samples of the epoch's order have been trained on by all ranks together. So a run
     may go on with another number of ranks, which deal out what is left among themselves. Who trains reports what is
     done (`advance`), not the DataLoader, whose workers are some batches ahead.
+
+    To resume costs nothing that grows with `consumed`: the order is drawn anew, as at the start of any epoch (O(size)),
+    and read from there on.
     """
 
     def __init__(
@@ -44,6 +48,24 @@ class ResumableSampler(Sampler[int]):
         self.drop_last = drop_last
         self.epoch = 0
         self.consumed = 0
+        self.numbered = False  # yield (place, index): of an order in which an index may come twice (see SeededDataset)
+        self._orders: Sampler[int] | None = None
+
+    @classmethod
+    def over(cls, sampler: Sampler[int], **options: Any) -> ResumableSampler:
+        """This rank's share of the order that another sampler draws, such as torch's WeightedRandomSampler.
+
+        It must know of no ranks. Each epoch it is iterated whole, on every rank, with the global random numbers and its
+        own `generator` seeded by (seed, epoch): all ranks and all attempts see the same order.
+        """
+        if isinstance(sampler, DistributedSampler | ResumableSampler):
+            raise ValueError(
+                f"sampler: a {type(sampler).__name__} has dealt out its samples to the ranks already. "
+                "Pass one over all samples, such as WeightedRandomSampler."
+            )
+        ours = cls(len(sampler), **options)  # type: ignore[arg-type]
+        ours._orders = sampler
+        return ours
 
     @property
     def total(self) -> int:
@@ -61,17 +83,36 @@ class ResumableSampler(Sampler[int]):
         """This rank's samples from here to the end of the epoch."""
         return (self.total - self.consumed) // self.world_size
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[Any]:
         order, begin, count = self._order(), self.consumed + self.rank, len(self)
         for chunk in range(0, count, CHUNK):
             places = begin + self.world_size * torch.arange(chunk, min(chunk + CHUNK, count))
-            yield from order[places % self.size].tolist()  # beyond the end: padding, from the start
+            indices = order[places % self.size].tolist()  # beyond the end: padding, from the start
+            yield from zip(places.tolist(), indices, strict=True) if self.numbered else indices
 
     def _order(self) -> torch.Tensor:
+        if self._orders is not None:
+            return self._order_of(self._orders)
         if not self.shuffle:
             return torch.arange(self.size)
         generator = torch.Generator().manual_seed(self.seed + self.epoch)
         return torch.randperm(self.size, generator=generator)
+
+    def _order_of(self, sampler: Any) -> torch.Tensor:
+        if callable(set_epoch := getattr(sampler, "set_epoch", None)):
+            set_epoch(self.epoch)
+        seed = mixed(self.seed, self.epoch)
+        with streams_put_back():
+            seed_streams(seed)
+            if isinstance(generator := getattr(sampler, "generator", None), torch.Generator):
+                generator.manual_seed(seed)
+            order = torch.tensor(list(sampler), dtype=torch.int64)
+        if len(order) != self.size:
+            raise ValueError(
+                f"sampler: {type(sampler).__name__} gave {len(order)} samples, and its len() is {self.size}. "
+                "Make them equal; the epoch's end is counted by it."
+            )
+        return order
 
     def advance(self, samples: int) -> None:
         """This rank, and so each, has trained on so many more samples."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, RandomSampler, WeightedRandomSampler
 
 from clusterdp.errors import StateError
 from clusterdp.train import ResumableSampler
@@ -68,6 +71,24 @@ def test_another_number_of_ranks_shares_out_exactly_what_is_left(
     assert len(seen) < size + after  # repeated only to fill up
 
 
+@given(size=sizes, worlds=st.lists(st.tuples(worlds, st.integers(0, 5)), max_size=6), last=worlds, drop=st.booleans())
+def test_whatever_numbers_of_ranks_take_turns_every_sample_comes_once(
+    size: int, worlds: list[tuple[int, int]], last: int, drop: bool
+) -> None:
+    state, seen = of(size, 0, 1).state_dict(), []
+    for world, steps in [*worlds, (last, size)]:
+        ranks = [of(size, rank, world, drop_last=drop) for rank in range(world)]
+        for sampler in ranks:
+            sampler.load_state_dict(state)
+        full = max(0, size - ranks[0].consumed) // world  # steps without padding
+        steps = len(ranks[0]) if (world, steps) == (last, size) else min(steps, full)
+        seen += [index for sampler in ranks for index in list(sampler)[:steps]]
+        ranks[0].advance(steps)
+        state = ranks[0].state_dict()
+    assert len(seen) - len(set(seen)) < last  # repeated only to fill up at the end
+    assert size - len(set(seen)) < (last if drop else 1)
+
+
 def test_an_epoch_begins_anew_and_in_another_order() -> None:
     sampler = of(50, 0, 2)
     first = list(sampler)
@@ -95,3 +116,51 @@ def test_a_data_set_of_another_size_is_refused() -> None:
 def test_a_rank_outside_the_world_is_refused() -> None:
     with pytest.raises(ValueError, match="rank: 2"):
         of(10, 2, 2)
+
+
+WEIGHTS = [0.0, 1.0, 3.0, 1.0, 2.0, 0.5, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_the_order_of_another_sampler_is_dealt_out_the_same_on_all_ranks_and_in_all_attempts(replacement: bool) -> None:
+    def make(rank: int, world: int, epoch: int = 0) -> ResumableSampler:
+        weighted = WeightedRandomSampler(WEIGHTS, 7 if not replacement else 40, replacement)
+        sampler = ResumableSampler.over(weighted, rank=rank, world_size=world, seed=3)
+        sampler.set_epoch(epoch)
+        return sampler
+
+    whole = list(make(0, 1))
+    torch.manual_seed(99)  # a new process begins somewhere else
+    ranks = [list(make(rank, 2)) for rank in range(2)]
+    assert [ranks[i % 2][i // 2] for i in range(len(whole))] == whole
+    resumed = make(0, 1)
+    resumed.advance(5)
+    assert list(resumed) == whole[5:]
+    assert 0 not in whole
+    assert list(make(0, 1, epoch=1)) != whole
+    assert (sorted(whole) == list(range(1, 8))) is (not replacement)
+
+
+def test_it_leaves_the_random_numbers_alone_and_seeds_the_samplers_own() -> None:
+    before = torch.get_rng_state()
+    orders = []
+    for seed in (1, 2):
+        own = RandomSampler(range(20), generator=torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
+        orders.append(list(ResumableSampler.over(own, rank=0, world_size=1, seed=3)))
+    assert orders[0] == orders[1]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_places_come_with_the_indices_where_an_index_may_come_twice() -> None:
+    sampler = of(5, 1, 2, shuffle=False)
+    sampler.numbered = True
+    assert list(sampler) == [(1, 1), (3, 3), (5, 0)]
+
+
+def test_a_sampler_that_knows_of_ranks_is_refused_and_so_is_one_with_a_wrong_length() -> None:
+    theirs: DistributedSampler[int] = DistributedSampler(range(4), num_replicas=2, rank=0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="dealt out its samples"):
+        ResumableSampler.over(theirs)
+    wrong: Any = type("Wrong", (), {"__len__": lambda _: 3, "__iter__": lambda _: iter([0, 1])})()
+    with pytest.raises(ValueError, match=r"gave 2 samples, and its len\(\) is 3"):
+        list(ResumableSampler.over(wrong, rank=0, world_size=1))

@@ -1,0 +1,144 @@
+"""SeededDataset: random augmentations that depend on the sample and the epoch, and on nothing else."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset, Subset, get_worker_info
+
+Key = int | tuple[int, int]  # an index; or (place, index), of an order in which an index may occur more than once
+COLLATION = 1  # a batch is put together from another stream than its first sample
+
+
+class SeededDataset(Dataset[Any]):
+    """A map-style data set whose sample i draws the same random numbers in epoch e, whoever fetches it.
+
+    Whatever the number of workers and ranks, and wherever the run was resumed: before each sample Python's, numpy's and
+    torch's global streams are seeded by (seed, epoch, index). In the training process they are put back afterwards, so
+    that dropout and the like draw what they would have drawn; a worker's streams serve nobody else. Generators that a
+    transform keeps for itself are its own affair; let it seed them from torch.initial_seed().
+
+    A data set with a __getitems__ of its own makes a whole batch at once, and is seeded once a batch, by its first
+    index. That costs 10 to 20 µs a sample, and 0.3 ms a batch where there are no workers.
+    """
+
+    def __init__(self, dataset: Dataset[Any], seed: int = 0):
+        self.dataset = dataset
+        self.seed = seed
+        # In memory that workers share: those that persist are not told otherwise.
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
+        self._at_once = _makes_batches(dataset)
+        self._batch = 0  # what the batch at hand is seeded with
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "dataset":  # not there yet: it is being unpickled
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Before the loader's iterator is made. Passed on to a data set that wants to know."""
+        self._epoch.fill_(epoch)
+        if callable(inner := getattr(self.dataset, "set_epoch", None)):
+            inner(epoch)
+
+    def __getitem__(self, key: Key) -> Any:
+        with streams_put_back():
+            return self._fetch(key, int(self._epoch))
+
+    def __getitems__(self, keys: Sequence[Key]) -> Any:
+        """What a DataLoader calls for a batch."""
+        epoch = int(self._epoch)
+        with streams_put_back():
+            if self._at_once:
+                self._seed(keys[0], epoch)
+                return self.dataset.__getitems__([_index(key) for key in keys])  # type: ignore[attr-defined]
+            samples = [self._fetch(key, epoch) for key in keys]
+            self._batch = self._seed_of(keys[0], epoch)
+            return samples
+
+    def collation(self, collate_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """The same for a collate_fn that draws, such as MixUp's: by the batch's first sample."""
+        return _Collation(self, collate_fn)
+
+    def _fetch(self, key: Key, epoch: int) -> Any:
+        self._seed(key, epoch)
+        return self.dataset[_index(key)]
+
+    def _seed(self, key: Key, epoch: int) -> None:
+        self._batch = self._seed_of(key, epoch)
+        seed_streams(self._batch)
+
+    def _seed_of(self, key: Key, epoch: int) -> int:
+        return mixed(self.seed, epoch, key[0] if isinstance(key, tuple) else key)
+
+
+class _Collation:
+    """A class, for spawned workers unpickle it, together with its data set."""
+
+    def __init__(self, dataset: SeededDataset, collate_fn: Callable[[Any], Any]):
+        self.dataset = dataset
+        self.collate_fn = collate_fn
+
+    def __call__(self, samples: Any) -> Any:
+        with streams_put_back():
+            seed_streams(mixed(self.dataset._batch, COLLATION))
+            return self.collate_fn(samples)
+
+
+def mixed(*numbers: int) -> int:
+    """64 bits of all of them (splitmix64): neighbours in seed, epoch or index have nothing in common."""
+    x = 0
+    for number in numbers:
+        x = x + number + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & 0xFFFFFFFFFFFFFFFF
+        x = (x ^ x >> 27) * 0x94D049BB133111EB & 0xFFFFFFFFFFFFFFFF
+        x ^= x >> 31
+    return x
+
+
+def seed_streams(seed: int) -> None:
+    """The global ones of the CPU, from a 64-bit seed. Not torch.manual_seed(): it takes long, and seeds CUDA too.
+
+    torch and numpy use 32 bits of a seed and the same algorithm: the same bits would give them the same numbers.
+    """
+    random.seed(seed)
+    torch.default_generator.manual_seed(seed & 0xFFFFFFFF)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed >> 32)
+
+
+@contextmanager
+def streams_put_back() -> Iterator[None]:
+    """What is drawn in here from the CPU's global streams has not been drawn. In a worker there is nobody to care."""
+    if get_worker_info() is not None:
+        yield
+        return
+    numpy = sys.modules.get("numpy")
+    python, ours = random.getstate(), torch.default_generator.get_state()
+    theirs = numpy.random.get_state(legacy=False) if numpy else None
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        torch.default_generator.set_state(ours)
+        if numpy:
+            numpy.random.set_state(theirs)
+
+
+def _index(key: Key) -> int:
+    return key[1] if isinstance(key, tuple) else key
+
+
+def _makes_batches(dataset: Any) -> bool:
+    """A Subset has the method always, and hands on to its data set what that one can."""
+    while isinstance(dataset, Subset):
+        dataset = dataset.dataset
+    return callable(getattr(dataset, "__getitems__", None))

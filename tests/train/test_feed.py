@@ -1,0 +1,242 @@
+"""Where a loader goes on: with one that keeps its own place, one whose data set does, and one that knows nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler, get_worker_info
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from clusterdp.errors import ConfigError, StateError
+from clusterdp.train import JobHandle, Loop, Stopped, StopSignal
+from clusterdp.train.feed import Feed
+from clusterdp.train.settings import Saving, Settings
+from clusterdp.train.word import ControlWord
+from tests.train import programs
+from tests.train.ranks import running
+
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata 0.11, torch 2.13
+DATA = TensorDataset(torch.arange(10.0))
+
+
+class Stream(IterableDataset[Any]):
+    """Items of a stream, dealt out to the loader's workers; it knows its place, as torchdata wants it."""
+
+    def __init__(self, size: int = 10):
+        self.size, self.start, self.place = size, 0, 0
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor]]:
+        info = get_worker_info()
+        number, workers = (info.id, info.num_workers) if info else (0, 1)
+        own = range(number, self.size, workers)
+        self.start, self.place = 0, self.start
+        while self.place < len(own):
+            self.place += 1
+            yield (torch.tensor(float(own[self.place - 1])),)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"place": self.place}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.start = state["place"]
+
+
+class SizedStream(Stream):
+    def __len__(self) -> int:
+        return self.size
+
+
+class Mosaic(IterableDataset[Any]):
+    """A stand-in with the protocol of Mosaic's StreamingDataset: it is told how many samples all ranks are through,
+    goes on there once, and knows its epoch by counting."""
+
+    def __init__(self) -> None:
+        self.next_epoch, self.resume = 0, (-1, 0)
+        self.opened: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return 10
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor]]:
+        epoch, start = self.resume if self.resume[0] >= self.next_epoch else (self.next_epoch, 0)
+        self.next_epoch = epoch + 1
+        self.opened.append((epoch, start))
+        for i in range(start, 10):
+            yield (torch.tensor(float(10 * epoch + i)),)
+
+    def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, int]:
+        assert from_beginning
+        return {"epoch": self.next_epoch - 1, "sample_in_epoch": num_samples}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.resume = state["epoch"], state["sample_in_epoch"]
+
+
+LOADERS: dict[str, Any] = {
+    "torchdata, map-style": lambda: StatefulDataLoader(DATA, 2, shuffle=True),
+    "torchdata, map-style, 2 workers": lambda: StatefulDataLoader(DATA, 2, shuffle=True, num_workers=2),
+    "torchdata, iterable": lambda: StatefulDataLoader(Stream(), 2),
+    "torchdata, iterable, 2 workers": lambda: StatefulDataLoader(Stream(), 2, num_workers=2),
+    "torchdata, workers that persist": lambda: StatefulDataLoader(
+        Stream(), 2, num_workers=1, persistent_workers=True, generator=torch.Generator()
+    ),
+    "Mosaic": lambda: DataLoader(Mosaic(), 2),
+    "a global order of its own": lambda: DataLoader(DATA, 2, shuffle=True),
+    "an order of its own": lambda: DataLoader(DATA, 2, shuffle=True, generator=torch.Generator()),
+    "a stream that knows nothing": lambda: DataLoader(Stream(), 2),
+    "any iterable": lambda: [(torch.tensor([i, i + 0.5]),) for i in range(5)],
+}
+
+
+@pytest.fixture
+def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs an attempt of a run: what it saw, with the random numbers that it drew."""
+    monkeypatch.setattr("clusterdp.train.word.MOST_STEPS", 1)
+
+    def run(
+        name: str, make_loader: Any, stop_at: int | None = None, watch_at_end: bool = False
+    ) -> tuple[list[Any], Any]:
+        run_dir = tmp_path / name
+        (run_dir / "attempts" / "1.0").mkdir(parents=True, exist_ok=True)
+        seed = 5 if not (run_dir / "checkpoints").exists() else 99  # a new process begins somewhere else
+        torch.manual_seed(seed)
+        random.seed(seed)
+        settings = Settings(run_dir=run_dir, checkpoint=Saving(url=str(run_dir / "checkpoints")))
+        stop = StopSignal()
+        handle = JobHandle(settings, job.group, stop, "1.0")
+        handle.word = ControlWord(None, stop)
+        seen: list[Any] = []
+        loader = make_loader()
+        loop: Loop[Any] = handle.loop(loader, {}, epochs=3)
+        with stop:
+            try:
+                for epoch in loop.epochs():
+                    for (batch,) in epoch:
+                        seen.append((loop.epoch, *batch.tolist(), torch.rand(()).item(), random.random()))
+                        if loop.step + 1 == stop_at and not watch_at_end:
+                            os.kill(os.getpid(), signal.SIGTERM)
+                    if loop.step == stop_at:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    for _ in loop.watch(range(3)):
+                        pass
+            except Stopped:
+                pass
+        if callable(end := getattr(getattr(loader, "_iterator", None), "_shutdown_workers", None)):
+            end()  # a process that was stopped would end now
+        return seen, loop
+
+    return run
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("stop_at", [1, 4, 7])
+def test_stopped_and_resumed_every_kind_of_loader_gives_the_same_batches(attempt: Any, kind: str, stop_at: int) -> None:
+    whole, _ = attempt("whole", LOADERS[kind])
+    first, _ = attempt("run", LOADERS[kind], stop_at)
+    second, _ = attempt("run", LOADERS[kind])
+    assert len(first) == stop_at + 1
+    assert first + second == whole
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+def test_stopped_after_the_last_batch_of_an_epoch_it_goes_on_with_the_next(attempt: Any, kind: str) -> None:
+    whole, _ = attempt("whole", LOADERS[kind])
+    first, _ = attempt("run", LOADERS[kind], len(whole) // 3 * 2, watch_at_end=True)
+    second, _ = attempt("run", LOADERS[kind])
+    assert len(first) == len(second) * 2
+    assert first + second == whole
+
+
+def test_a_loader_without_state_is_read_again_and_the_log_says_so(
+    attempt: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempt("run", lambda: DataLoader(Stream(), 2), 7)
+    assert "read again" not in capsys.readouterr().out
+    attempt("run", lambda: DataLoader(Stream(), 2))
+    assert (
+        "clusterdp: loader: it has no state to resume from: 3 batches of epoch 1 were read again and dropped, in 0."
+        in (capsys.readouterr().out)
+    )
+
+
+def test_mosaic_is_told_of_the_samples_of_all_ranks_and_opened_where_it_stood(attempt: Any) -> None:
+    _, loop = attempt("run", lambda: DataLoader(Mosaic(), 2), 7)
+    assert loop.feed.state["loader"].state_dict() == {"epoch": 1, "sample_in_epoch": 6}
+    loader: Any = DataLoader(Mosaic(), 2)
+    attempt("run", lambda: loader)
+    assert loader.dataset.opened == [(1, 6), (2, 0)]
+
+
+def test_a_weighted_order_is_shared_out_and_resumed(attempt: Any, job: JobHandle) -> None:
+    def loader() -> Any:
+        weights = WeightedRandomSampler([0.0, 1.0, 3.0] + [1.0] * 7, 10)
+        return job.loader(DATA, 2, sampler=weights, collate_fn=torch.utils.data.default_collate)
+
+    whole, _ = attempt("whole", loader)
+    first, _ = attempt("run", loader, 7)
+    second, _ = attempt("run", loader)
+    assert first + second == whole
+    values = [value for batch in whole for value in batch[1:3]]
+    assert 0.0 not in values
+    assert len(set(values[:10])) < 10
+
+
+def test_an_iterable_data_set_goes_through_the_same_door(attempt: Any, job: JobHandle) -> None:
+    batches, _ = attempt("run", lambda: job.loader(Stream(), 2))
+    assert [batch[1:3] for batch in batches[:5]] == [(i, i + 1.0) for i in range(0, 10, 2)]
+
+
+def test_accumulation_wants_a_loader_that_knows_its_length(job: JobHandle) -> None:
+    loop = job.loop(DataLoader(Stream(), 2), {}, accumulate=2)
+    with pytest.raises(ConfigError, match="has no length"):
+        next(iter(loop))
+
+
+def test_a_length_that_is_wrong_in_the_middle_of_a_window_is_refused(job: JobHandle) -> None:
+    class Short(SizedStream):
+        def __len__(self) -> int:
+            return 16
+
+    loop = job.loop(DataLoader(Short(), 2), {}, accumulate=4)
+    with pytest.raises(StateError, match="ended 3 batches before its length"):
+        list(loop)
+
+
+def test_ranks_whose_streams_end_apart_end_their_epochs_together(tmp_path: Path) -> None:
+    with running(tmp_path, programs.uneven_streams, [5, 3, 4], size=3) as ranks:
+        assert ranks.answers == [[0, 1, 2, 0, 1, 2]] * 3
+
+
+def test_another_global_batch_is_said(tmp_path: Path, job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
+    loop = job.loop(job.loader(DATA, 2), {}, every_steps=1)
+    for _ in loop:
+        if loop.step == 3:
+            loop.save()
+            break
+    list(job.loop(job.loader(DATA, 3), {}))
+    said = capsys.readouterr().out
+    assert "the global batch was 2 samples and is 3: same order, but other steps. 2 a rank would keep it." in said
+
+
+def test_a_rank_with_more_batches_than_another_goes_on_with_the_next_epoch(
+    attempt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not with those that it had left over."""
+
+    def measure(feed: Feed[Any]) -> None:
+        feed.per_epoch, feed._surplus = 3, True  # of the 5 that this rank has
+
+    monkeypatch.setattr(Feed, "measure", measure)
+    kind = LOADERS["torchdata, map-style"]
+    whole, _ = attempt("whole", kind)
+    first, _ = attempt("run", kind, 6, watch_at_end=True)
+    second, _ = attempt("run", kind)
+    assert (len(first), len(second)) == (6, 3)
+    assert first + second == whole
