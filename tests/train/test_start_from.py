@@ -1,0 +1,55 @@
+"""`checkpoint.start_from`: where a run begins that has no checkpoint of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from clusterdp.errors import StateError
+from clusterdp.rundir import RunDir, read_events
+from clusterdp.train import JobHandle
+from clusterdp.train.settings import Saving, Settings
+
+
+def run(job: JobHandle, folder: Path, epochs: int, **saving: Any) -> list[float]:
+    """The model's weight before each step, which adds 1 to it."""
+    (folder / "attempts" / "1.0").mkdir(parents=True, exist_ok=True)
+    settings = Settings(run_dir=folder, checkpoint=Saving(url=str(folder / "checkpoints"), **saving))
+    handle = JobHandle(settings, job.group, job.stop, "1.0")
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    weights = []
+    for _ in handle.loop(
+        DataLoader(TensorDataset(torch.zeros(2))), {"model": model, "optimizer": optimizer}, epochs=epochs
+    ):
+        weights.append(float(model.weight.detach()))
+        with torch.no_grad():
+            model.weight += 1
+    return weights
+
+
+def test_a_new_run_begins_there_and_goes_on_from_its_own(job: JobHandle, tmp_path: Path) -> None:
+    torch.save({"model": {"weight": torch.full((1, 1), 40.0)}, "step": 9}, tmp_path / "x.pt")
+    how: dict[str, Any] = {"start_from": str(tmp_path / "x.pt"), "start_only": ["model"]}
+    assert run(job, tmp_path / "run", 1, **how) == [40.0, 41.0]
+    assert run(job, tmp_path / "run", 2, **how) == [42.0, 43.0], "not from the file again"
+    (started,) = [e for e in read_events(RunDir(tmp_path / "run")) if e["event"] == "started-from"]
+    assert (started["path"], started["step"]) == (str(tmp_path / "x.pt"), 9)
+
+
+def test_what_lacks_an_optimizer_must_say_so(job: JobHandle, tmp_path: Path) -> None:
+    torch.save({"model": {"weight": torch.ones(1, 1)}}, tmp_path / "x.pt")
+    with pytest.raises(StateError, match="nothing for optimizer"):
+        run(job, tmp_path / "run", 1, start_from=str(tmp_path / "x.pt"))
+
+
+def test_the_config_says_it(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("checkpoint: {start_from: /data/x.pt, start_only: [model]}\n")
+    saving = Settings.read(tmp_path, {}).checkpoint
+    assert (saving.start_from, list(saving.start_only)) == ("/data/x.pt", ["model"])
