@@ -78,3 +78,12 @@ def shown(path: Path) -> str:
     except ValueError:
         pass
     return shlex.quote(str(path))
+
+
+def size(nbytes: float) -> str:
+    """`512 B`, `1.2 GB`: decimal, as disks and quotas are sold."""
+    units, power = ("B", "kB", "MB", "GB", "TB", "PB"), 0
+    while nbytes >= 999.5 and power < len(units) - 1:
+        nbytes /= 1000
+        power += 1
+    return f"{nbytes:.3g} {units[power]}"

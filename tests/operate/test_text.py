@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.operate.text import ago, clock, number, shown, span, table
+from clusterdp.operate.text import ago, clock, number, shown, size, span, table
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,19 @@ def test_a_path_is_shown_as_one_would_type_it(tmp_path: Path, elsewhere: Path) -
 
 def test_numbers_are_short() -> None:
     assert [number(x) for x in (0.0123456, 1e-7, 3, "nan", 12345.678)] == ["0.01235", "1e-07", "3", "nan", "1.235e+04"]
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "words"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (1234, "1.23 kB"),
+        (999_499, "999 kB"),
+        (999_600, "1 MB"),
+        (2e15, "2 PB"),
+    ],
+)
+def test_a_size_has_three_digits(nbytes: float, words: str) -> None:
+    assert size(nbytes) == words

@@ -1,0 +1,86 @@
+"""The skeleton of a state, as tree.py makes it, read without torch: what leads to each tensor and to each value."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Path = tuple[Any, ...]
+DEEPEST = 128  # tree.py takes nothing apart that is as deep, and has to put it together again
+TENSORS = ("$tensor", "$array", "$scalar")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A tensor's place in the tree. Tied weights have several places and one name."""
+
+    name: str
+
+
+def leaves(skeleton: Any, *path: Any) -> Iterator[tuple[Path, Any]]:
+    """(keys that lead to it, value or Reference); an empty list or dict is a value. ValueError on an unknown tag."""
+    children = list(_children(skeleton))
+    if not children:
+        yield path, plain(skeleton)
+    for key, child in children:
+        yield from leaves(child, *path, key)
+
+
+def plain(skeleton: Any) -> Any:
+    """A leaf as what it stands for."""
+    tag = tag_of(skeleton)
+    if tag is None:
+        return skeleton
+    content = skeleton[tag]
+    if tag in TENSORS:
+        return Reference(content)
+    if tag == "$float":
+        return float(content)
+    return int(content, 16) if tag == "$int" else content
+
+
+def check(skeleton: Any, tensors: Collection[str]) -> None:
+    """Raises ValueError, or what else Python makes of it, if it is not a tree whose tensors are among these."""
+    for path, leaf in leaves(skeleton):
+        if len(path) > DEEPEST:
+            raise ValueError(f"its state is nested deeper than {DEEPEST}")
+        hash(path)  # its keys must be able to be keys
+        if isinstance(leaf, Reference) and leaf.name not in tensors:
+            raise ValueError(f"its state refers to the tensor {leaf.name!r:.80}, which is not in its index")
+
+
+def tag_of(skeleton: Any) -> str | None:
+    """`$tuple` and so on; None if it is what JSON has."""
+    if not isinstance(skeleton, dict):
+        return None
+    tag = next(iter(skeleton), "")
+    return tag if tag.startswith("$") else None
+
+
+def key_from(skeleton: Any) -> Any:
+    """A key of a `$dict`: a scalar, or a tuple of them."""
+    if tag_of(skeleton) == "$tuple":
+        return tuple(key_from(item) for item in skeleton["$tuple"])
+    return plain(skeleton)
+
+
+def _children(skeleton: Any) -> Iterator[tuple[Any, Any]]:
+    tag = tag_of(skeleton)
+    if isinstance(skeleton, list):
+        yield from enumerate(skeleton)
+    elif not isinstance(skeleton, dict):
+        return
+    elif tag is None:
+        yield from skeleton.items()
+    elif tag in ("$tuple", "$size"):
+        yield from enumerate(skeleton[tag])
+    elif tag == "$dict":
+        yield from ((key_from(key), item) for key, item in skeleton[tag])
+    elif tag == "$module":
+        yield from _children(skeleton[tag])
+        yield "_metadata", skeleton["$versions"]
+    elif tag in ("$ordered", "$counter"):
+        yield from _children(skeleton[tag])
+    elif tag not in (*TENSORS, "$float", "$int"):
+        raise ValueError(f"the state has a {tag}, which this version does not know")

@@ -1,0 +1,186 @@
+"""`clusterdp checkpoint diff`: which tensors and values of two checkpoints differ, and by how much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TextIO
+
+from clusterdp.checkpoint.blocks import read_manifest
+from clusterdp.checkpoint.layout import Entry
+from clusterdp.checkpoint.manifest import CheckpointInfo, Manifest
+from clusterdp.checkpoint.payload import Payload, own_payload, shared_payload, whole
+from clusterdp.checkpoint.skeleton import Reference, leaves
+from clusterdp.errors import CheckpointError
+from clusterdp.operate.checkpoints.where import Place
+from clusterdp.operate.text import Ink, number
+from clusterdp.storage import Storage
+
+MANY = 20  # differing values: those of a loader's state can be thousands
+
+
+class Measured(Protocol):
+    count: int
+    max: float
+    mean: float
+
+
+# Two tensors' bytes and their dtype -> by how much they differ. It needs torch, which is loaded when the first is met.
+Measure = Callable[[bytearray, bytearray, str], Measured]
+
+
+@dataclass(frozen=True)
+class Side:
+    storage: Storage
+    info: CheckpointInfo
+    manifest: Manifest
+
+
+def show_diff(left: Place, right: Place, out: TextIO, measure: Measure, only: str | None = None) -> int:
+    """The exit code: 0 if they are the same to the last bit, else 1. `only`: one object's state."""
+    ink = Ink(out)
+    a, b = _side(left, only), _side(right, only)
+    for sign, place, side in (("-", left, a), ("+", right, b)):
+        out.write(f"{sign} {ink('bold', place.name)}  step {side.info.step}  {side.info.token}\n")
+    if (a.storage.url, a.info.data) == (b.storage.url, b.info.data):
+        out.write("identical: both are made of the same files\n")
+        return 0
+    differing, equal = 0, 0
+    with shared_payload(a.storage, a.manifest) as left_payload, shared_payload(b.storage, b.manifest) as right_payload:
+        for line in _tensors(left_payload, right_payload, measure, only):
+            equal += line is None
+            if line is not None:
+                if not differing:
+                    out.write("\n" + ink("dim", HEAD) + "\n")
+                differing += 1
+                out.write(line + "\n")
+    values = [*_values(a, b, only), *_per_rank(a, b, only)]
+    if values:
+        out.write("\n" + "\n".join(values[:MANY]) + "\n")
+        if len(values) > MANY:
+            out.write(f"and {len(values) - MANY} more values\n")
+    if not differing and not values:
+        out.write(f"identical: {equal} tensors and all that goes with them, to the last bit\n")
+        return 0
+    out.write(f"\n{differing} of {differing + equal} tensors differ\n")
+    return 1
+
+
+def _side(place: Place, only: str | None) -> Side:
+    info = place.newest()
+    manifest = read_manifest(place.storage, info)
+    if only is not None and only not in manifest.state:
+        known = ", ".join(manifest.state)
+        raise CheckpointError(f"--only {only}: step {info.step} has no such object. It has: {known}.")
+    return Side(place.storage, info, manifest)
+
+
+HEAD = f"{'max abs':>10}  {'mean abs':>10}  {'elements':>23}  tensor"
+
+
+def _tensors(a: Payload, b: Payload, measure: Measure, only: str | None) -> Iterator[str | None]:
+    """A line for each tensor that differs, None for each that does not. Of each side one tensor is in memory."""
+    left, right = _chosen(a, only), _chosen(b, only)
+    for name, entry in left.items():
+        other = right.get(name)
+        if other is None:
+            yield f"- {_shape(entry)}  {name}"
+        elif (entry.dtype, entry.shape) != (other.dtype, other.shape):
+            yield f"- {_shape(entry)}  + {_shape(other)}  {name}"
+        else:
+            yield _difference(whole(a, entry), whole(b, other), entry, measure)
+    for name, entry in right.items():
+        if name not in left:
+            yield f"+ {_shape(entry)}  {name}"
+
+
+def _difference(a: bytearray, b: bytearray, entry: Entry, measure: Measure) -> str | None:
+    if a == b:
+        return None
+    found = measure(a, b, entry.dtype)
+    count = f"{found.count} of {math.prod(entry.shape)}"
+    return f"{found.max:>10.4g}  {found.mean:>10.4g}  {count:>23}  {entry.name}"
+
+
+def _chosen(payload: Payload, only: str | None) -> dict[str, Entry]:
+    return {e.name: e for e in payload.entries if only is None or e.name == only or e.name.startswith(f"{only}/")}
+
+
+def _shape(entry: Entry) -> str:
+    return f"{entry.dtype}{list(entry.shape)}"
+
+
+def _values(a: Side, b: Side, only: str | None) -> Iterator[str]:
+    """What is not a tensor: parameter groups, positions, and what save() was given as meta."""
+    if only is not None:
+        yield from _differing(a.manifest.state[only], b.manifest.state[only], only)
+        return
+    yield from _differing(a.manifest.state, b.manifest.state)
+    yield from _differing(a.manifest.meta, b.manifest.meta, "meta")
+
+
+def _differing(a: Any, b: Any, *path: Any) -> Iterator[str]:
+    """A tensor that only one side has is told of elsewhere."""
+    left, right = dict(leaves(a, *path)), dict(leaves(b, *path))
+    told = a == b  # what JSON cannot hold is spelled out in it, so that this is to the last bit
+    for keys in dict.fromkeys([*left, *right]):
+        old, new = left.get(keys, Absent), right.get(keys, Absent)
+        if (type(old), repr(old)) != (type(new), repr(new)):  # NaN does not equal itself
+            told = True
+            if not (Absent in (old, new) and Reference in (type(old), type(new))):
+                yield f"{_key(keys)}: {_said(old)} -> {_said(new)}"
+    if not told:
+        yield f"{_key(path) or 'state'}: the same values in other containers"
+
+
+def _key(path: tuple[Any, ...]) -> str:
+    return "/".join(map(str, path))
+
+
+class Absent:
+    """In place of a value that one side has not got."""
+
+
+def _said(value: Any) -> str:
+    if value is Absent:
+        return "absent"
+    return f"the tensor {value.name}" if isinstance(value, Reference) else f"{number(value):.60}"
+
+
+def _per_rank(a: Side, b: Side, only: str | None) -> Iterator[str]:
+    """What each rank had for itself. Random numbers are said in one line, for nobody can read them."""
+    if a.info.world_size != b.info.world_size:
+        if only is None:
+            yield f"ranks: {a.info.world_size} -> {b.info.world_size}; what each had for itself is not compared"
+        return
+    draws: list[int] = []
+    for rank in range(a.info.world_size):
+        with (
+            own_payload(a.storage, a.manifest, rank) as (left, x),
+            own_payload(b.storage, b.manifest, rank) as (right, y),
+        ):
+            if only is None and (left["rng"] != right["rng"] or _any_differ(x, y, "rng")):
+                draws.append(rank)
+            yield from _differing(_part(left, only), _part(right, only), f"rank {rank}")
+            for name in _differing_names(x, y, "objects" if only is None else f"objects/{only}"):
+                yield f"rank {rank}/{name.removeprefix('objects/')}: other values"
+    if draws:
+        ranks = "all ranks" if len(draws) == a.info.world_size else f"ranks {', '.join(map(str, draws))}"
+        yield f"random numbers: {ranks} would draw others"
+
+
+def _part(state: Mapping[str, Any], only: str | None) -> Any:
+    objects = state["objects"]
+    return objects if only is None else {only: objects[only]} if only in objects else {}
+
+
+def _any_differ(a: Payload, b: Payload, under: str) -> bool:
+    return next(_differing_names(a, b, under), None) is not None
+
+
+def _differing_names(a: Payload, b: Payload, under: str) -> Iterator[str]:
+    left, right = _chosen(a, under), _chosen(b, under)
+    for name in dict.fromkeys([*left, *right]):
+        if name not in left or name not in right or whole(a, left[name]) != whole(b, right[name]):
+            yield name

@@ -1,0 +1,91 @@
+"""`clusterdp checkpoint export`: one file that other programs read, verified on the way and written as it is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from clusterdp.checkpoint.blocks import read_manifest
+from clusterdp.checkpoint.manifest import Manifest
+from clusterdp.checkpoint.payload import shared_payload
+from clusterdp.checkpoint.skeleton import Reference, leaves
+from clusterdp.errors import CheckpointError, ConfigError, DamagedError
+from clusterdp.operate.checkpoints import safetensors_file, torch_file
+from clusterdp.operate.checkpoints.progress import progress
+from clusterdp.operate.checkpoints.where import Place
+from clusterdp.operate.text import shown, size
+
+KINDS = (".safetensors", ".pt", ".pth")
+
+
+def export(place: Place, target: Path, out: TextIO, only: str | None = None, force: bool = False) -> None:
+    """The newest checkpoint, or the one that the user named. `only`: the state of one object, under its own keys."""
+    check_target(target, force)
+    info = place.newest()
+    try:
+        manifest = read_manifest(place.storage, info)
+        state = manifest.state if only is None else _object(manifest, only)
+        places = [(path, leaf.name) for path, leaf in leaves(state) if isinstance(leaf, Reference)]
+        wanted = {name for _, name in places}
+        total = sum(entry.nbytes for entry in manifest.layout.entries if entry.name in wanted)
+        with (
+            shared_payload(place.storage, manifest) as payload,
+            progress(out, total) as bar,
+            new_file(target) as file,
+        ):
+            bar.begin(f"step {info.step}")
+            if target.suffix == ".safetensors":
+                keys = safetensors_file.keys_of(places)
+                note = {"format": "pt", "step": str(info.step), "checkpoint": info.token}
+                safetensors_file.write(file, keys, payload, note, bar.advance)
+            else:
+                torch_file.write(file, state, payload, bar.advance)
+    except DamagedError as error:
+        raise DamagedError(f"{error} Nothing was exported; --step N takes another checkpoint.") from None
+    what = f"{len(wanted)} tensors, {size(total)}"
+    out.write(f"{shown(target)}: {only or 'the state'} of step {info.step} ({what}), every byte verified\n")
+
+
+def check_target(target: Path, force: bool) -> None:
+    """Raises ConfigError before anything is read."""
+    if target.suffix not in KINDS:
+        raise ConfigError(f"{target}: its name says no format. End it in .safetensors, or in .pt for torch.load().")
+    if not target.parent.is_dir():
+        raise ConfigError(f"{target}: there is no folder {target.parent}. Make it first.")
+    if target.is_dir() or (target.exists() and not force):
+        what = "is a folder" if target.is_dir() else "is there already, and --force was not given"
+        raise ConfigError(f"{target}: {what}. Name another file.")
+
+
+@contextmanager
+def new_file(target: Path) -> Iterator[BinaryIO]:
+    """Under a temporary name until it is whole and durable: who sees the name sees all of the file."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+        folder = os.open(target.absolute().parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        if error.filename is not None and Path(os.fsdecode(error.filename)) != temporary:
+            raise  # of the checkpoint
+        raise CheckpointError(f"{target}: cannot be written: {error.strerror or error}. Name another place.") from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _object(manifest: Manifest, only: str) -> Any:
+    if only not in manifest.state:
+        known = ", ".join(manifest.state)
+        raise CheckpointError(f"--only {only}: the checkpoint has no such object. It has: {known}.")
+    return manifest.state[only]

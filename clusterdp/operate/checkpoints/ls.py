@@ -1,0 +1,74 @@
+"""`clusterdp checkpoint ls`: what there is, newest commit first. Of each, the manifest's first line is read."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from clusterdp.checkpoint.manifest import CheckpointInfo, Damage
+from clusterdp.operate.checkpoints.where import Place, look
+from clusterdp.operate.text import Ink, ago, clock, size, table
+
+
+def show_list(place: Place, out: TextIO, as_json: bool = False, now: float | None = None) -> None:
+    if as_json:
+        json.dump(as_data(place, *look(place)), out, indent=2)
+        out.write("\n")
+    else:
+        commits, damaged = place.commits()
+        out.write("\n".join(as_text(place, commits, damaged, time.time() if now is None else now, Ink(out))) + "\n")
+
+
+def as_text(
+    place: Place, commits: Sequence[CheckpointInfo], damaged: Sequence[Damage], now: float, ink: Ink
+) -> list[str]:
+    wanted = place.of_which(list(commits))
+    total = sum({info.data: info.bytes for info in wanted}.values())
+    lines = [f"{ink('bold', place.name)}  {_count(len(wanted), 'checkpoint')}, {size(total)}"]
+    if damaged:
+        lines[0] += ", " + ink("red", f"{_count(len(damaged), 'damaged manifest')}")
+    if wanted:
+        head, *rows = table([HEAD, *(_row(info, info is commits[-1], now) for info in reversed(wanted))])
+        lines += ["", ink("dim", head), *rows, "", ink("dim", LEGEND)]
+    return lines + [f"{ink('red', 'damaged')}  {why_of(damage)}" for damage in reversed(damaged)]
+
+
+HEAD = ("  step", "age", "committed", "size", "ranks", "attempt", "token")
+LEGEND = "* a resume takes this one, if `clusterdp checkpoint verify` finds it good"
+
+
+def why_of(damage: Damage) -> str:
+    """An I/O error does not say of which manifest."""
+    return damage.why if damage.name in damage.why else f"{damage.name}: {damage.why}"
+
+
+def as_data(place: Place, commits: Sequence[CheckpointInfo], damaged: Sequence[Damage]) -> dict[str, Any]:
+    """What scripts may rely on: keys are added, never renamed. Checkpoints from newest to oldest commit."""
+    wanted = place.of_which(list(commits))
+    return {
+        "url": place.storage.url,
+        "run": str(place.run.path) if place.run else None,
+        "checkpoints": [
+            {**asdict(info), "manifest": info.name, "newest": info is commits[-1]} for info in reversed(wanted)
+        ],
+        "damaged": [asdict(damage) for damage in damaged],
+    }
+
+
+def _row(info: CheckpointInfo, newest: bool, now: float) -> tuple[str, ...]:
+    return (
+        f"{'*' if newest else ' '} {info.step}",
+        ago(info.committed_at, now).removesuffix(" ago"),
+        clock(info.committed_at, now),
+        size(info.bytes),
+        str(info.world_size),
+        info.attempt or "-",
+        info.token,
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -1,0 +1,86 @@
+"""How far a long reading of checkpoints is: a bar below the lines that are printed, if somebody looks at a terminal."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from clusterdp.operate.text import is_terminal
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+
+
+class Progress(Protocol):
+    def __enter__(self) -> Progress: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Takes the bar away."""
+
+    def begin(self, what: str) -> None:
+        """`what` stands before the bar from now on."""
+
+    def advance(self, nbytes: int) -> None:
+        """Called from any thread."""
+
+    def say(self, line: str) -> None: ...
+
+
+def progress(out: TextIO, total: int) -> Progress:
+    """`total` in bytes."""
+    return Bar(out, total) if is_terminal(out) else Lines(out)
+
+
+class Lines:
+    def __init__(self, out: TextIO):
+        self.out = out
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        pass
+
+    def begin(self, what: str) -> None:
+        pass
+
+    def advance(self, nbytes: int) -> None:
+        pass
+
+    def say(self, line: str) -> None:
+        self.out.write(line + "\n")
+        self.out.flush()
+
+
+class Bar:
+    def __init__(self, out: TextIO, total: int):
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.bar: RichProgress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None, complete_style="cyan", finished_style="green"),
+            DownloadColumn(),
+            TimeRemainingColumn(compact=True),
+            console=Console(file=out, highlight=False),
+            transient=True,
+            expand=True,
+        )
+        self.task = self.bar.add_task("", total=total)
+
+    def __enter__(self) -> Bar:
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def begin(self, what: str) -> None:
+        self.bar.update(self.task, description=what)
+
+    def advance(self, nbytes: int) -> None:
+        self.bar.advance(self.task, nbytes)
+
+    def say(self, line: str) -> None:
+        from rich.text import Text
+
+        self.bar.console.print(Text.from_ansi(line), soft_wrap=True)

@@ -1,0 +1,126 @@
+"""`clusterdp checkpoint prune`: what would go by the rules of retention, and, if the user agrees, its deletion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TextIO
+
+from clusterdp.checkpoint import retention
+from clusterdp.checkpoint.manifest import CheckpointInfo
+from clusterdp.errors import CheckpointError, ConfigError, RunError, SlurmError
+from clusterdp.operate.checkpoints.progress import progress
+from clusterdp.operate.checkpoints.verify import check
+from clusterdp.operate.checkpoints.where import Place
+from clusterdp.operate.history import read_history
+from clusterdp.operate.queue import ask, live_jobs
+from clusterdp.operate.text import Ink, shown, size
+from clusterdp.rundir import RunDir
+
+
+@dataclass(frozen=True)
+class Rule:
+    keep_last: int
+    keep_every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.keep_last < 1:
+            raise ConfigError(f"--keep-last {self.keep_last}: the newest good one always stays. Give 1 or more.")
+        if self.keep_every is not None and self.keep_every < 1:
+            raise ConfigError(f"--keep-every {self.keep_every}: it counts commits. Give 1 or more.")
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """`proved`: the newest good one, all of whose bytes have just been read."""
+
+    commits: Sequence[CheckpointInfo]
+    victims: Sequence[CheckpointInfo]
+    proved: CheckpointInfo
+    skipped: Sequence[str]  # newer ones that are not good, and why
+
+    @property
+    def freed(self) -> int:
+        """Bytes. Files that one that stays has committed anew stay too."""
+        gone = {info.token for info in self.victims}
+        used = {info.data for info in self.commits if info.token not in gone}
+        return sum({info.data: info.bytes for info in self.victims if info.data not in used}.values())
+
+
+def plan_pruning(place: Place, rule: Rule, out: TextIO) -> Pruning:
+    """CheckpointError if there is no good checkpoint to keep: then nothing may go."""
+    commits, _ = place.commits()
+    skipped: list[str] = []
+    bad: set[str] = set()
+    unsure: set[str] = set()
+    with progress(out, commits[-1].bytes if commits else 0) as bar:
+        for info in reversed(commits):
+            bar.begin(f"verifying step {info.step}")
+            finding = check(place.storage, info, bar.advance)
+            if finding.good:
+                victims = retention.doomed(commits, rule.keep_last, rule.keep_every, bad=bad, unsure=unsure)
+                return Pruning(commits, victims, info, skipped)
+            (bad if finding.damage else unsure).add(info.token)
+            skipped += [*finding.damage, *finding.unread]
+    raise CheckpointError(f"{place.name}: none of the checkpoints is good, so none may go: {'; '.join(skipped)}")
+
+
+def refuse_if_alive(run: RunDir) -> None:
+    """A job that restores, or has gone back to an older step, needs checkpoints that the rules know nothing of."""
+    history = read_history(run)
+    name = shown(run.path)
+    try:
+        rows = ask(history)
+    except SlurmError as error:
+        raise SlurmError(f"{error} So it is not known whether {name} is over; --force prunes nevertheless.") from None
+    if rows is None and not (history.verdict.over or history.cancelled):
+        raise RunError(
+            f"{name}: it was {history.verdict.value} when last heard of, and no squeue here knows its cluster. "
+            "Run this where it was submitted; --force prunes nevertheless."
+        )
+    for job in live_jobs(rows or {}):
+        raise RunError(
+            f"{name}: job {job} is {(rows or {})[job].state}, and prunes by itself (checkpoint.keep_last). "
+            "Wait for its end; --force prunes nevertheless."
+        )
+
+
+def show_plan(place: Place, pruning: Pruning, out: TextIO) -> None:
+    ink = Ink(out)
+    for line in pruning.skipped:
+        out.write(f"{ink('red', 'not good')}  {line}\n")
+    for info in pruning.victims:
+        out.write(f"{ink('yellow', 'goes')}   step {info.step}  {size(info.bytes)}  {info.token}\n")
+    gone = {info.token for info in pruning.victims}
+    for info in pruning.commits:
+        if info.token not in gone:
+            proved = "  every byte verified" if info is pruning.proved else ""
+            out.write(f"{ink('green', 'stays')}  step {info.step}  {size(info.bytes)}  {info.token}{proved}\n")
+    if pruning.victims:
+        out.write(f"{place.name}: {_count(pruning.victims)} would go, and free {size(pruning.freed)}\n")
+
+
+def prune(place: Place, pruning: Pruning, out: TextIO) -> None:
+    """Manifest first, so that a checkpoint is whole or gone wherever this ends."""
+    remaining = list(pruning.commits)
+    for done, info in enumerate(pruning.victims):
+        remaining.remove(info)
+        try:
+            retention.delete(place.storage, info, remaining)
+        except OSError as error:
+            raise CheckpointError(
+                f"{place.name}: step {info.step} could not be deleted: {error.strerror or error}. "
+                f"{done} of {len(pruning.victims)} are gone; the others are as they were."
+            ) from None
+    out.write(f"{place.name}: {_count(pruning.victims)} deleted, {size(pruning.freed)} freed\n")
+
+
+def confirmed(ask_user: Callable[[str], str]) -> bool:
+    try:
+        return ask_user("Delete them? [y/N] ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
+
+
+def _count(infos: Sequence[CheckpointInfo]) -> str:
+    return "1 checkpoint" if len(infos) == 1 else f"{len(infos)} checkpoints"

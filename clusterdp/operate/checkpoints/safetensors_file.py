@@ -1,0 +1,70 @@
+"""One plain .safetensors file (https://huggingface.co/docs/safetensors), written tensor by tensor."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import BinaryIO
+
+from clusterdp.checkpoint.layout import ITEM_SIZES, SAFETENSORS, Entry, align
+from clusterdp.checkpoint.payload import Payload
+from clusterdp.checkpoint.skeleton import Path
+from clusterdp.errors import StateError
+
+
+def keys_of(places: Iterable[tuple[Path, str]]) -> dict[str, str]:
+    """Key in the file -> name of the tensor. Keys are joined by dots, as a module's are; where that would give two
+    tensors one key, those two have slashes."""
+    dotted: dict[str, list[tuple[Path, str]]] = {}
+    for path, name in places:
+        dotted.setdefault(".".join(map(str, path)), []).append((path, name))
+    keys: dict[str, str] = {}
+    for key, found in dotted.items():
+        keys |= {key: found[0][1]} if len(found) == 1 else {"/".join(map(str, path)): name for path, name in found}
+    return keys
+
+
+def write(
+    file: BinaryIO, keys: Mapping[str, str], payload: Payload, note: Mapping[str, str], advance: Callable[[int], None]
+) -> None:
+    """`keys`: those that the file is to have, and which tensor each is. Tied tensors are written once a key, for the
+    format knows no ties."""
+    entries = {entry.name: entry for entry in payload.entries}
+    header, starts = _plan({key: entries[name] for key, name in keys.items()}, note)
+    file.write(header)
+    places: dict[str, list[int]] = {}
+    for key, name in keys.items():
+        places.setdefault(name, []).append(starts[key])
+    # The order is the payload's, so that each byte is read once; the file's order is by alignment.
+    for entry in payload.entries:
+        at = places.get(entry.name, [])
+        for piece in payload.read(entry) if at else ():
+            for i, start in enumerate(at):
+                file.seek(start)
+                file.write(piece)
+                at[i] = start + len(piece)
+            advance(len(piece))
+    file.seek(0, os.SEEK_END)
+
+
+def _plan(tensors: Mapping[str, Entry], note: Mapping[str, str]) -> tuple[bytes, dict[str, int]]:
+    """The head of the file, and where in the file each tensor begins. The format allows no gaps, and readers map the
+    file: the widest elements come first, and so all are aligned."""
+    header: dict[str, object] = {"__metadata__": dict(note)}
+    offsets, end = {}, 0
+    for key in sorted(tensors, key=lambda key: (-ITEM_SIZES[tensors[key].dtype], key)):
+        entry = tensors[key]
+        if entry.dtype not in SAFETENSORS:
+            raise StateError(f"{key}: the format .safetensors has no {entry.dtype}. Export to a .pt file.")
+        header[key] = {
+            "dtype": SAFETENSORS[entry.dtype],
+            "shape": list(entry.shape),
+            "data_offsets": [end, end + entry.nbytes],
+        }
+        offsets[key] = end
+        end += entry.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    start = align(8 + len(text))
+    head = (start - 8).to_bytes(8, "little") + text.ljust(start - 8)
+    return head, {key: start + offset for key, offset in offsets.items()}

@@ -1,0 +1,130 @@
+"""`clusterdp checkpoint verify`: every byte against its checksum, newest commit first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TextIO
+
+from clusterdp.checkpoint.blocks import Run, check_sizes, read_manifest, read_run, runs_of_file, threads_for
+from clusterdp.checkpoint.manifest import CheckpointInfo
+from clusterdp.errors import DamagedError
+from clusterdp.operate.checkpoints.ls import why_of
+from clusterdp.operate.checkpoints.progress import progress
+from clusterdp.operate.checkpoints.where import Place
+from clusterdp.operate.text import Ink, size, span
+from clusterdp.storage import Storage
+
+Advance = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`damage`: what is wrong for good, a line for each file. `unread`: what could not be read just now."""
+
+    damage: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        return not self.damage and not self.unread
+
+    @property
+    def word(self) -> str:
+        return "good" if self.good else "bad" if self.damage else "unread"
+
+
+def show_verdicts(place: Place, out: TextIO) -> int:
+    """Of all checkpoints, or those that the user named. The exit code: 1 if not all are good."""
+    commits, damaged = place.commits()
+    if place.which is not None:
+        damaged = [damage for damage in damaged if place.names(damage)]
+        commits = place.of_which(commits, none_will_do=bool(damaged))
+    ink = Ink(out)
+    sizes = {info.data: info.bytes for info in commits}
+    verified: dict[str, int] = {}
+    good, began = 0, time.monotonic()
+    with progress(out, sum(sizes.values())) as bar:
+        for damage in damaged:
+            bar.say(f"{ink('red', 'bad   ')}  {why_of(damage)}")
+        for info, finding in findings(place.storage, commits, bar.begin, bar.advance):
+            if finding.good:
+                good += 1
+                verified[info.data] = info.bytes
+            word = ink("green" if finding.good else "red", finding.word.ljust(6))
+            bar.say(f"{word}  step {info.step}  {size(info.bytes)}  {info.token}")
+            for line in (*finding.damage, *finding.unread):
+                bar.say(f"        {line}")
+    took = time.monotonic() - began
+    out.write(f"{good} of {len(commits) + len(damaged)} good; {size(sum(verified.values()))} verified")
+    out.write(f" in {span(took)}\n" if took >= 2 else "\n")
+    return 0 if good == len(commits) + len(damaged) else 1
+
+
+def findings(
+    storage: Storage, commits: Sequence[CheckpointInfo], begin: Callable[[str], None], advance: Advance
+) -> Iterator[tuple[CheckpointInfo, Finding]]:
+    """Newest first. Files that two manifests share, as those of a step that was gone back to, are read once."""
+    known: dict[str, Finding] = {}
+    for info in reversed(commits):
+        begin(f"step {info.step}")
+        if info.data not in known or not known[info.data].good:
+            finding = check(storage, info, advance)
+            known[info.data] = finding
+        else:
+            finding = check_manifest(storage, info)
+        yield info, finding
+
+
+def check(storage: Storage, info: CheckpointInfo, advance: Advance) -> Finding:
+    """Manifest and files, several at a time; all files are read, whatever is wrong with the first."""
+    try:
+        manifest = read_manifest(storage, info)
+    except (DamagedError, OSError) as error:
+        advance(info.bytes)
+        return _finding({info.name: error})
+    wrong: dict[str, Exception] = {}
+    runs: list[Run] = []
+    for name, record in manifest.files.items():
+        of_file = list(runs_of_file(f"{info.folder}/{name}", record))
+        try:
+            check_sizes(storage, of_file)
+            runs += of_file
+        except (DamagedError, OSError) as error:
+            wrong[name] = error
+            advance(record.size)
+
+    def read(run: Run) -> Exception | None:
+        try:
+            read_run(storage, run, None)
+        except (DamagedError, OSError) as error:
+            return error
+        finally:
+            advance(run.size)
+        return None
+
+    with ThreadPoolExecutor(threads_for(runs), thread_name_prefix="verify") as pool:
+        try:
+            for run, trouble in zip(runs, pool.map(read, runs), strict=True):
+                if trouble is not None:
+                    wrong.setdefault(run.name, trouble)  # the first block of a file says enough
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C: not one more file
+            raise
+    return _finding(wrong)
+
+
+def check_manifest(storage: Storage, info: CheckpointInfo) -> Finding:
+    try:
+        read_manifest(storage, info)
+    except (DamagedError, OSError) as error:
+        return _finding({info.name: error})
+    return Finding()
+
+
+def _finding(wrong: dict[str, Exception]) -> Finding:
+    damage = [str(error) for error in wrong.values() if isinstance(error, DamagedError)]
+    unread = [f"{name}: {error}" for name, error in wrong.items() if not isinstance(error, DamagedError)]
+    return Finding(tuple(damage), tuple(unread))

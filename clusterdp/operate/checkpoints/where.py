@@ -1,0 +1,144 @@
+"""Which checkpoints the user means: RUN_OR_URL, and after an @ one step, or the token of one commit.
+
+A run folder, a job id or nothing are what they are to the other verbs (operate/find.py), and lead to where that run
+saves. Beside these: a folder of checkpoints, one of its step folders, or any URL.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from clusterdp.checkpoint import layout
+from clusterdp.checkpoint.manifest import CheckpointInfo, Damage, scan
+from clusterdp.errors import CheckpointError, RunError
+from clusterdp.operate.find import find_run
+from clusterdp.operate.text import shown
+from clusterdp.rundir import RunDir, read_events
+from clusterdp.storage import Storage, open_storage
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where checkpoints lie. `which`: the step or token that the user named; `run`: whose they are, if known."""
+
+    name: str  # as the user would type it
+    storage: Storage
+    run: RunDir | None = None
+    which: str | None = None
+
+    def commits(self) -> tuple[list[CheckpointInfo], list[Damage]]:
+        """From oldest to newest, and those whose manifest is damaged. CheckpointError if there is neither."""
+        commits, damaged = look(self)
+        if not commits and not damaged:
+            raise CheckpointError(f"{self.name}: no checkpoints {self._there}. Look at the log, or name another place.")
+        return commits, damaged
+
+    def of_which(self, commits: list[CheckpointInfo], none_will_do: bool = False) -> list[CheckpointInfo]:
+        """Those that the user named: of a step there may be several."""
+        if self.which is None:
+            return commits
+        found = [info for info in commits if self.which in (str(info.step), info.token)]
+        if not found and not none_will_do:
+            steps = [str(step) for step in dict.fromkeys(info.step for info in reversed(commits))]
+            some = ", ".join(steps[:12]) + (f" and {len(steps) - 12} more" if len(steps) > 12 else "")
+            raise CheckpointError(
+                f"{self.name}: no checkpoint {self.which}. The steps that there are: {some or 'none'}."
+            )
+        return found
+
+    def names(self, damage: Damage) -> bool:
+        """Whether a manifest that cannot be read is of what the user named: its name still says."""
+        folder, _, file = damage.name.partition("/")
+        return self.which in (None, str(layout.step_of(folder)), layout.token_of_manifest(file))
+
+    def newest(self) -> CheckpointInfo:
+        """The newest of those that the user named."""
+        found = self.of_which(self.commits()[0])
+        if not found:
+            raise CheckpointError(f"{self.name}: every manifest is damaged. `clusterdp checkpoint ls` says how.")
+        return found[-1]
+
+    @property
+    def _there(self) -> str:
+        return "yet" if self.run else "there"
+
+
+def locate(word: str | None, which: str | None = None) -> Place:
+    """RunError or CheckpointError if there is no such place. `which` wins over what follows an @."""
+    if word is not None and not Path(word).exists():
+        head, at, tail = word.rpartition("@")
+        if at and (tail.isdecimal() or layout.is_token(tail)):  # and not sftp://user@host
+            return locate(head or None, which or tail)
+    place = _place(word)
+    return replace(place, which=str(int(which)) if which.isdecimal() else which) if which else place
+
+
+def look(place: Place) -> tuple[list[CheckpointInfo], list[Damage]]:
+    """The same as Place.commits(), and none is no mistake."""
+    try:
+        return scan(place.storage)
+    except OSError as error:
+        raise CheckpointError(f"{place.name}: cannot be listed: {error.strerror or error}.") from None
+
+
+def _place(word: str | None) -> Place:
+    if word is not None and "://" in word:
+        storage = open_storage(word)
+        return Place(storage.url, storage)  # there may be a password in the word
+    path = Path(word).expanduser() if word is not None else None
+    if path is not None and path.is_dir():
+        if layout.step_of(path.name) is not None:
+            step = layout.step_of(path.name)
+            return replace(_folder(path.absolute().parent), which=str(step))
+        if any(layout.step_of(name) is not None for name in _names(path)) or _owner(path) is not None:
+            return _folder(path)
+    try:
+        run = find_run(word)
+    except RunError:
+        if path is None or not path.is_dir():
+            raise
+        raise RunError(
+            f"{word}: neither a run folder nor one of checkpoints: no config.yaml, no step_* folders. Name such a one."
+        ) from None
+    name = shown(run.path)
+    return Place(name, open_storage(_url_of(run)), run)
+
+
+def _folder(path: Path) -> Place:
+    return Place(shown(path), open_storage(path), _owner(path))
+
+
+def _owner(path: Path) -> RunDir | None:
+    """The run whose own checkpoints/ this is."""
+    run = RunDir(path.absolute().parent)
+    return run if run.checkpoints == path.absolute() and run.config.exists() else None
+
+
+def _names(path: Path) -> list[str]:
+    try:
+        return os.listdir(path)
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read: {error.strerror}.") from None
+
+
+def _url_of(run: RunDir) -> str:
+    """`checkpoint.url` of the config that was submitted; a relative one counts from where the ranks run."""
+    if not run.config.exists():
+        return str(run.checkpoints)
+    from clusterdp.config import read_resolved
+
+    try:
+        saving = read_resolved(run.config).get("checkpoint") or {}
+        url = saving.get("url")
+    except Exception as error:  # of the YAML parser, or of what else somebody wrote there
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RunError(f"{shown(run.config)}: cannot be read: {reason}. Name the checkpoints' folder itself.") from None
+    if not url:
+        return str(run.checkpoints)
+    if "://" in url or os.path.isabs(url):
+        return str(url)
+    submitted = (event["dir"] for event in read_events(run) if event.get("dir"))
+    base = run.code if run.code.is_dir() else Path(next(submitted, "."))
+    return str(base / url)
