@@ -1,18 +1,20 @@
 """The verbs of the command line. Each imports what it needs when it runs: `--help` and `status` start at once.
 
-Exit codes: 0 done; 1 the job failed; 2 a mistake in the config or the words; 3 Slurm said no; 4 no such run, or not
-now; 5 checkpoints; 6 the ranks did not meet; 7 the fake cluster; 130 Ctrl-C; 143 the job was cancelled.
+Exit codes: 0 done; 1 the job failed, or checkpoints are bad or differ; 2 a mistake in the config or the words; 3 Slurm
+said no; 4 no such run, or not now; 5 checkpoints; 6 the ranks did not meet; 7 the fake cluster; 130 Ctrl-C; 143 the job
+was cancelled.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from clusterdp import __version__, cli_fake
+from clusterdp import __version__
 from clusterdp.errors import ClusterdpError
 
 if TYPE_CHECKING:
@@ -28,8 +30,10 @@ RUN is a run folder, a job id, or nothing for the latest run."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
+    # Imports and configs make objects that stay. Looking for garbage among them takes a tenth of the start of a verb.
+    gc.set_threshold(100_000)
     words = sys.argv[1:] if words is None else words
-    top = parser()
+    top = parser(words)
     options, rest = top.parse_known_args(words or ["--help"])
     # argparse takes a list of words in one place only: `submit cfg.yaml --watch lr=1` leaves lr=1 over.
     if any(word.startswith("-") for word in rest) or (rest and "overrides" not in options):
@@ -52,14 +56,15 @@ def main(words: Sequence[str] | None = None) -> int:
         return 141
 
 
-def parser() -> argparse.ArgumentParser:
+def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """For any words, or for these: verbs below a verb that is not among them are left out, for each costs a little."""
     top = argparse.ArgumentParser(
         prog="clusterdp",
         description="One YAML file in; a multi-node PyTorch training out, on any Slurm cluster, that cannot lose work.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("--version", action="version", version=f"clusterdp {__version__}")
+    top.add_argument("-V", "--version", action="version", version=f"clusterdp {__version__}")
     top.add_argument("--debug", action="store_true", help="show a traceback with an error")
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
 
@@ -98,7 +103,16 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--from", dest="step", type=int, metavar="STEP", help="go on from this step, not the newest")
     sub.add_argument("--cluster", choices=("auto", "slurm", "local"), default="auto")
     sub.add_argument("--watch", action="store_true", help="follow the run to its end, and exit as it does")
-    cli_fake.add_to(verb("fake", None, "a fake Slurm cluster on this machine, by hand"))
+    sub = verb("checkpoint", None, "list, verify, compare, export and prune checkpoints")
+    if words is None or "checkpoint" in words:
+        from clusterdp import cli_checkpoint
+
+        cli_checkpoint.add_to(sub)
+    sub = verb("fake", None, "a fake Slurm cluster on this machine, by hand")
+    if words is None or "fake" in words:
+        from clusterdp import cli_fake
+
+        cli_fake.add_to(sub)
     return top
 
 
@@ -129,23 +143,25 @@ def resume(options: argparse.Namespace) -> int:
 
 def _send(plan: Plan, options: argparse.Namespace, resumed: bool) -> int:
     """Submit, say what was submitted, and follow if asked; --cluster local always follows: the cluster ends with us."""
-    from clusterdp.launch.again import send_again
-    from clusterdp.operate.find import remember
-    from clusterdp.operate.resume import going_on
-    from clusterdp.slurm import commands
-
     cluster = options.cluster
     if cluster == "auto":
+        from clusterdp.slurm import commands
+
         cluster = "slurm" if commands.have_slurm() else "local"
         if cluster == "local":
             print("clusterdp: no sbatch on PATH: running here, on a fake cluster (--cluster local)", file=sys.stderr)
 
     def send() -> Job:
         if resumed:
+            from clusterdp.launch.again import send_again
+            from clusterdp.operate.resume import going_on
+
             with going_on(plan.run):
                 job, taken = send_again(plan), None
         else:
             job, taken = plan.carry_out()
+        from clusterdp.operate.find import remember  # the job may be starting already
+
         remember(plan.run)
         print(f"{'Resumed' if resumed else 'Submitted'} job {job.id}: {plan.run.path}")
         if taken:

@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clusterdp.errors import RunError
+
 
 @dataclass(frozen=True)
 class Attempt:
@@ -155,6 +157,22 @@ def _time_of(record: dict[str, Any]) -> float:
         return float(record.get("time", 0))
     except (TypeError, ValueError):  # somebody edited it
         return 0.0
+
+
+def mark_cancelled(run: RunDir, job: str | None) -> None:
+    """From now on no attempt starts. To be called before Slurm is told, for a scancel alone is a TERM that looks like a
+    preemption, and the job would requeue itself. RunError if it cannot be written; nothing new if it stands already.
+    """
+    if run.cancelled.exists():
+        return
+    try:
+        write_durably(run.cancelled, f"{time.time():.3f}\n")
+        Ledger(run, f"submit-{job}", "cancel").write("cancelled", job=job)
+    except OSError as error:
+        raise RunError(
+            f"{run.cancelled}: cannot be written: {error.strerror}. Without it the job would come back: "
+            f"make room or ask the run's owner, and cancel again; `scancel {job}` ends this attempt only."
+        ) from None
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -39,7 +39,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 def test_version_and_help() -> None:
     assert run("--version").stdout == f"clusterdp {clusterdp.__version__}\n"
     assert run().stdout == run("--help").stdout
-    for verb in ("submit", "status", "logs", "watch", "cancel", "resume", "show", "configs", "fake"):
+    for verb in ("submit", "status", "logs", "watch", "cancel", "resume", "show", "configs", "checkpoint", "fake"):
         assert f"    {verb} " in run("--help").stdout
 
 

@@ -32,11 +32,13 @@ def check_entry(entry: str, params: Collection[str], submit_dir: Path, elsewhere
     if source is None:
         return
     try:
-        tree = ast.parse(source.read_bytes(), filename=str(source))
+        text = source.read_bytes()
+        tree = ast.parse(text, filename=str(source))
     except (SyntaxError, ValueError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
         raise EntryError(f"entry: {entry}: {source}{line}: {getattr(error, 'msg', error)}. Correct the file.") from None
     names, complete = _names(tree)
+    complete &= b"globals" not in text
     found = names.get(function)
     if function not in names:
         if complete:
@@ -83,7 +85,7 @@ def _names(tree: ast.Module) -> tuple[dict[str, ast.AST], bool]:
             names.setdefault(node.id, node)
         else:
             todo.extend(ast.iter_child_nodes(node))
-    return names, complete and "__getattr__" not in names and "globals" not in ast.dump(tree)
+    return names, complete and "__getattr__" not in names
 
 
 def _check_params(entry: str, function: ast.FunctionDef | ast.AsyncFunctionDef, params: Collection[str]) -> None:

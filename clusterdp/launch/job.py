@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterdp.errors import RunError
-from clusterdp.rundir import Ledger, RunDir, read_events, write_durably
+from clusterdp.rundir import RunDir, mark_cancelled, read_events
 from clusterdp.slurm import commands
 from clusterdp.slurm.state import JobState
 
@@ -45,10 +45,9 @@ class Job:
 
     def cancel(self) -> None:
         """For good: no attempt of this run starts any more."""
-        write_durably(self.run.cancelled, f"{time.time()}\n")
         job = self.current_id
+        mark_cancelled(self.run, job)
         commands.cancel(job)
-        Ledger(self.run, f"submit-{job}", "cancel").write("cancelled", job=job)
 
     def logs(self, rank: int = 0) -> str:
         """What this rank printed, in all attempts so far."""

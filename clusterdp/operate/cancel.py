@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 from clusterdp.errors import RunError, SlurmError
-from clusterdp.operate.history import RunHistory, read_history
+from clusterdp.operate.history import read_history
 from clusterdp.operate.queue import ask, live_jobs
 from clusterdp.operate.text import shown
 from clusterdp.operate.verdict import Verdict
-from clusterdp.rundir import Ledger, RunDir, write_durably
+from clusterdp.rundir import RunDir, mark_cancelled
 
 
 def cancel(run: RunDir) -> str:
@@ -23,9 +21,7 @@ def cancel(run: RunDir) -> str:
     # A failed run's job may have been requeued by somebody: it is not over until squeue says so.
     if over and (history.verdict is Verdict.DONE or not _live(run, history.verdict.over)):
         return f"{path}: is over already ({history.verdict.value}); nothing to cancel."
-    # The order matters: a scancel alone is a TERM that looks like a preemption, and the job would requeue itself.
-    if not history.cancelled:
-        _mark(history)
+    mark_cancelled(run, history.job)
     live = _cancel_jobs(run, history.verdict.over)
     if live:
         done = f"cancelled job {', '.join(live)}; no attempt starts any more"
@@ -34,18 +30,6 @@ def cancel(run: RunDir) -> str:
     else:
         done = "marked as cancelled; none of its jobs was alive"
     return f"{path}: {done}. `clusterdp resume {path}` goes on with it."
-
-
-def _mark(history: RunHistory) -> None:
-    run = history.run
-    try:
-        write_durably(run.cancelled, f"{time.time():.3f}\n")
-        Ledger(run, f"submit-{history.job}", "cancel").write("cancelled", job=history.job)
-    except OSError as error:
-        raise RunError(
-            f"{run.cancelled}: cannot be written: {error.strerror}. Without it the job would come back: "
-            f"make room or ask the run's owner, and cancel again; `scancel {history.job}` ends this attempt only."
-        ) from None
 
 
 def _cancel_jobs(run: RunDir, was_over: bool) -> list[str]:

@@ -17,11 +17,13 @@ Torch is imported late: a wrong entry is found out without it.
 
 from __future__ import annotations
 
-import secrets
+import gc
+import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -57,13 +59,29 @@ class Ending:
 def of_folder(run_dir: Path, stop: StopSignal) -> Ending:
     """The attempt of a run folder that the environment names. Does not return from a crash."""
     try:
-        settings = Settings.read(run_dir)
-        function = entry.load(settings.entry)
-        entry.check_params(function, settings.params)
+        with _uncollected():
+            settings = Settings.read(run_dir)
+            function = entry.load(settings.entry)
+            entry.check_params(function, settings.params)
+            from clusterdp.train import group, job, peers  # noqa: F401  # torch, if the entry has not
     except (EntryError, ConfigError) as error:
         print(f"clusterdp: {error}", file=sys.stderr, flush=True)
         return _refuse(run_dir)
     return attend(function, settings, stop)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """For imports. What they make stays: looking for garbage in it takes a tenth of torch's import, and then as long
+    again whenever it is looked for; so it is left out of that for good."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_on:
+            gc.enable()
 
 
 def _refuse(run_dir: Path) -> Ending:
@@ -110,12 +128,10 @@ def attend(function: Callable[..., Any], settings: Settings, stop: StopSignal) -
 
 def _take_part(function: Callable[..., Any], settings: Settings, stop: StopSignal, group: Group) -> Ending:
     from clusterdp.train.claim import Claim
-    from clusterdp.train.job import JobHandle, new_attempt_name
+    from clusterdp.train.job import JobHandle
 
     first = group.rendezvous.rank == 0
-    if first:
-        group.store.set("clusterdp/attempt", settings.attempt or new_attempt_name())
-    attempt = group.store.get("clusterdp/attempt").decode()
+    attempt = settings.attempt or _agreed_name(group)
     run = RunDir(settings.run_dir) if settings.run_dir else None
 
     asked = stop.reason()
@@ -127,13 +143,22 @@ def _take_part(function: Callable[..., Any], settings: Settings, stop: StopSigna
     elif term or at_limit:  # a signal came while torch was loading: nothing has been done yet
         ending = Ending("requeue", "term" if term else "time")
     else:
-        claim = Claim.take(run.claims, attempt, secrets.token_hex(4)) if run and first else None
+        claim = Claim.take(run.claims, attempt, os.urandom(4).hex()) if run and first else None
         job = JobHandle(settings, group, stop, attempt, claim)
         ending = _call(function, job)
     _agree_on_ending(group, ending)
     if run is not None and first:
         _write_outcome(run.attempt(attempt).outcome, ending)
     return ending
+
+
+def _agreed_name(group: Group) -> str:
+    """For a run without a Slurm job, whose attempt would have the same name on all ranks."""
+    from clusterdp.train.job import new_attempt_name
+
+    if group.rendezvous.rank == 0:
+        group.store.set("clusterdp/attempt", new_attempt_name())
+    return str(group.store.get("clusterdp/attempt").decode())
 
 
 def _call(function: Callable[..., Any], job: JobHandle) -> Ending:

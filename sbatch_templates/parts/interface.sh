@@ -1,9 +1,10 @@
 # gloo takes the interface of the address that this host's name has, and hangs where that is 127.0.1.1. So name the
 # one that leads to MASTER_ADDR.
 if [ -z "${GLOO_SOCKET_IFNAME-}" ]; then
-  read -r address _ <<<"$(getent ahostsv4 "$MASTER_ADDR" 2>/dev/null)"
+  address=$MASTER_ADDR
+  case $address in *[!0-9.]*) read -r address _ <<<"$(getent ahostsv4 "$MASTER_ADDR" 2>/dev/null)" ;; esac
   case ${address:=$MASTER_ADDR} in
-    127.*) name=lo; [ "$(uname)" != Darwin ] || name=lo0 ;;
+    127.*) case $OSTYPE in darwin*) name=lo0 ;; *) name=lo ;; esac ;;
     *)
       read -r _ name _ <<<"$(ip -o addr show to "$address" 2>/dev/null)"
       if [ -z "$name" ]; then

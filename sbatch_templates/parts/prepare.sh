@@ -50,8 +50,9 @@ over() { # over CAUSE EVENT EXIT [JSON]   the last word about this attempt
 crashes=0 idle=0
 while read -r name; do
   then=$run_dir/attempts/$name
-  [ "$name" != "$attempt" ] && [ "$(cat "$then/chain" 2>/dev/null)" = "$chain" ] || continue
-  word='' reason='' cause=lost
+  word='' reason='' cause=lost chained=''
+  [ ! -e "$then/chain" ] || read -r chained <"$then/chain"
+  [ "$name" != "$attempt" ] && [ "$chained" = "$chain" ] || continue
   [ ! -e "$then/outcome" ] || read -r word reason _ <"$then/outcome"
   if [ ! -e "$then/cause" ]; then
     case "$word $reason" in "requeue time") cause=timeout ;; requeue*) cause=preempted ;; esac

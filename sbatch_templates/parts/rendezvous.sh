@@ -1,8 +1,17 @@
 # --- 2 rendezvous ----------------------------------------------------------------------------------------------------
+# When Slurm will end the job: asked here and once, for a container may have no squeue, and 22.05 no SLURM_JOB_END_TIME.
+# The controller answers on descriptor 7 while the rest is found out.
+asked=${EPOCHSECONDS-$(date +%s)}
+exec 7< <(squeue --noheader --jobs="$job" --format=%L 2>/dev/null)
+
 # The first host's name, if it leads to this node from outside; else the address that Slurm knows the node by.
-MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
-case $(getent ahostsv4 "$MASTER_ADDR" 2>/dev/null || echo none) in
-  none | 127.*)
+MASTER_ADDR=$SLURM_JOB_NODELIST first='^([^],[]*)\[([0-9]+)[^]]*](.*)$'
+while [[ $MASTER_ADDR =~ $first ]]; do # n[03-07,12],m1 -> n03,m1
+  MASTER_ADDR=${BASH_REMATCH[1]}${BASH_REMATCH[2]}${BASH_REMATCH[3]}
+done
+MASTER_ADDR=${MASTER_ADDR%%,*}
+case $(getent ahostsv4 "$MASTER_ADDR" 2>/dev/null) in
+  "" | 127.*)
     node=$(scontrol show node "$MASTER_ADDR"); node=${node#*NodeAddr=}
     MASTER_ADDR=${node%%[[:space:]]*}
     ;;
@@ -13,25 +22,27 @@ esac
 low=32768
 [ ! -r /proc/sys/net/ipv4/ip_local_port_range ] || read -r low _ </proc/sys/net/ipv4/ip_local_port_range
 [ "$low" -ge 12000 ] || low=32768 # the range covers nearly everything: there is no outside
-port_of() { # port_of TRY
-  echo $((10000 + (SLURM_JOB_ID * 10 + ${SLURM_RESTART_COUNT-0} % 5 * 2 + $1) % (low - 10000)))
-}
-is_taken() { (exec 3<>"/dev/tcp/$MASTER_ADDR/$1") 2>/dev/null; }
 try=0
-while MASTER_PORT=$(port_of $try); is_taken "$MASTER_PORT"; do try=$((try + 1)); done
-
-# When Slurm will end the job; asked here and once, for a container may have no squeue, and 22.05 no SLURM_JOB_END_TIME.
-time_left() { # seconds, from [D-][[HH:]MM:]SS; nothing if there is no limit
-  local left days=0
-  left=$(squeue --noheader --jobs="$job" --format=%L 2>/dev/null) || return 0
-  case $left in *-*) days=${left%%-*} left=${left#*-} ;; esac
-  case $left in *[!0-9:]* | "") return 0 ;; esac
-  local IFS=: total=0 part
-  for part in $left; do total=$((total * 60 + 10#$part)); done
-  echo $((days * 86400 + total))
+next_port() { # the next one at which nobody answers
+  while
+    MASTER_PORT=$((10000 + (SLURM_JOB_ID * 10 + ${SLURM_RESTART_COUNT-0} % 5 * 2 + try) % (low - 10000)))
+    try=$((try + 1))
+    { true <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT"; } 2>/dev/null
+  do :; done
 }
-left=$(time_left)
-CLUSTERDP_JOB_END_TIME=${left:+$(($(date +%s) + left))}
+next_port
+
+end_after() { # end_after LEFT   [D-][[HH:]MM:]SS from when it was asked; no end if there is no limit
+  local left=$1 days=0 seconds=0 part IFS=:
+  CLUSTERDP_JOB_END_TIME=
+  case $left in *-*) days=${left%%-*} left=${left#*-} ;; esac
+  case $left in *[!0-9:]* | "") return ;; esac
+  for part in $left; do seconds=$((seconds * 60 + 10#$part)); done
+  CLUSTERDP_JOB_END_TIME=$((asked + days * 86400 + seconds))
+}
+read -r left <&7
+exec 7<&-
+end_after "$left"
 export MASTER_ADDR MASTER_PORT CLUSTERDP_JOB_END_TIME
 export CLUSTERDP_RUN_DIR=$run_dir CLUSTERDP_ATTEMPT=$attempt CLUSTERDP_LOGS=$logs
 export CLUSTERDP_CHECKPOINT_URL={{ checkpoint_url }}

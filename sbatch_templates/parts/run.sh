@@ -8,6 +8,6 @@ for again in yes no; do
   # The port was free when it was probed, and is taken now: once more with the next one.
   [ $code -ne 0 ] && [ $again = yes ] && [ -z "$requeued" ] || break
   grep -qsE "EADDRINUSE|[Aa]ddress already in use" "$logs"/rank-00000.out "$logs"/node-00000.out || break
-  try=$((try + 1)) MASTER_PORT=$(port_of $try)
+  next_port
   echo "clusterdp: the port was taken; once more with $MASTER_PORT." >&2
 done

@@ -1,0 +1,42 @@
+"""Job, the handle for Python code: what it tells Slurm, and in which order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterdp.errors import RunError
+from clusterdp.launch.job import Job
+from clusterdp.rundir import Ledger, RunDir, read_events
+from tests.launch.conftest import Stubs
+
+
+@pytest.fixture
+def job(tmp_path: Path, stubs: Stubs, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.setenv("PATH", str(stubs.folder), prepend=":")
+    monkeypatch.setenv("STUBS", str(stubs.folder))
+    scancel = stubs.folder / "scancel"
+    scancel.write_text(
+        f'#!/bin/bash\necho "$1 marked=$([ -e {tmp_path}/run/cancelled ] && echo yes)" >>$STUBS/scancel.calls\n'
+    )
+    scancel.chmod(0o755)
+    run = RunDir(tmp_path / "run")
+    Ledger(run, "submit-7", "submit").write("submitted", job="7")
+    return Job("7", run)
+
+
+def test_a_cancelled_run_is_marked_before_slurm_is_told(job: Job, stubs: Stubs) -> None:
+    """A scancel alone is a TERM that looks like a preemption: the job would come back."""
+    Ledger(job.run, "7.0", "batch").write("submitted", job="9")  # it was resubmitted
+    job.cancel()
+    job.cancel()
+    assert stubs.calls("scancel") == ["9 marked=yes", "9 marked=yes"]
+    assert [event["job"] for event in read_events(job.run) if event["event"] == "cancelled"] == ["9"]
+
+
+def test_what_cannot_be_marked_is_not_cancelled_by_halves(job: Job, stubs: Stubs) -> None:
+    gone = Job("7", RunDir(job.run.path / "gone"))
+    with pytest.raises(RunError, match="the job would come back"):
+        gone.cancel()
+    assert stubs.calls("scancel") == []
