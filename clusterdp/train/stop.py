@@ -60,6 +60,13 @@ class StopSignal:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous.clear()
 
+    @staticmethod
+    def ignore() -> None:
+        """For a process that has nothing left to do. Python gives signals their default action while it ends, and one
+        that comes in that moment would make a failure of what is done."""
+        for number in REASONS:
+            signal.signal(number, signal.SIG_IGN)
+
     def __enter__(self) -> StopSignal:
         return self.install()
 

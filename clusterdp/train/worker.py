@@ -33,6 +33,8 @@ def main(argv: Sequence[str]) -> int:
     except ClusterdpError as error:
         print(f"clusterdp: {error}", file=sys.stderr)
         return error.exit_code
+    finally:
+        stop.ignore()
 
 
 def run_in_submitit(run_dir: str) -> Ending:

@@ -207,3 +207,26 @@ def test_the_documented_lines_are_those_of_the_raw_loop() -> None:
         (line,) = [line for line in script.splitlines() if line.endswith(f"# {number}")]
         code = line.rpartition("#")[0].strip()
         assert any(code in shown for shown in documented.splitlines()), f"line {number} is not documented: {code}"
+
+
+LATE = """
+import atexit, os, signal
+atexit.register(lambda: None)
+
+class Late:  # freed when Python has given the signals their default action
+    def __del__(self, kill=os.kill, me=os.getpid(), numbers=(signal.SIGTERM, signal.SIGUSR2)):
+        for number in numbers:
+            kill(me, number)
+
+def main(job):
+    import sys
+    sys.last_thing = Late()
+"""
+
+
+def test_a_signal_after_the_end_makes_no_failure_of_it(tmp_path: Path) -> None:
+    (tmp_path / "late_module.py").write_text(LATE)
+    run = Run(tmp_path / "run", "late_module:main")
+    code, output = finish(worker(run), environ(**run.attempt("1.0"), PYTHONPATH=f"{tmp_path}:{ROOT}"))
+    assert code == 0, output
+    assert run.outcome("1.0") == "done finished 0"
