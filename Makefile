@@ -4,7 +4,7 @@
 #   make test        lint, types and all quick tests
 #   make test-slurm  end-to-end tests on a real Slurm that it boots on this machine (Debian, as root)
 #   make test-all    both, and the slow tests
-#   make bench       start-up and submit-to-first-all-reduce, beside what one would write by hand
+#   make bench       what things cost, beside what one would write by hand
 #   make lint        ruff and mypy;  make format mends what ruff can mend
 #   make clean       remove .venv, caches and builds (not runs/)
 
@@ -29,6 +29,9 @@ test-all: lint
 bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.startup
 	$(bin)/python -m tests.benchmarks.first_allreduce
+	$(bin)/python -m tests.benchmarks.word_cost
+	$(bin)/python -m tests.benchmarks.checkpoint_ls
+	$(bin)/python -m tests.benchmarks.checkpoint_speed
 
 lint: $(stamp)
 	$(bin)/ruff check .
