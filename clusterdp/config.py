@@ -82,8 +82,17 @@ class Checkpoint:
     url: str | None = None  # default: checkpoints/ in the run folder
     every_steps: int | None = None
     every_s: float | None = 600.0
+    storage_options: dict[str, Any] = field(default_factory=dict)  # of fsspec's file system: endpoint_url, ...
+    timeout_s: float = 60.0  # for one answer of a store
+    retry_s: float = 120.0  # so long is a store that is away asked again, before a save has failed
     keep_last: int = 3
-    keep_every: int | None = None  # and every checkpoint whose step is a multiple of this
+    keep_every: int | None = None  # and of all commits every so-manyth
+    keep_local: int = 0  # commit to the run folder, keep so many there, and copy to url whenever the store is there
+    async_save: bool = True  # write while the training goes on; the save before a stop is waited for
+    max_failures: int = 3  # so many periodic saves in a row may fail (a full disk); one more ends the attempt
+    check_replicas_every: int = 10  # at the first of so many saves, ranks whose state differs fail it; 0: never
+    start_from: str | None = None  # a torch.save file or DCP folder, taken while the run has no checkpoint of its own
+    start_only: list[str] = field(default_factory=list)  # what of the state to take from there: [model]; default: all
 
 
 @dataclass
@@ -175,9 +184,12 @@ def _resolve(layers: Sequence[Layer]) -> Loaded:
     for layer in layers:
         configfile.merge(values, layer.values)
     try:
-        if missing := OmegaConf.missing_keys(values):
+        given = OmegaConf.create(values)
+        if missing := OmegaConf.missing_keys(given):
             raise ConfigError(f"{min(missing)}: has no value (???). Give one: {min(missing)}=VALUE.")
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(Config), values))
+        # Unsafe, and without copies: nobody else holds these trees.
+        schema = OmegaConf.structured(Config, flags={"no_deepcopy_set_nodes": True})
+        config = OmegaConf.to_object(OmegaConf.unsafe_merge(schema, given))
     except OmegaConfBaseException as error:
         raise explain(error, sources) from None
     assert isinstance(config, Config)

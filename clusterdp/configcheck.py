@@ -10,6 +10,7 @@ from clusterdp.config import Config, Resources
 from clusterdp.errors import ConfigError
 
 TIME = re.compile(r"\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE")
+CREDENTIALS = "Leave it out: the store's own environment variables or files of credentials are read on every node"
 SECRET = re.compile(r"(?i)(^|_)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)")
 OURS = {  # options of sbatch that the script needs for itself, and the key that sets them
     "job-name": "name",
@@ -29,7 +30,7 @@ OURS = {  # options of sbatch that the script needs for itself, and the key that
 
 def check(config: Config, sources: Mapping[str, str]) -> None:
     """Raises ConfigError for the first mistake, with its place."""
-    for key, problem, remedy in (*_misfits(config), *_bad_values(config)):
+    for key, problem, remedy in (*_misfits(config), *_bad_values(config), *_bad_saving(config)):
         place = f"{sources[key]}: " if key in sources else ""
         raise ConfigError(f"{place}{key}: {problem}. {remedy}.")
 
@@ -64,15 +65,31 @@ def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
         yield "resources.gpus_per_task", "torchrun's agent is one task for all ranks of a node", "Use gpus_per_node"
 
 
+def _bad_saving(c: Config) -> Iterator[tuple[str, str, str]]:
+    saving = c.checkpoint
+    positive = ("keep_last", "every_steps", "keep_every", "timeout_s")
+    for name in (*positive, "max_failures", "check_replicas_every", "keep_local", "retry_s"):
+        number, least = getattr(saving, name), int(name in positive)
+        if number is not None and number < least:
+            yield f"checkpoint.{name}", f"{number} is less than {least}", f"Write {least} or more"
+    if saving.url and "://" in saving.url:
+        from clusterdp.storage.address import has_password
+
+        if has_password(saving.url):
+            yield "checkpoint.url", "has a secret in it, which would stand in the run folder", CREDENTIALS
+    elif saving.keep_local:
+        yield "checkpoint.keep_local", "is for a checkpoint.url that is a store", "Leave it out, or set checkpoint.url"
+    for name in saving.storage_options:
+        if name in ("key", "secret") or SECRET.search(name):
+            yield f"checkpoint.storage_options.{name}", "is a secret, which would stand in the run folder", CREDENTIALS
+
+
 def _bad_values(c: Config) -> Iterator[tuple[str, str, str]]:
     r = c.resources
     for key, number in {
         "resources.nodes": r.nodes,
         "resources.cpus_per_task": r.cpus_per_task,
         "resources.tasks_per_node": r.tasks_per_node,
-        "checkpoint.keep_last": c.checkpoint.keep_last,
-        "checkpoint.every_steps": c.checkpoint.every_steps,
-        "checkpoint.keep_every": c.checkpoint.keep_every,
     }.items():
         if number is not None and number < 1:
             yield key, f"{number} is less than 1", "Write a positive number"

@@ -1,17 +1,29 @@
 """Checkpoints that cannot be lost, and resume that is exact; see Checkpointer. Names load when they are first used:
-layout, manifest and retention need no torch, and login nodes read checkpoints without it.
+layout, manifest and some others need no torch, and login nodes read checkpoints without it.
 
     layout        what is on disk: names, the flat buffer, slices, checksums       torch-free
     manifest      the file that is the checkpoint; list_checkpoints()              torch-free
+    strictjson    JSON as we write it                                              torch-free
     retention     which checkpoints go, and how                                    torch-free
+    blocks        verified reads                                                   torch-free
+    chunks        where the pieces of sharded tensors lie                          torch-free
+    skeleton      a state without its tensors, as JSON                             torch-free
+    payload       the bytes of a tensor, wherever they lie                         torch-free
     tree          nested state <-> JSON and tensors
     objects       what is taken from modules, optimizers, ... and how it is put back
     rng           the random number generators of a rank
     ranks         the point where all ranks agree
     snapshot      the state of all ranks at one moment
     writer        one rank's files
+    saving        one save on its way, from the copy to the commit
+    replicas      whether the ranks still have the same state
     commit        rank 0: manifest last, retention after
-    reader        verified reads
+    reader        what blocks read, as tensors
+    difference    by how much two tensors differ
+    sharded       the pieces of FSDP2's tensors, copied as torch.distributed.checkpoint plans it
+    resharding    state of which each rank needs another part than it has saved
+    foreign       what other programs have saved, read without running it
+    migration     a start from that
     restoring     all ranks read one checkpoint
     checkpointer  the whole
 """
@@ -22,15 +34,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clusterdp.checkpoint.checkpointer import Checkpointer, Commit, Restored
+    from clusterdp.checkpoint.checkpointer import Checkpointer
     from clusterdp.checkpoint.errors import ClaimLost, LostContact
     from clusterdp.checkpoint.manifest import CheckpointInfo, list_checkpoints
+    from clusterdp.checkpoint.restoring import Restored
+    from clusterdp.checkpoint.saving import Commit
     from clusterdp.errors import CheckpointError, DamagedError, StateError
 
 _HOMES = {
     "Checkpointer": "clusterdp.checkpoint.checkpointer",
-    "Commit": "clusterdp.checkpoint.checkpointer",
-    "Restored": "clusterdp.checkpoint.checkpointer",
+    "Commit": "clusterdp.checkpoint.saving",
+    "Restored": "clusterdp.checkpoint.restoring",
     "ClaimLost": "clusterdp.checkpoint.errors",
     "LostContact": "clusterdp.checkpoint.errors",
     "CheckpointInfo": "clusterdp.checkpoint.manifest",

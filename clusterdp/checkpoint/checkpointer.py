@@ -7,6 +7,12 @@
     ...
     checkpointer.save(step)             # when it returns, the checkpoint is durable and is the newest
 
+or, while the training goes on,
+
+    checkpointer.async_save(step)       # returns when the state has been copied; False if one is on its way still
+    checkpointer.step()                 # after every training step: commits, once all ranks have written
+    checkpointer.wait()                 # at the end
+
 Every method is collective: call it on every rank, in the same order. One process without a process group will do.
 """
 
@@ -16,52 +22,30 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-
-from clusterdp.checkpoint import objects, rng, snapshot
+from clusterdp.checkpoint import migration, objects, rng, snapshot
+from clusterdp.checkpoint.choosing import choose
 from clusterdp.checkpoint.commit import Committer
-from clusterdp.checkpoint.errors import LostContact
+from clusterdp.checkpoint.errors import ClaimLost, LostContact
 from clusterdp.checkpoint.layout import step_folder
-from clusterdp.checkpoint.manifest import CheckpointInfo, FileRecord, Manifest, scan
-from clusterdp.checkpoint.ranks import Ranks
-from clusterdp.checkpoint.restoring import Loaded, read
+from clusterdp.checkpoint.manifest import CheckpointInfo, Manifest
+from clusterdp.checkpoint.mirror import Mirror
+from clusterdp.checkpoint.ranks import Pulse, Ranks
+from clusterdp.checkpoint.restoring import Loaded, Restored, put_back
+from clusterdp.checkpoint.saving import STAGES, Commit, Save
 from clusterdp.checkpoint.tree import unflatten
 from clusterdp.checkpoint.writer import Staging, Writer
-from clusterdp.errors import CheckpointError, DamagedError
+from clusterdp.errors import CheckpointError
 from clusterdp.storage import Storage, open_storage
 
 if TYPE_CHECKING:
     import torch.distributed as dist
 
+T = TypeVar("T")
 _log = logging.getLogger("clusterdp.checkpoint")
-
-
-@dataclass(frozen=True)
-class Commit:
-    """A checkpoint that is durable. `bytes` on disk, of all ranks; `seconds` from the call of save() on."""
-
-    step: int
-    token: str
-    bytes: int
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Restored:
-    """What the run goes on from. `exact`: with as many ranks as it was saved with, so that every bit is as it was.
-
-    `skipped` says which newer checkpoints were not good, and why.
-    """
-
-    step: int
-    token: str
-    meta: Any
-    exact: bool
-    skipped: tuple[str, ...] = ()
 
 
 class Checkpointer:
@@ -73,7 +57,10 @@ class Checkpointer:
         group: dist.ProcessGroup | None = None,
         keep_last: int = 3,
         keep_every: int | None = None,
+        local: str | os.PathLike[str] | None = None,
+        keep_local: int = 2,
         attempt: str = "",
+        check_replicas_every: int = 10,
         may_commit: Callable[[], bool] = lambda: True,
         on_commit: Callable[[Commit], None] | None = None,
     ):
@@ -84,69 +71,147 @@ class Checkpointer:
             attribute `per_rank = True`. The random numbers of every rank are always saved.
         group: the ranks that save together; by default all. They agree over gloo; a group without it gets one made.
         keep_last, keep_every: the newest so many commits stay, and every m-th of all commits for `keep_every=m`.
+        local, keep_local: a folder that all ranks see, such as the run folder's. Checkpoints are committed there, the
+            newest `keep_local` stay there, and rank 0 copies the newest to `url` when that can be reached.
+        check_replicas_every: at the first of every so many saves, state that differs between ranks fails the save with
+            the names of the tensors (0: never). It reads two slices more, and so takes some 0.3 s a GB and rank.
         attempt: who is saving, for the record.
         may_commit: asked on rank 0 before each commit and deletion; if not, save() raises ClaimLost on all ranks.
-        on_commit: called on rank 0 after each commit.
+        on_commit: called on rank 0 after each commit, in a thread.
         """
-        if keep_last < 1 or (keep_every is not None and keep_every < 1):
-            raise CheckpointError(f"keep_last: {keep_last} with keep_every {keep_every} keeps nothing. Use 1 or more.")
+        if keep_last < 1 or keep_local < 1 or (keep_every is not None and keep_every < 1):
+            raise CheckpointError(
+                f"keep_last: {keep_last} with keep_every {keep_every} and keep_local {keep_local} keeps nothing. "
+                "Use 1 or more."
+            )
         self.storage = url if isinstance(url, Storage) else open_storage(url)
         self._state = objects.check(state)
         self._ranks = Ranks(group)
+        self._mirror: Mirror | None = None
+        if local is not None:
+            self._mirror = Mirror(open_storage(local), self.storage, keep_last, keep_every, may_commit)
+            self.storage, keep_last, keep_every = self._mirror.near, keep_local, None
         self._committer = Committer(self.storage, attempt, may_commit, keep_last, keep_every)
         self._on_commit = on_commit
+        self._check_every = check_replicas_every
+        self._check_next = check_replicas_every > 0
+        self._commits = 0
         # Job id and restart count repeat (torchrun, a second start by hand): only a random name is ours alone.
         self._run = self._ranks.settle(conclude=lambda _: secrets.token_hex(6))
         self._saves = 0
         self._staging = Staging()
+        self._save: Save | None = None  # on its way, on all ranks
+        self._ended = 0  # saves, well or badly
+        self._pulse = Pulse(self._ranks)
+        self.skipped = 0  # saves that were due while one was on its way, since the last commit
         self._prove_next = False  # the next save is read back: what this run came from is kept until then
         self._rng: dict[str, Any] | None = None
         self._rng_seed: str | None = None
 
     def save(self, step: int, meta: Mapping[str, Any] | None = None) -> Commit:
         """Commit the state as `step`. If anything fails on any rank, all raise the same CheckpointError, there is no
-        new checkpoint, and the old ones are as they were. `meta`: JSON values for restore(), rank 0's."""
-        started = time.monotonic()
-        token = self._next_token()
-        taken = snapshot.take(self._state, self._ranks, step, meta)
-        writer = Writer(self.storage, step_folder(step), token, self._ranks.rank, self._ranks.size)
-        records: dict[str, FileRecord] = {}
-        failure: Exception | None = None
-        try:
-            staged = writer.stage(self._staging, taken.shared)
-            records = writer.write(staged, taken.own, read_back=self._prove_next)
-        except Exception as error:
-            failure = error
-        report = {name: [record.size, record.crc32] for name, record in records.items()}
+        new checkpoint, and the old ones are as they were. `meta`: JSON values for restore(), rank 0's.
 
-        def conclude(reports: list[Any]) -> dict[str, Any]:
-            files = {name: FileRecord(size, tuple(crc32)) for part in reports for name, (size, crc32) in part.items()}
-            total = sum(record.size for record in files.values())
-            info = CheckpointInfo(step, token, token, 0, 0.0, self._ranks.size, total, "")
-            manifest = Manifest(info, files, taken.shared.layout, taken.shared.skeleton, taken.meta)
-            return asdict(self._committer.commit(manifest))
-
+        A save that is on its way is waited for first; should that one fail, it is logged.
+        """
         try:
-            info = CheckpointInfo(**self._ranks.settle(failure, report, conclude))
-        except LostContact:
-            raise  # rank 0 may have committed: the files must stay
-        except CheckpointError:
-            writer.discard()
+            self.wait()
+        except (ClaimLost, LostContact):
             raise
-        commit = Commit(step, token, info.bytes, time.monotonic() - started)
-        self._after(commit, info)
+        except CheckpointError as error:
+            _log.warning("a checkpoint was not saved: %s", error)
+        self._begin(step, meta)
+        commit = self.wait()
+        assert commit is not None
         return commit
 
-    def _after(self, commit: Commit, info: CheckpointInfo) -> None:
-        """What follows a commit on rank 0. If it fails all raise, and the checkpoint stays."""
-        proved, self._prove_next = self._prove_next, False
+    def async_save(self, step: int, meta: Mapping[str, Any] | None = None) -> bool:
+        """Copy the state, and write it while the training goes on. step() or heed() commits it, or raises what failed.
 
-        def conclude(_: list[Any]) -> None:
-            if self._on_commit:
-                self._on_commit(commit)
-            self._committer.tidy(info, proved=proved)
+        False, and counted in `skipped`, if one is on its way still: its memory is in use, and a storage that cannot
+        keep up must not hold up the training. Raises StateError if the state cannot be saved.
+        """
+        if self._save is not None:
+            self.skipped += 1
+            return False
+        self._begin(step, meta)
+        return True
 
-        self._ranks.settle(conclude=conclude)
+    def step(self) -> Commit | None:
+        """Once a training step, in a loop that has no control word. Free unless a save is on its way; then a tiny
+        all-reduce, whose answer is looked at in the next call. Returns the Commit, once; raises as save() does."""
+        if self._save is None:
+            return None
+        least = self._pulse.exchange(self.progress())
+        return self.heed(least) if least is not None else None
+
+    def progress(self) -> int:
+        """How far this rank has come, for a control word that agrees on the least of all ranks'. No collective."""
+        return STAGES * self._ended + (self._save.here if self._save is not None else 0)
+
+    def heed(self, least: int) -> Commit | None:
+        """What all ranks' progress() has come to, as a control word tells it to all at the same step. As step()."""
+        if self._save is None or least <= STAGES * self._ended + self._save.stage:
+            return None
+        return self._advance(self._save)
+
+    def wait(self) -> Commit | None:
+        """Until the save that is on its way, if there is one, is committed; raises as save() does."""
+        self._pulse.drain()
+        commit, save = None, self._save
+        try:
+            while self._save is not None:
+                commit = self._advance(self._save)
+        finally:
+            if save is not None and save.cleaning is not None:
+                save.cleaning.result()
+        return commit
+
+    def upload(self, seconds: float) -> bool:
+        """With `local`: on rank 0, wait until the store has the newest commit; False if that takes longer."""
+        return self._mirror is None or self._ranks.rank != 0 or self._mirror.wait(seconds)
+
+    def _begin(self, step: int, meta: Mapping[str, Any] | None) -> None:
+        started = time.monotonic()
+        taken = snapshot.take(self._state, self._ranks, step, meta)
+        writer = Writer(self.storage, step_folder(step), self._next_token(), self._ranks)
+        self._save = Save(
+            self._ranks,
+            self._committer,
+            writer,
+            taken,
+            self._staging,
+            started=started,
+            read_back=self._prove_next,
+            compare=self._check_next,
+            on_commit=self._committed,
+        )
+
+    def _advance(self, save: Save) -> Commit | None:
+        try:
+            commit = save.advance()
+        except CheckpointError:
+            self._close(save)
+            raise
+        if commit is not None:
+            self._prove_next = False
+            self._commits += 1  # not _saves: a comparison that has failed is done again
+            self._check_next = self._check_every > 0 and self._commits % self._check_every == 0
+            self.skipped = 0
+            self._close(save)
+        return commit
+
+    def _committed(self, commit: Commit) -> None:
+        """In rank 0's thread."""
+        if self._on_commit:
+            self._on_commit(commit)
+        if self._mirror is not None:
+            self._mirror.notify()
+
+    def _close(self, save: Save) -> None:
+        self._save = None
+        self._ended += 1
+        self._pulse.drain()
 
     def restore(self, step: int | None = None, *, retire_later: bool = False) -> Restored | None:
         """Load the newest good checkpoint, or that of `step`, into the state; restore_rng() is left to the caller.
@@ -155,20 +220,14 @@ class Checkpointer:
         it does not fit the objects. `retire_later`: commit `step` anew, so that from now on it is the newest and not
         those of later steps; a run that goes on from an older step wants this, one that only looks does not.
         """
-        listing = self._ranks.settle(conclude=lambda _: self._list(step))
-        candidates = [CheckpointInfo(**fields) for fields in listing["candidates"]]
-        skipped: list[str] = listing["damaged"]
-        if not candidates and not skipped and step is None:
-            return None
-        loaded = self._first_good(candidates, skipped)
+        self.wait()
+        choice = choose(self._committer, self._ranks, self._state, step, self._mirror)
+        loaded = choice.loaded
         if loaded is None:
-            raise CheckpointError(
-                f"{self.storage.url}: there are checkpoints, and none is good: {'; '.join(skipped)}. "
-                "Bring one back, or use an empty folder to start from the beginning."
-            )
+            return None
         self._load(loaded)
         info = loaded.manifest.info
-        if retire_later and step is not None and info.token != listing["newest"]:
+        if retire_later and step is not None and info.token != choice.newest:
             info = self._commit_anew(loaded.manifest)
         self._committer.pinned = {info.token}
         self._prove_next = True
@@ -179,7 +238,20 @@ class Checkpointer:
                 "that are new draw other random numbers, and sums are rounded otherwise.",
                 *(info.name, info.world_size, self._ranks.size),
             )
-        return Restored(info.step, info.token, unflatten(loaded.manifest.meta, {}), exact, tuple(skipped))
+        return Restored(info.step, info.token, unflatten(loaded.manifest.meta, {}), exact, tuple(choice.skipped))
+
+    def restore_from(self, path: str | os.PathLike[str], only: Iterable[str] | None = None) -> Restored:
+        """Start from what another program has saved: a file of torch.save() such as the classic dict of 'model',
+        'optimizer' and 'amp' or 'scaler' (or a URL of one), or a folder of torch.distributed.checkpoint.
+
+        Every tensor in there must find its object, and every module, optimizer, scheduler and scaler here its state;
+        `only` names the objects to restore if that is not so. Raises StateError with the keys that do not fit, and
+        before anything is changed if it would take a pickle to read it. Random numbers stay as they are.
+        """
+        self.wait()
+        start = self._together(lambda: migration.prepare(os.fspath(path), self._state, only))
+        self._together(lambda: migration.put_back(start, self._state))
+        return Restored(start.step, "", start.values, exact=False)
 
     def restore_rng(self) -> None:
         """Set the random number generators as they were. Last of all: a DataLoader's iterator draws from them."""
@@ -192,61 +264,21 @@ class Checkpointer:
         self._saves += 1
         return f"{self._run}-{self._saves:04d}"
 
-    def _list(self, step: int | None) -> dict[str, Any]:
-        """Rank 0: what there is to restore, the newest commit first."""
-        commits, damaged = scan(self.storage)
-        for damage in damaged:
-            _log.warning("checkpoint skipped: %s", damage.why)
-        wanted = [info for info in commits if step is None or info.step == step]
-        if step is not None and not wanted:
-            steps = ", ".join(str(s) for s in sorted({info.step for info in commits})) or "none"
-            raise CheckpointError(f"{self.storage.url}: no checkpoint of step {step}. Those that exist: {steps}.")
-        return {
-            "candidates": [asdict(info) for info in reversed(wanted)],
-            "newest": commits[-1].token if commits else None,
-            "damaged": [damage.why for damage in damaged],
-        }
-
-    def _first_good(self, candidates: list[CheckpointInfo], skipped: list[str]) -> Loaded | None:
-        """The first one that all ranks could read; what was wrong with those before it is added to `skipped`."""
-        for info in candidates:
-            try:
-                return read(self.storage, info, self._ranks)
-            except LostContact:
-                raise
-            except DamagedError as error:
-                self._committer.bad.add(info.token)
-                skipped.append(str(error))
-            except CheckpointError as error:  # not readable now, and perhaps in an hour
-                self._committer.unsure.add(info.token)
-                skipped.append(f"{info.name}: {error}")
-            if self._ranks.rank == 0:
-                _log.warning("checkpoint skipped: %s", skipped[-1])
-        return None
-
     def _load(self, loaded: Loaded) -> None:
-        """Into the objects, on all ranks or as an error on all."""
+        self._together(lambda: put_back(loaded, self._state, self._ranks.size))
+        self._rng = loaded.own["rng"] if loaded.own is not None else None
+        self._rng_seed = loaded.manifest.info.data
+
+    def _together(self, work: Callable[[], T]) -> T:
+        """On all ranks, or an error on all."""
+        result: Any = None
         failure: Exception | None = None
         try:
-            self._load_here(loaded)
+            result = work()
         except Exception as error:
             failure = error
         self._ranks.settle(failure)
-
-    def _load_here(self, loaded: Loaded) -> None:
-        shared = {name: thing for name, thing in self._state.items() if not objects.is_per_rank(thing)}
-        own = {name: thing for name, thing in self._state.items() if objects.is_per_rank(thing)}
-        same_ranks = loaded.manifest.info.world_size == self._ranks.size
-        objects.compare_keys("state", shared, loaded.manifest.state)
-        for name, thing in shared.items():
-            # A module copies what it is given; others keep it.
-            objects.load(name, thing, loaded.state(name, copy=not isinstance(thing, torch.nn.Module)))
-        if same_ranks and loaded.own is not None:
-            objects.compare_keys("state with per_rank = True", own, loaded.own["objects"])
-            for name, thing in own.items():
-                objects.load(name, thing, loaded.own["objects"][name])
-        self._rng = loaded.own["rng"] if loaded.own is not None else None
-        self._rng_seed = loaded.manifest.info.data
+        return result  # type: ignore[no-any-return]
 
     def _commit_anew(self, manifest: Manifest) -> CheckpointInfo:
         info = replace(manifest.info, token=self._next_token())

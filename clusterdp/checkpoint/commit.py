@@ -9,12 +9,14 @@ from contextlib import suppress
 from dataclasses import replace
 
 from clusterdp.checkpoint import retention
-from clusterdp.checkpoint.errors import ClaimLost
+from clusterdp.checkpoint.errors import ClaimLost, not_saved
+from clusterdp.checkpoint.layout import manifest_name, token_of_file
 from clusterdp.checkpoint.manifest import CheckpointInfo, Manifest, scan
 from clusterdp.checkpoint.reader import read_manifest
 from clusterdp.errors import DamagedError
 from clusterdp.storage import Storage
 
+LEAP = 1 << 20  # more commits than any folder sees
 _log = logging.getLogger("clusterdp.checkpoint")
 
 
@@ -31,17 +33,28 @@ class Committer:
         self.unsure: set[str] = set()  # tokens that this attempt could not read
         self.pinned: set[str] = set()  # what this attempt restored from, until there is proof of a newer one
         self._known: dict[str, CheckpointInfo] = {}
+        self._order = 0  # of the last commit, as far as anybody can know
         self._cleaned = False
 
     def _commits(self) -> list[CheckpointInfo]:
-        commits, _ = scan(self.storage, self._known)
+        first = not self._known
+        commits, unread = scan(self.storage, self._known)
+        self._order = max((info.order for info in commits), default=0)
+        if unread and first:  # they may be newer than all that can be read just now, and come back
+            self._order += LEAP
         self._known = {info.name: info for info in commits}
         return commits
 
     def commit(self, manifest: Manifest) -> CheckpointInfo:
         """Create the manifest, as the newest commit. After an error there is none."""
-        order = max((info.order for info in self._commits()), default=0) + 1
-        info = replace(manifest.info, order=order, committed_at=time.time(), attempt=self.attempt)
+        try:
+            return self._commit(manifest)
+        except OSError as error:
+            raise not_saved(f"{self.storage.url}/{manifest.info.name}", error) from error
+
+    def _commit(self, manifest: Manifest) -> CheckpointInfo:
+        self._commits()
+        info = replace(manifest.info, order=self._order + 1, committed_at=time.time(), attempt=self.attempt)
         manifest = replace(manifest, info=info)
         data = manifest.encode()
         if not self.may_commit():
@@ -56,8 +69,21 @@ class Committer:
             # It may be in place already, and only its durability in doubt. All are about to be told that it failed.
             with suppress(OSError):
                 self.storage.remove(info.name)
+                self.storage.sync_folder(info.folder)  # nor may it come back, after a power cut, without its files
             raise
         return info
+
+    def discard(self, info: CheckpointInfo) -> None:
+        """Give back the space of a save that could not be committed: all ranks' files."""
+        with suppress(OSError):
+            names = self.storage.list(info.folder)
+            if manifest_name(info.token) in names:
+                return  # it could not be taken back: a checkpoint after all, and a good one if it keeps its files
+            for name in names:
+                if token_of_file(name) == info.data:
+                    with suppress(OSError):
+                        self.storage.remove(f"{info.folder}/{name}")
+            self.storage.remove_folder(info.folder)
 
     def tidy(self, newest: CheckpointInfo, *, proved: bool) -> None:
         """Delete what retention no longer keeps. `proved`: all of the newest has been read back."""

@@ -7,6 +7,8 @@ CheckpointError           exit 5
 
 from __future__ import annotations
 
+import errno
+
 from clusterdp.errors import CheckpointError
 
 
@@ -16,3 +18,17 @@ class ClaimLost(CheckpointError):
 
 class LostContact(CheckpointError):
     pass
+
+
+def not_saved(where: str, error: OSError) -> CheckpointError:
+    """What the storage said while a save was written or committed, and what to do."""
+    remedy = "Look at the file system; the checkpoint before this one is as it was."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "Free some space there, or keep fewer checkpoints."
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        remedy = "Make the folder writable for this user on every node."
+    return CheckpointError(f"{where}: {error.strerror or error}. {remedy}")
+
+
+class FailedElsewhere(Exception):
+    """Another rank has failed, and says why at the next agreement. Nobody but this package sees it."""

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from clusterdp.checkpoint.tree import is_sharded
 from clusterdp.errors import CheckpointError, StateError
 
 
@@ -44,6 +45,18 @@ def unwrap(thing: Any) -> Any:
 
 def is_per_rank(thing: Any) -> bool:
     return getattr(thing, "per_rank", False) is True
+
+
+def are_sharded(state: Mapping[str, Any]) -> bool:
+    """Whether any of the objects has DTensors, as FSDP2 makes of parameters."""
+    return any(is_sharded(tensor) for thing in state.values() for tensor in _tensors(thing))
+
+
+def _tensors(thing: Any) -> Iterator[torch.Tensor]:
+    if isinstance(thing, torch.nn.Module):
+        yield from thing.parameters()
+    elif isinstance(thing, torch.optim.Optimizer):
+        yield from (parameter for group in thing.param_groups for parameter in group["params"])
 
 
 def buffer_keys(thing: Any) -> Iterator[str]:

@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
+from clusterdp.checkpoint import objects
+from clusterdp.checkpoint.buffer import Buffer
 from clusterdp.checkpoint.manifest import CheckpointInfo, Manifest, decode
 from clusterdp.checkpoint.ranks import Ranks
 from clusterdp.checkpoint.reader import Run, check_sizes, read_manifest, read_own, read_runs, runs_of, tensors_of
-from clusterdp.checkpoint.tree import unflatten
+from clusterdp.checkpoint.tree import is_sharded, unflatten
 from clusterdp.storage import Storage
 
 # Up to so many ranks each read all bytes: they are few enough nodes for the storage, ranks of one node share its page
@@ -20,15 +22,37 @@ from clusterdp.storage import Storage
 READ_ALL_RANKS = 8
 
 
+@dataclass(frozen=True)
+class Restored:
+    """What the run goes on from. `exact`: with as many ranks as it was saved with, so that every bit is as it was.
+
+    `skipped` says which newer checkpoints were not good, and why.
+    """
+
+    step: int
+    token: str
+    meta: Any
+    exact: bool
+    skipped: tuple[str, ...] = ()
+
+
 @dataclass
 class Loaded:
     manifest: Manifest
-    tensors: Mapping[str, torch.Tensor]  # views of one buffer that holds them all
+    tensors: Mapping[str, torch.Tensor]  # views of one buffer that holds them all, unless they are DTensors
     own: dict[str, Any] | None  # {"rng": ..., "objects": {name: state}} of this rank, if it was there at the save
+    buffer: Buffer | None  # of the views
 
     def state(self, name: str, *, copy: bool) -> Any:
-        """What state_dict() of that object gave. Without `copy` its tensors are views: for who copies them anyway."""
+        """What state_dict() of that object gave. Without `copy` its tensors are views of the buffer."""
         return unflatten(self.manifest.state[name], _Copies(self.tensors) if copy else self.tensors)
+
+    def release(self, name: str) -> None:
+        """Nobody uses the views of that object's tensors any more."""
+        for entry in self.manifest.layout.entries if self.buffer is not None else ():
+            if entry.name == name or entry.name.startswith(f"{name}/"):
+                assert self.buffer is not None
+                self.buffer.release(entry.offset, entry.end)
 
 
 class _Copies(Mapping[str, torch.Tensor]):
@@ -40,7 +64,8 @@ class _Copies(Mapping[str, torch.Tensor]):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._made:
-            self._made[name] = self._tensors[name].clone()
+            tensor = self._tensors[name]
+            self._made[name] = tensor if is_sharded(tensor) else tensor.clone()
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -50,34 +75,75 @@ class _Copies(Mapping[str, torch.Tensor]):
         return len(self._tensors)
 
 
-def read(storage: Storage, info: CheckpointInfo, ranks: Ranks) -> Loaded:
-    """Collective. Raises DamagedError on all ranks if bytes are wrong or missing, CheckpointError if unreadable."""
+def read(storage: Storage, info: CheckpointInfo, ranks: Ranks, state: Mapping[str, Any]) -> Loaded:
+    """Collective. Raises DamagedError on all ranks if bytes are wrong or missing, CheckpointError if unreadable.
+
+    state: the objects that it is for: of what is sharded there, each rank reads its part.
+    """
     text = ranks.settle(conclude=lambda _: read_manifest(storage, info).encode().decode("ascii"))
-    failure, buffer, runs, own = None, torch.empty(0), [], None
+    failure, own, flat = None, None, None
+    tensors: Mapping[str, torch.Tensor] = {}
     try:
         manifest = decode(text.encode("ascii"), info.name)
-        runs = runs_of(manifest)
-        mine = runs if ranks.size <= READ_ALL_RANKS else _share(runs, ranks.rank, ranks.size)
-        check_sizes(storage, mine)  # first: no manifest makes us ask for memory that its files do not fill
-        buffer = torch.empty(manifest.layout.total, dtype=torch.uint8)
-        read_runs(storage, mine, buffer)
+        if manifest.chunks is not None or objects.are_sharded(state):
+            tensors = _read_parts(storage, manifest, state)
+        else:
+            flat = _Flat(storage, manifest, ranks)
+            tensors = tensors_of(manifest.layout, flat.buffer.tensor)
         if ranks.rank < info.world_size:
             own = read_own(storage, manifest, ranks.rank)
     except Exception as error:
         failure = error
     ranks.settle(failure)
-    if ranks.size > READ_ALL_RANKS:
-        _exchange(runs, buffer, ranks)
-    return Loaded(manifest, tensors_of(manifest.layout, buffer), own)
+    if flat is not None and ranks.size > READ_ALL_RANKS:
+        flat.exchange()
+    return Loaded(manifest, tensors, own, flat.buffer if flat is not None else None)
 
 
-def _share(runs: list[Run], rank: int, size: int) -> list[Run]:
-    return runs[len(runs) * rank // size : len(runs) * (rank + 1) // size]
+def put_back(loaded: Loaded, state: Mapping[str, Any], world_size: int) -> None:
+    """Into the objects of this rank. Raises StateError if they are not those that were saved."""
+    shared = {name: thing for name, thing in state.items() if not objects.is_per_rank(thing)}
+    own = {name: thing for name, thing in state.items() if objects.is_per_rank(thing)}
+    objects.compare_keys("state", shared, loaded.manifest.state)
+    for name, thing in shared.items():
+        # A module copies what it is given. An optimizer keeps all of it, and may keep the very pages that were read.
+        # Others may keep a little of it, which must not hold on to all the rest.
+        keeps, copies = isinstance(thing, torch.optim.Optimizer), isinstance(thing, torch.nn.Module)
+        objects.load(name, thing, loaded.state(name, copy=not (keeps or copies)))
+        if not keeps:
+            loaded.release(name)
+    if loaded.manifest.info.world_size == world_size and loaded.own is not None:
+        objects.compare_keys("state with per_rank = True", own, loaded.own["objects"])
+        for name, thing in own.items():
+            objects.load(name, thing, loaded.own["objects"][name])
 
 
-def _exchange(runs: list[Run], buffer: torch.Tensor, ranks: Ranks) -> None:
-    """Every rank gives the others what it has read and verified. Runs follow each other in the buffer without a gap."""
-    for source in range(ranks.size):
-        share = _share(runs, source, ranks.size)
-        if share:
-            ranks.broadcast(buffer[share[0].span[0] : share[-1].span[1]], source)
+def _read_parts(storage: Storage, manifest: Manifest, state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
+    from clusterdp.checkpoint import resharding  # deferred: two seconds that DDP need not pay
+
+    check_sizes(storage, runs_of(manifest))  # first: no manifest makes us ask for memory that its files do not fill
+    live = resharding.live_tensors({name: thing for name, thing in state.items() if not objects.is_per_rank(thing)})
+    return resharding.read(storage, manifest, live)
+
+
+class _Flat:
+    """The flat buffer, as all ranks read it together."""
+
+    def __init__(self, storage: Storage, manifest: Manifest, ranks: Ranks):
+        """No collective: what this rank has to read of it is there afterwards, and verified."""
+        self._runs, self._ranks = runs_of(manifest), ranks
+        mine = self._runs if ranks.size <= READ_ALL_RANKS else self._share(ranks.rank)
+        check_sizes(storage, mine)  # first: no manifest makes us ask for memory that its files do not fill
+        self.buffer = Buffer(manifest.layout.total)
+        read_runs(storage, mine, self.buffer.tensor)
+
+    def exchange(self) -> None:
+        """Every rank gives the others what it has read. Runs follow each other in the buffer without a gap."""
+        for source in range(self._ranks.size):
+            share = self._share(source)
+            if share:
+                self._ranks.broadcast(self.buffer.tensor[share[0].span[0] : share[-1].span[1]], source)
+
+    def _share(self, rank: int) -> list[Run]:
+        size = self._ranks.size
+        return self._runs[len(self._runs) * rank // size : len(self._runs) * (rank + 1) // size]

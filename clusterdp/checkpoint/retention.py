@@ -98,5 +98,12 @@ def clean(storage: Storage, commits: Sequence[CheckpointInfo], newest: Checkpoin
         for name in list(leftovers(storage, commits, newest, own_run)):
             storage.remove(name)
             storage.remove_folder(name.partition("/")[0])
+        storage.drop_unfinished(lambda name: _is_others(name, own_run), storage.modified(newest.name) - LEFTOVER_AGE_S)
     except OSError as error:
         _log.warning("%s: files of an unfinished save could not be deleted: %s.", storage.url, error)
+
+
+def _is_others(name: str, own_run: str) -> bool:
+    folder, _, file = name.partition("/")
+    token = layout.token_of_file(file)
+    return layout.step_of(folder) is not None and token is not None and not token.startswith(own_run)

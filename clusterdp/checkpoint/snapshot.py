@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -13,7 +14,7 @@ import torch
 from clusterdp.checkpoint import objects, rng
 from clusterdp.checkpoint.layout import Layout
 from clusterdp.checkpoint.ranks import Ranks
-from clusterdp.checkpoint.tree import Flattener, as_bytes, dtype_name, key_of
+from clusterdp.checkpoint.tree import Flattener, as_bytes, dtype_name, is_sharded, key_of
 from clusterdp.errors import StateError
 
 
@@ -25,9 +26,14 @@ class Part:
     tensors: dict[str, torch.Tensor]
     layout: Layout
 
+    @property
+    def sharded(self) -> bool:
+        return any(map(is_sharded, self.tensors.values()))
+
     @classmethod
-    def of(cls, trees: Mapping[str, Any]) -> Part:
-        flattener = Flattener()
+    def of(cls, trees: Mapping[str, Any], *, sharded: bool = False) -> Part:
+        """sharded: DTensors may be among the tensors, which count with their whole shape."""
+        flattener = Flattener(sharded=sharded)
         skeleton = {name: flattener.flatten(tree, name) for name, tree in trees.items()}
         tensors = flattener.tensors
         layout = Layout.of({name: (dtype_name(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()})
@@ -41,6 +47,11 @@ class Snapshot:
     step: int
     meta: Any
 
+    def digest(self) -> bytes:
+        """Of the outline."""
+        skeleton = json.dumps(self.shared.skeleton, sort_keys=True)
+        return hashlib.blake2b(f"{self.step} {self.shared.layout.digest} {skeleton}".encode(), digest_size=8).digest()
+
     def outline(self) -> dict[str, Any]:
         """All but the tensors' values: what must be equal on all ranks for their slices to make one whole."""
         return {"step": self.step, "index": self.shared.layout.to_json(), "state": self.shared.skeleton}
@@ -48,17 +59,18 @@ class Snapshot:
 
 def take(state: Mapping[str, Any], ranks: Ranks, step: int, meta: Mapping[str, Any] | None) -> Snapshot:
     """Collective. Raises StateError on all ranks if one has state that cannot be saved, or differs from rank 0's."""
-    snapshot, failure, outline = None, None, b""
+    snapshot, failure, digest = None, None, b""
     try:
         snapshot = _take_here(state, step, meta)
-        outline = json.dumps(snapshot.outline(), sort_keys=True).encode()
+        digest = snapshot.digest()
     except Exception as error:
         failure = error
-    digest = hashlib.blake2b(outline, digest_size=16).hexdigest()
-    equal = ranks.settle(failure, digest, lambda digests: len(set(digests)) == 1)
-    assert snapshot is not None
-    if not equal:
+    equal = ranks.are_equal(digest or secrets.token_bytes(8))  # who has failed is like nobody else
+    if failure is not None or not equal:
+        ranks.settle(failure)
+        assert snapshot is not None
         _explain_difference(snapshot.outline(), ranks)
+    assert snapshot is not None
     _adopt_buffers(snapshot.shared, state, ranks)
     return snapshot
 
@@ -73,7 +85,8 @@ def _take_here(state: Mapping[str, Any], step: int, meta: Mapping[str, Any] | No
     note = Part.of({"meta": dict(meta or {})})
     if note.tensors:
         raise StateError(f"{next(iter(note.tensors))}: meta is for small values, not tensors. Put it into the state.")
-    return Snapshot(Part.of(shared), Part.of({"rng": rng.capture(), "objects": own}), step, note.skeleton["meta"])
+    whole = Part.of(shared, sharded=True)
+    return Snapshot(whole, Part.of({"rng": rng.capture(), "objects": own}), step, note.skeleton["meta"])
 
 
 def _explain_difference(outline: dict[str, Any], ranks: Ranks) -> NoReturn:
@@ -117,7 +130,7 @@ def _difference(first: Any, here: Any, *path: Any) -> str | None:
 def _adopt_buffers(shared: Part, state: Mapping[str, Any], ranks: Ranks) -> None:
     """Take rank 0's module buffers: each rank has its own BatchNorm statistics, and half of each would be nobody's."""
     names = [key_of(name, key) for name, thing in state.items() for key in objects.buffer_keys(thing)]
-    names = [name for name in dict.fromkeys(names) if name in shared.tensors]
+    names = [name for name in dict.fromkeys(names) if name in shared.tensors and not is_sharded(shared.tensors[name])]
     if ranks.size == 1 or not names:
         return
     packed = torch.cat([as_bytes(shared.tensors[name]).cpu() for name in names])

@@ -17,6 +17,7 @@ import math
 import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -38,15 +39,32 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return _NAMES[tensor.dtype]
 
 
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether each rank has its own part of it (DTensor)."""
+    if type(tensor) in _PLAIN_TENSORS:
+        return False
+    module = sys.modules.get("torch.distributed.tensor")  # what is not loaded has made none
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
 def key_of(*path: Any) -> str:
     """A tensor's name: the keys that lead to it, `optimizer/state/0/exp_avg`; `~1` stands for a slash in a key."""
-    return "/".join(str(part).replace("~", "~0").replace("/", "~1") for part in path)
+    return "/".join([_escaped(str(part)) for part in path])
+
+
+@lru_cache(maxsize=4096)  # the words of one state are few, and every save needs them for each tensor
+def _escaped(word: str) -> str:
+    return word.replace("~", "~0").replace("/", "~1")
 
 
 class Flattener:
-    """Collects the tensors of one or more trees. Tensors that are the same memory (tied weights) are kept once."""
+    """Collects the tensors of one or more trees. Tensors that are the same memory (tied weights) are kept once.
 
-    def __init__(self) -> None:
+    sharded: DTensors may be among them.
+    """
+
+    def __init__(self, *, sharded: bool = False) -> None:
+        self._sharded = sharded
         self.tensors: dict[str, torch.Tensor] = {}
         self._names: dict[tuple[Any, ...], str] = {}
 
@@ -56,6 +74,8 @@ class Flattener:
             raise StateError(
                 f"{key_of(*path[:4])}/...: nested deeper than {_DEPTH}, or in itself. Flatten it in state_dict()."
             )
+        if type(value) in _PLAIN_TENSORS:
+            return {"$tensor": self._add(value, path)}
         if value is None or type(value) in (bool, str):
             return value
         if type(value) is int:
@@ -103,10 +123,16 @@ class Flattener:
         return {tag: self._add(torch.from_numpy(numpy.array(value, order="C")), path)}
 
     def _add(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> str:
-        _check(tensor, path)
+        given, local = tensor, tensor
+        if type(tensor) not in _PLAIN_TENSORS and self._sharded and is_sharded(tensor):
+            local = _local(tensor, path)
+        _check(local, path)
         tensor = tensor.detach()
-        place = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
-        memory = (*place, tensor.is_conj(), tensor.is_neg())
+        place: tuple[Any, ...] = (tensor.device, local.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if local is not given and is_sharded(given):
+            # Not the address: a rank whose part is empty has none, and all ranks must find the same tensors tied.
+            place = (local.untyped_storage()._cdata, local.storage_offset(), *place[2:])
+        memory = (*place, local.is_conj(), local.is_neg())
         if tensor.numel() and memory in self._names:
             return self._names[memory]
         name = key_of(*path)
@@ -162,6 +188,13 @@ def _key(key: Any, path: tuple[Any, ...]) -> Any:
     return Flattener().flatten(key)
 
 
+def _local(tensor: Any, path: tuple[Any, ...]) -> torch.Tensor:
+    """This rank's part of a DTensor."""
+    if any(placement.is_partial() for placement in tensor.placements):
+        raise _refused(tensor, path, "It is a sum that is still to be done (Partial): redistribute it first.")
+    return tensor.to_local()  # type: ignore[no-any-return]
+
+
 def _check(tensor: torch.Tensor, path: tuple[Any, ...]) -> None:
     if type(tensor) not in _PLAIN_TENSORS:
         raise _refused(tensor, path, "Tensors that are sharded or not plain are not supported: gather it, or use DDP.")
@@ -188,7 +221,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 def memory_of(data: torch.Tensor) -> memoryview:
     """A writable view of a contiguous CPU tensor's bytes, without numpy. It keeps the tensor alive."""
     if data.numel() == 0:
-        return memoryview(bytearray())  # its address is null, for which zlib.crc32 forgets what it was given before
+        return memoryview(bytearray())  # its address is null, which not every reader of a buffer takes
     array = (ctypes.c_char * (data.numel() * data.element_size())).from_address(data.data_ptr())
     array._owner = data  # type: ignore[attr-defined]
     return memoryview(array).cast("B")

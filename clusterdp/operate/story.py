@@ -43,6 +43,8 @@ def tell(event: Record, history: RunHistory) -> str | None:
         return _requeued(event, history)
     if kind == "failed":
         return f"attempt {number} {_failed(event)}"
+    if kind == "save-failed":
+        return f"a checkpoint was not saved at step {event.get('step')}: {event.get('error')}"
     if kind == "rehearsal":
         return f"rehearsal: preempting job {job} at step {event.get('step')}, to see it come back"
     if kind == "finished" and event.get("cause") is None:  # rank 0's; the batch script's comes right after

@@ -11,7 +11,11 @@
     word          what all ranks know, at the same step
     job           the handle that the user's function gets
     loop          batches, restored, saved and stopped
+    saves         when it saves, and what a save that fails comes to
+    feed          the batches of a loader, from where training stands in it
+    position      where that is, as state
     sampler       which samples, in which order, from where
+    seeded        augmentations that depend on sample and epoch alone
     amp           mixed precision
     buckets       DDP's, settled: the order of its sums is part of exactness
     metrics       numbers from the loop, without waiting for the GPU
@@ -48,6 +52,9 @@ under srun, torchrun and plain python (tests/train/raw_loop.py is this very scri
     word.drain()
     group.close()
 
+With accumulated gradients, tick (12) where the optimizer steps. SeededDataset(data), told of the epoch as the sampler
+is, makes augmentations resume exactly, too.
+
 Names load when they are first used, so that a process can listen to signals before torch is in memory.
 """
 
@@ -64,6 +71,7 @@ if TYPE_CHECKING:
     from clusterdp.train.loop import Epoch, Loop
     from clusterdp.train.rendezvous import Rendezvous
     from clusterdp.train.sampler import ResumableSampler
+    from clusterdp.train.seeded import SeededDataset
     from clusterdp.train.stop import Stopped, StopSignal
     from clusterdp.train.word import ControlWord
 
@@ -76,6 +84,7 @@ _HOMES = {
     "Loop": "loop",
     "Rendezvous": "rendezvous",
     "ResumableSampler": "sampler",
+    "SeededDataset": "seeded",
     "StopSignal": "stop",
     "Stopped": "stop",
     "seed_everything": "group",
@@ -90,6 +99,7 @@ __all__ = [
     "Loop",
     "Rendezvous",
     "ResumableSampler",
+    "SeededDataset",
     "StopSignal",
     "Stopped",
     "seed_everything",

@@ -5,23 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
-from clusterdp.checkpoint import Checkpointer, Commit
 from clusterdp.rundir import Ledger, RunDir, write_durably
 from clusterdp.train.buckets import settle
 from clusterdp.train.claim import Claim
 from clusterdp.train.group import Group
-from clusterdp.train.loop import Loop
 from clusterdp.train.metrics import MetricLog
 from clusterdp.train.sampler import ResumableSampler
-from clusterdp.train.settings import Settings
+from clusterdp.train.seeded import SeededDataset
+from clusterdp.train.settings import Saving, Settings
 from clusterdp.train.stop import StopSignal
 from clusterdp.train.word import ControlWord
+
+if TYPE_CHECKING:  # a function that keeps to its own loop need not wait for these
+    from clusterdp.checkpoint import Checkpointer, Commit
+    from clusterdp.train.loop import Loop
 
 Batch = TypeVar("Batch")
 
@@ -66,22 +69,39 @@ class JobHandle:
         return wrapped
 
     def loader(
-        self, dataset: Dataset[Any], batch_size: int, *, shuffle: bool = True, drop_last: bool = False, **options: Any
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        sampler: Sampler[int] | None = None,
+        seed_samples: bool = True,
+        **options: Any,
     ) -> DataLoader[Any]:
-        """A DataLoader over this rank's share, at a position that is saved. batch_size: of one rank."""
-        sampler = ResumableSampler(
-            dataset,  # type: ignore[arg-type]
-            rank=self.rank,
-            world_size=self.world_size,
-            shuffle=shuffle,
-            seed=self.seed,
-            drop_last=drop_last,
-        )
-        # Its own generator: iter() would otherwise draw the workers' seeds from the stream that dropout uses. What the
-        # workers draw themselves is resumed by epochs, not by samples: augmentations should be seeded by the sample.
-        generator = torch.Generator()
+        """A DataLoader over this rank's share, at a position that is saved. batch_size: of one rank.
+
+        sampler: draws the order of all ranks' samples, as torch's WeightedRandomSampler does; shuffle is then its own.
+        seed_samples: augmentations depend on seed, epoch and sample alone; see SeededDataset, which wraps `dataset`.
+        An iterable data set has neither: it shards itself, by job.rank and job.world_size; see Feed for its place.
+        """
+        # Its own generator: iter() would otherwise draw the workers' seeds from the stream that dropout uses.
+        options |= {"batch_size": batch_size, "drop_last": drop_last, "generator": torch.Generator()}
         options.setdefault("pin_memory", self.device.type == "cuda")
-        return DataLoader(dataset, batch_size, sampler=sampler, drop_last=drop_last, generator=generator, **options)
+        if isinstance(dataset, IterableDataset):
+            return DataLoader(dataset, **options)
+        share = {"rank": self.rank, "world_size": self.world_size, "seed": self.seed, "drop_last": drop_last}
+        if sampler is None:
+            ours = ResumableSampler(dataset, shuffle=shuffle, **share)  # type: ignore[arg-type]
+        else:
+            ours = ResumableSampler.over(sampler, **share)
+        collate_fn = options.get("collate_fn")
+        if seed_samples and (type(dataset) is not TensorDataset or collate_fn):  # which draws nothing
+            dataset = SeededDataset(dataset, self.seed)
+            ours.numbered = sampler is not None
+            if collate_fn is not None:
+                options["collate_fn"] = dataset.collation(collate_fn)
+        return DataLoader(dataset, sampler=ours, **options)
 
     def loop(
         self,
@@ -89,30 +109,48 @@ class JobHandle:
         state: Mapping[str, Any],
         *,
         epochs: int = 1,
+        accumulate: int = 1,
         every_steps: int | None = None,
         every_s: float | None = None,
     ) -> Loop[Batch]:
-        """Batches to train on, from wherever the run stands. See Loop. every_*: default is the config's checkpoint.*"""
+        """Batches to train on, from wherever the run stands. See Loop.
+
+        accumulate: batches to a step of the optimizer. every_*: the default is the config's checkpoint.every_*
+        """
         saving = self._settings.checkpoint
         if every_steps is None and every_s is None:
             every_steps, every_s = saving.every_steps, saving.every_s
-        return Loop(self, loader, state, epochs=epochs, every_steps=every_steps, every_s=every_s)
+        from clusterdp.train.loop import Loop
+
+        return Loop(self, loader, state, epochs=epochs, accumulate=accumulate, every_steps=every_steps, every_s=every_s)
 
     def checkpointer(self, state: Mapping[str, Any]) -> Checkpointer | None:
         """For the state of a loop of your own. None if the run has no folder and no checkpoint.url."""
         saving = self._settings.checkpoint
         if saving.url is None:
             return None
+        from clusterdp.checkpoint import Checkpointer
+        from clusterdp.storage import Patience, open_storage
+
+        local = self._run.checkpoints if self._run is not None and saving.keep_local else None
         return Checkpointer(
-            saving.url,
+            open_storage(saving.url, patience=Patience(saving.timeout_s, saving.retry_s), **saving.storage_options),
             state,
             group=self.group.control,
             keep_last=saving.keep_last,
             keep_every=saving.keep_every,
+            local=local,
+            keep_local=saving.keep_local or 1,
+            check_replicas_every=saving.check_replicas_every,
             attempt=self.attempt,
             may_commit=self._claim.is_newest if self._claim else lambda: True,
             on_commit=self._committed,
         )
+
+    @property
+    def saving(self) -> Saving:
+        """The config's `checkpoint`."""
+        return self._settings.checkpoint
 
     @property
     def resume_step(self) -> int | None:

@@ -11,39 +11,25 @@ agreed stop it saves and raises Stopped. It owns no step of the training itself.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sized
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
-from clusterdp.errors import StateError
+from clusterdp.errors import ConfigError, StateError
 from clusterdp.train.buckets import settle
-from clusterdp.train.sampler import ResumableSampler
+from clusterdp.train.feed import Feed
+from clusterdp.train.saves import Saves
 from clusterdp.train.stop import Stopped
 from clusterdp.train.word import Agreed
 
 if TYPE_CHECKING:
+    from clusterdp.checkpoint import Checkpointer
     from clusterdp.train.job import JobHandle
+    from clusterdp.train.settings import Saving
 
 Batch = TypeVar("Batch")
 Item = TypeVar("Item")
-
-
-class Position:
-    """Where training stands: `step` in all, `batch` of `epoch`. Part of the state; the sampler has the samples."""
-
-    def __init__(self) -> None:
-        self.step = 0
-        self.epoch = 0
-        self.batch = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"step": self.step, "epoch": self.epoch, "batch": self.batch}
-
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
-        self.step, self.epoch, self.batch = state["step"], state["epoch"], state["batch"]
 
 
 class Epoch(Generic[Batch]):
@@ -68,6 +54,17 @@ class Loop(Generic[Batch]):
 
     An attempt that is stopped while it evaluates does that evaluation again; so change state after it, not before.
     All ranks do the same. `step` counts the batches that are done with.
+
+    With accumulate=k, every k batches are a window, and what is left at the end of an epoch is a shorter one:
+
+        for x, y in loop:
+            with model.no_sync() if loop.accumulating else nullcontext():
+                (loss(model(x), y) / loop.window).backward()
+            if loop.window_ends:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    Gradients are in no checkpoint: the run stops and saves between two windows, never within one.
     """
 
     def __init__(
@@ -77,25 +74,24 @@ class Loop(Generic[Batch]):
         state: Mapping[str, Any],
         *,
         epochs: int,
+        accumulate: int = 1,
         every_steps: int | None = None,
         every_s: float | None = None,
     ):
         self.job = job
-        self.loader = loader
+        self.feed = Feed(job, loader)
+        self.position = self.feed.position
         self.total_epochs = epochs
-        self.every_steps = every_steps
-        self.every_s = every_s
-        self.position = Position()
-        sampler = getattr(loader, "sampler", None)
-        self.sampler = sampler if isinstance(sampler, ResumableSampler) else None
+        if accumulate < 1:
+            raise ConfigError(f"accumulate: {accumulate} batches are no window. Use 1 or more.")
+        self.accumulate = accumulate
+        self.window = accumulate  # batches of the window at hand
         self.state = self._whole_state(state)
-        self.checkpointer = job.checkpointer(self.state)
+        self.saves = Saves(job, self.state, self._meta, every_steps=every_steps, every_s=every_s)
         self._open = False  # the user's body is at work on a batch
+        self._in_window = 0  # batches of the window that are done
         self._rng_pending = False
-        self._at_rest = -1  # the step whose state is in a checkpoint
-        self._next_save = time.monotonic() + (every_s or 0.0)
         self._logged: dict[str, Any] = {}
-        self._per_epoch: int | None = None  # batches; None if the loader has no length
         self.total_steps: int | None = None  # of the whole run; known once it has begun
 
     @property
@@ -106,19 +102,33 @@ class Loop(Generic[Batch]):
     def epoch(self) -> int:
         return self.position.epoch
 
+    @property
+    def window_ends(self) -> bool:
+        """Whether the batch at hand is the last of its window: the optimizer steps on it."""
+        return self._in_window + 1 == self.window
+
+    @property
+    def accumulating(self) -> bool:
+        return not self.window_ends
+
     def __iter__(self) -> Iterator[Batch]:
         for epoch in self.epochs():
             yield from epoch
 
     def epochs(self) -> Iterator[Epoch[Batch]]:
-        self._per_epoch = self._count_batches()
+        self.feed.measure()
+        if self.accumulate > 1 and self.feed.per_epoch is None:
+            raise ConfigError(
+                "accumulate: the loader has no length, so nobody knows which batch ends an epoch's last window. "
+                "Give its data set a __len__."
+            )
         self._restore()
         self._count_steps()
         while self.position.epoch < self.total_epochs:
             yield Epoch(self, self.position.epoch)
             self._close_step()
-            self.position.epoch += 1
-            self.position.batch = 0
+            self.position.next_epoch()
+            self._in_window = 0  # the epoch was left before its end
         self._finish()
 
     def log(self, **values: Any) -> None:
@@ -132,119 +142,113 @@ class Loop(Generic[Batch]):
         Ranks may have uneven numbers of items. In the middle of an epoch, the step at hand counts as done from here on.
         """
         self._close_step()
+        self._check_between_windows("watch")
         with self.job.stop.shielded():
             iterator = iter(items)
         for item, agreed in self.job.word.together(iterator):
             if agreed is None:
                 yield item  # type: ignore[misc]
-            elif agreed.stop:
-                self._stop(agreed.stop)
-            elif agreed["save"]:
-                self.save()
+            else:
+                self._heed(agreed, between_steps=False)
 
     def save(self) -> None:
-        """Now, on all ranks. Periodic saves and the one before a stop come by themselves."""
-        if self.every_s:
-            self._next_save = time.monotonic() + self.every_s
-        if self.checkpointer is None or self._at_rest == self.step:
-            return
-        began = time.monotonic()
-        self.checkpointer.save(self.step, {"epoch": self.epoch, "total": self.total_steps})
-        self._at_rest = self.step
-        took = time.monotonic() - began
-        self.job.word.save_s = took
-        self.job.word.durable += 1
-        self.job.word.discount(took)
+        """Now, on all ranks, until it is durable. Periodic saves and the one before a stop come by themselves.
+
+        The step at hand counts as done from here on.
+        """
+        self._close_step()
+        self._check_between_windows("save")
+        self.saves.now(self.step)
+
+    def _meta(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "total": self.total_steps}
 
     def _whole_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        ours: dict[str, Any] = {"loop": self.position}
-        if self.sampler is not None:
-            ours["sampler"] = self.sampler
+        ours = self.feed.state
         taken = [name for name in ours if name in state and state[name] is not ours[name]]
         if taken:
             raise StateError(f"state.{taken[0]}: the loop keeps its own state under this name. Give yours another.")
         return {**state, **ours}
 
-    def _count_batches(self) -> int | None:
-        """From here to the end of the epoch: the least of all ranks, for who had more would wait for the others."""
-        own = len(self.loader) if isinstance(self.loader, Sized) else -1
-        least = self.job.group.agree(own, least=True)[0]
-        if least < own:
-            print(
-                f"clusterdp: rank {self.job.rank} has {own} batches, another rank only {least}; {own - least} dropped."
-            )
-        return least if least >= 0 else None
-
     def _restore(self) -> None:
         for part in self.state.values():
             if isinstance(part, torch.nn.Module):
                 settle(part)
-        if self.checkpointer is None:
+        if self.saves.checkpointer is None:
             return
-        restored = self.checkpointer.restore(self.job.resume_step, retire_later=True)
+        restored = self.saves.checkpointer.restore(self.job.resume_step, retire_later=True)
         if restored is None:
+            self._start_from(self.saves.checkpointer, self.job.saving)
             return
-        self.job.step = self._at_rest = self.step
+        self.job.step = self.saves.at_rest = self.step
         self._rng_pending = True
+        self.feed.resumed(restored.exact)
         self.job.event("restored", step=restored.step, checkpoint=restored.token)
 
+    def _start_from(self, checkpointer: Checkpointer, saving: Saving) -> None:
+        """What another program has trained: its weights and more, and step 0 of this run."""
+        if saving.start_from is not None:
+            start = checkpointer.restore_from(saving.start_from, saving.start_only or None)
+            self.job.event("started-from", path=saving.start_from, step=start.step)
+
     def _count_steps(self) -> None:
-        if self._per_epoch is None:
-            return
+        per_epoch, rest = self.feed.per_epoch, self.feed.rest()
         if self.epoch >= self.total_epochs:
             self.total_steps = self.step
-            return
-        # From the sampler: a run that resumes with another number of ranks has been counting other batches.
-        left = len(self.loader) if self.sampler else self._per_epoch - self.position.batch  # type: ignore[arg-type]
-        self.total_steps = self.step + left + self._per_epoch * (self.total_epochs - self.epoch - 1)
+        elif per_epoch is not None and rest is not None:
+            self.total_steps = self.step + rest + per_epoch * (self.total_epochs - self.epoch - 1)
 
     def _batches(self) -> Iterator[Batch]:
-        skip = 0  # our sampler starts at its position; of another's batches, skip those that have been trained on
-        if callable(set_epoch := getattr(getattr(self.loader, "sampler", None), "set_epoch", None)):
-            set_epoch(self.epoch)
-        if self.sampler is None:
-            skip = self.position.batch
-        generator = getattr(self.loader, "generator", None)
-        if self.sampler is not None and isinstance(generator, torch.Generator):
-            # Nothing but the workers' seeds comes from it: the same in this epoch, whichever attempt gets there.
-            generator.manual_seed(self.job.seed + self.job.rank + 1_000_003 * self.epoch)
-        with self.job.stop.shielded():
-            iterator = iter(self.loader)
-        batches = islice(iterator, skip, None if self.sampler else self._per_epoch)
+        if self.position.batch == 0:
+            self._restore_rng()  # no iterator of this epoch has drawn from it yet
+        batches = self.feed.open()
         self._restore_rng()
         for batch in batches:
+            if self._in_window == 0:
+                self.window = min(self.accumulate, self.feed.left or self.accumulate)
             self._open = True
             yield batch
             self._close_step()
+        if self._in_window:
+            raise StateError(
+                f"accumulate: the loader ended {self.feed.left} batches before its length, in the middle of a window. "
+                "Make its len() right."
+            )
 
     def _restore_rng(self) -> None:
         """Last of all: iter(loader) draws from torch's global stream."""
-        if self._rng_pending and self.checkpointer is not None:
-            self.checkpointer.restore_rng()
+        if self._rng_pending and self.saves.checkpointer is not None:
+            self.saves.checkpointer.restore_rng()
         self._rng_pending = False
 
     def _close_step(self) -> None:
-        """What comes between two steps."""
+        """What comes between two steps; the word and all that follows from it, between two windows."""
         if not self._open:
             return
         self._open = False
-        self.position.step += 1
-        self.position.batch += 1
+        self.feed.advance()
         self.job.step = self.step
-        if self.sampler is not None:
-            self.sampler.advance(_batch_size(self.loader))
         self._write_metrics()
-        if self.every_s and self.job.rank == 0 and time.monotonic() >= self._next_save:
-            self.job.word.set("save")
-            self._next_save = float("inf")  # until it has been done
+        self._in_window += 1
+        if self._in_window < self.window:
+            return
+        self._in_window = 0
+        self.saves.look_at_the_clock()
         self._heed(self.job.word.tick())
 
-    def _heed(self, agreed: Agreed | None) -> None:
-        """Acts on what all ranks know, and on what all ranks can count; never on what this rank alone sees."""
+    def _heed(self, agreed: Agreed | None, *, between_steps: bool = True) -> None:
+        self.saves.heed(agreed)
         if agreed is not None and agreed.stop:
             self._stop(agreed.stop)
-        if (agreed is not None and agreed["save"]) or (self.every_steps and self.step % self.every_steps == 0):
-            self.save()
+        if self.saves.is_due(self.step if between_steps else None, agreed, self.window):
+            self.saves.beside(self.step)
+
+    def _check_between_windows(self, what: str) -> None:
+        if self._in_window:
+            raise StateError(
+                f"loop.{what}(): {self._in_window} of {self.window} batches into a window, whose gradients are in no "
+                "checkpoint. Call it where loop.window_ends."
+            )
 
     def _stop(self, reason: str) -> None:
         self.job.event("signal", name=self.job.stop.name_of(reason), step=self.step)
@@ -257,17 +261,10 @@ class Loop(Generic[Batch]):
         self._restore_rng()
         self.job.word.drain()
         self.save()
+        self.saves.upload()
         self.job.metrics.flush()
 
     def _write_metrics(self) -> None:
         fields = {"step": self.step, "total": self.total_steps, "epoch": self.epoch}
         self.job.metrics.step(fields, self._logged)
         self._logged = {}
-
-
-def _batch_size(loader: Any) -> int:
-    """Samples of one full batch of one rank; the last, shorter one ends the epoch, where the sampler stops counting."""
-    size = getattr(loader, "batch_size", None)
-    if size is None:
-        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", 1)
-    return int(size or 1)

@@ -20,8 +20,17 @@ class Saving:
     url: str | None = None  # None: nothing is saved
     every_steps: int | None = None
     every_s: float | None = 600.0
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    timeout_s: float = 60.0
+    retry_s: float = 120.0
     keep_last: int = 3
     keep_every: int | None = None
+    keep_local: int = 0
+    async_save: bool = True
+    max_failures: int = 3
+    check_replicas_every: int = 10
+    start_from: str | None = None
+    start_only: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

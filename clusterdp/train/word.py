@@ -12,7 +12,7 @@ Sending one costs 50 to 150 µs on a busy 2-core machine; a stop is known on all
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -32,10 +32,10 @@ MOST_STEPS = 32  # k is never more: should steps become slow all of a sudden, a 
 
 @dataclass(frozen=True)
 class Agreed:
-    """What all ranks know. A flag is true if any rank had set it; `durable` is the least of all ranks' numbers."""
+    """What all ranks know. A flag is true if any rank had set it; `progress` is the least of all ranks' numbers."""
 
     flags: dict[str, bool]
-    durable: int
+    progress: int
     step_s: float  # of the slowest rank, on average since the word before
 
     def __getitem__(self, flag: str) -> bool:
@@ -56,7 +56,7 @@ class ControlWord:
     def __init__(self, group: dist.ProcessGroup | None, stop: StopSignal | None = None, flags: Sequence[str] = FLAGS):
         self.group = group
         self.stop = stop or StopSignal()
-        self.durable = 0  # the number of the newest save that is safe on this rank
+        self.progress: Callable[[], int] = lambda: 0  # how far this rank's saves have come; asked before each word
         self.save_s = 0.0  # how long a save takes, for the margin before the end of the job's time
         self.every = 1  # k
         self.sent = 0
@@ -74,7 +74,10 @@ class ControlWord:
         self._flags[flag] = value
 
     def tick(self) -> Agreed | None:
-        """Once a step. The word before, where one is due; then the next one is sent unless that one says stop."""
+        """Once a step. The word before, where one is due; then the next one is sent unless that one says stop.
+
+        Where gradients are accumulated, once a step of the optimizer: in between, they are in no checkpoint.
+        """
         self._ticks += 1
         if self._ticks < self.every:
             return None
@@ -126,7 +129,7 @@ class ControlWord:
     def _send(self, step_us: int) -> None:
         if reason := self.stop.reason():
             self._flags[reason] = True
-        self._numbers[:] = (*self._flags.values(), -self.durable, step_us)
+        self._numbers[:] = (*self._flags.values(), -self.progress(), step_us)
         for flag in ONE_SHOT:
             self._flags[flag] = False
         self.sent += 1

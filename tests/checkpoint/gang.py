@@ -16,7 +16,9 @@ from typing import Any
 
 _context = multiprocessing.get_context("forkserver")
 # An optimizer imports torch._dynamo when it is made, which takes longer than all the rest.
-_context.set_forkserver_preload(["torch", "torch._dynamo", "tests.checkpoint.training"])
+_context.set_forkserver_preload(
+    ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint", "tests.checkpoint.training"]
+)
 
 
 class Gang:

@@ -460,10 +460,10 @@ def test_a_read_error_skips_a_checkpoint_for_now_but_does_not_condemn_it(
         Checkpointer(tmp_path, {"x": numbers(step)}).save(step)
     opened = LocalStorage.open
 
-    def fail(self: LocalStorage, name: str) -> Any:
+    def fail(self: LocalStorage, name: str, *span: int | None) -> Any:
         if name.startswith("step_00000002/") and name.endswith("safetensors"):
             raise OSError(5, "Input/output error", name)
-        return opened(self, name)
+        return opened(self, name, *span)
 
     checkpointer = Checkpointer(tmp_path, {"x": numbers()}, keep_last=1)
     with monkeypatch.context() as patch:
@@ -497,11 +497,11 @@ def test_one_wrong_read_is_not_damage(tmp_path: Path, monkeypatch: pytest.Monkey
             into[count // 2] ^= 1
             return count
 
-    def lie(self: LocalStorage, name: str) -> Any:
+    def lie(self: LocalStorage, name: str, *span: int | None) -> Any:
         if name.endswith("-of-0001.safetensors") and lies["open"]:
             lies["open"] -= 1
-            return Liar(opened(self, name))
-        return opened(self, name)
+            return Liar(opened(self, name, *span))
+        return opened(self, name, *span)
 
     def short(self: LocalStorage, name: str) -> int:
         if name.endswith("-of-0001.safetensors") and lies["size"]:

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from clusterdp.checkpoint import Checkpointer, Restored
+from clusterdp.checkpoint import Checkpointer, DamagedError, Restored, list_checkpoints
+from clusterdp.checkpoint.blocks import read_manifest, verify
+from clusterdp.checkpoint.checksum import checksums
+from clusterdp.checkpoint.layout import manifest_name
+from clusterdp.storage import LocalStorage
 from tests.checkpoint.gang import on_ranks
 from tests.checkpoint.training import Counter
 
@@ -97,7 +101,14 @@ def linked(path: Path, rng: random.Random, other: Path) -> None:
     path.symlink_to(elsewhere)
 
 
-DAMAGES = (flip, flip, hole, garbage, truncate, grow, lose, swap, older, linked)
+def misplaced(path: Path, rng: random.Random, other: Path) -> None:
+    """Under the name that it would have in a checkpoint of two ranks; a manifest as that of another save."""
+    changes = {"-of-0001": "-of-0002", "r0000.": "r0001.", "-0001.json": "-0002.json"}
+    old, new = next((old, new) for old, new in changes.items() if old in path.name)
+    path.rename(path.with_name(path.name.replace(old, new)))
+
+
+DAMAGES = (flip, flip, hole, garbage, truncate, grow, lose, swap, older, linked, misplaced)
 
 
 def damage_and_restore(folder: Path, seed: int, scratch: Path) -> None:
@@ -114,7 +125,9 @@ def damage_and_restore(folder: Path, seed: int, scratch: Path) -> None:
     assert bool((live["shared"].state["big"] == 1).all()), what
     assert bool((live["own"].state["mine"] == 1).all()), what
     if any(newest.glob("MANIFEST*")):  # without it there is no checkpoint, and nothing to report
-        named = path.name in restored.skipped[0] or (damage is swap and other.name in restored.skipped[0])
+        manifest = next(newest.glob("MANIFEST*"))
+        others = {swap: other.name, misplaced: manifest.name}
+        named = path.name in restored.skipped[0] or others.get(damage, path.name) in restored.skipped[0]
         assert named, (what, restored.skipped)
     shutil.rmtree(scratch)
 
@@ -139,6 +152,30 @@ def test_no_random_damage_is_loaded_and_each_is_named(two_good_ones: Path, tmp_p
 def test_none_of_two_thousand_random_damages_is_loaded(two_good_ones: Path, tmp_path: Path) -> None:
     for seed in range(1000, 3000):
         damage_and_restore(two_good_ones, seed, tmp_path / "scratch")
+
+
+def test_no_byte_of_any_file_can_change_unnoticed(tmp_path: Path) -> None:
+    live = state(1.0)
+    live["shared"].state |= {"big": torch.arange(50.0)}
+    commit = Checkpointer(tmp_path, live).save(1)
+    storage = LocalStorage(tmp_path)
+    (info,) = list_checkpoints(tmp_path)
+    manifest = read_manifest(storage, info)
+    names = {path.name for path in (tmp_path / info.folder).iterdir()}
+    assert names == {*manifest.files, manifest_name(commit.token)}, "every file is under a checksum"
+    for name, record in manifest.files.items():
+        path = tmp_path / info.folder / name
+        good = path.read_bytes()
+        assert len(good) == record.size
+        changed = bytearray(good)
+        for at in range(len(good)):
+            changed[at] ^= 1 << at % 8
+            assert checksums(memoryview(changed)) != record.checksums, f"{name}: byte {at} is under no checksum"
+            if at % 997 == 0:  # on disk that would take a minute for all
+                path.write_bytes(changed)
+                with pytest.raises(DamagedError, match=name):
+                    verify(storage, f"{info.folder}/{name}", record)
+            changed[at] = good[at]
 
 
 def save_as_gang(rank: int, size: int, folder: str) -> None:

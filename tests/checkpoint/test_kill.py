@@ -34,7 +34,7 @@ def restore(folder: str, counter: Counter) -> int:
     return restored.step
 
 
-def keep_saving(rank: int, size: int, folder: str, log: str) -> None:
+def keep_saving(rank: int, size: int, folder: str, log: str, beside: bool) -> None:
     def note(commit: Commit) -> None:
         with Path(log).open("a") as file:
             file.write(f"{commit.step}\n")
@@ -45,7 +45,12 @@ def keep_saving(rank: int, size: int, folder: str, log: str) -> None:
     while True:
         step += 1
         x.load_state_dict(state(step).state)
-        checkpointer.save(step)
+        if not beside:
+            checkpointer.save(step)
+            continue
+        checkpointer.async_save(step)
+        while checkpointer.step() is None:
+            pass
 
 
 def last_commit(log: Path) -> int:
@@ -65,7 +70,8 @@ def storm(folder: Path, trials: range) -> set[str]:
     for seed in trials:
         rng = random.Random(seed)
         before = last_commit(log)
-        with Gang(size := rng.choice([2, 3, 4]), keep_saving, str(checkpoints), str(log)) as gang:
+        size, beside = rng.choice([2, 3, 4]), rng.random() < 0.5
+        with Gang(size, keep_saving, str(checkpoints), str(log), beside) as gang:
             deadline = time.monotonic() + 60
             while last_commit(log) <= before:  # it has resumed, and saves
                 assert time.monotonic() < deadline, "no commit"
@@ -80,7 +86,7 @@ def storm(folder: Path, trials: range) -> set[str]:
         torn |= torn_saves(checkpoints)
         counter = Counter()
         assert restore(str(checkpoints), counter) >= committed > before, (
-            f"seed {seed}: a commit was lost ({size} ranks)"
+            f"seed {seed}: a commit was lost ({size} ranks, {beside=})"
         )
     return torn
 

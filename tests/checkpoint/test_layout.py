@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import deserialize
 
+from clusterdp.checkpoint.checksum import checksum, checksums
 from clusterdp.checkpoint.layout import (
     ALIGN,
     BLOCK,
     HEADER,
     ITEM_SIZES,
     Layout,
-    checksums,
     pack_checksums,
     safetensors_header,
     step_folder,
@@ -103,3 +103,9 @@ def test_names_read_back_and_others_do_not() -> None:
     assert token_of_file(".MANIFEST.0123456789ab-0001.json.77.tmp") == "0123456789ab-0001"
     assert token_of_file("MANIFEST.0123456789ab-0001.json") is None
     assert token_of_file("notes.txt") is None
+
+
+@given(st.binary(max_size=3000), st.lists(st.integers(0, 3000)))
+def test_a_checksum_of_pieces_is_that_of_the_whole(data: bytes, cuts: list[int]) -> None:
+    places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    assert checksum(*(data[a:b] for a, b in pairwise(places))) == checksum(data)

@@ -10,7 +10,9 @@ import pytest
 HEAVY = ("torch", "numpy", "safetensors", "fsspec")
 
 
-@pytest.mark.parametrize("module", ["layout", "manifest", "retention", "errors"])
+@pytest.mark.parametrize(
+    "module", ["layout", "manifest", "retention", "errors", "blocks", "skeleton", "payload", "chunks"]
+)
 def test_the_torch_free_half_loads_nothing_heavy(module: str) -> None:
     program = f"import sys, clusterdp.checkpoint.{module}; print([m for m in {HEAVY} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

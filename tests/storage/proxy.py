@@ -6,6 +6,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -105,11 +106,10 @@ class _Handler(BaseHTTPRequestHandler):
         if fate in canned:
             status, data = canned[fate]
             return self._answer(request, status, {}, data)
-        onward = http.client.HTTPConnection("127.0.0.1", self.server.backend, timeout=60)
-        onward.request(self.command, self.path, body, dict(self.headers))
-        answer = onward.getresponse()
-        data = answer.read()
-        onward.close()
+        with closing(http.client.HTTPConnection("127.0.0.1", self.server.backend, timeout=60)) as onward:
+            onward.request(self.command, self.path, body, dict(self.headers))
+            answer = onward.getresponse()
+            data = answer.read()
         if fate == "lose":
             return self._hang_up(request)
         return self._answer(request, answer.status, dict(answer.headers), data, cut=fate == "cut")

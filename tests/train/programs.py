@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,7 +16,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from clusterdp.train import ControlWord, Group, Rendezvous, StopSignal, settle, worker
+from clusterdp.train import ControlWord, Group, JobHandle, Rendezvous, StopSignal, settle, worker
+from clusterdp.train.settings import Settings
 from clusterdp.train.word import Agreed
 
 
@@ -83,7 +85,7 @@ def flags_and_numbers() -> list[Any]:
     group = start()
     rank = dist.get_rank()
     word = ControlWord(group.control_word_group)
-    word.durable = 10 + rank
+    word.progress = lambda: 10 + rank
     if rank == 2:
         word.set("save")
     first, second = word.tick(), word.tick()
@@ -94,7 +96,24 @@ def flags_and_numbers() -> list[Any]:
     word.drain()
     group.close()
     assert second is not None
-    return [first, second.flags, second.durable, third["save"]]
+    return [first, second.flags, second.progress, third["save"]]
+
+
+def uneven_streams(counts: list[int]) -> list[int]:
+    """Rank r has a loader of counts[r] batches, and no length. What it sees in two epochs."""
+    group = start()
+    loop = JobHandle(Settings(), group, StopSignal(), "local.1").loop(Unsized(counts[dist.get_rank()]), {}, epochs=2)
+    seen = list(loop)
+    group.close()
+    return seen
+
+
+class Unsized:
+    def __init__(self, count: int):
+        self.count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.count))
 
 
 class Tower(nn.Module):

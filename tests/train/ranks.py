@@ -16,8 +16,8 @@ from typing import Any
 
 PATIENCE_S = 150.0  # for machines that are busy with other things; pytest's own limit comes later
 
-_spawn = multiprocessing.get_context("forkserver")
-_spawn.set_forkserver_preload(["torch", "torch._dynamo", "clusterdp.train.job", "clusterdp.train.attempt"])
+quick_to_start = multiprocessing.get_context("forkserver")
+quick_to_start.set_forkserver_preload(["torch", "torch._dynamo", "clusterdp.train.job", "clusterdp.train.attempt"])
 
 
 def free_port() -> int:
@@ -58,7 +58,7 @@ class Ranks:
         folder.mkdir(parents=True, exist_ok=True)
         port = free_port()
         self.processes = [
-            _spawn.Process(
+            quick_to_start.Process(
                 target=_body, args=(folder, rank, {**rank_environ(rank, size, port), **(env or {})}, program, args)
             )
             for rank in range(size)
@@ -115,6 +115,9 @@ def _body(folder: Path, rank: int, env: dict[str, str], program: Callable[..., A
     for name in [name for name in os.environ if name.startswith(("SLURM_", "TORCHELASTIC_", "CLUSTERDP_"))]:
         del os.environ[name]
     os.environ.update(env)
+    # Its own children are started as they would be by a task of Slurm, and not from a server of this rank's own, which
+    # loads torch once more, and whose children a killed rank would leave behind for good.
+    multiprocessing.set_start_method(None, force=True)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     import torch
 

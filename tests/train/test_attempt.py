@@ -14,6 +14,7 @@ from tests.train.ranks import Ranks, running
 from tests.train.runs import Run
 
 JOBS = "tests.train.jobs"
+EVERY_TEN = {"every_steps": 10, "every_s": None, "async_save": False}  # as many as there should be, and when
 
 
 def one(run: Run, name: str = "1.0", size: int = 2) -> Ranks:
@@ -31,7 +32,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def test_a_function_that_returns_ends_in_done(tmp_path: Path) -> None:
-    run = Run(tmp_path / "run", f"{JOBS}:train", {"epochs": 2}, checkpoint={"every_steps": 10, "every_s": None})
+    run = Run(tmp_path / "run", f"{JOBS}:train", {"epochs": 2}, checkpoint=EVERY_TEN)
     ranks = one(run)
     assert ranks.join() == [0, 0], ranks.log
     assert run.outcome("1.0") == "done finished 24"
@@ -111,7 +112,7 @@ def test_when_one_rank_is_killed_all_end_at_once(tmp_path: Path) -> None:
 
 
 def test_a_run_that_another_attempt_has_claimed_stops_before_it_commits(tmp_path: Path) -> None:
-    run = Run(tmp_path / "run", f"{JOBS}:loses_its_claim")
+    run = Run(tmp_path / "run", f"{JOBS}:loses_its_claim", checkpoint=EVERY_TEN)
     ranks = one(run)
     assert ranks.join() == [0, 0], ranks.log
     assert run.outcome("1.0") == "stop claim 10"

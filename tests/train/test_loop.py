@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from clusterdp.checkpoint import list_checkpoints
-from clusterdp.errors import StateError
+from clusterdp.errors import ConfigError, StateError
 from clusterdp.rundir import read_events
 from clusterdp.train import JobHandle, Loop, Stopped, StopSignal
 from clusterdp.train.settings import Saving, Settings
@@ -61,15 +61,20 @@ def another(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Makes handles for further runs, with folders of their own."""
     monkeypatch.setattr("clusterdp.train.word.MOST_STEPS", 1)  # these steps take microseconds; look after each
 
-    def make(name: str) -> JobHandle:
+    def make(name: str, **saving: Any) -> JobHandle:
         run_dir = tmp_path / name
         (run_dir / "attempts" / "1.0").mkdir(parents=True)
         torch.manual_seed(5)
         random.seed(5)
-        settings = Settings(run_dir=run_dir, checkpoint=Saving(url=str(run_dir / "checkpoints")))
+        settings = Settings(run_dir=run_dir, checkpoint=Saving(url=str(run_dir / "checkpoints"), **saving))
         return JobHandle(settings, job.group, job.stop, "1.0")
 
     return make
+
+
+def saved(job: JobHandle) -> list[int]:
+    assert job._run is not None
+    return [event["step"] for event in read_events(job._run) if event["event"] == "saved"]
 
 
 def foreign_loader(workers: int = 0) -> Any:
@@ -124,18 +129,64 @@ def test_randomness_in_workers_is_the_same_in_an_epoch_whichever_attempt_gets_th
     assert first + second == whole
 
 
-def test_it_saves_every_so_many_steps_and_at_the_end(job: JobHandle) -> None:
+def test_it_saves_every_so_many_steps_and_at_the_end(another: Any) -> None:
+    job = another("run", async_save=False)
     _, loop, _ = seen(job, job.loader(DATA, 2), every_steps=4)
     url = str(loop.job._settings.checkpoint.url)
     assert [info.step for info in list_checkpoints(url)] == [8, 12, 15]  # keep_last is 3
-    assert job._run is not None
-    assert [event["step"] for event in read_events(job._run) if event["event"] == "saved"] == [4, 8, 12, 15]
+    assert saved(job) == [4, 8, 12, 15]
+
+
+def test_it_stops_and_saves_between_windows_only(another: Any) -> None:
+    """Five batches an epoch, by two: windows of 2, 2 and 1."""
+    whole, _, _ = seen(another("whole"), another("unused").loader(DATA, 2), accumulate=2)
+    for stop_at in range(1, 10):
+        job = another(f"run{stop_at}")
+        first, loop, _ = seen(job, job.loader(DATA, 2), stop_at, accumulate=2)
+        assert len(first) in (4, 5, 7, 9, 10, 12)
+        job = another_attempt(another, loop)
+        second, _, _ = seen(job, job.loader(DATA, 2), accumulate=2)
+        assert first + second == whole
+
+
+def test_a_window_is_shorter_at_the_end_of_an_epoch(job: JobHandle) -> None:
+    loop = job.loop(job.loader(DATA, 2), {}, epochs=2, accumulate=3)
+    windows = [(loop.window, loop.window_ends, loop.accumulating) for _ in loop]
+    epoch = [(3, False, True), (3, False, True), (3, True, False), (2, False, True), (2, True, False)]
+    assert windows == epoch * 2
+
+
+def test_within_a_window_nobody_saves_or_evaluates(job: JobHandle) -> None:
+    loop = job.loop(job.loader(DATA, 2), {}, accumulate=3)
+    batches = iter(loop)
+    next(batches)
+    with pytest.raises(StateError, match=r"loop\.save\(\): 1 of 3 batches into a window"):
+        loop.save()
+    next(batches)
+    with pytest.raises(StateError, match=r"loop\.watch\(\): 2 of 3 batches into a window"):
+        next(loop.watch(range(3)))
+
+
+def test_a_save_in_the_body_counts_its_step_as_done(another: Any) -> None:
+    job = another("run")
+    loop = job.loop(job.loader(DATA, 2), {})
+    for _ in loop:
+        if loop.step == 2:
+            loop.save()
+            break
+    job = another_attempt(another, loop)
+    again = job.loop(job.loader(DATA, 2), {})
+    assert len(list(again)) == 2
+
+
+def test_no_batches_are_no_window(job: JobHandle) -> None:
+    with pytest.raises(ConfigError, match="accumulate: 0"):
+        job.loop(job.loader(DATA, 2), {}, accumulate=0)
 
 
 def test_it_saves_by_the_clock(job: JobHandle) -> None:
     seen(job, job.loader(DATA, 1), every_s=1e-9, epochs=2)
-    assert job._run is not None
-    steps = [event["step"] for event in read_events(job._run) if event["event"] == "saved"]
+    steps = saved(job)
     assert steps[0] < 20
     assert steps[-1] == 20
 
@@ -177,8 +228,7 @@ def test_a_run_that_is_over_has_no_more_batches(another: Any) -> None:
 
 def test_a_stop_right_after_a_save_does_not_save_again(job: JobHandle) -> None:
     seen(job, job.loader(DATA, 2), stop_at=3, every_steps=1)
-    assert job._run is not None
-    steps = [event["step"] for event in read_events(job._run) if event["event"] == "saved"]
+    steps = saved(job)
     assert len(steps) == len(set(steps))
 
 

@@ -1,0 +1,91 @@
+"""Which checkpoint to go on from: the newest good one. Those that are not are reported, and skipped."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from clusterdp.checkpoint.commit import Committer
+from clusterdp.checkpoint.errors import LostContact
+from clusterdp.checkpoint.manifest import CheckpointInfo, scan
+from clusterdp.checkpoint.mirror import Mirror
+from clusterdp.checkpoint.ranks import Ranks
+from clusterdp.checkpoint.restoring import Loaded, read
+from clusterdp.errors import CheckpointError, DamagedError
+
+_log = logging.getLogger("clusterdp.checkpoint")
+
+
+@dataclass
+class Choice:
+    """`loaded` is None if there is nothing at all. `newest`: the token of the newest commit, good or not."""
+
+    loaded: Loaded | None
+    newest: str | None
+    skipped: list[str] = field(default_factory=list)
+
+
+def choose(
+    committer: Committer, ranks: Ranks, state: Mapping[str, Any], step: int | None, mirror: Mirror | None
+) -> Choice:
+    """Collective. Of `step` alone if one is given. Raises CheckpointError if there are some and none is good."""
+    listing = ranks.settle(conclude=lambda _: _list(committer, step, mirror))
+    candidates = [CheckpointInfo(**fields) for fields in listing["candidates"]]
+    choice = Choice(None, listing["newest"], listing["damaged"])
+    if not candidates and not choice.skipped:
+        return choice
+    for info in candidates:
+        choice.loaded = _try(committer, info, ranks, state, mirror, choice.skipped)
+        if choice.loaded is not None:
+            return choice
+    raise CheckpointError(
+        f"{committer.storage.url}: there are checkpoints, and none is good: {'; '.join(choice.skipped)}. "
+        "Bring one back, or use an empty folder to start from the beginning."
+    )
+
+
+def _list(committer: Committer, step: int | None, mirror: Mirror | None) -> dict[str, Any]:
+    """Rank 0: what there is to restore, the newest commit first."""
+    if mirror is not None:
+        mirror.bring_back(step)
+    commits, damaged = scan(committer.storage)
+    for damage in damaged:
+        _log.warning("checkpoint skipped: %s", damage.why)
+    wanted = [info for info in commits if step is None or info.step == step]
+    if step is not None and not wanted:
+        steps = ", ".join(str(s) for s in sorted({info.step for info in commits})) or "none"
+        raise CheckpointError(f"{committer.storage.url}: no checkpoint of step {step}. Those that exist: {steps}.")
+    return {
+        "candidates": [asdict(info) for info in reversed(wanted)],
+        "newest": commits[-1].token if commits else None,
+        "damaged": [damage.why for damage in damaged],
+    }
+
+
+def _try(
+    committer: Committer,
+    info: CheckpointInfo,
+    ranks: Ranks,
+    state: Mapping[str, Any],
+    mirror: Mirror | None,
+    skipped: list[str],
+) -> Loaded | None:
+    """The checkpoint, if all ranks could read it: nearby, or else from the store that has a copy."""
+    for storage in (committer.storage, mirror.far) if mirror is not None else (committer.storage,):
+        try:
+            return read(storage, info, ranks, state)
+        except LostContact:
+            raise
+        except DamagedError as error:
+            if storage is committer.storage:
+                committer.bad.add(info.token)
+            skipped.append(str(error))
+        except CheckpointError as error:  # not readable now, and perhaps in an hour
+            if storage is committer.storage:
+                committer.unsure.add(info.token)
+            skipped.append(f"{info.name}: {error}")
+        if ranks.rank == 0:
+            _log.warning("checkpoint skipped: %s", skipped[-1])
+    return None

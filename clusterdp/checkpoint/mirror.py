@@ -1,0 +1,142 @@
+"""Checkpoints that are committed on a disk nearby, and copied to the store when the store is there.
+
+A store that is slow or away for an hour then costs nothing but the age of what lies in it: the run saves, and could
+resume, from the folder nearby, which every rank must see (the run folder is such a place). One thread on rank 0 copies
+the newest commit; those that it was too slow for are left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+
+from clusterdp.checkpoint import retention
+from clusterdp.checkpoint.blocks import read_manifest, verify
+from clusterdp.checkpoint.layout import BLOCK
+from clusterdp.checkpoint.manifest import CheckpointInfo, scan
+from clusterdp.errors import CheckpointError
+from clusterdp.storage import Storage
+
+CHUNK = 16 * BLOCK
+LONGEST_PAUSE_S = 60.0  # between two attempts to reach a store that is away
+_log = logging.getLogger("clusterdp.checkpoint")
+
+
+class Mirror:
+    """Rank 0's. `near` and `far` hold the same kind of folder; the same commit has the same bytes in both."""
+
+    def __init__(
+        self, near: Storage, far: Storage, keep_last: int, keep_every: int | None, may_commit: Callable[[], bool]
+    ):
+        self.near, self.far = near, far
+        self._keep_last, self._keep_every, self._may_commit = keep_last, keep_every, may_commit
+        self._changed = threading.Condition()
+        self._wanted = 0  # commits nearby that were told of
+        self._done = 0
+        self._thread: threading.Thread | None = None
+
+    def notify(self) -> None:
+        """There is a newer commit nearby, or may be one."""
+        with self._changed:
+            self._wanted += 1
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="clusterdp-mirror", daemon=True)
+                self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Until what was told of has been copied; False if that takes longer."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._done >= self._wanted, seconds)
+
+    def bring_back(self, step: int | None) -> None:
+        """Before a restore: the store's newest commit, or that of `step`, is nearby too afterwards, if it was not.
+
+        The folder nearby is behind the store only if somebody has emptied it. Raises OSError if the store cannot be
+        asked and there is nothing nearby: nobody may take that for a run without checkpoints.
+        """
+        commits, _ = scan(self.near)
+        try:
+            there, _ = scan(self.far)
+        except OSError as error:
+            if not commits:
+                raise
+            _log.warning("%s: %s. Going on from %s.", self.far.url, error, self.near.url)
+            return
+        newest = commits[-1].age if commits else (0, 0.0, "")
+        wanted = [info for info in there if (info.age > newest if step is None else info.step == step)]
+        if not wanted or wanted[-1].token in {info.token for info in commits}:
+            if commits:
+                self.notify()  # what an earlier attempt had no time for
+            return
+        info = wanted[-1]
+        self._copy(self.far, self.near, info)
+        self.near.publish(info.name, self.far.read(info.name))
+
+    def _run(self) -> None:
+        pause = 0.0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._done < self._wanted)
+                wanted = self._wanted
+            newest = None
+            try:
+                newest = self._newest()
+                if newest is not None:
+                    self._catch_up(newest)
+            except (OSError, CheckpointError) as error:
+                if newest is not None and newest != self._newest():
+                    continue  # retention has removed it under our hands, for a newer one
+                if pause == 0.0:
+                    _log.warning("%s: %s. Checkpoints stay in %s meanwhile.", self.far.url, error, self.near.url)
+                pause = min(LONGEST_PAUSE_S, max(1.0, 2 * pause))
+                with self._changed:
+                    self._changed.wait_for(lambda wanted=wanted: self._wanted > wanted, pause)  # type: ignore[misc]
+                continue
+            if pause:
+                _log.warning("%s: there again, and up to date.", self.far.url)
+            pause = 0.0
+            with self._changed:
+                self._done = max(self._done, wanted)
+                self._changed.notify_all()
+
+    def _newest(self) -> CheckpointInfo | None:
+        commits, _ = scan(self.near)
+        return commits[-1] if commits else None
+
+    def _catch_up(self, newest: CheckpointInfo) -> None:
+        there, _ = scan(self.far)
+        if newest.token in {info.token for info in there} or not self._may_commit():
+            return
+        self._copy(self.near, self.far, newest)
+        if not self._may_commit():
+            return
+        self.far.publish(newest.name, self.near.read(newest.name))
+        there.append(newest)
+        victims = retention.doomed(there, self._keep_last, self._keep_every)
+        retention.prune(self.far, there, victims, self._may_commit)
+
+    def _copy(self, source: Storage, target: Storage, info: CheckpointInfo) -> None:
+        """Every file, verified against the manifest on its way; those that are there and whole are left as they are."""
+        manifest = read_manifest(source, info)
+        target.make_folder(info.folder)
+        there = set(target.list(info.folder))
+        for name, record in manifest.files.items():
+            path = f"{info.folder}/{name}"
+            if name in there:
+                if target.size(path) == record.size:
+                    continue
+                target.remove(path)  # cut off when somebody was killed
+            verify(source, path, record)
+            target.write(path, _chunks(source, path, record.size))
+        target.sync_folder(info.folder)
+
+
+def _chunks(storage: Storage, name: str, size: int) -> Iterator[memoryview]:
+    with storage.open(name, 0, size) as file:
+        for start in range(0, size, CHUNK):
+            chunk = memoryview(bytearray(min(CHUNK, size - start)))
+            if file.read_at(start, chunk) < len(chunk):
+                raise CheckpointError(f"{name}: it became shorter while it was copied. Look at the file system.")
+            yield chunk

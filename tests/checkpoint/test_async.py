@@ -1,0 +1,212 @@
+"""Saves that are written while the training goes on: what is copied, when it counts, and how it fails."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clusterdp.checkpoint import Checkpointer, CheckpointError, Commit, StateError, list_checkpoints
+from clusterdp.storage import LocalStorage
+from tests.checkpoint.gang import on_ranks
+from tests.checkpoint.training import Counter
+
+
+class Gate(LocalStorage):
+    """Writes wait until somebody opens the gate; `fail` is raised instead of the next one."""
+
+    def __init__(self, path: Path | str):
+        super().__init__(path)
+        self.gate = threading.Event()
+        self.writing = threading.Event()
+        self.fail: OSError | None = None
+
+    def write(self, name: str, chunks: Iterable[memoryview]) -> None:
+        self.writing.set()
+        assert self.gate.wait(60)
+        if self.fail is not None:
+            failure, self.fail = self.fail, None
+            raise failure
+        super().write(name, chunks)
+
+
+def counter(value: float) -> Counter:
+    x = Counter()
+    x.state = {"tensor": torch.full((300_000,), value), "value": value}
+    return x
+
+
+def steps(url: object) -> list[int]:
+    return [info.step for info in list_checkpoints(str(url))]
+
+
+def until_committed(checkpointer: Checkpointer) -> Commit:
+    deadline = threading.Event()
+    for _ in range(60_000):
+        if (commit := checkpointer.step()) is not None:
+            return commit
+        deadline.wait(0.001)
+    raise AssertionError("it was never committed")
+
+
+def test_what_is_saved_is_the_state_of_the_call_and_not_of_the_steps_after_it(tmp_path: Path) -> None:
+    storage, x = Gate(tmp_path), counter(1.0)
+    x.per_rank = False
+    checkpointer = Checkpointer(storage, {"x": x})
+    assert checkpointer.async_save(1)
+    assert storage.writing.wait(60), "it is being written"
+    x.state["tensor"].fill_(2.0)
+    assert checkpointer.step() is None
+    assert steps(tmp_path) == [], "nothing is committed before it is written"
+    storage.gate.set()
+    assert until_committed(checkpointer).step == 1
+    fresh = counter(0.0)
+    Checkpointer(tmp_path, {"x": fresh}).restore()
+    assert fresh.state["tensor"].unique().tolist() == [1.0]
+
+
+def test_what_one_rank_has_for_itself_is_copied_too(tmp_path: Path) -> None:
+    storage, x = Gate(tmp_path), counter(1.0)
+    x.per_rank = True
+    checkpointer = Checkpointer(storage, {"x": x})
+    checkpointer.async_save(1)
+    x.state["tensor"].fill_(2.0)
+    storage.gate.set()
+    checkpointer.wait()
+    fresh = counter(0.0)
+    fresh.per_rank = True
+    Checkpointer(tmp_path, {"x": fresh}).restore()
+    assert fresh.state["tensor"].unique().tolist() == [1.0]
+
+
+def test_one_that_is_due_too_early_is_skipped_and_counted(tmp_path: Path) -> None:
+    storage = Gate(tmp_path)
+    checkpointer = Checkpointer(storage, {"x": counter(1.0)})
+    assert checkpointer.async_save(1)
+    assert not checkpointer.async_save(2)
+    assert not checkpointer.async_save(3)
+    assert checkpointer.skipped == 2
+    storage.gate.set()
+    until_committed(checkpointer)
+    assert checkpointer.skipped == 0
+    assert checkpointer.async_save(4)
+    assert checkpointer.wait() is not None
+    assert checkpointer.wait() is None, "there is nothing to wait for"
+    assert steps(tmp_path) == [1, 4]
+
+
+def test_a_save_that_waits_lets_the_one_before_it_come_to_its_end(tmp_path: Path) -> None:
+    storage = Gate(tmp_path)
+    checkpointer = Checkpointer(storage, {"x": counter(1.0)})
+    checkpointer.async_save(1)
+    threading.Timer(0.05, storage.gate.set).start()
+    assert checkpointer.save(2).step == 2
+    assert steps(tmp_path) == [1, 2]
+
+
+def test_a_failed_one_is_raised_by_step_and_the_next_one_may_be_good(tmp_path: Path) -> None:
+    storage = Gate(tmp_path)
+    storage.gate.set()
+    checkpointer = Checkpointer(storage, {"x": counter(1.0)})
+    checkpointer.save(1)
+    storage.fail = OSError(28, "No space left on device")
+    checkpointer.async_save(2)
+    with pytest.raises(CheckpointError, match=r"No space left on device\. Free some space"):
+        until_committed(checkpointer)
+    assert steps(tmp_path) == [1]
+    checkpointer.async_save(3)
+    checkpointer.wait()
+    assert steps(tmp_path) == [1, 3]
+    assert not (tmp_path / "step_00000002").exists(), "its space was given back"
+
+
+def commit_at_the_same_call(rank: int, size: int, folder: str) -> list[int]:
+    """Rank 1 is slow to write; and yet all hear of the commit in the same call."""
+    storage = Gate(folder)
+    if rank != 1:
+        storage.gate.set()
+    checkpointer = Checkpointer(storage, {"x": counter(1.0)})
+    calls = []
+    for step in (1, 2, 3):
+        checkpointer.async_save(step)
+        called = 0
+        while True:
+            called += 1
+            if rank == 1 and called == 5:
+                storage.gate.set()
+            if checkpointer.step() is not None:
+                break
+        calls.append(called)
+    return calls
+
+
+def test_all_ranks_commit_at_the_same_step(tmp_path: Path) -> None:
+    calls = on_ranks(3, commit_at_the_same_call, str(tmp_path))
+    assert calls[0] == calls[1] == calls[2]
+    assert calls[0][0] > 5, "nobody commits before all have written"
+    assert steps(tmp_path) == [1, 2, 3]
+
+
+def fail_on_one(rank: int, size: int, folder: str) -> tuple[str, int]:
+    storage = Gate(folder)
+    storage.gate.set()
+    checkpointer = Checkpointer(storage, {"x": counter(1.0)})
+    checkpointer.save(1)
+    if rank == 2:
+        storage.fail = OSError(122, "Disk quota exceeded")
+    checkpointer.async_save(2)
+    called = 0
+    try:
+        while True:
+            called += 1
+            checkpointer.step()
+    except CheckpointError as error:
+        said = str(error)
+    checkpointer.async_save(3)
+    checkpointer.wait()
+    return said, called
+
+
+def test_what_fails_on_one_rank_fails_on_all_at_the_same_step_and_training_goes_on(tmp_path: Path) -> None:
+    answers = on_ranks(3, fail_on_one, str(tmp_path))
+    assert answers[0] == answers[1] == answers[2]
+    assert answers[0][0].startswith("rank 2: ")
+    assert "Disk quota exceeded. Free some space there" in answers[0][0]
+    assert steps(tmp_path) == [1, 3]
+
+
+def drift(rank: int, size: int, folder: str) -> list[Any]:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(40, 40), torch.nn.BatchNorm1d(40), torch.nn.Linear(40, 9))
+    net(torch.randn(8, 40) + rank)  # statistics differ, as DDP lets them
+    checkpointer = Checkpointer(folder, {"model": net}, check_replicas_every=2)
+    checkpointer.save(1)
+    with torch.no_grad():
+        net[2].weight[0, rank] += 1e-6 if rank == size - 1 else 0.0
+    checkpointer.save(2)  # not compared: the first of every two is
+    said = []
+    for _ in range(2):  # and what has failed once is compared again
+        with pytest.raises(StateError) as caught:
+            checkpointer.save(3)
+        said.append(str(caught.value))
+    with torch.no_grad():
+        net[2].weight.fill_(1.0)
+    checkpointer.save(4)
+    return said
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_replicas_that_differ_fail_the_save_with_the_names_of_their_tensors(tmp_path: Path, size: int) -> None:
+    answers = on_ranks(size, drift, str(tmp_path))
+    assert len({repr(answer) for answer in answers}) == 1
+    first, again = answers[0]
+    assert first == again
+    assert "the ranks are no longer the same" in first
+    assert "model/2.weight" in first
+    assert "running_mean" not in first
+    assert "0.weight" not in first
+    assert steps(tmp_path) == [1, 2, 4]

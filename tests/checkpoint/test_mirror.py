@@ -1,0 +1,151 @@
+"""Checkpoints on a disk nearby, and in a store that is away for a while."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterdp.checkpoint import Checkpointer, CheckpointError, list_checkpoints
+from clusterdp.storage import LocalStorage
+from tests.checkpoint.gang import on_ranks
+from tests.checkpoint.test_async import counter, steps
+from tests.train.ranks import wait_until
+
+
+class Store(LocalStorage):
+    """A store that can be away."""
+
+    def __init__(self, path: Path | str):
+        super().__init__(path)
+        self.away = False
+
+    def list(self, folder: str = "") -> list[str]:
+        if self.away:
+            raise OSError(110, "Connection timed out", str(self.root))
+        return super().list(folder)
+
+    def write(self, name: str, chunks: Iterable[memoryview]) -> None:
+        self.list()
+        super().write(name, chunks)
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Checkpointer, Store]]:
+    monkeypatch.setattr("clusterdp.checkpoint.mirror.LONGEST_PAUSE_S", 0.01)
+
+    def checkpointer(x: Any, **options: Any) -> tuple[Checkpointer, Store]:
+        store = Store(tmp_path / "far")
+        return Checkpointer(store, {"x": x}, local=tmp_path / "near", **options), store
+
+    return checkpointer
+
+
+def test_commits_go_to_the_folder_nearby_and_follow_to_the_store(make: Any, tmp_path: Path) -> None:
+    checkpointer, _ = make(counter(1.0), keep_local=2, keep_last=3)
+    for step in range(1, 6):
+        checkpointer.save(step)
+        assert checkpointer.upload(60)
+    assert steps(tmp_path / "near") == [4, 5]
+    assert steps(tmp_path / "far") == [3, 4, 5]
+    near, far = (list_checkpoints(tmp_path / name)[-1] for name in ("near", "far"))
+    assert near == far, "it is the same commit"
+    fresh = counter(0.0)
+    restored = Checkpointer(tmp_path / "far", {"x": fresh}).restore()
+    assert restored is not None
+    assert (restored.skipped, fresh.state["value"]) == ((), 1.0)
+
+
+def test_a_store_that_is_away_holds_up_nothing_and_gets_the_newest_when_it_is_back(
+    make: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpointer, store = make(counter(1.0), keep_local=2)
+    store.away = True
+    for step in range(1, 6):
+        checkpointer.save(step)
+    wait_until(lambda: caplog.text, "a word about it")
+    assert not checkpointer.upload(0)
+    assert steps(tmp_path / "near") == [4, 5]
+    assert "Connection timed out" in caplog.text
+    store.away = False
+    assert checkpointer.upload(60)
+    assert steps(tmp_path / "far") == [5]
+    assert caplog.text.count("Connection timed out") == 1
+
+
+def test_it_resumes_from_nearby_while_the_store_is_away(make: Any, tmp_path: Path) -> None:
+    checkpointer, store = make(counter(1.0))
+    checkpointer.save(1)
+    checkpointer.upload(60)
+    fresh = counter(0.0)
+    checkpointer, store = make(fresh)
+    store.away = True
+    assert checkpointer.restore().step == 1
+    assert fresh.state["value"] == 1.0
+    shutil.rmtree(tmp_path / "near")
+    checkpointer, store = make(counter(0.0))
+    store.away = True
+    with pytest.raises(CheckpointError, match="Connection timed out"):
+        checkpointer.restore()
+
+
+def test_a_folder_that_was_emptied_gets_its_checkpoint_back_from_the_store(make: Any, tmp_path: Path) -> None:
+    checkpointer, _ = make(counter(1.0))
+    checkpointer.save(7)
+    assert checkpointer.upload(60)
+    shutil.rmtree(tmp_path / "near")
+    checkpointer, _ = make(fresh := counter(0.0))
+    assert checkpointer.restore().step == 7
+    assert fresh.state["value"] == 1.0
+    checkpointer.save(8)
+    assert [info.order for info in list_checkpoints(tmp_path / "near")] == [1, 2], "the order of commits goes on"
+
+
+def test_what_the_attempt_before_had_no_time_to_upload_is_uploaded_by_the_next(make: Any, tmp_path: Path) -> None:
+    checkpointer, store = make(counter(1.0))
+    store.away = True
+    checkpointer.save(1)
+    later, _ = make(counter(0.0))
+    later.restore()
+    assert later.upload(60)
+    assert steps(tmp_path / "far") == [1]
+
+
+def test_a_copy_nearby_that_is_damaged_is_read_from_the_store(make: Any, tmp_path: Path) -> None:
+    checkpointer, _ = make(counter(1.0))
+    checkpointer.save(1)
+    checkpointer.save(2)
+    assert checkpointer.upload(60)
+    (file,) = (tmp_path / "near" / "step_00000002").glob("*-of-0001.safetensors")
+    data = bytearray(file.read_bytes())
+    data[5000] ^= 1
+    file.write_bytes(data)
+    checkpointer, _ = make(fresh := counter(0.0))
+    restored = checkpointer.restore()
+    assert (restored.step, len(restored.skipped), fresh.state["value"]) == (2, 1, 1.0)
+
+
+def test_a_step_that_only_the_store_has_can_be_gone_back_to(make: Any, tmp_path: Path) -> None:
+    checkpointer, _ = make(counter(1.0), keep_local=1)
+    for step in (1, 2, 3):
+        checkpointer.save(step)
+        assert checkpointer.upload(60)
+    assert steps(tmp_path / "near") == [3]
+    checkpointer, _ = make(counter(0.0), keep_local=1)
+    assert checkpointer.restore(1, retire_later=True).step == 1
+    assert list_checkpoints(tmp_path / "near")[-1].step == 1
+
+
+def save_on(rank: int, size: int, near: str, far: str) -> bool:
+    checkpointer = Checkpointer(far, {"x": counter(1.0)}, local=near)
+    checkpointer.async_save(1)
+    checkpointer.wait()
+    return checkpointer.upload(60)
+
+
+def test_rank_0_uploads_what_all_ranks_have_written(tmp_path: Path) -> None:
+    assert on_ranks(3, save_on, str(tmp_path / "near"), str(tmp_path / "far")) == [True] * 3
+    assert steps(tmp_path / "far") == [1]

@@ -1,0 +1,143 @@
+"""When the loop saves beside the training, and what it does about saves that fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterdp.checkpoint import CheckpointError, ClaimLost, StateError, list_checkpoints
+from clusterdp.rundir import read_events
+from clusterdp.storage import LocalStorage
+from clusterdp.train import JobHandle, StopSignal
+from clusterdp.train.settings import Saving, Settings
+
+Make = Callable[..., JobHandle]
+
+
+@pytest.fixture
+def make(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """A handle with these settings of checkpoint."""
+    monkeypatch.setattr("clusterdp.train.word.MOST_STEPS", 1)  # these steps take microseconds; look after each
+
+    def settings(**saving: Any) -> JobHandle:
+        run_dir = tmp_path / "made"
+        (run_dir / "attempts" / "1.0").mkdir(parents=True)
+        saving = {"url": str(run_dir / "checkpoints"), **saving}
+        return JobHandle(Settings(run_dir=run_dir, checkpoint=Saving(**saving)), job.group, StopSignal(), "1.0")
+
+    return settings
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """As long as something is in this list, no file can be written."""
+    reasons: list[str] = []
+    write = LocalStorage.write
+
+    def fail(self: LocalStorage, name: str, chunks: Iterable[memoryview]) -> None:
+        if reasons:
+            raise OSError(28, reasons[0])
+        write(self, name, chunks)
+
+    monkeypatch.setattr(LocalStorage, "write", fail)
+    return reasons
+
+
+def events(job: JobHandle, kind: str) -> list[int]:
+    assert job._run is not None
+    return [event["step"] for event in read_events(job._run) if event["event"] == kind]
+
+
+def steps(job: JobHandle) -> list[int]:
+    return [info.step for info in list_checkpoints(str(job.saving.url))]
+
+
+def until(loop: Any, true: Callable[[], Any]) -> Any:
+    """Trains on until something is so; the generator that it goes on with."""
+    batches = iter(loop)
+    for _ in batches:
+        if true():
+            return batches
+    raise AssertionError("the training is over, and it is not so")
+
+
+ENDLESS: dict[str, Any] = {"epochs": 10**9, "every_steps": 1}
+
+
+def test_the_control_word_commits_what_was_written_while_training_went_on(make: Make) -> None:
+    job = make()
+    loop = job.loop(job.loader(range(8), 2), {}, **ENDLESS)
+    until(loop, lambda: len(events(job, "saved")) >= 3)
+    saved = events(job, "saved")
+    assert steps(job)[-1] == saved[-1] < loop.step + 1
+    assert saved == sorted(set(saved))
+
+
+def test_a_save_that_fails_is_told_and_the_training_goes_on(
+    make: Make, broken: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = make(max_failures=2)
+    loop = job.loop(job.loader(range(8), 2), {}, **ENDLESS)
+    broken.append("No space left on device")
+    batches = until(loop, lambda: len(events(job, "save-failed")) == 2)
+    broken.clear()
+    for _ in batches:
+        if events(job, "saved"):
+            break
+    broken.append("No space left on device")  # failures in a row: the good one between begins the count anew
+    for _ in batches:
+        if len(events(job, "save-failed")) == 4:
+            break
+    said = [line for line in capsys.readouterr().err.splitlines() if "was not saved" in line]
+    assert "a checkpoint was not saved (1 in a row)" in said[0]
+    assert "No space left on device. Free some space there" in said[0]
+    assert "(1 in a row)" in said[2]
+
+
+@pytest.mark.parametrize("async_save", [True, False])
+def test_more_failures_in_a_row_than_allowed_end_the_attempt(make: Make, broken: list[str], async_save: bool) -> None:
+    job = make(max_failures=2, async_save=async_save)
+    loop = job.loop(job.loader(range(8), 2), {}, **ENDLESS)
+    broken.append("Disk quota exceeded")
+    with pytest.raises(CheckpointError, match="Disk quota exceeded"):
+        for _ in loop:
+            pass
+    assert len(events(job, "save-failed")) == 3
+
+
+def test_the_last_save_is_tried_though_the_one_before_it_failed(make: Make, broken: list[str]) -> None:
+    job = make(max_failures=0)
+    loop = job.loop(job.loader(range(8), 2), {}, epochs=1, every_steps=3)
+    for _ in loop:
+        broken[:] = ["Input/output error"] if loop.step == 2 else []
+        if loop.step == 3:
+            break
+    loop.step  # noqa: B018
+    loop.save()
+    assert steps(job)[-1] == loop.step
+
+
+def test_a_claim_that_is_lost_is_never_tolerated(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = make(max_failures=1000)
+    loop = job.loop(job.loader(range(8), 2), {}, **ENDLESS)
+    assert loop.saves.checkpointer is not None
+    loop.saves.checkpointer._committer.may_commit = lambda: False
+    with pytest.raises(ClaimLost):
+        for _ in loop:
+            pass
+
+
+def test_what_can_never_be_saved_ends_the_attempt_at_once(make: Make) -> None:
+    class Bad:
+        def state_dict(self) -> dict[str, Any]:
+            return {"lock": object()}
+
+        def load_state_dict(self, state: Any) -> None: ...
+
+    job = make(max_failures=1000)
+    with pytest.raises(StateError, match="bad/lock"):
+        for _ in job.loop(job.loader(range(8), 2), {"bad": Bad()}, **ENDLESS):
+            pass
