@@ -1,12 +1,21 @@
-"""Retention: what it may delete."""
+"""Retention: what it may delete, and in which order."""
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterdp.checkpoint import Checkpointer, list_checkpoints
+from clusterdp.checkpoint.layout import token_of_file
 from clusterdp.checkpoint.manifest import CheckpointInfo
-from clusterdp.checkpoint.retention import doomed
+from clusterdp.checkpoint.retention import doomed, leftovers, prune
+from clusterdp.storage import LocalStorage
+from tests.checkpoint.training import Counter
 
 
 def commits(count: int) -> list[CheckpointInfo]:
@@ -37,3 +46,72 @@ def test_what_is_doomed_is_never_among_what_must_stay(
         assert gone == {n for n in range(1, min(newest)) if n not in stay}
     else:
         assert not gone
+
+
+class Noted(LocalStorage):
+    """Says in which order it was asked to change something; `stuck` cannot be removed."""
+
+    def __init__(self, path: Path, stuck: str = "none"):
+        super().__init__(path)
+        self.asked: list[str] = []
+        self.stuck = stuck
+
+    def remove(self, name: str) -> None:
+        self.asked.append(f"remove {name}")
+        if self.stuck in name:
+            raise OSError(errno.EBUSY, "Device or resource busy", name)
+        super().remove(name)
+
+    def sync_folder(self, folder: str) -> None:
+        self.asked.append(f"sync {folder}")
+        super().sync_folder(folder)
+
+
+def save(folder: Path, *steps: int) -> list[CheckpointInfo]:
+    checkpointer = Checkpointer(folder, {"x": Counter()}, keep_last=9)
+    for step in steps:
+        checkpointer.save(step)
+    return list_checkpoints(folder)
+
+
+def test_a_manifest_goes_for_good_before_the_first_of_its_files(tmp_path: Path) -> None:
+    """After a power cut in between there may be files without a manifest, never a manifest without its files."""
+    (info,) = save(tmp_path, 1)
+    storage = Noted(tmp_path)
+    prune(storage, [info], [info], lambda: True)
+    assert storage.asked[:2] == [f"remove {info.name}", f"sync {info.folder}"]
+    assert all(token_of_file(asked.rpartition("/")[2]) == info.token for asked in storage.asked[2:])
+    assert len(storage.asked) == 2 + 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_that_cannot_be_deleted_does_not_keep_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    commits = save(tmp_path, 1, 2, 3)
+    prune(Noted(tmp_path, stuck=commits[0].name), commits, commits[:2], lambda: True)
+    assert list_checkpoints(tmp_path) == [commits[0], commits[2]]
+    assert f"{commits[0].name}: could not be deleted: " in caplog.text
+
+
+def test_leftovers_are_files_that_nobody_will_ever_commit(tmp_path: Path) -> None:
+    def names() -> set[str]:
+        return {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*-r0000*")}
+
+    (first,) = save(tmp_path, 1)
+    storage = LocalStorage(tmp_path)
+    checkpointer = Checkpointer(tmp_path, {"x": Counter()}, keep_last=1)
+    save(tmp_path, 2)
+    checkpointer.restore(1, retire_later=True)
+    (tmp_path / first.name).unlink()  # the files of the first are now those of the third alone
+    unread = tmp_path / "step_00000003"
+    unread.mkdir()
+    (unread / "MANIFEST.aaaaaaaaaaaa-0001.json").write_text("cannot be read just now")
+    for name in ("aaaaaaaaaaaa-0001-r0000.json", "bbbbbbbbbbbb-0001-r0000.json"):
+        (unread / name).write_text("x")
+    dead, ours = "cccccccccccc-0001-r0000.json", "dddddddddddd-0001-r0000.json"
+    for name in (dead, ours):
+        (tmp_path / "step_00000002" / name).write_text("x")
+    for name in names():
+        os.utime(tmp_path / name, (1e9, 1e9))
+    commits = list_checkpoints(tmp_path)
+    assert len(commits) == 2
+    assert list(leftovers(storage, commits, commits[-1], "dddddddddddd")) == [f"step_00000002/{dead}"]

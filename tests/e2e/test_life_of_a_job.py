@@ -85,7 +85,7 @@ def test_the_very_same_script_does_the_same_on_the_fake_and_on_a_real_slurm(
     [
         ("backend=sbatch", "low"),
         pytest.param("backend=sbatch", "low0", marks=pytest.mark.slow),  # here; in test-slurm it runs all the same
-        ("backend=submitit", "low"),
+        pytest.param("backend=submitit", "low", marks=pytest.mark.slow),
         pytest.param("backend=submitit", "low0", marks=pytest.mark.slow),
         pytest.param("launch.launcher=torchrun", "low", marks=pytest.mark.slow),
         pytest.param("launch.launcher=torchrun", "low0", marks=pytest.mark.slow),
@@ -108,6 +108,7 @@ def test_preempted_it_comes_back_by_itself_and_ends_bit_for_bit_as_if_nothing_ha
     assert run.digest() == reference_on(cluster).digest
 
 
+@pytest.mark.slow
 def test_out_of_time_it_stops_before_the_limit_and_goes_on_in_the_next_attempt(
     cluster: Cluster, start: Callable[..., Run], reference_on: Callable[[Cluster], Reference]
 ) -> None:
