@@ -90,7 +90,7 @@ class Checkpoint:
     keep_local: int = 0  # commit to the run folder, keep so many there, and copy to url whenever the store is there
     async_save: bool = True  # write while the training goes on; the save before a stop is waited for
     max_failures: int = 3  # so many periodic saves in a row may fail (a full disk); one more ends the attempt
-    check_replicas_every: int = 10  # at the first of so many saves, ranks whose state differs fail it; 0: never
+    check_replicas_every: int = 10  # at the first of so many saves, ranks whose state differs end the attempt; 0: never
     start_from: str | None = None  # a torch.save file or DCP folder, taken while the run has no checkpoint of its own
     start_only: list[str] = field(default_factory=list)  # what of the state to take from there: [model]; default: all
 

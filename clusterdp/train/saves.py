@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from clusterdp.checkpoint import CheckpointError, ClaimLost, Commit, LostContact
+from clusterdp.checkpoint import CheckpointError, ClaimLost, Commit, LostContact, StateError
 from clusterdp.train.word import Agreed
 
 if TYPE_CHECKING:
@@ -113,8 +113,8 @@ class Saves:
         """A periodic save that fails is told, and the training goes on: the checkpoints before it are as they were."""
         try:
             yield
-        except (ClaimLost, LostContact):
-            raise
+        except (ClaimLost, LostContact, StateError):
+            raise  # a state that cannot be saved, or that is no longer the same on all ranks, gets no better
         except CheckpointError as error:
             self._failures += 1
             self._job.event("save-failed", step=self._job.step, error=str(error), failures=self._failures)

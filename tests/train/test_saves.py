@@ -116,7 +116,6 @@ def test_the_last_save_is_tried_though_the_one_before_it_failed(make: Make, brok
         broken[:] = ["Input/output error"] if loop.step == 2 else []
         if loop.step == 3:
             break
-    loop.step  # noqa: B018
     loop.save()
     assert steps(job)[-1] == loop.step
 
@@ -131,14 +130,15 @@ def test_a_claim_that_is_lost_is_never_tolerated(make: Make, monkeypatch: pytest
             pass
 
 
-def test_what_can_never_be_saved_ends_the_attempt_at_once(make: Make) -> None:
+@pytest.mark.parametrize("async_save", [True, False])
+def test_what_can_never_be_saved_ends_the_attempt_at_once(make: Make, async_save: bool) -> None:
     class Bad:
         def state_dict(self) -> dict[str, Any]:
             return {"lock": object()}
 
         def load_state_dict(self, state: Any) -> None: ...
 
-    job = make(max_failures=1000)
+    job = make(max_failures=1000, async_save=async_save)
     with pytest.raises(StateError, match="bad/lock"):
         for _ in job.loop(job.loader(range(8), 2), {"bad": Bad()}, **ENDLESS):
             pass
