@@ -15,7 +15,7 @@ from clusterdp.checkpoint import retention
 from clusterdp.checkpoint.blocks import read_manifest, verify
 from clusterdp.checkpoint.layout import BLOCK
 from clusterdp.checkpoint.manifest import CheckpointInfo, scan
-from clusterdp.errors import CheckpointError
+from clusterdp.errors import CheckpointError, DamagedError
 from clusterdp.storage import Storage
 
 CHUNK = 16 * BLOCK
@@ -58,7 +58,7 @@ class Mirror:
         """
         commits, _ = scan(self.near)
         try:
-            there, _ = scan(self.far)
+            there, damaged = scan(self.far)
         except OSError as error:
             if not commits:
                 raise
@@ -66,13 +66,22 @@ class Mirror:
             return
         newest = commits[-1].age if commits else (0, 0.0, "")
         wanted = [info for info in there if (info.age > newest if step is None else info.step == step)]
-        if not wanted or wanted[-1].token in {info.token for info in commits}:
-            if commits:
-                self.notify()  # what an earlier attempt had no time for
+        bad = [damage.why for damage in damaged]
+        for info in reversed(wanted):
+            if info in commits:
+                break
+            try:
+                self._copy(self.far, self.near, info)
+            except DamagedError as error:
+                _log.warning("checkpoint skipped: %s", error)
+                bad.append(str(error))
+                continue
+            self.near.publish(info.name, self.far.read(info.name))
             return
-        info = wanted[-1]
-        self._copy(self.far, self.near, info)
-        self.near.publish(info.name, self.far.read(info.name))
+        if commits:
+            self.notify()  # what an earlier attempt had no time for
+        elif bad:
+            raise CheckpointError(f"{self.far.url}: there are checkpoints, and none is good: {'; '.join(bad)}.")
 
     def _run(self) -> None:
         pause = 0.0

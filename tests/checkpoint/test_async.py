@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from clusterdp.checkpoint import Checkpointer, CheckpointError, Commit, StateError, list_checkpoints
+from clusterdp.checkpoint import Checkpointer, CheckpointError, Commit, LostContact, StateError, list_checkpoints
 from clusterdp.storage import LocalStorage
 from tests.checkpoint.gang import on_ranks
 from tests.checkpoint.training import Counter
@@ -179,6 +179,25 @@ def test_what_fails_on_one_rank_fails_on_all_at_the_same_step_and_training_goes_
     assert answers[0][0].startswith("rank 2: ")
     assert "Disk quota exceeded. Free some space there" in answers[0][0]
     assert steps(tmp_path) == [1, 3]
+
+
+def test_a_rank_that_has_lost_the_others_waits_for_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it would wait for may be waiting for a rank that waits for this one's end."""
+    checkpointer = Checkpointer(tmp_path, {"x": counter(1.0)})
+    checkpointer.async_save(1)
+
+    def lose(self: Any) -> None:
+        raise LostContact("a rank is gone")
+
+    def wait(self: Any) -> None:
+        raise AssertionError("it waits")
+
+    monkeypatch.setattr("clusterdp.checkpoint.saving.Save.advance", lose)
+    monkeypatch.setattr("clusterdp.checkpoint.ranks.Pulse.drain", wait)
+    with pytest.raises(LostContact):
+        checkpointer.heed(1)
 
 
 def drift(rank: int, size: int, folder: str) -> list[Any]:

@@ -104,6 +104,29 @@ def test_a_folder_that_was_emptied_gets_its_checkpoint_back_from_the_store(make:
     assert [info.order for info in list_checkpoints(tmp_path / "near")] == [1, 2], "the order of commits goes on"
 
 
+def flip(folder: Path, step: int, pattern: str) -> None:
+    (file,) = (folder / f"step_{step:08d}").glob(pattern)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def test_of_what_the_store_has_the_newest_good_one_comes_back_and_none_is_never_a_start_from_nothing(
+    make: Any, tmp_path: Path
+) -> None:
+    checkpointer, _ = make(counter(1.0))
+    for step in (1, 2):
+        checkpointer.save(step)
+        assert checkpointer.upload(60)
+    shutil.rmtree(tmp_path / "near")
+    flip(tmp_path / "far", 2, "*-of-0001.safetensors")
+    assert make(counter(0.0))[0].restore().step == 1
+    shutil.rmtree(tmp_path / "near")
+    flip(tmp_path / "far", 1, "MANIFEST*")
+    with pytest.raises(CheckpointError, match="none is good"):
+        make(counter(0.0))[0].restore()
+
+
 def test_what_the_attempt_before_had_no_time_to_upload_is_uploaded_by_the_next(make: Any, tmp_path: Path) -> None:
     checkpointer, store = make(counter(1.0))
     store.away = True
@@ -119,10 +142,7 @@ def test_a_copy_nearby_that_is_damaged_is_read_from_the_store(make: Any, tmp_pat
     checkpointer.save(1)
     checkpointer.save(2)
     assert checkpointer.upload(60)
-    (file,) = (tmp_path / "near" / "step_00000002").glob("*-of-0001.safetensors")
-    data = bytearray(file.read_bytes())
-    data[5000] ^= 1
-    file.write_bytes(data)
+    flip(tmp_path / "near", 2, "*-of-0001.safetensors")
     checkpointer, _ = make(fresh := counter(0.0))
     restored = checkpointer.restore()
     assert (restored.step, len(restored.skipped), fresh.state["value"]) == (2, 1, 1.0)
