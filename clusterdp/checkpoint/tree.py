@@ -70,36 +70,46 @@ class Flattener:
 
     def flatten(self, value: Any, *path: Any) -> Any:
         """The skeleton of `value`, which is found at `path`; raises StateError with the full key."""
-        if len(path) > _DEPTH:
-            raise StateError(
-                f"{key_of(*path[:4])}/...: nested deeper than {_DEPTH}, or in itself. Flatten it in state_dict()."
-            )
-        if type(value) in _PLAIN_TENSORS:
-            return {"$tensor": self._add(value, path)}
-        if value is None or type(value) in (bool, str):
+        return self._flatten(value, key_of(*path), _DEPTH)
+
+    # Every save calls this for every value of the state while the training waits: hence the order of the cases, and
+    # keys that are put together on the way down.
+    def _flatten(self, value: Any, key: str, depth: int) -> Any:
+        kind = type(value)
+        if kind in _PLAIN_TENSORS:
+            return {"$tensor": self._add(value, key)}
+        if value is None or kind is bool or kind is str:
             return value
-        if type(value) is int:
+        if kind is int:
             return value if -(2**63) <= value < 2**64 else {"$int": hex(value)}
-        if type(value) is float:
+        if kind is float:
             return value if math.isfinite(value) else {"$float": str(value)}
         if isinstance(value, torch.Tensor):
-            return {"$tensor": self._add(value, path)}
-        if type(value) is list:
-            return [self.flatten(item, *path, i) for i, item in enumerate(value)]
-        if type(value) in (tuple, torch.Size):
-            tag = "$tuple" if type(value) is tuple else "$size"
-            return {tag: [self.flatten(item, *path, i) for i, item in enumerate(value)]}
+            return {"$tensor": self._add(value, key)}
+        if depth == 0:
+            start = "/".join(key.split("/")[:4])
+            raise StateError(f"{start}/...: nested deeper than {_DEPTH}, or in itself. Flatten it in state_dict().")
+        if kind is list:
+            return [self._flatten(item, f"{key}/{i}", depth - 1) for i, item in enumerate(value)]
+        if kind in (tuple, torch.Size):
+            tag = "$tuple" if kind is tuple else "$size"
+            return {tag: [self._flatten(item, f"{key}/{i}", depth - 1) for i, item in enumerate(value)]}
         if isinstance(value, dict):
-            return self._flatten_dict(value, path)
-        return self._flatten_numpy(value, path)
+            return self._flatten_dict(value, key, depth - 1)
+        return self._flatten_numpy(value, key)
 
-    def _flatten_dict(self, value: dict[Any, Any], path: tuple[Any, ...]) -> Any:
+    def _flatten_dict(self, value: dict[Any, Any], key: str, depth: int) -> Any:
         if type(value) not in (dict, OrderedDict, Counter):
-            raise _refused(value, path, "Make it a plain dict.")
-        if all(type(key) is str and not key.startswith("$") for key in value):
-            plain: Any = {key: self.flatten(item, *path, key) for key, item in value.items()}
+            raise _refused(value, key, "Make it a plain dict.")
+        if all(type(word) is str and not word.startswith("$") for word in value):
+            plain: Any = {word: self._flatten(item, f"{key}/{_escaped(word)}", depth) for word, item in value.items()}
         else:
-            plain = {"$dict": [[_key(key, path), self.flatten(item, *path, key)] for key, item in value.items()]}
+            plain = {
+                "$dict": [
+                    [_key(word, key), self._flatten(item, f"{key}/{_escaped(str(word))}", depth)]
+                    for word, item in value.items()
+                ]
+            }
         if type(value) is Counter:
             return {"$counter": plain}
         if type(value) is OrderedDict:
@@ -107,40 +117,41 @@ class Flattener:
             versions = getattr(value, "_metadata", None)
             if versions is None:
                 return {"$ordered": plain}
-            return {"$module": plain, "$versions": self.flatten(dict(versions), *path, "_metadata")}
+            return {"$module": plain, "$versions": self._flatten(dict(versions), f"{key}/_metadata", depth)}
         return plain
 
-    def _flatten_numpy(self, value: Any, path: tuple[Any, ...]) -> Any:
+    def _flatten_numpy(self, value: Any, key: str) -> Any:
         numpy = sys.modules.get("numpy")  # what is not loaded has made no arrays
         if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
-            raise _refused(value, path)
+            raise _refused(value, key)
         if type(value) is not numpy.ndarray and not isinstance(value, numpy.generic):
-            raise _refused(value, path, "Make it a plain array.")
+            raise _refused(value, key, "Make it a plain array.")
         if value.dtype.name not in DTYPES or not value.dtype.isnative:
-            raise _refused(value, path, f"Its dtype {value.dtype} has no counterpart in torch: use another.")
+            raise _refused(value, key, f"Its dtype {value.dtype} has no counterpart in torch: use another.")
         tag = "$array" if isinstance(value, numpy.ndarray) else "$scalar"
         # A copy: it may be read-only or strided backwards, which torch does not take.
-        return {tag: self._add(torch.from_numpy(numpy.array(value, order="C")), path)}
+        return {tag: self._add(torch.from_numpy(numpy.array(value, order="C")), key)}
 
-    def _add(self, tensor: torch.Tensor, path: tuple[Any, ...]) -> str:
+    def _add(self, tensor: torch.Tensor, key: str) -> str:
         given, local = tensor, tensor
         if type(tensor) not in _PLAIN_TENSORS and self._sharded and is_sharded(tensor):
-            local = _local(tensor, path)
-        _check(local, path)
-        tensor = tensor.detach()
-        place: tuple[Any, ...] = (tensor.device, local.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+            local = _local(tensor, key)
+        _check(local, key)
+        if tensor.requires_grad:  # detach() takes as long as all the rest, and state_dict() has done it as a rule
+            tensor = tensor.detach()
+        shape = tensor.shape
+        place: tuple[Any, ...] = (local.data_ptr(), tensor.device, tensor.dtype, shape, tensor.stride())
         if local is not given and is_sharded(given):
             # Not the address: a rank whose part is empty has none, and all ranks must find the same tensors tied.
             place = (local.untyped_storage()._cdata, local.storage_offset(), *place[2:])
         memory = (*place, local.is_conj(), local.is_neg())
-        if tensor.numel() and memory in self._names:
+        if memory in self._names and tensor.numel():
             return self._names[memory]
-        name = key_of(*path)
-        while name in self.tensors:  # {0: ..., "0": ...}
-            name += "~2"
-        self.tensors[name] = tensor
-        self._names[memory] = name
-        return name
+        while key in self.tensors:  # {0: ..., "0": ...}
+            key += "~2"
+        self.tensors[key] = tensor
+        self._names[memory] = key
+        return key
 
 
 def unflatten(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -177,38 +188,36 @@ _BUILDERS: dict[str, Callable[[Any, Mapping[str, torch.Tensor]], Any]] = {
 }
 
 
-def _key(key: Any, path: tuple[Any, ...]) -> Any:
+def _key(key: Any, within: str) -> Any:
     """A dict's key as JSON. Tuples of scalars are keys too."""
     scalars = key if type(key) is tuple else (key,)
     if not all(item is None or type(item) in (bool, int, float, str) for item in scalars):
         kind = type(key).__name__
-        raise StateError(
-            f"{key_of(*path)}: the key {key!r:.80} is a {kind}. Use str, int, float, bool or None as keys."
-        )
+        raise StateError(f"{within}: the key {key!r:.80} is a {kind}. Use str, int, float, bool or None as keys.")
     return Flattener().flatten(key)
 
 
-def _local(tensor: Any, path: tuple[Any, ...]) -> torch.Tensor:
+def _local(tensor: Any, key: str) -> torch.Tensor:
     """This rank's part of a DTensor."""
     if any(placement.is_partial() for placement in tensor.placements):
-        raise _refused(tensor, path, "It is a sum that is still to be done (Partial): redistribute it first.")
+        raise _refused(tensor, key, "It is a sum that is still to be done (Partial): redistribute it first.")
     return tensor.to_local()  # type: ignore[no-any-return]
 
 
-def _check(tensor: torch.Tensor, path: tuple[Any, ...]) -> None:
+def _check(tensor: torch.Tensor, key: str) -> None:
     if type(tensor) not in _PLAIN_TENSORS:
-        raise _refused(tensor, path, "Tensors that are sharded or not plain are not supported: gather it, or use DDP.")
+        raise _refused(tensor, key, "Tensors that are sharded or not plain are not supported: gather it, or use DDP.")
     if tensor.layout != torch.strided or tensor.is_quantized:
-        raise _refused(tensor, path, f"Its layout {tensor.layout} is not plain bytes: make it dense.")
+        raise _refused(tensor, key, f"Its layout {tensor.layout} is not plain bytes: make it dense.")
     if tensor.device.type == "meta":
-        raise _refused(tensor, path, "It is on the meta device and has no values: materialise it first.")
+        raise _refused(tensor, key, "It is on the meta device and has no values: materialise it first.")
     if tensor.dtype not in _NAMES:
-        raise _refused(tensor, path, f"Its dtype {tensor.dtype} is not supported: convert it.")
+        raise _refused(tensor, key, f"Its dtype {tensor.dtype} is not supported: convert it.")
 
 
-def _refused(value: Any, path: tuple[Any, ...], what_to_do: str = "") -> StateError:
+def _refused(value: Any, key: str, what_to_do: str = "") -> StateError:
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    return StateError(f"{key_of(*path)}: a {kind} cannot be saved. {what_to_do or _WHAT_IS_ALLOWED}")
+    return StateError(f"{key}: a {kind} cannot be saved. {what_to_do or _WHAT_IS_ALLOWED}")
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -201,8 +201,6 @@ def _write_outcome(path: Path, ending: Ending) -> None:
 
 def _fail(error: BaseException, peers: PeerWatch) -> NoReturn:
     """This rank cannot go on; the others must not wait for it."""
-    from clusterdp.train.peers import leave_now
-
     culprit = peers.culprit()  # then ours is most likely a broken connection
     peers.tell(f"{type(error).__name__}: {error}".split("\n")[0][:300])
     if isinstance(error, ClusterdpError):
@@ -218,4 +216,4 @@ def _fail(error: BaseException, peers: PeerWatch) -> NoReturn:
         code = 130
     elif isinstance(error, SystemExit) and isinstance(error.code, int):
         code = error.code
-    leave_now(code)
+    peers.leave(code)

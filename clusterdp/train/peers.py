@@ -11,21 +11,26 @@ import multiprocessing
 import os
 import sys
 import threading
+import time
 from contextlib import suppress
 from typing import NoReturn
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 KEY = "clusterdp/failed"
+LEAVING = "clusterdp/leaving"
+LAST_WAIT_S = 3.0  # of rank 0 for the others: two looks at the store, and some
 
 
 class PeerWatch:
     def __init__(self, store: Store, rank: int, world_size: int, every_s: float = 1.0):
         self.store = store
         self.rank = rank
+        self.world_size = world_size
         self.alone = world_size == 1
         self.every_s = every_s
         self._ended = threading.Event()
+        self._leaving = False
         self._thread = threading.Thread(target=self._watch, name="clusterdp-peers", daemon=True)
 
     def start(self) -> PeerWatch:
@@ -64,7 +69,21 @@ class PeerWatch:
             if self._ended.wait(self.every_s):  # the main thread may be in the middle of saying it itself
                 return
             print(f"clusterdp: ending rank {self.rank}, because another failed: {culprit}", file=sys.stderr, flush=True)
-            leave_now(1)  # the main thread is somewhere in C, perhaps for ever
+            self.leave(1)  # the main thread is somewhere in C, perhaps for ever
+
+    def leave(self, code: int) -> NoReturn:
+        """Ends this process by leave_now(). Rank 0 holds the store with the note, and goes last: who finds the store
+        gone can only say that rank 0 is. It does not wait for ever, for a rank may have died without a word."""
+        with suppress(RuntimeError):
+            if not self.alone and not self._leaving:  # once: this thread and the main one may both come here
+                self._leaving = True
+                self.store.add(LEAVING, 1)
+            deadline = time.monotonic() + LAST_WAIT_S
+            while self.rank == 0 and not self.alone and time.monotonic() < deadline:
+                if self.store.add(LEAVING, 0) >= self.world_size:
+                    break
+                time.sleep(0.02)
+        leave_now(code)
 
 
 def leave_now(code: int) -> NoReturn:
