@@ -17,14 +17,16 @@ pip = $(bin)/python -m pip --disable-pip-version-check install --quiet --constra
 demo: $(stamp)
 	$(bin)/clusterdp submit configs/digits.yaml --cluster local
 
+# Three at a time, also on two cores: much of what is tested is waiting. A real Slurm is one for all of its tests.
 test: lint
-	$(bin)/python -m pytest -m "not slurm and not slow and not gpu"
+	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm and not slow and not gpu"
 
 test-slurm: $(stamp)
 	$(bin)/python -m pytest -m "slurm and not gpu"
 
 test-all: lint
-	$(bin)/python -m pytest
+	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm"
+	$(bin)/python -m pytest -m slurm
 
 bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.startup
