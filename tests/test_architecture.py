@@ -17,7 +17,17 @@ PACKAGE = ROOT / "clusterdp"
 
 LOGIN_NODE = {"slurm", "config", "rundir", "storage", "errors"}
 # What of checkpoint/ needs no torch, itself or by what it imports.
-LOGIN_NODE_CHECKPOINTS = ("layout", "manifest", "retention", "errors", "blocks", "skeleton", "payload", "chunks")
+LOGIN_NODE_CHECKPOINTS = (
+    "layout",
+    "manifest",
+    "retention",
+    "errors",
+    "blocks",
+    "skeleton",
+    "payload",
+    "chunks",
+    "targets",
+)
 # Which of our own parts each part may import; itself goes without saying. `a.b` allows that module alone.
 MAY_IMPORT = {
     "errors": set(),

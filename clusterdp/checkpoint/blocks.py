@@ -24,6 +24,7 @@ from clusterdp.checkpoint.manifest import (
     decode,
     expected_files,
 )
+from clusterdp.checkpoint.targets import Nowhere, Target, Whole
 from clusterdp.errors import DamagedError
 from clusterdp.storage import Readable, Storage
 
@@ -91,15 +92,15 @@ def threads_for(runs: Sequence[Run]) -> int:
     return max(1, min(_THREADS, len(runs), os.cpu_count() or 1))
 
 
-def read_runs(storage: Storage, runs: Sequence[Run], into: memoryview | None) -> None:
-    """Verify the blocks and, unless `into` is None, leave their data there. Raises DamagedError, or OSError."""
+def read_runs(storage: Storage, runs: Sequence[Run], target: Target) -> None:
+    """Verify the blocks, and leave their data there. Raises DamagedError, or OSError."""
     threads = threads_for(runs)
     if threads == 1:
         for run in runs:
-            read_run(storage, run, into)
+            read_run(storage, run, target)
         return
     with ThreadPoolExecutor(threads, thread_name_prefix="verify") as pool:
-        for _ in pool.map(lambda run: read_run(storage, run, into), runs):
+        for _ in pool.map(lambda run: read_run(storage, run, target), runs):
             pass  # the first error is raised here
 
 
@@ -130,19 +131,18 @@ def read_parts(storage: Storage, runs: Sequence[Run], parts: Sequence[tuple[int,
             pass  # the first error is raised here
 
 
-def read_run(storage: Storage, run: Run, into: memoryview | None) -> None:
-    scratch = None if into is not None else memoryview(bytearray(BLOCK))
+def read_run(storage: Storage, run: Run, target: Target) -> None:
     with storage.open(run.name, run.first * BLOCK, run.first * BLOCK + run.size) as file:
-        wrong = [number for number in range(run.first, run.last) if not _read_block(file, run, number, into, scratch)]
+        wrong = [number for number in range(run.first, run.last) if not _read_block(file, run, number, target)]
     for number in wrong:
-        twice(storage, run.name, lambda number=number: _reread(storage, run, number, into, scratch))  # type: ignore[misc]
+        twice(storage, run.name, lambda number=number: _reread(storage, run, number, target))  # type: ignore[misc]
 
 
 def data_of(storage: Storage, run: Run) -> memoryview:
     """The data of these blocks alone."""
     start, stop = run.span
     buffer = memoryview(bytearray(stop - start))
-    read_run(storage, replace(run, at=run.at - start), buffer)
+    read_run(storage, run, Whole(buffer, start))
     return buffer
 
 
@@ -161,7 +161,7 @@ def verify(storage: Storage, name: str, record: FileRecord) -> None:
     """A file of any kind against its record."""
     runs = list(runs_of_file(name, record))
     check_sizes(storage, runs)
-    read_runs(storage, runs, None)
+    read_runs(storage, runs, Nowhere())
 
 
 def twice(storage: Storage, name: str, look: Callable[[], T]) -> T:
@@ -182,34 +182,36 @@ def _check_size(storage: Storage, name: str, record: FileRecord) -> None:
         raise DamagedError(f"{name}: it has {size} bytes instead of {record.size}. It was cut or overwritten.")
 
 
-def _reread(storage: Storage, run: Run, number: int, buffer: memoryview | None, scratch: memoryview | None) -> None:
+def _reread(storage: Storage, run: Run, number: int, target: Target) -> None:
     storage.forget(run.name)
     start, stop = number * BLOCK, min((number + 1) * BLOCK, run.record.size)
     with storage.open(run.name, start, stop) as file:
-        if not _read_block(file, run, number, buffer, scratch):
+        if not _read_block(file, run, number, target):
             raise DamagedError(
                 f"{run.name}: the checksum of bytes {start} to {stop - 1} is wrong, in two reads. "
                 "The file was changed after it was written."
             )
 
 
-def _read_block(file: Readable, run: Run, number: int, buffer: memoryview | None, scratch: memoryview | None) -> bool:
+def _read_block(file: Readable, run: Run, number: int, target: Target) -> bool:
     """Whether the block is as it was written."""
     start, stop = number * BLOCK, min((number + 1) * BLOCK, run.record.size)
-    before: tuple[memoryview, ...] = ()
-    if buffer is None:
-        assert scratch is not None
-        target = scratch[: stop - start]
-    else:
-        if start < run.head:
-            header = memoryview(bytearray(min(run.head, stop)))
-            if file.read_at(0, header) < len(header):
-                return False
-            before, start = (header,), run.head
-        target = buffer[run.at + start - run.head : run.at + stop - run.head]
-    if file.read_at(start, target) < len(target):
+    parts: tuple[memoryview, ...] = ()
+    if start < run.head:
+        parts = (memoryview(bytearray(min(run.head, stop) - start)),)
+        if file.read_at(start, parts[0]) < len(parts[0]):
+            return False
+        start += len(parts[0])
+    first, last = run.at + start - run.head, run.at + stop - run.head
+    if first < last:
+        parts = (*parts, target.room(first, last))
+        if file.read_at(start, parts[-1]) < len(parts[-1]):
+            return False
+    if checksum(*parts) != run.record.checksums[number]:
         return False
-    return checksum(*before, target) == run.record.checksums[number]
+    if first < last:
+        target.accept(first, last)
+    return True
 
 
 def _read_whole(storage: Storage, name: str, record: FileRecord) -> bytearray:

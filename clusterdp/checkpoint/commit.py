@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import replace
 
 from clusterdp.checkpoint import retention
+from clusterdp.checkpoint.blocks import read_manifest
 from clusterdp.checkpoint.errors import ClaimLost, not_saved
 from clusterdp.checkpoint.layout import manifest_name, token_of_file
 from clusterdp.checkpoint.manifest import CheckpointInfo, Manifest, scan
-from clusterdp.checkpoint.reader import read_manifest
 from clusterdp.errors import DamagedError
 from clusterdp.storage import Storage
 

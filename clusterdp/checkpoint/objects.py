@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from clusterdp.checkpoint.tree import is_sharded
+from clusterdp.checkpoint.tree import Flattener, is_sharded, key_of
 from clusterdp.errors import CheckpointError, StateError
 
 
@@ -59,6 +61,31 @@ def _tensors(thing: Any) -> Iterator[torch.Tensor]:
         yield from (parameter for group in thing.param_groups for parameter in group["params"])
 
 
+def live_tensors(name: str, thing: Any) -> Mapping[str, torch.Tensor]:
+    """By their names in a checkpoint, tensors that may be overwritten before load_state_dict() is called with these
+    very tensors: it takes what it is given as it is, and copies nothing onto itself. Whoever has code of their own for
+    that may look at the old values, or have another idea of the names: of those there are none."""
+    if isinstance(thing, torch.nn.Module):
+        plain = type(thing).load_state_dict is torch.nn.Module.load_state_dict and all(
+            map(_loads_plainly, thing.modules())
+        )
+        tensors = (thing.named_parameters(remove_duplicate=False), thing.named_buffers(remove_duplicate=False))
+        return {key_of(name, key): tensor for key, tensor in chain(*tensors)} if plain else {}
+    if isinstance(thing, torch.optim.Optimizer):
+        plain = type(thing).load_state_dict is torch.optim.Optimizer.load_state_dict
+        if plain and not thing._optimizer_load_state_dict_pre_hooks:
+            flattener = Flattener()
+            with suppress(StateError):
+                flattener.flatten(thing.state_dict(), name)
+            return flattener.tensors
+    return {}
+
+
+def _loads_plainly(part: torch.nn.Module) -> bool:
+    ours = type(part)._load_from_state_dict is torch.nn.Module._load_from_state_dict
+    return not part._load_state_dict_pre_hooks and (ours or type(part).__module__.startswith("torch.nn."))
+
+
 def buffer_keys(thing: Any) -> Iterator[str]:
     """The keys of a module's buffers in its state_dict(). DDP keeps parameters equal on all ranks, but not these."""
     if isinstance(thing, torch.nn.Module):
@@ -66,17 +93,29 @@ def buffer_keys(thing: Any) -> Iterator[str]:
             yield key
 
 
+def compare(name: str, thing: Any, state: Any) -> None:
+    """Raises StateError if a module's state does not fit. Of other things load() alone can tell."""
+    if isinstance(thing, torch.nn.Module):
+        with _explained(name, thing):
+            _check_module(name, thing, state)
+
+
 def load(name: str, thing: Any, state: Any) -> None:
     """Put the state back; raises StateError if it does not fit, with what is missing or left over."""
-    try:
-        if isinstance(thing, torch.nn.Module):
-            _check_module(name, thing, state)
+    compare(name, thing, state)
+    with _explained(name, thing):
         thing.load_state_dict(state)
         if isinstance(thing, torch.optim.Optimizer):
             _restore_dtypes(thing, state)
         elif isinstance(thing, torch.amp.GradScaler) and bool(thing.state_dict()) != bool(state):
             # A disabled scaler takes any state and drops it.
             raise StateError(f"{name}: AMP is switched off here, and was on when this was saved. Set it as it was.")
+
+
+@contextmanager
+def _explained(name: str, thing: Any) -> Iterator[None]:
+    try:
+        yield
     except CheckpointError:
         raise
     except Exception as error:

@@ -9,17 +9,12 @@ from typing import Any
 import torch
 
 from clusterdp.checkpoint import objects
-from clusterdp.checkpoint.buffer import Buffer
+from clusterdp.checkpoint.blocks import check_sizes, read_manifest, runs_of
 from clusterdp.checkpoint.manifest import CheckpointInfo, Manifest, decode
 from clusterdp.checkpoint.ranks import Ranks
-from clusterdp.checkpoint.reader import Run, check_sizes, read_manifest, read_own, read_runs, runs_of, tensors_of
+from clusterdp.checkpoint.reader import Flat, live_tensors, read_own
 from clusterdp.checkpoint.tree import is_sharded, unflatten
 from clusterdp.storage import Storage
-
-# Up to so many ranks each read all bytes: they are few enough nodes for the storage, ranks of one node share its page
-# cache, and that is faster than the network. More ranks read a share each and broadcast it, so that the storage gives
-# every byte once, however many nodes there are.
-READ_ALL_RANKS = 8
 
 
 @dataclass(frozen=True)
@@ -39,9 +34,9 @@ class Restored:
 @dataclass
 class Loaded:
     manifest: Manifest
-    tensors: Mapping[str, torch.Tensor]  # views of one buffer that holds them all, unless they are DTensors
+    tensors: Mapping[str, torch.Tensor]  # views of a flat buffer, or live tensors
     own: dict[str, Any] | None  # {"rng": ..., "objects": {name: state}} of this rank, if it was there at the save
-    buffer: Buffer | None  # of the views
+    flat: Flat | None  # unless it is sharded
 
     def state(self, name: str, *, copy: bool) -> Any:
         """What state_dict() of that object gave. Without `copy` its tensors are views of the buffer."""
@@ -49,10 +44,10 @@ class Loaded:
 
     def release(self, name: str) -> None:
         """Nobody uses the views of that object's tensors any more."""
-        for entry in self.manifest.layout.entries if self.buffer is not None else ():
+        for entry in self.manifest.layout.entries if self.flat is not None else ():
             if entry.name == name or entry.name.startswith(f"{name}/"):
-                assert self.buffer is not None
-                self.buffer.release(entry.offset, entry.end)
+                assert self.flat is not None
+                self.flat.buffer.release(entry.offset, entry.end)
 
 
 class _Copies(Mapping[str, torch.Tensor]):
@@ -88,16 +83,16 @@ def read(storage: Storage, info: CheckpointInfo, ranks: Ranks, state: Mapping[st
         if manifest.chunks is not None or objects.are_sharded(state):
             tensors = _read_parts(storage, manifest, state)
         else:
-            flat = _Flat(storage, manifest, ranks)
-            tensors = tensors_of(manifest.layout, flat.buffer.tensor)
+            flat = Flat(storage, manifest, ranks, _live(manifest, state))
+            tensors = flat.tensors
         if ranks.rank < info.world_size:
             own = read_own(storage, manifest, ranks.rank)
     except Exception as error:
         failure = error
     ranks.settle(failure)
-    if flat is not None and ranks.size > READ_ALL_RANKS:
+    if flat is not None:
         flat.exchange()
-    return Loaded(manifest, tensors, own, flat.buffer if flat is not None else None)
+    return Loaded(manifest, tensors, own, flat)
 
 
 def put_back(loaded: Loaded, state: Mapping[str, Any], world_size: int) -> None:
@@ -105,6 +100,10 @@ def put_back(loaded: Loaded, state: Mapping[str, Any], world_size: int) -> None:
     shared = {name: thing for name, thing in state.items() if not objects.is_per_rank(thing)}
     own = {name: thing for name, thing in state.items() if objects.is_per_rank(thing)}
     objects.compare_keys("state", shared, loaded.manifest.state)
+    if loaded.flat is not None:
+        for name, thing in shared.items():  # all of them, before any is changed
+            objects.compare(name, thing, loaded.state(name, copy=False))
+        loaded.flat.fill()
     for name, thing in shared.items():
         # A module copies what it is given. An optimizer keeps all of it, and may keep the very pages that were read.
         # Others may keep a little of it, which must not hold on to all the rest.
@@ -126,24 +125,9 @@ def _read_parts(storage: Storage, manifest: Manifest, state: Mapping[str, Any]) 
     return resharding.read(storage, manifest, live)
 
 
-class _Flat:
-    """The flat buffer, as all ranks read it together."""
-
-    def __init__(self, storage: Storage, manifest: Manifest, ranks: Ranks):
-        """No collective: what this rank has to read of it is there afterwards, and verified."""
-        self._runs, self._ranks = runs_of(manifest), ranks
-        mine = self._runs if ranks.size <= READ_ALL_RANKS else self._share(ranks.rank)
-        check_sizes(storage, mine)  # first: no manifest makes us ask for memory that its files do not fill
-        self.buffer = Buffer(manifest.layout.total)
-        read_runs(storage, mine, self.buffer.tensor)
-
-    def exchange(self) -> None:
-        """Every rank gives the others what it has read. Runs follow each other in the buffer without a gap."""
-        for source in range(self._ranks.size):
-            share = self._share(source)
-            if share:
-                self._ranks.broadcast(self.buffer.tensor[share[0].span[0] : share[-1].span[1]], source)
-
-    def _share(self, rank: int) -> list[Run]:
-        size = self._ranks.size
-        return self._runs[len(self._runs) * rank // size : len(self._runs) * (rank + 1) // size]
+def _live(manifest: Manifest, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for name, thing in state.items():
+        if not objects.is_per_rank(thing):
+            found |= objects.live_tensors(name, thing)
+    return live_tensors(manifest.layout, found)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from clusterdp.checkpoint import layout
+from clusterdp.checkpoint.blocks import verify
 from clusterdp.checkpoint.buffer import Buffer
 from clusterdp.checkpoint.checksum import checksums
 from clusterdp.checkpoint.chunks import Chunks
@@ -19,7 +20,6 @@ from clusterdp.checkpoint.errors import not_saved
 from clusterdp.checkpoint.layout import HEADER, Layout
 from clusterdp.checkpoint.manifest import FileRecord
 from clusterdp.checkpoint.ranks import Ranks
-from clusterdp.checkpoint.reader import verify
 from clusterdp.checkpoint.snapshot import Part
 from clusterdp.checkpoint.tree import as_bytes, from_bytes, memory_of
 from clusterdp.storage import Storage

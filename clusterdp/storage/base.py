@@ -26,6 +26,7 @@ class Storage(ABC):
     """Names are relative to the URL, have forward slashes, and cannot lead out of it. Errors are OSError."""
 
     url: str  # for people: without the password that it may have been opened with
+    rereads = False  # whether what has just been read is read again from memory
     parallel = 1  # how many questions at a time make the answers come sooner
 
     @abstractmethod

@@ -17,6 +17,8 @@ from clusterdp.storage.base import Readable, Storage, checked, temporary_name
 class LocalStorage(Storage):
     """A folder on a local or shared POSIX file system."""
 
+    rereads = True  # from the page cache
+
     def __init__(self, path: str | os.PathLike[str]):
         self.root = Path(path).absolute()
         self.url = str(self.root)

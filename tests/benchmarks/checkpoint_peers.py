@@ -8,13 +8,13 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
 from clusterdp.checkpoint import Checkpointer, blocks
-from clusterdp.checkpoint.layout import BLOCK, HEADER
 
 CHUNK = 16 << 20
 warnings.simplefilter("ignore")
@@ -38,14 +38,6 @@ def build(mb: int) -> tuple[torch.nn.Module, torch.optim.Adam]:
     optimizer.step()
     optimizer.zero_grad()
     return module, optimizer
-
-
-def _read_unverified(file: Any, run: blocks.Run, number: int, buffer: memoryview | None, scratch: Any) -> bool:
-    """What reader's _read_block does, without the checksum."""
-    assert buffer is not None
-    start, stop = max(number * BLOCK, HEADER), min((number + 1) * BLOCK, run.record.size)
-    target = buffer[run.at + start - HEADER : run.at + stop - HEADER]
-    return bool(file.read_at(start, target) == len(target))
 
 
 class Peers:
@@ -205,11 +197,8 @@ class Peers:
         self._saved(self._save_ours, "ours")
 
         def restore() -> None:
-            verified, blocks._read_block = blocks._read_block, _read_unverified
-            try:
+            with mock.patch.object(blocks, "checksum", return_value=mock.ANY):
                 self.checkpointer.restore()
-            finally:
-                blocks._read_block = verified
 
         return restore
 

@@ -16,6 +16,7 @@ from clusterdp.checkpoint.chunks import Chunk, Chunks
 from clusterdp.checkpoint.layout import Layout
 from clusterdp.checkpoint.manifest import CheckpointInfo, FileRecord, Manifest
 from clusterdp.checkpoint.payload import Payload, own_payload, shared_payload, whole
+from clusterdp.checkpoint.targets import Target
 from clusterdp.checkpoint.tree import as_bytes, memory_of
 from clusterdp.errors import DamagedError
 from clusterdp.storage import LocalStorage
@@ -97,9 +98,9 @@ def test_bytes_are_read_once_in_the_payloads_own_order(folder: Path, monkeypatch
     seen: list[tuple[str, int]] = []
     read = blocks.read_run
 
-    def noted(storage: LocalStorage, run: blocks.Run, into: memoryview | None) -> None:
+    def noted(storage: LocalStorage, run: blocks.Run, target: Target) -> None:
         seen.append((run.name, run.first))
-        read(storage, run, into)
+        read(storage, run, target)
 
     monkeypatch.setattr(blocks, "read_run", noted)
     with shared_payload(storage, manifest) as payload:

@@ -10,6 +10,7 @@ from typing import TextIO
 
 from clusterdp.checkpoint.blocks import Run, check_sizes, read_manifest, read_run, runs_of_file, threads_for
 from clusterdp.checkpoint.manifest import CheckpointInfo
+from clusterdp.checkpoint.targets import Nowhere
 from clusterdp.errors import DamagedError
 from clusterdp.operate.checkpoints.ls import why_of
 from clusterdp.operate.checkpoints.progress import progress
@@ -96,9 +97,11 @@ def check(storage: Storage, info: CheckpointInfo, advance: Advance) -> Finding:
             wrong[name] = error
             advance(record.size)
 
+    nowhere = Nowhere()
+
     def read(run: Run) -> Exception | None:
         try:
-            read_run(storage, run, None)
+            read_run(storage, run, nowhere)
         except (DamagedError, OSError) as error:
             return error
         finally:

@@ -1,0 +1,206 @@
+"""What can be read into the live tensors is, and nothing else is; nothing is changed before all has been verified."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from clusterdp.checkpoint import Checkpointer, CheckpointError, reader
+from clusterdp.checkpoint.layout import BLOCK
+from clusterdp.checkpoint.targets import Pieces
+from clusterdp.storage import LocalStorage
+
+
+def trained(model: nn.Module, seed: int = 0) -> dict[str, Any]:
+    """With an optimizer that has done a step."""
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.Adam(model.parameters())
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data.copy_(torch.rand(tensor.shape, generator=generator))
+    for parameter in model.parameters():
+        parameter.grad = torch.rand(parameter.shape, generator=generator).to(parameter.dtype)
+    optimizer.step()
+    return {"model": model, "optimizer": optimizer}
+
+
+def wide() -> nn.Module:
+    """Blocks of one tensor, blocks of many, and tensors that are smaller than what alignment leaves between them."""
+    return nn.Sequential(nn.Linear(700, 900), nn.BatchNorm1d(3), *(nn.Linear(i, 3) for i in range(1, 30)))
+
+
+def values(state: dict[str, Any]) -> list[torch.Tensor]:
+    moments = state["optimizer"].state_dict()["state"].values()
+    return [
+        *state["model"].state_dict().values(),
+        *(one[key] for one in moments for key in ("exp_avg", "exp_avg_sq", "step")),
+    ]
+
+
+def addresses(state: dict[str, Any]) -> list[int]:
+    return [tensor.data_ptr() for tensor in values(state)]
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(values(one), values(other), strict=True))
+
+
+def test_a_restore_reads_into_the_live_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved, live = trained(wide()), trained(wide(), seed=1)
+    assert sum(tensor.nbytes for tensor in values(saved)) > 7 * BLOCK
+    Checkpointer(tmp_path, saved).save(1)
+    read: list[torch.Tensor] = []
+    apart = reader.tensors_of
+    monkeypatch.setattr(reader, "tensors_of", lambda plan, buffer: read.append(buffer) or apart(plan, buffer))
+    before = addresses(live)
+    Checkpointer(tmp_path, live).restore()
+    assert same(live, saved)
+    assert addresses(live) == before
+    assert not read[0].any(), "nothing was read into memory of its own"
+
+
+def test_what_the_optimizer_does_not_have_yet_is_read_apart(tmp_path: Path) -> None:
+    saved = trained(wide())
+    Checkpointer(tmp_path, saved).save(1)
+    model = wide()
+    live = {"model": model, "optimizer": torch.optim.Adam(model.parameters())}
+    before = [tensor.data_ptr() for tensor in model.state_dict().values()]
+    Checkpointer(tmp_path, live).restore()
+    assert same(live, saved)
+    assert [tensor.data_ptr() for tensor in model.state_dict().values()] == before
+
+
+def test_a_checkpoint_that_is_not_good_leaves_all_as_it_was(tmp_path: Path) -> None:
+    Checkpointer(tmp_path, trained(wide())).save(1)
+    (path,) = tmp_path.glob("*/*-of-0001.safetensors")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    live, twin = trained(wide(), seed=1), trained(wide(), seed=1)
+    with pytest.raises(CheckpointError, match="none is good"):
+        Checkpointer(tmp_path, live).restore()
+    assert same(live, twin)
+
+
+def test_so_does_one_that_does_not_fit(tmp_path: Path) -> None:
+    saved = trained(wide())
+    Checkpointer(tmp_path, {**saved, "second": nn.Linear(2, 3)}).save(1)
+    live, twin = trained(wide(), seed=1), trained(wide(), seed=1)
+    with pytest.raises(CheckpointError, match="second"):
+        Checkpointer(tmp_path, {**live, "second": nn.Linear(2, 4)}).restore()
+    assert same(live, twin)
+
+
+def test_a_file_that_changes_between_the_two_readings_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Checkpointer(tmp_path, trained(wide())).save(1)
+    fill = reader.Flat.fill
+
+    def changed(flat: reader.Flat) -> None:
+        (path,) = tmp_path.glob("*/*-of-0001.safetensors")
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        fill(flat)
+
+    monkeypatch.setattr(reader.Flat, "fill", changed)
+    with pytest.raises(CheckpointError, match="checksum"):
+        Checkpointer(tmp_path, trained(wide(), seed=1)).restore()
+
+
+class Tied(nn.Module):
+    def __init__(self, *, tied: bool):
+        super().__init__()
+        self.one, self.two = nn.Linear(5, 5, bias=False), nn.Linear(5, 5, bias=False)
+        if tied:
+            self.two.weight = self.one.weight
+
+
+class Renames(nn.Module):
+    """What was saved as one is two from now on, and the other way round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(5, 5, bias=False), nn.Linear(5, 5, bias=False)
+        self.register_load_state_dict_pre_hook(self._rename)
+
+    def _rename(self, module: nn.Module, state: dict[str, Any], *_: object) -> None:
+        state["one.weight"], state["two.weight"] = state["two.weight"], state["one.weight"]
+
+
+class Doubles(nn.Linear):
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        before = self.weight.clone()
+        super()._load_from_state_dict(state, prefix, *rest)
+        with torch.no_grad():
+            self.weight.copy_(before + self.weight)
+
+
+@pytest.mark.parametrize(
+    ("saved", "live"),
+    [
+        (Tied(tied=False), Tied(tied=True)),
+        (Tied(tied=True), Tied(tied=False)),
+        (Tied(tied=False), Renames()),
+        (nn.Linear(4, 4), Doubles(4, 4)),
+        (nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3).to(memory_format=torch.channels_last)),
+        (nn.Linear(4, 4), nn.Linear(4, 4).to(torch.float64)),
+        (nn.Linear(4, 4).to(torch.float64), nn.Linear(4, 4)),
+    ],
+    ids=["tied later", "no longer tied", "renames", "own loading", "strided", "wider", "narrower"],
+)
+def test_it_ends_as_torchs_own_loading_does(saved: nn.Module, live: nn.Module, tmp_path: Path) -> None:
+    trained(saved)
+    twin = copy.deepcopy(trained(live, seed=1)["model"])
+    Checkpointer(tmp_path, {"model": saved}).save(1)
+    Checkpointer(tmp_path, {"model": live}).restore()
+    twin.load_state_dict(copy.deepcopy(saved.state_dict()))
+    expected = twin.state_dict()
+    assert all(torch.equal(tensor, expected[key]) for key, tensor in live.state_dict().items())
+
+
+def test_views_of_the_same_memory_are_not_both_read_into(tmp_path: Path) -> None:
+    """As in a model whose parameters somebody has laid over each other. The order of names is not that of loading."""
+    saved, live = nn.Module(), nn.Module()
+    memory = torch.zeros(50)
+    for model, z, a in ((saved, torch.rand(25), torch.rand(25)), (live, memory[:25], memory[10:35])):
+        model.z, model.a = nn.Parameter(z), nn.Parameter(a)
+    Checkpointer(tmp_path, {"model": saved}).save(1)
+    Checkpointer(tmp_path, {"model": live}).restore()
+    assert torch.equal(live.a, saved.a), "it was loaded last"
+
+
+def test_where_reading_twice_is_dear_everything_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved, live = trained(wide()), trained(wide(), seed=1)
+    Checkpointer(tmp_path, saved).save(1)
+    monkeypatch.setattr(LocalStorage, "rereads", False)
+    monkeypatch.setattr(reader.Flat, "fill", lambda flat: None)
+    Checkpointer(tmp_path, live).restore()
+    assert same(live, saved)
+
+
+@given(
+    gaps=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=1, max_size=8),
+    cuts=st.sets(st.integers(1, 60)),
+)
+def test_pieces_get_their_bytes_however_the_data_is_cut(gaps: list[tuple[int, int]], cuts: set[int]) -> None:
+    data = bytes(range(1, 101))
+    pieces, at = [], 0
+    for gap, length in gaps:
+        pieces.append((at + gap, bytearray(length)))
+        at += gap + length
+    target = Pieces([(start, memoryview(piece)) for start, piece in pieces])
+    ends = [0, *sorted(cuts), 100]
+    for start, stop in itertools.pairwise(ends):
+        room = target.room(start, stop)
+        room[:] = data[start:stop]
+        target.accept(start, stop)
+    assert all(piece == data[start : start + len(piece)] for start, piece in pieces if start + len(piece) <= 100)
