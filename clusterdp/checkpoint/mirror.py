@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from clusterdp.checkpoint import retention
-from clusterdp.checkpoint.blocks import read_manifest, verify
-from clusterdp.checkpoint.layout import BLOCK
+from clusterdp.checkpoint.blocks import check_sizes, data_of, read_manifest, runs_of_file
 from clusterdp.checkpoint.manifest import CheckpointInfo, scan
 from clusterdp.errors import CheckpointError, DamagedError
 from clusterdp.storage import Storage
 
-CHUNK = 16 * BLOCK
 LONGEST_PAUSE_S = 60.0  # between two attempts to reach a store that is away
 _log = logging.getLogger("clusterdp.checkpoint")
 
@@ -137,15 +135,6 @@ class Mirror:
                 if target.size(path) == record.size:
                     continue
                 target.remove(path)  # cut off when somebody was killed
-            verify(source, path, record)
-            target.write(path, _chunks(source, path, record.size))
+            check_sizes(source, runs := [*runs_of_file(path, record, head=0)])
+            target.write(path, (data_of(source, run) for run in runs))
         target.sync_folder(info.folder)
-
-
-def _chunks(storage: Storage, name: str, size: int) -> Iterator[memoryview]:
-    with storage.open(name, 0, size) as file:
-        for start in range(0, size, CHUNK):
-            chunk = memoryview(bytearray(min(CHUNK, size - start)))
-            if file.read_at(start, chunk) < len(chunk):
-                raise CheckpointError(f"{name}: it became shorter while it was copied. Look at the file system.")
-            yield chunk
