@@ -55,7 +55,12 @@ def test_an_overflow_skips_the_step_and_halves_the_scale() -> None:
     amp.backward(model(torch.full((1, 4), float("inf"))).sum())
     amp.step(optimizer)
     assert torch.equal(model.weight, before)
+    assert amp.skipped
     assert amp.scale == 512.0
+    model.zero_grad()
+    amp.backward(model(torch.ones(1, 4)).sum())
+    amp.step(optimizer)
+    assert not amp.skipped
 
 
 def test_the_scale_and_how_long_it_was_stable_survive_a_resume() -> None:
@@ -80,6 +85,6 @@ def test_a_run_may_change_its_precision_at_a_resume() -> None:
     assert scaled.scale == 8.0
 
 
-def test_a_precision_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'fp8' is no precision"):
+def test_a_level_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'fp8' is no level"):
         Amp("fp8", "cpu")

@@ -1,0 +1,210 @@
+"""Levels O2 and O3, as Apex defines them: which weights are fp16, what the optimizer steps on, and what is saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from clusterdp.checkpoint import Checkpointer
+from clusterdp.errors import ConfigError, StateError
+from clusterdp.train import Amp
+from tests.checkpoint.training import digest
+
+HALF, FULL = torch.float16, torch.float32
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+
+
+def made(level: str, **options: Any) -> tuple[nn.Module, torch.optim.Optimizer, Amp]:
+    amp = Amp(level, "cpu", **options)
+    model = amp.cast(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    amp.adopt(optimizer)
+    return model, optimizer, amp
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, amp: Amp, steps: int, **clip: float) -> None:
+    draw = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with amp.autocast():
+            loss = model(torch.randn(6, 4, generator=draw)).float().square().mean()
+        amp.backward(loss)
+        amp.step(optimizer, **clip)
+
+
+# opt_level: type of the weights, of BatchNorm's, of what the optimizer steps on, of activations, and the loss scale
+PROPERTIES = {
+    "O0": (FULL, FULL, FULL, FULL, 1.0),
+    "O1": (FULL, FULL, FULL, HALF, 65536.0),
+    "O2": (HALF, FULL, FULL, HALF, 65536.0),
+    "O3": (HALF, HALF, HALF, HALF, 1.0),
+    "bf16": (FULL, FULL, FULL, torch.bfloat16, 1.0),
+}
+
+
+@pytest.mark.parametrize("level", PROPERTIES)
+def test_each_level_means_what_apex_meant_by_it(level: str) -> None:
+    model, optimizer, amp = made(level)
+    weights, norms, steps_on, activations, scale = PROPERTIES[level]
+    seen = []
+    model[0].register_forward_hook(lambda module, args, output: seen.append(output.dtype))  # type: ignore[index]
+    with amp.autocast():
+        model(torch.randn(3, 4))
+    assert seen == [activations]
+    assert {p.dtype for p in model[0].parameters()} == {weights}  # type: ignore[index]
+    assert {t.dtype for t in model[1].state_dict().values() if t.is_floating_point()} == {norms}  # type: ignore[index]
+    assert {p.dtype for group in optimizer.param_groups for p in group["params"]} == {steps_on}
+    assert amp.scale == scale
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_a_model_in_fp16_takes_and_gives_fp32(level: str) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor, *, others: dict[str, Any]) -> Any:
+            assert others["same"].dtype == torch.int64
+            return {"y": self.inner(x) + others["more"][0]}, [others["same"]]
+
+    model = Amp(level, "cpu").cast(Named())
+    out, (same,) = model(torch.ones(1, 2), others={"more": (torch.ones(1, 2),), "same": torch.ones(1).long()})
+    assert (out["y"].dtype, same.dtype) == (FULL, torch.int64)
+
+
+def test_o2_does_what_the_same_steps_by_hand_do() -> None:
+    model, optimizer, amp = made("O2", init_scale=8.0)
+    hand = net()
+    for part in (hand[0], hand[3]):
+        part.half()
+    masters = [p.detach().float().requires_grad_() for p in hand.parameters()]
+    by_hand = torch.optim.SGD(masters, lr=0.1, momentum=0.9)
+    train(model, optimizer, amp, 5, clip_norm=0.5)
+    draw = torch.Generator().manual_seed(1)
+    for _ in range(5):
+        hand.zero_grad()
+        loss = hand(torch.randn(6, 4, generator=draw).half()).float().square().mean()
+        (loss * 8).backward()
+        for p, master in zip(hand.parameters(), masters, strict=True):
+            assert p.grad is not None
+            master.grad = p.grad.float() * (1 / 8)
+        nn.utils.clip_grad_norm_(masters, 0.5)
+        by_hand.step()
+        with torch.no_grad():
+            for p, master in zip(hand.parameters(), masters, strict=True):
+                p.copy_(master)
+    for ours, theirs in zip(model.parameters(), hand.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_updates_too_small_for_fp16_add_up_in_the_masters() -> None:
+    moved = {}
+    for level in ("O2", "O3"):
+        amp = Amp(level, "cpu", loss_scale=1.0)
+        model = amp.cast(nn.Linear(1, 1, bias=False))
+        with torch.no_grad():
+            model.weight.fill_(1.0)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+        amp.adopt(optimizer)
+        for _ in range(50):
+            optimizer.zero_grad()
+            amp.backward(model(torch.ones(1, 1)).sum())
+            amp.step(optimizer)
+        moved[level] = 1.0 - model.weight.item()
+    assert moved["O3"] == 0.0
+    assert moved["O2"] == pytest.approx(50e-4, rel=0.1)
+
+
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_a_static_scale_stays_and_an_overflow_still_skips_its_step(level: str) -> None:
+    model, optimizer, amp = made(level, loss_scale=128.0)
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer.zero_grad()
+    amp.backward(model(torch.randn(3, 4)).sum() * 1e30)
+    amp.step(optimizer)
+    assert amp.skipped
+    assert amp.scale == 128.0
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    train(model, optimizer, amp, 1)
+    assert not amp.skipped
+    assert amp.scale == 128.0
+    assert not all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_gradients_of_a_window_that_is_dropped_are_gone() -> None:
+    model, optimizer, amp = made("O2")
+    amp.backward(model(torch.randn(3, 4)).sum())
+    optimizer.zero_grad()
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(level: str, tmp_path: Any) -> None:
+    whole = made(level, init_scale=64.0, growth_interval=2)
+    train(*whole, steps=3)
+    state = dict(zip(("model", "optimizer", "amp"), whole, strict=True))
+    Checkpointer(tmp_path, state).save(3)
+    train(*whole, steps=3)
+
+    resumed = made(level, init_scale=64.0, growth_interval=2)
+    train(*resumed, steps=1)  # elsewhere by now
+    Checkpointer(tmp_path, dict(zip(("model", "optimizer", "amp"), resumed, strict=True))).restore()
+    train(*resumed, steps=3)
+    for one, other in zip(whole, resumed, strict=True):
+        assert digest(one.state_dict()) == digest(other.state_dict())
+
+
+def test_o2_without_its_masters_is_an_error_and_no_silent_o3() -> None:
+    amp = Amp("O2", "cpu")
+    model = amp.cast(net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    amp.backward(model(torch.randn(3, 4)).sum())
+    with pytest.raises(StateError, match=r"Call amp\.adopt\(optimizer\) first"):
+        amp.step(optimizer)
+
+
+def test_masters_are_not_dropped_at_a_resume() -> None:
+    _, _, amp = made("O2")
+    with pytest.raises(StateError, match="O1 has no place for them"):
+        Amp("O1", "cpu").load_state_dict(amp.state_dict())
+
+
+def test_a_run_that_comes_to_o2_takes_its_masters_from_its_weights() -> None:
+    _, _, before = made("O1", init_scale=32.0)
+    model, optimizer, amp = made("O2")
+    with torch.no_grad():
+        model[0].weight.fill_(3.0)  # type: ignore[index]
+    amp.load_state_dict(before.state_dict())
+    assert torch.equal(optimizer.param_groups[0]["params"][0], torch.full((8, 4), 3.0))
+    assert amp.scale == 32.0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"level": "O1", "keep_batchnorm_fp32": True}, "keep_batchnorm_fp32 says nothing at O1"),
+        ({"level": "O2", "loss_scale": "high"}, "'high' is neither dynamic nor a positive number"),
+        ({"level": "O2", "loss_scale": -1}, "-1 is neither dynamic"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        Amp(**options, device="cpu")
+
+
+def test_clipping_is_by_norm_or_by_value() -> None:
+    model, optimizer, amp = made("O2", init_scale=4.0)
+    amp.backward(model(torch.full((3, 4), 100.0)).sum())
+    with pytest.raises(ConfigError, match="Keep one"):
+        amp.step(optimizer, clip_norm=1.0, clip_value=1.0)
+    amp.step(optimizer, clip_value=0.01, parameters=model.parameters())
+    grads = [p.grad for p in optimizer.param_groups[0]["params"]]
+    assert max(g.abs().max().item() for g in grads) == pytest.approx(0.01)
