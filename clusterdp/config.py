@@ -104,13 +104,37 @@ class Restart:
 
 
 @dataclass
+class Amp:
+    """Mixed precision, for code that takes `job.amp`."""
+
+    level: str = "O0"  # O0: fp32 | O1: autocast to fp16 | O2: fp16 with fp32 masters | O3: fp16 | bf16: autocast
+    loss_scale: Any = None  # dynamic | a number; default: dynamic for O1 and O2, none for the others
+    keep_batchnorm_fp32: bool | None = None  # default: true for O2, false for O3
+    init_scale: float = 65536.0  # where a dynamic scale begins
+    growth_interval: int = 2000  # steps without an overflow before it is doubled
+
+
+@dataclass
 class Train:
-    """The process group and the seeds of `entry:` jobs."""
+    """Of `entry:` jobs: the process group, the seeds, and what `job.wrap(model)` and `job.loop(...)` do."""
 
     seed: int = 0
     deterministic: bool = False
     backend: str | None = None  # default: nccl if each rank has a GPU, else gloo
     timeout_s: float = 1800.0
+    strategy: str = "ddp"  # ddp | fsdp: sharded | hsdp: sharded within each node | dp: one process, the last resort
+    ddp: dict[str, Any] = field(default_factory=dict)  # DistributedDataParallel's own: {bucket_cap_mb: 50, ...}
+    comm_hook: str | None = None  # fp16 | bf16 | powersgd: gradients travel in fewer bytes
+    powersgd: dict[str, Any] = field(default_factory=dict)  # PowerSGDState's: {matrix_approximation_rank: 2, ...}
+    fsdp: dict[str, Any] = field(default_factory=dict)  # {units: [Block], param_dtype: bfloat16, ...}
+    amp: Amp = field(default_factory=Amp)
+    accumulate: int = 1  # batches to a step of the optimizer
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    on_nan: str | None = None  # stop | skip, when a loss or a gradient is not finite; default: nobody looks
+    sync_batchnorm: bool = False  # statistics of the batches of all ranks
+    recompute: list[str] = field(default_factory=list)  # gradient checkpointing, for modules of these classes: [Block]
+    compile: Any = None  # true, or torch.compile's own arguments: {mode: max-autotune}
 
 
 @dataclass

@@ -30,7 +30,7 @@ OURS = {  # options of sbatch that the script needs for itself, and the key that
 
 def check(config: Config, sources: Mapping[str, str]) -> None:
     """Raises ConfigError for the first mistake, with its place."""
-    for key, problem, remedy in (*_misfits(config), *_bad_values(config), *_bad_saving(config)):
+    for key, problem, remedy in (*_misfits(config), *_bad_values(config), *_bad_saving(config), *_bad_train(config)):
         place = f"{sources[key]}: " if key in sources else ""
         raise ConfigError(f"{place}{key}: {problem}. {remedy}.")
 
@@ -47,10 +47,14 @@ def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
         "backend": (c.backend, ("sbatch", "submitit")),
         "launch.launcher": (c.launch.launcher, ("srun", "torchrun")),
         "launch.container.runtime": (c.launch.container.runtime, ("pyxis", "apptainer")),
+        "train.strategy": (c.train.strategy, ("ddp", "fsdp", "hsdp", "dp")),
+        "train.comm_hook": (c.train.comm_hook, (None, "fp16", "bf16", "powersgd")),
+        "train.on_nan": (c.train.on_nan, (None, "stop", "skip")),
+        "train.amp.level": (c.train.amp.level, ("O0", "O1", "O2", "O3", "bf16", "fp16", "fp32")),
     }
     for key, (value, allowed) in choices.items():
         if value not in allowed:
-            yield key, f"{value!r} is none of {', '.join(allowed)}", f"Write {allowed[0]}"
+            yield key, f"{value!r} is none of {', '.join(filter(None, allowed))}", f"Write {allowed[0] or allowed[1]}"
     if c.backend == "submitit":
         if not c.entry:
             yield "backend", "submitit runs Python functions", "Use entry:, or backend: sbatch"
@@ -63,6 +67,28 @@ def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
                 yield key, "submitit writes its own script, which has no place for this", "Use backend: sbatch"
     if c.resources.gpus_per_task and c.launch.launcher == "torchrun":
         yield "resources.gpus_per_task", "torchrun's agent is one task for all ranks of a node", "Use gpus_per_node"
+
+
+def _bad_train(c: Config) -> Iterator[tuple[str, str, str]]:
+    t = c.train
+    if t.accumulate < 1:
+        yield "train.accumulate", f"{t.accumulate} is less than 1", "Write the number of batches to a step"
+    if t.clip_norm is not None and t.clip_value is not None:
+        yield "train.clip_value", "gradients are clipped by norm or by value, not both", "Keep one"
+    if t.compile is not None and not isinstance(t.compile, (bool, dict)):
+        yield (
+            "train.compile",
+            f"{t.compile!r} is neither true nor arguments",
+            "Write true, or e.g. {mode: max-autotune}",
+        )
+    for key, needs in {"ddp": ("ddp",), "comm_hook": ("ddp",), "fsdp": ("fsdp", "hsdp")}.items():
+        if getattr(t, key) and t.strategy not in needs:
+            yield f"train.{key}", f"says nothing where train.strategy is {t.strategy}", "Leave it out"
+    if t.powersgd and t.comm_hook != "powersgd":
+        yield "train.powersgd", "says nothing without train.comm_hook: powersgd", "Write that, too"
+    if t.amp.level in ("O2", "O3") and t.strategy in ("fsdp", "hsdp"):
+        remedy = "Use O1 or bf16, or train.fsdp: {param_dtype: bfloat16}"
+        yield "train.amp.level", f"{t.amp.level} halves the weights, and {t.strategy} shards them in fp32", remedy
 
 
 def _bad_saving(c: Config) -> Iterator[tuple[str, str, str]]:

@@ -12,7 +12,8 @@
     │   ├── LostContact       exit 5   a rank went away in the middle of a save (checkpoint/errors.py)
     │   └── StateError        exit 5   the state does not fit the checkpoint, or cannot be saved as it is
     ├── RendezvousError       exit 6   the ranks did not find each other
-    └── FakeError             exit 7   the fake cluster could not do it
+    ├── FakeError             exit 7   the fake cluster could not do it
+    └── TrainError            exit 8   this training cannot go on: ranks with different models, a loss that is NaN
 
 A message reads `<key or object>: <what is wrong, with the value>. <what to do>.`
 """
@@ -62,3 +63,7 @@ class RendezvousError(ClusterdpError):
 
 class FakeError(ClusterdpError):
     exit_code = 7
+
+
+class TrainError(ClusterdpError):
+    exit_code = 8

@@ -16,8 +16,22 @@
     position      where that is, as state
     sampler       which samples, in which order, from where
     seeded        augmentations that depend on sample and epoch alone
-    amp           mixed precision
+    strategy      what becomes of a model so that many devices train it: ddp, fsdp, hsdp, dp
+    ddp           DistributedDataParallel: options, communication hooks, unused parameters by name
+    powersgd      the hook that has a state
+    fsdp          FSDP2, and its hybrid form
+    split         a model over several devices of one rank
+    sameness      whether all ranks have built the same model
     buckets       DDP's, settled: the order of its sums is part of exactness
+    amp           mixed precision, O0 to O3 and bf16
+    masters       fp16 weights, and the fp32 copies that the optimizer steps on
+    accumulation  several batches to a step
+    batchsize     what a step sees in all, and its learning rate
+    schedule      warm-up and cosine
+    finite        what becomes of a loss that is NaN
+    ema           the average of the weights
+    syncbn        BatchNorm over the batches of all ranks
+    activations   gradient checkpointing: computed again, not kept
     metrics       numbers from the loop, without waiting for the GPU
 
 Each piece is usable alone. A plain PyTorch loop becomes preemptible and exactly resuming by the numbered lines; it runs
@@ -64,46 +78,74 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clusterdp.train.accumulation import gradient_sync, windows
+    from clusterdp.train.activations import recompute
     from clusterdp.train.amp import Amp
+    from clusterdp.train.batchsize import BatchSize
     from clusterdp.train.buckets import settle
+    from clusterdp.train.ema import Ema
+    from clusterdp.train.finite import Finite
     from clusterdp.train.group import Group, seed_everything
     from clusterdp.train.job import JobHandle
     from clusterdp.train.loop import Epoch, Loop
     from clusterdp.train.rendezvous import Rendezvous
     from clusterdp.train.sampler import ResumableSampler
+    from clusterdp.train.schedule import warmup_cosine
     from clusterdp.train.seeded import SeededDataset
+    from clusterdp.train.split import Split, in_parts
     from clusterdp.train.stop import Stopped, StopSignal
+    from clusterdp.train.syncbn import sync_batchnorm
     from clusterdp.train.word import ControlWord
 
 _HOMES = {
     "Amp": "amp",
+    "BatchSize": "batchsize",
     "ControlWord": "word",
+    "Ema": "ema",
     "Epoch": "loop",
+    "Finite": "finite",
     "Group": "group",
     "JobHandle": "job",
     "Loop": "loop",
     "Rendezvous": "rendezvous",
     "ResumableSampler": "sampler",
     "SeededDataset": "seeded",
+    "Split": "split",
     "StopSignal": "stop",
     "Stopped": "stop",
+    "gradient_sync": "accumulation",
+    "in_parts": "split",
+    "recompute": "activations",
     "seed_everything": "group",
     "settle": "buckets",
+    "sync_batchnorm": "syncbn",
+    "warmup_cosine": "schedule",
+    "windows": "accumulation",
 }
 __all__ = [
     "Amp",
+    "BatchSize",
     "ControlWord",
+    "Ema",
     "Epoch",
+    "Finite",
     "Group",
     "JobHandle",
     "Loop",
     "Rendezvous",
     "ResumableSampler",
     "SeededDataset",
+    "Split",
     "StopSignal",
     "Stopped",
+    "gradient_sync",
+    "in_parts",
+    "recompute",
     "seed_everything",
     "settle",
+    "sync_batchnorm",
+    "warmup_cosine",
+    "windows",
 ]
 
 

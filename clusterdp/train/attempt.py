@@ -169,6 +169,8 @@ def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
         ending = Ending("done", "finished", job.step, result)
     except Stopped as stopped:
         ending = Ending("requeue", stopped.reason, stopped.step)
+    except RuntimeError as error:
+        raise _explained(error, job) or error from None
     except ClaimLost as error:
         print(f"clusterdp: {error}", file=sys.stderr)
         ending = Ending("stop", "claim", job.step)
@@ -181,6 +183,16 @@ def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
     if ending.word == "done":
         job.event("finished", step=job.step)
     return ending
+
+
+def _explained(error: RuntimeError, job: JobHandle) -> ClusterdpError | None:
+    """What torch says in many lines, in one with the names of the user's own parameters."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    from clusterdp.train import ddp
+
+    found = (ddp.explained(error, model) for model in job.wrapped if isinstance(model, DistributedDataParallel))
+    return next(filter(None, found), None)
 
 
 def _agree_on_ending(group: Group, ending: Ending) -> None:

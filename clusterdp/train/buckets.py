@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import warnings
+from weakref import WeakSet
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
+
+_settled: WeakSet[torch.nn.Module] = WeakSet()
 
 
 class _TouchAll(torch.nn.Module):
@@ -31,10 +34,12 @@ def settle(model: torch.nn.Module) -> None:
     DDP regroups once, before its second forward pass, by the order in which gradients became ready in the first one.
     Gloo's and NCCL's sums follow the buckets, so the first step after a resume would add up in another order than the
     same step of the uninterrupted run: over 4 ranks the last bits differ. Settled, every step uses the same layout, in
-    fresh and in resumed runs. Parameters, buffers and RNG are untouched; gradients are None afterwards.
+    fresh and in resumed runs. Parameters, buffers and RNG are untouched; gradients are None afterwards. Once is enough:
+    a second call does nothing.
     """
-    if not isinstance(model, DistributedDataParallel) or model.find_unused_parameters:
-        return  # in the latter case DDP never regroups
+    if not isinstance(model, DistributedDataParallel) or model.find_unused_parameters or model in _settled:
+        return  # where it finds unused parameters, DDP never regroups
+    _settled.add(model)
     if model.static_graph:
         warnings.warn(
             "DDP(static_graph=True): its buckets cannot be settled beforehand. A resumed run may differ from the "

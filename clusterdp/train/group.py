@@ -9,6 +9,7 @@ import struct
 import sys
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -69,6 +70,12 @@ class Group:
         dist.all_reduce(vector, op=dist.ReduceOp.MIN if least else dist.ReduceOp.MAX, group=self.control)
         return [int(value) for value in vector.tolist()]
 
+    def exchange(self, report: Any) -> list[Any]:
+        """The reports (JSON) of all ranks, on all ranks. Blocks; for what goes wrong on all at the same step."""
+        from clusterdp.checkpoint.ranks import Ranks
+
+        return list(Ranks(self.control).settle(report=report, conclude=list))
+
     def close(self) -> None:
         """In order, after all ranks have agreed to end. One that failed leaves without it: it could hang in here."""
         if dist.is_initialized():
@@ -96,6 +103,17 @@ def _own_device(local_rank: int) -> torch.device:
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
+
+
+def own_devices(group: Group) -> list[torch.device]:
+    """All devices of this rank: those that its task sees alone (`gpus_per_task`), or its share of the node's."""
+    if group.device.type != "cuda":
+        return [group.device]
+    seen, place = torch.cuda.device_count(), group.rendezvous
+    if os.environ.get("SLURM_GPUS_PER_TASK"):
+        return [torch.device("cuda", index) for index in range(seen)]
+    each = seen // place.local_world_size
+    return [torch.device("cuda", place.local_rank * each + i) for i in range(each)] or [group.device]
 
 
 def _open_store(place: Rendezvous, timeout: timedelta) -> Store:

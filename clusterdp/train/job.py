@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
 
+from clusterdp.errors import ConfigError
 from clusterdp.rundir import Ledger, RunDir, write_durably
-from clusterdp.train.buckets import settle
 from clusterdp.train.claim import Claim
-from clusterdp.train.group import Group
+from clusterdp.train.group import Group, own_devices
 from clusterdp.train.metrics import MetricLog
 from clusterdp.train.sampler import ResumableSampler
 from clusterdp.train.seeded import SeededDataset
-from clusterdp.train.settings import Saving, Settings
+from clusterdp.train.settings import Saving, Settings, Techniques
 from clusterdp.train.stop import StopSignal
 from clusterdp.train.word import ControlWord
 
 if TYPE_CHECKING:  # a function that keeps to its own loop need not wait for these
     from clusterdp.checkpoint import Checkpointer, Commit
+    from clusterdp.train.amp import Amp
+    from clusterdp.train.batchsize import BatchSize
+    from clusterdp.train.finite import Finite
     from clusterdp.train.loop import Loop
 
 Batch = TypeVar("Batch")
@@ -40,6 +43,7 @@ class JobHandle:
         self.local_world_size = place.local_world_size
         self.node_rank = place.node_rank
         self.device = group.device
+        self.devices = own_devices(group)  # all of this rank's, for a model that is split over them
         self.group = group
         self.run_dir: Path | None = settings.run_dir
         self.attempt = attempt
@@ -48,6 +52,7 @@ class JobHandle:
         self.stop = stop
         self.word = ControlWord(group.control_word_group, stop)
         self.step = 0  # the loop's; what the outcome says
+        self.wrapped: list[torch.nn.Module] = []
         self._settings = settings
         self._claim = claim
         self._run = RunDir(settings.run_dir) if settings.run_dir else None
@@ -59,14 +64,63 @@ class JobHandle:
             self.metrics = MetricLog(self._run.metrics / f"{attempt}.jsonl")
 
     def wrap(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
-        """The model on this rank's device, in DDP with its buckets settled. options: DistributedDataParallel's own."""
-        model = model.to(self.device)
-        if not any(parameter.requires_grad for parameter in model.parameters()):
-            return model  # DDP refuses what has nothing to train
-        devices = [self.device] if self.device.type == "cuda" else None
-        wrapped = DistributedDataParallel(model, device_ids=devices, **options)
-        settle(wrapped)
+        """The model on this rank's device, as the config's `train` has it: its precision, SyncBatchNorm, recomputation,
+        strategy (DDP, with its buckets settled), torch.compile. One that is split over devices stays where it is.
+
+        Collective, and before the optimizer is made. options: DistributedDataParallel's own; the config's come first.
+        """
+        from clusterdp.train import strategy
+        from clusterdp.train.activations import recompute
+        from clusterdp.train.split import is_split
+        from clusterdp.train.syncbn import sync_batchnorm
+
+        train = self.train
+        model = self.amp.cast(model if is_split(model) else model.to(self.device))
+        if train.sync_batchnorm:
+            model = sync_batchnorm(model)
+        if train.recompute:
+            model = recompute(model, *train.recompute)
+        wrapped = strategy.wrap(
+            model,
+            self.group,
+            train.strategy,
+            ddp_options={**options, **train.ddp},
+            comm_hook=train.comm_hook,
+            powersgd=train.powersgd,
+            fsdp_options=train.fsdp,
+        )
+        if train.compile:  # in place, inside DDP, which then divides the graph by its buckets
+            model.compile(**(train.compile if isinstance(train.compile, Mapping) else {}))
+        self.wrapped.append(wrapped)
         return wrapped
+
+    @property
+    def train(self) -> Techniques:
+        """The config's `train`, as far as it is about the model and its steps."""
+        return self._settings.train
+
+    @cached_property
+    def amp(self) -> Amp:
+        """As the config's train.amp has it."""
+        from clusterdp.train.amp import Amp
+
+        return Amp(**{"level": "O0", **self.train.amp, "device": self.device})
+
+    def finite(self, model: torch.nn.Module) -> Finite | None:
+        """For Amp.step(finite=...), as the config's train.on_nan has it; None if nobody is to look."""
+        from clusterdp.train.finite import Finite
+
+        on_nan = self.train.on_nan
+        return Finite(model, self.group, on_nan, step=lambda: self.step + 1) if on_nan is not None else None
+
+    def batch_size(self, per_rank: int) -> BatchSize:
+        """What a step sees, over all ranks and the config's train.accumulate. Rank 0 prints it."""
+        from clusterdp.train.batchsize import BatchSize
+
+        batch = BatchSize(per_rank, self.world_size, self.train.accumulate)
+        if self.rank == 0:
+            print(f"clusterdp: {batch}", flush=True)
+        return batch
 
     def loader(
         self,
@@ -84,6 +138,7 @@ class JobHandle:
         sampler: draws the order of all ranks' samples, as torch's WeightedRandomSampler does; shuffle is then its own.
         seed_samples: augmentations depend on seed, epoch and sample alone; see SeededDataset, which wraps `dataset`.
         An iterable data set has neither: it shards itself, by job.rank and job.world_size; see Feed for its place.
+        ConfigError on all ranks alike if there would be no batch at all.
         """
         # Its own generator: iter() would otherwise draw the workers' seeds from the stream that dropout uses.
         options |= {"batch_size": batch_size, "drop_last": drop_last, "generator": torch.Generator()}
@@ -95,6 +150,12 @@ class JobHandle:
             ours = ResumableSampler(dataset, shuffle=shuffle, **share)  # type: ignore[arg-type]
         else:
             ours = ResumableSampler.over(sampler, **share)
+        if ours.size == 0 or (drop_last and len(ours) < batch_size):
+            raise ConfigError(
+                f"loader: {ours.size} samples are no batch of {batch_size} for each of {self.world_size} ranks"
+                f"{', and drop_last drops what is less' if drop_last else ''}. Use more data, fewer ranks, smaller "
+                "batches, or drop_last=False."
+            )
         collate_fn = options.get("collate_fn")
         if seed_samples and (type(dataset) is not TensorDataset or collate_fn):  # which draws nothing
             dataset = SeededDataset(dataset, self.seed)
@@ -109,15 +170,17 @@ class JobHandle:
         state: Mapping[str, Any],
         *,
         epochs: int = 1,
-        accumulate: int = 1,
+        accumulate: int | None = None,
         every_steps: int | None = None,
         every_s: float | None = None,
     ) -> Loop[Batch]:
         """Batches to train on, from wherever the run stands. See Loop.
 
-        accumulate: batches to a step of the optimizer. every_*: the default is the config's checkpoint.every_*
+        accumulate: batches to a step of the optimizer. Defaults: the config's train.accumulate, checkpoint.every_*
         """
         saving = self._settings.checkpoint
+        if accumulate is None:
+            accumulate = self.train.accumulate
         if every_steps is None and every_s is None:
             every_steps, every_s = saving.every_steps, saving.every_s
         from clusterdp.train.loop import Loop

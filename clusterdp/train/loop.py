@@ -11,13 +11,16 @@ agreed stop it saves and raises Stopped. It owns no step of the training itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.train.buckets import settle
+from clusterdp.train.ddp import check_finished
 from clusterdp.train.feed import Feed
 from clusterdp.train.saves import Saves
 from clusterdp.train.stop import Stopped
@@ -58,7 +61,7 @@ class Loop(Generic[Batch]):
     With accumulate=k, every k batches are a window, and what is left at the end of an epoch is a shorter one:
 
         for x, y in loop:
-            with model.no_sync() if loop.accumulating else nullcontext():
+            with gradient_sync(model, loop.window_ends):
                 (loss(model(x), y) / loop.window).backward()
             if loop.window_ends:
                 optimizer.step()
@@ -86,6 +89,7 @@ class Loop(Generic[Batch]):
             raise ConfigError(f"accumulate: {accumulate} batches are no window. Use 1 or more.")
         self.accumulate = accumulate
         self.window = accumulate  # batches of the window at hand
+        self._models = [part for part in state.values() if isinstance(part, DistributedDataParallel)]
         self.state = self._whole_state(state)
         self.saves = Saves(job, self.state, self._meta, every_steps=every_steps, every_s=every_s)
         self._open = False  # the user's body is at work on a batch
@@ -110,6 +114,13 @@ class Loop(Generic[Batch]):
     @property
     def accumulating(self) -> bool:
         return not self.window_ends
+
+    @property
+    def samples(self) -> Callable[[], list[int]] | None:
+        """Gives the indices of the batch at hand, which takes as long as to begin an epoch; None if nobody knows them.
+        For Finite.watch(loss, loop.samples)."""
+        sampler = self.feed.sampler
+        return partial(sampler.samples, sampler.consumed, self.feed.batch_size) if sampler is not None else None
 
     def __iter__(self) -> Iterator[Batch]:
         for epoch in self.epochs():
@@ -164,7 +175,8 @@ class Loop(Generic[Batch]):
         return {"epoch": self.epoch, "total": self.total_steps}
 
     def _whole_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        ours = self.feed.state
+        hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
+        ours = self.feed.state | {name: hook for name, hook in hooks.items() if hook is not None}
         taken = [name for name in ours if name in state and state[name] is not ours[name]]
         if taken:
             raise StateError(f"state.{taken[0]}: the loop keeps its own state under this name. Give yours another.")
@@ -233,6 +245,8 @@ class Loop(Generic[Batch]):
         if self._in_window < self.window:
             return
         self._in_window = 0
+        for model in self._models:
+            check_finished(model)
         self.saves.look_at_the_clock()
         self._heed(self.job.word.tick())
 

@@ -114,6 +114,11 @@ class ResumableSampler(Sampler[Any]):
             )
         return order
 
+    def samples(self, consumed: int, count: int) -> list[int]:
+        """The indices that this rank gets next where `consumed` samples of the epoch are done; at most `count`."""
+        places = consumed + self.rank + self.world_size * torch.arange(count)
+        return list(map(int, self._order()[places[places < self.total] % self.size]))
+
     def advance(self, samples: int) -> None:
         """This rank, and so each, has trained on so many more samples."""
         self.consumed = min(self.consumed + samples * self.world_size, self.total)

@@ -34,6 +34,25 @@ class Saving:
 
 
 @dataclass(frozen=True)
+class Techniques:
+    """The config's `train`, as far as it is about the model and its steps; see clusterdp.config for what each means."""
+
+    strategy: str = "ddp"
+    ddp: Mapping[str, Any] = field(default_factory=dict)
+    comm_hook: str | None = None
+    powersgd: Mapping[str, Any] = field(default_factory=dict)
+    fsdp: Mapping[str, Any] = field(default_factory=dict)
+    amp: Mapping[str, Any] = field(default_factory=dict)
+    accumulate: int = 1
+    clip_norm: float | None = None
+    clip_value: float | None = None
+    on_nan: str | None = None
+    sync_batchnorm: bool = False
+    recompute: Sequence[str] = ()
+    compile: bool | Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True)
 class Settings:
     """The defaults are those of a function that is run without a config, by plain python or torchrun."""
 
@@ -41,6 +60,7 @@ class Settings:
     entry: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
     checkpoint: Saving = field(default_factory=Saving)
+    train: Techniques = field(default_factory=Techniques)
     seed: int = 0
     deterministic: bool = False
     backend: str | None = None
@@ -67,6 +87,7 @@ class Settings:
             entry=config.get("entry") or "",
             params=config.get("params") or {},
             checkpoint=Saving(url=url, **known),
+            train=Techniques(**{name: train[name] for name in Techniques.__dataclass_fields__ if name in train}),
             **{name: train[name] for name in ("seed", "deterministic", "backend", "timeout_s") if name in train},
             margin_s=float((config.get("launch") or {}).get("grace_s", 60.0)),
             **exported(environ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from clusterdp.checkpoint import Checkpointer
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.train import Amp
 from tests.checkpoint.training import digest
+from tests.train import techniques
+from tests.train.ranks import running
 
 HALF, FULL = torch.float16, torch.float32
 
@@ -198,6 +201,31 @@ def test_a_run_that_comes_to_o2_takes_its_masters_from_its_weights() -> None:
 def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Amp(**options, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("level", "clip", "loss_scale"),
+    [
+        ("O1", {"clip_norm": 0.1}, None),
+        pytest.param("O1", {}, None, marks=pytest.mark.slow),
+        pytest.param("O2", {"clip_value": 0.01}, None, marks=pytest.mark.slow),
+        pytest.param("O2", {"clip_norm": 0.1}, 32.0, marks=pytest.mark.slow),
+        pytest.param("O3", {"clip_norm": 0.1}, 32.0, marks=pytest.mark.slow),
+    ],
+)
+def test_an_overflow_of_one_rank_in_one_batch_skips_the_windows_step_on_all_ranks(
+    tmp_path: Path, level: str, clip: dict[str, float], loss_scale: float | None
+) -> None:
+    """Under accumulation, clipping and DDP: the scale halves on all ranks, and the weights stay the same bits."""
+    with running(tmp_path, techniques.overflow, level, clip, loss_scale, size=2) as ranks:
+        seen, others = ranks.answers
+    assert seen == others
+    assert [skipped for skipped, _, _ in seen] == [False, False, True, False, False, False]
+    scales = [scale for _, scale, _ in seen]
+    assert scales == ([32.0] * 6 if loss_scale else [64.0, 128.0, 64.0, 64.0, 128.0, 128.0])
+    digests = [weights for _, _, weights in seen]
+    assert digests[2] == digests[1]
+    assert len(set(digests)) == 5
 
 
 def test_clipping_is_by_norm_or_by_value() -> None:

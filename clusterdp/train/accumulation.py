@@ -1,0 +1,67 @@
+"""Accumulating gradients over several batches, with one all-reduce and one step for all of them.
+
+    for batch, window in windows(loader, 4):
+        with gradient_sync(model, window.ends):
+            (loss(model, batch) / window.size).backward()
+        if window.ends:
+            optimizer.step()
+            optimizer.zero_grad()
+
+The batches of a window count alike. In job.loop(accumulate=4) the loop has `window` and `window_ends`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+from clusterdp.errors import ConfigError
+
+Batch = TypeVar("Batch")
+
+
+class Window(NamedTuple):
+    """size: batches of it. ends: this is the last one."""
+
+    size: int
+    ends: bool
+
+
+def windows(loader: Collection[Batch], size: int) -> Iterator[tuple[Batch, Window]]:
+    """Each batch, and where it is in its window; what is left at the loader's end is a shorter one."""
+    if size < 1:
+        raise ConfigError(f"accumulate: {size} batches are no window. Use 1 or more.")
+    total = len(loader)
+    for i, batch in enumerate(loader):
+        begin = i - i % size
+        yield batch, Window(min(size, total - begin), i + 1 == min(begin + size, total))
+
+
+@contextmanager
+def gradient_sync(model: nn.Module, on: bool) -> Iterator[None]:
+    """Whether backward passes in here add up the gradients over the ranks. The forward pass belongs in here, too.
+
+    DDP's no_sync() and FSDP2's set_requires_gradient_sync() behind one name; nothing for other models.
+    """
+    synced = [part for part in model.modules() if isinstance(part, DistributedDataParallel)] if not on else []
+    sharded = isinstance(model, FSDPModule)
+    if not synced and not sharded:
+        yield
+        return
+    before = [part.require_backward_grad_sync for part in synced]
+    for part in synced:
+        part.require_backward_grad_sync = False
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(on)
+    try:
+        yield
+    finally:
+        for part, was in zip(synced, before, strict=True):
+            part.require_backward_grad_sync = was
+        if isinstance(model, FSDPModule):
+            model.set_requires_gradient_sync(True)

@@ -1,0 +1,89 @@
+"""DistributedDataParallel: its options from a config, its communication hooks by name, its errors in one line."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from clusterdp.errors import ConfigError, TrainError
+from clusterdp.train.buckets import settle
+
+HOOKS = ("fp16", "bf16", "powersgd")
+
+
+def wrap(
+    model: nn.Module,
+    options: Mapping[str, Any],
+    comm_hook: str | None = None,
+    powersgd: Mapping[str, Any] | None = None,
+) -> DistributedDataParallel:
+    """Collective. options: DistributedDataParallel's own. A model whose parts lie on several devices stays there."""
+    check_options("train.ddp", options, DistributedDataParallel)
+    wrapped = DistributedDataParallel(model, device_ids=_device_ids(model), **options)
+    settle(wrapped)  # before the hook: PowerSGD remembers what it has seen
+    if comm_hook is not None:
+        add_hook(wrapped, comm_hook, powersgd or {})
+    return wrapped
+
+
+def _device_ids(model: nn.Module) -> list[torch.device] | None:
+    """None on CPUs and for a split model, as DDP wants it."""
+    devices = {parameter.device for parameter in model.parameters()}
+    return [*devices] if len(devices) == 1 and next(iter(devices)).type == "cuda" else None
+
+
+def check_options(where: str, options: Mapping[str, Any], target: Any) -> None:
+    """ConfigError for what the target does not take."""
+    takes = [*inspect.signature(target).parameters][1:]
+    for name in options:
+        if name not in takes:
+            close = difflib.get_close_matches(name, takes, 1)
+            remedy = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(takes)}."
+            raise ConfigError(f"{where}.{name}: {target.__name__} takes no such argument. {remedy}")
+
+
+def add_hook(model: DistributedDataParallel, name: str, powersgd: Mapping[str, Any] | None = None) -> None:
+    """What travels between the ranks: gradients in half the bytes, or of low rank (PowerSGDState's own options)."""
+    if name == "powersgd":
+        from clusterdp.train.powersgd import add_powersgd
+
+        add_powersgd(model, powersgd or {})
+    elif name in ("fp16", "bf16"):
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        hook = default_hooks.fp16_compress_hook if name == "fp16" else default_hooks.bf16_compress_hook
+        # Not itself: DDP knows bf16's by its name, and takes it for NCCL alone. Gloo adds up bf16 just as well.
+        model.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # noqa: PLW0108
+    else:
+        raise ConfigError(f"train.comm_hook: {name!r} is none of {', '.join(HOOKS)}. Write one of them.")
+
+
+def check_finished(model: DistributedDataParallel) -> None:
+    """After a backward pass. Raises at once what DDP would say in its next forward pass, while other ranks, which did
+    use those parameters, wait for this one in an all-reduce. Costs a microsecond."""
+    try:
+        model.reducer._rebuild_buckets()  # looks whether all gradients came, and has nothing else to do any more
+    except RuntimeError as error:
+        raise explained(error, model) or error from None
+
+
+def explained(error: RuntimeError, model: DistributedDataParallel) -> TrainError | None:
+    """DDP's complaint about unused parameters with their names, in one line; None if it is about something else."""
+    numbers = re.search(r"did not receive grad for rank (\d+): ([\d ]+)", str(error))
+    if numbers is None:
+        return None
+    ignored = model.parameters_to_ignore
+    names = [name for name, p in model.module.named_parameters() if p.requires_grad and name not in ignored]
+    unused = [names[int(number)] for number in numbers[2].split()]
+    shown = ", ".join(unused[:8]) + (f" and {len(unused) - 8} more" if len(unused) > 8 else "")
+    return TrainError(
+        f"model: on rank {numbers[1]} these parameters had no part in the loss: {shown}. Use them, freeze them with "
+        "requires_grad_(False), or set train.ddp: {find_unused_parameters: true}, which costs time in each step."
+    )

@@ -1,0 +1,69 @@
+"""Ema: an exponential moving average of the weights, which often evaluates better than the weights themselves.
+
+    ema = Ema(model, decay=0.999)
+    state = {"model": model, ..., "ema": ema}
+    ...
+    optimizer.step()
+    ema.update()
+    ...
+    with ema.applied():                  # the model has the averages in here
+        evaluate(model)
+
+torch's AveragedModel keeps a copy of the module. This keeps tensors: in fp32 whatever the weights are (0.999 x an fp16
+weight is the same weight again), of O2's masters, and of FSDP2's shards, which cannot be copied as a module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from clusterdp.checkpoint.objects import unwrap
+from clusterdp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from clusterdp.train.amp import Amp
+
+
+class Ema:
+    """Of all parameters that are trained; buffers, such as BatchNorm's, are the model's own at any time."""
+
+    def __init__(self, model: nn.Module, decay: float = 0.999, *, amp: Amp | None = None):
+        """amp: whose masters are averaged, after amp.adopt(optimizer)."""
+        if not 0 <= decay <= 1:
+            raise ConfigError(f"ema: decay: {decay} is not between 0 and 1. Use e.g. 0.999.")
+        named = {name: p for name, p in unwrap(model).named_parameters() if p.requires_grad}
+        self._parameters = [*named.values()]
+        self._sources = [amp.full(p) if amp is not None else p for p in self._parameters]
+        self._averages = [source.detach().float().clone() for source in self._sources]
+        self._names = [*named]
+        self._average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """After each step of the optimizer."""
+        self._average(self._averages, [source.detach().float() for source in self._sources], None)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        kept = [parameter.detach().clone() for parameter in self._parameters]
+        with torch.no_grad():
+            torch._foreach_copy_(self._parameters, self._averages)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(self._parameters, kept)
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(zip(self._names, self._averages, strict=True))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        with torch.no_grad():
+            for name, average in zip(self._names, self._averages, strict=True):
+                average.copy_(state[name])

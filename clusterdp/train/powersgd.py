@@ -1,0 +1,48 @@
+"""PowerSGD, torch's communication hook, with a state that is in the checkpoint.
+
+What a step leaves out of a gradient is added to the next one, and the next one begins from the last one's low-rank
+factors: a run that resumes without them is another run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from clusterdp.train.ddp import check_options
+
+_TENSORS = ("error_dict", "p_memory_dict", "q_memory_dict")
+
+
+def add_powersgd(model: DistributedDataParallel, options: Mapping[str, Any]) -> PowerSGD:
+    """options: PowerSGDState's own, such as matrix_approximation_rank and start_powerSGD_iter."""
+    check_options("train.powersgd", options, powerSGD_hook.PowerSGDState)
+    hook = PowerSGD(next(model.parameters()).device, **options)
+    model.register_comm_hook(hook.of_torch, powerSGD_hook.powerSGD_hook)
+    model.comm_hook_state = hook  # type: ignore[assignment]  # where the loop finds it
+    return hook
+
+
+class PowerSGD:
+    """Each rank has its own: the errors are those of its own gradients."""
+
+    per_rank = True
+
+    def __init__(self, device: torch.device, **options: Any):
+        self.device = device
+        self.of_torch = powerSGD_hook.PowerSGDState(None, **options)
+
+    def state_dict(self) -> dict[str, Any]:
+        tensors = {name: dict(getattr(self.of_torch, name)) for name in _TENSORS}
+        return {**tensors, "iter": self.of_torch.iter, "rng": self.of_torch.rng.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name in _TENSORS:
+            here = {bucket: saved.to(self.device, copy=True) for bucket, saved in state[name].items()}
+            setattr(self.of_torch, name, here)
+        self.of_torch.iter = state["iter"]
+        self.of_torch.rng.set_state(state["rng"])

@@ -1,0 +1,65 @@
+"""Split: a model whose parts lie on several devices of one rank, because it does not fit on one.
+
+    model = Split(front, back, devices=job.devices)     # resources.gpus_per_task: 2
+    model = job.wrap(model)                             # DDP adds up the gradients of each part, where it lies
+
+The parts take turns: while one computes, the others wait. It buys memory, not speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from clusterdp.errors import ConfigError
+
+
+class Split(nn.Sequential):
+    """Parts one after the other, each on its own device; what passes from one to the next moves along.
+
+    devices: one for each part; if there are fewer, neighbours share one. The result is on the last part's device,
+    and so the labels must be, too.
+    """
+
+    def __init__(self, *parts: nn.Module, devices: Sequence[torch.device | str]):
+        if not 0 < len(devices) <= len(parts):
+            raise ConfigError(f"split: {len(parts)} parts on {len(devices)} devices. Give each device a part at least.")
+        super().__init__(*parts)
+        self.devices = [torch.device(devices[i * len(devices) // len(parts)]) for i in range(len(parts))]
+        for part, device in zip(self, self.devices, strict=True):
+            part.to(device)
+
+    def forward(self, x: Any) -> Any:
+        for part, device in zip(self, self.devices, strict=True):
+            x = part(x.to(device, non_blocking=True))
+        return x
+
+
+def is_split(model: nn.Module) -> bool:
+    """Whether its parameters lie on several devices already."""
+    return len({parameter.device for parameter in model.parameters()}) > 1
+
+
+def in_parts(layers: nn.Sequential, parts: int) -> list[nn.Sequential]:
+    """Neighbouring layers together, so that the biggest part, in bytes of its parameters, is as small as may be."""
+    if not 0 < parts <= len(layers):
+        raise ConfigError(f"split: {len(layers)} layers do not make {parts} parts. Use fewer.")
+    ends = _ends([sum(p.numel() * p.element_size() for p in layer.parameters()) for layer in layers], parts)
+    return [nn.Sequential(*list(layers)[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def _ends(sizes: Sequence[int], parts: int) -> list[int]:
+    """best[i]: (the biggest part, where the parts end) of the first i layers, in so many parts."""
+    best: list[tuple[int, list[int]]] = [(sum(sizes[:i]), [i]) for i in range(len(sizes) + 1)]
+    for part in range(2, parts + 1):
+        best = [
+            min(
+                ((max(best[j][0], sum(sizes[j:i])), [*best[j][1], i]) for j in range(part - 1, i)),
+                default=(0, []),  # fewer layers than parts
+            )
+            for i in range(len(sizes) + 1)
+        ]
+    return best[-1][1]

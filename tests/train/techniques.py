@@ -1,0 +1,312 @@
+"""Small trainings for ranks, one technique each. A function is one rank's life and returns what a test compares."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from clusterdp.errors import ClusterdpError
+from clusterdp.train import Amp, Group, JobHandle, Rendezvous, StopSignal, worker
+from clusterdp.train.accumulation import gradient_sync, windows
+from clusterdp.train.finite import Finite
+from clusterdp.train.settings import Settings, Techniques
+from clusterdp.train.split import Split, in_parts
+from tests.checkpoint.training import digest
+
+BATCH = 16  # of all ranks together
+STEPS = 10
+
+
+def start(**train: Any) -> JobHandle:
+    group = Group.start(Rendezvous.find(), backend="gloo", timeout_s=60.0)
+    return JobHandle(Settings(train=Techniques(**train)), group, StopSignal(), "local.1")
+
+
+class Net(nn.Module):
+    """Of several buckets at bucket_cap_mb=0.02, and with a ModuleList for FSDP to shard by."""
+
+    def __init__(self, norm: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.stem = nn.Linear(8, 64)
+        self.norm: nn.Module = nn.BatchNorm1d(64) if norm else nn.Identity()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(64, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.stem(x))
+        for block in self.blocks:
+            x = block(x)
+        out: torch.Tensor = self.head(x)
+        return out
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.inner(x).tanh()
+
+
+def batches(rank: int = 0, size: int = 1) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The same global batches for any number of ranks."""
+    draw = torch.Generator().manual_seed(5)
+    each = BATCH // size
+    whole = [torch.randn(BATCH, 8, generator=draw) for _ in range(STEPS)]
+    return [
+        (x[rank * each : (rank + 1) * each], x[rank * each : (rank + 1) * each].sum(1, keepdim=True)) for x in whole
+    ]
+
+
+def train(job: JobHandle, model: nn.Module) -> list[float]:
+    """The weights after some steps, all of them on each rank."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
+    for x, y in batches(job.rank, job.world_size):
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+    return weights(model)
+
+
+def weights(model: nn.Module) -> list[float]:
+    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+    return torch.cat([p.detach().flatten() for p in whole])[::37].tolist()
+
+
+def by(strategies: list[dict[str, Any]], norm: bool = False) -> list[list[float]]:
+    """Weights at the end, by each strategy. Each rank builds a model of its own random numbers, but for rank 0's."""
+    job = start()
+    answers = []
+    for options in strategies:
+        job = JobHandle(Settings(train=Techniques(**options)), job.group, StopSignal(), "local.1")
+        model = Net(norm)
+        if job.rank:
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.add_(job.rank)
+        answers.append(train(job, job.wrap(model)))
+    job.group.close()
+    return answers
+
+
+def all_reduces(accumulate: int) -> list[int]:
+    """Buckets of the model, and buckets that were added up in four batches, window by window."""
+    job = start()
+    model = job.wrap(Net(), bucket_cap_mb=0.02)
+    assert isinstance(model, DistributedDataParallel)
+    sent = 0
+
+    def count(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are text
+        nonlocal sent
+        sent += 1
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    model.register_comm_hook(None, count)
+    model(torch.ones(1, 8)).sum().backward()
+    counts = [sent]
+    sent = 0
+    for x, window in windows([torch.ones(1, 8)] * 4, accumulate):
+        with gradient_sync(model, window.ends):
+            (model(x).sum() / window.size).backward()
+    job.group.close()
+    return [*counts, sent]
+
+
+def accumulated(strategy: str, k: int) -> list[float]:
+    """Each rank takes its share of a batch in k pieces; the last window is a shorter one."""
+    job = start(strategy=strategy)
+    model = job.wrap(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
+    pieces = [piece for x, y in batches(job.rank, job.world_size) for piece in zip(x.chunk(k), y.chunk(k), strict=True)]
+    for (x, y), window in windows(pieces[: -k // 2], k):
+        with gradient_sync(model, window.ends):
+            ((model(x) - y).square().mean() / window.size).backward()
+        if window.ends:
+            optimizer.step()
+            optimizer.zero_grad()
+    end = weights(model)
+    job.group.close()
+    return end
+
+
+def overflow(level: str, clip: dict[str, float], loss_scale: Any = None) -> list[Any]:
+    """Windows of 2 batches, six of them; in the third, the first batch of rank 1 alone overflows."""
+    job = start()
+    amp = Amp(level, job.device, loss_scale=loss_scale, init_scale=64.0, growth_interval=2)
+    model = job.wrap(amp.cast(Net(norm=True)), bucket_cap_mb=0.02)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    amp.adopt(optimizer)
+    seen = []
+    for i, ((x, y), window) in enumerate(windows((batches(job.rank, job.world_size) * 2)[:12], 2)):
+        with gradient_sync(model, window.ends):
+            with amp.autocast():
+                loss = (model(x).float() - y).square().mean() / window.size
+            amp.backward(loss * (1e30 if (i, job.rank) == (4, 1) else 1))
+        if window.ends:
+            amp.step(optimizer, **clip)
+            seen.append((amp.skipped, amp.scale, digest([p.detach() for p in model.parameters()])))
+            optimizer.zero_grad()
+    job.group.close()
+    return seen
+
+
+def not_finite(on_nan: str, how: str, level: str = "O0", rank: int = 1) -> Any:
+    """One rank's loss is not finite in the third step. What is said, and the weights and buffers after five."""
+    job = start()
+    amp = Amp(level, job.device, init_scale=64.0)
+    model = job.wrap(Net(norm=True))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    finite = Finite(model, job.group, on_nan)
+    ends = []
+    try:
+        for i, (x, y) in enumerate(batches(job.rank, job.world_size)[:5]):
+            optimizer.zero_grad()
+            bad = i == 2 and job.rank == rank
+            with amp.autocast():
+                loss = (model(x * float("nan") if bad and how == "input" else x).float() - y).square().mean()
+            if bad and how == "constant":
+                loss = loss + float("inf")
+            amp.backward(finite.watch(loss, lambda i=i: [10 * i + job.rank]))
+            if how == "gradient" and i == 2:  # as an overflow in the backward pass, which all ranks add up
+                next(model.parameters()).grad.fill_(float("inf"))  # type: ignore[union-attr]
+            amp.step(optimizer, finite=finite)
+            ends.append(digest([p.detach() for p in model.parameters()]))
+    except ClusterdpError as error:
+        return str(error)
+    clean = all(bool(t.isfinite().all()) for t in model.state_dict().values())
+    job.group.close()
+    return [ends, finite.skipped, clean]
+
+
+def differs(what: str) -> str:
+    """What is said where rank 1 has another model."""
+    job = start(strategy="fsdp" if what == "fsdp" else "ddp")
+    model = Net()
+    if job.rank == 1:
+        if what in ("shape", "fsdp"):
+            model.head = nn.Linear(64, 2)
+        elif what == "missing":
+            model.head = nn.Linear(64, 1, bias=False)
+        elif what == "frozen":
+            model.head.weight.requires_grad_(False)
+        elif what == "order":
+            model.stem, model.head = nn.Linear(8, 64), nn.Linear(64, 1)
+            model._modules["stem"] = model._modules.pop("stem")
+    try:
+        job.wrap(model)
+    except ClusterdpError as error:
+        return str(error)
+    return "nothing"
+
+
+def batch_norms() -> list[Any]:
+    """Weights and statistics, of DDP with SyncBatchNorm; then the type of the module."""
+    job = start(sync_batchnorm=True)
+    model = job.wrap(Net(norm=True))
+    assert isinstance(model, DistributedDataParallel)
+    answer = [train(job, model), weights_of(model.module.norm), type(model.module.norm).__name__]
+    model.eval()
+    answer.append(model(torch.ones(2, 8)).tolist())
+    job.group.close()
+    return answer
+
+
+def weights_of(norm: Any) -> list[float]:
+    return [*norm.running_mean.tolist(), *norm.running_var.tolist(), float(norm.num_batches_tracked)]
+
+
+def split() -> list[list[float]]:
+    """The model in one piece; in two, inside DDP; and of two pieces in a DDP of their own."""
+    job = start()
+
+    def parts() -> list[nn.Sequential]:
+        net = Net()
+        return in_parts(nn.Sequential(net.stem, *net.blocks, net.head), 2)
+
+    whole = job.wrap(nn.Sequential(*parts()))
+    inside = job.wrap(Split(*parts(), devices=["cpu", "cpu"]))
+    each = Split(*(job.wrap(part) for part in parts()), devices=["cpu", "cpu"])
+    answers = [train(job, model) for model in (whole, inside, each)]
+    job.group.close()
+    return answers
+
+
+class Forked(nn.Module):
+    """Whose second half some batches do not need."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = nn.Linear(8, 1)
+        self.spare = nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor, spare: bool) -> torch.Tensor:
+        out: torch.Tensor = self.used(x) + (self.spare(x) if spare else 0)
+        return out
+
+
+def unused(job: JobHandle, where: str) -> str:
+    """An entry. where: all, or last: rank 1 alone, and in the very last step, after which it would not be noticed."""
+    model = job.wrap(Forked())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loop = job.loop([torch.ones(2, 8)] * 4, {"model": model, "optimizer": optimizer})
+    for x in loop:
+        spare = where == "last" and (job.rank == 0 or loop.step < 3)
+        model(x, spare).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return "done"
+
+
+def raw_unused() -> str:
+    """Without our loop, torch notices in the next step."""
+    job = start()
+    model = job.wrap(Forked())
+    from clusterdp.train import ddp
+
+    model(torch.ones(2, 8), False).sum().backward()
+    assert isinstance(model, DistributedDataParallel)
+    try:
+        ddp.check_finished(model)
+    except ClusterdpError as error:
+        return str(error)
+    return "nothing"
+
+
+def run_worker(run_dir: str) -> None:
+    os._exit(worker.main([run_dir]))
+
+
+class Numbered(torch.utils.data.Dataset[torch.Tensor]):
+    """Sample `bad` is NaN."""
+
+    def __init__(self, bad: int) -> None:
+        self.bad = bad
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((8,), float("nan") if index == self.bad else index / 40)
+
+
+def meets_nan(job: JobHandle, bad: int) -> None:
+    """An entry."""
+    model = job.wrap(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    finite = job.finite(model)
+    assert finite is not None
+    loop = job.loop(job.loader(Numbered(bad), 4), {"model": model, "optimizer": optimizer, "amp": job.amp}, epochs=2)
+    for x in loop:
+        with gradient_sync(model, loop.window_ends):
+            job.amp.backward(finite.watch(model(x).mean(), loop.samples) / loop.window)
+        if loop.window_ends:
+            job.amp.step(optimizer, finite=finite)
+            optimizer.zero_grad()

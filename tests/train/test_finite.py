@@ -1,0 +1,138 @@
+"""A loss that is NaN: all ranks say so at the same step, with the rank and the samples; or all skip the same step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from clusterdp.errors import ConfigError, TrainError
+from clusterdp.train import Amp, JobHandle
+from clusterdp.train.finite import MOST_IN_A_ROW, Finite
+from tests.train import programs, techniques
+from tests.train.ranks import running
+from tests.train.runs import Run
+
+
+@pytest.mark.parametrize(
+    ("how", "level", "rank"),
+    [
+        ("input", "O0", 0),
+        pytest.param("constant", "O0", 1, marks=pytest.mark.slow),
+        pytest.param("input", "O1", 1, marks=pytest.mark.slow),
+        pytest.param("constant", "bf16", 0, marks=pytest.mark.slow),
+    ],
+)
+def test_all_ranks_stop_at_once_and_know_whose_loss_it_was(tmp_path: Path, how: str, level: str, rank: int) -> None:
+    with running(tmp_path, techniques.not_finite, "stop", how, level, rank, size=2) as ranks:
+        said = set(ranks.answers)
+    what = "nan" if how == "input" else "inf"
+    (line,) = said
+    assert line.startswith(
+        f"step 3: rank {rank}: the loss is {what}, of the samples [{20 + rank}]. Look at these samples"
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "level"),
+    [
+        ("input", "O0"),
+        pytest.param("input", "O1", marks=pytest.mark.slow),
+        pytest.param("constant", "O0", marks=pytest.mark.slow),
+    ],
+)
+def test_the_step_is_skipped_on_all_ranks_and_leaves_nothing_behind(tmp_path: Path, how: str, level: str) -> None:
+    """Not even in the statistics of BatchNorm, which have seen the batch before its loss was known."""
+    with running(tmp_path, techniques.not_finite, "skip", how, level, 0, size=2) as ranks:
+        (ends, skipped, clean), (others, *_) = ranks.answers
+    assert clean
+    assert skipped == 1
+    assert ends == others
+    assert ends[2] == ends[1]
+    assert len(set(ends)) == 4
+    assert "step 3 was skipped: rank 0: the loss is" in ranks.rank_log(0)
+    assert ranks.rank_log(1) == ""
+
+
+@pytest.mark.slow
+def test_a_gradient_that_is_not_finite_is_nobodys_loss(tmp_path: Path) -> None:
+    with running(tmp_path, techniques.not_finite, "stop", "gradient", size=2) as ranks:
+        assert "step 3: the losses of all ranks are finite, but a gradient is not" in ranks.answers[0]
+
+
+def test_an_overflow_is_the_scalers_business(job: JobHandle) -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    amp, finite = Amp("O1", "cpu", init_scale=64.0), Finite(model, job.group, "stop")
+    amp.backward(finite.watch(model(torch.ones(1, 1)).sum()) * 1e38)
+    amp.step(optimizer, finite=finite)
+    assert amp.skipped
+    assert amp.scale == 32.0
+
+
+def test_watching_and_looking_change_no_bit(job: JobHandle) -> None:
+    ends = []
+    for watched in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 1)
+        optimizer = torch.optim.Adam(model.parameters())
+        amp, finite = Amp("O0", "cpu"), Finite(model, job.group, "stop")
+        for x in torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(1)):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            amp.backward(finite.watch(loss) if watched else loss)
+            amp.step(optimizer, finite=finite if watched else None)
+        ends.append(model.weight.clone())
+    assert torch.equal(*ends)
+
+
+def test_a_training_that_only_skips_is_given_up(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    amp, finite = Amp("O0", "cpu"), Finite(model, job.group, "skip")
+
+    def step(x: float) -> None:
+        optimizer.zero_grad()
+        amp.backward(finite.watch(model(torch.full((1, 1), x)).sum(), [7]))
+        amp.step(optimizer, finite=finite)
+
+    for _ in range(MOST_IN_A_ROW):
+        step(float("nan"))
+    step(1.0)
+    for _ in range(MOST_IN_A_ROW):
+        step(float("nan"))
+    with pytest.raises(TrainError, match=r"the 11th in a row, so the weights are lost"):
+        step(float("nan"))
+    assert "step 1 was skipped: rank 0: the loss is nan, of the samples [7]" in capsys.readouterr().err
+
+
+def test_a_restored_models_statistics_are_those_to_go_back_to(job: JobHandle) -> None:
+    model, amp = nn.BatchNorm1d(2), Amp("O0", "cpu")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    finite = Finite(model, job.group, "skip")
+    model.load_state_dict(model.state_dict() | {"running_mean": torch.tensor([3.0, 4.0])})
+    amp.backward(finite.watch(model(torch.full((2, 2), float("nan"))).sum()))
+    amp.step(optimizer, finite=finite)
+    assert model.running_mean is not None
+    assert model.running_mean.tolist() == [3.0, 4.0]
+
+
+def test_a_policy_that_does_not_exist_is_refused(job: JobHandle) -> None:
+    with pytest.raises(ConfigError, match=r"train\.on_nan: 'ignore' is neither stop nor skip"):
+        Finite(nn.Linear(1, 1), job.group, "ignore")
+
+
+def test_the_attempt_ends_on_all_ranks_with_the_samples_of_the_loader(tmp_path: Path) -> None:
+    """As the worker runs it, by config: the bad sample is number 13 of the data set."""
+    train: dict[str, Any] = {"backend": "gloo", "on_nan": "stop", "accumulate": 2}
+    run = Run(tmp_path / "run", "tests.train.techniques:meets_nan", {"bad": 13}, train=train)
+    with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
+        assert ranks.join() == [8, 8], ranks.log
+    seen = next(line for line in ranks.rank_log(0).splitlines() if "the loss is nan" in line)
+    assert " 13" in seen.split("[")[1] or "[13" in seen
+    assert seen in ranks.rank_log(1)
+    assert "Traceback" not in ranks.log
+    assert run.outcome("1.0") is None

@@ -1,0 +1,56 @@
+"""A model whose parts lie on several devices: where each part is, what moves, and that DDP takes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from clusterdp.errors import ConfigError
+from clusterdp.train import JobHandle
+from clusterdp.train.split import Split, in_parts, is_split
+from tests.train import techniques
+from tests.train.ranks import running
+from tests.train.test_strategy import close
+
+
+def test_each_part_lies_on_its_device_and_activations_follow() -> None:
+    model = Split(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2), devices=["cpu", "meta"])
+    assert [device.type for device in model.devices] == ["cpu", "cpu", "meta"]
+    assert [p.device.type for p in model.parameters()] == ["cpu", "cpu", "meta", "meta"]
+    seen = []
+    model[0].register_forward_hook(lambda module, args, output: seen.append((args[0].device.type, output.device.type)))
+    out = model(torch.ones(1, 4))
+    assert (out.device.type, out.shape, seen) == ("meta", (1, 2), [("cpu", "cpu")])
+    assert is_split(model)
+    assert not is_split(nn.Linear(1, 1))
+
+
+def test_inside_ddp_and_each_part_in_one_of_its_own_it_trains_as_the_whole(tmp_path: Path) -> None:
+    with running(tmp_path, techniques.split, size=2) as ranks:
+        answers = ranks.answers
+    assert answers[0] == answers[1]
+    whole, inside, each = answers[0]
+    assert inside == whole
+    assert close(each, whole)  # its buckets are others
+
+
+def test_a_rank_takes_part_with_the_model_where_it_is(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """wrap() moves no model that lies on several devices."""
+    monkeypatch.setattr("clusterdp.train.strategy.wrap", lambda model, *args, **options: model)
+    model = Split(nn.Linear(1, 1), nn.Linear(1, 1), devices=["cpu", "meta"])
+    assert [p.device.type for p in job.wrap(model).parameters()] == ["cpu", "cpu", "meta", "meta"]
+
+
+def test_the_biggest_part_is_as_small_as_may_be() -> None:
+    layers = nn.Sequential(*(nn.Linear(size, 1, bias=False) for size in (5, 1, 1, 1, 6, 2)))
+    sizes = [[layer.in_features for layer in part] for part in in_parts(layers, 3)]  # type: ignore[union-attr]
+    assert sizes == [[5, 1, 1], [1, 6], [2]]
+    assert [len(part) for part in in_parts(layers, 6)] == [1] * 6
+    for parts in (0, 7):
+        with pytest.raises(ConfigError, match=f"6 layers do not make {parts} parts"):
+            in_parts(layers, parts)
+    with pytest.raises(ConfigError, match="1 parts on 2 devices"):
+        Split(nn.Linear(1, 1), devices=["cpu", "cpu"])

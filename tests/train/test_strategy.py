@@ -1,0 +1,142 @@
+"""Strategies: the same training whatever the word in the config, and one clear error where ranks are not alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clusterdp.errors import ConfigError
+from clusterdp.train import JobHandle, StopSignal
+from clusterdp.train.settings import Settings, Techniques
+from tests.train import programs, techniques
+from tests.train.ranks import running
+from tests.train.runs import Run
+
+# Sums over ranks are rounded in another order than over one batch: fp32 has 6e-8, and ten steps add up.
+TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
+
+
+@pytest.fixture(scope="module")
+def alone() -> list[float]:
+    """The weights that one process without any of ours ends with."""
+    model = techniques.Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
+    for x, y in techniques.batches():
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+    return techniques.weights(model)
+
+
+def close(one: list[float], other: list[float]) -> bool:
+    return torch.allclose(torch.tensor(one), torch.tensor(other), **TOLERANCE)
+
+
+HOOKS = [
+    {"comm_hook": "fp16"},
+    {"comm_hook": "bf16"},
+    {"comm_hook": "powersgd", "powersgd": {"matrix_approximation_rank": 8, "start_powerSGD_iter": 2}},
+]
+
+
+@pytest.mark.parametrize("size", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
+def test_any_number_of_ranks_trains_what_one_process_would_of_the_same_batches(
+    tmp_path: Path, size: int, alone: list[float]
+) -> None:
+    exact: list[dict[str, Any]] = [
+        {},
+        {"ddp": {"gradient_as_bucket_view": True, "bucket_cap_mb": 0.02}},
+        {"strategy": "fsdp"},
+        {"strategy": "fsdp", "fsdp": {"units": ["Block"], "reshard_after_forward": False}},
+        {"recompute": ["Block"]},
+        *([{"strategy": "hsdp", "fsdp": {"shard_size": 2}}] if size > 1 else []),
+    ]
+    with running(tmp_path, techniques.by, exact + HOOKS, size=size) as ranks:
+        answers = ranks.answers
+    assert all(answer == answers[0] for answer in answers), "the ranks differ"
+    for options, got in zip(exact, answers[0], strict=False):
+        assert close(got, alone), options
+    for options, got in zip(HOOKS, answers[0][len(exact) :], strict=True):
+        error = (torch.tensor(got) - torch.tensor(alone)).abs().max().item()
+        assert 0 < error < 0.05, (options, error)
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("shape", "head.weight is float32 (1, 64) on rank 0 and float32 (2, 64) on rank 1; head.bias is"),
+        pytest.param("missing", "head.bias is float32 (1,) on rank 0 and missing on rank 1", marks=pytest.mark.slow),
+        pytest.param("frozen", "on rank 0 and float32 (1, 64) frozen on rank 1", marks=pytest.mark.slow),
+        pytest.param("order", "come in another order on rank 1 than on rank 0", marks=pytest.mark.slow),
+        pytest.param("fsdp", "head.weight is float32 (1, 64) on rank 0", marks=pytest.mark.slow),
+    ],
+)
+def test_a_model_that_is_another_one_on_one_rank_is_named_on_all(tmp_path: Path, what: str, said: str) -> None:
+    with running(tmp_path, techniques.differs, what, size=2) as ranks:
+        answers = ranks.answers
+    assert answers[0] == answers[1]
+    assert "model: it is not the same on all ranks" in answers[0]
+    assert said in answers[0]
+
+
+UNUSED = "these parameters had no part in the loss: spare.weight, spare.bias. Use them, freeze them"
+
+
+@pytest.mark.parametrize("where", ["all", "last"])
+def test_parameters_without_a_part_in_the_loss_are_named_and_nobody_waits_for_them(tmp_path: Path, where: str) -> None:
+    """In the last step nothing of torch's notices: rank 0 would wait for rank 1's gradients until a time-out."""
+    run = Run(tmp_path / "run", "tests.train.techniques:unused", {"where": where}, train={"backend": "gloo"})
+    with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
+        codes = ranks.join()
+    assert 8 in codes, ranks.log
+    assert 0 not in codes
+    assert f"on rank 1 {UNUSED}" in ranks.rank_log(1)
+    assert "Traceback" not in ranks.rank_log(1)
+
+
+def test_unused_parameters_are_looked_for_where_the_config_says_so(tmp_path: Path) -> None:
+    train = {"backend": "gloo", "ddp": {"find_unused_parameters": True}}
+    run = Run(tmp_path / "run", "tests.train.techniques:unused", {"where": "all"}, train=train)
+    with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
+        assert ranks.join() == [0, 0], ranks.log
+
+
+def handle(job: JobHandle, **train: Any) -> JobHandle:
+    return JobHandle(Settings(train=Techniques(**train)), job.group, StopSignal(), "1.0")
+
+
+def test_data_parallel_is_there_for_one_process(job: JobHandle) -> None:
+    model = handle(job, strategy="dp").wrap(techniques.Net())
+    assert isinstance(model, torch.nn.DataParallel)
+    assert model(torch.ones(3, 8)).shape == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("train", "said"),
+    [
+        ({"strategy": "zero"}, "train.strategy: 'zero' is none of ddp, fsdp, hsdp, dp"),
+        ({"ddp": {"bucket_cap": 3}}, "train.ddp.bucket_cap: .* takes no such argument. Did you mean bucket_cap_mb"),
+        ({"comm_hook": "int8"}, "train.comm_hook: 'int8' is none of fp16, bf16, powersgd"),
+        ({"strategy": "fsdp", "fsdp": {"unit": []}}, "train.fsdp.unit: there is no such option"),
+        ({"strategy": "fsdp", "fsdp": {"units": ["Layer"]}}, "train.fsdp.units: the model has no Layer"),
+        ({"strategy": "fsdp", "fsdp": {"param_dtype": "half16"}}, "param_dtype: torch has no dtype 'half16'"),
+        ({"strategy": "fsdp", "fsdp": {"shard_size": 2}}, "shard_size: is for strategy: hsdp"),
+        ({"strategy": "hsdp", "fsdp": {"shard_size": 2}}, "1 ranks do not divide into groups of 2"),
+        ({"strategy": "fsdp", "amp": {"level": "O2"}}, "train.amp.level: weights in fp16"),
+        ({"recompute": ["Layer"]}, "train.recompute: the model has no Layer"),
+        ({"comm_hook": "powersgd", "powersgd": {"rank": 1}}, "train.powersgd.rank: .* takes no such argument"),
+    ],
+)
+def test_what_a_config_may_not_say_is_one_line(job: JobHandle, train: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        handle(job, **train).wrap(techniques.Net())
+
+
+def test_a_model_of_two_devices_is_left_where_it_is(job: JobHandle) -> None:
+    from clusterdp.train.ddp import _device_ids
+
+    model = torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Linear(1, 1, device="meta")])
+    assert _device_ids(model) is None
