@@ -117,7 +117,9 @@ def test_the_configs_that_come_along_are_found_from_anywhere(work: Path) -> None
     assert yaml.safe_load(run("configs", "digits").stdout)["entry"] == "clusterdp.recipes.digits:main"
     for name in ("configs/digits.yaml", "digits"):
         assert run("submit", name, "--dry-run").returncode == 0
-    assert "none of the configs that come along: digits" in run("submit", "configs/nope.yaml").stderr
+    refused = run("submit", "configs/nope.yaml").stderr
+    assert "none of the configs that come along: " in refused
+    assert "digits" in refused
 
 
 def test_no_verb_is_undocumented() -> None:

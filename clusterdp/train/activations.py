@@ -13,6 +13,7 @@ from types import MethodType
 from typing import Any
 
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from clusterdp.errors import ConfigError
@@ -23,6 +24,11 @@ def recompute(model: nn.Module, *units: str) -> nn.Module:
     found = set()
     for module in model.modules():
         if (name := type(module).__name__) in units:
+            if any(isinstance(part, _BatchNorm) for part in module.modules()):
+                raise ConfigError(
+                    f"train.recompute: {name} has a BatchNorm in it, whose statistics would count each batch twice. "
+                    "Name smaller modules."
+                )
             module.forward = MethodType(_recomputed, module)
             found.add(name)
     if missing := set(units) - found:

@@ -186,8 +186,12 @@ class Amp:
         return state if self.masters is None else {**state, "masters": self.masters.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """A state that was saved without scaling says nothing about a scale: the present one stays."""
+        """A state that was saved without scaling says nothing about a scale: the present one stays. Apex's will do."""
         scaling = {name: value for name, value in state.items() if name != "masters"}
+        if "loss_scaler0" in scaling and self.scaler.is_enabled():
+            of_apex = scaling["loss_scaler0"]
+            now = {"scale": of_apex["loss_scale"], "_growth_tracker": of_apex["unskipped"]}
+            scaling = {**self.scaler.state_dict(), **now}
         if scaling and self.scaler.is_enabled():
             self.scaler.load_state_dict(scaling if self.static is None else {**scaling, "scale": self.static})
         if self.masters is not None:

@@ -89,6 +89,8 @@ class JobHandle:
             powersgd=train.powersgd,
             fsdp_options=train.fsdp,
         )
+        if train.compile and train.strategy == "ddp" and {**options, **train.ddp}.get("bucket_cap_mb", 25) < 1:
+            raise ConfigError("train.ddp.bucket_cap_mb: torch.compile needs 1 or more in DDP. Leave it out.")
         if train.compile:  # in place, inside DDP, which then divides the graph by its buckets
             model.compile(**(train.compile if isinstance(train.compile, Mapping) else {}))
         self.wrapped.append(wrapped)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,9 +23,20 @@ def add_powersgd(model: DistributedDataParallel, options: Mapping[str, Any]) -> 
     """options: PowerSGDState's own, such as matrix_approximation_rank and start_powerSGD_iter."""
     check_options("train.powersgd", options, powerSGD_hook.PowerSGDState)
     hook = PowerSGD(next(model.parameters()).device, **options)
-    model.register_comm_hook(hook.of_torch, powerSGD_hook.powerSGD_hook)
+    model.register_comm_hook(
+        hook.of_torch, powerSGD_hook.powerSGD_hook if dist.get_backend() == "nccl" else _one_by_one
+    )
     model.comm_hook_state = hook  # type: ignore[assignment]  # where the loop finds it
     return hook
+
+
+def _one_by_one(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are text
+    """A bucket takes three all-reduces, each sent when the last is done. Those of several buckets come in another order
+    on each rank then, for gloo's threads send them: with two buckets, the ranks hang. NCCL's streams keep them apart.
+    """
+    future = powerSGD_hook.powerSGD_hook(state, bucket)
+    future.wait()
+    return future
 
 
 class PowerSGD:

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from clusterdp.checkpoint.objects import unwrap
 from clusterdp.errors import ClusterdpError
-from clusterdp.train import Amp, Group, JobHandle, Rendezvous, StopSignal, worker
-from clusterdp.train.accumulation import gradient_sync, windows
-from clusterdp.train.finite import Finite
+from clusterdp.train import (
+    Amp,
+    Ema,
+    Finite,
+    Group,
+    JobHandle,
+    Rendezvous,
+    Split,
+    StopSignal,
+    gradient_sync,
+    in_parts,
+    warmup_cosine,
+    windows,
+    word,
+)
 from clusterdp.train.settings import Settings, Techniques
-from clusterdp.train.split import Split, in_parts
 from tests.checkpoint.training import digest
 
 BATCH = 16  # of all ranks together
@@ -265,25 +279,6 @@ def unused(job: JobHandle, where: str) -> str:
     return "done"
 
 
-def raw_unused() -> str:
-    """Without our loop, torch notices in the next step."""
-    job = start()
-    model = job.wrap(Forked())
-    from clusterdp.train import ddp
-
-    model(torch.ones(2, 8), False).sum().backward()
-    assert isinstance(model, DistributedDataParallel)
-    try:
-        ddp.check_finished(model)
-    except ClusterdpError as error:
-        return str(error)
-    return "nothing"
-
-
-def run_worker(run_dir: str) -> None:
-    os._exit(worker.main([run_dir]))
-
-
 class Numbered(torch.utils.data.Dataset[torch.Tensor]):
     """Sample `bad` is NaN."""
 
@@ -310,3 +305,43 @@ def meets_nan(job: JobHandle, bad: int) -> None:
         if loop.window_ends:
             job.amp.step(optimizer, finite=finite)
             optimizer.zero_grad()
+
+
+def resumes(job: JobHandle, record: str, signal_at: int | None = None) -> None:
+    """An entry that takes all it can from the config. Rank 1 gets a signal in step `signal_at`."""
+    word.MOST_STEPS = 1
+    buckets = {} if job.train.compile else {"bucket_cap_mb": 0.02}
+    model = job.wrap(Net(norm=job.train.strategy == "ddp"), **buckets)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    job.amp.adopt(optimizer)
+    ema, finite = Ema(model, 0.9, amp=job.amp), job.finite(model)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine(2, 20))
+    state = {"model": model, "optimizer": optimizer, "amp": job.amp, "ema": ema, "scheduler": scheduler}
+    loop = job.loop(job.loader(Numbered(-1), 2), state, epochs=2)
+    for x in loop:
+        if loop.step == signal_at and job.rank == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        with gradient_sync(model, loop.window_ends):
+            with job.amp.autocast():
+                loss = (model(nn.functional.dropout(x, 0.1)).float() - x.sum(1, keepdim=True)).square().mean()
+            job.amp.backward((finite.watch(loss, loop.samples) if finite else loss) / loop.window)
+        if loop.window_ends:
+            clip = {"clip_norm": job.train.clip_norm, "clip_value": job.train.clip_value}
+            job.amp.step(optimizer, **clip, finite=finite)
+            optimizer.zero_grad()
+            scheduler.step()
+            ema.update()
+    own = {name: thing.state_dict() for name, thing in loop.state.items() if name != "model"}
+    whole = [own, [p.detach() for p in model.parameters()], torch.get_rng_state()]
+    buffers = [*unwrap(model).buffers()] if job.rank == 0 else []  # rank 0's are everyone's on resume
+    Path(record).mkdir(exist_ok=True)
+    Path(record, str(job.rank)).write_text(digest(here(whole)) + digest(buffers))
+
+
+def here(tree: Any) -> Any:
+    """This rank's parts of DTensors."""
+    if isinstance(tree, torch.Tensor):
+        return tree.to_local() if hasattr(tree, "to_local") else tree
+    if isinstance(tree, dict):
+        return {key: here(value) for key, value in tree.items()}
+    return [here(item) for item in tree] if isinstance(tree, (list, tuple)) else tree

@@ -52,3 +52,8 @@ def test_a_copy_computes_with_its_own_weights() -> None:
 def test_a_name_that_no_module_has_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"train\.recompute: the model has no Blok"):
         recompute(nn.Sequential(Block()), "Block", "Blok")
+
+
+def test_statistics_that_would_count_a_batch_twice_are_refused() -> None:
+    with pytest.raises(ConfigError, match="Sequential has a BatchNorm in it"):
+        recompute(nn.Sequential(nn.Sequential(nn.BatchNorm1d(3))), "Sequential")

@@ -85,6 +85,15 @@ def test_a_run_may_change_its_precision_at_a_resume() -> None:
     assert scaled.scale == 8.0
 
 
+def test_a_state_that_apex_has_saved_is_taken_up() -> None:
+    amp = Amp("O1", "cpu", growth_interval=7)
+    amp.load_state_dict({"loss_scaler0": {"loss_scale": 1024.0, "unskipped": 5}})
+    assert amp.scale == 1024.0
+    assert amp.state_dict()["_growth_tracker"] == 5
+    assert amp.state_dict()["growth_interval"] == 7
+    Amp("O0", "cpu").load_state_dict({"loss_scaler0": {"loss_scale": 1.0, "unskipped": 0}})
+
+
 def test_a_level_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ConfigError, match="'fp8' is no level"):
         Amp("fp8", "cpu")

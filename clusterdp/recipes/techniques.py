@@ -1,0 +1,148 @@
+"""The digits once more, with every technique that a config can ask for; TECHNIQUES.md says when to use which.
+
+clusterdp submit configs/fsdp.yaml --cluster local
+clusterdp submit configs/amp.yaml --cluster local train.amp.level=O3 train.amp.loss_scale=128
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from clusterdp.errors import TrainError
+from clusterdp.recipes.digits import load_digits
+from clusterdp.train import Ema, JobHandle, Loop, Split, gradient_sync, in_parts, warmup_cosine
+
+
+def main(
+    job: JobHandle,
+    epochs: int = 4,
+    batch_size: int = 8,
+    lr: float = 0.02,
+    ema_decay: float | None = None,
+    split: bool = False,
+    at_least: float = 0.0,
+) -> float:
+    """Returns the accuracy on the held-out images. batch_size: of one rank, in one backward pass. lr: for 32 images."""
+    train_set, test_set = load_digits()
+    net: nn.Module = layers()
+    if split:
+        devices = job.devices if len(job.devices) > 1 else job.devices * 2  # on a laptop, both parts on the CPU
+        net = Split(*in_parts(layers(), len(devices)), devices=devices)
+    model = job.wrap(net)
+    batch = job.batch_size(batch_size)
+    optimizer = torch.optim.SGD(model.parameters(), lr=batch.scaled_lr(lr, reference=32, rule="sqrt"), momentum=0.9)
+    job.amp.adopt(optimizer)
+    loader = job.loader(train_set, batch_size, drop_last=True)
+    steps = epochs * -(-len(loader) // job.train.accumulate)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine(steps // 10, steps))
+    ema = Ema(model, ema_decay, amp=job.amp) if ema_decay is not None else None
+    finite = job.finite(model)
+    criterion = nn.CrossEntropyLoss()
+
+    state: dict[str, Any] = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "amp": job.amp}
+    if ema is not None:
+        state["ema"] = ema
+    loop = job.loop(loader, state, epochs=epochs)
+    for images, labels in loop:
+        with gradient_sync(model, loop.window_ends):
+            with job.amp.autocast():
+                logits = model(images.to(job.device))
+                loss = criterion(logits, labels.to(logits.device))
+            if finite is not None:
+                loss = finite.watch(loss, loop.samples)
+            job.amp.backward(loss / loop.window)
+        if loop.window_ends:
+            job.amp.step(optimizer, clip_norm=job.train.clip_norm, clip_value=job.train.clip_value, finite=finite)
+            optimizer.zero_grad()
+            scheduler.step()
+            if ema is not None:
+                ema.update()
+        loop.log(loss=loss, lr=scheduler.get_last_lr()[0])
+
+    accuracy = evaluate(job, loop, model, test_set)
+    if ema is not None:
+        with ema.applied():
+            accuracy = evaluate(job, loop, model, test_set)
+    job.log(test_accuracy=accuracy, digest=digest(job, loop))
+    if job.rank == 0:
+        print(f"digits: test accuracy {accuracy:.4f} after {loop.step} steps", flush=True)
+    if accuracy < at_least:
+        raise TrainError(f"at_least: the accuracy is {accuracy:.4f}, and not {at_least}. Train longer, or expect less.")
+    return accuracy
+
+
+def layers() -> nn.Sequential:
+    """In a row, so that it can be cut anywhere."""
+    return nn.Sequential(Stem(), Block(), Block(), Block(), nn.Linear(128, 10))
+
+
+class Stem(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 16, 3, padding=1, stride=2, bias=False)
+        self.norm = nn.BatchNorm2d(16)
+        self.out = nn.Linear(256, 128)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.out(self.norm(self.conv(images)).relu().flatten(1))
+        return out
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(128)
+        self.up = nn.Linear(128, 256)
+        self.down = nn.Linear(256, 128)
+        self.dropout = nn.Dropout(0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = x + self.dropout(self.down(self.up(self.norm(x)).relu()))
+        return out
+
+
+@torch.no_grad()
+def evaluate(job: JobHandle, loop: Loop[Any], model: nn.Module, test_set: TensorDataset) -> float:
+    """All ranks have the same number of batches, if need be of the same images: FSDP gathers weights in each."""
+    model.eval()
+    each = -(-len(test_set) // job.world_size)
+    mine = torch.arange(job.rank * each, (job.rank + 1) * each)
+    right = torch.zeros((), device=job.device)
+    for places in loop.watch(torch.split(mine, 64)):
+        images, labels = test_set[places % len(test_set)]
+        logits = model(images.to(job.device)).cpu()
+        right += ((logits.argmax(1) == labels) & (places < len(test_set))).sum().to(job.device)
+    model.train()
+    dist.all_reduce(right)
+    return right.item() / len(test_set)
+
+
+def digest(job: JobHandle, loop: Loop[Any]) -> str:
+    """Of every bit that all ranks have, but for BatchNorm's statistics, of which rank 0's are saved."""
+    model, *others = (loop.state[name] for name in ("model", "optimizer", "amp"))
+    parameters = [parameter.detach() for parameter in model.parameters()]
+    mine = hashlib.sha256(repr(_plain([parameters, [thing.state_dict() for thing in others]])).encode()).hexdigest()
+    return hashlib.sha256("".join(job.group.exchange(mine)).encode()).hexdigest()
+
+
+def _plain(tree: Any) -> Any:
+    if isinstance(tree, torch.Tensor):
+        local = tree.to_local() if hasattr(tree, "to_local") else tree
+        return local.float().tolist()
+    if isinstance(tree, dict):
+        return {key: _plain(value) for key, value in tree.items()}
+    return [_plain(item) for item in tree] if isinstance(tree, (list, tuple)) else tree
+
+
+if __name__ == "__main__":
+    import sys
+
+    from clusterdp.train import worker
+
+    sys.exit(worker.run(main))

@@ -1,0 +1,75 @@
+"""Every config of the techniques: what it says of itself is true, preempted or not."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterdp import config
+from clusterdp.rundir import RunDir, read_lines
+from tests.train import programs
+from tests.train.ranks import running
+from tests.train.runs import Run
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+ENTRY = "clusterdp.recipes.techniques:main"
+NAMES = sorted(file.stem for file in CONFIGS.glob("*.yaml") if f"entry: {ENTRY}\n" in file.read_text())
+
+
+def test_there_are_configs() -> None:
+    assert {"fsdp", "amp", "accumulate", "split"} <= set(NAMES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_config_reaches_its_accuracy_and_ends_as_if_it_had_not_been_preempted(tmp_path: Path, name: str) -> None:
+    digests = []
+    for kind, words in (("whole", ["local.preempt_at=null"]), ("halves", [])):
+        command = [sys.executable, "-m", "clusterdp", "submit", str(CONFIGS / f"{name}.yaml"), "--cluster", "local"]
+        done = subprocess.run(
+            [*command, f"run_dir={tmp_path / kind}", *words],
+            cwd=CONFIGS.parent,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        run = RunDir(tmp_path / kind)
+        assert len(run.attempts()) == (1 if kind == "whole" else 2), done.stdout
+        digests += [
+            line["digest"] for file in run.metrics.glob("*.jsonl") for line in read_lines(file) if "digest" in line
+        ]
+    assert len(digests) == 2
+    assert digests[0] == digests[1]
+
+
+def test_half_of_it_in_one_process_learns_the_digits(tmp_path: Path) -> None:
+    """The most steps that one config asks for, on one rank, without a cluster."""
+    accumulate = config.load(CONFIGS / "accumulate.yaml").train
+    train = {"accumulate": 2, "clip_norm": accumulate.clip_norm, "on_nan": accumulate.on_nan, "recompute": ["Block"]}
+    params = {"epochs": 2, "batch_size": 32, "ema_decay": 0.9, "at_least": 0.85}
+    run = Run(tmp_path / "run", ENTRY, params, train=train)
+    with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=1, env=run.attempt("1.0")) as ranks:
+        assert ranks.join() == [0], ranks.log
+    assert "batch: 32 a rank x 1 rank x 2 accumulated = 64" in ranks.rank_log(0)
+    assert float(run.last("test_accuracy")) >= 0.85
+
+
+def test_an_accuracy_that_is_not_reached_is_a_failure(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", ENTRY, {"epochs": 1, "batch_size": 512, "at_least": 0.99})
+    with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=1, env=run.attempt("1.0")) as ranks:
+        assert ranks.join() == [8], ranks.log
+    assert "at_least: the accuracy is 0." in ranks.rank_log(0)
+
+
+def test_the_page_names_what_there_is() -> None:
+    page = (CONFIGS.parent / "clusterdp" / "recipes" / "TECHNIQUES.md").read_text()
+    for key in re.findall(r"`train\.(\w+)", page):
+        assert key in {field.name for field in dataclasses.fields(config.Train)}, key
+    assert set(re.findall(r"configs/([a-z]+)\.yaml", page)) == set(NAMES)
