@@ -64,35 +64,14 @@ class JobHandle:
             self.metrics = MetricLog(self._run.metrics / f"{attempt}.jsonl")
 
     def wrap(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
-        """The model on this rank's device, as the config's `train` has it: its precision, SyncBatchNorm, recomputation,
-        strategy (DDP, with its buckets settled), torch.compile. One that is split over devices stays where it is.
+        """The model on this rank's device, as the config's `train` has it; in DDP, with its buckets settled, if that
+        says nothing. Collective, and before the optimizer is made.
 
-        Collective, and before the optimizer is made. options: DistributedDataParallel's own; the config's come first.
+        options: DistributedDataParallel's own; the config's come first.
         """
         from clusterdp.train import strategy
-        from clusterdp.train.activations import recompute
-        from clusterdp.train.split import is_split
-        from clusterdp.train.syncbn import sync_batchnorm
 
-        train = self.train
-        model = self.amp.cast(model if is_split(model) else model.to(self.device))
-        if train.sync_batchnorm:
-            model = sync_batchnorm(model)
-        if train.recompute:
-            model = recompute(model, *train.recompute)
-        wrapped = strategy.wrap(
-            model,
-            self.group,
-            train.strategy,
-            ddp_options={**options, **train.ddp},
-            comm_hook=train.comm_hook,
-            powersgd=train.powersgd,
-            fsdp_options=train.fsdp,
-        )
-        if train.compile and train.strategy == "ddp" and {**options, **train.ddp}.get("bucket_cap_mb", 25) < 1:
-            raise ConfigError("train.ddp.bucket_cap_mb: torch.compile needs 1 or more in DDP. Leave it out.")
-        if train.compile:  # in place, inside DDP, which then divides the graph by its buckets
-            model.compile(**(train.compile if isinstance(train.compile, Mapping) else {}))
+        wrapped = strategy.wrap(model, self.group, self.train, self.amp, options)
         self.wrapped.append(wrapped)
         return wrapped
 

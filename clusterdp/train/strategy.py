@@ -17,45 +17,58 @@ from torch import nn
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import ddp, sameness
+from clusterdp.train.activations import recompute
+from clusterdp.train.split import is_split
+from clusterdp.train.syncbn import sync_batchnorm
 
 if TYPE_CHECKING:
+    from clusterdp.train.amp import Amp
     from clusterdp.train.group import Group
+    from clusterdp.train.settings import Techniques
 
 STRATEGIES = ("ddp", "fsdp", "hsdp", "dp")
 
 
-def wrap(
-    model: nn.Module,
-    group: Group,
-    strategy: str = "ddp",
-    *,
-    ddp_options: Mapping[str, Any] | None = None,
-    comm_hook: str | None = None,
-    powersgd: Mapping[str, Any] | None = None,
-    fsdp_options: Mapping[str, Any] | None = None,
-) -> nn.Module:
-    """Collective. TrainError on all ranks if they do not have the same model. See ddp.wrap and fsdp.shard."""
+def wrap(model: nn.Module, group: Group, train: Techniques, amp: Amp, options: Mapping[str, Any]) -> nn.Module:
+    """Collective. On its device (a model that is split over several stays there), in its precision, with SyncBatchNorm,
+    recomputation, strategy and torch.compile as `train` has them, in the order in which they go together.
+
+    options: DistributedDataParallel's, where train.ddp has no others.
+    """
+    model = amp.cast(model if is_split(model) else model.to(group.device))
+    if train.sync_batchnorm:
+        model = sync_batchnorm(model)
+    if train.recompute:
+        model = recompute(model, *train.recompute)
+    options = {**options, **train.ddp}
+    wrapped = distribute(model, group, train, options)
+    if train.compile:
+        if train.strategy == "ddp" and options.get("bucket_cap_mb", 25) < 1:
+            raise ConfigError("train.ddp.bucket_cap_mb: torch.compile needs 1 or more in DDP. Leave it out.")
+        # In place, and inside DDP, whose buckets it then divides the graph by.
+        model.compile(**(train.compile if isinstance(train.compile, Mapping) else {}))
+    return wrapped
+
+
+def distribute(model: nn.Module, group: Group, train: Techniques, options: Mapping[str, Any]) -> nn.Module:
+    """Collective. TrainError on all ranks if they do not have the same model."""
+    strategy = train.strategy
     if strategy not in STRATEGIES:
         raise ConfigError(f"train.strategy: {strategy!r} is none of {', '.join(STRATEGIES)}. Write one of them.")
     if strategy == "dp":
-        return _data_parallel(model, group)
+        if (size := group.rendezvous.world_size) > 1:
+            raise ConfigError(f"train.strategy: dp is for one process, and there are {size}. Use ddp.")
+        return nn.DataParallel(model)
     sameness.check_same_model(model, group)
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return model  # DDP refuses what has nothing to train
     if strategy == "ddp":
-        return ddp.wrap(model, ddp_options or {}, comm_hook, powersgd)
-    from clusterdp.train.fsdp import shard
-
+        return ddp.wrap(model, options, train.comm_hook, train.powersgd)
     if any(parameter.dtype == torch.float16 for parameter in model.parameters()):
         raise ConfigError(
             f"train.amp.level: weights in fp16 (O2, O3) go with strategy ddp, not {strategy}, whose shards are the "
             "master weights. Use level O1 or bf16, or train.fsdp: {param_dtype: bfloat16}."
         )
-    return shard(model, group, fsdp_options or {}, hybrid=strategy == "hsdp")
+    from clusterdp.train.fsdp import shard  # DTensor takes a second to load
 
-
-def _data_parallel(model: nn.Module, group: Group) -> nn.Module:
-    size = group.rendezvous.world_size
-    if size > 1:
-        raise ConfigError(f"train.strategy: dp is for one process, and there are {size}. Use ddp.")
-    return nn.DataParallel(model)
+    return shard(model, group, train.fsdp, hybrid=strategy == "hsdp")

@@ -39,7 +39,7 @@ def test_inside_ddp_and_each_part_in_one_of_its_own_it_trains_as_the_whole(tmp_p
 
 def test_a_rank_takes_part_with_the_model_where_it_is(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
     """wrap() moves no model that lies on several devices."""
-    monkeypatch.setattr("clusterdp.train.strategy.wrap", lambda model, *args, **options: model)
+    monkeypatch.setattr("clusterdp.train.strategy.distribute", lambda model, *_: model)
     model = Split(nn.Linear(1, 1), nn.Linear(1, 1), devices=["cpu", "meta"])
     assert [p.device.type for p in job.wrap(model).parameters()] == ["cpu", "cpu", "meta", "meta"]
 
