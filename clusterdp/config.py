@@ -138,6 +138,15 @@ class Train:
 
 
 @dataclass
+class Metrics:
+    """What rank 0 logs: always in metrics/ of the run folder, and besides where you look at it, as one run."""
+
+    to: list[str] = field(default_factory=list)  # tensorboard | wandb | mlflow: pip install 'clusterdp[wandb]'
+    every_s: float | None = None  # between two records of steps; default: from 0.1 to 5 s, as the run gets older
+    options: dict[str, Any] = field(default_factory=dict)  # {wandb: {project: digits}}, as wandb.init() has them
+
+
+@dataclass
 class Local:
     """The fake cluster of `--cluster local`; a real Slurm never sees this."""
 
@@ -160,6 +169,7 @@ class Config:
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
     restart: Restart = field(default_factory=Restart)
     train: Train = field(default_factory=Train)
+    metrics: Metrics = field(default_factory=Metrics)
     local: Local = field(default_factory=Local)
 
 

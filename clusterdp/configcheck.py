@@ -30,7 +30,13 @@ OURS = {  # options of sbatch that the script needs for itself, and the key that
 
 def check(config: Config, sources: Mapping[str, str]) -> None:
     """Raises ConfigError for the first mistake, with its place."""
-    for key, problem, remedy in (*_misfits(config), *_bad_values(config), *_bad_saving(config), *_bad_train(config)):
+    for key, problem, remedy in (
+        *_misfits(config),
+        *_bad_values(config),
+        *_bad_saving(config),
+        *_bad_train(config),
+        *_bad_measuring(config),
+    ):
         place = f"{sources[key]}: " if key in sources else ""
         raise ConfigError(f"{place}{key}: {problem}. {remedy}.")
 
@@ -89,6 +95,18 @@ def _bad_train(c: Config) -> Iterator[tuple[str, str, str]]:
     if t.amp.level in ("O2", "O3") and t.strategy in ("fsdp", "hsdp"):
         remedy = "Use O1 or bf16, or train.fsdp: {param_dtype: bfloat16}"
         yield "train.amp.level", f"{t.amp.level} halves the weights, and {t.strategy} shards them in fp32", remedy
+
+
+def _bad_measuring(c: Config) -> Iterator[tuple[str, str, str]]:
+    known = ("tensorboard", "wandb", "mlflow")
+    for name in c.metrics.to:
+        if name not in known:
+            yield "metrics.to", f"{name!r} is none of {', '.join(known)}", "Write one of them"
+    for name, options in c.metrics.options.items():
+        for key in options if isinstance(options, Mapping) else ():
+            if SECRET.search(str(key)):
+                remedy = "Leave it out, and set the environment variable of its own on the nodes"
+                yield f"metrics.options.{name}.{key}", "is a secret, and would stand in the run folder", remedy
 
 
 def _bad_saving(c: Config) -> Iterator[tuple[str, str, str]]:

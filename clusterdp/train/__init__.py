@@ -33,6 +33,9 @@
     syncbn        BatchNorm over the batches of all ranks
     activations   gradient checkpointing: computed again, not kept
     metrics       numbers from the loop, without waiting for the GPU
+    sinks         and on to TensorBoard, W&B, MLflow
+    meters        means, sums and extremes of an epoch, over all ranks
+    graphs        a loss that is kept with its graph is noticed
 
 Each piece is usable alone. A plain PyTorch loop becomes preemptible and exactly resuming by the numbered lines; it runs
 under srun, torchrun and plain python (tests/train/raw_loop.py is this very script):
@@ -88,6 +91,7 @@ if TYPE_CHECKING:
     from clusterdp.train.group import Group, seed_everything
     from clusterdp.train.job import JobHandle
     from clusterdp.train.loop import Epoch, Loop
+    from clusterdp.train.meters import Meters
     from clusterdp.train.rendezvous import Rendezvous
     from clusterdp.train.sampler import ResumableSampler
     from clusterdp.train.schedule import warmup_cosine
@@ -107,6 +111,7 @@ _HOMES = {
     "Group": "group",
     "JobHandle": "job",
     "Loop": "loop",
+    "Meters": "meters",
     "Rendezvous": "rendezvous",
     "ResumableSampler": "sampler",
     "SeededDataset": "seeded",
@@ -132,6 +137,7 @@ __all__ = [
     "Group",
     "JobHandle",
     "Loop",
+    "Meters",
     "Rendezvous",
     "ResumableSampler",
     "SeededDataset",

@@ -179,7 +179,7 @@ def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
             raise
         ending = Ending("done", "finished", job.step)
     job.word.drain()
-    job.metrics.flush()
+    job.metrics.close()
     if ending.word == "done":
         job.event("finished", step=job.step)
     return ending

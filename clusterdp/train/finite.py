@@ -68,7 +68,7 @@ class Finite:
             self._in_a_row = 0
             self._remember()
             return True
-        told = self.group.exchange([_told(loss, batch) for loss, batch in losses if not bool(loss.isfinite())])
+        told = self.group.gather([_told(loss, batch) for loss, batch in losses if not bool(loss.isfinite())])
         found = [f"rank {rank}: {text}" for rank, texts in enumerate(told) for text in texts]
         if scaled and not found:
             return True  # the scaler sees it, too

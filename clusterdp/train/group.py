@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import socket
@@ -70,11 +71,16 @@ class Group:
         dist.all_reduce(vector, op=dist.ReduceOp.MIN if least else dist.ReduceOp.MAX, group=self.control)
         return [int(value) for value in vector.tolist()]
 
-    def exchange(self, report: Any) -> list[Any]:
-        """The reports (JSON) of all ranks, on all ranks. Blocks; for what goes wrong on all at the same step."""
-        from clusterdp.checkpoint.ranks import Ranks
-
-        return list(Ranks(self.control).settle(report=report, conclude=list))
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, a small one that JSON can hold, in the order of ranks; on all of them. Blocks."""
+        if self.rendezvous.world_size == 1:
+            return [value]
+        data = json.dumps(value).encode()
+        padded = torch.full((self.agree(len(data))[0],), ord(" "), dtype=torch.uint8)
+        padded[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        slots = [torch.empty_like(padded) for _ in range(self.rendezvous.world_size)]
+        dist.all_gather(slots, padded, group=self.control)
+        return [json.loads(bytes(slot.tolist())) for slot in slots]
 
     def close(self) -> None:
         """In order, after all ranks have agreed to end. One that failed leaves without it: it could hang in here."""

@@ -61,7 +61,11 @@ class JobHandle:
         if self._run is not None and self.rank == 0:
             self._run.attempt(attempt).path.mkdir(parents=True, exist_ok=True)  # if no batch script has
             self._ledger = Ledger(self._run, attempt, "rank0")
-            self.metrics = MetricLog(self._run.metrics / f"{attempt}.jsonl")
+            self.metrics = MetricLog(self._run.metrics / f"{attempt}.jsonl", settings.metrics.every_s)
+            if settings.metrics.to:
+                from clusterdp.train.sinks import open_sinks
+
+                self.metrics.sinks += open_sinks(settings.metrics.to, self._run, settings.metrics.options)
 
     def wrap(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
         """The model on this rank's device, as the config's `train` has it; in DDP, with its buckets settled, if that

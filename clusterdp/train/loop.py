@@ -22,6 +22,7 @@ from clusterdp.errors import ConfigError, StateError
 from clusterdp.train.buckets import settle
 from clusterdp.train.ddp import check_finished
 from clusterdp.train.feed import Feed
+from clusterdp.train.graphs import GraphWatch
 from clusterdp.train.saves import Saves
 from clusterdp.train.stop import Stopped
 from clusterdp.train.word import Agreed
@@ -96,6 +97,7 @@ class Loop(Generic[Batch]):
         self._in_window = 0  # batches of the window that are done
         self._rng_pending = False
         self._logged: dict[str, Any] = {}
+        self._graphs = GraphWatch()
         self.total_steps: int | None = None  # of the whole run; known once it has begun
 
     @property
@@ -146,6 +148,8 @@ class Loop(Generic[Batch]):
         """Numbers of this step (tensors stay on their device; nothing waits for them). Rank 0's are kept."""
         if self.job.rank == 0:
             self._logged.update(values)
+            for name, value in values.items():
+                self._graphs.look(name, value)
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
         """Iterates over anything else than training batches, on all ranks, and looks at the control word meanwhile.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from clusterdp.errors import ConfigError
 from clusterdp.rundir import append_line
 
 Value = Any  # a number, a tensor of one element, or a string
-
+Sink = Callable[[dict[str, Any]], None]  # gets each record as it is written: numbers and strings
 
 SHORTEST_S, LONGEST_S = 0.1, 5.0  # between two records of steps: the longer a run lasts, the fewer it needs
 
@@ -23,9 +26,10 @@ class MetricLog:
     work and looked at when a later record is due, when the copy has long arrived: nobody waits for the device.
     """
 
-    def __init__(self, path: Path | None, every_s: float | None = None):
+    def __init__(self, path: Path | None, every_s: float | None = None, sinks: Sequence[Sink] = ()):
         self.path = path
         self.every_s = every_s
+        self.sinks = list(sinks)
         self._began = time.time()
         self._due = 0.0
         self._waiting: list[tuple[dict[str, Value], Any]] = []  # (record, CUDA event or None)
@@ -33,7 +37,7 @@ class MetricLog:
 
     def step(self, fields: dict[str, Value], values: dict[str, Value]) -> None:
         """After a step: fields such as step and epoch, and what the user logged in it."""
-        if self.path is None:
+        if self._off():
             return
         now = time.time()
         if now < self._due:
@@ -46,7 +50,7 @@ class MetricLog:
 
     def write(self, **values: Value) -> None:
         """A record that is not thinned, written at once: results, such as an accuracy."""
-        if self.path is None:
+        if self._off():
             return
         self.flush()
         self._enqueue({"time": time.time(), **values})
@@ -59,12 +63,34 @@ class MetricLog:
             self._newest = {}
         self._write(wait=True)
 
+    def close(self) -> None:
+        """At the end of the attempt: writes everything, and tells the sinks that have a close()."""
+        self.flush()
+        for sink in self.sinks:
+            if callable(close := getattr(sink, "close", None)):
+                close()
+        self.sinks.clear()
+
+    def _hand(self, sink: Sink, record: dict[str, Any]) -> None:
+        """Somebody else's server may be away; the training does not end for that, and the record is in the file."""
+        try:
+            sink(record)
+        except Exception as error:
+            self.sinks.remove(sink)
+            print(f"clusterdp: metrics: {type(sink).__name__} gets no more records: {error}", file=sys.stderr)
+
+    def _off(self) -> bool:
+        return self.path is None and not self.sinks
+
     def _pause(self, now: float) -> float:
         if self.every_s is not None:
             return self.every_s
         return min(LONGEST_S, max(SHORTEST_S, (now - self._began) / 200))
 
     def _enqueue(self, record: dict[str, Value]) -> None:
+        for name, value in record.items():
+            if isinstance(value, torch.Tensor) and value.numel() != 1:
+                raise ConfigError(f"log: {name} has the shape {tuple(value.shape)}. Log a number, such as its mean().")
         copies = {name: _to_host(value) for name, value in record.items()}
         on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in record.values())
         event = None
@@ -74,14 +100,18 @@ class MetricLog:
         self._waiting.append((copies, event))
 
     def _write(self, *, wait: bool) -> None:
-        while self._waiting and self.path is not None:
+        while self._waiting:
             record, event = self._waiting[0]
             if event is not None and not event.query():
                 if not wait:
                     return
                 event.synchronize()
-            append_line(self.path, {name: _plain(value) for name, value in record.items()})
+            plain = {name: _plain(value) for name, value in record.items()}
             del self._waiting[0]
+            if self.path is not None:
+                append_line(self.path, plain)
+            for sink in list(self.sinks):
+                self._hand(sink, plain)
 
 
 def _hold(value: Value) -> Value:

@@ -27,7 +27,7 @@ def check_same_model(model: nn.Module, group: Group) -> None:
     most, least = group.agree(number, -number)
     if most == -least:
         return
-    raise TrainError(_difference(group.exchange(here)))
+    raise TrainError(_difference(group.gather(here)))
 
 
 def take_rank_0s(model: nn.Module) -> None:

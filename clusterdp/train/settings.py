@@ -53,6 +53,13 @@ class Techniques:
 
 
 @dataclass(frozen=True)
+class Measuring:
+    to: Sequence[str] = ()
+    every_s: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Settings:
     """The defaults are those of a function that is run without a config, by plain python or torchrun."""
 
@@ -61,6 +68,7 @@ class Settings:
     params: Mapping[str, Any] = field(default_factory=dict)
     checkpoint: Saving = field(default_factory=Saving)
     train: Techniques = field(default_factory=Techniques)
+    metrics: Measuring = field(default_factory=Measuring)
     seed: int = 0
     deterministic: bool = False
     backend: str | None = None
@@ -88,6 +96,7 @@ class Settings:
             params=config.get("params") or {},
             checkpoint=Saving(url=url, **known),
             train=Techniques(**{name: train[name] for name in Techniques.__dataclass_fields__ if name in train}),
+            metrics=Measuring(**(config.get("metrics") or {})),
             **{name: train[name] for name in ("seed", "deterministic", "backend", "timeout_s") if name in train},
             margin_s=float((config.get("launch") or {}).get("grace_s", 60.0)),
             **exported(environ),

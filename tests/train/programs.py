@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from clusterdp.train import ControlWord, Group, JobHandle, Rendezvous, StopSignal, settle, worker
+from clusterdp.train import ControlWord, Group, JobHandle, Meters, Rendezvous, StopSignal, settle, worker
 from clusterdp.train.settings import Settings
 from clusterdp.train.word import Agreed
 
@@ -167,3 +167,20 @@ def digest(model: nn.Module) -> str:
 def run_worker(run_dir: str) -> None:
     """As `python -m clusterdp.train.worker RUN_DIR`, but for the loading of torch."""
     sys.exit(worker.main([run_dir]))
+
+
+def meters_over(shares: list[list[float]]) -> dict[str, float]:
+    """Rank r has the samples shares[r], in batches of five. On the device as far as there is one, and on the host."""
+    group = start()
+    meters = Meters(group)
+    share = torch.tensor(shares[dist.get_rank()], dtype=torch.float64)
+    for batch in share.split(5) if len(share) else ():
+        meters.mean(len(batch), mean=batch.mean())
+        meters.sum(sum=batch.sum())
+        meters.max(max=batch)
+        meters.min(min=float(batch.min()))
+    if dist.get_rank() == 0:
+        meters.sum(plain=11.0)  # not every rank knows every name
+    found = meters.reduce()
+    group.close()
+    return found

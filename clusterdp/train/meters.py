@@ -1,0 +1,196 @@
+"""Meters: means, sums and extremes over the steps of an epoch and over all ranks, without waiting for the GPU.
+
+    meters = Meters(job.group)
+    for x, y in loop:
+        ...
+        meters.mean(len(x), loss=loss)            # weighted by its samples
+        meters.max(norm=norm)
+    print(meters.reduce())                        # {"loss": 0.31, "norm": 4.2}: of all ranks, on all of them
+
+What a step hands in stays on its device and is added up there, in double precision: one small kernel each. Ranks may
+have seen different numbers of batches, or none; weights make the mean that of one process over all the samples.
+As state (`per_rank`), they go on in the middle of an epoch: an epoch's numbers are the same over a preemption.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from clusterdp.errors import ConfigError
+from clusterdp.train.graphs import GraphWatch
+
+if TYPE_CHECKING:
+    from clusterdp.train.group import Group
+
+Value = torch.Tensor | float
+
+
+class Total:
+    """A running sum, or extreme, of numbers of the host and of one device."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind  # sum | max | min
+        self.host = {"sum": 0.0, "max": -math.inf, "min": math.inf}[kind]
+        self.on_device: torch.Tensor | None = None
+
+    def add(self, value: Value, times: float = 1.0) -> None:
+        if isinstance(value, torch.Tensor):
+            self._add_tensor(value.detach(), times)
+        elif self.kind == "sum":
+            self.host += value * times
+        else:
+            self.host = _extreme(self.kind, [self.host, float(value)])
+
+    def _add_tensor(self, value: torch.Tensor, times: float) -> None:
+        if self.on_device is None:
+            wide = torch.float32 if value.device.type == "mps" else torch.float64  # which Metal does not have
+            self.on_device = torch.full((), 0.0 if self.kind == "sum" else self.host, dtype=wide, device=value.device)
+        if self.kind == "sum":
+            self.on_device.add_(value if value.ndim == 0 else value.sum(dtype=self.on_device.dtype), alpha=times)
+            return
+        best = torch.maximum if self.kind == "max" else torch.minimum
+        best(self.on_device, value if value.ndim == 0 else getattr(value, self.kind)(), out=self.on_device)
+
+    def item(self) -> float:
+        """Waits for the device."""
+        there = [] if self.on_device is None else [self.on_device.item()]
+        return self.host + sum(there) if self.kind == "sum" else _extreme(self.kind, [self.host, *there])
+
+
+class Mean:
+    """A weighted mean: of batch means by their sizes, or of the elements of tensors that have more than one."""
+
+    kind = "mean"
+
+    def __init__(self) -> None:
+        self.total, self.weight = Total("sum"), Total("sum")
+
+    def add(self, value: Value, weight: Value = 1.0) -> None:
+        if isinstance(value, torch.Tensor) and value.ndim:
+            self.total.add(value)
+            self.weight.add(value.numel())
+        elif isinstance(weight, torch.Tensor):  # known on the device alone: tokens that are no padding
+            self.total.add(value * weight)
+            self.weight.add(weight)
+        else:
+            self.total.add(value, weight)
+            self.weight.add(weight)
+
+
+class Meters:
+    """Several by name. Everything but reduce() is local to the rank.
+
+    group: None for one rank. The names need not be the same on all ranks, but a name has one kind.
+    """
+
+    per_rank = True  # as state: each rank has added up its own
+
+    def __init__(self, group: Group | None = None):
+        self.group = group
+        self._meters: dict[str, Mean | Total] = {}
+        self._objects: dict[str, Any] = {}
+        self._graphs = GraphWatch()
+
+    def mean(self, weight: Value = 1.0, /, **values: Value) -> None:
+        """weight: how many samples (or tokens) the values are the means of."""
+        for name, value in values.items():
+            self._get(name, "mean").add(value, weight)  # type: ignore[arg-type]
+            self._graphs.look(name, value)
+
+    def sum(self, **values: Value) -> None:
+        self._add("sum", values)
+
+    def max(self, **values: Value) -> None:
+        self._add("max", values)
+
+    def min(self, **values: Value) -> None:
+        self._add("min", values)
+
+    def attach(self, name: str, metric: Any) -> None:
+        """An object with update(), compute() and reset(), such as torchmetrics': computed and reset by reduce().
+
+        It reduces over ranks itself, as torchmetrics' do; the caller updates it.
+        """
+        if callable(getattr(metric, "persistent", None)):
+            metric.persistent(True)  # torchmetrics: its sums are state only if asked
+        self._objects[name] = metric
+
+    def reduce(self) -> dict[str, float]:
+        """Collective: all ranks get the numbers of all, and begin anew. Waits for the device."""
+        own = {name: _numbers(meter) for name, meter in self._meters.items()}
+        everyone = self.group.gather(own) if self.group is not None else [own]
+        kinds = {name: kind for rank in everyone for name, (kind, *_) in rank.items()}
+        found = {name: _together(name, kind, everyone) for name, kind in kinds.items()}
+        for name, metric in self._objects.items():
+            found |= _computed(name, metric.compute())
+            metric.reset()
+        self._meters.clear()
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        objects = {name: metric.state_dict() for name, metric in self._stateful()}
+        return {"meters": {name: _numbers(meter) for name, meter in self._meters.items()}, "objects": objects}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._meters.clear()
+        for name, (kind, *numbers) in state["meters"].items():
+            meter = self._get(name, kind)
+            parts = (meter.total, meter.weight) if isinstance(meter, Mean) else (meter,)
+            for part, number in zip(parts, numbers, strict=True):
+                part.host = number
+        for name, metric in self._stateful():
+            metric.load_state_dict(state["objects"][name])
+
+    def _stateful(self) -> list[tuple[str, Any]]:
+        return [(name, metric) for name, metric in self._objects.items() if hasattr(metric, "load_state_dict")]
+
+    def _add(self, kind: str, values: Mapping[str, Value]) -> None:
+        for name, value in values.items():
+            self._get(name, kind).add(value)
+            self._graphs.look(name, value)
+
+    def _get(self, name: str, kind: str) -> Mean | Total:
+        meter = self._meters.get(name)
+        if meter is None:
+            meter = self._meters[name] = Mean() if kind == "mean" else Total(kind)
+        elif meter.kind != kind:
+            raise ConfigError(f"meters: {name!r} is a {meter.kind}, and now a {kind} of it is wanted. Use two names.")
+        return meter
+
+
+def _numbers(meter: Mean | Total) -> list[Any]:
+    """Its kind, and what it has come to."""
+    if isinstance(meter, Mean):
+        return ["mean", meter.total.item(), meter.weight.item()]
+    return [meter.kind, meter.item()]
+
+
+def _together(name: str, kind: str, everyone: list[dict[str, list[Any]]]) -> float:
+    """Of all ranks that have it, added up in the order of ranks: every rank gets the same bits."""
+    rows = [rank[name] for rank in everyone if name in rank]
+    if any(row[0] != kind for row in rows):
+        raise ConfigError(f"meters: {name!r} is a {kind} on one rank and none on another. Use two names.")
+    if kind == "mean":
+        weight = sum(row[2] for row in rows)
+        return sum(row[1] for row in rows) / weight if weight else math.nan
+    return sum(row[1] for row in rows) if kind == "sum" else _extreme(kind, [row[1] for row in rows])
+
+
+def _extreme(kind: str, values: list[float]) -> float:
+    """Not a number is the most extreme of all: it must not get lost."""
+    if any(math.isnan(value) for value in values):
+        return math.nan
+    return max(values) if kind == "max" else min(values)
+
+
+def _computed(name: str, value: Any) -> dict[str, float]:
+    """A number; or several: a collection's, by their own names, or one a class."""
+    if isinstance(value, Mapping):
+        return {f"{name}_{key}": float(part) for key, part in value.items()}
+    if isinstance(value, torch.Tensor) and value.numel() > 1:
+        return {f"{name}_{index}": part for index, part in enumerate(value.flatten().tolist())}
+    return {name: float(value)}

@@ -1,0 +1,62 @@
+"""GraphWatch: memory that grows with every step is told in the first steps, not when it is full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from clusterdp.train.graphs import PAUSE, ROUND, GraphWatch
+
+weight = torch.ones(3, requires_grad=True)
+
+
+def losses(steps: int, keep: Callable[[torch.Tensor], None], watch: GraphWatch) -> None:
+    for _ in range(steps):
+        loss = (weight * 2).sum()
+        watch.look("loss", loss)
+        loss.backward()
+        keep(loss)
+
+
+def test_losses_in_a_list_are_noticed(capfd: pytest.CaptureFixture[str]) -> None:
+    kept: list[torch.Tensor] = []
+    watch = GraphWatch()
+    losses(ROUND, kept.append, watch)
+    assert watch.kept == "loss"
+    assert "loss: the graphs of 8 of the last 8 steps are still in memory" in capfd.readouterr().err
+    losses(PAUSE + ROUND, kept.append, watch)
+    assert capfd.readouterr().err == ""  # it is said once
+
+
+def test_a_running_total_is_noticed_too() -> None:
+    """The losses themselves are gone; their graphs hang on the total."""
+    total = torch.zeros(())
+
+    def add(loss: torch.Tensor) -> None:
+        nonlocal total
+        total = total + loss
+
+    watch = GraphWatch()
+    losses(ROUND, add, watch)
+    assert watch.kept == "loss"
+
+
+def test_it_looks_again_later() -> None:
+    kept: list[torch.Tensor] = []
+    watch = GraphWatch()
+    losses(ROUND, lambda loss: None, watch)
+    losses(PAUSE + ROUND, kept.append, watch)
+    assert watch.kept == "loss"
+
+
+def test_detached_losses_and_the_newest_loss_are_nobodys_mistake(capfd: pytest.CaptureFixture[str]) -> None:
+    kept: list[torch.Tensor] = []
+    watch = GraphWatch()
+    losses(ROUND, lambda loss: kept.append(loss.detach()), watch)
+    assert watch.kept is None
+    for _ in range(3 * ROUND):
+        watch.look("accuracy", torch.tensor(1.0))
+        watch.look("lr", 0.1)
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,126 @@
+"""Meters: over any number of ranks, with batches as uneven as they come, the numbers are those of one process."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clusterdp.errors import ConfigError
+from clusterdp.train import Meters
+from tests.train import programs
+from tests.train.ranks import running
+
+SAMPLES = [0.1 * (7 * i % 23) - 1 for i in range(23)]
+
+
+def one_process() -> dict[str, float]:
+    found = {"mean": math.fsum(SAMPLES) / 23, "sum": math.fsum(SAMPLES), "max": max(SAMPLES), "min": min(SAMPLES)}
+    return {**found, "plain": 11.0}
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_over_ranks_with_uneven_batches_they_are_those_of_one_process(tmp_path: Path, size: int) -> None:
+    # Batches of 5; the samples are dealt out so that one rank of four has no batch at all.
+    shares = {1: [SAMPLES], 2: [SAMPLES[:16], SAMPLES[16:]], 4: [SAMPLES[:3], SAMPLES[3:20], [], SAMPLES[20:]]}[size]
+    with running(tmp_path / "ranks", programs.meters_over, shares, size=size) as ranks:
+        answers = ranks.answers
+    assert all(answer == answers[0] for answer in answers)  # to the last bit, on every rank
+    assert answers[0] == pytest.approx(one_process(), rel=1e-12)
+
+
+def test_elements_of_a_tensor_are_samples_and_a_weight_may_live_on_the_device() -> None:
+    meters = Meters()
+    meters.mean(accuracy=torch.tensor([True, False, True, True]).float())
+    meters.mean(accuracy=torch.tensor([False, False]).float())
+    meters.mean(torch.tensor(3), tokens=torch.tensor(1.0))
+    meters.mean(torch.tensor(1), tokens=torch.tensor(5.0))
+    assert meters.reduce() == {"accuracy": 0.5, "tokens": 2.0}
+    assert meters.reduce() == {}
+
+
+def test_integers_halves_and_not_a_number_are_taken_as_they_are() -> None:
+    meters = Meters()
+    meters.sum(right=torch.tensor(3), seen=4)
+    meters.sum(right=torch.tensor(True), seen=2.5)
+    meters.mean(2, loss=torch.tensor(0.5, dtype=torch.bfloat16))
+    meters.max(norm=torch.tensor(float("nan")))
+    meters.max(norm=torch.tensor(2.0))
+    found = meters.reduce()
+    assert (found["right"], found["seen"], found["loss"]) == (4, 6.5, 0.5)
+    assert math.isnan(found["norm"])
+
+
+def test_a_thousand_small_losses_are_added_up_in_double_precision() -> None:
+    meters = Meters()
+    for _ in range(1000):
+        meters.mean(loss=torch.tensor(0.1))
+    assert meters.reduce()["loss"] == pytest.approx(float(torch.tensor(0.1)), rel=1e-13)
+
+
+def test_they_go_on_in_the_middle_of_an_epoch() -> None:
+    values = torch.rand(20, generator=torch.Generator().manual_seed(0))
+
+    def fill(meters: Meters, part: torch.Tensor) -> Meters:
+        for value in part:
+            meters.mean(3, loss=value)
+            meters.max(top=value)
+        return meters
+
+    first = fill(Meters(), values[:7])
+    second = Meters()
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert fill(second, values[7:]).reduce() == fill(Meters(), values).reduce()
+
+
+def test_what_is_added_up_does_not_hold_the_graph() -> None:
+    meters = Meters()
+    weight = torch.ones(3, requires_grad=True)
+    meters.mean(loss=(weight * 2).sum())
+    meters.max(loss2=(weight * 2).sum())
+    assert not any(t.on_device.requires_grad for t in (meters._meters["loss"].total, meters._meters["loss2"]))  # type: ignore[union-attr]
+
+
+def test_one_name_is_of_one_kind() -> None:
+    meters = Meters()
+    meters.mean(loss=1.0)
+    with pytest.raises(ConfigError, match="'loss' is a mean, and now a sum"):
+        meters.sum(loss=1.0)
+
+
+class Accuracy:
+    """What torchmetrics' have, as far as we use it."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def update(self, right: int, seen: int) -> None:
+        self.right, self.seen = self.right + right, self.seen + seen
+
+    def compute(self) -> torch.Tensor:
+        return torch.tensor(self.right / self.seen)
+
+    def reset(self) -> None:
+        self.right = self.seen = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"right": self.right, "seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.right, self.seen = state["right"], state["seen"]
+
+
+def test_objects_with_update_and_compute_are_part_of_it() -> None:
+    meters, metric = Meters(), Accuracy()
+    meters.attach("accuracy", metric)
+    metric.update(3, 4)
+    other, another = Meters(), Accuracy()
+    other.attach("accuracy", another)
+    other.load_state_dict(meters.state_dict())
+    another.update(0, 2)
+    assert other.reduce() == {"accuracy": 0.5}
+    assert another.seen == 0

@@ -1,0 +1,120 @@
+"""Sinks: the same records elsewhere, as one run over all attempts; and training goes on when elsewhere is away.
+
+TensorBoard, W&B and MLflow are stand-ins that write down how they were called: the calls were tried on the real ones.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from clusterdp.errors import ConfigError
+from clusterdp.rundir import RunDir
+from clusterdp.train.metrics import MetricLog
+from clusterdp.train.sinks import open_sinks
+
+RECORD = {"time": 12.5, "step": 40, "total": 80, "epoch": 1, "loss": 0.5, "digest": "a0", "norm": "nan"}
+
+
+class Calls(list[Any]):
+    """Any method of any name, remembered with its words."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *words, **options: self.append((name, *words, options)) or self
+
+    def named(self, name: str) -> list[Any]:
+        return [call for call in self if call[0] == name]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir(tmp_path)
+
+
+def test_tensorboard_drops_what_an_attempt_trains_again(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls()
+    module = SimpleNamespace(SummaryWriter=lambda folder, **o: calls.append(("made", folder, o)) or calls)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
+    (sink,) = open_sinks(["tensorboard"], run, {})
+    sink(RECORD)
+    sink({**RECORD, "step": 50})
+    sink.close()
+    ((_, folder, options),) = calls.named("made")
+    assert folder == str(run.path / "tensorboard")
+    assert options["purge_step"] == 40  # of its first record: what an attempt before wrote from there on is hidden
+    names = {call[1]: call[2] for call in calls.named("add_scalar")[:3]}
+    assert names.keys() == {"epoch", "loss", "norm"}
+    assert names["loss"] == 0.5
+    assert calls[-1][0] == "close"
+
+
+def test_wandb_is_told_the_same_id_in_every_attempt(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls()
+    monkeypatch.setitem(sys.modules, "wandb", calls)
+    for _ in range(2):
+        (sink,) = open_sinks(["wandb"], run, {"wandb": {"project": "digits"}})
+        sink(RECORD)
+        sink.close()
+    first, second = (call[-1] for call in calls.named("init"))
+    assert first == second
+    assert first["resume"] == "allow"
+    assert first["project"] == "digits"
+    assert calls.named("log")[0][1]["step"] == 40
+    assert len(calls.named("finish")) == 2
+
+
+def test_mlflow_goes_on_with_the_run_that_the_folder_names(run: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = Calls()
+    client = SimpleNamespace(
+        get_experiment_by_name=lambda name: None,
+        create_experiment=lambda name: calls.append(("experiment", name)) or "7",
+        create_run=lambda e, run_name: calls.append(("run", e)) or SimpleNamespace(info=SimpleNamespace(run_id="r1")),
+        update_run=lambda run_id, status: calls.append(("update", run_id, status)),
+        log_batch=lambda run_id, metrics: calls.append(("batch", run_id, metrics)),
+        set_terminated=lambda run_id: calls.append(("over", run_id)),
+    )
+    entities = SimpleNamespace(Metric=lambda *words: words)
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=lambda uri: client, entities=entities))
+    for _ in range(2):
+        (sink,) = open_sinks(["mlflow"], run, {"mlflow": {"experiment": "mine"}})
+        sink(RECORD)
+        sink.close()
+    assert calls.named("run") == [("run", "7")]  # once
+    assert {call[1] for call in calls.named("update") + calls.named("batch") + calls.named("over")} == {"r1"}
+    assert ("loss", 0.5, 12500, 40) in calls.named("batch")[0][2]
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow", "tensorboard"])
+def test_one_that_is_missing_is_one_line_with_its_extra(
+    run: RunDir, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard" if name == "tensorboard" else name, None)
+    with pytest.raises(ConfigError, match=rf"pip install 'clusterdp\[{name}\]'"):
+        open_sinks([name], run, {})
+
+
+def test_a_sink_that_fails_is_dropped_and_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    seen: list[Any] = []
+
+    def away(record: dict[str, Any]) -> None:
+        raise ConnectionError("no route to host")
+
+    log = MetricLog(tmp_path / "m.jsonl", sinks=[away, seen.append])
+    log.write(loss=1.0)
+    log.write(loss=0.5)
+    assert [record["loss"] for record in seen] == [1.0, 0.5]
+    assert len((tmp_path / "m.jsonl").read_text().splitlines()) == 2
+    assert capfd.readouterr().err == "clusterdp: metrics: function gets no more records: no route to host\n"
+
+
+def test_sinks_get_records_of_runs_without_a_folder_too() -> None:
+    seen: list[Any] = []
+    log = MetricLog(None, sinks=[seen.append])
+    log.step({"step": 1}, {"loss": 1.0})
+    assert seen[0]["loss"] == 1.0
