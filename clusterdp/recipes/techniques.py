@@ -128,7 +128,7 @@ def digest(job: JobHandle, loop: Loop[Any]) -> str:
     model, *others = (loop.state[name] for name in ("model", "optimizer", "amp"))
     parameters = [parameter.detach() for parameter in model.parameters()]
     mine = hashlib.sha256(repr(_plain([parameters, [thing.state_dict() for thing in others]])).encode()).hexdigest()
-    return hashlib.sha256("".join(job.group.exchange(mine)).encode()).hexdigest()
+    return hashlib.sha256("".join(job.group.gather(mine)).encode()).hexdigest()
 
 
 def _plain(tree: Any) -> Any:

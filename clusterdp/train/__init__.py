@@ -37,6 +37,21 @@
     meters        means, sums and extremes of an epoch, over all ranks
     graphs        a loss that is kept with its graph is noticed
 
+And all of it put together:
+
+    trainer       fit, evaluate, predict, summary
+    trainstep     what it does with a batch
+    callbacks     early stopping, the best model: functions of (trainer, row)
+    data          data sets dealt out to the ranks
+    loading       what a DataLoader is best told
+    prefetch      batches on the device before they are needed
+    scores        the loss and the metrics of an epoch
+    history       a row an epoch, over all attempts
+    predictions   of all ranks, in the order of the data
+    progress      a line on the terminal
+    layers        the model as a table
+    alone         the job of a script without a worker
+
 Each piece is usable alone. A plain PyTorch loop becomes preemptible and exactly resuming by the numbered lines; it runs
 under srun, torchrun and plain python (tests/train/raw_loop.py is this very script):
 
@@ -83,15 +98,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clusterdp.train.accumulation import gradient_sync, windows
     from clusterdp.train.activations import recompute
+    from clusterdp.train.alone import own_job
     from clusterdp.train.amp import Amp
     from clusterdp.train.batchsize import BatchSize
     from clusterdp.train.buckets import settle
+    from clusterdp.train.callbacks import early_stopping, keep_best
     from clusterdp.train.ema import Ema
+    from clusterdp.train.epoch import Epoch
     from clusterdp.train.finite import Finite
     from clusterdp.train.group import Group, seed_everything
+    from clusterdp.train.history import History
     from clusterdp.train.job import JobHandle
-    from clusterdp.train.loop import Epoch, Loop
+    from clusterdp.train.loop import Loop
     from clusterdp.train.meters import Meters
+    from clusterdp.train.prefetch import Prefetcher
     from clusterdp.train.rendezvous import Rendezvous
     from clusterdp.train.sampler import ResumableSampler
     from clusterdp.train.schedule import warmup_cosine
@@ -99,6 +119,7 @@ if TYPE_CHECKING:
     from clusterdp.train.split import Split, in_parts
     from clusterdp.train.stop import Stopped, StopSignal
     from clusterdp.train.syncbn import sync_batchnorm
+    from clusterdp.train.trainer import Trainer
     from clusterdp.train.word import ControlWord
 
 _HOMES = {
@@ -106,12 +127,14 @@ _HOMES = {
     "BatchSize": "batchsize",
     "ControlWord": "word",
     "Ema": "ema",
-    "Epoch": "loop",
+    "Epoch": "epoch",
     "Finite": "finite",
     "Group": "group",
+    "History": "history",
     "JobHandle": "job",
     "Loop": "loop",
     "Meters": "meters",
+    "Prefetcher": "prefetch",
     "Rendezvous": "rendezvous",
     "ResumableSampler": "sampler",
     "SeededDataset": "seeded",
@@ -121,6 +144,10 @@ _HOMES = {
     "gradient_sync": "accumulation",
     "in_parts": "split",
     "recompute": "activations",
+    "Trainer": "trainer",
+    "early_stopping": "callbacks",
+    "keep_best": "callbacks",
+    "own_job": "alone",
     "seed_everything": "group",
     "settle": "buckets",
     "sync_batchnorm": "syncbn",
@@ -135,17 +162,23 @@ __all__ = [
     "Epoch",
     "Finite",
     "Group",
+    "History",
     "JobHandle",
     "Loop",
     "Meters",
+    "Prefetcher",
     "Rendezvous",
     "ResumableSampler",
     "SeededDataset",
     "Split",
     "StopSignal",
     "Stopped",
+    "Trainer",
+    "early_stopping",
     "gradient_sync",
     "in_parts",
+    "keep_best",
+    "own_job",
     "recompute",
     "seed_everything",
     "settle",

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.errors import ConfigError
@@ -48,20 +47,18 @@ def gradient_sync(model: nn.Module, on: bool) -> Iterator[None]:
 
     DDP's no_sync() and FSDP2's set_requires_gradient_sync() behind one name; nothing for other models.
     """
-    synced = [part for part in model.modules() if isinstance(part, DistributedDataParallel)] if not on else []
-    sharded = isinstance(model, FSDPModule)
-    if not synced and not sharded:
+    if on:
         yield
         return
+    synced = [part for part in model.modules() if isinstance(part, DistributedDataParallel)]
     before = [part.require_backward_grad_sync for part in synced]
     for part in synced:
         part.require_backward_grad_sync = False
-    if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(on)
+    shard_sync = getattr(model, "set_requires_gradient_sync", lambda on: None)  # FSDP2's, whose import takes a second
+    shard_sync(False)
     try:
         yield
     finally:
         for part, was in zip(synced, before, strict=True):
             part.require_backward_grad_sync = was
-        if isinstance(model, FSDPModule):
-            model.set_requires_gradient_sync(True)
+        shard_sync(True)

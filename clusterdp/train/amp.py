@@ -114,8 +114,13 @@ class Amp:
         if self._means.master_weights:
             self.masters = Masters(optimizer)
 
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """That autocast computes in; None if it does nothing."""
+        return self._means.autocast
+
     def autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device_type, dtype=self._means.autocast, enabled=self._means.autocast is not None)
+        return torch.autocast(self.device_type, dtype=self.dtype, enabled=self.dtype is not None)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Outside autocast: the backward pass runs in the types that the forward pass chose."""

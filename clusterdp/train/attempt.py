@@ -120,7 +120,7 @@ def attend(function: Callable[..., Any], settings: Settings, stop: StopSignal) -
         seed_everything(settings.seed, place.rank, deterministic=settings.deterministic)
         ending = _take_part(function, settings, stop, group)
     except BaseException as error:
-        _fail(error, peers)
+        fail(error, peers)
     peers.stop()
     group.close()
     return ending
@@ -131,7 +131,7 @@ def _take_part(function: Callable[..., Any], settings: Settings, stop: StopSigna
     from clusterdp.train.job import JobHandle
 
     first = group.rendezvous.rank == 0
-    attempt = settings.attempt or _agreed_name(group)
+    attempt = settings.attempt or agreed_name(group)
     run = RunDir(settings.run_dir) if settings.run_dir else None
 
     asked = stop.reason()
@@ -152,7 +152,7 @@ def _take_part(function: Callable[..., Any], settings: Settings, stop: StopSigna
     return ending
 
 
-def _agreed_name(group: Group) -> str:
+def agreed_name(group: Group) -> str:
     """For a run without a Slurm job, whose attempt would have the same name on all ranks."""
     from clusterdp.train.job import new_attempt_name
 
@@ -211,8 +211,12 @@ def _write_outcome(path: Path, ending: Ending) -> None:
     write_durably(path, f"{ending.word} {ending.reason} {ending.step}\n")
 
 
-def _fail(error: BaseException, peers: PeerWatch) -> NoReturn:
+def fail(error: BaseException, peers: PeerWatch) -> NoReturn:
     """This rank cannot go on; the others must not wait for it."""
+    from clusterdp.train.loading import dead_worker
+
+    if said := dead_worker(error):
+        error = ClusterdpError(said)
     culprit = peers.culprit()  # then ours is most likely a broken connection
     peers.tell(f"{type(error).__name__}: {error}".split("\n")[0][:300])
     if isinstance(error, ClusterdpError):

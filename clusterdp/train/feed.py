@@ -12,14 +12,17 @@ What knows the place in a loader, in the order in which it is looked for:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
+from torch.utils.data import TensorDataset
 
 from clusterdp.train.position import EpochRng, LoaderState, Position, counts_samples
+from clusterdp.train.prefetch import Prefetcher
 from clusterdp.train.sampler import ResumableSampler
+from clusterdp.train.seeded import SeededDataset
 
 if TYPE_CHECKING:
     from clusterdp.train.job import JobHandle
@@ -31,8 +34,9 @@ END: Any = object()
 class Feed(Generic[Batch]):
     """`state`: what is to be saved of it, by name. `left`: batches of this epoch that are not done; None if unknown."""
 
-    def __init__(self, job: JobHandle, loader: Iterable[Batch]):
+    def __init__(self, job: JobHandle, loader: Iterable[Batch], move: bool | Callable[[Any], Any] = False):
         self.job = job
+        self.move = move
         self.loader = loader
         self.batch_size = _batch_size(loader)
         self.sampler = _our_sampler(loader)
@@ -92,6 +96,20 @@ class Feed(Generic[Batch]):
         if self.position.ended:
             self._pass_end()
             return iter(())
+        return self._moved(self._found())
+
+    def _moved(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        if self.move is False or (self.job.device.type == "cpu" and self.move is True):
+            return batches
+        # Only where the place is counted by what is done, and where fetching draws no random numbers that are saved.
+        seeded = isinstance(getattr(self.loader, "dataset", None), SeededDataset | TensorDataset)
+        counted = self.sampler is not None and not self._surplus
+        ahead = counted and (seeded or getattr(self.loader, "num_workers", 0) > 0)
+        transform = None if self.move is True else self.move
+        return iter(Prefetcher(batches, self.job.device, transform=transform, ahead=ahead))
+
+    def _found(self) -> Iterator[Batch]:
+        """An iterator whose next batch is that of the position."""
         if self.sampler is not None:
             return self._batches(self._iterator())
         if self.position.batch:

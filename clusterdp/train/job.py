@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +15,7 @@ from clusterdp.errors import ConfigError
 from clusterdp.rundir import Ledger, RunDir, write_durably
 from clusterdp.train.claim import Claim
 from clusterdp.train.group import Group, own_devices
+from clusterdp.train.loading import loader_defaults
 from clusterdp.train.metrics import MetricLog
 from clusterdp.train.sampler import ResumableSampler
 from clusterdp.train.seeded import SeededDataset
@@ -24,6 +25,7 @@ from clusterdp.train.word import ControlWord
 
 if TYPE_CHECKING:  # a function that keeps to its own loop need not wait for these
     from clusterdp.checkpoint import Checkpointer, Commit
+    from clusterdp.storage import Storage
     from clusterdp.train.amp import Amp
     from clusterdp.train.batchsize import BatchSize
     from clusterdp.train.finite import Finite
@@ -124,10 +126,9 @@ class JobHandle:
         seed_samples: augmentations depend on seed, epoch and sample alone; see SeededDataset, which wraps `dataset`.
         An iterable data set has neither: it shards itself, by job.rank and job.world_size; see Feed for its place.
         ConfigError on all ranks alike if there would be no batch at all.
+        options: DataLoader's; loading.loader_defaults() says what they are otherwise.
         """
-        # Its own generator: iter() would otherwise draw the workers' seeds from the stream that dropout uses.
-        options |= {"batch_size": batch_size, "drop_last": drop_last, "generator": torch.Generator()}
-        options.setdefault("pin_memory", self.device.type == "cuda")
+        options = loader_defaults(self, dataset, {"batch_size": batch_size, "drop_last": drop_last, **options})
         if isinstance(dataset, IterableDataset):
             return DataLoader(dataset, **options)
         share = {"rank": self.rank, "world_size": self.world_size, "seed": self.seed, "drop_last": drop_last}
@@ -142,6 +143,8 @@ class JobHandle:
                 "batches, or drop_last=False."
             )
         collate_fn = options.get("collate_fn")
+        if seed_samples and options["num_workers"]:  # whose numbers do not depend on how old a worker is
+            options.setdefault("persistent_workers", True)
         if seed_samples and (type(dataset) is not TensorDataset or collate_fn):  # which draws nothing
             dataset = SeededDataset(dataset, self.seed)
             ours.numbered = sampler is not None
@@ -158,10 +161,13 @@ class JobHandle:
         accumulate: int | None = None,
         every_steps: int | None = None,
         every_s: float | None = None,
+        move: bool | Callable[[Any], Any] = False,
     ) -> Loop[Batch]:
         """Batches to train on, from wherever the run stands. See Loop.
 
         accumulate: batches to a step of the optimizer. Defaults: the config's train.accumulate, checkpoint.every_*
+        move: to this rank's device, the next batch while this one is trained on; a function then makes of each what the
+        model takes, such as normalised floats. See Prefetcher.
         """
         saving = self._settings.checkpoint
         if accumulate is None:
@@ -170,29 +176,41 @@ class JobHandle:
             every_steps, every_s = saving.every_steps, saving.every_s
         from clusterdp.train.loop import Loop
 
-        return Loop(self, loader, state, epochs=epochs, accumulate=accumulate, every_steps=every_steps, every_s=every_s)
+        every = {"every_steps": every_steps, "every_s": every_s}
+        return Loop(self, loader, state, epochs=epochs, accumulate=accumulate, move=move, **every)  # type: ignore[arg-type]
 
-    def checkpointer(self, state: Mapping[str, Any]) -> Checkpointer | None:
-        """For the state of a loop of your own. None if the run has no folder and no checkpoint.url."""
+    def checkpointer(self, state: Mapping[str, Any], *, beside: str | None = None) -> Checkpointer | None:
+        """For the state of a loop of your own. None if the run has no folder and no checkpoint.url.
+
+        beside: not the run's checkpoints, but one that stays as it is until it is saved anew, in a folder of this name.
+        """
         saving = self._settings.checkpoint
         if saving.url is None:
             return None
         from clusterdp.checkpoint import Checkpointer
         from clusterdp.storage import Patience, open_storage
 
+        def storage(url: str) -> Storage:
+            return open_storage(url, patience=Patience(saving.timeout_s, saving.retry_s), **saving.storage_options)
+
+        common: dict[str, Any] = {
+            "group": self.group.control,
+            "attempt": self.attempt,
+            "may_commit": self._claim.is_newest if self._claim else lambda: True,
+        }
+        if beside is not None:
+            return Checkpointer(storage(f"{saving.url.rstrip('/')}-{beside}"), state, keep_last=1, **common)
         local = self._run.checkpoints if self._run is not None and saving.keep_local else None
         return Checkpointer(
-            open_storage(saving.url, patience=Patience(saving.timeout_s, saving.retry_s), **saving.storage_options),
+            storage(saving.url),
             state,
-            group=self.group.control,
             keep_last=saving.keep_last,
             keep_every=saving.keep_every,
             local=local,
             keep_local=saving.keep_local or 1,
             check_replicas_every=saving.check_replicas_every,
-            attempt=self.attempt,
-            may_commit=self._claim.is_newest if self._claim else lambda: True,
             on_commit=self._committed,
+            **common,
         )
 
     @property

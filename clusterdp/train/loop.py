@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.train.buckets import settle
 from clusterdp.train.ddp import check_finished
+from clusterdp.train.epoch import Epoch
 from clusterdp.train.feed import Feed
 from clusterdp.train.graphs import GraphWatch
 from clusterdp.train.saves import Saves
@@ -34,17 +35,6 @@ if TYPE_CHECKING:
 
 Batch = TypeVar("Batch")
 Item = TypeVar("Item")
-
-
-class Epoch(Generic[Batch]):
-    """One pass over the data, or what is left of it. Iterate it once."""
-
-    def __init__(self, loop: Loop[Batch], index: int):
-        self.loop = loop
-        self.index = index
-
-    def __iter__(self) -> Iterator[Batch]:
-        return self.loop._batches()
 
 
 class Loop(Generic[Batch]):
@@ -81,9 +71,10 @@ class Loop(Generic[Batch]):
         accumulate: int = 1,
         every_steps: int | None = None,
         every_s: float | None = None,
+        move: bool | Callable[[Any], Any] = False,
     ):
         self.job = job
-        self.feed = Feed(job, loader)
+        self.feed = Feed(job, loader, move)
         self.position = self.feed.position
         self.total_epochs = epochs
         if accumulate < 1:
@@ -95,6 +86,7 @@ class Loop(Generic[Batch]):
         self.saves = Saves(job, self.state, self._meta, every_steps=every_steps, every_s=every_s)
         self._open = False  # the user's body is at work on a batch
         self._in_window = 0  # batches of the window that are done
+        self._enough = False  # this rank has said so
         self._rng_pending = False
         self._logged: dict[str, Any] = {}
         self._graphs = GraphWatch()
@@ -137,11 +129,13 @@ class Loop(Generic[Batch]):
             )
         self._restore()
         self._count_steps()
-        while self.position.epoch < self.total_epochs:
+        while self.position.epoch < min(self.total_epochs, self.position.last or self.total_epochs):
             yield Epoch(self, self.position.epoch)
             self._close_step()
             self.position.next_epoch()
             self._in_window = 0  # the epoch was left before its end
+            if self.job.group.agree(self._enough)[0]:
+                self.position.last = self.epoch
         self._finish()
 
     def log(self, **values: Any) -> None:
@@ -174,6 +168,12 @@ class Loop(Generic[Batch]):
         self._close_step()
         self._check_between_windows("save")
         self.saves.now(self.step)
+
+    def end(self) -> None:
+        """Enough: no more steps are needed. One rank or several may say so, at any time, and all stop training at the
+        same step, in order: within two words, or at the end of the epoch. What follows the epoch is still done."""
+        self._enough = True
+        self.job.word.set("enough")
 
     def _meta(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "total": self.total_steps}
@@ -225,6 +225,9 @@ class Loop(Generic[Batch]):
             self._open = True
             yield batch
             self._close_step()
+            if self.position.last is not None:
+                self.position.ended = True
+                break
         if self._in_window:
             raise StateError(
                 f"accumulate: the loader ended {self.feed.left} batches before its length, in the middle of a window. "
@@ -258,6 +261,9 @@ class Loop(Generic[Batch]):
         self.saves.heed(agreed)
         if agreed is not None and agreed.stop:
             self._stop(agreed.stop)
+        if agreed is not None and agreed["enough"]:
+            self.position.last = self.epoch + 1
+            self.total_steps = self.step
         if self.saves.is_due(self.step if between_steps else None, agreed, self.window):
             self.saves.beside(self.step)
 
@@ -278,6 +284,7 @@ class Loop(Generic[Batch]):
     def _finish(self) -> None:
         self._restore_rng()
         self.job.word.drain()
+        self.job.word.set("enough", False)
         self.save()
         self.saves.upload()
         self.job.metrics.flush()

@@ -18,6 +18,7 @@ class Position:
     """`step` in all, `batch` of `epoch`: how many are done. Part of the state; a sampler has the samples.
 
     ended: the epoch has no more batches (what follows it, such as an evaluation, may still be to do).
+    last: so many epochs and no more, since somebody has had enough; None if nobody has.
     global_batch: samples that all ranks together take in a step; 0 if nobody knows.
     """
 
@@ -26,6 +27,7 @@ class Position:
         self.epoch = 0
         self.batch = 0
         self.ended = False
+        self.last: int | None = None
         self.global_batch = global_batch
         self.saved_global_batch = global_batch  # that of the checkpoint which was restored
 
@@ -38,18 +40,20 @@ class Position:
         self.batch = 0
         self.ended = False
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, int | None]:
         return {
             "step": self.step,
             "epoch": self.epoch,
             "batch": self.batch,
             "ended": self.ended,
+            "last": self.last,
             "global_batch": self.global_batch,
         }
 
-    def load_state_dict(self, state: Mapping[str, int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.step, self.epoch, self.batch = state["step"], state["epoch"], state["batch"]
         self.ended = bool(state["ended"])
+        self.last = state.get("last")
         self.saved_global_batch = state["global_batch"]
 
 

@@ -24,7 +24,8 @@ from clusterdp.train.stop import StopSignal
 Item = TypeVar("Item")
 
 STOPS = ("term", "time")  # reasons to stop; the first that is set counts
-FLAGS = (*STOPS, "save", "busy")  # save: one is due by the clock; busy: this rank still has items
+# save: one is due by the clock; enough: no more training is wanted; busy: this rank still has items
+FLAGS = (*STOPS, "save", "enough", "busy")
 ONE_SHOT = ("save",)  # told once: cleared when sent
 PERIOD_US = 50_000
 MOST_STEPS = 32  # k is never more: should steps become slow all of a sudden, a stop must still come soon

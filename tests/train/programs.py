@@ -184,3 +184,14 @@ def meters_over(shares: list[list[float]]) -> dict[str, float]:
     found = meters.reduce()
     group.close()
     return found
+
+
+def with_job(function: str, params: dict[str, Any]) -> Any:
+    """What an entry returns, on each rank."""
+    from clusterdp.train import entry
+
+    group = start()
+    with StopSignal() as stop:
+        answer = entry.load(function)(JobHandle(Settings.bare(params), group, stop, "1.0"), **params)
+    group.close()
+    return answer

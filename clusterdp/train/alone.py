@@ -1,0 +1,75 @@
+"""The job of a script that nobody started through the worker: `python train.py`, under torchrun, or as `command:`.
+
+    job = own_job()           # what an entry's function is handed: see JobHandle
+
+If CLUSTERDP_RUN_DIR names a folder (as it does in a job), the run is kept there, and the same command goes on with it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from clusterdp.errors import ClusterdpError
+from clusterdp.rundir import RunDir
+from clusterdp.train.attempt import agreed_name, fail
+from clusterdp.train.claim import Claim
+from clusterdp.train.group import Group, seed_everything
+from clusterdp.train.job import JobHandle
+from clusterdp.train.peers import PeerWatch
+from clusterdp.train.rendezvous import Rendezvous
+from clusterdp.train.settings import Settings
+from clusterdp.train.stop import Stopped, StopSignal
+from clusterdp.train.worker import STOPPED_EXIT
+
+
+@functools.cache
+def own_job() -> JobHandle:
+    """One in a process; collective. It ends with the process: an error on one rank ends them all, in one line each."""
+    stop = StopSignal().install()
+    settings = Settings.bare({})
+    if settings.end_time is not None:
+        stop.set_end_time(settings.end_time, settings.margin_s)
+    place = Rendezvous.find()
+    group = Group.start(place, backend=settings.backend, timeout_s=settings.timeout_s)
+    peers = PeerWatch(group.store, place.rank, place.world_size).start()
+    seed_everything(settings.seed, place.rank)
+    attempt = settings.attempt or agreed_name(group)
+    claim = None
+    if settings.run_dir is not None and place.rank == 0:
+        claim = Claim.take(RunDir(settings.run_dir).claims, attempt, os.urandom(4).hex())
+    job = JobHandle(settings, group, stop, attempt, claim)
+
+    def end(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+        if place.world_size > 1:
+            fail(error, peers)  # the others must not wait for this rank
+        if isinstance(error, ClusterdpError):
+            print(f"clusterdp: {error}", file=sys.stderr)
+        else:
+            before(kind, error, at)
+
+    @atexit.register
+    def close() -> None:
+        job.metrics.close()
+        peers.stop()
+        group.close()
+
+    before, sys.excepthook = sys.excepthook, end
+    return job
+
+
+@contextmanager
+def leaving_when_stopped(job: JobHandle) -> Iterator[None]:
+    """What a script does at an agreed stop, after the save: it ends, with an exit code that says to run it again."""
+    try:
+        yield
+    except Stopped as stopped:
+        if job.rank == 0:
+            kept = "; run it again to go on" if job.run_dir else ""
+            print(f"clusterdp: stopped at step {stopped.step} ({stopped.reason}){kept}.", file=sys.stderr)
+        sys.exit(STOPPED_EXIT)

@@ -1,0 +1,56 @@
+"""What Trainer calls after an epoch: plain functions of (trainer, row), on all ranks. Three that many need.
+
+    def tell(trainer, row):
+        if row["val_accuracy"] > 0.99:
+            trainer.stop()
+
+    Trainer(..., on_epoch=[tell, early_stopping("val_loss", patience=3), keep_best("val_accuracy", mode="max")])
+
+What they need to remember they read from trainer.history, which goes on over preemptions; or Trainer(state=) saves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clusterdp.train.history import Row
+    from clusterdp.train.trainer import Trainer
+
+OnEpoch = Callable[["Trainer", "Row"], Any]
+
+
+def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = "min", least: float = 0.0) -> OnEpoch:
+    """Ends the training when `monitor` has not become better by more than `least` for `patience` epochs."""
+    sign = 1 if mode == "min" else -1
+
+    def watch(trainer: Trainer, row: Row) -> None:
+        trainer.history.best(monitor, mode)  # says what is wrong with the name, if anything is
+        best, since = float("inf"), 0
+        for value in trainer.history[monitor]:
+            better = value is not None and sign * value < best - least
+            best, since = (sign * value, 0) if better else (best, since + 1)
+        if since >= patience:
+            trainer.stop(f"{monitor} has not become better for {since} epochs")
+
+    return watch
+
+
+def keep_best(monitor: str = "val_loss", *, mode: str = "min") -> OnEpoch:
+    """Saves the model when `monitor` is better than ever: trainer.load_best() takes it back. Beside the checkpoints."""
+
+    def keep(trainer: Trainer, row: Row) -> None:
+        if trainer.history.best(monitor, mode) is trainer.history[-1]:
+            trainer.save_best()
+
+    return keep
+
+
+def plateau(scheduler: Any, monitor: str = "val_loss") -> OnEpoch:
+    """torch's ReduceLROnPlateau, which wants to see a number. Have it saved: Trainer(state={"plateau": scheduler})."""
+
+    def step(trainer: Trainer, row: Row) -> None:
+        scheduler.step(row[monitor])
+
+    return step

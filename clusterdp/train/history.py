@@ -1,0 +1,97 @@
+"""History: what each epoch came to, as a table that goes on over all attempts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from clusterdp.errors import ConfigError
+
+Row = dict[str, Any]
+SHAPE = ("epoch", "step")  # columns that count, and are no measurement
+
+
+class History:
+    """A row an epoch: {"epoch": 1, "step": 180, "loss": 0.7, "val_loss": 0.6}. The same on all ranks, and state.
+
+    print(history), history["loss"], history[-1], history.to_pandas(), history.plot("history.png")
+    """
+
+    def __init__(self, rows: list[Row] | None = None):
+        self.rows: list[Row] = rows or []
+
+    def append(self, row: Row) -> None:
+        self.rows.append(row)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __getitem__(self, which: str | int) -> Any:
+        """A column, None where an epoch has no such number; or a row."""
+        return [row.get(which) for row in self.rows] if isinstance(which, str) else self.rows[which]
+
+    @property
+    def columns(self) -> list[str]:
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    def best(self, monitor: str, mode: str = "min") -> Row | None:
+        """The first epoch with the least (or, mode="max", the largest) value. None if no epoch has one."""
+        if mode not in ("min", "max"):
+            raise ConfigError(f"mode: {mode!r} is neither min nor max. Use one of them.")
+        rows = [row for row in self.rows if row.get(monitor) == row.get(monitor) and row.get(monitor) is not None]
+        if self.rows and not any(monitor in row for row in self.rows):
+            raise ConfigError(f"monitor: no epoch has a {monitor!r}. There are: {', '.join(self.columns)}.")
+        pick = min if mode == "min" else max
+        return pick(rows, key=lambda row: row[monitor]) if rows else None
+
+    def __str__(self) -> str:
+        cells = [self.columns, *([_cell(row.get(name)) for name in self.columns] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells)
+
+    def to_pandas(self) -> Any:
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigError("history: pandas is not installed. pip install pandas.") from None
+        return pandas.DataFrame(self.rows)
+
+    def plot(self, file: str | Path) -> Path:
+        """A picture of each measurement beside that of the validation, for a file such as history.png."""
+        try:
+            from matplotlib.figure import Figure  # no window, no global state
+        except ImportError:
+            raise ConfigError("history: matplotlib is not installed. pip install 'clusterdp[plots]'.") from None
+        names = [n for n in self.columns if n not in SHAPE and _numeric(self[n]) and n.removeprefix("val_") == n]
+        names += [n for n in self.columns if n.startswith("val_") and n.removeprefix("val_") not in names]
+        figure = Figure(figsize=(6, 2.6 * max(1, len(names))), layout="constrained")
+        for place, name in enumerate(names):
+            axes = figure.add_subplot(len(names), 1, place + 1)
+            for line in (name, f"val_{name}"):
+                if line in self.columns and _numeric(self[line]):
+                    axes.plot(self["epoch"], self[line], marker="." if len(self) < 30 else None, label=line)
+            axes.set_xlabel("epoch")
+            axes.legend()
+            axes.grid(alpha=0.3)
+        figure.savefig(file)
+        return Path(file)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": [dict(row) for row in self.rows]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.rows[:] = [dict(row) for row in state["rows"]]
+
+
+def _numeric(column: list[Any]) -> bool:
+    return all(isinstance(value, int | float) or value is None for value in column)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

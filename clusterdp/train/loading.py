@@ -1,0 +1,51 @@
+"""What a DataLoader is best told, and what is said when one of its workers dies."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import IterableDataset, TensorDataset
+
+if TYPE_CHECKING:
+    from clusterdp.train.job import JobHandle
+
+MOST_WORKERS = 16
+
+
+def loader_defaults(job: JobHandle, dataset: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with what they leave open.
+
+    num_workers: one less than Slurm's cpus-per-task, for the training needs one itself; none outside a job, none for
+    tensors in memory, which are sooner indexed than sent, and none for an iterable data set, which each worker would
+    read as a whole (but shards does not). Workers stay over epochs; their seeds come from a generator of the loader's
+    own. Memory is pinned for a GPU.
+    """
+    # Its own generator: iter() would otherwise draw the workers' seeds from the stream that dropout uses.
+    found = {"generator": torch.Generator(), "pin_memory": job.device.type == "cuda", **options}
+    if "num_workers" not in found:
+        in_memory = type(dataset) is TensorDataset
+        whole = isinstance(dataset, IterableDataset) and not getattr(dataset, "shards_over_workers", False)
+        found["num_workers"] = 0 if in_memory or whole else default_workers()
+    return found
+
+
+def default_workers() -> int:
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return max(0, min(MOST_WORKERS, int(cpus) - 1)) if cpus.isdigit() else 0
+
+
+def dead_worker(error: BaseException) -> str | None:
+    """What to say, if this is torch's error about a DataLoader's worker that ended; with what killed it."""
+    said = str(error)
+    if not isinstance(error, RuntimeError) or not said.startswith("DataLoader worker (pid"):
+        return None
+    how = said.split("\n")[0].rstrip(". ")
+    remedy = (
+        "/dev/shm is full: give the container more of it, or torch.multiprocessing.set_sharing_strategy('file_system')"
+        if "shared memory" in said or "Bus error" in said
+        else "If it was killed, memory ran out: ask for more (resources.mem), or use fewer workers (num_workers)"
+    )
+    return f"loader: {how}. {remedy}."

@@ -1,0 +1,95 @@
+"""Prefetcher: batches on the device, the next one copied (and normalised) on a stream of its own behind the step.
+
+    for images, labels in Prefetcher(batches, device, transform=normalise):     # around any iterator of batches
+
+In a Loop it is `job.loop(..., move=True)` or `move=normalise`, where it also knows what may be fetched ahead without
+moving the place that a checkpoint remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+END: Any = object()
+Transform = Callable[[Any], Any]
+
+
+class Prefetcher:
+    """Batches are tensors, or tuples, lists and mappings of them; anything else in them stays as it is.
+
+    transform: a function of the batch on the device, such as one that makes floats of bytes. It must draw no random
+    numbers. ahead: fetch a batch before the one at hand is handed out; then its copy costs the step nothing, even where
+    the step waits for the GPU. Copies are asynchronous from pinned memory only (DataLoader(pin_memory=True)).
+    """
+
+    def __init__(
+        self,
+        batches: Iterable[Any],
+        device: torch.device | str,
+        *,
+        transform: Transform | None = None,
+        ahead: bool = True,
+    ):
+        self.batches = batches
+        self.device = torch.device(device)
+        self.transform = transform
+        self.ahead = ahead
+        self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    def __iter__(self) -> Iterator[Any]:
+        batches = iter(self.batches)
+        coming = self._fetch(batches) if self.ahead else None
+        while True:
+            moved, arrived, _ = self._fetch(batches) if coming is None else coming
+            if moved is END:
+                return
+            if arrived is not None:
+                here = torch.cuda.current_stream(self.device)
+                here.wait_event(arrived)
+                _used_on(here, moved)
+            if self.ahead:
+                coming = self._fetch(batches)
+            yield moved
+
+    def _fetch(self, batches: Iterator[Any]) -> tuple[Any, Any, Any]:
+        """A batch, when it will have arrived, and where it comes from: pinned memory that must live until then."""
+        batch = next(batches, END)
+        if batch is END:
+            return END, None, None
+        if self._stream is None:
+            return self._move(batch), None, None
+        with torch.cuda.stream(self._stream):
+            moved = self._move(batch)
+            return moved, self._stream.record_event(), batch
+
+    def _move(self, batch: Any) -> Any:
+        moved = to_device(batch, self.device)
+        return moved if self.transform is None else self.transform(moved)
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """All tensors in it, without waiting for the copies."""
+    if isinstance(batch, torch.Tensor):
+        return batch if batch.device == device else batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: to_device(part, device) for key, part in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(part, device) for part in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)([to_device(part, device) for part in batch])
+    return batch
+
+
+def _used_on(stream: Any, batch: Any) -> None:
+    """So that its memory is not given away while the step's stream still reads it."""
+    if isinstance(batch, torch.Tensor):
+        batch.record_stream(stream)
+    elif isinstance(batch, Mapping):
+        for part in batch.values():
+            _used_on(stream, part)
+    elif isinstance(batch, list | tuple):
+        for part in batch:
+            _used_on(stream, part)

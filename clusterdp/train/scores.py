@@ -1,0 +1,85 @@
+"""Scores: the loss and the metrics of an epoch, or of an evaluation, over all ranks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from clusterdp.errors import ConfigError
+from clusterdp.train.meters import Meters
+from clusterdp.train.trainstep import size_of
+
+if TYPE_CHECKING:
+    from clusterdp.train.job import JobHandle
+
+Metrics = Mapping[str, Any] | Sequence[Callable[..., Any]]
+
+
+class Scores:
+    """metrics: as Trainer has them. Objects are copied: training and evaluation must not add up in the same one."""
+
+    def __init__(self, metrics: Metrics, job: JobHandle):
+        self.meters = Meters(job.group)
+        named = metrics if isinstance(metrics, Mapping) else {_name_of(metric): metric for metric in metrics}
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._objects: list[Any] = []
+        for name, metric in named.items():
+            if callable(getattr(metric, "update", None)) and callable(getattr(metric, "compute", None)):
+                metric = copy.deepcopy(metric)
+                if callable(to := getattr(metric, "to", None)):
+                    metric = to(job.device)
+                self.meters.attach(name, metric)
+                self._objects.append(metric)
+            elif callable(metric):
+                self._functions[name] = metric
+            else:
+                raise ConfigError(
+                    f"metrics.{name}: a {type(metric).__name__} is neither a function of (outputs, targets) nor an "
+                    "object with update() and compute(). Pass one of them."
+                )
+
+    def add(self, batch: Any, loss: torch.Tensor, outputs: Any = None, targets: Any = None) -> None:
+        """Of one batch. Nothing waits for the device, and no graph is held, whatever a metric returns."""
+        size = size_of(batch)
+        self.meters.mean(size or 1, loss=loss)
+        if outputs is None or not (self._functions or self._objects):
+            return
+        with torch.no_grad():
+            outputs = _detached(outputs)
+            for name, function in self._functions.items():
+                self.meters.mean(size or 1, **{name: _checked(name, function(outputs, targets), size)})
+            for metric in self._objects:
+                metric.update(outputs, targets)
+
+    def reduce(self) -> dict[str, float]:
+        """Collective."""
+        return self.meters.reduce()
+
+
+def _name_of(metric: Any) -> str:
+    return str(getattr(metric, "__name__", type(metric).__name__)).lower()
+
+
+def _detached(outputs: Any) -> Any:
+    if isinstance(outputs, torch.Tensor):
+        return outputs.detach()
+    if isinstance(outputs, Mapping):
+        return {key: _detached(part) for key, part in outputs.items()}
+    if isinstance(outputs, list | tuple):
+        return tuple(_detached(part) for part in outputs)
+    return outputs
+
+
+def _checked(name: str, value: Any, size: int) -> Any:
+    if isinstance(value, torch.Tensor):
+        if value.ndim == 0 or value.shape == (size,):
+            return value
+        got = f"a tensor of shape {tuple(value.shape)} for a batch of {size}"
+    elif isinstance(value, int | float):
+        return value
+    else:
+        got = f"a {type(value).__name__}"
+    raise ConfigError(f"metrics.{name}: returned {got}. Return a number, or one number a sample.")

@@ -1,0 +1,274 @@
+"""Trainer: the pieces of this package put together, for who has a model, a loss, an optimizer and data.
+
+    trainer = Trainer(model, nn.CrossEntropyLoss(), optimizer, metrics={"accuracy": accuracy}, job=job)
+    history = trainer.fit(train, val, epochs=8, batch_size=32)
+    print(trainer.evaluate(test), trainer.predict(test).argmax(1))
+
+It stops, saves and resumes as job.loop does, for that is what it runs on: a run that was preempted ends in the state of
+the one that never was, its history included. Without `job` it takes that of its own process: plain `python train.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from clusterdp.checkpoint import Checkpointer
+from clusterdp.checkpoint.objects import unwrap
+from clusterdp.errors import ConfigError
+from clusterdp.train import trainstep
+from clusterdp.train.alone import leaving_when_stopped, own_job
+from clusterdp.train.amp import Amp
+from clusterdp.train.callbacks import OnEpoch
+from clusterdp.train.data import shared_out, training_data
+from clusterdp.train.history import SHAPE, History, Row
+from clusterdp.train.job import JobHandle
+from clusterdp.train.loop import Loop
+from clusterdp.train.prefetch import Prefetcher
+from clusterdp.train.progress import Progress
+from clusterdp.train.scores import Scores
+from clusterdp.train.stop import Stopped
+
+Metrics = Mapping[str, Any] | Sequence[Callable[..., Any]]
+OnStep = Callable[["Trainer", Mapping[str, Any]], Any]
+
+
+class Trainer:
+    """All methods are called on all ranks.
+
+    metrics: name -> function(outputs, targets) -> number or one number a sample; or an object with update(outputs,
+    targets), compute() and reset(), such as torchmetrics'. loss(outputs, targets) is a mean over the batch.
+    amp: a level of Amp, or one (at O2 and O3, with which the model was cast). accumulate: batches to a step of the
+    optimizer. clip_norm, clip_value: of the gradients. The defaults of these four are the config's `train`.
+    scheduler: stepped with the optimizer, or after each epoch (scheduler_every="epoch").
+    forward: function(trainer, batch) -> (loss, outputs, targets); step: function(trainer, batch) -> {name: value}, a
+    whole training step. The defaults are trainstep's, to copy from.
+    on_step(trainer, values) and on_epoch(trainer, row): functions called after each. state: more to save, by name.
+    wrap: options of job.wrap(), which are DistributedDataParallel's.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss: Callable[..., torch.Tensor] | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        metrics: Metrics = (),
+        *,
+        job: JobHandle | None = None,
+        amp: str | Amp | None = None,
+        accumulate: int | None = None,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        scheduler: Any = None,
+        scheduler_every: str = "step",
+        forward: Callable[..., Any] = trainstep.forward,
+        step: Callable[..., Mapping[str, Any]] = trainstep.step,
+        on_step: Sequence[OnStep] = (),
+        on_epoch: Sequence[OnEpoch] = (),
+        state: Mapping[str, Any] | None = None,
+        wrap: Mapping[str, Any] | None = None,
+    ):
+        self.alone = job is None
+        self.job = job = own_job() if job is None else job
+        self.net = unwrap(model)
+        self._wrapped = model
+        if model is self.net:
+            # One rank has nobody to share gradients with, and needs no wrapping.
+            self._wrapped = job.wrap(model, **(wrap or {})) if job.world_size > 1 else model.to(job.device)
+        self.model = self._wrapped  # what forward() calls; the bare module while evaluating
+        self.loss, self.optimizer, self.scheduler = loss, optimizer, scheduler
+        if scheduler_every not in ("step", "epoch"):
+            raise ConfigError(f"scheduler_every: {scheduler_every!r} is neither step nor epoch. Use one of them.")
+        self.scheduler_every = scheduler_every
+        self.amp = job.amp if amp is None else amp if isinstance(amp, Amp) else Amp(amp, job.device)
+        if optimizer is not None and self.amp.masters is None:
+            self.amp.adopt(optimizer)
+        self.accumulate = job.train.accumulate if accumulate is None else accumulate
+        self.finite = job.finite(self.net)
+        given: dict[str, Any] = {"clip_norm": clip_norm, "clip_value": clip_value, "finite": self.finite}
+        if clip_norm is None and clip_value is None:
+            given |= {"clip_norm": job.train.clip_norm, "clip_value": job.train.clip_value}
+        self.step_options = given  # of amp.step()
+        self.forward, self.step = forward, step
+        self.on_step, self.on_epoch = list(on_step), list(on_epoch)
+        self.history = History()
+        self.scores = Scores(metrics, job)  # of the epoch at hand
+        self.loop: Loop[Any] | None = None
+        self._metrics = metrics
+        self._best: Checkpointer | None = None
+        self._state = {"model": self._wrapped, "amp": self.amp, "history": self.history, "scores": self.scores.meters}
+        self._state |= {name: thing for name, thing in (("optimizer", optimizer), ("scheduler", scheduler)) if thing}
+        if taken := sorted(self._state.keys() & (state or {}).keys()):
+            raise ConfigError(f"state.{taken[0]}: the Trainer keeps its own under this name. Give yours another.")
+        self._state |= state or {}
+
+    def fit(
+        self,
+        train: Any,
+        val: Any = None,
+        *,
+        epochs: int = 1,
+        batch_size: int = 32,
+        transform: Callable[[Any], Any] | None = None,
+        **loader: Any,
+    ) -> History:
+        """Trains from wherever the run stands to `epochs` in all, and evaluates on val after each.
+
+        train, val: a data set, or tensors (x, y), dealt out to the ranks in batches of batch_size each; or a loader, or
+        any iterable of batches, that knows its rank. loader: job.loader()'s options, such as num_workers. transform: of
+        a batch, on the device.
+        """
+        with self._ends_here():
+            batches = training_data(self.job, train, batch_size, loader)
+            self.loop = loop = self.job.loop(
+                batches, self._state, epochs=epochs, accumulate=self.accumulate, move=transform or True
+            )
+            progress = Progress(epochs) if self.job.rank == 0 and Progress.is_wanted() else None
+            if progress is not None:
+                self.job.metrics.sinks.append(progress)
+            self._mode(training=True)
+            for epoch in loop.epochs():
+                self._train(epoch)
+                self._close_epoch(self._evaluate(val, batch_size, loader, transform) if val is not None else {})
+            if progress is not None:
+                progress.close()
+                self.job.metrics.sinks.remove(progress)
+        return self.history
+
+    def evaluate(self, data: Any, *, batch_size: int = 32, transform: Any = None, **loader: Any) -> dict[str, float]:
+        """The loss and the metrics of all samples of all ranks, each sample once."""
+        with self._ends_here():
+            return self._evaluate(data, batch_size, loader, transform)
+
+    def predict(self, data: Any, *, batch_size: int = 32, transform: Any = None, **loader: Any) -> Any:
+        """The model's outputs, a row a sample, in the order of the data: on all ranks, in the host's memory.
+
+        data: a data set, or a tensor; of a sample (x, y), x is the input. With one rank, any iterable of batches.
+        """
+        from clusterdp.train.predictions import collect
+
+        with self._ends_here():
+            batches, size = shared_out(self.job, data, batch_size, loader, "predict")
+            outputs = []
+            with self._evaluating():
+                for batch in self._watched(batches, transform):
+                    with self.autocast():
+                        outputs.append(self.model(*trainstep.inputs_of(batch)))
+            return collect(self.job.group, outputs, size)
+
+    def summary(self, sample: Any = None) -> str:
+        """The layers, their parameters, and with a batch of inputs the shapes of what they give. Also printed."""
+        from clusterdp.train.layers import summary
+
+        text = summary(self.net, None if sample is None else (sample,), self.job.device)
+        if self.job.rank == 0:
+            print(text, flush=True)
+        return text
+
+    def stop(self, why: str = "") -> None:
+        """From a callback: training ends, on all ranks at the same step, even if one rank alone says so."""
+        if why and self.job.rank == 0:
+            print(f"clusterdp: training ends: {why}", flush=True)
+        if self.loop is not None:
+            self.loop.end()
+
+    def save_best(self) -> None:
+        """The model as it is now becomes what load_best() takes back. Collective; until it is durable."""
+        if (best := self._best_checkpoints()) is not None:
+            best.save(self.job.step, {"epoch": len(self.history)})
+
+    def load_best(self) -> int | None:
+        """The weights that keep_best or save_best() saved last; returns their step, None if there are none."""
+        best = self._best_checkpoints()
+        restored = best.restore() if best is not None else None
+        return restored.step if restored else None
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return nullcontext() if self.amp.dtype is None else self.amp.autocast()
+
+    def _train(self, epoch: Iterable[Any]) -> None:
+        step, loop, on_step = self.step, self.loop, self.on_step
+        assert loop is not None
+        for batch in epoch:
+            values = step(self, batch)
+            loop.log(**values)
+            for call in on_step:
+                call(self, values)
+
+    def _close_epoch(self, val: Mapping[str, float]) -> None:
+        """After what may be stopped, so that an attempt which was stopped in there does it again."""
+        assert self.loop is not None
+        if self.scheduler is not None and self.scheduler_every == "epoch":
+            self.scheduler.step()
+        row: Row = {"epoch": self.loop.epoch + 1, "step": self.loop.step, **self.scores.reduce()}
+        row |= {f"val_{name}": value for name, value in val.items()}
+        if self.optimizer is not None:
+            row["lr"] = float(self.optimizer.param_groups[0]["lr"])
+        self.history.append(row)
+        self.job.log(epoch=self.loop.epoch, **{name: value for name, value in row.items() if name not in SHAPE})
+        if self.job.rank == 0:
+            print(f"clusterdp: {_line(row)}", flush=True)
+        for call in self.on_epoch:
+            call(self, row)
+
+    def _evaluate(self, data: Any, batch_size: int, loader: Mapping[str, Any], transform: Any) -> dict[str, float]:
+        batches, _ = shared_out(self.job, data, batch_size, loader, "evaluate")
+        scores, training = Scores(self._metrics, self.job), self.scores
+        with self._evaluating():
+            self.scores = scores
+            try:
+                for batch in self._watched(batches, transform):
+                    with self.autocast():
+                        loss, outputs, targets = trainstep.parts_of(self.forward(self, batch))
+                    scores.add(batch, loss, outputs, targets)
+            finally:
+                self.scores = training
+        return scores.reduce()
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """The bare module: ranks may have uneven numbers of batches, and what wraps it would wait for all of them."""
+        if self.job.world_size > 1 and getattr(self._wrapped, "broadcast_buffers", False):
+            for buffer in self.net.buffers():  # as DDP does before a step: all ranks evaluate the same model
+                dist.broadcast(buffer, 0)
+        was = self.net.training
+        self._mode(training=False)
+        with torch.no_grad():
+            yield
+        self._mode(training=was)
+
+    def _mode(self, *, training: bool) -> None:
+        self.model = self._wrapped if training else self.net
+        self._wrapped.train(training)
+
+    def _watched(self, batches: Iterable[Any], transform: Any) -> Iterator[Any]:
+        """Stoppable. Nothing is fetched ahead: the ranks may have uneven numbers of batches."""
+        moved = Prefetcher(batches, self.job.device, transform=transform, ahead=False)
+        if self.loop is not None:
+            yield from self.loop.watch(moved)
+            return
+        with self.job.stop.shielded():
+            iterator = iter(moved)
+        for batch, agreed in self.job.word.together(iterator):
+            if agreed is None:
+                yield batch
+            elif agreed.stop:
+                raise Stopped(agreed.stop, self.job.step)
+
+    def _ends_here(self) -> AbstractContextManager[None]:
+        return leaving_when_stopped(self.job) if self.alone else nullcontext()
+
+    def _best_checkpoints(self) -> Checkpointer | None:
+        if self._best is None:
+            self._best = self.job.checkpointer({"model": self._wrapped}, beside="best")
+        return self._best
+
+
+def _line(row: Row) -> str:
+    return "  ".join(
+        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()
+    )

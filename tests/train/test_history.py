@@ -1,0 +1,58 @@
+"""History: what people look at when a training is over."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterdp.errors import ConfigError
+from clusterdp.train import History
+
+ROWS = [
+    {"epoch": 1, "step": 6, "loss": 0.5, "val_loss": 0.75, "lr": 0.1},
+    {"epoch": 2, "step": 12, "loss": 0.25, "val_loss": 0.5, "lr": 0.1},
+    {"epoch": 3, "step": 18, "loss": 0.125, "val_loss": float("nan"), "val_f1": 0.9, "lr": 0.1},
+]
+
+
+def test_it_reads_as_a_table() -> None:
+    assert str(History(ROWS)).splitlines() == [
+        "epoch  step   loss  val_loss   lr  val_f1",
+        "    1     6    0.5      0.75  0.1       -",
+        "    2    12   0.25       0.5  0.1       -",
+        "    3    18  0.125       nan  0.1     0.9",
+    ]
+
+
+def test_the_best_epoch_is_never_one_that_is_not_a_number() -> None:
+    history = History(ROWS)
+    assert history.best("val_loss") is ROWS[1]
+    assert history.best("val_loss", "max") is ROWS[0]
+    assert History().best("val_loss") is None
+    with pytest.raises(ConfigError, match=r"no epoch has a 'acc'\. There are: epoch, step, loss"):
+        history.best("acc")
+
+
+def test_columns_and_rows() -> None:
+    history = History(ROWS)
+    assert history["val_f1"] == [None, None, 0.9]
+    assert history[-1]["epoch"] == 3
+    again = History()
+    again.load_state_dict(json.loads(json.dumps(history.state_dict())))
+    assert str(again) == str(history)
+
+
+def test_a_picture_of_it(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = History(ROWS).plot(tmp_path / "history.png")
+    assert file.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("module", "use"), [("matplotlib.figure", "plot"), ("pandas", "to_pandas")])
+def test_what_is_missing_is_one_line(module: str, use: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ConfigError, match="pip install"):
+        getattr(History(ROWS), use)(*(["x.png"] if use == "plot" else []))

@@ -1,0 +1,79 @@
+"""Prefetcher: what comes out is what went in, in order, however far ahead it looks; and a checkpoint never skips it."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from clusterdp.train import JobHandle, Prefetcher
+from clusterdp.train.prefetch import to_device
+
+DATA = TensorDataset(torch.arange(10.0))
+
+
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_all_batches_come_in_order(count: int, ahead: bool) -> None:
+    batches = [(torch.full((2,), float(i)), f"name {i}") for i in range(count)]
+    seen = list(Prefetcher(batches, "cpu", transform=lambda batch: (batch[0] * 2, batch[1]), ahead=ahead))
+    assert [(x.tolist(), name) for x, name in seen] == [([2.0 * i] * 2, f"name {i}") for i in range(count)]
+
+
+def test_it_looks_one_batch_ahead_and_no_further() -> None:
+    taken: list[int] = []
+    source = (taken.append(i) or torch.tensor(i) for i in range(5))
+    batches = iter(Prefetcher(source, "cpu"))
+    next(batches)
+    assert taken == [0, 1]
+
+
+def test_tensors_are_moved_wherever_they_are() -> None:
+    Pair = namedtuple("Pair", "x y")
+    batch = {"a": [torch.ones(1), 3], "b": Pair(torch.ones(2), "name")}
+    moved = to_device(batch, torch.device("meta"))
+    assert (moved["a"][0].device.type, moved["b"].x.device.type) == ("meta", "meta")
+    assert (moved["a"][1], moved["b"].y, type(moved["b"])) == (3, "name", Pair)
+
+
+@pytest.mark.parametrize("stop_at", [0, 1, 4, 5, 7])
+def test_in_a_loop_a_checkpoint_knows_what_is_done_and_not_what_was_fetched(job: JobHandle, stop_at: int) -> None:
+    def batches(job: JobHandle, most: int | None = None) -> list[Any]:
+        loop = job.loop(job.loader(DATA, 2, shuffle=False), {}, epochs=2, move=lambda batch: batch[0] + 100)
+        seen = []
+        for x in loop:
+            if len(seen) == most:
+                break
+            seen.append(x.tolist())
+            if len(seen) == most:
+                loop.save()
+                break
+        return seen
+
+    whole = [[100 + i, 101 + i] for i in range(0, 10, 2)] * 2
+    first = batches(job, stop_at) if stop_at else []
+    assert first + batches(JobHandle(job._settings, job.group, job.stop, "1.1")) == whole
+
+
+def test_a_loader_that_keeps_its_own_place_is_not_asked_for_more_than_is_needed(job: JobHandle) -> None:
+    taken: list[int] = []
+
+    class Counts(list[Any]):
+        def __iter__(self) -> Any:
+            return (taken.append(i) or i for i in range(3))
+
+    loop = job.loop(Counts([0, 1, 2]), {}, move=lambda batch: batch)
+    next(iter(loop))
+    assert taken == [0]
+
+
+def test_without_samples_of_its_own_seed_nothing_is_fetched_ahead(job: JobHandle) -> None:
+    """The augmentations would draw from the streams that a checkpoint saves."""
+    plain = [torch.tensor(float(i)) for i in range(4)]
+    loader = job.loader(plain, 1, seed_samples=False, num_workers=0)  # type: ignore[arg-type]
+    feed = job.loop(loader, {}, move=lambda batch: batch).feed
+    assert isinstance(loader, DataLoader)
+    assert feed._moved(iter(())).gi_frame.f_locals["self"].ahead is False  # type: ignore[attr-defined]

@@ -1,0 +1,257 @@
+"""Trainer: what job.loop promises, with less to write; and scores and predictions as one process would give them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from clusterdp.errors import ConfigError
+from clusterdp.train import JobHandle, Trainer
+from tests.train import programs, trainings
+from tests.train.ranks import Ranks, running, wait_until
+from tests.train.runs import Run
+
+ENTRY = "tests.train.trainings:"
+
+
+def attempt(run: Run, name: str, size: int) -> Ranks:
+    with running(run.path / name, programs.run_worker, str(run.path), size=size, env=run.attempt(name)) as ranks:
+        codes = lambda: [process.exitcode for process in ranks.processes]  # noqa: E731
+        wait_until(lambda: None not in codes() or any(codes()), "the end of the attempt")
+        return ranks
+
+
+def trained(folder: Path, size: int, fault: list[Any] | None = None, **params: Any) -> tuple[Run, list[Any]]:
+    """To its end, in two attempts if there is a fault. What each rank ended with."""
+    folder.mkdir()
+    run = Run(
+        folder / "run", ENTRY + "fit", {"record": str(folder), **params, "fault": fault}, checkpoint={"every_steps": 4}
+    )
+    ranks = attempt(run, "1.0", size)
+    if fault:
+        config = json.loads(run.dir.config.read_text())
+        config["params"]["fault"] = None
+        run.dir.config.write_text(json.dumps(config))
+        ranks = attempt(run, "1.1", size)
+    assert ranks.join() == [0] * size, ranks.log
+    return run, [json.loads((folder / f"end-{rank}").read_text()) for rank in range(size)]
+
+
+@pytest.mark.parametrize(
+    ("size", "fault"),
+    [
+        pytest.param(2, ["SIGTERM", 14, 1], id="two ranks, preempted in the second epoch"),
+        pytest.param(1, ["SIGKILL", 18, 0], id="one rank, killed in the second epoch", marks=pytest.mark.slow),
+        pytest.param(4, ["SIGTERM", 6, 3], id="four ranks, preempted in the first", marks=pytest.mark.slow),
+    ],
+)
+def test_a_preempted_run_ends_in_the_bits_of_the_undisturbed_one_history_included(
+    tmp_path: Path, size: int, fault: list[Any]
+) -> None:
+    _, whole = trained(tmp_path / "whole", size, amp="fp16")
+    run, resumed = trained(tmp_path / "resumed", size, fault, amp="fp16")
+    assert "restored" in run.events
+    assert resumed == whole
+    assert len(whole[0]["history"]) == 3
+    assert all(rank["history"] == whole[0]["history"] for rank in whole)
+    assert all(rank["best"] < 1e-6 for rank in whole)
+
+
+@pytest.fixture(scope="module")
+def by_one(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Scores and predictions of one process, by the number of samples."""
+    return {size: of_ranks(tmp_path_factory.mktemp("one") / str(size), 1, size)[0] for size in (23, 3)}
+
+
+def of_ranks(folder: Path, ranks: int, size: int) -> list[Any]:
+    with running(folder, programs.with_job, "tests.train.trainings:alone", {"size": size}, size=ranks) as started:
+        return started.answers
+
+
+@pytest.mark.parametrize(("ranks", "size"), [(2, 23), (4, 3)])
+def test_scores_and_predictions_are_those_of_one_process(by_one: Any, tmp_path: Path, ranks: int, size: int) -> None:
+    """Uneven: 23 samples in batches of 4 over 2 ranks; and 3 samples over 4: one rank has none."""
+    scores, _ = by_one[size]
+    answers = of_ranks(tmp_path / "ranks", ranks, size)
+    assert all(answer == answers[0] for answer in answers)  # that they are in order, each rank has looked at itself
+    assert answers[0][0] == pytest.approx(scores, rel=1e-6)
+
+
+@pytest.mark.parametrize("where", ["step", "epoch", "plateau"])
+def test_who_has_had_enough_on_one_rank_stops_all_at_the_same_step(tmp_path: Path, where: str) -> None:
+    run = Run(tmp_path / "run", "x:y")
+    args = (programs.with_job, "tests.train.trainings:stops_early", {"where": where})
+    with running(tmp_path / "ranks", *args, size=2, env=run.attempt("1.0")) as ranks:
+        first, second = ranks.answers
+    assert first == second
+    steps, epochs = first
+    # A word later, in the first epoch; at the end of the first; after the best and two that were no better.
+    assert (
+        (steps < 11, epochs) == (True, 1)
+        if where == "step"
+        else (steps, epochs) == {"epoch": (11, 1)}.get(where, (33, 3))
+    )
+
+
+def test_a_metric_that_returns_a_graph_holds_none(job: JobHandle) -> None:
+    net = nn.Linear(trainings.FEATURES, 3)
+    trainer = Trainer(
+        net,
+        nn.CrossEntropyLoss(),
+        torch.optim.SGD(net.parameters(), lr=0.1),
+        {"odd": lambda outputs, targets: (outputs * next(net.parameters()).sum()).sum()},
+        job=job,
+    )
+    history = trainer.fit(trainings.Noisy(), batch_size=16)
+    assert isinstance(history[0]["odd"], float)
+
+
+def test_a_metric_that_is_no_number_on_one_rank_ends_all_with_one_line(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", ENTRY + "bad_metric", {"kind": "word", "rank": 1})
+    ranks = attempt(run, "1.0", 2)
+    ranks.join()
+    assert "clusterdp: metrics.odd: returned a str. Return a number, or one number a sample.\n" in ranks.rank_log(1)
+    assert "Traceback" not in ranks.rank_log(1)
+
+
+def test_a_dead_worker_of_one_rank_ends_all_with_one_line(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", ENTRY + "worker_dies", {"rank": 1})
+    with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
+        codes = ranks.join()
+    assert 0 not in codes, ranks.log
+    assert "clusterdp: loader: DataLoader worker (pid" in ranks.rank_log(1)
+    assert "If it was killed, memory ran out" in ranks.rank_log(1)
+    assert "Traceback" not in ranks.rank_log(1)
+    assert "rank 1: ClusterdpError: loader: DataLoader worker" in ranks.rank_log(0)
+
+
+SCRIPT = """
+import sys, torch
+from torch import nn
+from clusterdp.train import Trainer
+from tests.train.trainings import Noisy, accuracy, held_out
+
+net = nn.Linear(16, 3)
+trainer = Trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), [accuracy])
+if len(sys.argv) > 1:
+    import os, signal
+    trainer.on_epoch.append(lambda trainer, row: os.kill(os.getpid(), signal.SIGTERM))
+history = trainer.fit(Noisy(), held_out(), epochs=3)
+print(history)
+trainer.evaluate("no data")
+"""
+
+
+@pytest.mark.slow
+def test_a_plain_script_is_stopped_saved_and_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text(SCRIPT)
+    root = str(Path(__file__).resolve().parents[2])
+    env = {"PATH": os.defpath, "PYTHONPATH": root, "CLUSTERDP_RUN_DIR": str(tmp_path / "run"), "OMP_NUM_THREADS": "1"}
+
+    def python(*words: str) -> Any:
+        return subprocess.run([sys.executable, str(file), *words], env=env, capture_output=True, text=True, timeout=120)
+
+    stopped = python("stop")
+    assert stopped.returncode == 75, stopped.stderr
+    assert stopped.stderr.endswith("run it again to go on.\n")
+    done = python()
+    assert done.stdout.splitlines()[-4].split() == [
+        "epoch",
+        "step",
+        "loss",
+        "accuracy",
+        "val_loss",
+        "val_accuracy",
+        "lr",
+    ]
+    assert done.stdout.splitlines()[-1].split()[:2] == ["3", "18"]
+    assert done.stderr == "clusterdp: data: a str is no data set, no tensors and no batches. Pass one of them.\n"
+
+
+class Pair:
+    """Two networks that train in turns: a step that is not the usual one."""
+
+    def __call__(self, trainer: Trainer, batch: Any) -> dict[str, torch.Tensor]:
+        x, _ = batch
+        loss = trainer.model(x).square().mean()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in trainer.model.parameters():
+                parameter -= 0.1 * parameter.grad  # type: ignore[operator]
+                parameter.grad = None
+        trainer.scores.add(batch, loss)
+        return {"loss": loss, "norm": sum(p.norm() for p in trainer.model.parameters())}  # type: ignore[dict-item]
+
+
+def test_a_step_of_ones_own_needs_no_subclass(job: JobHandle) -> None:
+    trainer = Trainer(nn.Linear(trainings.FEATURES, 1), job=job, step=Pair())
+    history = trainer.fit(trainings.Noisy(), epochs=2, batch_size=16)
+    assert history[1]["loss"] < history[0]["loss"]
+
+
+def test_fit_again_goes_on_from_where_it_is(job: JobHandle) -> None:
+    net = nn.Linear(trainings.FEATURES, 3)
+    trainer = Trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job)
+    trainer.fit(trainings.Noisy(), epochs=1)
+    trainer.fit(trainings.Noisy(), epochs=3)
+    assert trainer.history["epoch"] == [1, 2, 3]
+    assert trainer.history["step"] == [6, 12, 18]
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (lambda t: t.fit(TensorDataset(torch.ones(4, 3))), "a batch is a list of 1; .* Pass forward="),
+        (lambda t: t.evaluate([1.5]), "a batch is a float"),
+        (lambda t: t.fit(DataLoader(held()), shuffle=True), "shuffle: is an option of the loader"),
+        (lambda t: Trainer(t.net, job=t.job, metrics={"a": 3}), r"metrics\.a: a int is neither"),
+        (lambda t: Trainer(t.net, job=t.job, state={"model": t.net}), r"state\.model: the Trainer keeps its own"),
+        (lambda t: Trainer(t.net, job=t.job, scheduler_every="week"), "scheduler_every: 'week'"),
+        (lambda t: Trainer(t.net, nn.CrossEntropyLoss(), job=t.job).fit(held()), "there is no optimizer to step"),
+        (lambda t: Trainer(t.net, nn.CrossEntropyLoss(reduction="none"), job=t.job).evaluate(held()), "shape .32,."),
+        (lambda t: Trainer(nn.Flatten(0), job=t.job).predict(held()), "gave 816 rows for 51 samples"),
+    ],
+)
+def test_mistakes_are_one_line(job: JobHandle, use: Any, said: str) -> None:
+    net = nn.Linear(trainings.FEATURES, 3)
+    with pytest.raises(ConfigError, match=said):
+        use(Trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job))
+
+
+def held() -> TensorDataset:
+    return trainings.held_out()
+
+
+def test_the_summary_counts_what_is_trained(job: JobHandle, capfd: pytest.CaptureFixture[str]) -> None:
+    net = trainings.Net()
+    net.stem.weight.requires_grad_(False)
+    text = Trainer(net, job=job).summary(torch.ones(2, trainings.FEATURES))
+    assert text in capfd.readouterr().out
+    assert text.splitlines()[2].split() == ["norm", "BatchNorm1d", "(2,", "512)", "1,024"]
+    assert text.splitlines()[-1] == "273,923 parameters, 265,731 of them trained; 1.1 MB with buffers"
+
+
+def test_the_signal_is_heard_while_it_predicts(job: JobHandle) -> None:
+    from clusterdp.train import Stopped
+
+    trainer = Trainer(nn.Linear(trainings.FEATURES, 3), job=job)
+
+    class Slow(trainings.Noisy):
+        def __getitem__(self, index: int) -> Any:
+            if index == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return super().__getitem__(index)
+
+    with job.stop.install(), pytest.raises(Stopped):
+        trainer.predict(Slow(), batch_size=1)

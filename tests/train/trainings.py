@@ -1,0 +1,184 @@
+"""Entries and programs that train with a Trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+from clusterdp.train import JobHandle, Trainer, early_stopping, keep_best, word
+from tests.checkpoint.training import digest
+
+SAMPLES, FEATURES = 176, 16
+
+
+class Net(nn.Module):
+    """With what makes an exact resume hard, and over a MB of gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Linear(FEATURES, 512)
+        self.norm = nn.BatchNorm1d(512)
+        self.body = nn.Linear(512, 512)
+        self.head = nn.Linear(512, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = nn.functional.dropout(self.norm(self.stem(x)).relu(), 0.3, self.training)
+        out: torch.Tensor = self.head(self.body(x).relu())
+        return out
+
+
+class Noisy(Dataset[Any]):
+    """Augmented at random."""
+
+    def __init__(self, size: int = SAMPLES) -> None:
+        draw = torch.Generator().manual_seed(3)
+        self.x = torch.randn(size, FEATURES, generator=draw)
+        self.y = self.x[:, :3].argmax(1)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.x[index] + 0.1 * torch.rand(FEATURES), self.y[index]
+
+
+def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """One number a sample."""
+    return (outputs.argmax(1) == targets).float()
+
+
+def held_out() -> TensorDataset:
+    data = Noisy(51)  # uneven over any number of ranks
+    return TensorDataset(data.x, data.y)
+
+
+def fit(job: JobHandle, record: str, amp: str = "fp32", epochs: int = 3, fault: list[Any] | None = None) -> None:
+    """fault: (signal, the step after which it comes, the rank that gets it)."""
+    word.MOST_STEPS = 1
+    torch.manual_seed(5 + job.rank)
+    net = Net()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
+
+    def strike(trainer: Trainer, values: Any) -> None:
+        if fault and trainer.loop is not None and fault[1:] == [trainer.loop.step + 1, job.rank]:
+            os.kill(os.getpid(), getattr(signal, fault[0]))
+
+    trainer = Trainer(
+        net,
+        nn.CrossEntropyLoss(),
+        optimizer,
+        {"accuracy": accuracy},
+        job=job,
+        amp=amp,
+        accumulate=2,
+        clip_norm=1.0,
+        scheduler=torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=30),
+        on_step=[strike],
+        on_epoch=[keep_best("val_loss")],
+        wrap={"bucket_cap_mb": 0.3},
+    )
+    history = trainer.fit(Noisy(), held_out(), epochs=epochs, batch_size=16 // job.world_size)
+    state = [net.state_dict(), optimizer.state_dict(), trainer.amp.state_dict(), torch.get_rng_state()]
+    norms = [name for name in net.state_dict() if name.startswith("norm.")]
+    end = {"history": history.rows, "digest": digest([dict(net.named_parameters()), *state[1:]]), "best": None}
+    if job.rank == 0:  # those of rank 0 are everyone's on resume
+        end["buffers"] = digest({name: net.state_dict()[name] for name in norms})
+    scores = trainer.evaluate(held_out())
+    best = min(history, key=lambda row: row["val_loss"])
+    assert trainer.load_best() == best["step"]
+    end["best"] = abs(trainer.evaluate(held_out())["loss"] - best["val_loss"])
+    assert abs(scores["loss"] - history[-1]["val_loss"]) < 1e-6
+    Path(record, f"end-{job.rank}").write_text(json.dumps(end))
+
+
+def alone(job: JobHandle, size: int) -> Any:
+    """Scores and predictions of `size` samples by a net that is the same everywhere."""
+    torch.manual_seed(0)
+    net = Net()
+    trainer = Trainer(net, nn.CrossEntropyLoss(), None, {"accuracy": accuracy, "total": total}, job=job)
+    data = Noisy(size)
+    whole = TensorDataset(data.x, data.y)
+    shown = trainer.predict(whole, batch_size=4)
+    net.eval()
+    with torch.no_grad():
+        assert torch.allclose(shown, net(data.x), atol=1e-6)
+    forms = Trainer(Forms(), job=job).predict(data.x, batch_size=4)
+    assert torch.equal(forms["twice"][0], data.x * 2)
+    assert torch.equal(forms["half"], data.x.half())
+    return [trainer.evaluate(whole, batch_size=4), digest(shown)]
+
+
+class Forms(nn.Module):
+    """Outputs of several parts."""
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return {"twice": (x * 2, x.sum(1)), "half": x.half()}
+
+
+def total(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+    return float(targets.sum()) / len(targets)
+
+
+def stops_early(job: JobHandle, where: str) -> list[Any]:
+    """Rank 1 alone has had enough."""
+    word.MOST_STEPS = 1
+    torch.manual_seed(0)
+    net = nn.Linear(FEATURES, 3)
+
+    def on_step(trainer: Trainer, values: Any) -> None:
+        if where == "step" and job.rank == 1 and trainer.loop is not None and trainer.loop.step == 4:
+            trainer.stop("enough")
+
+    def on_epoch(trainer: Trainer, row: Any) -> None:
+        if where == "epoch" and job.rank == 1:
+            trainer.stop("enough")
+
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+    watch = [early_stopping("val_loss", patience=2)] if where == "plateau" else [on_epoch]
+    trainer = Trainer(net, nn.CrossEntropyLoss(), optimizer, [accuracy], job=job, on_step=[on_step], on_epoch=watch)
+    history = trainer.fit(Noisy(), held_out(), epochs=9, batch_size=8)
+    again = Trainer(net, nn.CrossEntropyLoss(), optimizer, [accuracy], job=job, on_epoch=watch)
+    resumed = again.fit(Noisy(), held_out(), epochs=9, batch_size=8)
+    assert resumed.rows == history.rows
+    return [trainer.loop.step if trainer.loop else None, len(history)]
+
+
+def bad_metric(job: JobHandle, kind: str, rank: int) -> None:
+    """A metric that goes wrong on one rank."""
+    net = nn.Linear(FEATURES, 3)
+
+    def metric(outputs: torch.Tensor, targets: torch.Tensor) -> Any:
+        if kind == "graph":
+            return net(torch.ones(1, FEATURES)).sum()
+        return "good" if job.rank == rank else 1.0
+
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    Trainer(net, nn.CrossEntropyLoss(), optimizer, {"odd": metric}, job=job).fit(Noisy(), batch_size=4)
+
+
+class Deadly(Noisy):
+    """Kills the worker that reads its sample."""
+
+    def __init__(self, rank: int):
+        super().__init__()
+        self.rank = rank
+
+    def __getitem__(self, index: int) -> Any:
+        if int(os.environ["RANK"]) == self.rank and index == 13:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(index)
+
+
+def worker_dies(job: JobHandle, rank: int) -> None:
+    net = nn.Linear(FEATURES, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    Trainer(net, nn.CrossEntropyLoss(), optimizer, job=job).fit(
+        Deadly(rank), batch_size=4, shuffle=False, num_workers=1
+    )
