@@ -39,7 +39,7 @@ class Committer:
     def _commits(self) -> list[CheckpointInfo]:
         first = not self._known
         commits, unread = scan(self.storage, self._known)
-        self._order = max((info.order for info in commits), default=0)
+        self._order = max((self._order, *(info.order for info in commits)))  # never less: a commit may have failed
         if unread and first:  # they may be newer than all that can be read just now, and come back
             self._order += LEAP
         self._known = {info.name: info for info in commits}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterdp.checkpoint import Checkpointer, list_checkpoints
+from clusterdp.checkpoint import Checkpointer, CheckpointError, list_checkpoints
 from clusterdp.checkpoint.layout import token_of_file
 from clusterdp.checkpoint.manifest import CheckpointInfo
 from clusterdp.checkpoint.retention import doomed, leftovers, prune
@@ -115,3 +115,39 @@ def test_leftovers_are_files_that_nobody_will_ever_commit(tmp_path: Path) -> Non
     commits = list_checkpoints(tmp_path)
     assert len(commits) == 2
     assert list(leftovers(storage, commits, commits[-1], "dddddddddddd")) == [f"step_00000002/{dead}"]
+
+
+class Sick(LocalStorage):
+    """Manifests of these names cannot be read for now; nothing can be published while it is `full`."""
+
+    def __init__(self, path: Path):
+        super().__init__(path)
+        self.sick: set[str] = set()
+        self.full = False
+
+    def read(self, name: str, limit: int | None = None) -> bytes:
+        if name in self.sick:
+            raise OSError(errno.EIO, "Input/output error", name)
+        return super().read(name, limit)
+
+    def publish(self, name: str, data: bytes) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device", name)
+        super().publish(name, data)
+
+
+def test_a_commit_is_newer_than_those_that_cannot_be_read_also_after_one_that_failed(tmp_path: Path) -> None:
+    first = Checkpointer(tmp_path, {"x": Counter()})
+    first.save(1)
+    first.save(2)
+    storage = Sick(tmp_path)
+    checkpointer = Checkpointer(storage, {"x": Counter()})
+    storage.sick = {list_checkpoints(tmp_path)[-1].name}
+    checkpointer.restore()
+    storage.full = True
+    with pytest.raises(CheckpointError, match="No space left"):
+        checkpointer.save(3)
+    storage.full = False
+    checkpointer.save(4)
+    assert [info.step for info in list_checkpoints(tmp_path)] == [1, 2, 4]
+    assert len({info.order for info in list_checkpoints(tmp_path)}) == 3
