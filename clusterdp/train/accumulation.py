@@ -13,7 +13,7 @@ The batches of a window count alike. In job.loop(accumulate=4) the loop has `win
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple, TypeVar
 
 from torch import nn
@@ -49,16 +49,16 @@ def gradient_sync(model: nn.Module, on: bool) -> Iterator[None]:
     """
     if on:
         yield
-        return
-    synced = [part for part in model.modules() if isinstance(part, DistributedDataParallel)]
-    before = [part.require_backward_grad_sync for part in synced]
-    for part in synced:
-        part.require_backward_grad_sync = False
-    shard_sync = getattr(model, "set_requires_gradient_sync", lambda on: None)  # FSDP2's, whose import takes a second
-    shard_sync(False)
-    try:
-        yield
-    finally:
-        for part, was in zip(synced, before, strict=True):
-            part.require_backward_grad_sync = was
-        shard_sync(True)
+    elif (shards := getattr(model, "set_requires_gradient_sync", None)) is not None:  # FSDP2: its import takes a second
+        shards(False)
+        try:
+            yield
+        finally:
+            shards(True)
+    else:
+        with ExitStack() as stack:
+            # Of a split model, each part may be in a DDP of its own.
+            for part in (model,) if isinstance(model, DistributedDataParallel) else model.modules():
+                if isinstance(part, DistributedDataParallel):
+                    stack.enter_context(part.no_sync())
+            yield

@@ -111,6 +111,8 @@ class Amp:
 
     def adopt(self, optimizer: torch.optim.Optimizer) -> None:
         """O2: from here on it steps on fp32 copies of the weights."""
+        if self.masters is not None:
+            raise ConfigError("amp: it has the masters of one optimizer already. Make another Amp for the other one.")
         if self._means.master_weights:
             self.masters = Masters(optimizer)
 

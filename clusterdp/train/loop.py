@@ -81,7 +81,8 @@ class Loop(Generic[Batch]):
             raise ConfigError(f"accumulate: {accumulate} batches are no window. Use 1 or more.")
         self.accumulate = accumulate
         self.window = accumulate  # batches of the window at hand
-        self._models = [part for part in state.values() if isinstance(part, DistributedDataParallel)]
+        modules = (module for part in state.values() if isinstance(part, torch.nn.Module) for module in part.modules())
+        self._models = [module for module in modules if isinstance(module, DistributedDataParallel)]
         self.state = self._whole_state(state)
         self.saves = Saves(job, self.state, self._meta, every_steps=every_steps, every_s=every_s)
         self._open = False  # the user's body is at work on a batch
@@ -187,9 +188,8 @@ class Loop(Generic[Batch]):
         return {**state, **ours}
 
     def _restore(self) -> None:
-        for part in self.state.values():
-            if isinstance(part, torch.nn.Module):
-                settle(part)
+        for model in self._models:
+            settle(model)
         if self.saves.checkpointer is None:
             return
         restored = self.saves.checkpointer.restore(self.job.resume_step, retire_later=True)

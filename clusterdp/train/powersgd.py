@@ -22,7 +22,8 @@ _TENSORS = ("error_dict", "p_memory_dict", "q_memory_dict")
 def add_powersgd(model: DistributedDataParallel, options: Mapping[str, Any]) -> PowerSGD:
     """options: PowerSGDState's own, such as matrix_approximation_rank and start_powerSGD_iter."""
     check_options("train.powersgd", options, powerSGD_hook.PowerSGDState)
-    hook = PowerSGD(next(model.parameters()).device, **options)
+    # torch's own default of 0 makes NaN of a gradient that has not the full rank, such as that of dead units.
+    hook = PowerSGD(next(model.parameters()).device, **{"orthogonalization_epsilon": 1e-8, **options})
     model.register_comm_hook(
         hook.of_torch, powerSGD_hook.powerSGD_hook if dist.get_backend() == "nccl" else _one_by_one
     )

@@ -37,16 +37,20 @@ def test_all_ranks_stop_at_once_and_know_whose_loss_it_was(tmp_path: Path, how: 
 
 
 @pytest.mark.parametrize(
-    ("how", "level"),
+    ("how", "level", "strategy"),
     [
-        ("input", "O0"),
-        pytest.param("input", "O1", marks=pytest.mark.slow),
-        pytest.param("constant", "O0", marks=pytest.mark.slow),
+        ("input", "O0", "ddp"),
+        pytest.param("input", "O1", "ddp", marks=pytest.mark.slow),
+        pytest.param("constant", "O0", "ddp", marks=pytest.mark.slow),
+        pytest.param("input", "O1", "fsdp", marks=pytest.mark.slow),
+        pytest.param("constant", "bf16", "fsdp", marks=pytest.mark.slow),
     ],
 )
-def test_the_step_is_skipped_on_all_ranks_and_leaves_nothing_behind(tmp_path: Path, how: str, level: str) -> None:
+def test_the_step_is_skipped_on_all_ranks_and_leaves_nothing_behind(
+    tmp_path: Path, how: str, level: str, strategy: str
+) -> None:
     """Not even in the statistics of BatchNorm, which have seen the batch before its loss was known."""
-    with running(tmp_path, techniques.not_finite, "skip", how, level, 0, size=2) as ranks:
+    with running(tmp_path, techniques.not_finite, "skip", how, level, 0, strategy, size=2) as ranks:
         (ends, skipped, clean), (others, *_) = ranks.answers
     assert clean
     assert skipped == 1

@@ -174,6 +174,12 @@ def test_o2_without_its_masters_is_an_error_and_no_silent_o3() -> None:
         amp.step(optimizer)
 
 
+def test_masters_are_those_of_one_optimizer() -> None:
+    model, _, amp = made("O2")
+    with pytest.raises(ConfigError, match="Make another Amp"):
+        amp.adopt(torch.optim.SGD(model.parameters(), lr=0.1))
+
+
 def test_masters_are_not_dropped_at_a_resume() -> None:
     _, _, amp = made("O2")
     with pytest.raises(StateError, match="O1 has no place for them"):
