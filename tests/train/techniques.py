@@ -312,7 +312,7 @@ def resumes(job: JobHandle, record: str, signal_at: int | None = None) -> None:
     word.MOST_STEPS = 1
     buckets = {} if job.train.compile else {"bucket_cap_mb": 0.02}
     model = job.wrap(Net(norm=job.train.strategy == "ddp"), **buckets)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-4)  # 1e-8 is 0 in fp16
     job.amp.adopt(optimizer)
     ema, finite = Ema(model, 0.9, amp=job.amp), job.finite(model)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine(2, 20))
