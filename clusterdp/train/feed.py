@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from clusterdp.train.position import EpochRng, LoaderState, Position, counts_samples
 from clusterdp.train.prefetch import Prefetcher
@@ -143,6 +143,13 @@ class Feed(Generic[Batch]):
             self.left -= 1
         if self.sampler is not None:
             self.sampler.advance(self.batch_size)
+
+    def close(self) -> None:
+        """Ends workers that would stay for another epoch. Should the garbage collector find them instead, it stops the
+        threads that talk to them before it asks them to end, and waits for 10 s for each in vain (torch 2.13)."""
+        if type(self.loader) is DataLoader and self.loader.persistent_workers and self.loader._iterator is not None:
+            self.loader._iterator._shutdown_workers()  # type: ignore[attr-defined]
+            self.loader._iterator = None
 
     def _batches(self, iterator: Iterator[Batch]) -> Iterator[Batch]:
         unmeasured = self.per_epoch is None and self.job.world_size > 1

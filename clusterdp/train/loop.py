@@ -278,6 +278,7 @@ class Loop(Generic[Batch]):
         self.job.event("signal", name=self.job.stop.name_of(reason), step=self.step)
         self.job.metrics.flush()
         self.save()
+        self.feed.close()
         self.job.event("stopped", step=self.step, reason=reason)
         raise Stopped(reason, self.step)
 
@@ -287,6 +288,7 @@ class Loop(Generic[Batch]):
         self.job.word.set("enough", False)
         self.save()
         self.saves.upload()
+        self.feed.close()
         self.job.metrics.flush()
 
     def _write_metrics(self) -> None:
