@@ -12,17 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
-import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from clusterdp.errors import ConfigError
+from clusterdp.recipes.data.bundled import table
 from clusterdp.train import Amp, JobHandle, Loop
 
 TEST_IMAGES = 360  # a fifth is held out
@@ -88,16 +85,10 @@ class Net(nn.Module):
 
 
 def load_digits() -> tuple[TensorDataset, TensorDataset]:
-    """Training and held-out images, from the file in scikit-learn's folder: importing it would load scipy too."""
-    package = find_spec("sklearn")
-    if package is None or package.origin is None:
-        raise ConfigError(
-            "digits: scikit-learn, which ships the images, is not installed. pip install 'clusterdp[demo]'."
-        )
-    file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    table = torch.from_numpy(numpy.loadtxt(file, delimiter=",", dtype=numpy.float32))
-    images, labels = table[:, :64].reshape(-1, 1, 8, 8) / 16, table[:, 64].long()
-    order = torch.randperm(len(table), generator=torch.Generator().manual_seed(0))
+    """Training and held-out images."""
+    rows = table("digits.csv.gz")
+    images, labels = rows[:, :64].reshape(-1, 1, 8, 8) / 16, rows[:, 64].long()
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
     test, train = order[:TEST_IMAGES], order[TEST_IMAGES:]
     return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
 

@@ -10,6 +10,7 @@ import pytest
 
 from clusterdp.errors import ConfigError
 from clusterdp.recipes import digits
+from clusterdp.recipes.data import bundled
 from tests.train import programs
 from tests.train.ranks import running
 from tests.train.runs import Run
@@ -51,6 +52,6 @@ def test_the_images_are_read_without_loading_scipy() -> None:
 
 
 def test_without_scikit_learn_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(digits, "find_spec", lambda name: None)
+    monkeypatch.setattr(bundled, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'clusterdp\[demo\]'"):
         digits.load_digits()
