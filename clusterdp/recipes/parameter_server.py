@@ -1,0 +1,118 @@
+"""The form before all-reduce: one rank, the parameter server, collects the gradients and hands out the new weights.
+
+    clusterdp submit configs/parameter_server.yaml --cluster local
+    torchrun --nproc-per-node=2 -m clusterdp.recipes.parameter_server epochs=5
+
+This is the synchronous one: the server waits for all ranks, and a step is the same as by all-reduce. Only the server
+has an optimizer. Here it trains as well, so that it works with any number of ranks; asynchronous.py has the other kind.
+
+When to use it: when the optimizer is what does not fit (its state, two or three times the weights, is in one place
+only, perhaps in the memory of a CPU), or one place must see every rank's gradient by itself (to drop the one that is
+out of line, to add noise for privacy). It does not scale: all gradients go through the server's one link, N times the
+model a step, and all others wait for it. An all-reduce sends twice the model over each link, however many ranks. To
+spread an optimizer's state over the ranks, FSDP is the better way.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from clusterdp.errors import StateError
+from clusterdp.recipes.by_hand import pack, replicate, unpack
+from clusterdp.recipes.data import images as data_images
+from clusterdp.recipes.lenet import LeNet, accuracy, digest
+from clusterdp.train import JobHandle
+
+SERVER = 0  # its rank
+
+
+def main(
+    job: JobHandle,
+    data: str = "digits",
+    path: str | Path | None = None,
+    epochs: int = 8,
+    batch_size: int = 8,
+    lr: float = 0.02,
+    step_delay_s: float = 0.0,
+) -> float:
+    """Returns the accuracy on the held-out images. The parameters are those of by_hand."""
+    sets = data_images.load(data, path)
+    model = LeNet(sets.channels, sets.classes).to(job.device)
+    replicate(model)
+    loader = job.loader(sets.train, batch_size, drop_last=True)
+    server = ParameterServer(model, lr, momentum=0.9)
+    criterion = nn.CrossEntropyLoss()
+
+    loop = job.loop(loader, {"model": model, "server": server}, epochs=epochs)
+    for images, labels in loop:
+        server.check(loop.step)
+        model.zero_grad()
+        loss = criterion(model(images.to(job.device)), labels.to(job.device))
+        loss.backward()
+        server.step()
+        loop.log(loss=loss)
+        if step_delay_s:
+            time.sleep(step_delay_s)
+
+    reached = accuracy(job, loop, model, sets.test)
+    job.log(test_accuracy=reached, digest=digest(model, server))
+    if job.rank == SERVER:
+        print(f"parameter server: test accuracy {reached:.4f} after {loop.step} steps", flush=True)
+    return reached
+
+
+class ParameterServer:
+    """On rank 0 it has the optimizer; on the others, nothing. All call step()."""
+
+    per_rank = True  # what rank 0 saves is nobody else's
+
+    def __init__(self, model: nn.Module, lr: float, momentum: float):
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self.parameters = list(model.parameters())
+        self.optimizer = torch.optim.SGD(self.parameters, lr=lr, momentum=momentum) if self.rank == SERVER else None
+        self.steps = 0  # that it has handed out
+
+    def step(self) -> None:
+        """Every rank's gradients go to the server, and come back as its new weights."""
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        flat = pack(gradients)
+        parts = [torch.empty_like(flat) for _ in range(self.ranks)] if self.optimizer else None
+        dist.gather(flat, parts, dst=SERVER)
+        weights = pack(self.parameters)
+        if self.optimizer and parts:
+            unpack(sum(parts[1:], parts[0]) / self.ranks, gradients)  # in the order of the ranks
+            self.optimizer.step()
+            weights = pack(self.parameters)
+        dist.broadcast(weights, src=SERVER)
+        unpack(weights, self.parameters)
+        self.steps += 1
+
+    def check(self, step: int) -> None:
+        """A checkpoint gives a rank its own state only if there are as many ranks as when it was saved."""
+        if self.steps != step:
+            raise StateError(
+                f"server: it has handed out {self.steps} updates, and {step} steps are done: what it had was saved "
+                "by another number of ranks. Resume with as many."
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "optimizer": self.optimizer.state_dict() if self.optimizer else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+        if self.optimizer:
+            self.optimizer.load_state_dict(state["optimizer"])
+
+
+if __name__ == "__main__":
+    import sys
+
+    from clusterdp.train import worker
+
+    sys.exit(worker.run(main))

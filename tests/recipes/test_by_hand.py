@@ -1,0 +1,67 @@
+"""By hand and through a parameter server, the training is DDP's. If not, the recipes teach something else."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.recipes import equality
+from tests.train.ranks import running
+
+STEPS = 12
+GLOBAL_BATCH = 32
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """By the number of ranks: what each of them came to."""
+    folder = tmp_path_factory.mktemp("equality")
+
+    @cache
+    def of(size: int) -> list[dict[str, list[float]]]:
+        with running(Path(folder, str(size)), equality.train, STEPS, GLOBAL_BATCH, size=size) as ranks:
+            return ranks.answers
+
+    return of
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_by_hand_is_ddp_to_the_last_bit(trained: Any, size: int) -> None:
+    answer = trained(size)[0]
+    assert answer["by_hand"] == answer["ddp"]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_the_synchronous_server_is_ddp_to_the_last_bit_where_there_is_one_order_to_add_in(
+    trained: Any, size: int
+) -> None:
+    answer = trained(size)[0]
+    assert answer["server"] == answer["ddp"]
+
+
+def test_over_four_ranks_the_server_differs_by_no_more_than_the_order_of_its_sums(trained: Any) -> None:
+    """It adds up in the order of the ranks, gloo's ring begins elsewhere in each part of the buffer. A sum of four may
+    then differ in the last bit (6e-8 of it), and the steps after it, too: 1e-6 of the weights' size is ten times that.
+    """
+    answer = trained(4)[0]
+    server, ddp = torch.tensor(answer["server"]), torch.tensor(answer["ddp"])
+    assert float((server - ddp).norm() / ddp.norm()) < 1e-6
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("way", ["ddp", "by_hand", "server"])
+def test_all_ranks_end_with_the_same_weights(trained: Any, size: int, way: str) -> None:
+    assert [answer[f"{way} spread"] for answer in trained(size)] == [[0.0]] * size
+
+
+@pytest.mark.parametrize("way", ["ddp", "by_hand", "server"])
+def test_more_ranks_with_the_same_global_batch_do_what_one_does(trained: Any, way: str) -> None:
+    """Up to rounding: a mean over 32 samples, or of four means over 8, which STEPS steps carry on."""
+    alone = torch.tensor(trained(1)[0][way])
+    for size in (2, 4):
+        together = torch.tensor(trained(size)[0][way])
+        assert float((together - alone).norm() / alone.norm()) < 1e-6
