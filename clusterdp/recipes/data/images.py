@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from clusterdp.errors import ConfigError
 from clusterdp.recipes.data import cifar, idx
@@ -20,8 +19,8 @@ KINDS = ("digits", "mnist", "cifar10", "folder")
 
 @dataclass(frozen=True)
 class Images:
-    train: Dataset[Any]  # (uint8 of channels x 32 x 32, label)
-    test: Dataset[Any]
+    train: TensorDataset | ImageFolder  # (uint8 of channels x 32 x 32, label)
+    test: TensorDataset | ImageFolder
     channels: int
     classes: int
 

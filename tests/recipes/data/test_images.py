@@ -25,7 +25,7 @@ def write_cifar(folder: Path, records: int = 2) -> None:
 def test_cifar_is_read_where_its_archive_was_unpacked(tmp_path: Path, inner: str) -> None:
     write_cifar(tmp_path / "data" / inner)
     loaded = images.load("cifar10", tmp_path / "data")
-    assert (len(loaded.train), len(loaded.test), loaded.channels) == (10, 2, 3)  # type: ignore[arg-type]
+    assert (len(loaded.train), len(loaded.test), loaded.channels) == (10, 2, 3)
     image, label = loaded.train[3]
     assert image.shape == (3, 32, 32) and label == 1
     assert image[0, 31, 31] == 99 and image[1, 0, 0] == 1, "red comes first, row by row"
@@ -72,7 +72,7 @@ def pictures(tmp_path: Path) -> Path:
 
 def test_a_folder_of_images_has_a_class_a_folder(pictures: Path) -> None:
     loaded = images.load("folder", pictures)
-    assert (len(loaded.train), len(loaded.test), loaded.classes) == (6, 2, 2)  # type: ignore[arg-type]
+    assert (len(loaded.train), len(loaded.test), loaded.classes) == (6, 2, 2)
     image, label = loaded.train[4]
     assert image.shape == (3, 32, 32) and image.dtype == torch.uint8 and label == 1
     assert image[2].min() == 255 and image[:2].max() == 0

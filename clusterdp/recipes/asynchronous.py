@@ -1,0 +1,247 @@
+"""An asynchronous parameter server: nobody waits for the slowest rank, and gradients are of weights that have moved on.
+
+    clusterdp submit configs/asynchronous.yaml --cluster local
+    torchrun --nproc-per-node=3 -m clusterdp.recipes.asynchronous epochs=5
+
+Rank 0 serves, the others work: each pulls the weights, computes a gradient, pushes it, and the server applies it at
+once. The staleness of a gradient is how many updates by others lie between the weights that it was computed on and
+those that it is applied to. It is never more than `max_staleness`: a gradient that would make another one, which is
+still being computed, too old is held back until that one is there, and who computed it waits.
+
+When to use it: hardly ever for dense models on like GPUs, where the synchronous form learns more from each gradient
+and gives the same result each time. It pays where the ranks' speeds differ for good (machines of several generations,
+samples of very uneven length, simulations that end when they end), and the model bears old gradients: little momentum,
+a smaller learning rate. Its checkpoints are exact, no gradient is lost or applied twice. But which one comes first is
+up to the machines, and so no two runs are the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import DataLoader
+
+from clusterdp.errors import ConfigError, StateError
+from clusterdp.recipes.by_hand import pack, replicate, unpack
+from clusterdp.recipes.data import images as data_images
+from clusterdp.recipes.lenet import LeNet, accuracy
+from clusterdp.recipes.staleness import StalenessBound
+from clusterdp.train import JobHandle, ResumableSampler
+
+SERVER = 0  # its rank
+PULL, PUSH = 0, 1
+KNOCK, DELIVER = 1, 2  # tags
+
+
+def main(
+    job: JobHandle,
+    data: str = "digits",
+    path: str | Path | None = None,
+    epochs: int = 8,
+    batch_size: int = 8,
+    lr: float = 0.05,
+    max_staleness: int = 4,
+    step_delay_s: float = 0.0,
+    straggler_delay_s: float = 0.0,
+) -> float:
+    """Returns the accuracy on the held-out images. straggler_delay_s: by which the last rank's steps are longer."""
+    workers = job.world_size - 1
+    if workers < 1:
+        raise ConfigError("asynchronous: one rank serves, and none is left to work. Start two or more.")
+    if max_staleness < workers - 1:
+        raise ConfigError(
+            f"params.max_staleness: {max_staleness} is too little for {workers} workers, which begin with the same "
+            f"weights. Use {workers - 1} or more, or the synchronous clusterdp.recipes.parameter_server."
+        )
+    sets = data_images.load(data, path)
+    model = LeNet(sets.channels, sets.classes).to(job.device)
+    replicate(model)
+    criterion = nn.CrossEntropyLoss()
+    wire = Wire(model)
+    server = Server(model, lr, StalenessBound(max_staleness), wire)
+    # The workers share the samples. The server looks at none, but its loop is as long as theirs.
+    share = ResumableSampler(
+        sets.train,
+        rank=max(0, job.rank - 1),
+        world_size=workers,
+        seed=job.seed,
+        drop_last=True,
+    )
+    loader = DataLoader(sets.train, batch_size, sampler=share, drop_last=True, generator=torch.Generator())
+
+    loop = job.loop(loader, {"server": server}, epochs=epochs)
+    for images, labels in loop:
+        if job.rank == SERVER:
+            server.check(loop.step * workers)
+            loop.log(loss=server.serve(workers), stalest=max(server.staleness))
+        else:
+            wire.pull()
+            time.sleep(step_delay_s + (straggler_delay_s if job.rank == workers else 0.0))
+            model.zero_grad()
+            loss = criterion(model(images.to(job.device)), labels.to(job.device))
+            loss.backward()
+            wire.push(loss)
+
+    replicate(model)  # who worked has weights that have moved on
+    reached = accuracy(job, loop, model, sets.test)
+    counts = {str(stale): count for stale, count in sorted(server.staleness.items())}
+    job.log(test_accuracy=reached, updates=server.updates, staleness=counts)
+    if job.rank == SERVER:
+        print(
+            f"asynchronous: test accuracy {reached:.4f} after {server.updates} updates, staleness {counts}", flush=True
+        )
+    return reached
+
+
+class Wire:
+    """Between the server and the workers: a knock that says what is wanted, then weights or gradients, in one buffer.
+
+    In a group of its own, over gloo: NCCL cannot receive from whoever comes first.
+    """
+
+    def __init__(self, model: nn.Module):
+        self.parameters = list(model.parameters())
+        self.group = dist.new_group(backend="gloo")
+
+    def pull(self) -> None:
+        """A worker's: the server's weights, as they are now."""
+        self._knock(PULL)
+        self._take(SERVER, self.parameters)
+
+    def push(self, loss: torch.Tensor) -> None:
+        """A worker's: the gradients, and the loss for the record. Returns when the server has them."""
+        self._knock(PUSH)
+        self._give(SERVER, [*self._gradients(), loss.detach()])
+
+    def wait(self) -> tuple[int, int]:
+        """The server's: PULL or PUSH, and the worker who asks."""
+        word = torch.empty(1, dtype=torch.int64)
+        worker = dist.recv(word, group=self.group, tag=KNOCK)
+        return int(word), worker
+
+    def give_weights(self, worker: int) -> None:
+        self._give(worker, self.parameters)
+
+    def take_gradients(self, worker: int) -> torch.Tensor:
+        """As they came: where they are applied, unpack_gradients() puts them into the parameters' .grad."""
+        flat = torch.empty(1 + sum(p.numel() for p in self.parameters))
+        dist.recv(flat, src=worker, group=self.group, tag=DELIVER)
+        return flat
+
+    def unpack_gradients(self, flat: torch.Tensor) -> float:
+        """Returns the loss."""
+        loss = torch.empty(())
+        unpack(flat, [*self._gradients(), loss])
+        return float(loss)
+
+    def _gradients(self) -> list[torch.Tensor]:
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+
+    def _knock(self, word: int) -> None:
+        dist.send(torch.tensor([word]), dst=SERVER, group=self.group, tag=KNOCK)
+
+    def _give(self, rank: int, tensors: Sequence[torch.Tensor]) -> None:
+        flat = pack([tensor.detach() for tensor in tensors]).cpu()
+        dist.send(flat, dst=rank, group=self.group, tag=DELIVER)
+
+    def _take(self, rank: int, tensors: Sequence[torch.Tensor]) -> None:
+        flat = torch.empty(sum(tensor.numel() for tensor in tensors))
+        dist.recv(flat, src=rank, group=self.group, tag=DELIVER)
+        unpack(flat, tensors)
+
+
+class Server:
+    """On rank 0. A step of the loop is as many updates as there are workers, from whomever.
+
+    Why no gradient is under way at a checkpoint: it is made where all ranks have done the same number of steps, n. Each
+    worker has then pushed n gradients, and the server has applied n for each of them, so all.
+
+    Why the loop's words cannot stop it: a worker waits for the server only within a step. When the server waits for a
+    word, at the end of its step n, the workers have together done n steps each, and those who are ahead wait for that
+    word as well; so nobody is so far behind that they still owe it.
+    """
+
+    per_rank = True  # what rank 0 saves is nobody else's
+
+    def __init__(self, model: nn.Module, lr: float, bound: StalenessBound, wire: Wire):
+        self.model = model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+        self.bound = bound
+        self.wire = wire
+        self.held: dict[int, torch.Tensor] = {}  # gradients that wait for an older one, by worker
+        self.asking: set[int] = set()  # workers of such a gradient, who want new weights
+        self.staleness: Counter[int] = Counter()  # how many updates were how stale
+        self.rank = dist.get_rank()
+
+    @property
+    def updates(self) -> int:
+        return self.bound.version
+
+    def serve(self, updates: int) -> float:
+        """Until so many gradients have been applied. Returns the mean of their losses."""
+        losses: list[float] = []
+        while len(losses) < updates:
+            worker = next((worker for worker in self.held if self.bound.may_apply(worker)), None)
+            if worker is not None:
+                losses.append(self.wire.unpack_gradients(self.held.pop(worker)))
+                self.optimizer.step()
+                self.staleness[self.bound.applied(worker)] += 1
+                if worker in self.asking:
+                    self._hand_out(worker)
+                continue
+            wish, worker = self.wire.wait()
+            if wish == PUSH:
+                self.held[worker] = self.wire.take_gradients(worker)
+            elif worker in self.held:
+                self.asking.add(worker)
+            else:
+                self._hand_out(worker)
+        return sum(losses) / updates
+
+    def _hand_out(self, worker: int) -> None:
+        self.asking.discard(worker)
+        self.bound.pulled(worker)
+        self.wire.give_weights(worker)
+
+    def check(self, updates: int) -> None:
+        """A checkpoint gives a rank its own state only if there are as many ranks as when it was saved."""
+        if self.updates != updates:
+            raise StateError(
+                f"server: it has made {self.updates} updates, and {updates} are done: what it had was saved by another "
+                "number of ranks. Resume with as many."
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.rank != SERVER:
+            return {}
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "updates": self.bound.version,
+            "staleness": dict(self.staleness),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+            self.bound.version = state["updates"]
+            self.staleness = Counter(state["staleness"])
+
+
+if __name__ == "__main__":
+    import sys
+
+    from clusterdp.train import worker
+
+    sys.exit(worker.run(main))

@@ -1,0 +1,165 @@
+"""A small language model: a transformer of 110,000 parameters that learns to write Python's manual, by the character.
+
+    clusterdp submit configs/characters.yaml --cluster local
+    python -m clusterdp.recipes.characters epochs=2
+    torchrun --nproc-per-node=2 -m clusterdp.recipes.characters path=novel.txt most=1000000
+
+With dropout, AdamW, clipping, and a schedule that warms up and then follows a cosine.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import default_collate
+
+from clusterdp.recipes.data.text import Text, Windows, read_text
+from clusterdp.recipes.lenet import digest
+from clusterdp.train import Amp, JobHandle, Loop
+
+EVALUATED_AT_ONCE = 16
+
+
+def main(
+    job: JobHandle,
+    path: str | Path | None = None,
+    most: int = 100_000,
+    length: int = 64,
+    epochs: int = 6,
+    batch_size: int = 8,
+    lr: float = 4e-3,
+    amp: str = "fp32",
+    write: int = 200,
+    step_delay_s: float = 0.0,
+) -> float:
+    """Returns the loss on the last tenth of the text, in nats a character. (By chance: the log of the alphabet's size.)
+
+    path: of a text file; None: Python's manual. most: characters of it. length: of what the model looks back on.
+    batch_size: of one rank. write: characters that it writes in the end.
+    """
+    text = Text(read_text(path), most)
+    train_set, held_out = text.split(length)
+    net = Writer(len(text.alphabet), length)
+    model = job.wrap(net)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
+    loader = job.loader(train_set, batch_size, drop_last=True)
+    scheduler = warm_up_and_cosine(optimizer, epochs * len(loader))
+    mixed = Amp(amp, job.device)
+    criterion = nn.CrossEntropyLoss()
+
+    loop = job.loop(
+        loader, {"model": model, "optimizer": optimizer, "scheduler": scheduler, "amp": mixed}, epochs=epochs
+    )
+    for before, after in loop:
+        optimizer.zero_grad()
+        with mixed.autocast():
+            loss = criterion(model(before.to(job.device)).flatten(0, 1), after.to(job.device).flatten())
+        mixed.backward(loss)
+        mixed.step(optimizer, clip_norm=1.0)
+        scheduler.step()
+        loop.log(loss=loss, lr=scheduler.get_last_lr()[0])
+        if step_delay_s:
+            time.sleep(step_delay_s)
+
+    reached = evaluate(job, loop, net, held_out)
+    job.log(test_loss=reached, digest=digest(net, optimizer, scheduler, mixed))
+    if job.rank == 0:
+        print(f"characters: test loss {reached:.3f} nats a character after {loop.step} steps. It writes:", flush=True)
+        print(text.decode(net.write(text.codes[:length].tolist(), write)), flush=True)
+    return reached
+
+
+def warm_up_and_cosine(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LambdaLR:
+    """Up in a twentieth of the steps, then down to a tenth by a cosine."""
+    warm_up = max(1, steps // 20)
+
+    def factor(step: int) -> float:
+        if step < warm_up:
+            return (step + 1) / warm_up
+        return 0.55 + 0.45 * math.cos(math.pi * min(1.0, (step - warm_up) / max(1, steps - warm_up)))
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+class Block(nn.Module):
+    """Attention to what came before, then a layer for each character by itself; both add to what they are given."""
+
+    def __init__(self, width: int, heads: int, dropout: float):
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.to_qkv = nn.Linear(width, 3 * width, bias=False)
+        self.from_heads = nn.Linear(width, width, bias=False)
+        self.alone = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        q, k, v = self.to_qkv(self.norms[0](x)).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.dropout(self.from_heads(seen.transpose(1, 2).reshape(batch, length, width)))
+        out: torch.Tensor = x + self.dropout(self.alone(self.norms[1](x)))
+        return out
+
+
+class Writer(nn.Module):
+    """For each character, the logits of the next one."""
+
+    def __init__(
+        self, alphabet: int, length: int, width: int = 64, layers: int = 2, heads: int = 4, dropout: float = 0.05
+    ):
+        super().__init__()
+        self.length = length
+        self.letter = nn.Embedding(alphabet, width)
+        self.place = nn.Embedding(length, width)
+        self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)), nn.LayerNorm(width))
+        self.head = nn.Linear(width, alphabet, bias=False)
+
+    def forward(self, codes: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(codes.shape[1], device=codes.device)
+        logits: torch.Tensor = self.head(self.blocks(self.letter(codes) + self.place(places)))
+        return logits
+
+    @torch.no_grad()
+    def write(self, start: list[int], characters: int, seed: int = 0) -> list[int]:
+        """What follows on `start`, drawn by chance from a stream of its own."""
+        device = self.head.weight.device
+        chance = torch.Generator().manual_seed(seed)
+        codes = list(start)
+        self.eval()
+        for _ in range(characters):
+            logits = self(torch.tensor([codes[-self.length :]], device=device))[0, -1]
+            codes.append(int(torch.multinomial(logits.float().softmax(0).cpu(), 1, generator=chance)))
+        self.train()
+        return codes[len(start) :]
+
+
+def evaluate(job: JobHandle, loop: Loop[Any], net: nn.Module, windows: Windows) -> float:
+    """The mean loss over all windows. Each rank takes every N-th; they may be uneven."""
+    mine = range(job.rank, len(windows), job.world_size)
+    sums = torch.zeros(2, device=job.device)  # of losses; of characters
+    net.eval()
+    with torch.no_grad():
+        for start in loop.watch(range(0, len(mine), EVALUATED_AT_ONCE)):
+            pairs = default_collate([windows[place] for place in mine[start : start + EVALUATED_AT_ONCE]])
+            before, after = (part.to(job.device) for part in pairs)
+            loss = functional.cross_entropy(net(before).flatten(0, 1), after.flatten(), reduction="sum")
+            sums += torch.stack([loss, torch.tensor(float(after.numel()), device=job.device)])
+    net.train()
+    dist.all_reduce(sums)
+    return float(sums[0] / sums[1])
+
+
+if __name__ == "__main__":
+    import sys
+
+    from clusterdp.train import worker
+
+    sys.exit(worker.run(main))

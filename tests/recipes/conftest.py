@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.train.conftest import group, job
+
+__all__ = ["group", "job"]
