@@ -61,6 +61,8 @@ class Row:
     restarts: int
     cancelled_by: int | None
     steps: tuple[StepRow, ...] = ()
+    het_id: int | None = None  # of a component: the whole job's
+    het_offset: int = 0
 
 
 @dataclass
@@ -152,6 +154,8 @@ def _row(model: Model, job: Job, created: int, word: str | None) -> Row:
         restarts=job.restarts,
         cancelled_by=job.cancelled_by,
         steps=steps,
+        het_id=job.het.leader if job.het else None,
+        het_offset=job.het.offset if job.het else 0,
     )
 
 

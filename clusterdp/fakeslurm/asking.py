@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from clusterdp.slurm.hostlist import HostlistError, expand
 
 from . import times
-from .options import IDLE, UNSUPPORTED
+from .options import IDLE, PER_COMPONENT, UNSUPPORTED
 from .refusals import INVALID_GRES, INVALID_NODE, ControllerError, Refusal
 from .spec import Gpus, JobSpec
 
@@ -41,6 +41,11 @@ class Asked:
             if name == "mem":
                 self.values.pop("mem-per-cpu", None)
             self.values[name] = value
+
+    def after(self) -> "Asked":
+        """What the next component of a heterogeneous job begins with."""
+        kept = {name: value for name, value in self.values.items() if name not in PER_COMPONENT}
+        return Asked(self.command, kept)
 
     def bad(self, text: str) -> Refusal:
         return Refusal(f"{self.command}: error: {text}", BAD)

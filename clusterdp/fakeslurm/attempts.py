@@ -21,6 +21,8 @@ def requeue(
     """Raises ControllerError if it may not be."""
     if job.state in (JobState.PENDING, JobState.SPECIAL_EXIT):
         raise ControllerError(refusals.PENDING)
+    if job.het and job.het.offset:
+        raise ControllerError(refusals.NOT_LEADER)
     if not job.spec.requeue or not job.spec.batch:
         raise ControllerError(refusals.DISABLED)
     restart(controller, job, word, why, hold)
@@ -29,6 +31,12 @@ def requeue(
 def restart(
     controller: Controller, job: Job, word: str, why: str, hold: str | None = None, state: JobState = JobState.PENDING
 ) -> None:
+    for component in controller.model.components(job):
+        if not component.waits:
+            _restart(controller, component, word, why, hold, state)
+
+
+def _restart(controller: Controller, job: Job, word: str, why: str, hold: str | None, state: JobState) -> None:
     job.next_word = word
     job.restarts += 1
     job.requeue_hold = hold
@@ -80,7 +88,7 @@ def end_of_grace(controller: Controller, job: Job) -> None:
     if job.spec.requeue and job.spec.batch:
         restart(controller, job, "PREEMPTED", "DUE TO PREEMPTION")
     else:
-        ending.wind_up(controller, job, JobState.PREEMPTED, "None", "DUE TO PREEMPTION")
+        _end_all(controller, job, JobState.PREEMPTED, "None", "DUE TO PREEMPTION")
 
 
 def lose_node(controller: Controller, job: Job, node: str) -> None:
@@ -97,7 +105,14 @@ def lose_node(controller: Controller, job: Job, node: str) -> None:
     if job.spec.requeue and job.spec.batch:
         restart(controller, job, "NODE_FAIL", why)
     else:
-        ending.wind_up(controller, job, JobState.NODE_FAIL, "NodeDown", why)
+        _end_all(controller, job, JobState.NODE_FAIL, "NodeDown", why)
+
+
+def _end_all(controller: Controller, job: Job, outcome: JobState, reason: str, why: str) -> None:
+    """A heterogeneous job does not outlive one of its components."""
+    for component in controller.model.components(job):
+        if component.running:
+            ending.wind_up(controller, component, outcome, reason, why)
 
 
 def _shrink(controller: Controller, job: Job, node: str) -> None:

@@ -16,7 +16,7 @@ class Outputs:
         self._loop, self._plan, self._srun = loop, plan, srun
         self.files = Files(plan)
         self._pipes: dict[int, tuple[Lines, str, int | None]] = {}  # by the end to read: lines, stream, file
-        self._sinks: dict[str, int] = {}  # files into which the output of all tasks goes
+        self._sinks: dict[tuple[int, str], int] = {}  # files into which the output of all tasks goes
         self._held = False
 
     @property
@@ -26,11 +26,11 @@ class Outputs:
 
     def give(self, task: TaskPlan) -> tuple[int, int, list[int]]:
         """stdout, stderr for a new task, and the descriptors to close when it has them; raises OpenFailed."""
-        plan = self._plan
-        stdout, own = self._end(plan.stdout, task, "o")
-        if plan.stderr is None and not own:
+        part = self._plan.part_of(task)
+        stdout, own = self._end(part.stdout, task, "o")
+        if part.stderr is None and not own:
             return stdout, stdout, []
-        stderr, own_too = self._end(plan.stderr or plan.stdout, task, "e")
+        stderr, own_too = self._end(part.stderr or part.stdout, task, "e")
         return stdout, stderr, [end for end, mine in ((stdout, own), (stderr, own_too)) if mine]
 
     def _end(self, target: Target, task: TaskPlan, stream: str) -> tuple[int, bool]:
@@ -39,9 +39,10 @@ class Outputs:
             return self.files.descriptor(target, task), False
         sink = None
         if target.kind == "file":
-            if target.pattern not in self._sinks:
-                self._sinks[target.pattern] = self.files.descriptor(target, task)
-            sink = self._sinks[target.pattern]
+            key = task.part, target.pattern
+            if key not in self._sinks:
+                self._sinks[key] = self.files.descriptor(target, task)
+            sink = self._sinks[key]
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         prefix = label(task.rank, len(self._plan.tasks)) if self._plan.label else b""
@@ -107,7 +108,7 @@ class Inputs:
 
     def give(self, task: TaskPlan) -> tuple[int, list[int]]:
         """stdin for a new task, and the descriptors to close when it has it; raises OpenFailed."""
-        target = self._plan.stdin
+        target = self._plan.part_of(task).stdin
         if target.kind == "file":
             file = self._files.input(target, task)
             return file, [file]

@@ -12,7 +12,7 @@ from clusterdp.slurm.state import JobState
 from . import attempts, ending, refusals, scheduler
 from .accounting import Books
 from .journal import Journal, compact
-from .model import BATCH, Array, Job, Model, Share, Step
+from .model import BATCH, Array, Het, Job, Model, Share, Step
 from .placing import all_free, place
 from .refusals import ControllerError
 from .shape import Shape, User
@@ -119,14 +119,39 @@ class Controller:
             parse(spec.dependency)
 
     def submit(self, spec: JobSpec, array: Array | None, script: bytes, environ: dict[str, str]) -> Job:
-        if spec.token and spec.token in self._tokens:
-            return self.model.jobs[self._tokens[spec.token]]
-        try:
-            self.check(spec)
-        except ControllerError as error:
-            if str(error) in (refusals.INVALID_NODE, refusals.INVALID_FEATURE, refusals.NODE_CONFIG):
-                self.model.new_id()  # these are found only when the job has its number
-            raise
+        return self.submit_together([spec], array, script, environ)
+
+    def submit_together(self, specs: list[JobSpec], array: Array | None, script: bytes, environ: dict[str, str]) -> Job:
+        """One job, or the components of a heterogeneous one; returns the first. Raises ControllerError."""
+        first = specs[0]
+        if first.token and first.token in self._tokens:
+            return self.model.jobs[self._tokens[first.token]]
+        if array and len(specs) > 1:
+            raise ControllerError(refusals.INVALID_ARRAY)
+        for spec in specs:
+            try:
+                self.check(spec)
+            except ControllerError as error:
+                if str(error) in (refusals.INVALID_NODE, refusals.INVALID_FEATURE, refusals.NODE_CONFIG):
+                    self.model.new_id()  # these are found only when the job has its number
+                raise
+        jobs = [self._enter(spec, array) for spec in specs]
+        if len(jobs) > 1:
+            named = {node for spec in specs for node in spec.nodelist}
+            for offset, job in enumerate(jobs):
+                job.het = Het(jobs[0].id, offset, len(jobs))
+                job.spec.exclude += sorted(named - {*job.spec.nodelist, *job.spec.exclude})
+        self._write_spool(jobs[0], script, environ)
+        for job in jobs:
+            self.changed(job)
+        self._tokens[first.token] = jobs[0].id
+        if first.batch or len(jobs) > 1:
+            self.runner.later(SCHEDULING_DELAY_S, self.wake)  # sbatch has its answer before the job starts
+        else:
+            self.wake()
+        return jobs[0]
+
+    def _enter(self, spec: JobSpec, array: Array | None) -> Job:
         now = self.clock()
         number = self.model.new_id()
         self._journal.write("next_id", 0, self.model.next_id)
@@ -141,20 +166,16 @@ class Controller:
             job.booked = False
         job.minutes = self.limit(spec)
         self._mark_eligible(job, now)
+        self.model.jobs[number] = job
+        return job
+
+    def _write_spool(self, job: Job, script: bytes, environ: dict[str, str]) -> None:
         folder = self.spool(job)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "slurm_script").write_bytes(script)
         os.chmod(folder / "slurm_script", 0o700)
         names = "\0".join(f"{name}={value}" for name, value in environ.items())
         (folder / "environment").write_bytes(names.encode("utf-8", "surrogateescape"))
-        self.model.jobs[number] = job
-        self._tokens[spec.token] = number
-        self.changed(job)
-        if spec.batch:
-            self.runner.later(SCHEDULING_DELAY_S, self.wake)  # sbatch has its answer before the job starts
-        else:
-            self.wake()
-        return job
 
     def limit(self, spec: JobSpec) -> int | None:
         """Minutes, or None."""
@@ -241,7 +262,7 @@ class Controller:
         job.cancelled_by = job.outcome = None
         for share in shares:
             self.model.nodes[share.node].busy_time = now
-        if job.spec.batch:
+        if job.has_script:
             first = shares[0]
             step = Step(
                 BATCH,
@@ -281,7 +302,7 @@ class Controller:
     def signal(self, job: Job, number: int, *, script: bool = False, full: bool = False) -> None:
         """`scancel --signal`: to the tasks, to the batch shell, or to everything."""
         for step in job.steps:
-            if not step.live:
+            if not step.live or step.runs_in:
                 continue
             if step.id == BATCH and script:
                 self.runner.order(job, step, op="signal-script", signal=number)

@@ -106,6 +106,17 @@ class Conversation:
         except (Gone, OSError):
             return
 
+    async def program_ended(self) -> int:
+        """The wait status of the program that salloc ran."""
+        while True:
+            kind, payload = await self._frame()
+            if kind == "w":
+                return int(payload)
+
+    def order(self, kind: str, text: str) -> None:
+        """Something that salloc is to do: see wire."""
+        self._out += wire.frame(kind, text.encode("utf-8", "surrogateescape"))
+
     async def signal(self) -> int:
         """The next signal that the command received."""
         while True:

@@ -18,23 +18,35 @@ def step_ended(controller: Controller, job: Job, step: Step, report: dict[str, A
     if not step.live:
         return
     now = controller.clock()
-    step.end, step.status, step.lingers = now, report["status"], report.get("lingers", False)
+    status = report.get("of_steps", {}).get(str(job.id), report["status"])
+    step.end, step.status, step.lingers = now, status, report.get("lingers", False)
     step.timed_out = step.timed_out or report.get("timed_out", False)
     if report.get("killer") is not None:
         step.cancelled_by = report["killer"]
     step.state = _state_of_step(step)
     if step.id != BATCH and not report.get("lost_srun"):
         job.derived = max(job.derived, step.status)
-    if step.id == BATCH or (not job.spec.batch and not any(other.live for other in job.steps)):
-        _script_ended(controller, job, step)
+    end_mirrors(controller, job, step, report)
+    alone = not job.spec.batch and not job.spec.lasts  # of an srun outside of jobs
+    if step.id == BATCH or (alone and not any(other.live for other in job.steps)):
+        _script_ended(controller, job, report["status"])
     controller.changed(job)
     _finish_if_empty(controller, job)
     controller.wake()
 
 
+def end_mirrors(controller: Controller, job: Job, step: Step, report: dict[str, Any]) -> None:
+    """A step over several components has a record in each of them, and one supervisor."""
+    for other in controller.model.components(job):
+        mirror = other.step(step.id)
+        if mirror and mirror.runs_in == job.id and mirror.live:
+            step_ended(controller, other, mirror, report)
+
+
 def never_began(controller: Controller, job: Job, step: Step) -> None:
     """The daemon was killed after it had written down that the step starts, and before it did."""
-    job.steps.remove(step)
+    for other in controller.model.components(job):
+        other.steps = [each for each in other.steps if each is not step and each.runs_in != job.id]
     if step.id == BATCH and not job.completing:
         job.state, job.reason, job.start, job.shares, job.steps = JobState.PENDING, "None", None, [], []
     controller.changed(job)
@@ -64,20 +76,30 @@ def _finish_late(controller: Controller, job: Job) -> None:
         finish(controller, job)
 
 
-def _script_ended(controller: Controller, job: Job, step: Step) -> None:
+def _script_ended(controller: Controller, job: Job, status: int) -> None:
     """The end of the batch script, or of the one step of an srun outside of jobs, is the end of the job."""
     if job.completing:
-        job.status = job.status or step.status
+        job.status = job.status or status
+    else:
+        relinquish(controller, job, status)
+
+
+def relinquish(controller: Controller, job: Job, status: int) -> None:
+    """What the job was for has ended, with this wait status."""
+    if not job.running:
         return
-    job.status = step.status
-    if not step.status:
+    job.status = status
+    if not status:
         state, reason, why = JobState.COMPLETED, "None", ""
     else:
-        killed = bool(step.status & 0x7F)
+        killed = bool(status & 0x7F)
         state, reason = JobState.FAILED, "JobLaunchFailure" if killed else "NonZeroExitCode"
         why = "FAILED (non-zero exit code or other failure mode)"
     job.preempt_time = None
-    wind_up(controller, job, state, reason, why, abort=True)
+    for other in controller.model.components(job) if job.has_script or job.spec.lasts else [job]:
+        if other.running:
+            other.status = status
+            wind_up(controller, other, state, reason, why, abort=True)
 
 
 def wind_up(
@@ -88,7 +110,7 @@ def wind_up(
     job.state = outcome
     job.end, job.derived_at_end = controller.clock(), job.derived
     controller.changed(job)
-    live = [step for step in job.steps if step.live]
+    live = [step for step in job.steps if step.live and not _ends_elsewhere(controller, step, job)]
     # The steps hear of it before the batch shell does, whose srun would otherwise be told to kill them. What is deaf
     # is killed in the other order: the script must not go on because srun is dead.
     for step in sorted(live, key=lambda step: step.id == BATCH):
@@ -104,6 +126,12 @@ def wind_up(
         )
     if job.empty:
         finish(controller, job)
+
+
+def _ends_elsewhere(controller: Controller, step: Step, job: Job) -> bool:
+    """Another component, which ends as well, has the supervisor of the step: it must not hear of it twice."""
+    home = controller.model.jobs.get(step.runs_in)
+    return bool(home and (home.completing or not home.running)) and home is not job
 
 
 def finish(controller: Controller, job: Job) -> None:

@@ -4,15 +4,25 @@ from collections.abc import Mapping
 
 from clusterdp.slurm.hostlist import compress
 
-from .model import Job, Share, Step, counts
+from .model import Job, Model, Share, Step, counts
 from .shape import User
 
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES")
-IN_BATCH_JOBS_ONLY = (
+IN_OTHERS_JOBS_ONLY = (  # not in that of an srun outside of jobs
     "SLURM_DISTRIBUTION",
     "SLURM_GPUS_PER_NODE",
     "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0",
     "SLURM_NODE_ALIASES",
+)
+# What the command of an salloc has not, for it runs on no node.
+ON_NODES_ONLY = (
+    "ENVIRONMENT",
+    "SLURM_JOB_GID",
+    "SLURM_JOB_UID",
+    "SLURM_JOB_USER",
+    "SLURM_PRIO_PROCESS",
+    "SLURM_TOPOLOGY_ADDR_PATTERN",
+    "SLURM_WORKING_CLUSTER",
 )
 KEPT_WITHOUT_EXPORT = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TERM")
 
@@ -70,7 +80,6 @@ def of_job(job: Job, user: User, cluster: str, conf: str) -> dict[str, str]:
     spec, nodes = job.spec, compress(job.nodes)
     found = {
         "ENVIRONMENT": "BATCH",
-        "TMPDIR": "/tmp",
         "SLURM_CLUSTER_NAME": cluster,
         "SLURM_CONF": conf,
         MARK: conf,
@@ -124,6 +133,30 @@ def of_job(job: Job, user: User, cluster: str, conf: str) -> dict[str, str]:
     return found
 
 
+# What a batch script, or the command of an salloc, knows of each component.
+OF_COMPONENTS = (
+    *("SLURM_JOB_ID", "SLURM_JOB_ACCOUNT", "SLURM_JOB_CPUS_PER_NODE", "SLURM_JOB_NAME", "SLURM_JOB_NODELIST"),
+    *("SLURM_JOB_NUM_NODES", "SLURM_JOB_PARTITION", "SLURM_JOB_QOS", "SLURM_NPROCS", "SLURM_NTASKS"),
+    *("SLURM_TASKS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_NODE"),
+    *("SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_DISTRIBUTION"),
+)
+
+
+def of_het(model: Model, job: Job, user: User) -> dict[str, str]:
+    """Of a heterogeneous job; PACK is the older word for the same."""
+    if not job.het:
+        return {}
+    found = {"SLURM_HET_SIZE": str(job.het.size), "SLURM_PACK_SIZE": str(job.het.size)}
+    for other in model.components(job):
+        assert other.het
+        about = of_job(other, user, "", "")
+        for name in OF_COMPONENTS:
+            if name in about:
+                found[f"{name}_HET_GROUP_{other.het.offset}"] = about[name]
+                found[f"{name}_PACK_GROUP_{other.het.offset}"] = about[name]
+    return found
+
+
 def tasks_per_node(job: Job) -> str:
     if job.spec.exclusive and job.spec.tasks is None and not job.spec.tasks_per_node:
         return counts([share.cpus for share in job.shares])
@@ -159,15 +192,29 @@ def gpu_variables(gpus: list[int], on_node: int | None = None) -> dict[str, str]
     return found | {"SLURM_GPUS_ON_NODE": str(len(gpus) if on_node is None else on_node)}
 
 
-def of_step(job: Job, step: Step, umask: int, port: int) -> dict[str, str]:
-    """What all tasks of a step have."""
-    per_node, nodes = counts(step.tasks_per_node), compress(step.nodes)
+def of_nodes(shares: list[Share]) -> dict[str, str]:
+    """The nodes of the job, as far as a step of a heterogeneous one may know them."""
+    nodes, number = compress([share.node for share in shares]), str(len(shares))
     return {
-        "SLURM_NTASKS": str(step.tasks),
-        "SLURM_NPROCS": str(step.tasks),
+        "SLURM_JOB_CPUS_PER_NODE": counts([share.cpus for share in shares]),
+        "SLURM_JOB_NODELIST": nodes,
+        "SLURM_JOB_NUM_NODES": number,
+        "SLURM_NNODES": number,
+        "SLURM_NODELIST": nodes,
+    }
+
+
+def of_step(job: Job, step: Step, steps: list[Step], umask: int, port: int) -> dict[str, str]:
+    """What all tasks of a step have (on this component); `steps`: its records in all components of the job."""
+    per_node = counts([count for each in steps for count in each.tasks_per_node])
+    nodes = compress([node for each in steps for node in each.nodes])
+    tasks = str(sum(each.tasks for each in steps))
+    found = {} if job.het else {"SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0": counts([share.cpus for share in job.shares])}
+    return found | {
+        "SLURM_NTASKS": tasks,
+        "SLURM_NPROCS": tasks,
         "SLURM_TASKS_PER_NODE": per_node,
         "SLURM_DISTRIBUTION": "cyclic" if step.cyclic else "block",
-        "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0": counts([share.cpus for share in job.shares]),
         "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
         "SLURM_SRUN_COMM_HOST": "127.0.0.1",
         "SLURM_SRUN_COMM_PORT": str(port),
@@ -175,8 +222,8 @@ def of_step(job: Job, step: Step, umask: int, port: int) -> dict[str, str]:
         "SLURM_STEP_ID": step.id,
         "SLURM_STEP_LAUNCHER_PORT": str(port),
         "SLURM_STEP_NODELIST": nodes,
-        "SLURM_STEP_NUM_NODES": str(len(step.nodes)),
-        "SLURM_STEP_NUM_TASKS": str(step.tasks),
+        "SLURM_STEP_NUM_NODES": str(sum(len(each.nodes) for each in steps)),
+        "SLURM_STEP_NUM_TASKS": tasks,
         "SLURM_STEP_TASKS_PER_NODE": per_node,
         "SLURM_UMASK": f"{umask:04o}",
         "SRUN_DEBUG": "3",

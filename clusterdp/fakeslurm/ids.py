@@ -11,22 +11,25 @@ class Name:
     job: int
     indexes: tuple[int, ...] | None = None  # of elements
     step: str | None = None
+    offset: int | None = None  # of a component
 
     def finds(self, job: Job) -> bool:
         """The job is meant, or it is (or holds) a part of what is meant."""
+        if job.het and job.het.leader == self.job:
+            return self.offset in (None, job.het.offset)
         if self.indexes is not None:
             return bool(job.array and job.array.id == self.job and set(self.indexes) & set(job.array.indexes))
         return job.id == self.job or bool(job.array and job.array.id == self.job)
 
 
 def parse(text: str) -> Name | None:
-    match = re.fullmatch(r"(\d+)(?:_(\d+|\*|\[[\d,%:-]+\]))?(?:\+\d+)?(?:\.(\w+))?", text)
+    match = re.fullmatch(r"(\d+)(?:_(\d+|\*|\[[\d,%:-]+\]))?(?:\+(\d+))?(?:\.(\w+))?", text)
     if not match:
         return None
     indexes = None
     if match[2] and match[2] != "*":
         indexes = _indexes(match[2].strip("[]").partition("%")[0])
-    return Name(int(match[1]), indexes, match[3])
+    return Name(int(match[1]), indexes, match[4], None if match[3] is None else int(match[3]))
 
 
 def _indexes(text: str) -> tuple[int, ...] | None:

@@ -13,7 +13,7 @@ from typing import Any
 from clusterdp.slurm.state import JobState
 
 from .accounting import Books, Row, StepRow
-from .model import Array, Job, Model, Share, Step
+from .model import Array, Het, Job, Model, Share, Step
 from .spec import Gpus, JobSpec
 
 GROWN = 32 << 20  # bytes
@@ -100,6 +100,7 @@ def job_from(data: dict[str, Any]) -> Job:
     spec["gpus"] = Gpus(**spec["gpus"])
     data["spec"] = JobSpec(**spec)
     data["array"] = Array(**data["array"]) if data["array"] else None
+    data["het"] = Het(**data["het"]) if data.get("het") else None
     data["shares"] = [Share(**share) for share in data["shares"]]
     data["past"] = [Share(**share) for share in data["past"]]
     data["steps"] = [Step(**{**step, "state": JobState(step["state"])}) for step in data["steps"]]

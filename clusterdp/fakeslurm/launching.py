@@ -12,7 +12,8 @@ NOT_EXECUTED = 2  # the exit code of a task whose program could not be started
 
 def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) -> int:
     """The pid of the new task, which leads a session of its own."""
-    argv = task.argv or plan.argv
+    part = plan.part_of(task)
+    argv = task.argv or part.argv
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -20,21 +21,35 @@ def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) 
     try:
         os.setsid()
         processes.die_with_parent(parent)
-        environ = {**plan.environ, **task.environ, "SLURM_TASK_PID": str(os.getpid())}
+        environ = {**part.environ, **task.environ, "SLURM_TASK_PID": str(os.getpid())}
         for source, number in ((stdin, 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, number)
         _default_signals()
         os.umask(plan.umask)
+        _check_tmpdir(environ)
         try:
-            os.chdir(plan.folder)
+            os.chdir(part.folder)
         except OSError:
-            os.write(2, f"slurmstepd: error: couldn't chdir to `{plan.folder}': going to /tmp instead\n".encode())
+            os.write(2, f"slurmstepd: error: couldn't chdir to `{part.folder}': going to /tmp instead\n".encode())
             os.chdir("/tmp")
         _exec(argv, environ)
     except BaseException as error:  # nothing may run on in this copy of the supervisor
         os.write(2, f"slurmstepd: error: {error}\n".encode())
     finally:
         os._exit(NOT_EXECUTED)
+
+
+def _check_tmpdir(environ: dict[str, str]) -> None:
+    """Programs may want the folder that it names, or one at all."""
+    folder = environ.setdefault("TMPDIR", "/tmp")
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        text = f"slurmstepd: error: Unable to create TMPDIR [{folder}]: {os.strerror(error.errno or 0)}\n"
+        os.write(2, (text + "slurmstepd: error: Setting TMPDIR to /tmp\n").encode("utf-8", "surrogateescape"))
+        environ["TMPDIR"] = "/tmp"
 
 
 def _exec(argv: tuple[str, ...], environ: dict[str, str]) -> None:

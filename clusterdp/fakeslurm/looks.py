@@ -41,7 +41,7 @@ def _warn(controller: Controller, job: Job, left: float) -> None:
 def _look_at_steps(controller: Controller, job: Job, now: float) -> None:
     """srun --time: a limit of its own."""
     for step in job.steps:
-        if not step.live or not step.minutes or step.timed_out or step.id == BATCH:
+        if not step.live or step.runs_in or not step.minutes or step.timed_out or step.id == BATCH:
             continue
         if step.start + step.minutes * controller.settings.minute_s <= now:
             step.timed_out = True

@@ -79,6 +79,7 @@ class Step:
     supervisor_birth: str = ""
     pids: list[int] = field(default_factory=list)  # of its tasks
     cyclic: bool = True
+    runs_in: int = 0  # the component whose supervisor runs it, if that is another one's
     host_pid: int = 0  # of srun
     cpus_per_step: str = ""
     tres_per_node: str = ""
@@ -108,6 +109,15 @@ class Array:
     text: str = ""  # as submitted
 
     split: bool = False  # a record of one element
+
+
+@dataclass
+class Het:
+    """A component's place in a heterogeneous job."""
+
+    leader: int  # the id of its first component, by which the whole goes
+    offset: int
+    size: int
 
 
 @dataclass
@@ -148,6 +158,7 @@ class Job:
     last_sched: float = 0
     resizes: int = 0  # nodes lost while it went on (--no-kill)
     resized_at: float = 0
+    het: Het | None = None
 
     @property
     def nodes(self) -> list[str]:
@@ -185,7 +196,9 @@ class Job:
 
     @property
     def name_of_id(self) -> str:
-        """12, 12_3, or 12_[4-7%2] as squeue writes it."""
+        """12, 12_3, 12_[4-7%2], or 12+1 as squeue writes it."""
+        if self.het:
+            return f"{self.het.leader}+{self.het.offset}"
         if not self.array:
             return str(self.id)
         if self.array.split:
@@ -194,6 +207,11 @@ class Job:
 
     def step(self, step_id: str) -> Step | None:
         return next((step for step in self.steps if step.id == step_id), None)
+
+    @property
+    def has_script(self) -> bool:
+        """A batch script runs in it: of a heterogeneous job, in the first component only."""
+        return self.spec.batch and not (self.het and self.het.offset)
 
     @property
     def batch_host(self) -> str | None:
@@ -238,6 +256,14 @@ class Model:
 
     def live_jobs(self) -> Iterator[Job]:
         return (job for job in self.jobs.values() if not job.over)
+
+    def components(self, job: Job) -> list[Job]:
+        """All of a heterogeneous job in their order; any other job alone."""
+        if not job.het:
+            return [job]
+        leader = job.het.leader
+        found = [other for other in self.jobs.values() if other.het and other.het.leader == leader]
+        return sorted(found, key=lambda other: other.id)
 
     def elements(self, array_id: int) -> list[Job]:
         return [job for job in self.jobs.values() if job.array and job.array.id == array_id]

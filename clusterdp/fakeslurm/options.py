@@ -26,6 +26,10 @@ SRUN = SHARED + table("""
     send-libs? slurmd-debug= task-epilog= task-prolog= threads,T= unbuffered,u wait,W= whole
 """)
 
+SALLOC = SHARED + table("""
+    bell kill-command,K? immediate,I? no-bell no-shell wait,W=
+""")
+
 # Accepted, for they ask for nothing that a laptop could give or that anybody could miss; scontrol shows some of them.
 IDLE = frozenset(
     """
@@ -34,17 +38,27 @@ IDLE = frozenset(
     prefer profile propagate qos sockets-per-node spread-job switches thread-spec threads-per-core tmp use-min-nodes
     verbose wait-all-nodes wckey get-user-env ignore-pbs ntasks-per-core ntasks-per-socket cpus-per-gpu mem-per-gpu
     quiet reboot cpu-bind mpi bcast compress disable-status max-exit-timeout max-threads msg-timeout preserve-env
-    send-libs slurmd-debug threads interactive launcher-opts time-min whole debugger-test quit-on-interrupt
+    send-libs slurmd-debug bell no-bell threads interactive launcher-opts time-min whole debugger-test quit-on-interrupt
     """.split()
 )
 
 # Known to Slurm, not to this cluster: refused, never ignored.
 UNSUPPORTED = frozenset(
     """
-    batch bb bbf cluster-constraint container deadline epilog export-file gid gpus-per-socket het-group launch-cmd
-    multi-prog no-allocate no-shell nodefile ntasks-per-gpu prolog pty reservation resv-ports task-epilog
+    batch bb bbf cluster-constraint container deadline epilog export-file gid gpus-per-socket launch-cmd
+    no-allocate nodefile ntasks-per-gpu prolog pty reservation resv-ports task-epilog
     task-prolog uid
 """.split()
+)
+
+# What each component of a heterogeneous job says for itself; the rest holds for the components after it, too.
+PER_COMPONENT = frozenset(
+    """
+    constraint contiguous core-spec cpus-per-gpu cpus-per-task exclude exclusive gpu-bind gpu-freq gpus gpus-per-node
+    gpus-per-socket gpus-per-task gres gres-flags het-group hint licenses mincpus nodelist nodes ntasks
+    ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket oversubscribe partition relative spread-job
+    threads-per-core tmp use-min-nodes
+    """.split()
 )
 
 # SBATCH_NAME -> option. Others do not exist (there is no SBATCH_NODES), and count for nothing.
@@ -79,6 +93,28 @@ SBATCH_ENVIRON = {
     "SBATCH_TIMELIMIT": "time",
     "SBATCH_WAIT": "wait",
     "SBATCH_WCKEY": "wckey",
+}
+
+SALLOC_ENVIRON = {
+    "SALLOC_ACCOUNT": "account",
+    "SALLOC_CONSTRAINT": "constraint",
+    "SALLOC_DEBUG": "verbose",
+    "SALLOC_EXCLUSIVE": "exclusive",
+    "SALLOC_GPUS": "gpus",
+    "SALLOC_GPUS_PER_NODE": "gpus-per-node",
+    "SALLOC_GPUS_PER_TASK": "gpus-per-task",
+    "SALLOC_GRES": "gres",
+    "SALLOC_IMMEDIATE": "immediate",
+    "SALLOC_KILL_CMD": "kill-command",
+    "SALLOC_MEM_PER_CPU": "mem-per-cpu",
+    "SALLOC_MEM_PER_NODE": "mem",
+    "SALLOC_NO_BELL": "no-bell",
+    "SALLOC_PARTITION": "partition",
+    "SALLOC_QOS": "qos",
+    "SALLOC_RESERVATION": "reservation",
+    "SALLOC_SIGNAL": "signal",
+    "SALLOC_TIMELIMIT": "time",
+    "SALLOC_WCKEY": "wckey",
 }
 
 SRUN_ENVIRON = {

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 class TaskPlan:
     rank: int
     node: str
-    node_index: int
-    environ: dict[str, str]  # on top of the step's
-    argv: tuple[str, ...] = ()  # if it differs from the step's
+    node_index: int  # within the part
+    environ: dict[str, str]  # on top of the part's
+    argv: tuple[str, ...] = ()  # if it differs from the part's
+    part: int = 0
+    number: int = 0  # its rank within the part
 
 
 @dataclass(frozen=True)
@@ -27,23 +29,33 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Part:
+    """What the tasks on one component of the job share. Most jobs have but one."""
+
+    job: int
+    argv: tuple[str, ...]
+    environ: dict[str, str]
+    folder: str  # where tasks start
+    stdin: Target
+    stdout: Target
+    stderr: Target | None  # None: the same as stdout
+    patterns: dict[str, object] = field(default_factory=dict)  # letters for file names
+
+
+@dataclass(frozen=True)
 class StepPlan:
     job: int
     step: str
     restart: int
     name: str
     nodes: tuple[str, ...]
-    argv: tuple[str, ...]
     tasks: tuple[TaskPlan, ...]
-    environ: dict[str, str]
-    folder: str  # where tasks start
+    parts: tuple[Part, ...]
     umask: int
-    stdin: Target
-    stdout: Target
-    stderr: Target | None  # None: the same as stdout
-    patterns: dict[str, object] = field(default_factory=dict)  # letters for file names
     label: bool = False
     unbuffered: bool = False
+    verbose: bool = False
+    multi_prog: bool = False
     kill_on_bad_exit: bool = False
     wait_s: float = 0
     kill_wait_s: float = 5
@@ -57,3 +69,6 @@ class StepPlan:
     @property
     def full_name(self) -> str:
         return f"{self.job}.{self.step}"
+
+    def part_of(self, task: TaskPlan) -> Part:
+        return self.parts[task.part]

@@ -20,7 +20,7 @@ class Reporter:
         if not self._plan.batch:
             self._srun.print(text)
         elif not text.startswith("srun:"):
-            target = self._plan.stderr or self._plan.stdout
+            target = self._plan.parts[0].stderr or self._plan.parts[0].stdout
             try:
                 os.write(self._files.descriptor(target, self._plan.tasks[0]), (text + "\n").encode())
             except (OSError, OpenFailed):
@@ -46,11 +46,11 @@ class Reporter:
 
     def ended(self, ended: list[tuple[TaskPlan, int]]) -> None:
         """Of tasks that did not end well, those of a node with the same end in one line."""
-        groups: dict[tuple[int, str, int], list[int]] = {}
+        groups: dict[tuple[int, int, str, int], list[int]] = {}
         for task, status in ended:
             if status:
-                groups.setdefault((task.node_index, task.node, status), []).append(task.rank)
-        for (_, node, status), ranks in sorted(groups.items()):
+                groups.setdefault((task.part, task.node_index, task.node, status), []).append(task.number)
+        for (_, _, node, status), ranks in sorted(groups.items()):
             number, code = status & 0x7F, status >> 8
             if number == signal.SIGKILL and not self._said_aborted and not self._said_forced:
                 self._said_forced = True

@@ -6,7 +6,7 @@ from . import environ
 from .controller import Controller
 from .model import NOT_AN_ARRAY_INDEX, Job, Step
 from .paths import Paths
-from .plan import StepPlan, Target, TaskPlan
+from .plan import Part, StepPlan, Target, TaskPlan
 from .shape import host_name
 
 
@@ -36,24 +36,28 @@ def batch_plan(controller: Controller, job: Job, paths: Paths) -> StepPlan:
     saved = (spool / "environment").read_bytes().decode("utf-8", "surrogateescape")
     variables = dict(line.split("=", 1) for line in saved.split("\0") if "=" in line)
     variables |= environ.of_job(job, controller.user, controller.shape.name, str(controller.conf_path()))
-    variables |= environ.of_batch(job)
+    variables |= environ.of_het(controller.model, job, controller.user) | environ.of_batch(job)
     append = spec.open_mode == "append"
     task = TaskPlan(0, job.nodes[0], 0, {})
+    part = Part(
+        job.id,
+        argv=(str(spool / "slurm_script"), *spec.arguments),
+        environ=variables,
+        folder=spec.folder,
+        stdin=Target("file", spec.input) if spec.input else Target("null"),
+        stdout=Target("file", spec.output or default_output(job), append),
+        stderr=Target("file", spec.error, append) if spec.error else None,
+        patterns=letters(job, "batch", controller.user.name),
+    )
     return StepPlan(
         job=job.id,
         step="batch",
         restart=job.restarts,
         name="batch",
         nodes=(job.nodes[0],),
-        argv=(str(spool / "slurm_script"), *spec.arguments),
         tasks=(task,),
-        environ=variables,
-        folder=spec.folder,
+        parts=(part,),
         umask=spec.umask,
-        stdin=Target("file", spec.input) if spec.input else Target("null"),
-        stdout=Target("file", spec.output or default_output(job), append),
-        stderr=Target("file", spec.error, append) if spec.error else None,
-        patterns=letters(job, "batch", controller.user.name),
         kill_wait_s=controller.settings.kill_wait_s,
         socket=str(paths.socket),
         cluster=str(paths.folder),
@@ -81,7 +85,8 @@ def step_tasks(step: Step, gpus_per_task: int | None, cyclic_ranks: bool) -> lis
         on_node = step.gpus.get(node, [])
         for local, rank in enumerate(mine):
             seen = on_node[local * gpus_per_task : (local + 1) * gpus_per_task] if gpus_per_task else on_node
-            plans.append(TaskPlan(rank, node, i, environ.of_task(step, i, rank, local, mine, seen, gpus_per_task)))
+            about = environ.of_task(step, i, rank, local, mine, seen, gpus_per_task)
+            plans.append(TaskPlan(rank, node, i, about, number=rank))
     return sorted(plans, key=lambda plan: plan.rank)
 
 

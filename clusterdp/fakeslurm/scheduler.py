@@ -70,6 +70,10 @@ def waiting(model: Model) -> list[Job]:
 
 
 def _consider(look: _Pass, job: Job) -> None:
+    if job.het:
+        if not job.het.offset:
+            _consider_together(look, look.model.components(job))
+        return
     obstacle = _obstacle(look, job)
     if obstacle == "invalid":
         look.decisions.append(Invalid(job.id))
@@ -92,6 +96,32 @@ def _consider(look: _Pass, job: Job) -> None:
         if job.array:
             look.started[job.array.id] = look.started.get(job.array.id, 0) + 1
         look.decisions.append(Start(job.id, tuple(shares), index))
+
+
+def _consider_together(look: _Pass, components: list[Job]) -> None:
+    """The components of a heterogeneous job start at one moment, on nodes of their own."""
+    obstacles = [_obstacle(look, job) for job in components]
+    if any(obstacles):
+        for job, obstacle in zip(components, obstacles, strict=True):
+            look.decisions.append(Invalid(job.id) if obstacle == "invalid" else Wait(job.id, obstacle or "None"))
+        return
+    found: list[Start] = []
+    taken: set[str] = set()
+    for job in components:
+        partition = look.model.partitions[job.spec.partition]
+        shares = place(job.spec, [free for free in _allowed(look, job, partition) if free.node.name not in taken])
+        if not shares:
+            _wait_for_nodes(look, job, partition)
+            waits = look.decisions[-1]
+            reason = waits.reason if isinstance(waits, Wait) else "Resources"
+            look.decisions += [Wait(other.id, reason) for other in components if other is not job]
+            return
+        taken |= {share.node for share in shares}
+        found.append(Start(job.id, tuple(shares)))
+    for start in found:
+        for share in start.shares:
+            look.free[share.node] = look.free[share.node].less(share)
+    look.decisions += reversed(found)  # the first last: its batch script wants to know where the others are
 
 
 def _obstacle(look: _Pass, job: Job) -> str:

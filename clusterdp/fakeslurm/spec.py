@@ -67,5 +67,6 @@ class JobSpec:
     host: str = ""
     alloc_pid: int = 0
     batch: bool = True
+    lasts: bool = False  # salloc: it does not end with its last step
     token: str = ""  # of the request: the same one made again is no second job
     shown: dict[str, str] = field(default_factory=dict)  # options that mean nothing here, for scontrol to show back

@@ -261,6 +261,7 @@ class Supervisor:
             self._turn,
             op="ended",
             status=max(statuses, default=0),
+            of_steps=self._of_steps(),
             killer=self._killer,
             timed_out=self._timed_out,
             lost_srun=self._lost_srun,
@@ -273,6 +274,18 @@ class Supervisor:
         deadline = time.monotonic() + 10
         while self._srun.waits and time.monotonic() < deadline:
             self._turn(1)
+
+    def _of_steps(self) -> dict[str, int]:
+        """What the step's record in each component says: the worst of its tasks. Keys are text, as in all JSON.
+
+        With --multi-prog it is the last task that counts, unless a signal killed one.
+        """
+        found: dict[str, int] = {}
+        for task in self.plan.tasks:
+            job, status = str(self.plan.part_of(task).job), self._statuses.get(task.rank, 0)
+            before = found.get(job, 0)
+            found[job] = status if self.plan.multi_prog and not before & 0x7F else max(before, status)
+        return found
 
     def _see_off(self, seconds: float) -> None:
         """What a batch script started and left: an srun whose step still ends may have its say, the rest is killed."""

@@ -23,19 +23,24 @@ class Files:
         """The file of this task; raises OpenFailed. The caller does not close it."""
         if target.kind == "null" or (target.kind == "one" and target.rank != task.rank):
             return self._cached(os.devnull, os.O_RDWR)
-        values = {**self._plan.patterns, "t": task.rank, "n": task.node_index}
-        path = os.path.join(self._plan.folder, expand(target.pattern, values))
+        path = self._path(target, task)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if target.append else os.O_TRUNC)
         return self._cached(path, flags)
 
     def input(self, target: Target, task: TaskPlan) -> int:
         if target.kind == "null":
             return self._cached(os.devnull, os.O_RDWR)
-        path = os.path.join(self._plan.folder, expand(target.pattern, {**self._plan.patterns, "t": task.rank}))
+        path = self._path(target, task)
         try:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise OpenFailed(path) from error
+
+    def _path(self, target: Target, task: TaskPlan) -> str:
+        # In a step over several components Slurm counts one too many in %t for each component before the task's.
+        part = self._plan.part_of(task)
+        values = {**part.patterns, "t": task.rank + task.part, "n": task.node_index}
+        return os.path.join(part.folder, expand(target.pattern, values))
 
     def _cached(self, path: str, flags: int) -> int:
         if path not in self._open:

@@ -138,7 +138,7 @@ class Supervisors:
         await asyncio.sleep(ORDER_DELAY_S)
         while not queue.empty():
             job, step, order = queue.get_nowait()
-            connection = self._supervisors.get((job.id, step.id))
+            connection = self._supervisors.get((step.runs_in or job.id, step.id))
             if not connection or not step.live:
                 continue
             number += 1
@@ -197,7 +197,7 @@ class Supervisors:
         for job in list(self._daemon.model.jobs.values()):
             for step in list(job.steps):
                 absent = (job.id, step.id) not in self._supervisors and step.supervisor not in self._pids
-                if not absent or not (step.live or step.lingers):
+                if not absent or step.runs_in or not (step.live or step.lingers):
                     continue
                 if step.supervisor:
                     processes.send([*processes.descendants(step.supervisor), step.supervisor], signal.SIGKILL)
@@ -210,6 +210,7 @@ class Supervisors:
         """As Slurm treats a node that was lost: the job is requeued, or fails."""
         if step.live:
             step.end, step.status = time.time(), int(signal.SIGKILL)
+            ending.end_mirrors(self._daemon.controller, job, step, {"status": step.status})
         step.lingers = False
         if not job.completing:
             attempts.lose_node(self._daemon.controller, job, step.nodes[0])

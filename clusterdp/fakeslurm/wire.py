@@ -11,7 +11,8 @@ The commands import this file and next to nothing else, for they must start with
     F  a file that was asked for                  b     the step begins: do not ask for it again
     Y  it cannot be read: errno
     i  bytes of stdin (empty: its end)
-    s  a signal that the command received
+    s  a signal that the command received         a     salloc: run your program now
+    w  salloc: the wait status of its program     k     salloc: signal your program
 
 Supervisors and daemon exchange J frames, a JSON object each. Lists are joined by NUL, which no word, variable or
 path can hold.

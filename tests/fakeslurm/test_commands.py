@@ -3,7 +3,7 @@
 import pytest
 
 from clusterdp.fakeslurm import FakeCluster, FakeSlurmError
-from clusterdp.fakeslurm.commands.sbatch import directive_words
+from clusterdp.fakeslurm.directives import directive_words
 from clusterdp.fakeslurm.patterns import expand
 from clusterdp.fakeslurm.times import BadTime, minutes
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from . import control, sacct, sbatch, scancel, scontrol, sinfo, squeue, srun
+from . import control, sacct, salloc, sbatch, scancel, scontrol, sinfo, squeue, srun
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.conversation import Conversation
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 COMMANDS: "dict[str, Callable[[Conversation, Daemon], Awaitable[int]]]" = {
     "sbatch": sbatch.run,
     "srun": srun.run,
+    "salloc": salloc.run,
     "squeue": squeue.run,
     "scancel": scancel.run,
     "scontrol": scontrol.run,

@@ -75,7 +75,11 @@ def _rows(options: dict[str, str], names: list[Name], daemon: "Daemon") -> list[
     now = daemon.controller.clock()
     rows = daemon.controller.books.listed(now)
     if names:
-        rows = [row for row in rows if any(_finds(name, row) for name in names)]
+        found = [row for row in rows if any(_finds(name, row) for name in names)]
+        if options.get("whole-hetjob", "no").lower() in ("", "yes"):
+            whole = {row.het_id for row in found} - {None}
+            found = [row for row in rows if row in found or row.het_id in whole]
+        rows = found
     if "duplicates" not in options:
         last = {(row.job, row.array_id, row.index): row for row in rows if row.state != "RESIZING"}
         rows = [row for row in rows if row.state == "RESIZING" or last[row.job, row.array_id, row.index] is row]
@@ -106,6 +110,8 @@ def _rows(options: dict[str, str], names: list[Name], daemon: "Daemon") -> list[
 
 
 def _finds(name: Name, row: Row) -> bool:
+    if row.het_id is not None and row.het_id == name.job:
+        return name.offset in (None, row.het_offset)
     if name.indexes is not None:
         return row.array_id == name.job and (row.index in name.indexes or row.index is None)
     return name.job in (row.job, row.array_id)

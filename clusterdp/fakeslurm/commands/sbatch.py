@@ -5,18 +5,24 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import environ, refusals
+from clusterdp.fakeslurm import directives, environ, refusals
 from clusterdp.fakeslurm.asking import BAD, Asked, job_spec
 from clusterdp.fakeslurm.getopt import Parser
 from clusterdp.fakeslurm.model import Array, Job
 from clusterdp.fakeslurm.options import SBATCH, SBATCH_ENVIRON
 from clusterdp.fakeslurm.refusals import ControllerError, NoMore, Refusal
 from clusterdp.fakeslurm.shape import VERSION, host_name
+from clusterdp.fakeslurm.spec import JobSpec
+
+from .allocation import command_line, components_of, show_options, test_only
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.conversation import Conversation
     from clusterdp.fakeslurm.daemon import Daemon
 
+HELP = """Usage: sbatch [OPTIONS(0)...] [ : [OPTIONS(N)...]] script(0) [args(0)...]
+
+Parallel run options:"""
 FAILED = "sbatch: error: Batch job submission failed: "
 NO_SCRIPT = """sbatch: error: This does not look like a batch script.  The first
 sbatch: error: line must start with #! followed by the path to an interpreter.
@@ -28,55 +34,72 @@ WRAPPED = "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{}\n"
 
 async def run(talk: "Conversation", daemon: "Daemon") -> int:
     parser = Parser("sbatch", SBATCH, BAD)
-    line, rest = parser.parse(talk.words, permute=False)
-    given = dict(line)
+    lines, rest = command_line(parser, talk.words)
+    given = dict(lines[0])
     if "help" in given or "usage" in given:
-        talk.print("Usage: sbatch [OPTIONS...] executable [args...]")
+        talk.print(HELP if "help" in given else "Usage: sbatch [-N nnodes] [-n ntasks]")
         raise NoMore
     if "version" in given:
         talk.print(f"slurm-wlm {VERSION}")
         raise NoMore
-    script = await _script(talk, given, rest)
-    asked = Asked("sbatch")
-    asked.add([] if "wrap" in given else _directives(parser, script, "ignore-pbs" in given))
-    asked.add(_from_environ(talk.environ))
-    asked.add(line)
-    if "clusters" in asked and asked.get("clusters") not in (daemon.shape.name, "all"):
-        raise Refusal(f"sbatch: error: No cluster '{asked.get('clusters')}' known by database.")
-    if "verbose" in asked:
-        _show_options(talk, asked)
-    partition = _partition(asked, daemon)
+    wrapped = any(name == "wrap" for line in lines for name, _ in line)
+    script = await _script(talk, next((v for line in lines for n, v in line if n == "wrap"), None), rest)
+    groups = [[]] if wrapped else directives.read(parser, script, "ignore-pbs" in given)
+    components = components_of("sbatch", lines, groups, _from_environ(talk.environ))
+    first = components[0]
+    if "clusters" in first and first.get("clusters") not in (daemon.shape.name, "all"):
+        raise Refusal(f"sbatch: error: No cluster '{first.get('clusters')}' known by database.")
+    if "verbose" in first:
+        show_options(talk, first)
     try:
-        folder = os.path.join(talk.cwd, asked.get("chdir") or "")
-        spec = job_spec(asked, os.path.normpath(folder), partition, talk.error)
-        spec.shown["submit-dir"] = talk.cwd
-        spec.name = asked.get("job-name") if asked.get("job-name") is not None else _name(given, rest)  # type: ignore[assignment]
-        spec.command = None if "wrap" in given or not rest else os.path.join(talk.cwd, rest[0])
-        spec.arguments = rest[1:]
-        spec.token = talk.token
-        spec.umask, spec.host, spec.alloc_pid = talk.umask, host_name(), talk.pid
-        spec.submit_line = " ".join(["sbatch", *talk.words])
-        spec.account = asked.get("account") or daemon.controller.user.name
-        array = _array(asked.get("array"), daemon.shape.settings.max_array)
-        if "test-only" in asked:
-            return _test_only(talk, daemon, spec)
-        job = daemon.controller.submit(spec, array, script, environ.of_submitter(talk.environ, asked.get("export")))
+        specs = [_spec(talk, daemon, asked, "wrap" if wrapped else _name(rest), rest) for asked in components]
+        if wrapped:
+            for spec in specs:
+                spec.command = None
+        array = _array(first.get("array"), daemon.shape.settings.max_array)
+        if "test-only" in first:
+            return test_only(talk, daemon, specs[0], "sbatch")
+        variables = environ.of_submitter(talk.environ, first.get("export"))
+        job = daemon.controller.submit_together(specs, array, script, variables)
     except ControllerError as error:
         raise Refusal(FAILED + str(error)) from None
     daemon.controller.settle()
-    if "quiet" not in asked:
-        talk.print(str(job.id) if "parsable" in asked else f"Submitted batch job {job.id}")
-    if "wait" in asked:
+    if "quiet" not in first:
+        talk.print(_answer(job, first))
+    if "wait" in first:
         await talk.flush()
         return await _wait(daemon, job)
     return 0
 
 
-async def _script(talk: "Conversation", given: dict[str, str], rest: list[str]) -> bytes:
-    if "wrap" in given:
+def _answer(job: Job, asked: Asked) -> str:
+    """With --clusters the cluster's name comes along."""
+    cluster = asked.get("clusters")
+    if "parsable" in asked:
+        return f"{job.id};{cluster}" if cluster else str(job.id)
+    return f"Submitted batch job {job.id}" + (f" on cluster {cluster}" if cluster else "")
+
+
+def _spec(talk: "Conversation", daemon: "Daemon", asked: Asked, name: str, rest: list[str]) -> JobSpec:
+    partition = _partition(asked, daemon)
+    spec = job_spec(asked, os.path.normpath(os.path.join(talk.cwd, asked.get("chdir") or "")), partition, talk.error)
+    spec.shown["submit-dir"] = talk.cwd
+    given_name = asked.get("job-name")
+    spec.name = name if given_name is None else given_name
+    spec.command = os.path.join(talk.cwd, rest[0]) if rest else None
+    spec.arguments = rest[1:]
+    spec.token = talk.token
+    spec.umask, spec.host, spec.alloc_pid = talk.umask, host_name(), talk.pid
+    spec.submit_line = " ".join(["sbatch", *talk.words])
+    spec.account = asked.get("account") or daemon.controller.user.name
+    return spec
+
+
+async def _script(talk: "Conversation", wrap: str | None, rest: list[str]) -> bytes:
+    if wrap is not None:
         if rest:
             raise Refusal("sbatch: error: Script arguments not permitted with --wrap option")
-        return WRAPPED.format(given["wrap"]).encode("utf-8", "surrogateescape")
+        return WRAPPED.format(wrap).encode("utf-8", "surrogateescape")
     name = rest[0] if rest else ""
     content = await talk.read_file(name)
     if isinstance(content, int):
@@ -97,80 +120,14 @@ async def _script(talk: "Conversation", given: dict[str, str], rest: list[str]) 
     return content
 
 
-def _name(given: dict[str, str], rest: list[str]) -> str:
-    if "wrap" in given:
-        return "wrap"
+def _name(rest: list[str]) -> str:
     return os.path.basename(rest[0]) if rest else "sbatch"
-
-
-def _directives(parser: Parser, script: bytes, ignore_pbs: bool) -> list[tuple[str, str]]:
-    """The #SBATCH lines before the first line that is neither empty nor a comment."""
-    found: list[tuple[str, str]] = []
-    for number, line in enumerate(script.decode("utf-8", "surrogateescape").split("\n"), 1):
-        if line.startswith("#PBS") and not ignore_pbs:
-            raise Refusal("sbatch: error: #PBS lines are not supported by this fake cluster; --ignore-pbs ignores them")
-        if line.startswith("#SBATCH"):
-            try:
-                words = directive_words(line[len("#SBATCH") :])
-            except ValueError as quote:
-                body = line[len("#SBATCH") :].strip()
-                raise Refusal(f"sbatch: fatal: script: line {number}: Unmatched `{quote}` in [{body}]") from None
-            if words == ["hetjob"] or words == ["packjob"]:
-                raise Refusal("sbatch: error: heterogeneous jobs are not supported by this fake cluster")
-            pairs, rest = parser.parse(words, permute=False)
-            if rest:
-                raise Refusal(f"sbatch: error: Invalid directive found in batch script: {rest[0]}", BAD)
-            found += pairs
-        elif line.strip() and not line.lstrip().startswith("#"):
-            break
-    return found
-
-
-def directive_words(text: str) -> list[str]:
-    """Quotes group, a backslash escapes (a blank only within quotes), # begins a comment even within a word."""
-    words: list[str] = []
-    word, inside, quote, escaped = "", False, "", False
-    for letter in text:
-        if escaped and (quote or not letter.isspace()):
-            word, inside, escaped = word + letter, True, False
-            continue
-        escaped = letter == "\\"
-        if escaped:
-            continue
-        if quote:
-            if letter == quote:
-                quote = ""
-            else:
-                word += letter
-        elif letter in "'\"":
-            quote, inside = letter, True
-        elif letter == "#":
-            break
-        elif letter.isspace():
-            if inside:
-                words.append(word)
-            word, inside = "", False
-        else:
-            word, inside = word + letter, True
-    if quote:
-        raise ValueError(quote)
-    return [*words, word] if inside else words
 
 
 def _from_environ(variables: dict[str, str]) -> list[tuple[str, str]]:
     found = [(option, variables[name]) for name, option in SBATCH_ENVIRON.items() if name in variables]
     flags = ("no-requeue", "requeue", "wait", "verbose")
     return [(option, "" if option in flags else value) for option, value in found]
-
-
-def _show_options(talk: "Conversation", asked: Asked) -> None:
-    """What --verbose says."""
-    rows = {name: value or "set" for name, value in asked.values.items()} | {"verbose": "1"}
-    rule = "sbatch: -------------------- --------------------"
-    talk.error("sbatch: defined options\n" + rule)
-    for name in sorted(rows):
-        talk.error(f"sbatch: {name:<20}: {rows[name]}")
-    talk.error(rule + "\nsbatch: end of defined options")
 
 
 def _partition(asked: Asked, daemon: "Daemon") -> str:
@@ -205,28 +162,6 @@ def _array(text: str | None, most: int) -> Array | None:
     numbers = sorted(indexes)
     limit = int(throttle) if throttle.isdigit() else 0
     return Array(0, numbers, len(numbers), numbers[0], numbers[-1], max(steps, default=1), limit, text)
-
-
-def _test_only(talk: "Conversation", daemon: "Daemon", spec: object) -> int:
-    import time
-
-    from clusterdp.fakeslurm.spec import JobSpec
-    from clusterdp.fakeslurm.times import stamp
-    from clusterdp.slurm.hostlist import compress
-
-    assert isinstance(spec, JobSpec)
-    daemon.controller.check(spec)
-    shares = daemon.controller.would_run(spec)
-    if not shares:
-        raise Refusal(f"allocation failure: {refusals.NODE_CONFIG}")
-    number = daemon.model.new_id()
-    nodes = compress([share.node for share in shares])
-    cpus = sum(share.cpus for share in shares)
-    talk.error(
-        f"sbatch: Job {number} to start at {stamp(time.time())} using {cpus} processors on nodes {nodes} "
-        f"in partition {spec.partition}"
-    )
-    return 0
 
 
 async def _wait(daemon: "Daemon", job: Job) -> int:

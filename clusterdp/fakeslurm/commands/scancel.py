@@ -74,6 +74,10 @@ def _name(text: str) -> Name:
 def _one(talk: "Conversation", daemon: "Daemon", options: dict[str, str], name: Name, number: int | None) -> int:
     jobs = [job for job in find(daemon.model, name) if _meant(daemon, options, job)]
     live = [job for job in jobs if not job.over]
+    if any(job.het and job.waits and (name.offset or job.het.leader != name.job) for job in live):
+        text = name.job if name.offset is None else f"{name.job}+{name.offset}"
+        talk.error(f"scancel: error: Kill job error on job id {text}: {refusals.ONE_COMPONENT}")
+        return 60
     if not live and number not in (None, KILL):
         talk.error(f"scancel: error: Kill job error on job id {name.job}: {refusals.INVALID_JOB_ID}")
         return 1

@@ -159,7 +159,7 @@ def _jobs(daemon: "Daemon", argument: str, details: bool) -> list[str]:
         raise show.NotFound(f"Job {argument} not found")
     if not jobs:
         raise Refusal(f"slurm_load_jobs error: {refusals.INVALID_JOB_ID}")
-    jobs.sort(key=lambda job: (not job.waits, -job.id))
+    jobs.sort(key=lambda job: (not job.waits, job.id if job.het else -job.id))
     return [show.job(daemon, job, details) for job in jobs]
 
 
@@ -178,6 +178,8 @@ def _each(talk: "Conversation", daemon: "Daemon", words: list[str], verb: str) -
         try:
             if not name or not jobs:
                 raise ControllerError(refusals.INVALID_JOB_ID)
+            if verb.startswith("requeue"):  # a heterogeneous job goes with its leader
+                jobs = [job for job in jobs if not job.het or not job.het.offset] or jobs
             for job in jobs:
                 for one in _elements(daemon, job, name):
                     _do(daemon, one, verb, state)

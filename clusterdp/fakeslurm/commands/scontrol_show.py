@@ -16,7 +16,7 @@ from clusterdp.slurm.hostlist import HostlistError, compress, expand
 from clusterdp.slurm.state import exit_word
 
 from .sinfo_fields import allocated, state_words
-from .squeue_fields import JobRow, min_cpus, over_subscribe, tres_per_node
+from .squeue_fields import JobRow, het_ids, min_cpus, over_subscribe, tres_per_node
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.daemon import Daemon
@@ -40,8 +40,10 @@ def job(daemon: "Daemon", job: Job, details: bool) -> str:
         index = str(job.array.indexes[0]) if job.array.split else index_text(job.array)
         throttle = f" ArrayTaskThrottle={job.array.throttle}" if job.array.throttle else ""
         head += f" ArrayJobId={job.array.id} ArrayTaskId={index}{throttle}"
-    lines = [
-        f"{head} JobName={spec.name}",
+    if job.het:
+        head += f" HetJobId={job.het.leader} HetJobOffset={job.het.offset}"
+    lines = [f"{head} JobName={spec.name}", *([f"HetJobIdSet={het_ids(job)}"] if job.het else [])]
+    lines += [
         f"{_user(controller.user)} MCS_label=N/A",
         f"Priority={0 if job.held else job.priority} Nice={spec.nice} Account={spec.account} QOS={spec.qos}",
         f"JobState={job.shown_state.value} Reason={reason} Dependency={dependency}",
@@ -66,7 +68,7 @@ def job(daemon: "Daemon", job: Job, details: bool) -> str:
         f"ReqNodeList={compress(spec.nodelist) or '(null)'} ExcNodeList={compress(spec.exclude) or '(null)'}",
         f"NodeList={row.nodes}",
     ]
-    if job.batch_host and spec.batch:
+    if job.batch_host:
         lines.append(f"BatchHost={job.batch_host}")
     lines += _size(job, row, details)
     lines += _place(job, controller.user)
@@ -148,7 +150,7 @@ def _step(daemon: "Daemon", job: Job, step: Step) -> str:
     tres = "(null)" if batch else f"cpu={cpus},mem=0,node={len(step.nodes)}"
     lines = [
         (
-            f"StepId={job.name_of_id}.{step.id} UserId={user.uid} StartTime={stamp(step.start)} "
+            f"StepId={job.id if job.het else job.name_of_id}.{step.id} UserId={user.uid} StartTime={stamp(step.start)} "
             f"TimeLimit={limit_clock(step.minutes)}"
         ),
         f"State={step.state.value} Partition={job.spec.partition} NodeList={compress(step.nodes)}",

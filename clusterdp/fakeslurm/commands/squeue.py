@@ -137,7 +137,7 @@ def _on_nodes(jobs: list[Job], text: str, daemon: "Daemon") -> list[Job]:
 def _element(job: Job, names: list[Name]) -> list[Job]:
     """The job if it is meant; a waiting array as the one element that is meant."""
     for name in names:
-        if not name.finds(job):
+        if not (name if name.offset is None else replace(name, offset=None)).finds(job):
             continue
         if name.indexes is not None and job.array and not job.array.split:
             return [as_element(job, index) for index in name.indexes if index in job.array.indexes]

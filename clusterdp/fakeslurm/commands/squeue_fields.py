@@ -169,6 +169,10 @@ LETTERS: dict[str, Field[JobRow]] = {
 }
 
 
+def het_ids(job: Job) -> str:
+    return f"{job.het.leader}-{job.het.leader + job.het.size - 1}" if job.het else NONE
+
+
 def min_cpus(job: Job) -> int:
     """Per node."""
     return (job.spec.tasks_per_node or 1) * (job.spec.cpus_per_task or 1)
@@ -194,6 +198,9 @@ NAMES: dict[str, Field[JobRow]] = {name: LETTERS[letter] for name, letter in SAM
     "cpuspertask": _f("CPUS_PER_TASK", lambda r: str(r.job.spec.cpus_per_task or 1)),
     "eligibletime": _f("ELIGIBLE_TIME", lambda r: r.when(r.job.eligible_time)),
     "exitcode": _f("EXIT_CODE", lambda r: str(r.job.status)),
+    "hetjobid": _f("HET_JOB_ID", lambda r: str(r.job.het.leader) if r.job.het else NONE),
+    "hetjoboffset": _f("HET_JOB_OFFSET", lambda r: str(r.job.het.offset) if r.job.het else NONE),
+    "hetjobidset": _f("HET_JOB_ID_SET", lambda r: het_ids(r.job)),
     "maxcpus": _f("MAX_CPUS", lambda r: str(r.cpus)),
     "maxnodes": _f("MAX_NODES", lambda r: str(r.number_of_nodes)),
     "ntpernode": _f("NTASKS_PER_NODE", lambda r: str(r.job.spec.tasks_per_node or 0)),
@@ -216,7 +223,7 @@ class StepRow:
 
     @property
     def name(self) -> str:
-        return f"{self.job.name_of_id}.{self.step.id}"
+        return f"{self.job.id if self.job.het else self.job.name_of_id}.{self.step.id}"
 
 
 def _s(title: str, value: object) -> Field[StepRow]:

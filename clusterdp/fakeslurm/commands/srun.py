@@ -1,28 +1,51 @@
 """srun: starts a step in the job it is called from, or makes a job of its own, and hands over to the supervisor."""
 
-import asyncio
 import os
-import signal
+import re
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import ending, environ, refusals
-from clusterdp.fakeslurm.asking import BAD, Asked, job_spec
-from clusterdp.fakeslurm.conversation import Gone
+from clusterdp.fakeslurm import multi_prog, refusals
+from clusterdp.fakeslurm.asking import BAD, Asked
 from clusterdp.fakeslurm.getopt import Parser
 from clusterdp.fakeslurm.model import Job, Step
 from clusterdp.fakeslurm.options import SRUN, SRUN_ENVIRON
-from clusterdp.fakeslurm.plan import StepPlan, Target
-from clusterdp.fakeslurm.refusals import ControllerError, NoMore, Refusal
-from clusterdp.fakeslurm.running import letters, step_tasks
-from clusterdp.fakeslurm.shape import VERSION, host_name
+from clusterdp.fakeslurm.refusals import NoMore, Refusal
+from clusterdp.fakeslurm.shape import VERSION
 from clusterdp.fakeslurm.stepping import Busy, StepMistake, StepRefused, StepRequest, check, layout, settle
+
+from .allocation import ENDING, Voice, allocate, change_or_signal, show_options, spec_for, test_only
+from .srun_plan import plan_of
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.conversation import Conversation
     from clusterdp.fakeslurm.daemon import Daemon
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PORT = 40000  # in variables that name one: nobody listens there
+HELP = (
+    "Usage: srun [OPTIONS(0)... [executable(0) [args(0)...]]] [ : [OPTIONS(N)...]] executable(N) [args(N)...]\n\n"
+    "Parallel run options:"
+)
+VOICE = Voice(
+    "srun",
+    "srun: error: Unable to allocate resources: ",
+    pending=("job {} queued and waiting for resources",),
+    interrupted=("srun: Job allocation {} has been revoked",),
+    cancelled=("srun: error: Unable to allocate resources: Job {} has been revoked",),
+)
+
+
+@dataclass
+class Component:
+    """A program, and what was asked for it: `srun ONE : OTHER` has two."""
+
+    asked: Asked
+    given: dict[str, str]  # on the command line
+    program: list[str]
+    group: int  # of the heterogeneous job; else 0
+    programs: list[tuple[str, ...]] = field(default_factory=list)  # --multi-prog: of each task
+    job: Job = None  # type: ignore[assignment]  # these three when they are known
+    request: StepRequest = None  # type: ignore[assignment]
+    step: Step = None  # type: ignore[assignment]
 
 
 async def run(talk: "Conversation", daemon: "Daemon") -> int:
@@ -35,42 +58,103 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
 
 
 async def _run(talk: "Conversation", daemon: "Daemon") -> int:
-    line, program = Parser("srun", SRUN, BAD).parse(talk.words, permute=False)
-    given = dict(line)
-    if "help" in given or "usage" in given:
-        talk.print("Usage: srun [OPTIONS...] executable [args...]")
-        raise NoMore
-    if "version" in given:
-        talk.print(f"slurm-wlm {VERSION}")
-        raise NoMore
-    asked = Asked("srun")
-    asked.add([(option, talk.environ[name]) for name, option in SRUN_ENVIRON.items() if name in talk.environ])
-    asked.add(line)
-    if not program:
-        raise Refusal("srun: fatal: No command given to execute.")
-    number = asked.get("jobid") or talk.environ.get("SLURM_JOB_ID") or talk.environ.get("SLURM_JOBID")
+    components = _components(talk)
+    first = components[0]
+    if "verbose" in first.asked:
+        show_options(talk, first.asked)
+    number = first.asked.get("jobid") or talk.environ.get("SLURM_JOB_ID") or talk.environ.get("SLURM_JOBID")
     if number is None:
-        job = await _allocate(talk, daemon, asked, program)
+        specs = [spec_for(talk, daemon, each.asked, VOICE, os.path.basename(each.program[0])) for each in components]
+        for spec, component in zip(specs, components, strict=True):
+            spec.command = component.program[0]
+        if "test-only" in first.asked:
+            return test_only(talk, daemon, specs[0], "srun")
+        job = await allocate(talk, daemon, first.asked, specs, VOICE)
+        if "verbose" in first.asked:
+            hosts, cpus = ",".join(f"`{node}'" for node in [", ".join(job.nodes)]), len(job.nodes)
+            talk.error(f"srun: jobid {job.id}: nodes({cpus}):{hosts}, cpu counts: {job.shares[0].cpus}(x{cpus})")
+        talk.environ.pop("SLURM_NTASKS", None)
     else:
         job = _job(daemon, number)
-    request = _request(asked, given, program, talk.pid)
-    step = await _create(talk, daemon, job, request, asked)
-    plan = _plan(talk, daemon, job, step, request, asked, program)
+        if "test-only" in first.asked:
+            return 0
+    _assign(daemon, job, components)
+    for component in components:
+        component.request = _request(component, talk.pid)
+    await _create(talk, daemon, components)
+    plan = plan_of(talk, daemon, components)
     await talk.flush()
-    daemon.supervisors.spawn(job, step, plan, talk.hand_over())
+    daemon.supervisors.spawn(first.job, first.step, plan, talk.hand_over())
     return 0
 
 
-def _job(daemon: "Daemon", number: str) -> Job:
-    job = daemon.model.jobs.get(int(number)) if number.isdigit() else None
-    if not job or job.over or not job.shares:
-        text = "Unable to confirm allocation for job" if job is None else "Unable to create step for job"
-        why = refusals.INVALID_JOB_ID if job is None else "Job/step already completing or completed"
-        raise Refusal(f"srun: error: {text} {number}: {why}")
-    return job
+# -- the command line --
 
 
-def _request(asked: Asked, given: dict[str, str], program: list[str], pid: int) -> StepRequest:
+def _components(talk: "Conversation") -> list[Component]:
+    """The command line's parts, and those with several --het-group several times."""
+    parser, found = Parser("srun", SRUN, BAD), list[Component]()
+    parts = _split(parser, talk.words)
+    before = Asked("srun")
+    for number, (line, program) in enumerate(parts):
+        given = dict(line)
+        if "help" in given or "usage" in given:
+            talk.print(HELP)
+            raise NoMore
+        if "version" in given:
+            talk.print(f"slurm-wlm {VERSION}")
+            raise NoMore
+        asked = before.after()
+        groups = _groups(given.get("het-group"), number)
+        for group in groups:
+            mine = Asked("srun", dict(asked.values))
+            mine.add(_from_environ(talk.environ, group if len(parts) > 1 or "het-group" in given else None))
+            mine.add(line)
+            # A part without a program runs that of the next part that has one.
+            words = program or next((words for _, words in parts[number:] if words), [])
+            if not words:
+                raise Refusal("srun: fatal: No command given to execute.")
+            found.append(Component(mine, given, words, group))
+        before = found[-1].asked
+    return found
+
+
+def _split(parser: Parser, words: list[str]) -> list[tuple[list[tuple[str, str]], list[str]]]:
+    """(options, program) of each part; the parts are divided by a colon that stands alone."""
+    parts: list[tuple[list[tuple[str, str]], list[str]]] = []
+    while True:
+        line, program = parser.parse(words, permute=False)
+        if ":" not in program:
+            return [*parts, (line, program)]
+        at = program.index(":")
+        parts.append((line, program[:at]))
+        words = program[at + 1 :]
+
+
+def _groups(text: str | None, number: int) -> list[int]:
+    if text is None:
+        return [number]
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if not match:
+            invalid = f"srun: error: _parse_single_range: Invalid range: `{part}'"
+            raise Refusal(f"{invalid}\nsrun: error: Invalid --het-group value: {text}")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return sorted(set(found))
+
+
+def _from_environ(variables: dict[str, str], group: int | None) -> list[tuple[str, str]]:
+    """What is said of the component wins over what is said of the job."""
+    found = [(option, variables[name]) for name, option in SRUN_ENVIRON.items() if name in variables]
+    if group is not None:
+        names = {f"{name}_HET_GROUP_{group}": option for name, option in SRUN_ENVIRON.items()}
+        found += [(option, variables[name]) for name, option in names.items() if name in variables]
+    return found
+
+
+def _request(component: Component, pid: int) -> StepRequest:
+    asked, given, program = component.asked, component.given, component.program
     nodes = asked.nodes()
     request = StepRequest(name=asked.get("job-name") if "job-name" in given else os.path.basename(program[0]), pid=pid)  # type: ignore[arg-type]
     request.nodes = nodes[0] if nodes else None
@@ -92,48 +176,91 @@ def _request(asked: Asked, given: dict[str, str], program: list[str], pid: int) 
     return request
 
 
-async def _create(talk: "Conversation", daemon: "Daemon", job: Job, request: StepRequest, asked: Asked) -> Step:
+# -- the job --
+
+
+def _job(daemon: "Daemon", number: str) -> Job:
+    job = daemon.model.jobs.get(int(number)) if number.isdigit() else None
+    if not job or job.over or not job.shares:
+        text = "Unable to confirm allocation for job" if job is None else "Unable to create step for job"
+        why = refusals.INVALID_JOB_ID if job is None else "Job/step already completing or completed"
+        raise Refusal(f"srun: error: {text} {number}: {why}")
+    return job
+
+
+def _assign(daemon: "Daemon", job: Job, components: list[Component]) -> None:
+    """Which component of the job each one runs on."""
+    jobs = daemon.model.components(job)
+    for component in components:
+        most = len(jobs) - 1
+        if component.group > most and "het-group" in component.given:
+            text = f"Requested het-group offset exceeds highest hetjob index ({component.group} > {most})"
+            raise Refusal(f"srun: error: {text}")
+        if component.group > most:
+            text = f"Attempt to run a job step with het group value of {component.group}"
+            raise Refusal(f"srun: error: {text}, but the job allocation has maximum value of {most}")
+        component.job = jobs[component.group] if len(jobs) > 1 else job
+
+
+# -- the step --
+
+
+async def _create(talk: "Conversation", daemon: "Daemon", components: list[Component]) -> None:
     """The step, registered with its job; waits for CPUs that other steps of the job use."""
-    failed = f"srun: error: Unable to create step for job {job.id}: "
-    try:
-        for warning in settle(request, job):
-            talk.error(warning)
-        check(request, job)
-    except StepMistake as mistake:
-        raise Refusal(str(mistake)) from None
-    except StepRefused as refused:
-        raise Refusal(failed + str(refused)) from None
-    queue = daemon.waiting_steps.setdefault(job.id, [])
-    queue.append(request)
-    try:
-        step, waited = await _when_free(talk, daemon, job, request, asked, failed)
-    finally:
-        queue.remove(request)
-    if waited:
-        talk.error(f"srun: Step created for StepId={job.id}.{step.id}")
-    job.next_step += 1
-    job.steps.append(step)
-    daemon.controller.changed(job)
-    return step
-
-
-async def _when_free(
-    talk: "Conversation", daemon: "Daemon", job: Job, request: StepRequest, asked: Asked, failed: str
-) -> tuple[Step, bool]:
-    """The step, and whether it had to wait."""
-    waited = False
-    while True:
-        if job.completing or not job.shares:
-            raise Refusal(failed + "Job/step already completing or completed")
+    for component in components:
+        failed = _failed(component)
         try:
-            return layout(request, job, str(job.next_step), daemon.controller.clock()), waited
+            for warning in settle(component.request, component.job):
+                talk.error(warning)
+            check(component.request, component.job)
+        except StepMistake as mistake:
+            raise Refusal(str(mistake)) from None
+        except StepRefused as refused:
+            raise Refusal(failed + str(refused)) from None
+        if "multi-prog" in component.asked:
+            component.programs = await _programs(talk, component)
+    queue = daemon.waiting_steps.setdefault(components[0].job.id, [])
+    queue.append(components[0].request)
+    try:
+        waited = await _when_free(talk, daemon, components)
+    finally:
+        queue.remove(components[0].request)
+    first = components[0]
+    if waited:
+        talk.error(f"srun: Step created for StepId={first.job.id}.{first.step.id}")
+    daemon.model.components(first.job)[0].next_step += 1
+    for component in components:
+        if component is not first:
+            component.step.runs_in = first.job.id
+        component.job.steps.append(component.step)
+    for component in reversed(components):  # the one with the supervisor last: it is looked for by then
+        daemon.controller.changed(component.job)
+    leader = daemon.model.components(first.job)[0]
+    if leader not in [component.job for component in components]:
+        daemon.controller.changed(leader)
+
+
+def _failed(component: Component) -> str:
+    return f"srun: error: Unable to create step for job {component.job.id}: "
+
+
+async def _when_free(talk: "Conversation", daemon: "Daemon", components: list[Component]) -> bool:
+    """Lays the step out on all components; returns whether it had to wait."""
+    waited, first = False, components[0]
+    while True:
+        if any(each.job.completing or not each.job.shares for each in components):
+            raise Refusal(_failed(first) + "Job/step already completing or completed")
+        number = str(daemon.model.components(first.job)[0].next_step)
+        try:
+            for component in components:
+                component.step = layout(component.request, component.job, number, daemon.controller.clock())
+            return waited
         except Busy:
-            if "immediate" in asked:
-                raise Refusal(failed + refusals.NODES_BUSY) from None
+            if "immediate" in first.asked:
+                raise Refusal(_failed(first) + refusals.NODES_BUSY) from None
             if not waited:
-                talk.error(
-                    f"srun: Job {job.id} step creation temporarily disabled, retrying (Requested nodes are busy)"
-                )
+                text = "step creation temporarily disabled, retrying (Requested nodes are busy)"
+                talk.error(f"srun: Job {first.job.id} {text}")
                 await talk.flush()
             waited = True
             if await change_or_signal(talk, daemon) in ENDING:
@@ -141,130 +268,12 @@ async def _when_free(
                 raise NoMore(1) from None
 
 
-async def change_or_signal(talk: "Conversation", daemon: "Daemon") -> int | None:
-    """Until some job changes (None), or until srun receives a signal; raises Gone if it is killed."""
-    waits = [asyncio.ensure_future(daemon.change()), asyncio.ensure_future(talk.signal())]
+async def _programs(talk: "Conversation", component: Component) -> list[tuple[str, ...]]:
+    name = component.program[0]
+    content = await talk.read_file(os.path.join(talk.cwd, name))
+    if isinstance(content, int):
+        raise Refusal(f"srun: error: Could not open multi_prog config file {name}")
     try:
-        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        return int(waits[1].result() or 0) if waits[1] in done else None
-    finally:
-        for wait in waits:
-            wait.cancel()
-
-
-def _plan(
-    talk: "Conversation", daemon: "Daemon", job: Job, step: Step, request: StepRequest, asked: Asked, program: list[str]
-) -> StepPlan:
-    controller = daemon.controller
-    variables = environ.of_srun(talk.environ, asked.get("export"))
-    about_job = environ.of_job(job, controller.user, daemon.shape.name, str(controller.conf_path()))
-    for name, value in about_job.items():
-        if name not in ("ENVIRONMENT", "TMPDIR") and (job.spec.batch or name not in environ.IN_BATCH_JOBS_ONLY):
-            variables.setdefault(name, value)
-    about_step = environ.of_step(job, step, talk.umask, PORT)
-    variables |= {
-        name: value for name, value in about_step.items() if job.spec.batch or name not in environ.IN_BATCH_JOBS_ONLY
-    }
-    if job.spec.batch and job.shares and job.shares[0].gpus:
-        variables.setdefault("SLURM_JOB_GPUS", ",".join(map(str, job.shares[0].gpus)))
-    for name in (*environ.GPU_VARIABLES, "SLURM_GPUS_ON_NODE"):
-        variables.pop(name, None)
-    if "job-name" in asked and "SLURM_JOB_NAME" in variables:
-        variables["SLURM_JOB_NAME"] = step.name
-    stdout = _target(asked.get("output"), asked, job)
-    return StepPlan(
-        job=job.id,
-        step=step.id,
-        restart=job.restarts,
-        name=step.name,
-        nodes=tuple(step.nodes),
-        argv=tuple(program),
-        tasks=tuple(step_tasks(step, request.gpus_per_task, (request.distribution or "").startswith("cyclic"))),
-        environ=variables,
-        folder=os.path.join(talk.cwd, asked.get("chdir") or ""),
-        umask=talk.umask,
-        stdin=_input(asked.get("input")),
-        stdout=stdout,
-        stderr=_target(asked.get("error"), asked, job) if "error" in asked else _follows(stdout),
-        patterns=letters(job, step.id, controller.user.name),
-        label="label" in asked and asked.get("label") != "0",
-        unbuffered="unbuffered" in asked,
-        kill_on_bad_exit="kill-on-bad-exit" in asked and asked.get("kill-on-bad-exit") != "0",
-        wait_s=asked.number("wait", 0) or 0,
-        kill_wait_s=controller.settings.kill_wait_s,
-        socket=str(daemon.paths.socket),
-        cluster=str(daemon.paths.folder),
-    )
-
-
-def _follows(stdout: Target) -> Target | None:
-    """stderr goes where stdout goes, as long as that is a file."""
-    return None if stdout.kind in ("file", "null") else Target("srun")
-
-
-def _target(pattern: str | None, asked: Asked, job: Job) -> Target:
-    if pattern is None or pattern == "all":
-        return Target("srun")
-    if pattern == "none":
-        return Target("null")
-    if pattern.isdigit():
-        return Target("one", rank=int(pattern))
-    mode = asked.get("open-mode") or job.spec.open_mode or ""
-    return Target("file", pattern, append=mode[:1].lower() == "a")
-
-
-def _input(pattern: str | None) -> Target:
-    if pattern == "none":
-        return Target("null")
-    if pattern is None or pattern == "all":
-        return Target("srun")
-    if pattern.isdigit():
-        return Target("one", rank=int(pattern))
-    return Target("file", pattern)
-
-
-async def _allocate(talk: "Conversation", daemon: "Daemon", asked: Asked, program: list[str]) -> Job:
-    """srun outside of a job: a job of its own."""
-    partitions = daemon.model.partitions
-    partition = asked.get("partition") or daemon.model.default_partition.name
-    failed = "srun: error: Unable to allocate resources: "
-    if partition not in partitions:
-        raise Refusal(f"srun: error: invalid partition specified: {partition}\n{failed}{refusals.INVALID_PARTITION}")
-    try:
-        spec = job_spec(asked, talk.cwd, partition, talk.error)
-        spec.name = asked.get("job-name") or os.path.basename(program[0])
-        spec.batch, spec.requeue, spec.token = False, False, talk.token
-        spec.command, spec.host, spec.alloc_pid, spec.umask = program[0], host_name(), talk.pid, talk.umask
-        spec.submit_line = " ".join(["srun", *talk.words])
-        spec.account = asked.get("account") or daemon.controller.user.name
-        job = daemon.controller.submit(spec, None, b"", {})
-    except ControllerError as error:
-        raise Refusal(failed + str(error)) from None
-    daemon.controller.settle()
-    if not job.shares and "immediate" in asked:
-        ending.cancel(daemon.controller, job)
-        raise Refusal(failed + refusals.NODES_BUSY)
-    if not job.shares:
-        if job.reason == "PartitionConfig":
-            talk.error("srun: Requested partition configuration not available now")
-        talk.error(f"srun: job {job.id} queued and waiting for resources")
-        await talk.flush()
-        await _wait_for_nodes(talk, daemon, job)
-        talk.error(f"srun: job {job.id} has been allocated resources")
-    talk.environ.pop("SLURM_NTASKS", None)
-    return job
-
-
-async def _wait_for_nodes(talk: "Conversation", daemon: "Daemon", job: Job) -> None:
-    while not job.shares:
-        if job.over:
-            raise Refusal(f"srun: error: Unable to allocate resources: Job {job.id} has been revoked")
-        try:
-            number = await change_or_signal(talk, daemon)
-        except Gone:
-            ending.cancel(daemon.controller, job)
-            daemon.controller.settle()
-            raise
-        if number in ENDING:
-            ending.cancel(daemon.controller, job)
-            raise Refusal(f"srun: Job allocation {job.id} has been revoked")
+        return multi_prog.read(content.decode("utf-8", "surrogateescape"), name, component.request.tasks or 1)
+    except multi_prog.BadFile as mistake:
+        raise Refusal("\n".join(f"srun: error: {line}" for line in str(mistake).split("\n"))) from None

@@ -90,6 +90,23 @@ def write(number: int, data: bytes) -> None:
         pass  # nobody reads any more: Slurm's commands go on as well
 
 
+class Printer:
+    """Prints what comes from the daemon; what an attempt before this one has printed is not printed again."""
+
+    def __init__(self) -> None:
+        self._printed, self._seen = {"o": 0, "e": 0}, {"o": 0, "e": 0}
+
+    def again(self) -> None:
+        """A new attempt begins."""
+        self._seen = {"o": 0, "e": 0}
+
+    def print(self, kind: str, payload: bytes) -> None:
+        self._seen[kind] += len(payload)
+        if self._seen[kind] > self._printed[kind]:
+            write(1 if kind == "o" else 2, payload)
+            self._printed[kind] += len(payload)
+
+
 def persist(command: str, attempt: "Callable[[], None]") -> None:
     """Ask again if the daemon is killed before it has answered; `attempt` ends the process when it has."""
     for _ in range(ATTEMPTS):
@@ -104,24 +121,20 @@ def persist(command: str, attempt: "Callable[[], None]") -> None:
 def run(command: str) -> None:
     """The whole life of a command that only asks and prints."""
     folder, address, *words = sys.argv[1:]
-    printed = [b"", b""]
+    printer = Printer()
 
     def attempt() -> None:
         line = connect(command, folder, address)
         request(line, command, words)
-        frames, seen = wire.Frames(), [0, 0]
+        frames = wire.Frames()
+        printer.again()
         while True:
             data = line.recv(1 << 16)
             if not data:
                 raise Unanswered
             for kind, payload in frames.feed(data):
                 if kind in "oe":
-                    # What an attempt before this one has printed is not printed again (sbatch --wait).
-                    which = "oe".index(kind)
-                    seen[which] += len(payload)
-                    if seen[which] > len(printed[which]):
-                        write(which + 1, payload)
-                        printed[which] += payload
+                    printer.print(kind, payload)
                 elif kind == "r":
                     line.sendall(read_file(payload.decode("utf-8", "surrogateescape")))
                 elif kind == "x":

@@ -48,6 +48,8 @@ def attempt(folder: str, address: str, words: "list[str]", wakeup: int) -> None:
             for kind, payload in frames.feed(data):
                 if kind in "oe":
                     client.write(1 if kind == "o" else 2, payload)
+                elif kind == "r":
+                    line.sendall(client.read_file(payload.decode("utf-8", "surrogateescape")))
                 elif kind == "i":
                     reading.append(0)
                 elif kind == "b":

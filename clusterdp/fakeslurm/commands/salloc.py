@@ -1,0 +1,92 @@
+"""salloc: nodes for as long as a command runs, which runs where salloc was called."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from clusterdp.fakeslurm import ending, environ, refusals
+from clusterdp.fakeslurm.asking import BAD, Asked, signal_number
+from clusterdp.fakeslurm.conversation import Gone
+from clusterdp.fakeslurm.getopt import Parser
+from clusterdp.fakeslurm.model import Job
+from clusterdp.fakeslurm.options import SALLOC, SALLOC_ENVIRON
+from clusterdp.fakeslurm.refusals import NoMore
+from clusterdp.fakeslurm.shape import VERSION
+
+from .allocation import Voice, allocate, command_line, components_of, spec_for
+
+if TYPE_CHECKING:
+    from clusterdp.fakeslurm.conversation import Conversation
+    from clusterdp.fakeslurm.daemon import Daemon
+
+REFUSED = "salloc: error: Job submit/allocate failed: "
+REVOKED = "Job allocation {} has been revoked."
+VOICE = Voice(
+    "salloc",
+    REFUSED,
+    pending=("Pending job allocation {}", "job {} queued and waiting for resources"),
+    interrupted=("salloc: Job aborted due to signal", f"salloc: {REVOKED}"),
+    cancelled=(
+        "salloc: Job has been cancelled",
+        f"salloc: {REVOKED}",
+        f"{REFUSED}{refusals.ALREADY_DONE}",
+    ),
+)
+
+
+async def run(talk: "Conversation", daemon: "Daemon") -> int:
+    lines, program = command_line(Parser("salloc", SALLOC, BAD), talk.words)
+    given = dict(lines[0])
+    if "help" in given or "usage" in given:
+        talk.print("Usage: salloc [OPTIONS(0)...] [ : [OPTIONS(N)]] [command(0) [args(0)...]]")
+        raise NoMore
+    if "version" in given:
+        talk.print(f"slurm-wlm {VERSION}")
+        raise NoMore
+    variables = [(option, talk.environ[name]) for name, option in SALLOC_ENVIRON.items() if name in talk.environ]
+    components = components_of("salloc", lines, [], variables)
+    specs = [spec_for(talk, daemon, each, VOICE, "interactive") for each in components]
+    for spec in specs:
+        spec.lasts = True
+    asked = components[0]
+    job = await allocate(talk, daemon, asked, specs, VOICE)
+    VOICE.info(talk, asked, f"Granted job allocation {job.id}")
+    if "no-shell" in asked:
+        return 0
+    assignments = [f"{name}={value}" for name, value in _variables(daemon, job).items()]
+    talk.order("a", "\0".join([str(len(program)), *program, *assignments]))
+    await talk.flush()
+    return await _while_it_runs(talk, daemon, asked, job)
+
+
+def _variables(daemon: "Daemon", job: Job) -> dict[str, str]:
+    """What the command has on top of its environment: less than a batch script, for it runs on no node."""
+    controller = daemon.controller
+    found = environ.of_job(job, controller.user, daemon.shape.name, str(controller.conf_path()))
+    found = {name: value for name, value in found.items() if name not in environ.ON_NODES_ONLY}
+    of_components = environ.of_het(daemon.model, job, controller.user)
+    return found | {name: value for name, value in of_components.items() if "PACK" not in name}
+
+
+async def _while_it_runs(talk: "Conversation", daemon: "Daemon", asked: Asked, job: Job) -> int:
+    """The exit status of the command; 0 if a signal killed it. An allocation that ends first leaves it alone."""
+    ended, revoked = asyncio.ensure_future(talk.program_ended()), False
+    try:
+        while not ended.done():
+            if not revoked and not job.running:
+                revoked = True
+                VOICE.info(talk, asked, REVOKED.format(job.id))
+                if "kill-command" in asked:
+                    talk.order("k", str(signal_number(asked.get("kill-command") or "TERM") or 15))
+                await talk.flush()
+            change = asyncio.ensure_future(daemon.change())
+            await asyncio.wait([ended, change], return_when=asyncio.FIRST_COMPLETED)
+            change.cancel()
+        status = ended.result()
+    except (Gone, OSError):
+        return 1  # salloc was killed: the allocation stays, as on a Slurm without InactiveLimit
+    finally:
+        ended.cancel()
+    if not revoked:
+        VOICE.info(talk, asked, f"Relinquishing job allocation {job.id}")
+        ending.relinquish(daemon.controller, job, status)
+    return status >> 8

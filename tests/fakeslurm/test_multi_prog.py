@@ -1,0 +1,56 @@
+"""The files of srun --multi-prog."""
+
+import pytest
+
+from clusterdp.fakeslurm.multi_prog import BadFile, read, words
+
+from .conftest import Desk
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("echo one two", ["echo", "one", "two"]),
+        ("echo 'one two'three", ["echo", "one twothree"]),
+        (r"echo a\ b \'", ["echo", "a b", "'"]),
+        ("echo %t-%o '%t' %% %n", ["echo", "5-2", "%t", "%%", "%n"]),
+        ('echo "two words" $HOME', ["echo", '"two', 'words"', "$HOME"]),
+        ("", []),
+    ],
+)
+def test_words_are_split_as_srun_splits_them(text: str, expected: list[str]) -> None:
+    assert words(text, 5, 2) == expected
+
+
+def test_each_task_finds_its_line() -> None:
+    programs = read("# who  what\n\n0,3 \t head %o\n1-2 middle %o\n* rest %o", "conf", 6)
+    assert [" ".join(program) for program in programs] == [
+        "head 0",
+        "middle 0",
+        "middle 1",
+        "head 1",
+        "rest 4",
+        "rest 5",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0 a", "Configuration file conf invalid, no record for task id 1"),
+        ("0-1 a\n1 b", "Duplicate record for task 1\nLine 2 of configuration file conf invalid"),
+        ("0-2 a", "Invalid task id, 2 >= ntasks\nLine 1 of configuration file conf invalid"),
+        ("one a", "Invalid task range specification (one)\nLine 1 of configuration file conf invalid"),
+    ],
+)
+def test_mistakes_are_told_in_srun_s_words(text: str, said: str) -> None:
+    with pytest.raises(BadFile) as mistake:
+        read(text, "conf", 2)
+    assert str(mistake.value) == said
+
+
+def test_the_last_task_decides_what_the_step_is_called_and_the_worst_what_srun_returns(shared_desk: Desk) -> None:
+    (shared_desk.folder / "conf").write_text("0 false\n1 true\n")
+    done = shared_desk.run("srun", "--ntasks=2", "--job-name=last", "--multi-prog", "conf")
+    assert done.returncode == 1
+    shared_desk.until(lambda: shared_desk.say("sacct -n -P --name last -o State") == "FAILED\nCOMPLETED")
