@@ -138,7 +138,7 @@ def _row(model: Model, job: Job, created: int, word: str | None) -> Row:
         asked_nodes=asked_nodes,
         cpus=job.cpus or (job_cpus(job) if job.start is None else 0),
         asked_cpus=asked_cpus(job),
-        asked_mem=asked_mem(job, memory),
+        asked_mem=f"{asked_memory(job, memory)}M",
         tasks=spec.tasks,
         submit=job.submit_time,
         eligible=job.eligible_time,
@@ -170,16 +170,23 @@ def asked_cpus(job: Job) -> int:
     tasks = spec.tasks if spec.tasks is not None else spec.min_nodes * (spec.tasks_per_node or 1)
     if spec.tasks_per_node:
         tasks = max(tasks, spec.min_nodes * spec.tasks_per_node)
-    return tasks * (spec.cpus_per_task or 1)
+    nodes, gpus = spec.min_nodes, spec.gpus.per_job or (spec.gpus.per_node or 0) * spec.min_nodes
+    return max(tasks * (spec.cpus_per_task or 1), nodes * (spec.min_cpus or 0), gpus * (spec.cpus_per_gpu or 0))
 
 
-def asked_mem(job: Job, node_memory: int) -> str:
+def asked_memory(job: Job, node_memory: int) -> int:
+    """MB."""
     spec = job.spec
     if spec.mem_per_cpu is not None:
-        megabytes = spec.mem_per_cpu * asked_cpus(job)
-    else:
-        megabytes = (spec.mem_per_node or node_memory) * spec.min_nodes
-    return f"{megabytes}M"
+        return spec.mem_per_cpu * asked_cpus(job)
+    return (spec.mem_per_node or node_memory) * spec.min_nodes
+
+
+def size(megabytes: int) -> str:
+    """62.50G, 16000M."""
+    if megabytes < 1024 * 16:
+        return f"{megabytes}M"
+    return f"{megabytes / 1024:.2f}G" if megabytes % 1024 else f"{megabytes // 1024}G"
 
 
 def _step_row(step: Step) -> StepRow:

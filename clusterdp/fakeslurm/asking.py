@@ -2,17 +2,15 @@
 
 import re
 import signal
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from clusterdp.slurm.hostlist import HostlistError, expand
 
 from . import times
-from .options import IDLE, PER_COMPONENT, UNSUPPORTED
+from .options import PER_COMPONENT, UNSUPPORTED
 from .refusals import INVALID_GRES, INVALID_NODE, ControllerError, Refusal
-from .spec import Gpus, JobSpec
-
-BAD = 255  # the exit status for an option that the command itself cannot read
+from .spec import Gpus
+from .values import BAD, check
 
 
 @dataclass
@@ -33,6 +31,7 @@ class Asked:
         for name, value in pairs:
             if name in UNSUPPORTED:
                 raise self.bad(f"--{name} is not supported by this fake cluster")
+            check(self.command, name, value)
             if name in ("requeue", "no-requeue"):
                 self.values.pop("requeue", None)
                 self.values.pop("no-requeue", None)
@@ -58,7 +57,7 @@ class Asked:
         if text is None:
             return None
         if not re.fullmatch(r"\d+", text) or int(text) < least:
-            raise self.bad(f'Invalid numeric value "{text}" for --{name}.')
+            raise Refusal(f'{self.command}: error: Invalid numeric value "{text}" for --{name}.', 1)
         return int(text)
 
     def nodes(self) -> tuple[int, int | None] | None:
@@ -66,11 +65,14 @@ class Asked:
         text = self.values.get("nodes")
         if text is None:
             return None
-        match = re.fullmatch(r"(\d+)([kKmM]?)(?:-(\d+)([kKmM]?))?", text)
-        if not match or not int(match[1]) or (match[3] and int(match[3]) < int(match[1])):
-            raise self.bad(f'"{text}" is not a valid node count')
-        low = int(match[1]) * _scale(match[2])
-        return low, int(match[3]) * _scale(match[4]) if match[3] else low
+        low, dash, high = text.partition("-")
+        for part in (low, high):
+            if part and not re.fullmatch(r"\d+[kKmM]?", part):
+                raise self.bad(f'"{part}" is not a valid node count')
+        least, most = _count(low), _count(high) if dash else _count(low)
+        if most < least:
+            raise self.bad(f"Maximum node count {most} is less than minimum node count {least}")
+        return least, most
 
     def megabytes(self, name: str) -> int | None:
         text = self.values.get(name)
@@ -111,10 +113,11 @@ class Asked:
         return number, int(match[3] or 60), "B" in (match[1] or "").upper()
 
     def exclusive(self) -> bool:
+        """The whole node; `user` and `mcs` keep others out, of whom there are none."""
         value = self.values.get("exclusive")
         if value not in (None, "", "user", "mcs"):
             raise self.invalid("exclusive")
-        return value is not None
+        return value == ""
 
     def gpus(self) -> Gpus:
         gpus = Gpus(
@@ -158,8 +161,12 @@ def _count_of(text: str) -> int | None:
     return TYPED if kind and int(count) else int(count)
 
 
-def _scale(letter: str | None) -> int:
-    return {"": 1, "k": 1024, "m": 1024**2}[(letter or "").lower()]
+def _count(text: str) -> int:
+    """2, 2k; -1 for nothing."""
+    if not text:
+        return -1
+    scale = {"k": 1024, "m": 1024**2}.get(text[-1].lower(), 1)
+    return int(text.rstrip("kKmM")) * scale
 
 
 def signal_number(text: str) -> int | None:
@@ -169,76 +176,3 @@ def signal_number(text: str) -> int | None:
     name = text.upper().removeprefix("SIG")
     found = getattr(signal, f"SIG{name}", None)
     return int(found) if isinstance(found, signal.Signals) else None
-
-
-def job_spec(asked: Asked, folder: str, partition: str, warn: Callable[[str], None]) -> JobSpec:
-    """What the options ask for; raises Refusal for what cannot be read, ControllerError for what is refused."""
-    nodes, tasks, per_node = asked.nodes(), asked.number("ntasks"), asked.number("ntasks-per-node", 0)
-    if nodes and tasks and tasks < nodes[0]:
-        warn(f"{asked.command}: Warning: can't run {tasks} processes on {nodes[0]} nodes, setting nnodes to {tasks}")
-        nodes = (tasks, tasks)
-    nodelist = asked.hosts("nodelist")
-    if nodes and nodelist and nodes[1] is not None and len(nodelist) > nodes[1]:
-        raise Refusal(f"{asked.command}: error: invalid number of nodes (-N {len(nodelist)}-{nodes[1]})")
-    if nodes and per_node and tasks is None:
-        tasks = nodes[0] * per_node
-    spec = JobSpec(name=asked.get("job-name") or "", partition=partition, folder=folder)
-    if nodes:
-        spec.min_nodes, spec.max_nodes, spec.nodes_asked = nodes[0], nodes[1], True
-    elif nodelist:
-        spec.min_nodes = len(nodelist)
-    spec.tasks, spec.tasks_per_node = tasks, per_node or None
-    spec.cpus_per_task = asked.number("cpus-per-task")
-    spec.gpus = asked.gpus()
-    if spec.gpus.per_task and spec.tasks is None and spec.gpus.per_job:
-        spec.tasks = spec.gpus.per_job // spec.gpus.per_task
-    spec.gpus_option, spec.gpus_per_node_option = asked.get("gpus"), asked.get("gpus-per-node")
-    spec.gpus_per_task_option = asked.get("gpus-per-task")
-    spec.mem_per_node, spec.mem_per_cpu = asked.megabytes("mem"), asked.megabytes("mem-per-cpu")
-    spec.minutes = asked.minutes()
-    spec.exclusive = asked.exclusive()
-    spec.nodelist, spec.exclude = nodelist, asked.hosts("exclude")
-    spec.features = asked.get("constraint")
-    _life(asked, spec)
-    spec.distribution = asked.get("distribution")
-    spec.output, spec.error, spec.input = asked.get("output"), asked.get("error"), asked.get("input")
-    spec.open_mode = _open_mode(asked)
-    spec.shown = {name: value for name, value in asked.values.items() if name in IDLE and value}
-    return spec
-
-
-def _life(asked: Asked, spec: JobSpec) -> None:
-    """When it may start, and how it may end."""
-    import time
-
-    spec.dependency = asked.get("dependency") or None
-    spec.kill_on_invalid_dep = (asked.get("kill-on-invalid-dep") or "").lower() in ("y", "yes")
-    begin = asked.get("begin")
-    if begin is not None:
-        try:
-            spec.begin = times.moment(begin, time.time())
-        except times.BadTime:
-            raise asked.invalid("begin") from None
-    spec.hold = "hold" in asked
-    nice = asked.get("nice")
-    if nice is not None:
-        if not re.fullmatch(r"-?\d*", nice):
-            raise asked.invalid("nice")
-        spec.nice = int(nice or 100)
-    spec.priority = asked.number("priority", 0)
-    spec.requeue = "no-requeue" not in asked
-    spec.no_kill = "no-kill" in asked and asked.get("no-kill") != "off"
-    warning = asked.warning_signal()
-    if warning:
-        spec.signal, spec.signal_s, spec.signal_batch = warning
-    spec.comment = asked.get("comment")
-    spec.qos = asked.get("qos") or "normal"
-
-
-def _open_mode(asked: Asked) -> str | None:
-    mode = asked.get("open-mode")
-    if mode is None:
-        return None
-    if mode[:1].lower() not in ("a", "t"):
-        raise asked.invalid("open-mode")
-    return "append" if mode[0].lower() == "a" else "truncate"

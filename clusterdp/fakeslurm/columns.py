@@ -13,6 +13,7 @@ LONG_WIDTH = 20  # of a field of -O
 class Field(Generic[T]):
     title: str
     value: Callable[[T], str]
+    kept: str = ""  # a mark at the end that stays if the text has to be cut
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,17 @@ class Cell:
     right: bool = False
     after: str = ""
 
-    def fit(self, text: str) -> str:
+    def fit(self, text: str, kept: str = "") -> str:
         if self.width:
-            text = text[: self.width]
+            cut = len(text) > self.width and kept and text.endswith(kept)
+            text = text[: self.width - 1] + kept if cut else text[: self.width]
             text = text.rjust(self.width) if self.right else text.ljust(self.width)
         return text + self.after
 
 
 def parse_short(text: str) -> tuple[str, list[Cell]]:
     """`-o`: the text before the first field, and the fields with the text after each."""
-    pieces = re.split(r"%(\.?)(\d*)([a-zA-Z!-/:-@\[-`{-~]?)", text)
+    pieces = re.split(r"%+(\.?)(\d*)([a-zA-Z !-$&-/:-@\[-`{-~]?)", text)
     first, cells = pieces[0], []
     for i in range(1, len(pieces), 4):
         dot, width, letter, after = pieces[i : i + 4]
@@ -70,5 +72,7 @@ def render(
     if header:
         lines.append(first + "".join(cell.fit(f.title) if f else text + cell.after for cell, f, text in parts))
     for row in rows:
-        lines.append(first + "".join(cell.fit(f.value(row)) if f else text + cell.after for cell, f, text in parts))
+        lines.append(
+            first + "".join(cell.fit(f.value(row), f.kept) if f else text + cell.after for cell, f, text in parts)
+        )
     return lines

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from clusterdp.slurm.state import JobState
 
-from . import attempts, ending, refusals, scheduler
+from . import admission, attempts, ending, refusals, scheduler
 from .accounting import Books
 from .journal import Journal, compact
 from .model import BATCH, Array, Het, Job, Model, Share, Step
@@ -93,31 +93,6 @@ class Controller:
 
     # -- submission --
 
-    def check(self, spec: JobSpec) -> None:
-        """Refuse what slurmctld refuses at once; what can merely never run is accepted (EnforcePartLimits=NO)."""
-        known = self.model.nodes
-        if not {*spec.nodelist, *spec.exclude} <= set(known):
-            raise ControllerError(refusals.INVALID_NODE)
-        if spec.features and not any(scheduler.has_features(spec.features, node.features) for node in known.values()):
-            raise ControllerError(refusals.INVALID_FEATURE)
-        partition = self.model.partitions[spec.partition]
-        fit = [node for node in known.values() if scheduler.has_features(spec.features, node.features)]
-        if spec.features and len(fit) < spec.min_nodes:
-            raise ControllerError(refusals.NODE_CONFIG)
-        if set(partition.nodes) <= set(spec.exclude):
-            raise ControllerError(refusals.NODE_CONFIG)
-        most = max((node.gpus for node in known.values()), default=0)
-        all_gpus = sum(node.gpus for node in known.values())
-        gpus = spec.gpus
-        if (gpus.per_node or 0) > most or (gpus.per_task or 0) > most or (gpus.per_job or 0) > all_gpus:
-            raise ControllerError(refusals.NODE_CONFIG)
-        if set(spec.nodelist) & set(spec.exclude):
-            raise ControllerError(refusals.INVALID_NODE)
-        if spec.dependency:
-            from .dependencies import parse
-
-            parse(spec.dependency)
-
     def submit(self, spec: JobSpec, array: Array | None, script: bytes, environ: dict[str, str]) -> Job:
         return self.submit_together([spec], array, script, environ)
 
@@ -130,10 +105,10 @@ class Controller:
             raise ControllerError(refusals.INVALID_ARRAY)
         for spec in specs:
             try:
-                self.check(spec)
+                admission.check(self.model, spec)
             except ControllerError as error:
-                if str(error) in (refusals.INVALID_NODE, refusals.INVALID_FEATURE, refusals.NODE_CONFIG):
-                    self.model.new_id()  # these are found only when the job has its number
+                if error.numbered:
+                    self.model.new_id()
                 raise
         jobs = [self._enter(spec, array) for spec in specs]
         if len(jobs) > 1:
@@ -209,19 +184,19 @@ class Controller:
                 ending.cancel(self, job)
                 job.cancelled_by = None
                 self.changed(job)
-            elif decision.reason != job.reason or (job.eligible_time is None and not job.held):
-                self._wait(job, decision.reason, now)
+            elif _differs(decision, job) or (job.eligible_time is None and not job.held):
+                self._wait(job, decision, now)
 
-    def _wait(self, job: Job, reason: str, now: float) -> None:
-        before = (job.reason, job.eligible_time)
-        job.reason = reason
+    def _wait(self, job: Job, decision: scheduler.Wait, now: float) -> None:
+        before, reason = (job.reason, job.eligible_time, job.planned_start), decision.reason
+        job.reason, job.planned_start, job.planned_nodes = reason, decision.start, list(decision.nodes)
         if (
             job.eligible_time is None
             and not job.held
             and reason not in ("Dependency", "DependencyNeverSatisfied", "BeginTime")
         ):
             job.eligible_time = now
-        if before != (job.reason, job.eligible_time):
+        if before != (job.reason, job.eligible_time, job.planned_start):
             self.changed(job)
 
     def split(self, job: Job, index: int) -> Job:
@@ -310,3 +285,7 @@ class Controller:
                 pass  # the script's srun gets it, and kills its step before the step could hear of it
             elif full or (step.id != BATCH and not script):
                 self.runner.order(job, step, op="signal", signal=number)
+
+
+def _differs(decision: scheduler.Wait, job: Job) -> bool:
+    return decision.reason != job.reason or decision.start != job.planned_start

@@ -25,6 +25,7 @@ class Conversation:
         self.words: list[str] = []
         self.environ: dict[str, str] = {}
         self.cwd, self.umask, self.pid, self.token = "/", 0o022, 0, ""
+        self.terminal = False  # its stdin is one
 
     async def _frame(self) -> tuple[str, bytes]:
         while not self._queue:
@@ -46,7 +47,7 @@ class Conversation:
             elif kind == "D":
                 about = dict(word.split("=", 1) for word in wire.split(payload))
                 self.cwd, self.umask, self.pid = about["cwd"], int(about["umask"]), int(about["pid"])
-                self.token = about.get("token", "")
+                self.token, self.terminal = about.get("token", ""), about.get("terminal") == "1"
             elif kind == "E":
                 self.environ = dict(word.split("=", 1) for word in wire.split(payload) if "=" in word)
             elif kind == "G":

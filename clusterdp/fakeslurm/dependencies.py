@@ -37,7 +37,7 @@ class Outlook:
 def parse(text: str) -> tuple[list[Term], bool]:
     """The terms, and whether any one of them will do (`?` between them); raises ControllerError."""
     if "," in text and "?" in text:
-        raise ControllerError(DEPENDENCY)
+        raise ControllerError(DEPENDENCY, numbered=True)
     terms: list[Term] = []
     for part in re.split(r"[,?]", text):
         kind, _, jobs = part.partition(":")
@@ -47,11 +47,11 @@ def parse(text: str) -> tuple[list[Term], bool]:
         if kind.isdigit() and not jobs and terms and terms[-1].kind != "singleton":  # afterok:1,2 as some clients write
             kind, jobs = terms[-1].kind, kind
         if kind not in KINDS or not jobs:
-            raise ControllerError(DEPENDENCY)
+            raise ControllerError(DEPENDENCY, numbered=True)
         for job in jobs.split(":"):
             match = re.fullmatch(r"(\d+)(?:_(\d+|\*))?(?:\+(\d+))?", job)
             if not match:
-                raise ControllerError(DEPENDENCY)
+                raise ControllerError(DEPENDENCY, numbered=True)
             index = int(match[2]) if match[2] and match[2] != "*" else None
             terms.append(Term(kind, int(match[1]), index, int(match[3] or 0)))
     return terms, "?" in text

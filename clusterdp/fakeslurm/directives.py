@@ -1,8 +1,8 @@
 """The #SBATCH lines of a batch script, and #PBS lines, which sbatch obeys as well."""
 
-from .asking import BAD
 from .getopt import Parser
 from .refusals import Refusal
+from .values import BAD
 
 Pairs = list[tuple[str, str]]
 # qsub's short options that mean something to Slurm, and sbatch's names for them.

@@ -174,7 +174,6 @@ def cancel(controller: Controller, job: Job, uid: int | None = None) -> None:
         job.booked = True
         job.state, job.end = JobState.CANCELLED, controller.clock()
         job.start = job.end
-        job.eligible_time = job.eligible_time or job.end
         controller.changed(job)
         controller.wake()
     elif job.completing:  # it was to be requeued
@@ -200,6 +199,17 @@ def cancel_step(controller: Controller, job: Job, step: Step) -> None:
 
 def time_out(controller: Controller, job: Job) -> None:
     wind_up(controller, job, JobState.TIMEOUT, "TimeLimit", "DUE TO TIME LIMIT")
+
+
+def miss_deadline(controller: Controller, job: Job) -> None:
+    """--deadline has passed, whether it runs or waits."""
+    if job.running:
+        wind_up(controller, job, JobState.DEADLINE, "DeadLine", "DUE TO DEADLINE")
+    elif job.waits:
+        job.state, job.reason, job.end = JobState.DEADLINE, "DeadLine", controller.clock()
+        job.start = job.end
+        controller.changed(job)
+        controller.wake()
 
 
 def _state_of_step(step: Step) -> JobState:

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from clusterdp.slurm.hostlist import compress
 
 from .model import Job, Model, Share, Step, counts
-from .shape import User
+from .releases import TIMES_IN_ENVIRONMENT, Release
+from .shape import Shape, User
 
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES")
 IN_OTHERS_JOBS_ONLY = (  # not in that of an srun outside of jobs
@@ -75,12 +76,12 @@ def split_words(text: str) -> list[str]:
 MARK = "FAKESLURM_JOB_OF"
 
 
-def of_job(job: Job, user: User, cluster: str, conf: str) -> dict[str, str]:
+def of_job(job: Job, user: User, shape: Shape, conf: str) -> dict[str, str]:
     """What every process of a job has."""
-    spec, nodes = job.spec, compress(job.nodes)
+    spec, nodes, settings = job.spec, compress(job.nodes), shape.settings
     found = {
         "ENVIRONMENT": "BATCH",
-        "SLURM_CLUSTER_NAME": cluster,
+        "SLURM_CLUSTER_NAME": shape.name,
         "SLURM_CONF": conf,
         MARK: conf,
         "SLURM_JOBID": str(job.id),
@@ -101,10 +102,13 @@ def of_job(job: Job, user: User, cluster: str, conf: str) -> dict[str, str]:
         "SLURM_SUBMIT_DIR": spec.shown.get("submit-dir", spec.folder),
         "SLURM_SUBMIT_HOST": spec.host,
         "SLURM_TASKS_PER_NODE": tasks_per_node(job),
-        "SLURM_WORKING_CLUSTER": f"{cluster}:127.0.0.1:0:9728:109",
+        "SLURM_WORKING_CLUSTER": f"{shape.name}:127.0.0.1:0:9728:109",
         "SLURM_PRIO_PROCESS": "0",
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
     }
+    if Release(settings.slurm_version).has(TIMES_IN_ENVIRONMENT) and job.start is not None:
+        limit = job.minutes * settings.minute_s if job.minutes else 365 * 24 * 3600
+        found |= {"SLURM_JOB_START_TIME": str(int(job.start)), "SLURM_JOB_END_TIME": str(int(job.start + limit))}
     if spec.tasks is not None:
         found |= {"SLURM_NTASKS": str(spec.tasks), "SLURM_NPROCS": str(spec.tasks)}
     asked = {
@@ -113,6 +117,7 @@ def of_job(job: Job, user: User, cluster: str, conf: str) -> dict[str, str]:
         "SLURM_MEM_PER_NODE": spec.mem_per_node,
         "SLURM_MEM_PER_CPU": spec.mem_per_cpu,
         "SLURM_DISTRIBUTION": spec.distribution,
+        "SLURM_HINT": spec.hint,
         "SLURM_GPUS": spec.gpus_option,
         "SLURM_GPUS_PER_NODE": spec.gpus_per_node_option,
         "SLURM_GPUS_PER_TASK": spec.gpus_per_task_option,
@@ -142,14 +147,14 @@ OF_COMPONENTS = (
 )
 
 
-def of_het(model: Model, job: Job, user: User) -> dict[str, str]:
+def of_het(model: Model, job: Job, user: User, shape: Shape) -> dict[str, str]:
     """Of a heterogeneous job; PACK is the older word for the same."""
     if not job.het:
         return {}
     found = {"SLURM_HET_SIZE": str(job.het.size), "SLURM_PACK_SIZE": str(job.het.size)}
     for other in model.components(job):
         assert other.het
-        about = of_job(other, user, "", "")
+        about = of_job(other, user, shape, "")
         for name in OF_COMPONENTS:
             if name in about:
                 found[f"{name}_HET_GROUP_{other.het.offset}"] = about[name]

@@ -11,6 +11,8 @@ def look(controller: Controller) -> None:
     """As slurmctld does every 30 s: so warnings come up to that much early, ends up to that much late."""
     now = controller.clock()
     for job in list(controller.model.jobs.values()):
+        if job.spec.deadline is not None and job.spec.deadline <= now and not job.over:
+            ending.miss_deadline(controller, job)
         if not job.running or job.start is None:
             continue
         if job.preempt_end is not None:

@@ -159,6 +159,8 @@ class Job:
     resizes: int = 0  # nodes lost while it went on (--no-kill)
     resized_at: float = 0
     het: Het | None = None
+    planned_start: float | None = None  # of one that waits for nodes, as far as that can be known
+    planned_nodes: list[str] = field(default_factory=list)
 
     @property
     def nodes(self) -> list[str]:

@@ -33,21 +33,19 @@ SALLOC = SHARED + table("""
 # Accepted, for they ask for nothing that a laptop could give or that anybody could miss; scontrol shows some of them.
 IDLE = frozenset(
     """
-    account acctg-freq comment contiguous core-spec cores-per-socket cpu-freq delay-boot extra-node-info gpu-bind
-    gpu-freq gres-flags hint licenses mail-type mail-user mcs-label mem-bind mincpus network oversubscribe power
-    prefer profile propagate qos sockets-per-node spread-job switches thread-spec threads-per-core tmp use-min-nodes
-    verbose wait-all-nodes wckey get-user-env ignore-pbs ntasks-per-core ntasks-per-socket cpus-per-gpu mem-per-gpu
-    quiet reboot cpu-bind mpi bcast compress disable-status max-exit-timeout max-threads msg-timeout preserve-env
-    send-libs slurmd-debug bell no-bell threads interactive launcher-opts time-min whole debugger-test quit-on-interrupt
+    acctg-freq bcast bell cluster-constraint comment compress contiguous cores-per-socket cpu-bind cpu-freq
+    delay-boot disable-status extra-node-info get-user-env gid gpu-bind gpu-freq gres-flags interactive launcher-opts
+    mail-type mail-user max-exit-timeout max-threads mcs-label mem-bind mem-per-gpu mpi msg-timeout network no-bell
+    ntasks-per-core ntasks-per-socket oversubscribe power preserve-env profile propagate reboot send-libs
+    slurmd-debug sockets-per-node spread-job switches threads threads-per-core time-min tmp uid wait-all-nodes wckey
+    whole debugger-test
     """.split()
 )
 
 # Known to Slurm, not to this cluster: refused, never ignored.
 UNSUPPORTED = frozenset(
     """
-    batch bb bbf cluster-constraint container deadline epilog export-file gid gpus-per-socket launch-cmd
-    no-allocate nodefile ntasks-per-gpu prolog pty reservation resv-ports task-epilog
-    task-prolog uid
+    bb container epilog launch-cmd no-allocate prolog resv-ports task-epilog task-prolog
 """.split()
 )
 
@@ -129,6 +127,7 @@ SRUN_ENVIRON = {
     "SLURM_GPUS": "gpus",
     "SLURM_GPUS_PER_NODE": "gpus-per-node",
     "SLURM_GPUS_PER_TASK": "gpus-per-task",
+    "SLURM_HINT": "hint",
     "SLURM_IMMEDIATE": "immediate",
     "SLURM_JOB_NUM_NODES": "nodes",
     "SLURM_KILL_BAD_EXIT": "kill-on-bad-exit",

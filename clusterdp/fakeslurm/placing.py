@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from . import features
 from .model import Model, Node, Share
 from .spec import JobSpec
 
@@ -44,8 +45,16 @@ def all_free(model: Model) -> dict[str, Free]:
 def place(spec: JobSpec, candidates: Sequence[Free]) -> list[Share] | None:
     """Shares of as few nodes as will do (as many as allowed, for --nodes=MIN-MAX), or None if the job does not fit.
 
-    `candidates` are in the order of the cluster and hold only nodes that the job may use.
+    `candidates` are in the order of the cluster and hold only nodes that the job may use, whatever their features.
     """
+    for wanted in features.alternatives(spec.features):
+        shares = _place(spec, [free for free in candidates if features.has(free.node.features, wanted)])
+        if shares:
+            return shares
+    return None
+
+
+def _place(spec: JobSpec, candidates: Sequence[Free]) -> list[Share] | None:
     roomy = [free for free in candidates if capacity(spec, free) > 0]
     names = {free.node.name for free in roomy}
     if not set(spec.nodelist) <= names:
@@ -67,7 +76,10 @@ def capacity(spec: JobSpec, free: Free) -> int:
     """The tasks that the node could take, 0 if it is of no use."""
     if spec.exclusive and not free.whole:
         return 0
-    tasks = len(free.cpu_ids) // (spec.cpus_per_task or 1)
+    if len(free.cpu_ids) < max(spec.min_cpus or 0, (spec.cpus_per_gpu or 0) * (spec.gpus.per_node or 0)):
+        return 0
+    each = max(spec.cpus_per_task or 1, (spec.cpus_per_gpu or 0) * (spec.gpus.per_task or 0))
+    tasks = len(free.cpu_ids) // each
     if spec.tasks_per_node:
         if tasks < spec.tasks_per_node and _tasks_on(spec, 1) >= spec.tasks_per_node:
             return 0
@@ -120,11 +132,13 @@ def _share_out(spec: JobSpec, chosen: list[Free]) -> list[Share]:
         per_node = count if spec.tasks_per_node is None else spec.tasks_per_node
         cpus = free.node.cpus if spec.exclusive else per_node * (spec.cpus_per_task or 1)
         gpus = max(spec.gpus.per_node or 0, (spec.gpus.per_task or 0) * count)
-        if spec.gpus.per_job and not spec.gpus.per_task:
+        if spec.gpus.per_job and not spec.gpus.per_task and not spec.gpus.per_node:
             gpus = min(gpus_left, len(free.gpus))
             gpus_left -= gpus
         if spec.exclusive:
             gpus = len(free.gpus)
+        else:
+            cpus = max(cpus, spec.min_cpus or 0, (spec.cpus_per_gpu or 0) * gpus)
         shares.append(Share(free.node.name, cpus, count, list(free.gpus[:gpus]), list(free.cpu_ids[:cpus])))
     return shares
 

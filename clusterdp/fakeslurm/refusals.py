@@ -18,7 +18,19 @@ class NoMore(Exception):
 
 
 class ControllerError(Exception):
-    """What slurmctld answers in place of what was asked; the value is slurm_strerror's text."""
+    """What slurmctld answers in place of what was asked; the value is slurm_strerror's text. `said` comes before it.
+
+    `numbered`: it was found only when the job had its number, which is lost.
+    """
+
+    def __init__(self, text: str, said: str = "", numbered: bool = False):
+        super().__init__(text)
+        self.said, self.numbered = said, numbered
+
+    def refusal(self, command: str, failed: str) -> Refusal:
+        """How a command passes it on; `failed` are its words for that."""
+        said = f"{command}: error: {self.said}\n" if self.said else ""
+        return Refusal(f"{said}{failed}{self}")
 
 
 INVALID_JOB_ID = "Invalid job id specified"

@@ -35,8 +35,8 @@ def batch_plan(controller: Controller, job: Job, paths: Paths) -> StepPlan:
     spec, spool = job.spec, controller.spool(job)
     saved = (spool / "environment").read_bytes().decode("utf-8", "surrogateescape")
     variables = dict(line.split("=", 1) for line in saved.split("\0") if "=" in line)
-    variables |= environ.of_job(job, controller.user, controller.shape.name, str(controller.conf_path()))
-    variables |= environ.of_het(controller.model, job, controller.user) | environ.of_batch(job)
+    variables |= environ.of_job(job, controller.user, controller.shape, str(controller.conf_path()))
+    variables |= environ.of_het(controller.model, job, controller.user, controller.shape) | environ.of_batch(job)
     append = spec.open_mode == "append"
     task = TaskPlan(0, job.nodes[0], 0, {})
     part = Part(

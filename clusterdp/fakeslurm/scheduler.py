@@ -29,6 +29,8 @@ class Preempt:
 class Wait:
     job: int
     reason: str
+    start: float | None = None  # when it will start if all others use up their time
+    nodes: tuple[str, ...] = ()  # and where
 
 
 @dataclass(frozen=True)
@@ -143,23 +145,10 @@ def _obstacle(look: _Pass, job: Job) -> str:
     if job.spec.minutes == 0 and partition.max_minutes is not None:
         return "PartitionTimeLimit"
     everything = all_free(look.model)
-    ever = [
-        everything[name] for name in partition.nodes if name not in job.spec.exclude and _fits_features(look, job, name)
-    ]
+    ever = [everything[name] for name in partition.nodes if name not in job.spec.exclude]
     if not place(job.spec, ever):
         return "PartitionConfig"
     return ""
-
-
-def _fits_features(look: _Pass, job: Job, node: str) -> bool:
-    return has_features(job.spec.features, look.model.nodes[node].features)
-
-
-def has_features(wanted: str | None, features: list[str]) -> bool:
-    """`a&b|c`: any group all of whose words the node has."""
-    if not wanted:
-        return True
-    return any(all(word in features for word in group.split("&")) for group in wanted.split("|"))
 
 
 def _throttled(look: _Pass, job: Job) -> bool:
@@ -174,7 +163,7 @@ def _allowed(look: _Pass, job: Job, partition: Partition) -> list[Free]:
     end = look.now + _limit_s(look.model, job)
     allowed = []
     for name in partition.nodes:
-        if name in job.spec.exclude or not look.model.nodes[name].usable or not _fits_features(look, job, name):
+        if name in job.spec.exclude or not look.model.nodes[name].usable:
             continue
         if name in look.reserved and end > look.reserved[name][0]:
             continue
@@ -196,19 +185,20 @@ def _wait_for_nodes(look: _Pass, job: Job, partition: Partition) -> None:
     if missing:
         look.decisions.append(Wait(job.id, f"ReqNodeNotAvail, UnavailableNodes:{compress(missing)}"))
         return
-    if not place(job.spec, [everything[name] for name in usable if _fits_features(look, job, name)]):
+    if not place(job.spec, [everything[name] for name in usable]):
         look.decisions.append(Wait(job.id, RESERVED))
         return
     kept_by_higher = any(name in look.reserved and look.reserved[name][1] > partition.tier for name in usable)
     reason = RESERVED if kept_by_higher else "Priority" if partition.name in look.blocked else "Resources"
-    look.decisions.append(Wait(job.id, reason))
     look.blocked.add(partition.name)
     victims = _victims(look, job, partition)
     for victim in victims:
         look.victims.add(victim.id)
         if victim.preempt_time is None:
             look.decisions.append(Preempt(victim.id, job.id))
-    _reserve(look, job, partition, victims)
+    end, nodes = _reserve(look, job, partition, victims)
+    soon = end is not None and end < look.now + FOREVER / 2
+    look.decisions.append(Wait(job.id, reason, end if soon else None, nodes if soon else ()))
 
 
 def _preemptable(look: _Pass, partition: Partition, victim: Job) -> bool:
@@ -258,12 +248,12 @@ def _release(look: _Pass, free: dict[str, Free], job: Job) -> None:
 
 def _would_fit(look: _Pass, job: Job, partition: Partition, free: dict[str, Free]) -> list[Share] | None:
     names = [n for n in partition.nodes if look.model.nodes[n].usable and n not in job.spec.exclude]
-    names = [n for n in names if _fits_features(look, job, n) and n not in look.reserved]
+    names = [n for n in names if n not in look.reserved]
     return place(job.spec, [free[name] for name in names])
 
 
-def _reserve(look: _Pass, job: Job, partition: Partition, victims: list[Job]) -> None:
-    """Keep the nodes on which it will start first, as running jobs end one after the other."""
+def _reserve(look: _Pass, job: Job, partition: Partition, victims: list[Job]) -> tuple[float | None, tuple[str, ...]]:
+    """Keep the nodes on which it will start first, as running jobs end one after the other; returns when and which."""
     free = {name: look.free[name] for name in partition.nodes}
     ends = sorted(
         ((_end(look, other, victims), other.id, other) for other in look.model.holding()), key=lambda e: e[:2]
@@ -274,7 +264,8 @@ def _reserve(look: _Pass, job: Job, partition: Partition, victims: list[Job]) ->
         if shares:
             for share in shares:
                 look.reserved.setdefault(share.node, (end, partition.tier))
-            return
+            return end, tuple(share.node for share in shares)
+    return None, ()
 
 
 def _end(look: _Pass, job: Job, victims: list[Job]) -> float:

@@ -33,6 +33,8 @@ class JobSpec:
     gpus_per_node_option: str | None = None
     gpus_option: str | None = None
     gpus_per_task_option: str | None = None
+    cpus_per_gpu: int | None = None
+    min_cpus: int | None = None  # per node
     mem_per_node: int | None = None  # MB
     mem_per_cpu: int | None = None
     minutes: int | None = None  # None: not asked for; 0: no limit
@@ -40,6 +42,12 @@ class JobSpec:
     nodelist: list[str] = field(default_factory=list)
     exclude: list[str] = field(default_factory=list)
     features: str | None = None
+    prefer: str | None = None
+    batch_features: str | None = None  # --batch
+    reservation: str | None = None
+    licenses: str | None = None
+    hint: str | None = None
+    deadline: float | None = None
     dependency: str | None = None
     kill_on_invalid_dep: bool = False
     begin: float | None = None

@@ -15,12 +15,11 @@ from .conftest import Desk
     [
         ["sbatch", "--nosuch", "--wrap=true"],
         ["sbatch", "--container=x", "--wrap=true"],
-        ["sbatch", "--deadline=now", "--wrap=true"],
+        ["sbatch", "--deadline=2020-01-01", "--wrap=true"],
         ["sbatch", "--time=soon", "--wrap=true"],
         ["srun", "--multi-prog", "conf"],
-        ["srun", "--pty", "bash"],
         ["squeue", "--nosuch"],
-        ["squeue", "--json"],
+        ["scontrol", "--json", "show", "job"],
         ["scancel"],
         ["scontrol", "nosuch"],
         ["scontrol", "reboot", "n1"],
@@ -34,6 +33,23 @@ def test_what_is_not_supported_is_refused_aloud(shared_desk: Desk, words: list[s
     assert done.returncode != 0
     assert done.stderr.strip()
     assert not done.stdout
+
+
+def test_a_deadline_ends_what_runs_and_what_waits(hasty: Desk) -> None:
+    runs = hasty.submit("--deadline=now+2seconds", script="sleep 100")
+    waits = hasty.submit("--deadline=now+2seconds", f"--dependency=afterany:{runs}", script="true")
+    other = hasty.submit("--deadline=now+1hour", script="true")
+    for job in (runs, waits):
+        hasty.until(lambda job=job: hasty.field(job, "JobState") == "DEADLINE")
+    hasty.cluster.wait(other)
+    assert hasty.field(other, "JobState") == "COMPLETED"
+
+
+def test_export_file_sets_variables(shared_desk: Desk) -> None:
+    (shared_desk.folder / "vars").write_text("ONE=1\0TWO=a b\0")
+    job = shared_desk.submit("--export-file=vars", script='echo "$ONE $TWO"')
+    shared_desk.cluster.wait(job)
+    assert shared_desk.output(job) == "1 a b\n"
 
 
 def test_an_unknown_option_is_refused_in_slurm_s_words(shared_desk: Desk) -> None:
@@ -148,12 +164,12 @@ def test_file_name_patterns(pattern: str, expected: str) -> None:
 IN_USE = """
     --job-name=a.b --comment=x --wckey=x --account=any --qos=any --partition=low --nodelist=n1 --exclude= --exclusive
     --exclusive=user --oversubscribe --switches=1 --nodes=2-4 --ntasks=2 --ntasks-per-node=2 --cpus-per-task=2
-    --cpus-per-gpu=1 --mem=1G --mem=1GB --mem=204800K --mem=0 --mem-per-cpu=100 --mem-per-gpu=1G --tmp=1 --gres=gpu:2
+    --cpus-per-gpu=1 --mem=1G --mem=1GB --mem=204800K --mem=0 --mem-per-cpu=100 --tmp=1 --gres=gpu:2
     --gpus=1 --gpus-per-node=1 --gpus-per-task=1 --gpu-bind=none --time=0-00:02:00 --time-min=1 --begin=now+1hour
     --output=%8j.out --error=/dev/null --input=/dev/null --open-mode=append --chdir=/ --dependency=singleton
     --kill-on-invalid-dep=yes --hold --nice --nice=5 --priority=9 --requeue --no-requeue --signal=B:USR2@90
     --mail-type=END --mail-user=x --export=ALL --export=NONE --export=A=b,C --get-user-env=L --parsable --array=0-3%2
-    --distribution=cyclic --hint=nomultithread --licenses=x --no-kill --contiguous --use-min-nodes --spread-job
+    --distribution=cyclic --hint=nomultithread --no-kill --contiguous --use-min-nodes --spread-job
 """.split()
 
 

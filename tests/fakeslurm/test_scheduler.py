@@ -15,7 +15,10 @@ NOW = 1_000_000.0
 
 @pytest.fixture
 def model() -> Model:
-    return Model.of(Shape.simple(), NOW)
+    model = Model.of(Shape.simple(), NOW)
+    for name, features in (("n1", ["fast"]), ("n2", ["fast"]), ("n3", ["fast", "big"]), ("n4", ["big"])):
+        model.nodes[name].features = features
+    return model
 
 
 def add(model: Model, **asked: object) -> Job:
@@ -55,6 +58,10 @@ def placement(model: Model, job: Job) -> list[tuple[str, int]]:
         ({"min_nodes": 2, "max_nodes": 4}, [("n1", 1), ("n2", 1), ("n3", 1), ("n4", 1)]),
         ({"nodelist": ["n2", "n4"], "min_nodes": 2, "max_nodes": 2}, [("n2", 1), ("n4", 1)]),
         ({"exclude": ["n1"], "min_nodes": 2, "max_nodes": 2}, [("n2", 1), ("n3", 1)]),
+        ({"min_cpus": 3}, [("n1", 1)]),
+        ({"features": "[fast|big]", "min_nodes": 2, "max_nodes": 2}, [("n1", 1), ("n2", 1)]),
+        ({"features": "[big|fast]", "min_nodes": 2, "max_nodes": 2}, [("n3", 1), ("n4", 1)]),
+        ({"features": "fast&big"}, [("n3", 1)]),
         ({"gpus": Gpus(per_job=3)}, [("n1", 1), ("n2", 1)]),
     ],
 )

@@ -31,7 +31,8 @@ QUICK = [
 SLOW = """
     array bad-exit cancel-obeyed cpus-per-task export gpus kill-srun layout node-down preempt preempt-grace0 requeue
     requeue-dependency requeue-words revive sbatch-env signal signal-preempt steps timelimit together
-    array-more cancel-signal directives salloc dependency hold node-drain scontrol-show srun-alone
+    array-more cancel-signal constraints directives option-values order salloc sbatch-more sinfo-formats squeue-formats
+    time-forms dependency hold node-drain scontrol-show srun-alone
 """.split()
 SCENARIOS = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 

@@ -5,10 +5,11 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import ending, refusals
-from clusterdp.fakeslurm.asking import Asked, job_spec
+from clusterdp.fakeslurm import admission, ending, refusals
+from clusterdp.fakeslurm.asking import Asked
 from clusterdp.fakeslurm.conversation import Gone
 from clusterdp.fakeslurm.getopt import Parser
+from clusterdp.fakeslurm.job_spec import job_spec
 from clusterdp.fakeslurm.model import Job
 from clusterdp.fakeslurm.refusals import ControllerError, Refusal
 from clusterdp.fakeslurm.shape import host_name
@@ -75,7 +76,7 @@ def spec_for(talk: "Conversation", daemon: "Daemon", asked: Asked, voice: Voice,
     try:
         spec = job_spec(asked, talk.cwd, partition.split(",")[0], talk.error)
     except ControllerError as error:
-        raise Refusal(voice.refused + str(error)) from None
+        raise error.refusal(voice.command, voice.refused) from None
     spec.name = asked.get("job-name") or name
     spec.batch, spec.token = False, talk.token
     spec.host, spec.alloc_pid, spec.umask = host_name(), talk.pid, talk.umask
@@ -89,7 +90,7 @@ async def allocate(talk: "Conversation", daemon: "Daemon", asked: Asked, specs: 
     try:
         job = daemon.controller.submit_together(specs, None, b"", {})
     except ControllerError as error:
-        raise Refusal(voice.refused + str(error)) from None
+        raise error.refusal(voice.command, voice.refused) from None
     daemon.controller.settle()
     if not job.shares and not job.over and "immediate" in asked:
         ending.cancel(daemon.controller, job)
@@ -107,9 +108,10 @@ async def allocate(talk: "Conversation", daemon: "Daemon", asked: Asked, specs: 
 
 
 def test_only(talk: "Conversation", daemon: "Daemon", spec: JobSpec, command: str) -> int:
-    """When and where it would run; as if the cluster were empty."""
+    """When and where it would run; as if the cluster were empty. It takes a number all the same."""
+    number = daemon.model.new_id()
     try:
-        daemon.controller.check(spec)
+        admission.check(daemon.model, spec)
         shares = daemon.controller.would_run(spec)
     except ControllerError as error:
         raise Refusal(f"allocation failure: {error}") from None
@@ -117,7 +119,7 @@ def test_only(talk: "Conversation", daemon: "Daemon", spec: JobSpec, command: st
         raise Refusal(f"allocation failure: {refusals.NODE_CONFIG}")
     nodes, cpus = compress([share.node for share in shares]), sum(share.cpus for share in shares)
     talk.error(
-        f"{command}: Job {daemon.model.new_id()} to start at {stamp(daemon.controller.clock())} using {cpus} "
+        f"{command}: Job {number} to start at {stamp(daemon.controller.clock())} using {cpus} "
         f"processors on nodes {nodes} in partition {spec.partition}"
     )
     return 0

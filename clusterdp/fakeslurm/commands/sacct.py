@@ -1,6 +1,5 @@
 """sacct: what the books say of jobs and their steps."""
 
-import json
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -10,9 +9,9 @@ from clusterdp.fakeslurm.accounting import Row, StepRow
 from clusterdp.fakeslurm.getopt import Parser, table
 from clusterdp.fakeslurm.ids import Name, parse, split_list
 from clusterdp.fakeslurm.refusals import NoMore, Refusal
-from clusterdp.fakeslurm.shape import VERSION
 
 from .sacct_fields import ALL, FIELDS, Line
+from .sacct_json import AccountingWriter
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.conversation import Conversation
@@ -42,7 +41,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         talk.print("sacct [<OPTION>]")
         raise NoMore
     if "version" in options:
-        talk.print(f"slurm-wlm {VERSION}")
+        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
         raise NoMore
     if "helpformat" in options:
         for i in range(0, len(ALL), 4):
@@ -56,7 +55,8 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     names = [_name(text) for option, value in pairs if option == "jobs" for text in split_list(value)]
     rows = _rows(options, names, daemon)
     if "json" in options:
-        talk.print(_json(rows))
+        writer = AccountingWriter(daemon.controller)
+        talk.print(writer.write("jobs", [writer.accounted(row) for row in rows], accounting=True))
         return 0
     steps = "allocations" not in options
     lines = [line for row in rows for line in _lines(row, names, steps, daemon)]
@@ -201,23 +201,3 @@ def _fit(text: str, size: int, title: bool = False) -> str:
     if len(text) > width:
         text = text[:width] if title else text[: width - 1] + "+"
     return text.ljust(width) if size < 0 else text.rjust(width)
-
-
-def _json(rows: list[Row]) -> str:
-    """The parts of `sacct --json` that clients read, in the form of 22.05."""
-    jobs = [
-        {
-            "job_id": row.job,
-            "name": row.name,
-            "partition": row.partition,
-            "account": row.account,
-            "nodes": ",".join(row.nodes),
-            "state": {"current": row.state, "reason": row.reason},
-            "exit_code": {"status": "SUCCESS" if not row.status else "ERROR", "return_code": row.status >> 8},
-            "time": {"start": int(row.start or 0), "end": int(row.end or 0), "submission": int(row.submit)},
-            "working_directory": row.folder,
-        }
-        for row in rows
-    ]
-    meta = {"plugin": {"type": "openapi/dbv0.0.38", "name": "Slurm OpenAPI DB v0.0.38"}, "Slurm": {"release": VERSION}}
-    return json.dumps({"meta": meta, "errors": [], "jobs": jobs}, indent=2)

@@ -4,13 +4,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm import ending, environ, refusals
-from clusterdp.fakeslurm.asking import BAD, Asked, signal_number
+from clusterdp.fakeslurm.asking import Asked, signal_number
 from clusterdp.fakeslurm.conversation import Gone
 from clusterdp.fakeslurm.getopt import Parser
 from clusterdp.fakeslurm.model import Job
 from clusterdp.fakeslurm.options import SALLOC, SALLOC_ENVIRON
 from clusterdp.fakeslurm.refusals import NoMore
-from clusterdp.fakeslurm.shape import VERSION
+from clusterdp.fakeslurm.values import BAD
 
 from .allocation import Voice, allocate, command_line, components_of, spec_for
 
@@ -40,7 +40,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         talk.print("Usage: salloc [OPTIONS(0)...] [ : [OPTIONS(N)]] [command(0) [args(0)...]]")
         raise NoMore
     if "version" in given:
-        talk.print(f"slurm-wlm {VERSION}")
+        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
         raise NoMore
     variables = [(option, talk.environ[name]) for name, option in SALLOC_ENVIRON.items() if name in talk.environ]
     components = components_of("salloc", lines, [], variables)
@@ -61,9 +61,9 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
 def _variables(daemon: "Daemon", job: Job) -> dict[str, str]:
     """What the command has on top of its environment: less than a batch script, for it runs on no node."""
     controller = daemon.controller
-    found = environ.of_job(job, controller.user, daemon.shape.name, str(controller.conf_path()))
+    found = environ.of_job(job, controller.user, daemon.shape, str(controller.conf_path()))
     found = {name: value for name, value in found.items() if name not in environ.ON_NODES_ONLY}
-    of_components = environ.of_het(daemon.model, job, controller.user)
+    of_components = environ.of_het(daemon.model, job, controller.user, daemon.shape)
     return found | {name: value for name, value in of_components.items() if "PACK" not in name}
 
 

@@ -6,13 +6,15 @@ import re
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm import directives, environ, refusals
-from clusterdp.fakeslurm.asking import BAD, Asked, job_spec
+from clusterdp.fakeslurm.asking import Asked
 from clusterdp.fakeslurm.getopt import Parser
+from clusterdp.fakeslurm.job_spec import job_spec
 from clusterdp.fakeslurm.model import Array, Job
 from clusterdp.fakeslurm.options import SBATCH, SBATCH_ENVIRON
 from clusterdp.fakeslurm.refusals import ControllerError, NoMore, Refusal
-from clusterdp.fakeslurm.shape import VERSION, host_name
+from clusterdp.fakeslurm.shape import host_name
 from clusterdp.fakeslurm.spec import JobSpec
+from clusterdp.fakeslurm.values import BAD
 
 from .allocation import command_line, components_of, show_options, test_only
 
@@ -40,7 +42,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         talk.print(HELP if "help" in given else "Usage: sbatch [-N nnodes] [-n ntasks]")
         raise NoMore
     if "version" in given:
-        talk.print(f"slurm-wlm {VERSION}")
+        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
         raise NoMore
     wrapped = any(name == "wrap" for line in lines for name, _ in line)
     script = await _script(talk, next((v for line in lines for n, v in line if n == "wrap"), None), rest)
@@ -59,10 +61,10 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         array = _array(first.get("array"), daemon.shape.settings.max_array)
         if "test-only" in first:
             return test_only(talk, daemon, specs[0], "sbatch")
-        variables = environ.of_submitter(talk.environ, first.get("export"))
+        variables = environ.of_submitter(talk.environ, first.get("export")) | await _export_file(talk, first)
         job = daemon.controller.submit_together(specs, array, script, variables)
     except ControllerError as error:
-        raise Refusal(FAILED + str(error)) from None
+        raise error.refusal("sbatch", FAILED) from None
     daemon.controller.settle()
     if "quiet" not in first:
         talk.print(_answer(job, first))
@@ -93,6 +95,18 @@ def _spec(talk: "Conversation", daemon: "Daemon", asked: Asked, name: str, rest:
     spec.submit_line = " ".join(["sbatch", *talk.words])
     spec.account = asked.get("account") or daemon.controller.user.name
     return spec
+
+
+async def _export_file(talk: "Conversation", asked: Asked) -> dict[str, str]:
+    """--export-file: NAME=VALUE, divided by NUL."""
+    name = asked.get("export-file")
+    if name is None:
+        return {}
+    content = await talk.read_file(f"/dev/fd/{name}" if name.isdigit() else name)
+    if isinstance(content, int):
+        raise Refusal(f"sbatch: error: Could not open user environment file {name}")
+    words = content.decode("utf-8", "surrogateescape").split("\0")
+    return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 async def _script(talk: "Conversation", wrap: str | None, rest: list[str]) -> bytes:

@@ -8,7 +8,6 @@ from clusterdp.fakeslurm.getopt import Parser, table
 from clusterdp.fakeslurm.ids import Name, find, parse, split_list
 from clusterdp.fakeslurm.model import Job
 from clusterdp.fakeslurm.refusals import NoMore, Refusal
-from clusterdp.fakeslurm.shape import VERSION
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.conversation import Conversation
@@ -30,7 +29,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         talk.print("Usage: scancel [OPTIONS] [job_id[_array_id][.step_id]]")
         raise NoMore
     if "version" in options:
-        talk.print(f"slurm-wlm {VERSION}")
+        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
         raise NoMore
     if talk.environ.get("SCANCEL_VERBOSE", "true").lower()[:1] not in ("t", "f"):
         raise Refusal(f"scancel: error: Unrecognized SCANCEL_VERBOSE value: {talk.environ['SCANCEL_VERBOSE']}")

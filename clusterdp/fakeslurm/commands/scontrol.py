@@ -8,10 +8,12 @@ from clusterdp.fakeslurm.getopt import Parser, table
 from clusterdp.fakeslurm.ids import Name, find, parse
 from clusterdp.fakeslurm.model import Job
 from clusterdp.fakeslurm.refusals import ControllerError, NoMore, Refusal
-from clusterdp.fakeslurm.shape import VERSION, host_name
+from clusterdp.fakeslurm.releases import NODES_OF_JOB, SCONTROL_JSON, Release
+from clusterdp.fakeslurm.shape import host_name
 from clusterdp.slurm import hostlist
 
 from . import scontrol_show as show
+from .as_json import Writer
 from .scontrol_update import update
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.daemon import Daemon
 
 OPTIONS = table("""
-    all,a clusters,M= details,d federation,F future help,h hide local oneliner,o quiet,Q sibling uid,u= usage
+    all,a clusters,M= details,d federation,F future help,h hide json? local oneliner,o quiet,Q sibling uid,u= usage
     verbose,v version,V
 """)
 VERBS = tuple(
@@ -39,11 +41,12 @@ ENTITIES = tuple(
 async def run(talk: "Conversation", daemon: "Daemon") -> int:
     pairs, words = Parser("scontrol", OPTIONS).parse(talk.words, permute=True)
     options = dict(pairs)
+    _check_release(options, daemon)
     if "help" in options or "usage" in options:
         talk.print("scontrol [<OPTION>] [<COMMAND>]")
         raise NoMore
     if "version" in options:
-        talk.print(f"slurm-wlm {VERSION}")
+        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
         raise NoMore
     if not words:
         raise Refusal("scontrol: error: the interactive mode is not supported by this fake cluster")
@@ -63,7 +66,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     if verb == "ping":
         talk.print(f"Slurmctld(primary) at {host_name()} is UP")
     elif verb == "version":
-        talk.print(f"slurm-wlm {VERSION}")
+        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
     elif verb == "write":
         return await _write(talk, daemon, words[1:])
     elif verb == "listpids":
@@ -73,6 +76,11 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     else:
         raise Refusal(f"invalid keyword: {words[0]}")
     return 0
+
+
+def _check_release(options: dict[str, str], daemon: "Daemon") -> None:
+    if "json" in options and not Release(daemon.shape.settings.slurm_version).has(SCONTROL_JSON):
+        raise Refusal("scontrol: unrecognized option '--json'\nTry \"scontrol --help\" for more information")
 
 
 def _abbreviated(word: str, known: tuple[str, ...]) -> str:
@@ -88,9 +96,12 @@ def _show(talk: "Conversation", daemon: "Daemon", options: dict[str, str], words
     entity = _abbreviated(name.lower(), ENTITIES)
     rest = [value, *words[1:]] if equals else words[1:]
     argument = rest[0] if rest else ""
-    one_line = "oneliner" in options
+    one_line, release = "oneliner" in options, Release(daemon.shape.settings.slurm_version)
     if entity in ("hostnames", "hostlist", "hostlistsorted"):
-        return _host_lists(talk, entity, argument)
+        name = "SLURM_JOB_NODELIST" if release.has(NODES_OF_JOB) else "SLURM_NODELIST"
+        return _host_lists(talk, entity, argument or (talk.environ.get(name) or "" if entity == "hostnames" else ""))
+    if "json" in options:
+        return _show_json(talk, daemon, entity, argument)
     if entity in ("job", "jobs", "jobid"):
         texts = _jobs(daemon, argument, "details" in options)
     elif entity in ("step", "steps"):
@@ -109,6 +120,24 @@ def _show(talk: "Conversation", daemon: "Daemon", options: dict[str, str], words
         return _show_small(talk, daemon, entity, name)
     for text in texts:
         talk.print(" ".join(line.lstrip() for line in text.splitlines()).rstrip() if one_line else text)
+    return 0
+
+
+def _show_json(talk: "Conversation", daemon: "Daemon", entity: str, argument: str) -> int:
+    writer, model = Writer(daemon.controller), daemon.model
+    if entity.startswith("job"):
+        name = parse(argument) if argument else None
+        jobs = find(model, name) if name else [] if argument else list(model.jobs.values())
+        if argument and not jobs:
+            raise Refusal(f"slurm_load_jobs error: {refusals.INVALID_JOB_ID}")
+        talk.print(writer.write("jobs", [writer.job(job) for job in jobs]))
+    elif entity.startswith("node"):
+        names = hostlist.expand(argument) if argument else list(model.nodes)
+        talk.print(
+            writer.write("nodes", [writer.node(model, model.nodes[name]) for name in names if name in model.nodes])
+        )
+    else:
+        raise Refusal(f"scontrol: error: --json of {entity or argument} is not supported by this fake cluster")
     return 0
 
 
@@ -131,7 +160,6 @@ def _show_small(talk: "Conversation", daemon: "Daemon", entity: str, name: str) 
 
 
 def _host_lists(talk: "Conversation", entity: str, argument: str) -> int:
-    argument = argument or (talk.environ.get("SLURM_NODELIST") or "" if entity == "hostnames" else "")
     try:
         hosts = hostlist.expand(argument, strict=True)
     except hostlist.HostlistError:

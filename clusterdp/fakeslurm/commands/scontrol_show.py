@@ -4,14 +4,16 @@ import platform
 import time
 from typing import TYPE_CHECKING
 
+from clusterdp.fakeslurm.accounting import size
 from clusterdp.fakeslurm.commands.scontrol_config import CONFIG
 from clusterdp.fakeslurm.dependencies import outlook
 from clusterdp.fakeslurm.ids import parse
 from clusterdp.fakeslurm.model import BATCH, Job, Node, Share, Step, index_text
 from clusterdp.fakeslurm.running import shown_path
-from clusterdp.fakeslurm.shape import VERSION, User, host_name
+from clusterdp.fakeslurm.shape import User, host_name
+from clusterdp.fakeslurm.spec import JobSpec
 from clusterdp.fakeslurm.stepping import StepRequest
-from clusterdp.fakeslurm.times import clock, limit_clock, stamp
+from clusterdp.fakeslurm.times import clock, limit_clock, minutes, stamp
 from clusterdp.slurm.hostlist import HostlistError, compress, expand
 from clusterdp.slurm.state import exit_word
 
@@ -55,10 +57,10 @@ def job(daemon: "Daemon", job: Job, details: bool) -> str:
     if details:
         lines.append(f"DerivedExitCode={exit_word(job.derived)}")
     lines += [
-        f"RunTime={clock(row.elapsed)} TimeLimit={limit_clock(job.minutes)} TimeMin=N/A",
+        f"RunTime={clock(row.elapsed)} TimeLimit={limit_clock(job.minutes)} TimeMin={_time_min(spec)}",
         f"SubmitTime={stamp(job.submit_time)} EligibleTime={stamp(job.eligible_time or row.begin)}",
         f"AccrueTime={stamp(job.eligible_time)}",
-        f"StartTime={stamp(row.begin)} EndTime={stamp(row.end)} Deadline=N/A",
+        f"StartTime={stamp(row.begin)} EndTime={stamp(row.end)} Deadline={stamp(spec.deadline, 'N/A')}",
     ]
     if job.preempt_time is not None:
         lines.append(f"PreemptEligibleTime={stamp(job.start)} PreemptTime={stamp(job.preempt_time)}")
@@ -79,9 +81,11 @@ def _size(job: Job, row: JobRow, details: bool) -> list[str]:
     spec = job.spec
     nodes, cpus = row.number_of_nodes, row.cpus
     tasks = spec.tasks if spec.tasks is not None else max(nodes, spec.min_nodes)
+    tasks = max(tasks, nodes * (spec.tasks_per_node or 0))
+    each, threads = spec.cpus_per_task or 1, "1" if spec.hint == "nomultithread" else "*"
     lines = [
-        f"NumNodes={nodes} NumCPUs={cpus} NumTasks={tasks} CPUs/Task={spec.cpus_per_task or 1} ReqB:S:C:T=0:0:*:*",
-        f"TRES=cpu={cpus},node={nodes},billing={cpus}",
+        f"NumNodes={nodes} NumCPUs={cpus} NumTasks={tasks} CPUs/Task={each} ReqB:S:C:T=0:0:*:{threads}",
+        f"TRES={row.tres}",
         f"Socks/Node=* NtasksPerN:B:S:C={spec.tasks_per_node or 0}:0:*:* CoreSpec=*",
     ]
     if details and job.shares:
@@ -91,6 +95,11 @@ def _size(job: Job, row: JobRow, details: bool) -> list[str]:
         lines += ["  " + line for line in _shares(job.shares)]
     memory = f"MinMemoryCPU={row.memory}" if spec.mem_per_cpu is not None else f"MinMemoryNode={row.memory}"
     return [*lines, f"MinCPUsNode={min_cpus(job)} {memory} MinTmpDiskNode=0"]
+
+
+def _time_min(spec: JobSpec) -> str:
+    text = spec.shown.get("time-min")
+    return limit_clock(minutes(text)) if text else "N/A"
 
 
 def _shares(shares: list[Share]) -> list[str]:
@@ -205,7 +214,7 @@ def _node(daemon: "Daemon", node: Node) -> str:
         f"AvailableFeatures={features}",
         f"ActiveFeatures={features}",
         f"Gres={gres}",
-        f"NodeAddr=127.0.0.1 NodeHostName={host_name()} Port=0 Version={VERSION}",
+        f"NodeAddr=127.0.0.1 NodeHostName={host_name()} Port=0 Version={daemon.shape.settings.slurm_version}",
         f"OS={platform.system()} {platform.release()} ",
         f"RealMemory={node.memory_mb} AllocMem=0 FreeMem=N/A Sockets={node.cpus} Boards=1",
         f"State={state_words(model, node)} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A",
@@ -251,13 +260,6 @@ def _partition(daemon: "Daemon", name: str) -> str:
     ]) + "\n"  # fmt: skip
 
 
-def size(megabytes: int) -> str:
-    """62.50G, 16000M."""
-    if megabytes < 1024 * 16:
-        return f"{megabytes}M"
-    return f"{megabytes / 1024:.2f}G" if megabytes % 1024 else f"{megabytes // 1024}G"
-
-
 def config(daemon: "Daemon") -> str:
     settings, user = daemon.shape.settings, daemon.controller.user
     rows = CONFIG | {
@@ -266,7 +268,7 @@ def config(daemon: "Daemon") -> str:
         "MaxArraySize": str(settings.max_array),
         "MinJobAge": f"{settings.min_job_age_s:g} sec",
         "SLURM_CONF": str(daemon.paths.conf),
-        "SLURM_VERSION": VERSION,
+        "SLURM_VERSION": settings.slurm_version,
         "SlurmUser": f"{user.name}({user.uid})",
         "SlurmdPidFile": str(daemon.paths.pid),
         "SlurmctldHost[0]": f"{host_name()}(127.0.0.1)",

@@ -4,11 +4,11 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm import columns
+from clusterdp.fakeslurm.commands.as_json import Writer
 from clusterdp.fakeslurm.commands.sinfo_fields import LETTERS, NAMES, ORDER, SHORT, Row, state_words, word
 from clusterdp.fakeslurm.getopt import Parser, table
 from clusterdp.fakeslurm.model import Model, Node
 from clusterdp.fakeslurm.refusals import NoMore, Refusal
-from clusterdp.fakeslurm.shape import VERSION
 from clusterdp.slurm.hostlist import compress, expand
 
 if TYPE_CHECKING:
@@ -42,9 +42,14 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         talk.print("Usage: sinfo [OPTIONS]")
         raise NoMore
     if "version" in options:
-        talk.print(f"slurm-wlm {VERSION}")
+        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
         raise NoMore
-    for name in ("json", "yaml", "iterate", "reservation", "federation"):
+    if "json" in options or "yaml" in options:
+        writer = Writer(daemon.controller)
+        nodes = [writer.node(daemon.model, node) for node in daemon.model.nodes.values()]
+        talk.print(writer.write("nodes", nodes) if "json" in options else writer.write_yaml("nodes", nodes))
+        return 0
+    for name in ("iterate", "reservation"):
         if name in options:
             raise Refusal(f"sinfo: error: --{name} is not supported by this fake cluster")
     rows = _rows(options, talk, daemon)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from clusterdp.fakeslurm.columns import Field
 from clusterdp.fakeslurm.model import Model, Node, Partition
-from clusterdp.fakeslurm.shape import VERSION
 from clusterdp.fakeslurm.times import short_clock, stamp
 from clusterdp.slurm.hostlist import compress
 
@@ -135,7 +134,7 @@ LETTERS: dict[str, Field[Row]] = {
     "n": _f("HOSTNAMES", lambda r: r.nodes[0].name if r.nodes else ""),
     "N": _f("NODELIST", lambda r: compress(node.name for node in r.nodes)),
     "p": _f("PRIO_TIER", lambda r: str(r.partition.tier)),
-    "P": _f("PARTITION", lambda r: r.name),
+    "P": Field("PARTITION", lambda r: r.name, kept="*"),
     "r": _f("ROOT", lambda r: "no"),
     "R": _f("PARTITION", lambda r: r.partition.name),
     "s": _f("JOB_SIZE", lambda r: "1-infinite"),
@@ -144,7 +143,7 @@ LETTERS: dict[str, Field[Row]] = {
     "T": _f("STATE", lambda r: r.state),
     "u": _f("USER", lambda r: r.user if r.reason != "none" else "Unknown"),
     "U": _f("USER", lambda r: f"{r.user}({r.uid})" if r.reason != "none" else "Unknown"),
-    "v": _f("VERSION", lambda r: VERSION),
+    "v": _f("VERSION", lambda r: r.model.settings.slurm_version),
     "V": _f("CLUSTER", lambda r: "N/A"),
     "w": _f("WEIGHT", lambda r: "1"),
     "X": _f("SOCKETS", lambda r: r.same("cpus")),

@@ -11,10 +11,10 @@ from clusterdp.fakeslurm.getopt import Parser, table
 from clusterdp.fakeslurm.ids import Name, parse, split_list
 from clusterdp.fakeslurm.model import Array, Job
 from clusterdp.fakeslurm.refusals import NoMore, Refusal
-from clusterdp.fakeslurm.shape import VERSION
 from clusterdp.slurm.hostlist import expand
 from clusterdp.slurm.state import JobState
 
+from .as_json import Writer
 from .squeue_fields import LETTERS, NAMES, STEP_LETTERS, JobRow, StepRow
 
 if TYPE_CHECKING:
@@ -59,15 +59,22 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         )
         raise NoMore
     if "version" in options:
-        talk.print(f"slurm-wlm {VERSION}")
+        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
         raise NoMore
-    for name in ("json", "yaml", "iterate", "licenses", "reservation", "federation", "sibling"):
+    if "iterate" in options and not re.fullmatch(r"[1-9]\d*", options["iterate"]):
+        raise Refusal(f"squeue: error: --iterate={options['iterate']}\n")
+    for name in ("iterate", "licenses", "reservation"):
         if name in options:
             raise Refusal(f"squeue: error: --{name} is not supported by this fake cluster")
     if "format" in options and "Format" in options:
         raise Refusal("squeue: error: -O (--Format) is incompatible with -o (--format)")
     _clusters(options.get("clusters") or talk.environ.get("SLURM_CLUSTERS"), daemon)
     jobs = _chosen(options, talk, daemon, rest)
+    if "json" in options or "yaml" in options:
+        writer = Writer(daemon.controller)
+        shown = [writer.job(job) for job in jobs]
+        talk.print(writer.write("jobs", shown) if "json" in options else writer.write_yaml("jobs", shown))
+        return 0
     form = talk.environ.get("SLURM_TIME_FORMAT", "")
     if "step" in options:
         _print_steps(talk, daemon, options, jobs)
@@ -177,11 +184,15 @@ def _ordered(options: dict[str, str], talk: "Conversation", jobs: list[Job], dae
     jobs.sort(key=lambda job: (job.array.id if job.array else job.id, _last_index(job)))
     if "sort" not in options and "SQUEUE_SORT" not in talk.environ:
         # Of equals the younger comes first, but elements that wait stay in order.
-        jobs.sort(key=lambda job: (job.waits, job.id if job.waits else -_last_index(job)))
+        jobs.sort(key=lambda job: (-_first_id(job), job.id if job.waits else -_last_index(job)))
     for key in reversed(keys):
         letter, reverse = key[-1], key.startswith("-")
         jobs.sort(key=lambda job: _sort_value(job, letter, daemon), reverse=reverse)
     return jobs
+
+
+def _first_id(job: Job) -> int:
+    return job.array.id if job.array else job.het.leader if job.het else job.id
 
 
 def _last_index(job: Job) -> int:
@@ -232,9 +243,8 @@ def _print(talk: "Conversation", options: dict[str, str], rows: list[JobRow]) ->
         short = short or variables.get("SQUEUE_FORMAT") or DEFAULT
         if "long" in options and header:
             talk.print(time.strftime("%a %b %d %H:%M:%S %Y"))
-        first, cells = columns.parse_short(short.replace("%%", "\0"))
+        first, cells = columns.parse_short(short)
         lines = columns.render(first, cells, LETTERS, rows, header, complain)
-        lines = [line.replace("\0", "%") for line in lines]
     for line in lines:
         talk.print(line)
 

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from clusterdp.fakeslurm.accounting import asked_cpus
+from clusterdp.fakeslurm.accounting import asked_cpus, asked_memory, size
 from clusterdp.fakeslurm.columns import Field
 from clusterdp.fakeslurm.controller import Controller
 from clusterdp.fakeslurm.dependencies import outlook
 from clusterdp.fakeslurm.model import Job, Step, index_text
 from clusterdp.fakeslurm.running import shown_path
-from clusterdp.fakeslurm.times import limit_clock, short_clock, stamp
+from clusterdp.fakeslurm.times import limit_clock, minutes, short_clock, stamp
 from clusterdp.slurm.hostlist import compress
 
 NULL, NONE = "(null)", "N/A"
@@ -56,6 +56,8 @@ class JobRow:
     def begin(self) -> float | None:
         if self.job.start is not None:
             return self.job.start
+        if self.job.planned_start is not None and self.job.waits:
+            return self.job.planned_start
         return self.job.begin if self.job.begin > self.controller.clock() else None
 
     @property
@@ -63,9 +65,18 @@ class JobRow:
         job = self.job
         if job.held_shares:
             return len(job.held_shares)
-        if job.over and job.start == job.end and not job.past:
-            return 0
-        return job.spec.min_nodes
+        # Of one that has none yet, what it will need at least.
+        most = max(node.cpus for node in self.controller.model.nodes.values())
+        return max(job.spec.min_nodes, -(-(job.spec.tasks or 1) // most))
+
+    @property
+    def tres(self) -> str:
+        """What it has; before that what it asks for, memory included (which is not accounted for later)."""
+        job = self.job
+        if job.held_shares:
+            return f"cpu={self.cpus},node={len(job.held_shares)},billing={self.cpus}"
+        memory = asked_memory(job, min((node.memory_mb for node in self.controller.model.nodes.values()), default=0))
+        return f"cpu={self.cpus},mem={size(memory)},node={job.spec.min_nodes},billing={self.cpus}"
 
     @property
     def cpus(self) -> int:
@@ -74,6 +85,11 @@ class JobRow:
     @property
     def dependency(self) -> str:
         return outlook(self.controller.model, self.job, self.controller.clock()).text or NULL
+
+    @property
+    def waited(self) -> float:
+        job = self.job
+        return (self.controller.clock() if job.start is None else job.start) - job.submit_time
 
     @property
     def nodes(self) -> str:
@@ -163,10 +179,18 @@ LETTERS: dict[str, Field[JobRow]] = {
     "x": _f("EXC_NODES", lambda r: compress(r.job.spec.exclude)),
     "X": _f("CORE_SPEC", lambda r: "N/A"),
     "y": _f("NICE", lambda r: str(r.job.spec.nice)),
-    "Y": _f("SCHEDNODES", lambda r: NULL),
+    "Y": _f("SCHEDNODES", lambda r: compress(r.job.planned_nodes) or NULL),
     "z": _f("S:C:T", lambda r: "*:*:*"),
     "Z": _f("WORK_DIR", lambda r: r.job.spec.folder),
 }
+
+
+def _gres(count: str | None) -> str:
+    return f"gres:gpu:{count}" if count else NONE
+
+
+def _per_gpu(count: int | None) -> str:
+    return f"gres:gpu:{count}" if count else NONE
 
 
 def het_ids(job: Job) -> str:
@@ -212,6 +236,30 @@ NAMES: dict[str, Field[JobRow]] = {name: LETTERS[letter] for name, letter in SAM
     "stdin": _f("STDIN", lambda r: r.job.spec.input or "/dev/null"),
     "stdout": _f("STDOUT", lambda r: shown_path(r.job, r.job.spec.output, r.user)),
     "trespernode": _f("TRES_PER_NODE", lambda r: r.gpus),
+    "tresperjob": _f("TRES_PER_JOB", lambda r: _gres(r.job.spec.gpus_option)),
+    "trespertask": _f("TRES_PER_TASK", lambda r: _gres(r.job.spec.gpus_per_task_option)),
+    "tres": _f("TRES_ALLOC", lambda r: r.tres),
+    "tresalloc": _f("TRES_ALLOC", lambda r: r.tres),
+    "deadline": _f("DEADLINE", lambda r: r.when(r.job.spec.deadline)),
+    "pendingtime": _f("PENDING_TIME", lambda r: str(int(r.waited))),
+    "prefer": _f("PREFER", lambda r: r.job.spec.prefer or NULL),
+    "cpuspertres": _f("CPUS_PER_TRES", lambda r: _per_gpu(r.job.spec.cpus_per_gpu)),
+    "mintime": _f("TIME_MIN", lambda r: short_clock(minutes(r.job.spec.shown.get("time-min", "0")) * 60)),
+    "network": _f("NETWORK", lambda r: r.job.spec.shown.get("network") or NULL),
+    "mcslabel": _f("MCSLABEL", lambda r: r.job.spec.shown.get("mcs-label") or NULL),
+    "reboot": _f("REBOOT", lambda r: "1" if "reboot" in r.job.spec.shown else "0"),
+    # What no fake job has ever has.
+    "delayboot": _f("DELAY_BOOT", lambda r: "0:00"),
+    "mempertres": _f("MEM_PER_TRES", lambda r: NONE),
+    "ntperboard": _f("NTASKS_PER_BOARD", lambda r: "0"),
+    "ntpercore": _f("NTASKS_PER_CORE", lambda r: NONE),
+    "ntpersocket": _f("NTASKS_PER_SOCKET", lambda r: NONE),
+    "reqswitch": _f("REQ_SWITCH", lambda r: "0"),
+    "resizetime": _f("RESIZE_TIME", lambda r: NONE),
+    "tresbind": _f("TRES_BIND", lambda r: NONE),
+    "tresfreq": _f("TRES_FREQ", lambda r: NONE),
+    "trespersocket": _f("TRES_PER_SOCKET", lambda r: NONE),
+    "wait4switch": _f("WAIT4SWITCH", lambda r: "0:00"),
 }
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm import multi_prog, refusals
-from clusterdp.fakeslurm.asking import BAD, Asked
+from clusterdp.fakeslurm.asking import Asked
 from clusterdp.fakeslurm.getopt import Parser
 from clusterdp.fakeslurm.model import Job, Step
 from clusterdp.fakeslurm.options import SRUN, SRUN_ENVIRON
 from clusterdp.fakeslurm.refusals import NoMore, Refusal
-from clusterdp.fakeslurm.shape import VERSION
 from clusterdp.fakeslurm.stepping import Busy, StepMistake, StepRefused, StepRequest, check, layout, settle
+from clusterdp.fakeslurm.values import BAD
 
 from .allocation import ENDING, Voice, allocate, change_or_signal, show_options, spec_for, test_only
 from .srun_plan import plan_of
@@ -58,7 +58,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
 
 
 async def _run(talk: "Conversation", daemon: "Daemon") -> int:
-    components = _components(talk)
+    components = _components(talk, daemon)
     first = components[0]
     if "verbose" in first.asked:
         show_options(talk, first.asked)
@@ -78,6 +78,13 @@ async def _run(talk: "Conversation", daemon: "Daemon") -> int:
         job = _job(daemon, number)
         if "test-only" in first.asked:
             return 0
+    if "pty" in first.asked and talk.terminal:
+        raise Refusal("srun: error: --pty on a terminal is not supported by this fake cluster", BAD)
+    if "pty" in first.asked:
+        talk.error("srun: error: ioctl(TIOCGWINSZ): Inappropriate ioctl for device")
+        talk.error("srun: error: Not using a pseudo-terminal, disregarding --pty option")
+    if "hint" in first.asked:
+        talk.error("srun: cluster configuration lacks support for cpu binding")
     _assign(daemon, job, components)
     for component in components:
         component.request = _request(component, talk.pid)
@@ -91,7 +98,7 @@ async def _run(talk: "Conversation", daemon: "Daemon") -> int:
 # -- the command line --
 
 
-def _components(talk: "Conversation") -> list[Component]:
+def _components(talk: "Conversation", daemon: "Daemon") -> list[Component]:
     """The command line's parts, and those with several --het-group several times."""
     parser, found = Parser("srun", SRUN, BAD), list[Component]()
     parts = _split(parser, talk.words)
@@ -102,7 +109,7 @@ def _components(talk: "Conversation") -> list[Component]:
             talk.print(HELP)
             raise NoMore
         if "version" in given:
-            talk.print(f"slurm-wlm {VERSION}")
+            talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
             raise NoMore
         asked = before.after()
         groups = _groups(given.get("het-group"), number)

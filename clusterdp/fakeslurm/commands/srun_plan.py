@@ -74,7 +74,7 @@ def _part(talk: "Conversation", daemon: "Daemon", components: "list[Component]",
     controller, asked, job = daemon.controller, component.asked, component.job
     leader = daemon.model.components(job)[0]
     variables = environ.of_srun(talk.environ, asked.get("export"))
-    about_job = environ.of_job(leader, controller.user, daemon.shape.name, str(controller.conf_path()))
+    about_job = environ.of_job(leader, controller.user, daemon.shape, str(controller.conf_path()))
     alone = not job.spec.batch and not job.spec.lasts  # an srun outside of jobs
     for name, value in about_job.items():
         if name != "ENVIRONMENT" and not (alone and name in environ.IN_OTHERS_JOBS_ONLY):

@@ -52,7 +52,7 @@ def request(line: socket, command: str, words: "list[str]") -> None:
         here = os.getcwd()
     except OSError:
         here = "/"
-    about = [f"cwd={here}", f"umask={umask}", f"pid={os.getpid()}", f"token={TOKEN}"]
+    about = [f"cwd={here}", f"umask={umask}", f"pid={os.getpid()}", f"token={TOKEN}", f"terminal={int(os.isatty(0))}"]
     environ = [f"{name}={value}" for name, value in os.environ.items()]
     line.sendall(
         wire.frame("C", wire.joined([command, *words]))

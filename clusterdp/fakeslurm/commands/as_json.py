@@ -1,0 +1,230 @@
+"""--json and --yaml of squeue, sinfo and scontrol, in the manner of 22.05 or of 23.11 and later (sacct's: sacct_json).
+
+The first is openapi v0.0.38, as recorded from a real Slurm. The second follows the documentation of data_parser
+v0.0.40 (not recorded): states are lists, and numbers that may be missing are objects.
+"""
+
+import json
+import platform
+from typing import Any
+
+from clusterdp.fakeslurm.accounting import asked_memory, size
+from clusterdp.fakeslurm.controller import Controller
+from clusterdp.fakeslurm.dependencies import outlook
+from clusterdp.fakeslurm.model import Job, Model, Node, index_text, ranges
+from clusterdp.fakeslurm.releases import NUMBERS_AS_OBJECTS, Release
+from clusterdp.fakeslurm.running import shown_path
+from clusterdp.fakeslurm.shape import host_name
+from clusterdp.slurm.hostlist import compress
+
+from .sinfo_fields import allocated, state_words
+from .squeue_fields import JobRow, tres_per_node
+
+Json = dict[str, Any]
+
+
+class Writer:
+    def __init__(self, controller: Controller):
+        self.controller, self._release = controller, Release(controller.settings.slurm_version)
+        self.newer = self._release.has(NUMBERS_AS_OBJECTS)
+
+    def write(self, kind: str, what: list[Json], accounting: bool = False) -> str:
+        """The whole answer, without a newline at the end."""
+        text = json.dumps({"meta": self._meta(accounting), "errors": [], kind: what}, indent=2)
+        return text if self.newer else text.replace("/", "\\/")  # as json-c writes it
+
+    def write_yaml(self, kind: str, what: list[Json]) -> str:
+        body = "\n".join(_yaml({"meta": self._meta(False), "errors": [], kind: what}, ""))
+        return f"%YAML 1.1\n--- !!map\n{body}\n..."
+
+    def _meta(self, accounting: bool) -> Json:
+        text = self.controller.settings.slurm_version
+        major, minor, micro = [*text.split("."), "0", "0"][:3]
+        old = {"type": "openapi/dbv0.0.38", "name": "Slurm OpenAPI DB v0.0.38"} if accounting else None
+        old = old or {"type": "openapi/v0.0.38", "name": "Slurm OpenAPI v0.0.38"}
+        new = {"type": "openapi/slurmdbd" if accounting else "openapi/slurmctld", "data_parser": "data_parser/v0.0.40"}
+        if self.newer:
+            slurm: Json = {"version": {"major": major, "micro": micro, "minor": minor}, "release": text}
+            return {"plugin": {**new, "name": "Slurm OpenAPI"}, "slurm": slurm, "Slurm": slurm}
+        version = {"major": int(major), "micro": int(micro), "minor": int(minor)}
+        return {"plugin": old, "Slurm": {"version": version, "release": text}}
+
+    def number(self, value: float | None) -> Any:
+        """A number that may be missing or without limit."""
+        if not self.newer:
+            return None if value is None else int(value)
+        return {"set": value is not None, "infinite": False, "number": int(value or 0)}
+
+    def moment(self, value: float | None) -> Any:
+        return self.number(value or 0) if self.newer else int(value or 0)
+
+    def limit(self, minutes: int | None) -> Any:
+        if self.newer:
+            return {"set": bool(minutes), "infinite": not minutes, "number": minutes or 0}
+        return minutes or None
+
+    def state(self, word: str) -> Any:
+        return [word] if self.newer else word
+
+    # -- the controller's --
+
+    def job(self, job: Job) -> Json:
+        controller, spec = self.controller, job.spec
+        row = JobRow(job, controller, "")
+        user, array, het = controller.user, job.array, job.het
+        memory = asked_memory(job, min(node.memory_mb for node in controller.model.nodes.values()))
+        asked = f"cpu={row.cpus},mem={size(memory)},node={row.number_of_nodes},billing={row.cpus}"
+        waits = array and not array.split
+        return {
+            "account": spec.account,
+            "accrue_time": self.moment(job.eligible_time),
+            "array_job_id": self.moment(array.id if array else 0),
+            "array_task_id": self.number(array.indexes[0] if array and array.split else None),
+            "array_max_tasks": self.moment(array.throttle if array else 0),
+            "array_task_string": index_text(array) if array and waits else "",
+            "batch_flag": spec.batch,
+            "batch_host": job.batch_host or "",
+            "flags": ["JOB_WAS_RUNNING"] if job.start is not None and job.shares else [],
+            "cluster": controller.shape.name,
+            "command": spec.command or "",
+            "comment": spec.comment or "",
+            "contiguous": "contiguous" in spec.shown,
+            "billable_tres": float(row.cpus) if job.held_shares else None,
+            "cpus_per_task": self.number(spec.cpus_per_task),
+            "deadline": self.moment(spec.deadline),
+            "dependency": outlook(controller.model, job, controller.clock()).text,
+            "derived_exit_code": self.exit(job.derived),
+            "eligible_time": self.moment(job.eligible_time),
+            "end_time": self.moment(row.end),
+            "excluded_nodes": compress(spec.exclude),
+            "exit_code": self.exit(job.status),
+            "features": spec.features or "",
+            "gres_detail": [f"gpu:{len(s.gpus)}(IDX:{ranges(s.gpus)})" for s in job.shares if s.gpus],
+            "group_id": user.gid,
+            "group_name": user.group,
+            "job_id": job.id,
+            "job_resources": _resources(job),
+            "job_state": self.state(job.shown_state.value),
+            "last_sched_evaluation": self.moment(job.last_sched),
+            "max_cpus": self.moment(0),
+            "max_nodes": self.moment(0),
+            "name": spec.name,
+            "nodes": compress(job.nodes),
+            "nice": spec.nice or None,
+            "tasks_per_node": self.moment(spec.tasks_per_node),
+            "cpus": self.moment(row.cpus),
+            "node_count": self.moment(row.number_of_nodes),
+            "tasks": self.moment(spec.tasks or row.number_of_nodes),
+            "het_job_id": self.moment(het.leader if het else 0),
+            "het_job_id_set": f"{het.leader}-{het.leader + het.size - 1}" if het else "",
+            "het_job_offset": self.moment(het.offset if het else 0),
+            "partition": spec.partition,
+            "prefer": spec.prefer or "",
+            "memory_per_node": self.number(spec.mem_per_node),
+            "memory_per_cpu": self.number(spec.mem_per_cpu),
+            "minimum_cpus_per_node": self.moment(spec.min_cpus or 1),
+            "preempt_time": self.moment(job.preempt_time),
+            "priority": self.moment(0 if job.held else job.priority),
+            "qos": spec.qos,
+            "required_nodes": compress(spec.nodelist),
+            "requeue": spec.requeue,
+            "restart_cnt": job.restarts,
+            "resv_name": "",
+            "start_time": self.moment(row.begin),
+            "state_description": "",
+            "state_reason": job.reason.replace(" ", "_"),
+            "standard_error": shown_path(job, spec.error or spec.output, user.name) if spec.batch else "",
+            "standard_input": (spec.input or "/dev/null") if spec.batch else "",
+            "standard_output": shown_path(job, spec.output, user.name) if spec.batch else "",
+            "submit_time": self.moment(job.submit_time),
+            "suspend_time": self.moment(0),
+            "time_limit": self.limit(job.minutes),
+            "time_minimum": self.moment(0),
+            "tres_per_job": f"gres:gpu:{spec.gpus_option}" if spec.gpus_option else "",
+            "tres_per_node": tres_per_node(job),
+            "tres_per_task": f"gres:gpu:{spec.gpus_per_task_option}" if spec.gpus_per_task_option else "",
+            "tres_req_str": asked,
+            "tres_alloc_str": row.tres if job.held_shares else "",
+            "user_id": user.uid,
+            "user_name": user.name,
+            "wckey": spec.shown.get("wckey", ""),
+            "current_working_directory": spec.folder,
+        }
+
+    def exit(self, status: int) -> Any:
+        """A wait status: as it is in 22.05."""
+        if not self.newer:
+            return status
+        code, number = status >> 8, status & 0x7F
+        words = ["SIGNALED"] if number else ["ERROR" if code else "SUCCESS"]
+        return {"status": words, "return_code": self.number(code), "signal": {"id": self.number(number), "name": ""}}
+
+    def node(self, model: Model, node: Node) -> Json:
+        base, *flags = state_words(model, node).split("+")
+        used = allocated(model, node.name)
+        gpus = sum(len(share.gpus) for job in model.holding() for share in job.shares if share.node == node.name)
+        state = [base, *flags] if self.newer else base.lower()
+        return {
+            "architecture": platform.machine(),
+            "boards": 1,
+            "boot_time": self.moment(node.boot_time),
+            "cores": 1,
+            "cpus": node.cpus,
+            "last_busy": self.moment(node.busy_time),
+            "features": node.features if self.newer else ",".join(node.features),
+            "active_features": node.features if self.newer else ",".join(node.features),
+            "gres": f"gpu:{node.gpus}" if node.gpus else "",
+            "gres_drained": "N/A",
+            "gres_used": f"gpu:{gpus}" if node.gpus else "",
+            "name": node.name,
+            "address": "127.0.0.1",
+            "hostname": host_name(),
+            "state": state,
+            "state_flags": flags,
+            "operating_system": f"{platform.system()} {platform.release()}",
+            "partitions": [part.name for part in model.partitions.values() if node.name in part.nodes],
+            "real_memory": node.memory_mb,
+            "reason": node.reason,
+            "reason_changed_at": self.moment(node.reason_time),
+            "reason_set_by_user": self.controller.user.name if node.reason else None,
+            "sockets": node.cpus,
+            "threads": 1,
+            "temporary_disk": 0,
+            "weight": 1,
+            "tres": f"cpu={node.cpus},mem={node.memory_mb}M,billing={node.cpus}",
+            "version" if self.newer else "slurmd_version": self.controller.settings.slurm_version,
+            "alloc_memory": 0,
+            "alloc_cpus": used,
+            "idle_cpus": node.cpus - used,
+            "tres_used": f"cpu={used}" if used else None,
+        }
+
+
+def _yaml(value: Any, indent: str) -> list[str]:
+    """Lines, each value with its type in front."""
+    lines = []
+    pairs = value.items() if isinstance(value, dict) else ((None, each) for each in value)
+    for key, each in pairs:
+        head = f"{indent}- " if key is None else f"{indent}!!str {key}: "
+        if isinstance(each, dict | list):
+            lines.append(head + ("!!map" if isinstance(each, dict) else "!!seq"))
+            lines += _yaml(each, indent + "  ")
+        else:
+            kind = {str: "!!str", bool: "!!bool", int: "!!int", float: "!!float"}.get(type(each), "!!null")
+            lines.append(f"{head}{kind} {json.dumps(each)}")
+    return lines
+
+
+def _resources(job: Job) -> Json:
+    shares = job.held_shares
+    if not shares:
+        return {}
+    return {
+        "nodes": compress(share.node for share in shares),
+        "allocated_cores": sum(share.cpus for share in shares),
+        "allocated_hosts": len(shares),
+        "allocated_nodes": [
+            {"nodename": share.node, "cpus_used": share.cpus, "memory_used": 0, "memory_allocated": 0}
+            for share in shares
+        ],
+    }

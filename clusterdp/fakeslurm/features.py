@@ -1,0 +1,36 @@
+"""--constraint: which nodes have what it names."""
+
+import re
+from collections.abc import Iterable
+
+Alternative = list[list[str]]  # any of these groups, all words of the group
+
+
+def words(text: str) -> list[str]:
+    return [word for word in re.split(r"\*\d+|[&|\[\]()]", text) if word]
+
+
+def alternatives(text: str | None) -> list[Alternative]:
+    """`a&b|c`: each node one of the groups. `[a|b]`: all nodes the same one, so one alternative for each."""
+    if not text:
+        return [[[]]]
+    inside = re.fullmatch(r"\[(.*)\]", text)
+    if inside:
+        return [[group.split("&")] for group in inside[1].split("|")]
+    return [[group.split("&") for group in re.sub(r"[()]", "", text).split("|")]]
+
+
+def has(features: Iterable[str], wanted: Alternative) -> bool:
+    present = set(features)
+    return any(present.issuperset(group) for group in wanted)
+
+
+def known(text: str, of_nodes: Iterable[Iterable[str]]) -> bool:
+    """Each word is a feature of some node."""
+    everything = {feature for features in of_nodes for feature in features}
+    return everything.issuperset(words(text))
+
+
+def counted(text: str) -> bool:
+    """`a*2&b*1`: so many nodes of each."""
+    return "*" in text

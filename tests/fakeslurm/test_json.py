@@ -1,0 +1,76 @@
+"""--json: what programs read out of it, in the manner of 22.05 (recorded) and of 23.11 and later (documented)."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm.shape import Shape
+
+from .conftest import Desk
+
+
+@pytest.fixture(scope="module")
+def newer_cluster() -> Iterator[FakeCluster]:
+    quick = Shape.simple(quick=True)
+    with FakeCluster(shape=replace(quick, settings=replace(quick.settings, slurm_version="23.11.4"))) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def newer(newer_cluster: FakeCluster, tmp_path: Path) -> Desk:
+    return Desk(newer_cluster, tmp_path)
+
+
+def ask(desk: Desk, line: str) -> Any:
+    return json.loads(desk.say(line))
+
+
+def test_squeue_and_sacct_tell_of_a_job(shared_desk: Desk) -> None:
+    job = shared_desk.submit("--time=5", "--comment=hi", "-N2", "-n3", script="srun sleep 100")
+    shared_desk.until(lambda: shared_desk.field(job, "JobState") == "RUNNING")
+    [found] = ask(shared_desk, f"squeue --json -j {job}")["jobs"]
+    expected = {"job_id": int(job), "job_state": "RUNNING", "time_limit": 5, "cpus": 3, "tasks": 3, "comment": "hi"}
+    assert {name: found[name] for name in expected} == expected
+    shared_desk.say(f"scancel {job}")
+    shared_desk.cluster.wait(job)
+    shared_desk.until(lambda: "CANCELLED" in shared_desk.say(f"sacct -X -n -o State%20 -j {job}"))
+    [booked] = ask(shared_desk, f"sacct --json -j {job}")["jobs"]
+    assert booked["state"]["current"] == "CANCELLED"
+    assert [step["step"]["id"] for step in booked["steps"]] == ["batch", 0]
+
+
+def test_sinfo_tells_of_nodes(shared_desk: Desk) -> None:
+    nodes = ask(shared_desk, "sinfo --json")["nodes"]
+    assert [(node["name"], node["cpus"], node["gres"]) for node in nodes] == [
+        (f"n{i}", 8, "gpu:2") for i in range(1, 5)
+    ]
+
+
+def test_later_releases_write_states_as_lists_and_numbers_as_objects(newer: Desk) -> None:
+    job = newer.submit(script="exit 3")
+    newer.cluster.wait(job)
+    [found] = ask(newer, f"scontrol --json show job {job}")["jobs"]
+    assert found["job_state"] == ["FAILED"]
+    assert found["exit_code"]["return_code"] == {"set": True, "infinite": False, "number": 3}
+    assert found["time_limit"]["infinite"]
+    newer.until(lambda: newer.say(f"sacct -X -n -o State -j {job}") == "FAILED")
+    [booked] = ask(newer, f"sacct --json -j {job}")["jobs"]
+    assert booked["state"]["current"] == ["FAILED"]
+
+
+def test_later_releases_tell_a_job_when_its_time_is_up(newer: Desk) -> None:
+    job = newer.submit("--time=2", script="echo $((SLURM_JOB_END_TIME - SLURM_JOB_START_TIME))")
+    newer.cluster.wait(job)
+    assert newer.output(job) == "120\n"
+    assert newer.say("sinfo --version") == "slurm-wlm 23.11.4"
+
+
+def test_yaml_has_the_type_of_each_value(shared_desk: Desk) -> None:
+    text = shared_desk.say("sinfo --yaml")
+    assert text.startswith("%YAML 1.1\n--- !!map\n!!str meta: !!map\n")
+    assert '!!str name: !!str "n1"' in text
