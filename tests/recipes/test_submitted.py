@@ -1,11 +1,10 @@
-"""Each config, as a user starts it: preempted on its way, it ends where the undisturbed run ends, as good as it says."""
+"""Each config, as a user starts it: preempted on its way, it ends as the undisturbed run does, and as good as it says."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,12 @@ EXACT = ("by_hand", "parameter_server", "characters")
 
 
 @pytest.fixture(autouse=True)
-def nothing_of_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def nothing_of_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in os.environ:
         if name.startswith(("CLUSTERDP_", "SLURM_", "SBATCH_")):
             monkeypatch.delenv(name)
     for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))
-    yield
 
 
 def submit(folder: Path, name: str, *overrides: str) -> tuple[list[str], dict[str, Any]]:
