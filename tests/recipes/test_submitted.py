@@ -1,4 +1,4 @@
-"""Each config, as a user starts it: preempted on its way, it ends as the undisturbed run does, and as good as it says."""
+"""Each config, as a user starts it: preempted on its way, it ends as the undisturbed run does, as good as it says."""
 
 from __future__ import annotations
 

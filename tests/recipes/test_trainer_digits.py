@@ -22,7 +22,7 @@ def test_preempted_it_ends_as_the_undisturbed_run_and_has_learnt_the_digits(tmp_
         args = (programs.run_worker, str(run.path))
         if preempted:
             with running(tmp_path / "first", *args, size=2, env=run.attempt("1.0")) as ranks:
-                ranks.reach(lambda: run.step() > 200, "the third epoch")
+                ranks.reach(lambda run=run: run.step() > 200, "the third epoch")
                 ranks.processes[1].terminate()
                 assert ranks.join() == [0, 0], ranks.log
             assert (run.outcome("1.0") or "").startswith("requeue term")
