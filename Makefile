@@ -32,6 +32,7 @@ bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.startup
 	$(bin)/python -m tests.benchmarks.first_allreduce
 	$(bin)/python -m tests.benchmarks.word_cost
+	$(bin)/python -m tests.benchmarks.technique_cost
 	$(bin)/python -m tests.benchmarks.checkpoint_ls
 	$(bin)/python -m tests.benchmarks.checkpoint_speed
 
