@@ -125,6 +125,8 @@ def test_a_resolved_config_reads_back_as_itself(tmp_path: Path) -> None:
         (MINIMAL + "train: {compile: fast}\n", "train.compile: 'fast' is neither true nor arguments."),
         (MINIMAL + "train: {fsdp: {units: [A]}}\n", "train.fsdp: says nothing where train.strategy is ddp."),
         (MINIMAL + "train: {powersgd: {random_seed: 1}}\n", "train.powersgd: says nothing without train.comm_hook"),
+        (MINIMAL + "train: {comm_hook: powersgd, amp: {level: O1}}\n", "train.comm_hook: powersgd cannot skip a step"),
+        (MINIMAL + "train: {comm_hook: powersgd, on_nan: skip}\n", "train.comm_hook: powersgd cannot skip a step"),
         (MINIMAL + "train: {strategy: fsdp, amp: {level: O2}}\n", "train.amp.level: O2 halves the weights, and fsdp"),
         (MINIMAL + "resources: {extra: {--x: y}}\n", "is not a long option of sbatch."),
         (MINIMAL + "a: [\n", "cfg.yaml:3: is not YAML:"),
