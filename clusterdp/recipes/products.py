@@ -1,0 +1,133 @@
+"""Matrix products and a linear regression on the CPU, and beside it on the GPU where there is one: a table of times.
+
+    clusterdp submit configs/products.yaml --cluster local
+    python -m clusterdp.recipes.products rounds=5
+
+What to look for: a GPU is for work that comes in large pieces. Each call to it costs some microseconds before anything
+is computed, and a small product, or the ten columns of the regression, has no more than that to do.
+
+It trains nothing, but it measures in rounds, and what it has measured is state: after a preemption it goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from clusterdp.recipes.data.bundled import diabetes
+from clusterdp.train import JobHandle
+
+SIZES = (64, 256, 1024)
+DESCENT = 100  # steps of the regression
+
+
+def main(job: JobHandle, rounds: int = 5, least_s: float = 0.2, largest: int = SIZES[-1]) -> float:
+    """Returns the largest error of a product, relative to the product in float64. least_s: that each figure is
+    measured for, in each round; the best round counts. largest: rows of the last product, on each device."""
+    devices = ["cpu", *(["cuda"] if job.device.type == "cuda" else [])]
+    works: dict[str, tuple[Callable[[], Any], float]] = {}
+    for device in devices:
+        for size in sorted({*SIZES, largest}):
+            works[f"product {size:,}/{device}"] = product(size, device)
+        works[f"regression/{device}"] = regression(device)
+    table = Table()
+    loop = job.loop(list(works), {"table": table}, epochs=rounds)
+    for name in loop:
+        work, flops = works[name]
+        table.add(name, seconds(work, least_s), flops)
+        loop.log(gflops=table.rows[name][1])
+
+    worst = max(error(256, device) for device in devices)
+    job.log(rows={name: row[0] for name, row in table.rows.items()}, test_loss=worst)
+    if job.rank == 0:
+        print(f"{table.text(devices)}\nproducts: relative error {worst:.1e}", flush=True)
+    return worst
+
+
+def product(size: int, device: str) -> tuple[Callable[[], Any], float]:
+    """What to measure, and its floating point operations."""
+    a, b = (torch.randn(size, size, device=device) for _ in range(2))
+    return lambda: a @ b, 2.0 * size**3
+
+
+def regression(device: str) -> tuple[Callable[[], Any], float]:
+    """Steps of gradient descent on the diabetes set, all 442 rows at once."""
+    features, target = (part.to(device) for part in diabetes())
+    rows, columns = features.shape
+
+    def descend() -> torch.Tensor:
+        weights = torch.zeros(columns, device=device)
+        for _ in range(DESCENT):
+            weights -= 0.1 / rows * (features.T @ (features @ weights - target))
+        return weights
+
+    return descend, DESCENT * 4.0 * rows * columns
+
+
+def seconds(work: Callable[[], Any], least_s: float) -> float:
+    """Of one call, on average over at least so long. The first call sets things up and does not count."""
+    work()
+    calls, began = 1, 0.0
+    while True:
+        _finish()
+        began = time.perf_counter()
+        for _ in range(calls):
+            work()
+        _finish()
+        elapsed = time.perf_counter() - began
+        if elapsed >= least_s:
+            return elapsed / calls
+        calls = max(2 * calls, int(1.2 * calls * least_s / max(elapsed, 1e-9)))
+
+
+def _finish() -> None:
+    """Calls to a GPU return before it is done."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def error(size: int, device: str) -> float:
+    """Of a product in float32, relative to the same in float64."""
+    chance = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(size, size, generator=chance) for _ in range(2))
+    right = a.double() @ b.double()
+    return float(((a.to(device) @ b.to(device)).cpu() - right).norm() / right.norm())
+
+
+class Table:
+    """The best time of each work. Each rank has measured its own."""
+
+    per_rank = True
+
+    def __init__(self) -> None:
+        self.rows: dict[str, tuple[float, float]] = {}  # seconds, and 1e9 operations a second
+
+    def add(self, name: str, took_s: float, flops: float) -> None:
+        best = min(took_s, self.rows.get(name, (took_s, 0.0))[0])
+        self.rows[name] = (best, flops / best / 1e9)
+
+    def text(self, devices: list[str]) -> str:
+        """A row for each work, the devices side by side."""
+        works = dict.fromkeys(name.partition("/")[0] for name in self.rows)
+        lines = [f"{'':16}" + "".join(f"{device:>12} {'GFLOP/s':>9}" for device in devices)]
+        for work in works:
+            cells = (self.rows[f"{work}/{device}"] for device in devices)
+            lines.append(f"{work:16}" + "".join(f"{1e6 * took:>9,.0f} µs {rate:>9,.1f}" for took, rate in cells))
+        return "\n".join(lines)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: list(row) for name, row in self.rows.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows = {name: (took, rate) for name, (took, rate) in state.items()}
+
+
+if __name__ == "__main__":
+    import sys
+
+    from clusterdp.train import worker
+
+    sys.exit(worker.run(main))
