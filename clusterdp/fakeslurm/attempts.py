@@ -68,6 +68,32 @@ def _revive(controller: Controller, job: Job) -> None:
     controller.wake()
 
 
+def suspend(controller: Controller, job: Job) -> None:
+    """Stop its processes; they keep what they have. Raises ControllerError."""
+    if job.waits:
+        raise ControllerError(refusals.PENDING)
+    if job.state is JobState.SUSPENDED:
+        return
+    job.state, job.suspended_at = JobState.SUSPENDED, controller.clock()
+    _signal_all(controller, job, signal.SIGSTOP)
+
+
+def resume(controller: Controller, job: Job) -> None:
+    """Raises ControllerError."""
+    if job.state is not JobState.SUSPENDED or job.completing:
+        raise ControllerError("Job is not suspended")
+    job.state = JobState.RUNNING
+    job.suspended_s += controller.clock() - job.suspended_at
+    _signal_all(controller, job, signal.SIGCONT)
+
+
+def _signal_all(controller: Controller, job: Job, number: int) -> None:
+    for step in job.steps:
+        if step.live and not step.runs_in:
+            controller.runner.order(job, step, op="signal", signal=number)
+    controller.changed(job)
+
+
 def preempt(controller: Controller, job: Job, grace_s: float | None = None) -> None:
     """Push a running job out: with a grace time its tasks get TERM first, without one it goes at once."""
     if not job.running or job.preempt_time is not None:

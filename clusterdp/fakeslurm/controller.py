@@ -11,6 +11,7 @@ from clusterdp.slurm.state import JobState
 
 from . import admission, attempts, ending, refusals, scheduler
 from .accounting import Books
+from .dependencies import outlook
 from .journal import Journal, compact
 from .model import BATCH, Array, Het, Job, Model, Share, Step
 from .placing import all_free, place
@@ -136,13 +137,26 @@ class Controller:
         job = Job(number, spec, priority, now, array=array, begin=spec.begin or 0)
         if array:
             array.id = number
+            # Elements take numbers as they start: those who submit several jobs in a row count on that being later.
+            job.considered_from = now + self.settings.tick_s
+            self.runner.later(self.settings.tick_s, self.wake)
         if spec.hold:
             job.held = job.reason = "JobHeldUser"
             job.booked = False
+            self.runner.later(3 * self.settings.accounting_lag_s, lambda: self._book(job))
         job.minutes = self.limit(spec)
         self._mark_eligible(job, now)
         self.model.jobs[number] = job
+        if not job.held and spec.dependency:
+            hopeless = outlook(self.model, job, now).hopeless and not spec.kill_on_invalid_dep
+            job.reason = "DependencyNeverSatisfied" if hopeless else "Dependency"
         return job
+
+    def _book(self, job: Job) -> None:
+        """A held job comes into the books, too, after some seconds."""
+        if job.held and not job.booked:
+            job.booked = True
+            self.changed(job)
 
     def _write_spool(self, job: Job, script: bytes, environ: dict[str, str]) -> None:
         folder = self.spool(job)
@@ -269,6 +283,16 @@ class Controller:
             job.state = JobState.PENDING
         if job.reason.startswith(("JobHeld", "job requeued")):
             job.reason = "None"
+        self.changed(job)
+        self.wake()
+
+    def to_the_top(self, job: Job) -> None:
+        """Before all others that wait; raises ControllerError."""
+        if job.held:
+            raise ControllerError("Job is in held state, pending scheduler release")
+        if not job.waits:
+            raise ControllerError(refusals.NOT_PENDING)
+        job.priority = max(other.priority for other in scheduler.waiting(self.model)) + 1
         self.changed(job)
         self.wake()
 

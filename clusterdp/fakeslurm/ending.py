@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterdp.slurm.state import JobState
 
+from .memory import OUT_OF_MEMORY
 from .model import BATCH, Job, Step
 
 if TYPE_CHECKING:
@@ -29,7 +30,11 @@ def step_ended(controller: Controller, job: Job, step: Step, report: dict[str, A
     end_mirrors(controller, job, step, report)
     alone = not job.spec.batch and not job.spec.lasts  # of an srun outside of jobs
     if step.id == BATCH or (alone and not any(other.live for other in job.steps)):
-        _script_ended(controller, job, report["status"])
+        if report.get("interrupted") and alone:
+            job.cancelled_by, step.state = controller.user.uid, JobState.CANCELLED
+            wind_up(controller, job, JobState.CANCELLED, "None", "")
+        else:
+            _script_ended(controller, job, report["status"])
     controller.changed(job)
     _finish_if_empty(controller, job)
     controller.wake()
@@ -86,7 +91,7 @@ def _script_ended(controller: Controller, job: Job, status: int) -> None:
 
 def relinquish(controller: Controller, job: Job, status: int) -> None:
     """What the job was for has ended, with this wait status."""
-    if not job.running:
+    if not job.running and job.state is not JobState.SUSPENDED:
         return
     job.status = status
     if not status:
@@ -95,10 +100,12 @@ def relinquish(controller: Controller, job: Job, status: int) -> None:
         killed = bool(status & 0x7F)
         state, reason = JobState.FAILED, "JobLaunchFailure" if killed else "NonZeroExitCode"
         why = "FAILED (non-zero exit code or other failure mode)"
+    if status == OUT_OF_MEMORY or any(step.state is JobState.OUT_OF_MEMORY for step in job.steps):
+        state, reason, job.status = JobState.OUT_OF_MEMORY, "OutOfMemory", OUT_OF_MEMORY
     job.preempt_time = None
     for other in controller.model.components(job) if job.has_script or job.spec.lasts else [job]:
         if other.running:
-            other.status = status
+            other.status = job.status
             wind_up(controller, other, state, reason, why, abort=True)
 
 
@@ -213,6 +220,8 @@ def miss_deadline(controller: Controller, job: Job) -> None:
 
 
 def _state_of_step(step: Step) -> JobState:
+    if step.status == OUT_OF_MEMORY:
+        return JobState.OUT_OF_MEMORY
     if step.timed_out:
         return JobState.TIMEOUT
     if step.status >> 8:

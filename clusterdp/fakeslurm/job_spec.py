@@ -27,7 +27,7 @@ def job_spec(asked: Asked, folder: str, partition: str, warn: Warn) -> JobSpec:
     spec.distribution = asked.get("distribution")
     spec.output, spec.error, spec.input = asked.get("output"), asked.get("error"), asked.get("input")
     spec.open_mode = _open_mode(asked)
-    spec.shown = {name: value for name, value in asked.values.items() if name in IDLE and value}
+    spec.shown = {name: value or "yes" for name, value in asked.values.items() if name in IDLE}
     return spec
 
 

@@ -22,7 +22,7 @@ def look(controller: Controller) -> None:
         _look_at_steps(controller, job, now)
         if not job.minutes:
             continue
-        end = job.start + job.minutes * controller.settings.minute_s
+        end = job.start + job.suspended_s + job.minutes * controller.settings.minute_s
         if end <= now:
             ending.time_out(controller, job)
         elif job.spec.signal and not job.warned:

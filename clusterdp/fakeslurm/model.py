@@ -156,6 +156,9 @@ class Job:
     dependency_met: bool = False
     booked: bool = True  # accounting knows of it
     last_sched: float = 0
+    considered_from: float = 0  # the scheduler does not see it before
+    suspended_at: float = 0
+    suspended_s: float = 0  # all in all; a time limit does not run meanwhile
     resizes: int = 0  # nodes lost while it went on (--no-kill)
     resized_at: float = 0
     het: Het | None = None

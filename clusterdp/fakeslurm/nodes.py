@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import attempts
+from .model import BATCH
 from .refusals import ControllerError
 
 if TYPE_CHECKING:
@@ -50,8 +51,12 @@ def fail_node(controller: Controller, name: str) -> None:
     node.fails_at = controller.clock() + controller.settings.node_timeout_s
     controller.write_node(name)
     for job in controller.model.holding():
-        for step in job.steps:
-            if step.live and name in step.nodes:
+        for step in sorted(job.steps, key=lambda step: step.id == BATCH):
+            if not step.live or step.runs_in:
+                continue
+            if job.batch_host == name and step.id != BATCH:
+                controller.runner.order(job, step, op="outlive-srun")  # its srun dies with the batch host
+            if name in step.nodes:
                 controller.runner.order(job, step, op="fail-node", node=name)
 
 

@@ -56,7 +56,9 @@ class StepPlan:
     unbuffered: bool = False
     verbose: bool = False
     multi_prog: bool = False
+    quit_on_interrupt: bool = False
     kill_on_bad_exit: bool = False
+    memory_mb: dict[str, int] = field(default_factory=dict)  # by node, where it is limited
     wait_s: float = 0
     kill_wait_s: float = 5
     socket: str = ""  # of the daemon

@@ -79,6 +79,24 @@ def _parents() -> dict[int, int]:
     return {int(pid): int(parent) for pid, parent in (line.split() for line in listing.splitlines())}
 
 
+def sizes(pids: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """(resident, virtual) bytes of those that live."""
+    wanted = list(pids)
+    if not LINUX:
+        listing = subprocess.run(["ps", "-A", "-o", "pid=,rss=,vsz="], capture_output=True, text=True).stdout
+        rows = (line.split() for line in listing.splitlines())
+        return {int(pid): (int(rss) * 1024, int(vsz) * 1024) for pid, rss, vsz in rows if int(pid) in wanted}
+    page, found = os.sysconf("SC_PAGE_SIZE"), {}
+    for pid in wanted:
+        try:
+            with open(f"/proc/{pid}/statm") as file:
+                virtual, resident = file.read().split()[:2]
+            found[pid] = int(resident) * page, int(virtual) * page
+        except (OSError, ValueError):
+            pass
+    return found
+
+
 def session_of(pid: int) -> int:
     try:
         return os.getsid(pid)

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 
+from .memory import OUT_OF_MEMORY
 from .model import ranges
 from .plan import StepPlan, TaskPlan
 from .srun_line import SrunLine
@@ -13,7 +14,7 @@ from .streams import Files, OpenFailed
 class Reporter:
     def __init__(self, plan: StepPlan, srun: SrunLine, files: Files):
         self._plan, self._srun, self._files = plan, srun, files
-        self._said_aborted = self._said_cancelled = self._said_forced = False
+        self._said_aborted = self._said_cancelled = self._said_forced = self._said_oom = False
 
     def say(self, text: str) -> None:
         """On srun's stderr; for a batch script, what slurmstepd says goes into the job's output."""
@@ -38,6 +39,13 @@ class Reporter:
             how = why
         self.say(f"slurmstepd: error: *** {what} ON {plan.nodes[0]} {how} ***")
 
+    def out_of_memory(self) -> None:
+        if not self._said_oom:
+            self._said_oom = True
+            step = f"StepId={self._plan.full_name}"
+            some = "Some of the step tasks have been OOM Killed."
+            self.say(f"slurmstepd: error: Detected 1 oom_kill event in {step}. {some}")
+
     def aborted(self) -> None:
         if not self._said_aborted:
             self._said_aborted = True
@@ -55,7 +63,9 @@ class Reporter:
             if number == signal.SIGKILL and not self._said_aborted and not self._said_forced:
                 self._said_forced = True
                 self.say(f"srun: Force Terminated StepId={self._plan.full_name}")
-            how = signal.strsignal(number) if number else f"Exited with exit code {code}"
+            how: str | None = "Out Of Memory"
+            if status != OUT_OF_MEMORY:
+                how = signal.strsignal(number) if number else f"Exited with exit code {code}"
             if status & 0x80:
                 how = f"{how} (core dumped)"
             self.say(f"srun: error: {node}: {_tasks(sorted(ranks))}: {how}")

@@ -58,10 +58,19 @@ def batch_plan(controller: Controller, job: Job, paths: Paths) -> StepPlan:
         tasks=(task,),
         parts=(part,),
         umask=spec.umask,
+        memory_mb=memory_limits(controller, job),
         kill_wait_s=controller.settings.kill_wait_s,
         socket=str(paths.socket),
         cluster=str(paths.folder),
     )
+
+
+def memory_limits(controller: Controller, job: Job) -> dict[str, int]:
+    """MB by node, if the job asked for memory and the cluster cares."""
+    spec = job.spec
+    if not controller.settings.enforce_memory or not (spec.mem_per_node or spec.mem_per_cpu):
+        return {}
+    return {share.node: spec.mem_per_node or (spec.mem_per_cpu or 0) * share.cpus for share in job.shares}
 
 
 def step_tasks(step: Step, gpus_per_task: int | None, cyclic_ranks: bool) -> list[TaskPlan]:

@@ -137,6 +137,8 @@ def _obstacle(look: _Pass, job: Job) -> str:
         return "Dependency"
     if job.begin > look.now:
         return "BeginTime"
+    if job.considered_from > look.now:
+        return "None"
     partition = look.model.partitions[job.spec.partition]
     if not partition.up:
         return "PartitionDown"

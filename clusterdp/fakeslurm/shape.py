@@ -45,6 +45,7 @@ class Settings:
     node_timeout_s: float = 30  # until a node that died is noticed
     max_array: int = 1001
     first_job_id: int = 10000
+    enforce_memory: bool = False  # end jobs that use more than they asked for: see memory
     slurm_version: str = VERSION  # whose manner commands have: see releases
 
 

@@ -11,6 +11,7 @@ from . import launching, processes
 from .carrying import Inputs, Outputs
 from .daemon_line import DaemonLine, is_daemon
 from .loop import Loop
+from .memory import LOOK_S, OUT_OF_MEMORY, MemoryWatch
 from .plan import StepPlan, TaskPlan
 from .reporting import Reporter
 from .srun_line import SrunLine
@@ -35,6 +36,8 @@ class Supervisor:
         self._inputs = Inputs(self._loop, plan, self._srun, self._outputs.files)
         self._srun.on_stdin = self._inputs.feed
         self._report = Reporter(plan, self._srun, self._outputs.files)
+        self._memory = MemoryWatch(plan)
+        self._starved: set[int] = set()  # pids of tasks that had too much memory
         self._tasks: dict[int, TaskPlan] = {}  # by pid: those that run
         self._statuses: dict[int, int] = {}  # by rank
         self._sessions: set[int] = set()
@@ -43,7 +46,7 @@ class Supervisor:
         self._terminating = False
         self._killer: int | None = None  # who ended it by force: a uid
         self._lost_srun = False
-        self._timed_out = False
+        self._timed_out = self._outlives_srun = self._quits = False
         self._somebody_ended = False
         self._interrupted_at = 0.0
 
@@ -59,6 +62,8 @@ class Supervisor:
         self._loop.watch(wakeup, lambda: self._reap(wakeup))
         self._srun.send("b")
         self._launch()
+        if self._memory.needed:
+            self._loop.after(LOOK_S, self._watch_memory)
         # A task in the background that holds the output keeps srun waiting.
         while self._tasks or self._lost or self._outputs.open:
             self._turn()
@@ -109,6 +114,7 @@ class Supervisor:
             if task and task.node in self._dead_nodes and not self._terminating:
                 self._lost.add(task.rank)
             elif task:
+                status = OUT_OF_MEMORY if pid in self._starved else status
                 self._statuses[task.rank] = status
                 ended.append((task, status))
         if ended:
@@ -125,6 +131,15 @@ class Supervisor:
         if not self._somebody_ended and self.plan.wait_s and self._tasks:
             self._somebody_ended = True
             self._loop.after(self.plan.wait_s, self._waited_long_enough)
+
+    def _watch_memory(self) -> None:
+        for pid in self._memory.excess(self._tasks):
+            self._starved.add(pid)
+            processes.send([pid, *processes.descendants(pid)], KILL)
+        if self._starved:
+            self._report.out_of_memory()
+        if self._tasks:
+            self._loop.after(LOOK_S, self._watch_memory)
 
     # -- signals --
 
@@ -200,10 +215,11 @@ class Supervisor:
 
     def _interrupted(self) -> None:
         now = time.monotonic()
-        if now - self._interrupted_at < 1:
+        if now - self._interrupted_at < 1 or self.plan.quit_on_interrupt:
+            self._quits = True
             self._report.say("srun: sending Ctrl-C to StepId=" + self.plan.full_name)
             self._signal_all(signal.SIGINT)
-            self._force()
+            self._loop.after(0.2, self._force)
             return
         self._interrupted_at = now
         self._report.say("srun: interrupt (one more within 1 sec to abort)")
@@ -211,7 +227,7 @@ class Supervisor:
 
     def _srun_gone(self) -> None:
         """srun was killed, and its step dies with it."""
-        if self._tasks and not self._terminating:
+        if self._tasks and not self._terminating and not self._outlives_srun:
             self._lost_srun = True
             self._killer = os.getuid()
             self._kill()
@@ -241,6 +257,8 @@ class Supervisor:
             self._dead_nodes.add(order["node"])
             for pid in [pid for pid, task in self._tasks.items() if task.node == order["node"]]:
                 processes.send([pid, *processes.descendants(pid)], KILL)
+        elif op == "outlive-srun":
+            self._outlives_srun = True
         elif op == "say":
             self._report.say(order["text"])
 
@@ -265,6 +283,7 @@ class Supervisor:
             killer=self._killer,
             timed_out=self._timed_out,
             lost_srun=self._lost_srun,
+            interrupted=self._quits,
             lingers=left,
         )
         if left:

@@ -1,9 +1,16 @@
 """What becomes of jobs: states, exit codes, signals, attempts. Each fact is one that scripts rely on."""
 
+import signal
+import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm.shape import Shape
 from clusterdp.slurm.state import JobState
 
 from .conftest import Desk
@@ -258,3 +265,61 @@ def test_output_of_a_hundred_megabytes_arrives_whole(shared_desk: Desk) -> None:
     job = shared_desk.submit(script=count)
     shared_desk.cluster.wait(job)
     assert shared_desk.output(job).strip() == "100000000"
+
+
+def test_a_suspended_job_stands_still_and_goes_on_when_it_is_resumed(hasty: Desk) -> None:
+    job = hasty.submit(script="srun bash -c 'while :; do echo >> beats; sleep 0.02; done'")
+    beats = hasty.folder / "beats"
+    hasty.until(beats.exists)
+    hasty.say(f"scontrol suspend {job}")
+    assert hasty.field(job, "JobState") == "SUSPENDED"
+    seen = [-1, 0]
+
+    def still() -> bool:
+        seen.append(len(beats.read_bytes()))
+        return seen[-1] == seen[-2] == seen[-3]
+
+    hasty.until(still)
+    stood = len(beats.read_bytes())
+    hasty.say(f"scontrol resume {job}")
+    hasty.until(lambda: len(beats.read_bytes()) > stood)
+    assert "not suspended" in hasty.run("scontrol", "resume", job).stderr
+    hasty.say(f"scancel {job}")
+    assert hasty.cluster.wait(job) is JobState.CANCELLED
+
+
+def test_an_interrupted_srun_outside_of_jobs_is_a_cancelled_job(hasty: Desk) -> None:
+    words = ["srun", "--job-name=quits", "--quit-on-interrupt", "bash", "-c", "touch up; sleep 100"]
+    srun = subprocess.Popen(words, cwd=hasty.folder, env=hasty.cluster.environ(), stderr=-1, text=True)
+    hasty.until((hasty.folder / "up").exists)
+    srun.send_signal(signal.SIGINT)
+    _, said = srun.communicate(timeout=30)
+    assert srun.returncode in (130, 137)
+    assert "sending Ctrl-C" in said
+    assert hasty.say("squeue -h -t all -n quits -o %T") == "CANCELLED"
+
+
+def test_a_held_job_that_gets_a_nice_value_starts(shared_desk: Desk) -> None:
+    job = shared_desk.submit("--hold", script="true")
+    assert shared_desk.run("scontrol", "update", f"JobId={job}", "Priority=5").returncode == 1
+    shared_desk.say(f"scontrol update JobId={job} Nice=5")
+    assert shared_desk.cluster.wait(job) is JobState.COMPLETED
+
+
+@pytest.fixture
+def strict(tmp_path: Path) -> Iterator[Desk]:
+    """A cluster that minds memory."""
+    quick = Shape.simple(quick=True)
+    with FakeCluster(shape=replace(quick, settings=replace(quick.settings, enforce_memory=True))) as cluster:
+        yield Desk(cluster, tmp_path)
+
+
+@pytest.mark.parametrize("how", ["", "srun "])
+def test_a_job_that_takes_more_memory_than_it_asked_for_is_killed(strict: Desk, how: str) -> None:
+    greedy = f"{how}{sys.executable} -c 'import time; x = bytearray(200 << 20); time.sleep(100)'"
+    job = strict.submit("--mem=100", script=greedy)
+    modest = strict.submit("--mem=100", script="srun true")
+    assert strict.cluster.wait(job) is JobState.OUT_OF_MEMORY
+    assert strict.cluster.wait(modest) is JobState.COMPLETED
+    assert "oom_kill event" in strict.output(job)
+    strict.until(lambda: strict.say(f"sacct -X -n -P -j {job} -o State,ExitCode") == "OUT_OF_MEMORY|0:125")

@@ -12,6 +12,7 @@ from clusterdp.fakeslurm import FakeCluster
 
 HERE = Path(__file__).parent
 KNOWN = HERE / "known-differences.txt"
+BREAK = HERE / "break_node.py"
 AT_ONCE = 4  # scenarios mostly wait
 PATIENCE = ["--tolerance", "4"]  # seconds: the machine may be busy with other tests; KillWait is 5
 
@@ -32,7 +33,8 @@ SLOW = """
     array bad-exit cancel-obeyed cpus-per-task export gpus kill-srun layout node-down preempt preempt-grace0 requeue
     requeue-dependency requeue-words revive sbatch-env signal signal-preempt steps timelimit together
     array-more cancel-signal constraints directives option-values order salloc sbatch-more sinfo-formats squeue-formats
-    time-forms dependency hold node-drain scontrol-show srun-alone
+    time-forms dependency hold job-update node-drain node-fail scontrol-show srun-alone
+    srun-signals
 """.split()
 SCENARIOS = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 
@@ -42,6 +44,8 @@ def play(name: str, out: Path) -> str:
     with FakeCluster() as cluster:
         environ = {name: value for name, value in cluster.environ().items() if name != "SLURM_CONF"}
         environ["SLURM_CONF"] = str(cluster.folder / "slurm.conf")
+        for verb in ("fail", "restore"):
+            environ[f"{verb.upper()}_NODE"] = f"{sys.executable} {BREAK} {cluster.folder} {verb}"
         done = subprocess.run(
             [HERE / "run.sh", out, name], env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True
         )

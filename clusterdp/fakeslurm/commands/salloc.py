@@ -72,7 +72,7 @@ async def _while_it_runs(talk: "Conversation", daemon: "Daemon", asked: Asked, j
     ended, revoked = asyncio.ensure_future(talk.program_ended()), False
     try:
         while not ended.done():
-            if not revoked and not job.running:
+            if not revoked and (job.completing or not job.shares):
                 revoked = True
                 VOICE.info(talk, asked, REVOKED.format(job.id))
                 if "kill-command" in asked:

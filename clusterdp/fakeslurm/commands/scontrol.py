@@ -15,6 +15,7 @@ from clusterdp.slurm import hostlist
 from . import scontrol_show as show
 from .as_json import Writer
 from .scontrol_update import update
+from .scontrol_update_job import parts
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.conversation import Conversation
@@ -30,6 +31,8 @@ VERBS = tuple(
     reconfigure shutdown create delete notify token reboot wait_job
     """.split()
 )
+OF_JOBS = {verb: verb for verb in ("requeue", "requeuehold", "hold", "uhold", "release", "suspend", "resume", "top")}
+OF_JOBS["holdu"] = "uhold"
 ENTITIES = tuple(
     """
     aliases assoc_mgr burstbuffer config daemons dwstat federation frontend hostlist hostlistsorted hostnames job
@@ -59,10 +62,8 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
             return 1
     if verb == "update":
         return update(talk, daemon, words[1:])
-    if verb in ("requeue", "requeuehold"):
-        return _each(talk, daemon, words[1:], verb)
-    if verb in ("hold", "uhold", "holdu", "release"):
-        return _each(talk, daemon, words[1:], "hold" if verb == "hold" else "release" if verb == "release" else "uhold")
+    if verb in OF_JOBS:
+        return _each(talk, daemon, words[1:], OF_JOBS[verb])
     if verb == "ping":
         talk.print(f"Slurmctld(primary) at {host_name()} is UP")
     elif verb == "version":
@@ -200,30 +201,27 @@ def _each(talk: "Conversation", daemon: "Daemon", words: list[str], verb: str) -
         raise Refusal(f"too few arguments for keyword:{verb}")
     code = 0
     for text in ",".join(words).split(","):
-        text = text.partition("=")[2] or text
-        name = parse(text)
+        by_name, text = text.lower().startswith(("jobname=", "name=")), text.partition("=")[2] or text
+        name = Name(0) if by_name else parse(text)
         jobs = find(daemon.model, name) if name else []
+        if by_name:
+            jobs = [job for job in daemon.model.live_jobs() if job.spec.name == text]
         try:
             if not name or not jobs:
                 raise ControllerError(refusals.INVALID_JOB_ID)
             if verb.startswith("requeue"):  # a heterogeneous job goes with its leader
                 jobs = [job for job in jobs if not job.het or not job.het.offset] or jobs
             for job in jobs:
-                for one in _elements(daemon, job, name):
+                for one in parts(daemon, job, name):
                     _do(daemon, one, verb, state)
         except ControllerError as error:
+            if verb == "suspend" and str(error) == refusals.INVALID_JOB_ID:
+                error = ControllerError("Unexpected message received")  # so says slurmctld
             talk.error(f"{error} for job {text}")
             if verb in ("hold", "uhold", "release"):
                 talk.error(f"slurm_suspend error: {error}")
             code = 1
     return code
-
-
-def _elements(daemon: "Daemon", job: Job, name: Name) -> list[Job]:
-    """The job; of a waiting array only the elements that are meant, split off."""
-    if name.indexes is None or not job.array or job.array.split:
-        return [job]
-    return [daemon.controller.split(job, index) for index in name.indexes if index in job.array.indexes]
 
 
 def _do(daemon: "Daemon", job: Job, verb: str, state: str) -> None:
@@ -238,6 +236,12 @@ def _do(daemon: "Daemon", job: Job, verb: str, state: str) -> None:
         raise ControllerError(refusals.FINISHED)
     elif verb == "release":
         controller.release(job)
+    elif verb == "top":
+        controller.to_the_top(job)
+    elif verb == "suspend":
+        attempts.suspend(controller, job)
+    elif verb == "resume":
+        attempts.resume(controller, job)
     else:
         controller.hold(job, "JobHeldAdmin" if verb == "hold" else "JobHeldUser")
 

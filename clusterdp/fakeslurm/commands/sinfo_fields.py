@@ -6,13 +6,16 @@ from clusterdp.fakeslurm.columns import Field
 from clusterdp.fakeslurm.model import Model, Node, Partition
 from clusterdp.fakeslurm.times import short_clock, stamp
 from clusterdp.slurm.hostlist import compress
+from clusterdp.slurm.state import JobState
 
 ORDER = ["down", "drained", "draining", "mixed", "allocated", "idle"]
 SHORT = {"allocated": "alloc", "mixed": "mix", "drained": "drain", "draining": "drng", "completing": "comp"}
 
 
 def allocated(model: Model, name: str) -> int:
-    return sum(share.cpus for job in model.holding() for share in job.shares if share.node == name)
+    """CPUs in use: those of a suspended job count as idle."""
+    holding = [job for job in model.holding() if job.state is not JobState.SUSPENDED]
+    return sum(share.cpus for job in holding for share in job.shares if share.node == name)
 
 
 def word(model: Model, node: Node) -> str:

@@ -120,6 +120,8 @@ class JobRow:
 
 def tres_per_node(job: Job) -> str:
     """As scontrol's TresPerNode."""
+    if job.spec.gpus.gres == "":  # taken away by an update
+        return "gres:"
     if job.spec.gpus.gres:
         return ",".join(f"gres:{part}" for part in job.spec.gpus.gres.split(","))
     return f"gres:gpu:{job.spec.gpus_per_node_option}" if job.spec.gpus_per_node_option else ""
@@ -203,7 +205,9 @@ def min_cpus(job: Job) -> int:
 
 
 def over_subscribe(job: Job) -> str:
-    return "NO" if job.spec.exclusive else "OK"
+    if job.spec.exclusive:
+        return "NO"
+    return "YES" if job.spec.shown.get("oversubscribe") == "yes" else "OK"
 
 
 # Long names of what also has a letter.

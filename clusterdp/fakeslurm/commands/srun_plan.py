@@ -8,7 +8,7 @@ from clusterdp.fakeslurm import environ
 from clusterdp.fakeslurm.asking import Asked
 from clusterdp.fakeslurm.model import Job
 from clusterdp.fakeslurm.plan import Part, StepPlan, Target, TaskPlan
-from clusterdp.fakeslurm.running import letters, step_tasks
+from clusterdp.fakeslurm.running import letters, memory_limits, step_tasks
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.conversation import Conversation
@@ -39,9 +39,13 @@ def plan_of(talk: "Conversation", daemon: "Daemon", components: "list[Component]
         umask=talk.umask,
         label="label" in asked and asked.get("label") != "0",
         unbuffered="unbuffered" in asked,
+        quit_on_interrupt="quit-on-interrupt" in asked,
         multi_prog=bool(first.programs),
         verbose="verbose" in asked,
         kill_on_bad_exit="kill-on-bad-exit" in asked and asked.get("kill-on-bad-exit") != "0",
+        memory_mb={
+            node: limit for each in components for node, limit in memory_limits(daemon.controller, each.job).items()
+        },
         wait_s=asked.number("wait", 0) or 0,
         kill_wait_s=daemon.controller.settings.kill_wait_s,
         socket=str(daemon.paths.socket),

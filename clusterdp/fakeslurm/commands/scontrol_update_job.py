@@ -1,0 +1,237 @@
+"""scontrol update JobId=...: what may be changed of a job that waits, and of one that runs."""
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from clusterdp.fakeslurm import dependencies, features, refusals, times
+from clusterdp.fakeslurm.ids import Name, find, parse
+from clusterdp.fakeslurm.model import Job
+from clusterdp.fakeslurm.refusals import ControllerError, Refusal
+from clusterdp.slurm.hostlist import HostlistError, expand
+
+if TYPE_CHECKING:
+    from clusterdp.fakeslurm.conversation import Conversation
+    from clusterdp.fakeslurm.daemon import Daemon
+
+Change = Callable[["Daemon", Job, str], None]
+ONLY_WHILE_IT_WAITS = frozenset(
+    """
+    partition numtasks numcpus minmemorynode mincpusnode excnodelist features gres dependency starttime eligibletime
+    oversubscribe
+    """.split()
+)
+
+
+def unsupported(word: str) -> Refusal:
+    return Refusal(f"Update of this parameter is not supported: {word}\nRequest aborted")
+
+
+def update_jobs(talk: "Conversation", daemon: "Daemon", fields: list[tuple[str, str, str]]) -> int:
+    ids = ",".join(value for name, value, _ in fields if name in ("jobid", "job"))
+    changes = [field for field in fields if field[0] not in ("jobid", "job")]
+    if not ids and changes[0][0] in ("jobname", "name"):  # all jobs of that name
+        name = changes.pop(0)[1]
+        ids = ",".join(str(job.id) for job in daemon.model.live_jobs() if job.spec.name == name)
+    if not changes:
+        raise Refusal("No changes specified")
+    for name, _, word in changes:
+        if name not in CHANGES:
+            raise unsupported(word)
+    code = 0
+    for text in ids.split(","):
+        wanted = parse(text)
+        jobs = find(daemon.model, wanted) if wanted else []
+        try:
+            if not wanted or not jobs:
+                raise ControllerError(refusals.INVALID_JOB_ID)
+            for part in [part for job in jobs for part in parts(daemon, job, wanted)]:
+                _change(daemon, part, changes)
+        except ControllerError as error:
+            talk.error(f"{error} for job {text}")
+            code = 1
+    return code
+
+
+def parts(daemon: "Daemon", job: Job, name: Name) -> list[Job]:
+    """The job; of a waiting array only the elements that are meant, split off."""
+    if name.indexes is None or not job.array or job.array.split:
+        return [job]
+    return [daemon.controller.split(job, index) for index in name.indexes if index in job.array.indexes]
+
+
+def _change(daemon: "Daemon", job: Job, changes: list[tuple[str, str, str]]) -> None:
+    if job.over:
+        raise ControllerError(refusals.FINISHED)
+    for name, value, word in changes:
+        if name == "partition" and value == job.spec.partition:
+            continue
+        if name in ONLY_WHILE_IT_WAITS and not job.waits:
+            raise ControllerError(refusals.NOT_PENDING)
+        try:
+            CHANGES[name](daemon, job, value)
+        except ValueError:
+            raise Refusal(f"Invalid value in {word}\nRequest aborted") from None
+    daemon.controller.changed(job)
+    daemon.controller.wake()
+
+
+def _time_limit(daemon: "Daemon", job: Job, value: str) -> None:
+    sign = value[:1]
+    new = times.minutes(value.lstrip("+-"))
+    if sign in ("+", "-"):
+        new = max((job.minutes or 0) + (new if sign == "+" else -new), 1)
+    job.spec.minutes = new
+    job.minutes = daemon.controller.limit(job.spec)
+    job.warned = False
+
+
+def _start_time(daemon: "Daemon", job: Job, value: str) -> None:
+    job.begin = times.moment(value, daemon.controller.clock())
+
+
+def _deadline(daemon: "Daemon", job: Job, value: str) -> None:
+    job.spec.deadline = times.moment(value, daemon.controller.clock())
+
+
+def _nice(daemon: "Daemon", job: Job, value: str) -> None:
+    new = int(value or 100)
+    job.priority += job.spec.nice - new
+    job.spec.nice = new
+    if job.held:
+        daemon.controller.release(job)
+
+
+def _priority(daemon: "Daemon", job: Job, value: str) -> None:
+    if job.held:
+        raise ControllerError("Job is in held state, pending scheduler release")
+    job.priority = int(value)
+
+
+def _throttle(daemon: "Daemon", job: Job, value: str) -> None:
+    if job.array:
+        for element in daemon.model.elements(job.array.id):
+            assert element.array
+            element.array.throttle = int(value)
+
+
+def _partition(daemon: "Daemon", job: Job, value: str) -> None:
+    if value not in daemon.model.partitions:
+        raise ControllerError(refusals.INVALID_PARTITION)
+    job.spec.partition = value
+
+
+def _nodes(daemon: "Daemon", job: Job, value: str) -> None:
+    low, _, high = value.partition("-")
+    least, most = int(low), int(high or low)
+    if not job.waits:
+        if least != len(job.shares):
+            raise ControllerError("Requested operation not supported on this system")
+        return
+    job.spec.min_nodes, job.spec.max_nodes, job.spec.nodes_asked = least, most, True
+
+
+def _tasks(daemon: "Daemon", job: Job, value: str) -> None:
+    job.spec.tasks = int(value)
+
+
+def _cpus(daemon: "Daemon", job: Job, value: str) -> None:
+    if job.spec.cpus_per_task:
+        job.spec.tasks = max(int(value) // job.spec.cpus_per_task, 1)
+    else:
+        job.spec.tasks = int(value)
+
+
+def _memory(daemon: "Daemon", job: Job, value: str) -> None:
+    job.spec.mem_per_node, job.spec.mem_per_cpu = int(value) or None, None
+
+
+def _required(daemon: "Daemon", job: Job, value: str) -> None:
+    if not job.waits or (value and not set(_hosts(value)) <= set(daemon.model.nodes)):
+        raise ControllerError(refusals.INVALID_NODE)
+    job.spec.nodelist = _hosts(value)
+
+
+def _excluded(daemon: "Daemon", job: Job, value: str) -> None:
+    job.spec.exclude = _hosts(value)
+
+
+def _hosts(text: str) -> list[str]:
+    try:
+        return expand(text) if text else []
+    except HostlistError:
+        raise ControllerError(refusals.INVALID_NODE) from None
+
+
+def _features(daemon: "Daemon", job: Job, value: str) -> None:
+    if value and not features.known(value, [node.features for node in daemon.model.nodes.values()]):
+        raise ControllerError(refusals.INVALID_FEATURE)
+    job.spec.features = value or None
+
+
+def _gres(daemon: "Daemon", job: Job, value: str) -> None:
+    kind, _, count = value.removeprefix("gres:").partition(":")
+    if value and kind != "gpu":
+        raise ControllerError(refusals.INVALID_GRES)
+    job.spec.gpus.gres, job.spec.gpus.per_node = value, int(count or 1) if value else None
+
+
+def _dependency(daemon: "Daemon", job: Job, value: str) -> None:
+    if value:
+        dependencies.parse(value)
+    job.spec.dependency = value or None
+
+
+def _output(daemon: "Daemon", job: Job, value: str) -> None:
+    job.spec.output = os.path.join(job.spec.folder, value)
+
+
+def _nothing(daemon: "Daemon", job: Job, value: str) -> None:
+    """Nobody sends mail."""
+
+
+def _shared(daemon: "Daemon", job: Job, value: str) -> None:
+    job.spec.shown["oversubscribe"] = value
+
+
+def _set(field: str) -> Change:
+    def change(daemon: "Daemon", job: Job, value: str) -> None:
+        setattr(job.spec, field, value)
+
+    return change
+
+
+def _requeue(daemon: "Daemon", job: Job, value: str) -> None:
+    job.spec.requeue = value not in ("0", "no")
+
+
+CHANGES: dict[str, Change] = {
+    "timelimit": _time_limit,
+    "starttime": _start_time,
+    "eligibletime": _start_time,
+    "deadline": _deadline,
+    "jobname": _set("name"),
+    "name": _set("name"),
+    "comment": _set("comment"),
+    "account": _set("account"),
+    "qos": _set("qos"),
+    "workdir": _set("folder"),
+    "requeue": _requeue,
+    "nice": _nice,
+    "priority": _priority,
+    "arraytaskthrottle": _throttle,
+    "partition": _partition,
+    "numnodes": _nodes,
+    "numtasks": _tasks,
+    "numcpus": _cpus,
+    "minmemorynode": _memory,
+    "reqnodelist": _required,
+    "excnodelist": _excluded,
+    "features": _features,
+    "gres": _gres,
+    "dependency": _dependency,
+    "stdout": _output,
+    "mailuser": _nothing,
+    "mailtype": _nothing,
+    "oversubscribe": _shared,
+}

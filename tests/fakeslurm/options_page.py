@@ -1,0 +1,42 @@
+"""`python -m tests.fakeslurm.options_page > clusterdp/fakeslurm/OPTIONS.md`: the page, written anew from the tables."""
+
+import textwrap
+
+from clusterdp.fakeslurm.options import IDLE, SALLOC, SBATCH, SRUN, UNSUPPORTED
+
+HEAD = """\
+# Options that mean nothing on a fake cluster
+
+Every option of sbatch, srun and salloc does here what it does on Slurm 22.05, apart from those below. A value that
+Slurm could not read is refused all the same, in Slurm's words; and so is an option that Slurm does not know.
+
+Written from the tables in [options.py](options.py) by `python -m tests.fakeslurm.options_page`; a test compares them.
+"""
+IDLE_HEAD = """
+## Accepted, without effect
+
+They ask for what a laptop has not: CPU binding, mail, profiling, a network. scontrol, squeue and `--json` show
+them where Slurm would.
+"""
+REFUSED_HEAD = """
+## Refused
+
+Slurm knows them, this cluster does not. They are refused with exit status 255, never ignored.
+"""
+
+
+def page() -> str:
+    return HEAD + IDLE_HEAD + _table(IDLE) + REFUSED_HEAD + _table(UNSUPPORTED)
+
+
+def _table(names: frozenset[str]) -> str:
+    lines = []
+    for command, options in (("sbatch", SBATCH), ("srun", SRUN), ("salloc", SALLOC)):
+        mine = sorted(option.name for option in options if option.name in names)
+        text = f"{command}: " + ", ".join(f"`--{name}`" for name in mine)
+        lines.append(textwrap.fill(text, 118, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False))
+    return "\n" + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

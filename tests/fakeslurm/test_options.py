@@ -1,0 +1,38 @@
+"""No option is ignored in silence: each is obeyed, or listed as meaningless, or refused."""
+
+from pathlib import Path
+
+import pytest
+
+import clusterdp.fakeslurm
+from clusterdp.fakeslurm.options import IDLE, SALLOC, SBATCH, SRUN, UNSUPPORTED
+from clusterdp.fakeslurm.values import CHECKS
+
+from .options_page import page
+
+FOLDER = Path(clusterdp.fakeslurm.__file__).parent
+
+
+def test_the_page_says_what_the_tables_say() -> None:
+    assert (FOLDER / "OPTIONS.md").read_text() == page(), "python -m tests.fakeslurm.options_page writes it anew"
+
+
+@pytest.mark.parametrize("command", ["sbatch", "srun", "salloc"])
+def test_each_option_is_read_somewhere_or_listed(command: str) -> None:
+    options = {"sbatch": SBATCH, "srun": SRUN, "salloc": SALLOC}[command]
+    # Of bbf each value is refused: there are no burst buffers.
+    sources = [path.read_text() for path in FOLDER.rglob("*.py") if path.name not in ("options.py", "values.py")]
+    unread = {
+        option.name
+        for option in options
+        if option.name not in IDLE | UNSUPPORTED | {"bbf"} and not any(f'"{option.name}"' in text for text in sources)
+    }
+    assert unread == set()
+
+
+def test_the_lists_name_options_that_exist_and_do_not_overlap() -> None:
+    known = {option.name for option in (*SBATCH, *SRUN, *SALLOC)}
+    assert known >= IDLE
+    assert known >= UNSUPPORTED
+    assert known >= set(CHECKS)
+    assert not IDLE & UNSUPPORTED
