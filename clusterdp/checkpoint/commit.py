@@ -16,7 +16,6 @@ from clusterdp.checkpoint.manifest import CheckpointInfo, Manifest, scan
 from clusterdp.errors import DamagedError
 from clusterdp.storage import Storage
 
-LEAP = 1 << 20  # more commits than any folder sees
 _log = logging.getLogger("clusterdp.checkpoint")
 
 
@@ -40,8 +39,10 @@ class Committer:
         first = not self._known
         commits, unread = scan(self.storage, self._known)
         self._order = max((self._order, *(info.order for info in commits)))  # never less: a commit may have failed
-        if unread and first:  # they may be newer than all that can be read just now, and come back
-            self._order += LEAP
+        if unread and first:
+            # They may be newer than all that can be read just now, and come back. No number of commits gets ahead of
+            # this clock; a fixed leap would meet that of an attempt which could not read others.
+            self._order = max(self._order, time.time_ns())
         self._known = {info.name: info for info in commits}
         return commits
 
