@@ -79,6 +79,11 @@ def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     sub.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
     sub.add_argument("--cluster", choices=("auto", "slurm", "local"), default="auto", help="local: a fake one, here")
     sub.add_argument("--watch", action="store_true", help="follow the run to its end, and exit as it does")
+    sub = verb("profile", profile, "run some steps of a job, and say where the time goes")
+    sub.add_argument("config", metavar="CFG.yaml")
+    sub.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+    sub.add_argument("--steps", type=int, default=50, metavar="N")
+    sub.add_argument("--cluster", choices=("auto", "slurm", "local"), default="auto")
     sub = verb("show", show, "print a config as it resolves, with the source of each value")
     sub.add_argument("config", metavar="CFG.yaml")
     sub.add_argument("overrides", nargs="*", default=[], metavar="key=value")
@@ -128,6 +133,12 @@ def submit(options: argparse.Namespace) -> int:
             print(f"clusterdp: for {plan.run.path}; run_dir=... fixes the name", file=sys.stderr)
         return 0
     return _send(plan, options, resumed=False)
+
+
+def profile(options: argparse.Namespace) -> int:
+    from clusterdp import cli_profile
+
+    return cli_profile.profile(options, _config_path(options.config), _send)
 
 
 def resume(options: argparse.Namespace) -> int:

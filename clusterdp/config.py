@@ -147,6 +147,13 @@ class Metrics:
 
 
 @dataclass
+class Profile:
+    """Of entry: jobs. Where the time goes is always measured; see times.json of an attempt."""
+
+    steps: int | None = None  # end after so many steps, as a run of `clusterdp profile` does
+
+
+@dataclass
 class Local:
     """The fake cluster of `--cluster local`; a real Slurm never sees this."""
 
@@ -170,6 +177,7 @@ class Config:
     restart: Restart = field(default_factory=Restart)
     train: Train = field(default_factory=Train)
     metrics: Metrics = field(default_factory=Metrics)
+    profile: Profile = field(default_factory=Profile)
     local: Local = field(default_factory=Local)
 
 

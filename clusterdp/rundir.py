@@ -8,6 +8,7 @@
         cause                         why the attempt ended: the batch script's last word
         saved                         the last step that this attempt committed a checkpoint of
         chain                         the first job of the chain of resubmissions that this attempt belongs to
+        times.json                    where the steps' time went, by rank, and what that means
         logs/rank-00003.out           what rank 3 printed
     claims/000002                     who owns the folder now: the highest number (exclusively created)
     events/<attempt>-<writer>.jsonl   the ledger, one file a writer
@@ -54,6 +55,10 @@ class Attempt:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+    @property
+    def times(self) -> Path:
+        return self.path / "times.json"
 
     def rank_log(self, rank: int) -> Path:
         return self.logs / f"rank-{rank:05d}.out"

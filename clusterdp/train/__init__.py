@@ -35,6 +35,8 @@
     metrics       numbers from the loop, without waiting for the GPU
     sinks         and on to TensorBoard, W&B, MLflow
     meters        means, sums and extremes of an epoch, over all ranks
+    stopwatch     where the time goes, by rank
+    diagnosis     and what that means, in words
     graphs        a loss that is kept with its graph is noticed
 
 And all of it put together:

@@ -12,13 +12,14 @@ What knows the place in a loader, in the order in which it is looked for:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from clusterdp.errors import StateError
 from clusterdp.train.position import EpochRng, LoaderState, Position, counts_samples
 from clusterdp.train.prefetch import Prefetcher
 from clusterdp.train.sampler import ResumableSampler
@@ -55,6 +56,13 @@ class Feed(Generic[Batch]):
         self.state["epoch_rng"] = self._epoch_rng
         if LoaderState.is_kept_by(loader):
             self.state["loader"] = self._place = LoaderState(loader, self.position, job.world_size)
+
+    def with_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """All that is to be saved."""
+        taken = [name for name in self.state if name in state and state[name] is not self.state[name]]
+        if taken:
+            raise StateError(f"state.{taken[0]}: the loop keeps its own state under this name. Give yours another.")
+        return {**state, **self.state}
 
     def measure(self) -> None:
         """Collective, before anything is restored. An epoch has the least of all ranks' batches, for who had more would

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
@@ -14,13 +15,15 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Tens
 from clusterdp.errors import ConfigError
 from clusterdp.rundir import Ledger, RunDir, write_durably
 from clusterdp.train.claim import Claim
+from clusterdp.train.diagnosis import NOTHING
 from clusterdp.train.group import Group, own_devices
-from clusterdp.train.loading import loader_defaults
+from clusterdp.train.loading import cpus_of_rank, loader_defaults
 from clusterdp.train.metrics import MetricLog
 from clusterdp.train.sampler import ResumableSampler
 from clusterdp.train.seeded import SeededDataset
 from clusterdp.train.settings import Saving, Settings, Techniques
 from clusterdp.train.stop import StopSignal
+from clusterdp.train.stopwatch import Stopwatch
 from clusterdp.train.word import ControlWord
 
 if TYPE_CHECKING:  # a function that keeps to its own loop need not wait for these
@@ -60,6 +63,7 @@ class JobHandle:
         self._run = RunDir(settings.run_dir) if settings.run_dir else None
         self._ledger: Ledger | None = None
         self.metrics = MetricLog(None)
+        self.stopwatch = Stopwatch()
         if self._run is not None and self.rank == 0:
             self._run.attempt(attempt).path.mkdir(parents=True, exist_ok=True)  # if no batch script has
             self._ledger = Ledger(self._run, attempt, "rank0")
@@ -219,6 +223,11 @@ class JobHandle:
         return self._settings.checkpoint
 
     @property
+    def profile_steps(self) -> int | None:
+        """The config's profile.steps: a loop ends after so many."""
+        return self._settings.profile_steps
+
+    @property
     def resume_step(self) -> int | None:
         return self._settings.resume_step
 
@@ -230,6 +239,17 @@ class JobHandle:
         """A line in the run's ledger, by rank 0."""
         if self._ledger is not None:
             self._ledger.write(event, **fields)
+
+    def report_times(self, loader: Any) -> None:
+        """Collective, at the end of a loop: where the steps' time went, in the run folder and in words."""
+        workers = getattr(loader, "num_workers", None)
+        report = self.stopwatch.report(self.group, workers=workers, cpus=cpus_of_rank(self.local_world_size))
+        if report is None or self.rank != 0:
+            return
+        if self._run is not None:
+            write_durably(self._run.attempt(self.attempt).times, json.dumps(report, indent=1) + "\n")
+        if report["diagnosis"] != [NOTHING]:
+            print("clusterdp: " + " ".join(report["diagnosis"]), flush=True)
 
     def _committed(self, commit: Commit) -> None:
         """On rank 0, after each commit."""

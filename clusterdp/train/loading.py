@@ -37,6 +37,15 @@ def default_workers() -> int:
     return max(0, min(MOST_WORKERS, int(cpus) - 1)) if cpus.isdigit() else 0
 
 
+def cpus_of_rank(local_world_size: int) -> int:
+    """What Slurm gave each task, else this rank's part of what the process may run on."""
+    cpus = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    if cpus.isdigit():
+        return int(cpus)
+    here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, here // local_world_size)
+
+
 def dead_worker(error: BaseException) -> str | None:
     """What to say, if this is torch's error about a DataLoader's worker that ended; with what killed it."""
     said = str(error)

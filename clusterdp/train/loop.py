@@ -83,8 +83,15 @@ class Loop(Generic[Batch]):
         self.window = accumulate  # batches of the window at hand
         modules = (module for part in state.values() if isinstance(part, torch.nn.Module) for module in part.modules())
         self._models = [module for module in modules if isinstance(module, DistributedDataParallel)]
-        self.state = self._whole_state(state)
-        self.saves = Saves(job, self.state, self._meta, every_steps=every_steps, every_s=every_s)
+        hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
+        self.state = self.feed.with_state({**state, **{name: hook for name, hook in hooks.items() if hook is not None}})
+        self.saves = Saves(
+            job,
+            self.state,
+            lambda: {"epoch": self.epoch, "total": self.total_steps},
+            every_steps=every_steps,
+            every_s=every_s,
+        )
         self._open = False  # the user's body is at work on a batch
         self._in_window = 0  # batches of the window that are done
         self._enough = False  # this rank has said so
@@ -105,10 +112,6 @@ class Loop(Generic[Batch]):
     def window_ends(self) -> bool:
         """Whether the batch at hand is the last of its window: the optimizer steps on it."""
         return self._in_window + 1 == self.window
-
-    @property
-    def accumulating(self) -> bool:
-        return not self.window_ends
 
     @property
     def samples(self) -> Callable[[], list[int]] | None:
@@ -148,11 +151,9 @@ class Loop(Generic[Batch]):
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
         """Iterates over anything else than training batches, on all ranks, and looks at the control word meanwhile.
-
         Ranks may have uneven numbers of items. In the middle of an epoch, the step at hand counts as done from here on.
         """
-        self._close_step()
-        self._check_between_windows("watch")
+        self._between_windows("watch")
         with self.job.stop.shielded():
             iterator = iter(items)
         for item, agreed in self.job.word.together(iterator):
@@ -162,12 +163,8 @@ class Loop(Generic[Batch]):
                 self._heed(agreed, between_steps=False)
 
     def save(self) -> None:
-        """Now, on all ranks, until it is durable. Periodic saves and the one before a stop come by themselves.
-
-        The step at hand counts as done from here on.
-        """
-        self._close_step()
-        self._check_between_windows("save")
+        """Now, until it is durable; the step at hand is done. Periodic saves, and that of a stop, come unasked."""
+        self._between_windows("save")
         self.saves.now(self.step)
 
     def end(self) -> None:
@@ -175,17 +172,6 @@ class Loop(Generic[Batch]):
         same step, in order: within two words, or at the end of the epoch. What follows the epoch is still done."""
         self._enough = True
         self.job.word.set("enough")
-
-    def _meta(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "total": self.total_steps}
-
-    def _whole_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
-        ours = self.feed.state | {name: hook for name, hook in hooks.items() if hook is not None}
-        taken = [name for name in ours if name in state and state[name] is not ours[name]]
-        if taken:
-            raise StateError(f"state.{taken[0]}: the loop keeps its own state under this name. Give yours another.")
-        return {**state, **ours}
 
     def _restore(self) -> None:
         for model in self._models:
@@ -219,7 +205,10 @@ class Loop(Generic[Batch]):
             self._restore_rng()  # no iterator of this epoch has drawn from it yet
         batches = self.feed.open()
         self._restore_rng()
+        watch = self.job.stopwatch
+        watch.skip()
         for batch in batches:
+            watch.lap("data")
             if self._in_window == 0:
                 self.window = min(self.accumulate, self.feed.left or self.accumulate)
             self._open = True
@@ -245,29 +234,40 @@ class Loop(Generic[Batch]):
         if not self._open:
             return
         self._open = False
+        self.job.stopwatch.lap("step")  # what of its body has had no lap of its own
         self.feed.advance()
         self.job.step = self.step
         self._write_metrics()
         self._in_window += 1
+        self.job.stopwatch.step()
         if self._in_window < self.window:
             return
         self._in_window = 0
         for model in self._models:
             check_finished(model)
         self.saves.look_at_the_clock()
-        self._heed(self.job.word.tick())
+        if self.step == self.job.profile_steps:
+            self._end_here()
+        agreed = self.job.word.tick()
+        self.job.stopwatch.lap("word")
+        self._heed(agreed)
+        self.job.stopwatch.lap("checkpoint")
 
     def _heed(self, agreed: Agreed | None, *, between_steps: bool = True) -> None:
         self.saves.heed(agreed)
         if agreed is not None and agreed.stop:
             self._stop(agreed.stop)
         if agreed is not None and agreed["enough"]:
-            self.position.last = self.epoch + 1
-            self.total_steps = self.step
+            self._end_here()
         if self.saves.is_due(self.step if between_steps else None, agreed, self.window):
             self.saves.beside(self.step)
 
-    def _check_between_windows(self, what: str) -> None:
+    def _end_here(self) -> None:
+        """All ranks know: no more steps, of this epoch or another."""
+        self.position.last, self.total_steps = self.epoch + 1, self.step
+
+    def _between_windows(self, what: str) -> None:
+        self._close_step()
         if self._in_window:
             raise StateError(
                 f"loop.{what}(): {self._in_window} of {self.window} batches into a window, whose gradients are in no "
@@ -279,6 +279,7 @@ class Loop(Generic[Batch]):
         self.job.metrics.flush()
         self.save()
         self.feed.close()
+        self.job.report_times(self.feed.loader)
         self.job.event("stopped", step=self.step, reason=reason)
         raise Stopped(reason, self.step)
 
@@ -289,6 +290,7 @@ class Loop(Generic[Batch]):
         self.save()
         self.saves.upload()
         self.feed.close()
+        self.job.report_times(self.feed.loader)
         self.job.metrics.flush()
 
     def _write_metrics(self) -> None:

@@ -69,6 +69,7 @@ class Settings:
     checkpoint: Saving = field(default_factory=Saving)
     train: Techniques = field(default_factory=Techniques)
     metrics: Measuring = field(default_factory=Measuring)
+    profile_steps: int | None = None
     seed: int = 0
     deterministic: bool = False
     backend: str | None = None
@@ -96,6 +97,7 @@ class Settings:
             params=config.get("params") or {},
             checkpoint=Saving(url=url, **known),
             train=Techniques(**{name: train[name] for name in Techniques.__dataclass_fields__ if name in train}),
+            profile_steps=(config.get("profile") or {}).get("steps"),
             metrics=Measuring(**(config.get("metrics") or {})),
             **{name: train[name] for name in ("seed", "deterministic", "backend", "timeout_s") if name in train},
             margin_s=float((config.get("launch") or {}).get("grace_s", 60.0)),

@@ -42,20 +42,24 @@ def step(trainer: Trainer, batch: Any) -> Mapping[str, Any]:
     assert loop is not None
     if optimizer is None:
         raise ConfigError("Trainer: there is no optimizer to step. Pass one, or a step= of your own.")
-    ends = loop.window_ends
+    ends, lap = loop.window_ends, trainer.job.stopwatch.lap
     with gradient_sync(trainer.model, ends):
         with trainer.autocast():
             loss, outputs, targets = parts_of(trainer.forward(trainer, batch))
         if trainer.finite is not None:
             loss = trainer.finite.watch(loss, loop.samples)
+        lap("forward")
         trainer.amp.backward(loss if loop.window == 1 else loss / loop.window)
+    lap("backward")
     if ends:
         trainer.amp.step(optimizer, **trainer.step_options)
         optimizer.zero_grad()
         if trainer.scheduler is not None and trainer.scheduler_every == "step":
             trainer.scheduler.step()
+        lap("optimizer")
     loss = loss.detach()
     trainer.scores.add(batch, loss, outputs, targets)
+    lap("metrics")
     return {"loss": loss}
 
 

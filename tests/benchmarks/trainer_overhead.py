@@ -246,6 +246,19 @@ def transformers() -> Block:
     return block
 
 
+def measured(blocks: dict[str, Block], rounds: int, steps: int) -> tuple[list[float], dict[str, list[float]]]:
+    """Seconds of the bare steps, and what each block took more than those beside it. A first round does not count."""
+    plain: list[float] = []
+    more: dict[str, list[float]] = {name: [] for name in blocks}
+    for turn in range(-1, rounds):
+        for name, block in blocks.items():
+            before, taken, after = bare(steps), block(steps), bare(steps)
+            if turn >= 0:
+                plain += [before, after]
+                more[name].append(taken - (before + after) / 2)
+    return plain, more
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     options.add_argument("--rounds", type=int, default=9)
@@ -268,16 +281,11 @@ def main() -> None:
             made += 1
             return JobHandle(Settings(run_dir=Path(folder, str(made)), checkpoint=Saving(url=None)), group, stop, "1.0")
 
-        blocks = ours(job) | ({} if chosen.no_peers else peers())
-        steps: list[float] = []
-        more: dict[str, list[float]] = {name: [] for name in blocks}
-        for turn in range(-1, chosen.rounds):
-            for name, block in blocks.items():
-                before, taken, after = bare(chosen.steps), block(chosen.steps), bare(chosen.steps)
-                if turn >= 0:
-                    steps += [before, after]
-                    more[name].append(taken - (before + after) / 2)
-    group.close()
+        steps, more = measured(ours(job), chosen.rounds, chosen.steps)
+    group.close()  # or the peers would wrap the model in DDP
+    if not chosen.no_peers:
+        again, theirs = measured(peers(), chosen.rounds, chosen.steps)
+        steps, more = steps + again, more | theirs
     step = statistics.median(steps)
     print(f"\nMore than a bare step of {1e6 * step:.0f} µs, of {chosen.steps} steps\n{machine()}; medians\n")
     rows = []

@@ -71,7 +71,7 @@ def train(
         print(json.dumps([loop.step, digest([indices, x]), indices.tolist()]), file=done)
         if fault and fault[1:] == [loop.step, job.rank]:
             os.kill(os.getpid(), getattr(signal, f"SIG{fault[0]}"))
-        with model.no_sync() if loop.accumulating else nullcontext():
+        with model.no_sync() if not loop.window_ends else nullcontext():
             with amp.autocast():
                 loss = (model(x).float() - indices[:, None] / SAMPLES).square().mean() / loop.window
             amp.backward(loss)

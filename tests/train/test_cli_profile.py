@@ -1,0 +1,40 @@
+"""`clusterdp profile`: what it prints comes from the run folder; what it runs is short."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from clusterdp import cli
+from clusterdp.cli_profile import lines_of
+from clusterdp.errors import RunError
+from clusterdp.rundir import RunDir
+from clusterdp.train import JobHandle
+from clusterdp.train.settings import Settings
+
+
+def test_it_shows_the_newest_attempt_that_has_measured(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    with pytest.raises(RunError, match="no steps were measured"):
+        lines_of(run)
+    for name in ("7.0", "7.1"):
+        run.attempt(name).path.mkdir(parents=True)
+    report = {"steps": 35, "table": ["rank   ms a step"], "diagnosis": ["All is well."], "ranks": []}
+    run.attempt("7.0").times.write_text(json.dumps(report))
+    assert lines_of(run)[:3] == ["rank   ms a step", "", "All is well."]
+
+
+def test_what_has_no_loop_of_ours_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("command: python train.py\n")
+    assert cli.main(["profile", str(config)]) == 2
+    assert "profile: only an entry: that uses job.loop() can tell" in capfd.readouterr().err
+
+
+def test_a_loop_ends_after_the_steps_that_are_asked_for(job: JobHandle) -> None:
+    short = JobHandle(Settings(profile_steps=7), job.group, job.stop, "1.0")
+    loop = short.loop([[i] for i in range(5)], {}, epochs=9)
+    assert len(list(loop)) == 7
+    assert (loop.step, loop.total_steps) == (7, 7)

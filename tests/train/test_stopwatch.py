@@ -1,0 +1,97 @@
+"""Stopwatch: a breakdown that adds up to the step, and words that name the rank, the share and what to try."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from clusterdp.train import JobHandle
+from clusterdp.train.diagnosis import NOTHING, diagnose, table
+from clusterdp.train.stopwatch import WARM_UP, Stopwatch
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Time that passes when told to."""
+
+    class Clock:
+        now = 0.0
+
+        def perf_counter(self) -> float:
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr("clusterdp.train.stopwatch.time", clock)
+    return clock
+
+
+def test_laps_are_what_passed_since_the_lap_before_and_the_first_steps_do_not_count(job: JobHandle, clock: Any) -> None:
+    watch = Stopwatch()
+    for step in range(WARM_UP + 4):
+        clock.now += 0.002 if step >= WARM_UP else 100.0
+        watch.lap("data")
+        clock.now += 0.006
+        watch.lap("forward")
+        clock.now += 50.0
+        watch.skip()
+        watch.step()
+    report = watch.report(job.group, workers=2, cpus=8)
+    assert report is not None
+    assert report["steps"] == 4
+    assert report["ranks"][0]["ms"] == pytest.approx({"data": 2.0, "forward": 6.0})
+    assert report["diagnosis"] == ["rank 0 waits 25 % of the time for data: 2 workers on 8 cpus; try num_workers: 7."]
+
+
+def test_too_few_steps_tell_nothing(job: JobHandle) -> None:
+    assert Stopwatch().report(job.group) is None
+
+
+def test_a_loop_measures_itself_and_leaves_the_report_in_the_run_folder(job: JobHandle) -> None:
+    loop = job.loop([[i] for i in range(20)], {})
+    for _ in loop:
+        job.stopwatch.lap("mine")
+    assert job._run is not None
+    report = json.loads(job._run.attempt("1.0").times.read_text())
+    assert report["ranks"][0]["ms"].keys() == {"data", "mine", "step", "word", "checkpoint"}
+    assert report["steps"] == 20 - WARM_UP
+
+
+def rank(workers: int | None = 0, cpus: int = 1, **ms: float) -> dict[str, Any]:
+    return {"ms": ms, "workers": workers, "cpus": cpus}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "said"),
+    [
+        ([rank(data=1, forward=9)], NOTHING),
+        (
+            [rank(data=5, forward=5), rank(1, 2, data=6, forward=4)],
+            "rank 1 waits 60 % of the time for data: 1 workers on 2 cpus; ask for more (resources.cpus_per_task: 4)",
+        ),
+        (
+            [rank(None, data=5, forward=5)],
+            "rank 0 waits 50 % of the time for data: its loader is no DataLoader; make that one faster.",
+        ),
+        (
+            [rank(forward=9, checkpoint=1)],
+            "rank 0 spends 10 % of the time in saves; save more rarely (checkpoint.every_s)",
+        ),
+        (
+            [rank(forward=2, backward=8), rank(forward=7, backward=3)],
+            "the others wait for rank 1: 5.0 ms a step longer than rank 0, most of it in forward. Look at its node",
+        ),
+    ],
+)
+def test_what_it_means_is_said_in_words(ranks: list[Any], said: str) -> None:
+    (line,) = diagnose(ranks)
+    assert line.startswith(said)
+
+
+def test_the_table_has_a_line_a_rank() -> None:
+    assert table([rank(data=1, forward=3), rank(data=2, forward=2, mine=1)]) == [
+        "rank   ms a step        data     forward        mine",
+        "   0        4.00      25.0 %      75.0 %       0.0 %",
+        "   1        5.00      40.0 %      40.0 %      20.0 %",
+    ]
