@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +28,12 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from clusterdp.errors import ConfigError, StateError
-from clusterdp.recipes.by_hand import pack, replicate, unpack
+from clusterdp.recipes.by_hand import replicate
 from clusterdp.recipes.data import images as data_images
 from clusterdp.recipes.lenet import LeNet, accuracy
 from clusterdp.recipes.staleness import StalenessBound
+from clusterdp.recipes.wire import PUSH, SERVER, Wire
 from clusterdp.train import JobHandle, ResumableSampler
-
-SERVER = 0  # its rank
-PULL, PUSH = 0, 1
-KNOCK, DELIVER = 1, 2  # tags
 
 
 def main(
@@ -67,13 +63,8 @@ def main(
     wire = Wire(model)
     server = Server(model, lr, StalenessBound(max_staleness), wire)
     # The workers share the samples. The server looks at none, but its loop is as long as theirs.
-    share = ResumableSampler(
-        sets.train,
-        rank=max(0, job.rank - 1),
-        world_size=workers,
-        seed=job.seed,
-        drop_last=True,
-    )
+    mine = max(0, job.rank - 1)
+    share = ResumableSampler(sets.train, rank=mine, world_size=workers, seed=job.seed, drop_last=True)
     loader = DataLoader(sets.train, batch_size, sampler=share, drop_last=True, generator=torch.Generator())
 
     loop = job.loop(loader, {"server": server}, epochs=epochs)
@@ -89,7 +80,9 @@ def main(
             loss.backward()
             wire.push(loss)
 
-    replicate(model)  # who worked has weights that have moved on
+    if job.rank == SERVER:
+        server.check(loop.step * workers)
+    replicate(model)  # the server's: those of who worked are older
     reached = accuracy(job, loop, model, sets.test)
     counts = {str(stale): count for stale, count in sorted(server.staleness.items())}
     job.log(test_accuracy=reached, updates=server.updates, staleness=counts)
@@ -100,75 +93,15 @@ def main(
     return reached
 
 
-class Wire:
-    """Between the server and the workers: a knock that says what is wanted, then weights or gradients, in one buffer.
-
-    In a group of its own, over gloo: NCCL cannot receive from whoever comes first.
-    """
-
-    def __init__(self, model: nn.Module):
-        self.parameters = list(model.parameters())
-        self.group = dist.new_group(backend="gloo")
-
-    def pull(self) -> None:
-        """A worker's: the server's weights, as they are now."""
-        self._knock(PULL)
-        self._take(SERVER, self.parameters)
-
-    def push(self, loss: torch.Tensor) -> None:
-        """A worker's: the gradients, and the loss for the record. Returns when the server has them."""
-        self._knock(PUSH)
-        self._give(SERVER, [*self._gradients(), loss.detach()])
-
-    def wait(self) -> tuple[int, int]:
-        """The server's: PULL or PUSH, and the worker who asks."""
-        word = torch.empty(1, dtype=torch.int64)
-        worker = dist.recv(word, group=self.group, tag=KNOCK)
-        return int(word), worker
-
-    def give_weights(self, worker: int) -> None:
-        self._give(worker, self.parameters)
-
-    def take_gradients(self, worker: int) -> torch.Tensor:
-        """As they came: where they are applied, unpack_gradients() puts them into the parameters' .grad."""
-        flat = torch.empty(1 + sum(p.numel() for p in self.parameters))
-        dist.recv(flat, src=worker, group=self.group, tag=DELIVER)
-        return flat
-
-    def unpack_gradients(self, flat: torch.Tensor) -> float:
-        """Returns the loss."""
-        loss = torch.empty(())
-        unpack(flat, [*self._gradients(), loss])
-        return float(loss)
-
-    def _gradients(self) -> list[torch.Tensor]:
-        for parameter in self.parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-
-    def _knock(self, word: int) -> None:
-        dist.send(torch.tensor([word]), dst=SERVER, group=self.group, tag=KNOCK)
-
-    def _give(self, rank: int, tensors: Sequence[torch.Tensor]) -> None:
-        flat = pack([tensor.detach() for tensor in tensors]).cpu()
-        dist.send(flat, dst=rank, group=self.group, tag=DELIVER)
-
-    def _take(self, rank: int, tensors: Sequence[torch.Tensor]) -> None:
-        flat = torch.empty(sum(tensor.numel() for tensor in tensors))
-        dist.recv(flat, src=rank, group=self.group, tag=DELIVER)
-        unpack(flat, tensors)
-
-
 class Server:
     """On rank 0. A step of the loop is as many updates as there are workers, from whomever.
 
     Why no gradient is under way at a checkpoint: it is made where all ranks have done the same number of steps, n. Each
     worker has then pushed n gradients, and the server has applied n for each of them, so all.
 
-    Why the loop's words cannot stop it: a worker waits for the server only within a step. When the server waits for a
-    word, at the end of its step n, the workers have together done n steps each, and those who are ahead wait for that
-    word as well; so nobody is so far behind that they still owe it.
+    Why the loop's words cannot stop it: a worker waits for the server only within a step, and waits for words only
+    between two. If the server, after n steps, waits for a word, then no worker can have passed n, for the same word;
+    and together they have done as many as n each. So all have done n, and nobody owes that word.
     """
 
     per_rank = True  # what rank 0 saves is nobody else's

@@ -32,7 +32,7 @@ def main(
     path: str | Path | None = None,
     most: int = 100_000,
     length: int = 64,
-    epochs: int = 6,
+    epochs: int = 8,
     batch_size: int = 8,
     lr: float = 4e-3,
     amp: str = "fp32",

@@ -60,6 +60,7 @@ def main(
         if step_delay_s:
             time.sleep(step_delay_s)
 
+    server.check(loop.step)
     reached = accuracy(job, loop, model, sets.test)
     job.log(test_accuracy=reached, digest=digest(model, server))
     if job.rank == SERVER:

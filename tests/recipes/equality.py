@@ -23,12 +23,13 @@ def train(steps: int, global_batch: int) -> dict[str, list[float]]:
     """Rank 0's weights at the end of each way, and `spread`: the largest difference of another rank's from them."""
     group = programs.start()
     job = JobHandle(Settings(), group, StopSignal(), "local.1")
+    data = images.load("digits").train
     answer = {}
     for name, way in (("ddp", _ddp), ("by_hand", _by_hand), ("server", _server)):
         torch.manual_seed(job.rank)  # each rank draws weights of its own, as in a job
         net = LeNet()
         model, step = way(job, net)
-        loop = job.loop(job.loader(images.load("digits").train, global_batch // job.world_size, drop_last=True), {})
+        loop = job.loop(job.loader(data, global_batch // job.world_size, drop_last=True), {})
         for pixels, labels in loop:
             net.zero_grad()
             nn.functional.cross_entropy(model(pixels), labels).backward()

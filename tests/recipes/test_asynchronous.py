@@ -11,8 +11,9 @@ import torch
 
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.recipes import asynchronous
-from clusterdp.recipes.asynchronous import PULL, PUSH, Server
+from clusterdp.recipes.asynchronous import Server
 from clusterdp.recipes.staleness import StalenessBound
+from clusterdp.recipes.wire import PULL, PUSH
 from clusterdp.train import Group, JobHandle
 from tests.train import programs
 from tests.train.ranks import running

@@ -45,11 +45,11 @@ def test_the_synchronous_server_is_ddp_to_the_last_bit_where_there_is_one_order_
 
 def test_over_four_ranks_the_server_differs_by_no_more_than_the_order_of_its_sums(trained: Any) -> None:
     """It adds up in the order of the ranks, gloo's ring begins elsewhere in each part of the buffer. A sum of four may
-    then differ in the last bit (6e-8 of it), and the steps after it, too: 1e-6 of the weights' size is ten times that.
+    then differ in the last bit, 6e-8 of it. Of the weights, which twelve steps change by little, that was 4e-9.
     """
     answer = trained(4)[0]
     server, ddp = torch.tensor(answer["server"]), torch.tensor(answer["ddp"])
-    assert float((server - ddp).norm() / ddp.norm()) < 1e-6
+    assert float((server - ddp).norm() / ddp.norm()) < 1e-7
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -60,8 +60,8 @@ def test_all_ranks_end_with_the_same_weights(trained: Any, size: int, way: str) 
 
 @pytest.mark.parametrize("way", ["ddp", "by_hand", "server"])
 def test_more_ranks_with_the_same_global_batch_do_what_one_does(trained: Any, way: str) -> None:
-    """Up to rounding: a mean over 32 samples, or of four means over 8, which STEPS steps carry on."""
+    """Up to rounding: one mean over 32 samples, or the mean of four means over 8."""
     alone = torch.tensor(trained(1)[0][way])
     for size in (2, 4):
         together = torch.tensor(trained(size)[0][way])
-        assert float((together - alone).norm() / alone.norm()) < 1e-6
+        assert float((together - alone).norm() / alone.norm()) < 1e-7
