@@ -1,6 +1,6 @@
 """Sinks: the same records elsewhere, as one run over all attempts; and training goes on when elsewhere is away.
 
-TensorBoard, W&B and MLflow are stand-ins that write down how they were called: the calls were tried on the real ones.
+TensorBoard, W&B and MLflow are stand-ins here, which write down how they were called.
 """
 
 from __future__ import annotations
