@@ -47,7 +47,7 @@ class Peers:
         self.folder, self.rank, self.size, self.mb = folder, rank, size, mb
         self.module, self.optimizer = build(mb)
         state = {"model": self.module, "optimizer": self.optimizer}
-        self.checkpointer = Checkpointer(folder / "ours", state, keep_last=1, check_replicas_every=0)
+        self.checkpointer = Checkpointer(folder / "ours", state, keep_last=1000, check_replicas_every=0)
         self.number = 0
         self.share = mb * 10**6 // size
         self.source = torch.ones(self.share, dtype=torch.uint8)

@@ -61,6 +61,7 @@ def show(title: str, rows: Sequence[Row], json_file: Path | None = None) -> None
             | {"beside": r.beside, "seconds": list(r.seconds)}
             for r in rows
         ]
+        json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(json.dumps({"title": title, "machine": machine(), "rows": found}, indent=1) + "\n")
 
 
