@@ -20,15 +20,14 @@ def loader_defaults(job: JobHandle, dataset: Any, options: Mapping[str, Any]) ->
 
     num_workers: one less than Slurm's cpus-per-task, for the training needs one itself; none outside a job, none for
     tensors in memory, which are sooner indexed than sent, and none for an iterable data set, which each worker would
-    read as a whole (but shards does not). Workers stay over epochs; their seeds come from a generator of the loader's
+    read as a whole. Workers stay over epochs; their seeds come from a generator of the loader's
     own. Memory is pinned for a GPU.
     """
     # Its own generator: iter() would otherwise draw the workers' seeds from the stream that dropout uses.
     found = {"generator": torch.Generator(), "pin_memory": job.device.type == "cuda", **options}
     if "num_workers" not in found:
         in_memory = type(dataset) is TensorDataset
-        whole = isinstance(dataset, IterableDataset) and not getattr(dataset, "shards_over_workers", False)
-        found["num_workers"] = 0 if in_memory or whole else default_workers()
+        found["num_workers"] = 0 if in_memory or isinstance(dataset, IterableDataset) else default_workers()
     return found
 
 
