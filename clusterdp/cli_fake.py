@@ -25,6 +25,7 @@ def add_to(fake: argparse.ArgumentParser) -> None:
     sub.add_argument("--cpus-per-node", type=int, default=8, metavar="N")
     sub.add_argument("--gpus-per-node", type=int, default=2, metavar="N")
     sub.add_argument("--time-scale", type=float, default=1.0, metavar="X", help="60: a minute of time limit lasts 1 s")
+    sub.add_argument("--slurm-version", metavar="V", help="speak as that release of Slurm does (22.05 is recorded)")
     sub.add_argument("--quick", action="store_true", help="a controller that looks at limits every second")
     verb("down", down, "stop the cluster and everything that runs on it")
     verb("status", status, "its nodes and jobs")
@@ -65,7 +66,8 @@ def up(options: argparse.Namespace) -> None:
         time_scale=options.time_scale,
     )
     shape = replace(shape, settings=replace(shape.settings, first_job_id=fresh_job_id()))
-    cluster = FakeCluster(Path(options.dir) if options.dir else FakeCluster.default_folder(), shape=shape).up()
+    folder = Path(options.dir) if options.dir else FakeCluster.default_folder()
+    cluster = FakeCluster(folder, shape=shape, slurm_version=options.slurm_version).up()
     where = f" --dir {shlex.quote(options.dir)}" if options.dir else ""
     print(f"A fake cluster of {options.nodes} nodes is up in {cluster.folder}.")
     print(f'Put it on PATH:  eval "$(clusterdp fake env{where})"')

@@ -10,12 +10,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from clusterdp.slurm.state import FINAL, JobState
 
-from . import processes, wire
+from . import processes, releases, wire
 from .environ import MARK
 from .errors import FakeSlurmError
 from .paths import Paths
@@ -37,6 +38,7 @@ class FakeCluster:
             subprocess.run(["sbatch", "job.sbatch"], env=cluster.environ())
 
     `quick`: the controller looks every second and starts a requeued job after one; otherwise as slow as Slurm.
+    `slurm_version`: commands speak as that release does; only 22.05, the default, is recorded from a real Slurm.
     `time_scale`: that many times shorter are time limits and the controller's delays; grace times and KillWait are not.
     """
 
@@ -51,6 +53,7 @@ class FakeCluster:
         time_scale: float = 1.0,
         partitions: Sequence[PartitionShape] | None = None,
         shape: Shape | None = None,
+        slurm_version: str | None = None,
     ):
         self._temporary = folder is None
         self.folder = Path(folder).absolute() if folder else Path(tempfile.mkdtemp(prefix="fakeslurm-")).resolve()
@@ -58,6 +61,8 @@ class FakeCluster:
         made = shape or Shape.simple(nodes, cpus_per_node, gpus_per_node, quick=quick, time_scale=time_scale)
         if partitions:
             made = Shape(made.nodes, tuple(partitions), made.settings, made.name)
+        if slurm_version:
+            made = replace(made, settings=replace(made.settings, slurm_version=releases.check(slurm_version)))
         self._shape = made
         self._lifeline: socket.socket | None = None
 

@@ -142,6 +142,7 @@ class Controller:
             self.runner.later(self.settings.tick_s, self.wake)
         if spec.hold:
             job.held = job.reason = "JobHeldUser"
+        if spec.hold or array:
             job.booked = False
             self.runner.later(3 * self.settings.accounting_lag_s, lambda: self._book(job))
         job.minutes = self.limit(spec)
@@ -153,8 +154,8 @@ class Controller:
         return job
 
     def _book(self, job: Job) -> None:
-        """A held job comes into the books, too, after some seconds."""
-        if job.held and not job.booked:
+        """What is held, and arrays that wait, come into the books after some seconds."""
+        if not job.booked and not job.over:
             job.booked = True
             self.changed(job)
 
@@ -231,6 +232,7 @@ class Controller:
         assert element.array
         element.array.indexes, element.array.split = [index], True
         array.indexes.remove(index)
+        job.booked = job.booked or not job.held
         self.model.jobs[element.id] = element
         self.spool(element).mkdir(parents=True, exist_ok=True)
         for name in ("slurm_script", "environment"):
@@ -268,35 +270,7 @@ class Controller:
             self.runner.start_batch(job, step)
         self.changed(job)
 
-    # -- ends --
-
-    # -- what people and events do to jobs --
-
-    def hold(self, job: Job, reason: str) -> None:
-        job.held = reason
-        job.reason = reason
-        self.changed(job)
-
-    def release(self, job: Job) -> None:
-        job.held, job.booked = None, True
-        if job.state is JobState.SPECIAL_EXIT:
-            job.state = JobState.PENDING
-        if job.reason.startswith(("JobHeld", "job requeued")):
-            job.reason = "None"
-        self.changed(job)
-        self.wake()
-
-    def to_the_top(self, job: Job) -> None:
-        """Before all others that wait; raises ControllerError."""
-        if job.held:
-            raise ControllerError("Job is in held state, pending scheduler release")
-        if not job.waits:
-            raise ControllerError(refusals.NOT_PENDING)
-        job.priority = max(other.priority for other in scheduler.waiting(self.model)) + 1
-        self.changed(job)
-        self.wake()
-
-    # -- nodes --
+    # -- signals --
 
     def signal(self, job: Job, number: int, *, script: bool = False, full: bool = False) -> None:
         """`scancel --signal`: to the tasks, to the batch shell, or to everything."""

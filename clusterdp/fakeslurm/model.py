@@ -107,7 +107,6 @@ class Array:
     step: int
     throttle: int = 0
     text: str = ""  # as submitted
-
     split: bool = False  # a record of one element
 
 
@@ -171,8 +170,7 @@ class Job:
 
     @property
     def held_shares(self) -> list[Share]:
-        """What it has, or had when it ended."""
-        return self.shares or self.past
+        return self.shares or self.past  # what it has, or had when it ended
 
     @property
     def cpus(self) -> int:

@@ -74,3 +74,15 @@ class StepPlan:
 
     def part_of(self, task: TaskPlan) -> Part:
         return self.parts[task.part]
+
+    def records(self, statuses: dict[int, int]) -> dict[str, int]:
+        """From the wait statuses by rank: what the step's record in each component says, the worst of its tasks.
+
+        With --multi-prog it is the last task that counts, unless a signal killed one. Keys are text, as in all JSON.
+        """
+        found: dict[str, int] = {}
+        for task in self.tasks:
+            job, status = str(self.part_of(task).job), statuses.get(task.rank, 0)
+            before = found.get(job, 0)
+            found[job] = status if self.multi_prog and not before & 0x7F else max(before, status)
+        return found

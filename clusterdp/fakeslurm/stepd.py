@@ -43,11 +43,9 @@ class Supervisor:
         self._sessions: set[int] = set()
         self._dead_nodes: set[str] = set()  # of whose death nobody knows yet
         self._lost: set[int] = set()  # ranks that died with them
-        self._terminating = False
         self._killer: int | None = None  # who ended it by force: a uid
-        self._lost_srun = False
         self._timed_out = self._outlives_srun = self._quits = False
-        self._somebody_ended = False
+        self._terminating = self._lost_srun = self._somebody_ended = False
         self._interrupted_at = 0.0
 
     def run(self) -> None:
@@ -279,7 +277,7 @@ class Supervisor:
             self._turn,
             op="ended",
             status=max(statuses, default=0),
-            of_steps=self._of_steps(),
+            of_steps=self.plan.records(self._statuses),
             killer=self._killer,
             timed_out=self._timed_out,
             lost_srun=self._lost_srun,
@@ -293,18 +291,6 @@ class Supervisor:
         deadline = time.monotonic() + 10
         while self._srun.waits and time.monotonic() < deadline:
             self._turn(1)
-
-    def _of_steps(self) -> dict[str, int]:
-        """What the step's record in each component says: the worst of its tasks. Keys are text, as in all JSON.
-
-        With --multi-prog it is the last task that counts, unless a signal killed one.
-        """
-        found: dict[str, int] = {}
-        for task in self.plan.tasks:
-            job, status = str(self.plan.part_of(task).job), self._statuses.get(task.rank, 0)
-            before = found.get(job, 0)
-            found[job] = status if self.plan.multi_prog and not before & 0x7F else max(before, status)
-        return found
 
     def _see_off(self, seconds: float) -> None:
         """What a batch script started and left: an srun whose step still ends may have its say, the rest is killed."""

@@ -36,8 +36,8 @@ def test_what_is_not_supported_is_refused_aloud(shared_desk: Desk, words: list[s
 
 
 def test_a_deadline_ends_what_runs_and_what_waits(hasty: Desk) -> None:
-    runs = hasty.submit("--deadline=now+2seconds", script="sleep 100")
-    waits = hasty.submit("--deadline=now+2seconds", f"--dependency=afterany:{runs}", script="true")
+    runs = hasty.submit("--deadline=now+5seconds", script="sleep 100")
+    waits = hasty.submit("--deadline=now+5seconds", "--begin=now+1hour", script="true")
     other = hasty.submit("--deadline=now+1hour", script="true")
     for job in (runs, waits):
         hasty.until(lambda job=job: hasty.field(job, "JobState") == "DEADLINE")
@@ -178,3 +178,16 @@ def test_every_option_that_well_known_clients_use_is_taken(shared_desk: Desk, op
     done = shared_desk.run("sbatch", "--hold", "--output=/dev/null", option, "--wrap=true")
     assert done.returncode == 0, done.stderr
     shared_desk.say(f"scancel {done.stdout.split()[-1]}")
+
+
+def test_sstat_and_sacctmgr_answer_those_who_look(shared_desk: Desk) -> None:
+    job = shared_desk.submit("--ntasks=2", script="srun bash -c 'touch $SLURM_PROCID.up; sleep 100'")
+    shared_desk.until(lambda: len(list(shared_desk.folder.glob("*.up"))) == 2)
+    assert shared_desk.say(f"sstat -n -P -a -j {job} -o JobID,NTasks").split() == [f"{job}.batch|1", f"{job}.0|2"]
+    assert shared_desk.say(f"sstat -n -P -j {job} -o MaxRSS").rstrip("K").isdigit()
+    shared_desk.say(f"scancel {job}")
+    shared_desk.cluster.wait(job)
+    assert "not found running" in shared_desk.run("sstat", "-j", f"{job}.0").stderr
+    user = shared_desk.say("sacctmgr -n -P list user format=user")
+    assert shared_desk.say(f"sacctmgr -n -s list user {user} format=account%256") == user
+    assert shared_desk.say("sacctmgr -n -P show qos format=name") == "normal"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm import FakeCluster, FakeSlurmError
 from clusterdp.fakeslurm.shape import Shape
 
 from .conftest import Desk
@@ -31,8 +31,8 @@ def ask(desk: Desk, line: str) -> Any:
 
 
 def test_squeue_and_sacct_tell_of_a_job(shared_desk: Desk) -> None:
-    job = shared_desk.submit("--time=5", "--comment=hi", "-N2", "-n3", script="srun sleep 100")
-    shared_desk.until(lambda: shared_desk.field(job, "JobState") == "RUNNING")
+    job = shared_desk.submit("--time=5", "--comment=hi", "-N2", "-n3", script="srun bash -c 'touch up; sleep 100'")
+    shared_desk.until((shared_desk.folder / "up").exists)
     [found] = ask(shared_desk, f"squeue --json -j {job}")["jobs"]
     expected = {"job_id": int(job), "job_state": "RUNNING", "time_limit": 5, "cpus": 3, "tasks": 3, "comment": "hi"}
     assert {name: found[name] for name in expected} == expected
@@ -74,3 +74,9 @@ def test_yaml_has_the_type_of_each_value(shared_desk: Desk) -> None:
     text = shared_desk.say("sinfo --yaml")
     assert text.startswith("%YAML 1.1\n--- !!map\n!!str meta: !!map\n")
     assert '!!str name: !!str "n1"' in text
+
+
+def test_a_release_that_is_not_known_is_refused() -> None:
+    with pytest.raises(FakeSlurmError, match=r"Choose one of 22\.05, "):
+        FakeCluster(slurm_version="19.05")
+    assert FakeCluster(slurm_version="24.05.1").exports()

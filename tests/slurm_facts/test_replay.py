@@ -32,8 +32,8 @@ QUICK = [
 SLOW = """
     array bad-exit cancel-obeyed cpus-per-task export gpus kill-srun layout node-down preempt preempt-grace0 requeue
     requeue-dependency requeue-words revive sbatch-env signal signal-preempt steps timelimit together
-    array-more cancel-signal constraints directives option-values order salloc sbatch-more sinfo-formats squeue-formats
-    time-forms dependency hold job-update node-drain node-fail scontrol-show srun-alone
+    array-more cancel-signal constraints directives option-values order sacct-formats salloc sbatch-more
+    sinfo-formats squeue-formats time-forms dependency hold job-update node-drain node-fail scontrol-show srun-alone
     srun-signals
 """.split()
 SCENARIOS = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]

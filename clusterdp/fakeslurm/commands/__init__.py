@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from . import control, sacct, salloc, sbatch, scancel, scontrol, sinfo, squeue, srun
+from . import control, sacct, sacctmgr, salloc, sbatch, scancel, scontrol, sinfo, squeue, srun, sstat
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.conversation import Conversation
@@ -17,6 +17,8 @@ COMMANDS: "dict[str, Callable[[Conversation, Daemon], Awaitable[int]]]" = {
     "scancel": scancel.run,
     "scontrol": scontrol.run,
     "sacct": sacct.run,
+    "sacctmgr": sacctmgr.run,
+    "sstat": sstat.run,
     "sinfo": sinfo.run,
     "control": control.run,  # not Slurm's: what FakeCluster asks for
 }

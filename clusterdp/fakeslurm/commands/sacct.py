@@ -10,7 +10,7 @@ from clusterdp.fakeslurm.getopt import Parser, table
 from clusterdp.fakeslurm.ids import Name, parse, split_list
 from clusterdp.fakeslurm.refusals import NoMore, Refusal
 
-from .sacct_fields import ALL, FIELDS, Line
+from .sacct_fields import ALL, FIELDS, LONG, Line
 from .sacct_json import AccountingWriter
 
 if TYPE_CHECKING:
@@ -49,11 +49,16 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         raise NoMore
     if rest:
         raise Refusal(f"sacct: error: Unknown arguments:\nsacct: error:  {rest[0]}")
-    for option in ("batch-script", "completion", "env-vars"):
+    for option in ("completion",):
         if option in options:
             raise Refusal(f"sacct: error: --{option} is not supported by this fake cluster")
     names = [_name(text) for option, value in pairs if option == "jobs" for text in split_list(value)]
     rows = _rows(options, names, daemon)
+    for option, title in (("batch-script", "Batch Script"), ("env-vars", "Environment used")):
+        if option in options:  # kept only where the site says AccountingStoreFlags=job_script,job_env
+            for row in rows:
+                talk.print(f"{title} for {row.id_text}\n{'-' * 80}\nNONE\n")
+            return 0
     if "json" in options:
         writer = AccountingWriter(daemon.controller)
         talk.print(writer.write("jobs", [writer.accounted(row) for row in rows], accounting=True))
@@ -86,7 +91,8 @@ def _rows(options: dict[str, str], names: list[Name], daemon: "Daemon") -> list[
     rows = _within(options, rows, now, bool(names))
     if "state" in options:
         states = [_state(word) for word in options["state"].split(",")]
-        rows = [row for row in rows if row.state in states]
+        # What is held is not found by its state, for it is not eligible yet.
+        rows = [row for row in rows if row.state in states and (row.state != "PENDING" or row.eligible is not None)]
     checks: list[tuple[str, Callable[[Row], str]]] = [
         ("name", lambda row: row.name),
         ("jobname", lambda row: row.name),
@@ -160,7 +166,7 @@ def _lines(row: Row, names: list[Name], steps: bool, daemon: "Daemon") -> list[L
 
 
 def _print(talk: "Conversation", options: dict[str, str], lines: list[Line]) -> None:
-    text = options.get("format") or (BRIEF if "brief" in options else "")
+    text = options.get("format") or (BRIEF if "brief" in options else LONG if "long" in options else "")
     text = text or talk.environ.get("SACCT_FORMAT") or DEFAULT
     if text.upper() == "ALL":
         text = ",".join(ALL)
@@ -188,14 +194,14 @@ def _print(talk: "Conversation", options: dict[str, str], lines: list[Line]) -> 
         return
     sizes = [widths.get(field, FIELDS[field].width) for field in fields]
     if header:
-        talk.print("".join(_fit(field, size, title=True) + " " for field, size in zip(fields, sizes, strict=True)))
+        talk.print("".join(fit(field, size, title=True) + " " for field, size in zip(fields, sizes, strict=True)))
         talk.print("".join("-" * abs(size) + " " for size in sizes))
     for line in lines:
         values = [FIELDS[field].value(line) for field in fields]
-        talk.print("".join(_fit(value, size) + " " for value, size in zip(values, sizes, strict=True)))
+        talk.print("".join(fit(value, size) + " " for value, size in zip(values, sizes, strict=True)))
 
 
-def _fit(text: str, size: int, title: bool = False) -> str:
+def fit(text: str, size: int, title: bool = False) -> str:
     """A negative size is aligned left; what is too long ends in +."""
     width = abs(size)
     if len(text) > width:

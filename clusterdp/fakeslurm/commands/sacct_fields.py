@@ -103,6 +103,7 @@ FIELDS: dict[str, Field] = {
     "AllocTRES": Field(lambda line: line.alloc_tres),
     "Cluster": Field(lambda line: line.cluster),
     "Comment": Field(_empty, 14),
+    "ConsumedEnergy": Field(lambda line: "0", 14),
     "CPUTime": Field(lambda line: clock(line.elapsed * line.cpus)),
     "CPUTimeRAW": Field(lambda line: str(int(line.elapsed) * line.cpus)),
     "DerivedExitCode": Field(lambda line: line.of_job(exit_word(line.row.derived)), 15),
@@ -133,20 +134,20 @@ FIELDS: dict[str, Field] = {
     "Submit": Field(lambda line: stamp(line.step.start if line.step else line.row.submit), 19),
     "SubmitLine": Field(lambda line: line.of_job(line.row.submit_line), 20),
     "Suspended": Field(lambda line: "00:00:00"),
-    "SystemCPU": Field(lambda line: "00:00:00"),
+    "SystemCPU": Field(lambda line: "00:00.000"),
     "Timelimit": Field(lambda line: line.of_job(limit_clock(line.row.minutes))),
     "TimelimitRaw": Field(lambda line: line.of_job(str(line.row.minutes or "UNLIMITED"))),
-    "TotalCPU": Field(lambda line: "00:00:00"),
+    "TotalCPU": Field(lambda line: "00:00.000"),
     "UID": Field(lambda line: line.of_job(str(line.user.uid)), 6),
     "User": Field(lambda line: line.of_job(line.user.name), 9),
-    "UserCPU": Field(lambda line: "00:00:00"),
+    "UserCPU": Field(lambda line: "00:00.000"),
     "WorkDir": Field(lambda line: line.of_job(line.row.folder), 20),
 }
 # Fields that the fake has nothing to put into: empty, as they are on a site that does not measure.
 UNMEASURED = tuple(
     """
     AdminComment AssocID AveCPU AveCPUFreq AveDiskRead AveDiskWrite AvePages AveRSS AveVMSize BlockID Constraints
-    ConsumedEnergy ConsumedEnergyRaw Container DBIndex Flags Layout MaxDiskRead MaxDiskReadNode MaxDiskReadTask
+    ConsumedEnergyRaw Container DBIndex Flags Layout MaxDiskRead MaxDiskReadNode MaxDiskReadTask
     MaxDiskWrite MaxDiskWriteNode MaxDiskWriteTask MaxPages MaxPagesNode MaxPagesTask MaxRSS MaxRSSNode MaxRSSTask
     MaxVMSize MaxVMSizeNode MaxVMSizeTask McsLabel MinCPU MinCPUNode MinCPUTask QOSRAW ReqCPUFreq ReqCPUFreqGov
     ReqCPUFreqMax ReqCPUFreqMin Reservation ReservationId Reserved ResvCPU ResvCPURAW SystemComment TRESUsageInAve
@@ -157,3 +158,12 @@ UNMEASURED = tuple(
 )
 FIELDS |= {name: Field(_empty) for name in UNMEASURED}
 ALL = sorted(FIELDS, key=str.lower)
+# sacct --long
+LONG = """
+JobID,JobIDRaw,JobName,Partition,MaxVMSize,MaxVMSizeNode,MaxVMSizeTask,AveVMSize,MaxRSS,MaxRSSNode,MaxRSSTask,AveRSS,
+MaxPages,MaxPagesNode,MaxPagesTask,AvePages,MinCPU,MinCPUNode,MinCPUTask,AveCPU,NTasks,AllocCPUS,Elapsed,State,ExitCode,
+AveCPUFreq,ReqCPUFreqMin,ReqCPUFreqMax,ReqCPUFreqGov,ReqMem,ConsumedEnergy,MaxDiskRead,MaxDiskReadNode,MaxDiskReadTask,
+AveDiskRead,MaxDiskWrite,MaxDiskWriteNode,MaxDiskWriteTask,AveDiskWrite,ReqTRES,AllocTRES,TRESUsageInAve,TRESUsageInMax,
+TRESUsageInMaxNode,TRESUsageInMaxTask,TRESUsageInMin,TRESUsageInMinNode,TRESUsageInMinTask,TRESUsageInTot,
+TRESUsageOutMax,TRESUsageOutMaxNode,TRESUsageOutMaxTask,TRESUsageOutAve,TRESUsageOutTot
+""".replace("\n", "")

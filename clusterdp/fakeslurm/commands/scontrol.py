@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import attempts, refusals
+from clusterdp.fakeslurm import attempts, holding, refusals
 from clusterdp.fakeslurm.getopt import Parser, table
 from clusterdp.fakeslurm.ids import Name, find, parse
 from clusterdp.fakeslurm.model import Job
@@ -235,15 +235,15 @@ def _do(daemon: "Daemon", job: Job, verb: str, state: str) -> None:
     elif job.over:
         raise ControllerError(refusals.FINISHED)
     elif verb == "release":
-        controller.release(job)
+        holding.release(controller, job)
     elif verb == "top":
-        controller.to_the_top(job)
+        holding.to_the_top(controller, job)
     elif verb == "suspend":
         attempts.suspend(controller, job)
     elif verb == "resume":
         attempts.resume(controller, job)
     else:
-        controller.hold(job, "JobHeldAdmin" if verb == "hold" else "JobHeldUser")
+        holding.hold(controller, job, "JobHeldAdmin" if verb == "hold" else "JobHeldUser")
 
 
 async def _write(talk: "Conversation", daemon: "Daemon", words: list[str]) -> int:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import dependencies, features, refusals, times
+from clusterdp.fakeslurm import dependencies, features, holding, refusals, times
 from clusterdp.fakeslurm.ids import Name, find, parse
 from clusterdp.fakeslurm.model import Job
 from clusterdp.fakeslurm.refusals import ControllerError, Refusal
@@ -99,7 +99,7 @@ def _nice(daemon: "Daemon", job: Job, value: str) -> None:
     job.priority += job.spec.nice - new
     job.spec.nice = new
     if job.held:
-        daemon.controller.release(job)
+        holding.release(daemon.controller, job)
 
 
 def _priority(daemon: "Daemon", job: Job, value: str) -> None:

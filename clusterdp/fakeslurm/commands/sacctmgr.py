@@ -1,0 +1,86 @@
+"""sacctmgr: what accounting knows of clusters and users, to look at: there is nothing to manage."""
+
+from typing import TYPE_CHECKING
+
+from clusterdp.fakeslurm.getopt import Parser, table
+from clusterdp.fakeslurm.refusals import NoMore, Refusal
+
+if TYPE_CHECKING:
+    from clusterdp.fakeslurm.conversation import Conversation
+    from clusterdp.fakeslurm.daemon import Daemon
+
+OPTIONS = table("""
+    associations,s help,h immediate,i noheader,n oneliner,o parsable,p parsable2,P quiet,Q readonly,r usage verbose,v
+    version,V
+""")
+TRES = "billing||5 cpu||1 energy||3 fs|disk|6 mem||2 node||4 pages||8 vmem||7".split()
+LIMITS = "GrpJobs GrpTRES GrpSubmit GrpWall GrpTRESMins MaxJobs MaxTRES MaxTRESPerNode MaxSubmit MaxWall MaxTRESMins"
+COLUMNS = {
+    "account": "Account Descr Org",
+    "association": f"Cluster Account User Partition Share Priority {LIMITS} QOS DefQOS GrpTRESRunMins",
+    "cluster": "Cluster ControlHost ControlPort RPC Share QOS DefQOS",
+    "qos": "Name Priority GraceTime Preempt PreemptMode Flags MaxWall",
+    "tres": "Type Name ID",
+    "user": "User DefAccount Admin Cluster Account Partition QOS",
+}
+NO_ENTITY = """No valid entity in list command
+Input line must include "Account", "Association", "Cluster", "Configuration",
+"Event", "Federation", "Problem", "QOS", "Resource", "Reservation",
+"RunAwayJobs", "Stats", "Transaction", "TRES", "User", or "WCKey\""""
+TITLES = {"DefQOS": "Def QOS", "DefAccount": "Def Acct"}
+
+
+async def run(talk: "Conversation", daemon: "Daemon") -> int:
+    pairs, words = Parser("sacctmgr", OPTIONS).parse(talk.words, permute=True)
+    options = dict(pairs)
+    if "help" in options or "usage" in options:
+        talk.print("sacctmgr [<OPTION>] [<COMMAND>]")
+        raise NoMore
+    if "version" in options:
+        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+        raise NoMore
+    if len(words) < 2 or words[0].lower() not in ("show", "list"):
+        raise Refusal(f"sacctmgr: error: {' '.join(words) or 'no command'} is not supported by this fake cluster")
+    entity = next((name for name in COLUMNS if len(words[1]) > 1 and name.startswith(words[1].lower().rstrip("s"))), "")
+    if not entity:
+        raise Refusal(NO_ENTITY)
+    form = next((word.partition("=")[2] for word in words[2:] if word.lower().startswith("format=")), "")
+    rows = _rows(daemon, entity)
+    names = [word for word in words[2:] if "=" not in word]
+    if names:
+        rows = [row for row in rows if set(row.values()) & set(names)]
+    _print(talk, options, form.split(",") if form else COLUMNS[entity].split(), rows, entity)
+    return 0
+
+
+def _rows(daemon: "Daemon", entity: str) -> list[dict[str, str]]:
+    user, cluster = daemon.controller.user.name, daemon.shape.name
+    own = {"cluster": cluster, "account": user, "user": user, "share": "1", "qos": "normal", "defaccount": user}
+    if entity == "account":
+        return [{**own, "descr": f"default {user} account", "org": user}]
+    if entity == "qos":
+        return [{"name": "normal", "priority": "0", "gracetime": "00:00:00", "preemptmode": "cluster"}]
+    if entity == "tres":
+        return [dict(zip(("type", "name", "id"), row.split("|"), strict=True)) for row in TRES]
+    return [{**own, "admin": "Administrator", "controlhost": "127.0.0.1"}]
+
+
+def _print(
+    talk: "Conversation", options: dict[str, str], fields: list[str], rows: list[dict[str, str]], entity: str
+) -> None:
+    names = [field.partition("%")[0] for field in fields]
+    widths = [int(field.partition("%")[2] or 10) for field in fields]
+    known = {name.lower(): name for name in COLUMNS[entity].split()} | {"account": "Account"}
+    titles = [TITLES.get(known.get(name.lower(), name), known.get(name.lower(), name.capitalize())) for name in names]
+    header = "noheader" not in options
+    table_rows = [[row.get(name.lower(), "") for name in names] for row in rows]
+    if "parsable" in options or "parsable2" in options:
+        end = "" if "parsable2" in options else "|"
+        for row in [titles] * header + table_rows:
+            talk.print("|".join(row) + end)
+        return
+    if header:
+        talk.print(" ".join(title.rjust(width) for title, width in zip(titles, widths, strict=True)) + " ")
+        talk.print(" ".join("-" * width for width in widths) + " ")
+    for row in table_rows:
+        talk.print(" ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) + " ")

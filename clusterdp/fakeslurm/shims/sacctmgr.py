@@ -1,0 +1,5 @@
+"""Look at accounts, users and clusters."""
+
+from client import run  # type: ignore[import-not-found]
+
+run("sacctmgr")

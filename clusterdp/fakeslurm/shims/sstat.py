@@ -1,0 +1,5 @@
+"""Look at what running steps use."""
+
+from client import run  # type: ignore[import-not-found]
+
+run("sstat")
