@@ -41,6 +41,7 @@ MAY_IMPORT = {
     "train": {"checkpoint", *LOGIN_NODE},
     "recipes": {"train", "checkpoint", "errors"},
     "fakeslurm": {"slurm.hostlist", "slurm.state"},
+    "pytest_plugin": {"fakeslurm"},
 }
 # Parts that are several files side by side: `configfile.py` belongs to `config`, `cli_fake.py` to `cli`.
 FAMILIES = ("config", "cli")

@@ -1,7 +1,5 @@
 """What slurmctld refuses at once. What can merely never run is taken, and waits (EnforcePartLimits=NO)."""
 
-import time
-
 from . import dependencies, features, refusals
 from .model import Model
 from .refusals import ControllerError
@@ -10,7 +8,7 @@ from .spec import JobSpec
 INVALID_LIMIT = "Requested time limit is invalid (missing or exceeds some limit)"
 
 
-def check(model: Model, spec: JobSpec) -> None:
+def check(model: Model, spec: JobSpec, now: float) -> None:
     """Raises ControllerError."""
     if not {*spec.nodelist, *spec.exclude} <= set(model.nodes) or set(spec.nodelist) & set(spec.exclude):
         raise ControllerError(refusals.INVALID_NODE)
@@ -25,7 +23,7 @@ def check(model: Model, spec: JobSpec) -> None:
         raise _numbered("Requested reservation is invalid")
     if spec.licenses:
         raise ControllerError("Invalid license specification")
-    if spec.deadline is not None and spec.deadline < time.time():
+    if spec.deadline is not None and spec.deadline < now:
         raise ControllerError(INVALID_LIMIT)
     if spec.dependency:
         dependencies.parse(spec.dependency)

@@ -100,7 +100,7 @@ def preempt(controller: Controller, job: Job, grace_s: float | None = None) -> N
         return
     grace = controller.model.partitions[job.spec.partition].grace_s if grace_s is None else grace_s
     job.preempt_time = controller.clock()
-    job.preempt_end = job.preempt_time + grace
+    job.preempt_end = job.preempt_time + controller.settings.lasting(grace)
     if grace <= 0:
         end_of_grace(controller, job)
         return
@@ -111,7 +111,8 @@ def preempt(controller: Controller, job: Job, grace_s: float | None = None) -> N
 
 
 def end_of_grace(controller: Controller, job: Job) -> None:
-    if job.spec.requeue and job.spec.batch:
+    cancels = controller.model.partitions[job.spec.partition].preempt == "CANCEL"
+    if job.spec.requeue and job.spec.batch and not cancels:
         restart(controller, job, "PREEMPTED", "DUE TO PREEMPTION")
     else:
         _end_all(controller, job, JobState.PREEMPTED, "None", "DUE TO PREEMPTION")

@@ -13,10 +13,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from clusterdp.slurm.state import FINAL, JobState
 
-from . import processes, releases, wire
+from . import history, processes, releases
+from .control_line import ControlLine
 from .environ import MARK
 from .errors import FakeSlurmError
 from .paths import Paths
@@ -35,11 +37,15 @@ class FakeCluster:
     alone (or from the command line) it stays until `down()`.
 
         with FakeCluster(nodes=2, quick=True) as cluster:
-            subprocess.run(["sbatch", "job.sbatch"], env=cluster.environ())
+            job = cluster.submit("job.sbatch")
+            cluster.wait(job, "RUNNING")
+            cluster.preempt(job)
+            cluster.wait(job, "COMPLETED")
 
     `quick`: the controller looks every second and starts a requeued job after one; otherwise as slow as Slurm.
     `slurm_version`: commands speak as that release does; only 22.05, the default, is recorded from a real Slurm.
-    `time_scale`: that many times shorter are time limits and the controller's delays; grace times and KillWait are not.
+    `time_scale`: that many times shorter are time limits, grace times and the controller's delays (Settings.scaled).
+    `shape`: nodes, partitions and settings of your own, which the other arguments do not change.
     """
 
     def __init__(
@@ -64,6 +70,7 @@ class FakeCluster:
         if slurm_version:
             made = replace(made, settings=replace(made.settings, slurm_version=releases.check(slurm_version)))
         self._shape = made
+        self._line = ControlLine(self._paths)
         self._lifeline: socket.socket | None = None
 
     @staticmethod
@@ -96,7 +103,8 @@ class FakeCluster:
             paths.make()
             shutil.rmtree(paths.spool)
             paths.make()
-            paths.journal.unlink(missing_ok=True)
+            for old in (paths.journal, paths.history):
+                old.unlink(missing_ok=True)
             owner = [os.getpid(), processes.birth(os.getpid())] if owned else None
             paths.shape.write_text(json.dumps({"shape": self._shape.to_json(), "owner": owner}))
             paths.conf.write_text(conf_text(self._shape, self.folder))
@@ -106,7 +114,7 @@ class FakeCluster:
             raise FakeSlurmError(f"{self.folder}: {error.strerror}. Choose a folder that you can write to.") from error
         self._start_daemon()
         if owned:
-            self._hold_lifeline()
+            self._lifeline = self._line.hold()
         return self
 
     def _start_daemon(self) -> None:
@@ -135,19 +143,13 @@ class FakeCluster:
             )
             path.chmod(0o700)
 
-    def _hold_lifeline(self) -> None:
-        line = self._connect()
-        line.sendall(_request("lifeline"))
-        line.recv(64)
-        self._lifeline = line
-
     def down(self) -> None:
         """Take it down with everything that it started; returns when all is gone. Harmless if it is down."""
         paths = self._paths
         pid = _read_pid(paths.pid)
         paths.up.unlink(missing_ok=True)
         try:
-            self._control("stop")
+            self._line.ask("stop")
         except FakeSlurmError:
             if pid and processes.alive(pid):
                 processes.send([pid], 15)
@@ -182,8 +184,12 @@ class FakeCluster:
     def is_up(self) -> bool:
         return self._paths.up.exists() and self._paths.answers()
 
+    @property
+    def env(self) -> dict[str, str]:
+        """This process's environment with the cluster's commands first on PATH: for subprocesses of your own."""
+        return self.environ()
+
     def environ(self) -> dict[str, str]:
-        """This process's environment with the cluster's commands first on PATH."""
         path = os.environ.get("PATH", os.defpath)
         return {**os.environ, "PATH": f"{self.bin}{os.pathsep}{path}", "SLURM_CONF": str(self._paths.conf)}
 
@@ -192,73 +198,83 @@ class FakeCluster:
         path, conf = shlex.quote(str(self.bin)), shlex.quote(str(self._paths.conf))
         return f'export PATH={path}:"$PATH"\nexport SLURM_CONF={conf}'
 
-    def run(self, *words: str) -> str:
-        """What one of the cluster's commands prints; raises FakeSlurmError if it fails."""
-        done = subprocess.run(words, env=self.environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    def run(self, *words: str | os.PathLike[str], cwd: str | os.PathLike[str] | None = None) -> str:
+        """What a command prints that has the cluster's on its PATH; raises FakeSlurmError if it fails."""
+        quiet = subprocess.DEVNULL
+        try:
+            done = subprocess.run(words, env=self.env, cwd=cwd, stdin=quiet, capture_output=True, text=True)
+        except OSError as error:
+            raise FakeSlurmError(f"{words[0]}: {error.strerror}. Is it on PATH?") from error
         if done.returncode:
-            raise FakeSlurmError(f"{' '.join(words)}: exit {done.returncode}: {done.stderr.strip()}.")
+            raise FakeSlurmError(f"{shlex.join(map(str, words))}: exit {done.returncode}: {done.stderr.strip()}.")
         return done.stdout
+
+    def submit(self, *words: str | os.PathLike[str], cwd: str | os.PathLike[str] | None = None) -> str:
+        """`sbatch` with these options, script and arguments; returns the job's id."""
+        return self.run("sbatch", "--parsable", *words, cwd=cwd).strip()
 
     def status(self) -> str:
         """Nodes and jobs, as a text for people."""
         return f"{self.folder}\n\n{self.run('sinfo')}\n{self.run('squeue')}"
 
-    def wait(self, job: str | int, *states: JobState, timeout_s: float = 60) -> JobState:
-        """Until the job is in one of these states (by default: over); raises FakeSlurmError if it never will be."""
-        words = [state.value for state in states or FINAL]
-        return JobState(self._control("wait", str(job), *words, timeout_s=timeout_s).strip())
+    def wait(self, job: str | int, *states: JobState | str, timeout_s: float = 60) -> JobState:
+        """Until the job (all of an array) is in one of these states, by default: over. Returns the state; raises
+        FakeSlurmError if it never will be, or not within `timeout_s`. Words are as squeue prints them, RUNNING or R.
+        """
+        try:
+            known = [state if isinstance(state, JobState) else JobState.parse(state) for state in states]
+        except ValueError as error:
+            raise FakeSlurmError(str(error)) from None
+        words = [state.value for state in known or FINAL]
+        return JobState(self._line.ask("wait", str(job), *words, timeout_s=timeout_s).strip())
+
+    def advance(self, seconds: float) -> None:
+        """Move the cluster's clock forward: limits, warnings, grace times, delays pass as in so many of its seconds
+        (under a time scale those are shorter than real ones). The processes of jobs get no time meanwhile.
+        """
+        self._line.ask("advance", str(seconds))
+
+    def history(self) -> list[dict[str, Any]]:
+        """What happened so far, in its order: changes of jobs, and all that was broken on purpose (history.jsonl)."""
+        return list(history.read(self._paths.history))
 
     # -- break --
 
     def preempt(self, job: str | int, grace_s: float | None = None) -> None:
         """Push a running job out as a job of a higher partition would; `grace_s` is the partition's unless given."""
-        self._control("preempt", str(job), *([] if grace_s is None else [str(grace_s)]))
+        self._line.ask("preempt", str(job), *([] if grace_s is None else [str(grace_s)]))
 
-    def fail_node(self, node: str) -> None:
+    def fail(self, node: str) -> None:
         """The node dies as if its power failed: its processes at once, and Slurm notices later."""
-        self._control("fail-node", node)
+        self._line.ask("fail", node)
 
-    def restore_node(self, node: str) -> None:
-        """It is well again, and registers."""
-        self._control("restore-node", node)
+    def drain(self, node: str) -> None:
+        """What runs there goes on; nothing more starts there."""
+        self._line.ask("drain", node)
 
-    def _connect(self) -> socket.socket:
-        line = socket.socket(socket.AF_UNIX)
-        try:
-            line.connect(str(self._paths.socket))
-        except OSError as error:
-            line.close()
-            raise FakeSlurmError(
-                f"{self.folder}: the fake cluster does not answer. Start it with `clusterdp fake up`."
-            ) from error
-        return line
+    def resume(self, node: str) -> None:
+        """Whether it died or was drained: it is well again, and takes jobs."""
+        self._line.ask("resume", node)
 
-    def _control(self, *words: str, timeout_s: float | None = None) -> str:
-        with self._connect() as line:
-            line.settimeout(timeout_s)
-            line.sendall(_request(*words))
-            frames, said = wire.Frames(), {"o": b"", "e": b""}
-            while True:
-                try:
-                    data = line.recv(1 << 16)
-                except TimeoutError:
-                    raise FakeSlurmError(f"{' '.join(words)}: not within {timeout_s:g} s.") from None
-                if not data:
-                    raise FakeSlurmError(f"{self.folder}: the fake cluster went away while it was asked to {words[0]}.")
-                for kind, payload in frames.feed(data):
-                    if kind in said:
-                        said[kind] += payload
-                    elif kind == "x":
-                        if int(payload):
-                            raise FakeSlurmError(said["e"].decode().strip())
-                        return said["o"].decode()
+    def kill_rank(self, job: str | int, rank: int) -> None:
+        """SIGKILL to one task of the job's newest step, as an out-of-memory killer sends it."""
+        self._line.ask("kill-rank", str(job), str(rank))
 
+    def slow(self, by_s: float, for_s: float = 0) -> None:
+        """The controller answers each command so much later, for so long (0: until told otherwise). Commands lose
+        patience after 10 s and fail, but what they asked for is done. `slow(0)` ends it. Seconds are real ones.
+        """
+        self._line.ask("slow", str(by_s), str(for_s))
 
-def _request(*words: str) -> bytes:
-    about = wire.joined([f"cwd={os.getcwd()}", "umask=18", f"pid={os.getpid()}"])
-    return (
-        wire.frame("C", wire.joined(["control", *words])) + wire.frame("D", about) + wire.frame("E") + wire.frame("G")
-    )
+    def unreachable(self, for_s: float) -> None:
+        """Commands find no controller for so long: they try for 9 s, then fail. `unreachable(0)` ends it."""
+        self._line.ask("unreachable", str(for_s))
+
+    def flaky(self, rate: float, seed: int = 0) -> None:
+        """Of all calls of sbatch this part fails, the same ones for the same seed. `flaky(0)` ends it."""
+        if not 0 <= rate <= 1:
+            raise FakeSlurmError(f"flaky: {rate:g} is no part of the calls. Write 0 (none) to 1 (all).")
+        self._line.ask("flaky", str(rate), str(seed))
 
 
 def _read_pid(path: Path) -> int:

@@ -12,8 +12,10 @@ from clusterdp.slurm.state import JobState
 from . import admission, attempts, ending, refusals, scheduler
 from .accounting import Books
 from .dependencies import outlook
+from .history import History
 from .journal import Journal, compact
 from .model import BATCH, Array, Het, Job, Model, Share, Step
+from .paths import HISTORY
 from .placing import all_free, place
 from .refusals import ControllerError
 from .shape import Shape, User
@@ -43,8 +45,9 @@ class Controller:
         self.shape, self.folder, self.model, self.books, self.user = shape, folder, model, books, user
         self.settings = shape.settings
         self.runner: Runner
-        self.clock: Callable[[], float] = time.time
+        self.clock: Callable[[], float] = lambda: time.time() + model.ahead_s
         self._journal = journal
+        self.history = History(folder / HISTORY, model, self.clock)
         self._wanted = False
         recent = [job for job in model.jobs.values() if job.spec.token and job.restarts == 0]
         self._tokens = {job.spec.token: job.array.id if job.array else job.id for job in recent}
@@ -57,6 +60,7 @@ class Controller:
         entry = self.books.note(self.model, job, self.clock() + self.settings.accounting_lag_s, word)
         if entry:
             self._journal.write("row", *entry)
+        self.history.job(job)
         self.runner.told()
 
     def wake(self) -> None:
@@ -86,6 +90,12 @@ class Controller:
     def write_partition(self, name: str) -> None:
         self._journal.write("partition", name, self.model.partitions[name])
 
+    def write_ahead(self) -> None:
+        self._journal.write("ahead", 0, self.model.ahead_s)
+
+    def write_faults(self) -> None:
+        self._journal.write("faults", 0, self.model.faults)
+
     def conf_path(self) -> Path:
         return self.folder / "slurm.conf"
 
@@ -106,7 +116,7 @@ class Controller:
             raise ControllerError(refusals.INVALID_ARRAY)
         for spec in specs:
             try:
-                admission.check(self.model, spec)
+                admission.check(self.model, spec, self.clock())
             except ControllerError as error:
                 if error.numbered:
                     self.model.new_id()

@@ -77,6 +77,10 @@ class Conversation:
         """A line to stderr."""
         self._out += wire.frame("e", (text + "\n").encode("utf-8", "surrogateescape"))
 
+    def unsay(self) -> None:
+        """What has not gone out yet never will."""
+        self._out.clear()
+
     async def flush(self) -> None:
         data, self._out = bytes(self._out), bytearray()
         if data:

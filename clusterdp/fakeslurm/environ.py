@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from clusterdp.slurm.hostlist import compress
 
-from .model import Job, Model, Share, Step, counts
+from .lists import counts
+from .model import Job, Model, Share, Step
 from .releases import TIMES_IN_ENVIRONMENT, Release
 from .shape import Shape, User
 

@@ -2,7 +2,6 @@
 
 import os
 import re
-import time
 from collections.abc import Callable
 
 from clusterdp.slurm.hostlist import expand
@@ -17,13 +16,13 @@ from .values import BAD
 Warn = Callable[[str], None]
 
 
-def job_spec(asked: Asked, folder: str, partition: str, warn: Warn) -> JobSpec:
-    """Raises Refusal for what cannot be read, ControllerError for what is refused."""
+def job_spec(asked: Asked, folder: str, partition: str, warn: Warn, now: float) -> JobSpec:
+    """`now`: the cluster's time. Raises Refusal for what cannot be read, ControllerError for what is refused."""
     spec = JobSpec(name=asked.get("job-name") or "", partition=partition, folder=folder)
     _size(asked, spec, folder, warn)
     _gpus(asked, spec)
     _place(asked, spec)
-    _life(asked, spec, warn)
+    _life(asked, spec, warn, now)
     spec.distribution = asked.get("distribution")
     spec.output, spec.error, spec.input = asked.get("output"), asked.get("error"), asked.get("input")
     spec.open_mode = _open_mode(asked)
@@ -99,11 +98,10 @@ def _node_file(asked: Asked, folder: str) -> list[str]:
         raise Refusal(f"{text}\n{asked.command}: error: Invalid --nodefile node file", BAD) from None
 
 
-def _life(asked: Asked, spec: JobSpec, warn: Callable[[str], None]) -> None:
+def _life(asked: Asked, spec: JobSpec, warn: Warn, now: float) -> None:
     """When it may start, and how it may end."""
     spec.dependency = asked.get("dependency") or None
     spec.kill_on_invalid_dep = (asked.get("kill-on-invalid-dep") or "").lower() in ("y", "yes")
-    now = time.time()
     spec.begin = times.moment(asked.get("begin") or "now", now) if "begin" in asked else None
     spec.deadline = times.moment(asked.get("deadline") or "now", now) if "deadline" in asked else None
     for name in ("thread-spec", "core-spec"):

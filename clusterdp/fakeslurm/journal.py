@@ -13,6 +13,7 @@ from typing import Any
 from clusterdp.slurm.state import JobState
 
 from .accounting import Books, Row, StepRow
+from .faults import Faults
 from .model import Array, Het, Job, Model, Share, Step
 from .spec import Gpus, JobSpec
 
@@ -67,6 +68,10 @@ def restore(path: Path, model: Model, books: Books) -> None:
                 setattr(model.partitions[key], name, content)
         elif kind == "next_id":
             model.next_id = value
+        elif kind == "ahead":
+            model.ahead_s = value
+        elif kind == "faults":
+            model.faults = Faults(**value)
 
 
 def compact(path: Path, model: Model, books: Books) -> None:
@@ -75,6 +80,8 @@ def compact(path: Path, model: Model, books: Books) -> None:
     fresh.unlink(missing_ok=True)
     journal = Journal(fresh)
     journal.write("next_id", 0, model.next_id)
+    journal.write("ahead", 0, model.ahead_s)
+    journal.write("faults", 0, model.faults)
     for job in model.jobs.values():
         journal.write("job", job.id, job)
     for node in model.nodes.values():

@@ -80,3 +80,4 @@ def forget(controller: Controller) -> None:
     oldest = controller.clock() - controller.settings.min_job_age_s
     for job in [job for job in controller.model.jobs.values() if job.over and (job.end or 0) < oldest]:
         del controller.model.jobs[job.id]
+        controller.history.forget(job.id)

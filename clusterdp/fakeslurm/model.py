@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from clusterdp.slurm.state import JobState
 
+from .faults import Faults
+from .lists import ranges
 from .shape import Settings, Shape
 from .spec import JobSpec
 
@@ -228,6 +230,8 @@ class Model:
     partitions: dict[str, Partition]
     jobs: dict[int, Job] = field(default_factory=dict)
     next_id: int = 0
+    ahead_s: float = 0  # of the machine's clock: how far the cluster's was moved
+    faults: Faults = field(default_factory=Faults)
 
     @classmethod
     def of(cls, shape: Shape, now: float) -> "Model":
@@ -239,7 +243,13 @@ class Model:
         }
         partitions = {
             part.name: Partition(
-                part.name, list(nodes), part.default, part.max_minutes, part.tier, part.preempt, part.grace_s
+                part.name,
+                list(part.nodes or nodes),
+                part.default,
+                part.max_minutes,
+                part.tier,
+                part.preempt,
+                part.grace_s,
             )
             for part in shape.partitions
         }
@@ -276,25 +286,3 @@ def index_text(array: Array) -> str:
     """1,4-6%2: the elements that wait."""
     text = ranges(array.indexes)
     return f"{text}%{array.throttle}" if array.throttle else text
-
-
-def ranges(numbers: list[int]) -> str:
-    """0-3,7 for sorted numbers."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and number == found[-1][1] + 1:
-            found[-1][1] = number
-        else:
-            found.append([number, number])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
-
-
-def counts(numbers: list[int]) -> str:
-    """2,1(x3): one number for each node, repetitions drawn together."""
-    found: list[list[int]] = []
-    for number in numbers:
-        if found and found[-1][0] == number:
-            found[-1][1] += 1
-        else:
-            found.append([number, 1])
-    return ",".join(str(number) if times == 1 else f"{number}(x{times})" for number, times in found)

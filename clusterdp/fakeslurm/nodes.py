@@ -62,7 +62,7 @@ def fail_node(controller: Controller, name: str) -> None:
 
 def restore_node(controller: Controller, name: str) -> None:
     node = controller.model.nodes[name]
-    node.fails_at, node.responding, node.down = None, True, False
+    node.fails_at, node.responding, node.down, node.drain = None, True, False, False
     node.reason = ""
     controller.write_node(name)
     controller.wake()

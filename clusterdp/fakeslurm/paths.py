@@ -9,6 +9,7 @@ from pathlib import Path
 
 from .errors import FakeSlurmError
 
+HISTORY = "history.jsonl"
 LONGEST = 100  # bytes of a unix socket's path: macOS allows 103, Linux 107
 
 
@@ -22,6 +23,7 @@ class Paths:
         self.journal = self.state / "journal"
         self.lock = self.state / "lock"
         self.log = folder / "daemon.log"
+        self.history = folder / HISTORY
         self.pid = folder / "daemon.pid"
         self.up = folder / "up"  # is there as long as the cluster is meant to be up
         self.conf = folder / "slurm.conf"

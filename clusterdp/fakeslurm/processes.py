@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -164,3 +164,29 @@ def marked(assignment: str) -> list[int]:
         if b" " + mark in rest and int(pid) != os.getpid():
             found.append(int(pid))
     return found
+
+
+def wakeup() -> int:
+    """The end of a pipe that can be read when a child has ended, or another signal came."""
+    wakeup, written = os.pipe()
+    for end in (wakeup, written):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return wakeup
+
+
+def ended(wakeup: int) -> Iterator[tuple[int, int]]:
+    """Children that have ended, and orphans that came to us, with their wait statuses."""
+    try:
+        os.read(wakeup, 512)
+    except BlockingIOError:
+        pass
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        yield pid, status

@@ -4,8 +4,8 @@ import os
 import signal
 import time
 
+from .lists import ranges
 from .memory import OUT_OF_MEMORY
-from .model import ranges
 from .plan import StepPlan, TaskPlan
 from .srun_line import SrunLine
 from .streams import Files, OpenFailed

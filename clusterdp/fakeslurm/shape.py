@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from clusterdp.slurm.hostlist import compress
+
 VERSION = "22.05.8"
 
 
@@ -25,13 +27,14 @@ class PartitionShape:
     default: bool = False
     max_minutes: int | None = None
     tier: int = 10
-    preempt: str = "OFF"  # OFF or REQUEUE
-    grace_s: float = 0
+    preempt: str = "OFF"  # OFF, REQUEUE or CANCEL
+    grace_s: float = 0  # of the cluster's seconds, as GraceTime shows them: shorter under a time scale
+    nodes: tuple[str, ...] = ()  # none named: all
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Seconds are real ones, however fast the cluster's controller is told to be."""
+    """Of a controller. Seconds are real ones: a time scale has been applied to those that it shortens."""
 
     kill_wait_s: float = 5
     look_s: float = 30  # how often time limits, warnings and grace times are looked at
@@ -43,10 +46,42 @@ class Settings:
     min_job_age_s: float = 3600
     node_return_s: float = 15  # a node set DOWN that is well comes back (ReturnToService=2)
     node_timeout_s: float = 30  # until a node that died is noticed
+    message_timeout_s: float = 10  # that commands wait for a controller which does not answer
     max_array: int = 1001
     first_job_id: int = 10000
     enforce_memory: bool = False  # end jobs that use more than they asked for: see memory
     slurm_version: str = VERSION  # whose manner commands have: see releases
+
+    def lasting(self, seconds: float) -> float:
+        """The real seconds that so many of the cluster's last: as many, but for a time scale."""
+        return seconds * self.minute_s / 60
+
+    def scaled(self, time_scale: float) -> "Settings":
+        """Time limits and all that is counted with them last that many times shorter: warnings, grace times, looks,
+        and the controller's delays. KillWait, MinJobAge and what clients wait for an answer stay real seconds."""
+        if time_scale == 1:
+            return self
+        return replace(
+            self,
+            minute_s=self.minute_s / time_scale,
+            look_s=max(self.look_s / time_scale, 0.1),
+            requeue_delay_s=self.requeue_delay_s / time_scale,
+            node_return_s=self.node_return_s / time_scale,
+            node_timeout_s=self.node_timeout_s / time_scale,
+            tick_s=max(min(self.tick_s, self.requeue_delay_s / time_scale), 0.1),
+        )
+
+
+# A controller that reacts within a second.
+QUICK: dict[str, float] = {
+    "look_s": 1,
+    "requeue_delay_s": 1,
+    "accounting_lag_s": 0.2,
+    "kill_notice_s": 0,
+    "tick_s": 0.5,
+    "node_return_s": 5,
+    "node_timeout_s": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -69,34 +104,18 @@ class Shape:
         """Equal nodes n1.. in partitions main (the default), low (preemptible, 10 s of grace) and short (1 minute).
 
         `quick`: the controller reacts within a second; limit, grace time and KillWait are as ever.
+        `time_scale`: see Settings.scaled. The grace time of `low` is 10 real seconds whatever it is: its GraceTime is
+        that much longer, for a program needs its time to save. In a shape of your own it is what you say.
         """
-        settings = Settings()
-        if quick:
-            settings = replace(
-                settings,
-                look_s=1,
-                requeue_delay_s=1,
-                accounting_lag_s=0.2,
-                kill_notice_s=0,
-                tick_s=0.5,
-                node_return_s=5,
-                node_timeout_s=1,
-            )
-        if time_scale != 1:
-            settings = replace(
-                settings,
-                minute_s=60 / time_scale,
-                look_s=max(settings.look_s / time_scale, 0.1),
-                requeue_delay_s=settings.requeue_delay_s / time_scale,
-            )
+        settings = replace(Settings(), **QUICK) if quick else Settings()  # type: ignore[arg-type]
         return cls(
             tuple(NodeShape(f"n{i}", cpus_per_node, gpus_per_node) for i in range(1, nodes + 1)),
             (
                 PartitionShape("main", default=True),
-                PartitionShape("low", tier=1, preempt="REQUEUE", grace_s=10),
+                PartitionShape("low", tier=1, preempt="REQUEUE", grace_s=10 * time_scale),
                 PartitionShape("short", max_minutes=1),
             ),
-            settings,
+            settings.scaled(time_scale),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -107,7 +126,7 @@ class Shape:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Shape":
         nodes = tuple(NodeShape(**{**node, "features": tuple(node["features"])}) for node in data["nodes"])
-        partitions = tuple(PartitionShape(**partition) for partition in data["partitions"])
+        partitions = tuple(PartitionShape(**{**part, "nodes": tuple(part["nodes"])}) for part in data["partitions"])
         return cls(nodes, partitions, Settings(**data["settings"]), data["name"])
 
 
@@ -146,12 +165,14 @@ def conf_text(shape: Shape, folder: Path) -> str:
     lines += [f"SlurmctldHost={host_name()}(127.0.0.1)", f"StateSaveLocation={folder}/state", "GresTypes=gpu"]
     lines += [f"KillWait={shape.settings.kill_wait_s:g}", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE"]
     for node in shape.nodes:
-        gres = f" Gres=gpu:{node.gpus}" if node.gpus else ""
-        lines.append(f"NodeName={node.name} NodeAddr=127.0.0.1 CPUs={node.cpus} RealMemory={node.memory_mb}{gres}")
+        more = f" Gres=gpu:{node.gpus}" if node.gpus else ""
+        more += f" Feature={','.join(node.features)}" if node.features else ""
+        lines.append(f"NodeName={node.name} NodeAddr=127.0.0.1 CPUs={node.cpus} RealMemory={node.memory_mb}{more}")
     for part in shape.partitions:
         limit = "INFINITE" if part.max_minutes is None else str(part.max_minutes)
+        nodes, default = compress(part.nodes) or "ALL", "YES" if part.default else "NO"
         lines.append(
-            f"PartitionName={part.name} Nodes=ALL Default={'YES' if part.default else 'NO'} MaxTime={limit} State=UP "
+            f"PartitionName={part.name} Nodes={nodes} Default={default} MaxTime={limit} State=UP "
             f"PriorityTier={part.tier} PreemptMode={part.preempt} GraceTime={part.grace_s:g}"
         )
     return "\n".join(lines) + "\n"

@@ -49,11 +49,7 @@ class Supervisor:
         self._interrupted_at = 0.0
 
     def run(self) -> None:
-        wakeup, written = os.pipe()
-        for end in (wakeup, written):
-            os.set_blocking(end, False)
-        signal.set_wakeup_fd(written, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        wakeup = processes.wakeup()
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         processes.adopt_orphans()
@@ -96,18 +92,8 @@ class Supervisor:
         self._inputs.ask()
 
     def _reap(self, wakeup: int) -> None:
-        try:
-            os.read(wakeup, 512)
-        except BlockingIOError:
-            pass
         ended: list[tuple[TaskPlan, int]] = []
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if not pid:
-                break
+        for pid, status in processes.ended(wakeup):
             task = self._tasks.pop(pid, None)  # or an orphan that came to us
             if task and task.node in self._dead_nodes and not self._terminating:
                 self._lost.add(task.rank)
@@ -251,14 +237,20 @@ class Supervisor:
             self._signal_all(order["signal"])
         elif op == "signal-script":  # the batch shell alone, not its children
             processes.send(self._tasks, order["signal"])
-        elif op == "fail-node":
-            self._dead_nodes.add(order["node"])
-            for pid in [pid for pid, task in self._tasks.items() if task.node == order["node"]]:
-                processes.send([pid, *processes.descendants(pid)], KILL)
+        elif op in ("fail-node", "kill-rank"):
+            self._strike(order)
         elif op == "outlive-srun":
             self._outlives_srun = True
         elif op == "say":
             self._report.say(order["text"])
+
+    def _strike(self, order: dict[str, Any]) -> None:
+        """The tasks of a node, or of a rank, die."""
+        if order["op"] == "fail-node":
+            self._dead_nodes.add(order["node"])
+        for pid, task in list(self._tasks.items()):
+            if order.get("node") == task.node or order.get("rank") == task.rank:
+                processes.send([pid, *processes.descendants(pid)], KILL)
 
     def _cluster_down(self) -> None:
         self._signal_all(KILL)

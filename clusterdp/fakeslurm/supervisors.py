@@ -209,7 +209,7 @@ class Supervisors:
     def _lost(self, job: Job, step: Step) -> None:
         """As Slurm treats a node that was lost: the job is requeued, or fails."""
         if step.live:
-            step.end, step.status = time.time(), int(signal.SIGKILL)
+            step.end, step.status = self._daemon.controller.clock(), int(signal.SIGKILL)
             ending.end_mirrors(self._daemon.controller, job, step, {"status": step.status})
         step.lingers = False
         if not job.completing:

@@ -90,7 +90,8 @@ def impatient(**changes: float) -> Shape:
     quick = Shape.simple(quick=True)
     settings = {**quick.settings.__dict__, "kill_wait_s": 0.6, "look_s": 0.2, "requeue_delay_s": 0.2, **changes}
     partitions = tuple(
-        part.__class__(**{**part.__dict__, "grace_s": 0.4 if part.grace_s else 0}) for part in quick.partitions
+        part.__class__(**{**part.__dict__, "grace_s": 0.4 * 60 / settings["minute_s"] if part.grace_s else 0})
+        for part in quick.partitions
     )
     return Shape(quick.nodes, partitions, Settings(**settings), quick.name)
 

@@ -116,8 +116,8 @@ def test_preempting_a_job_that_does_not_run_says_so(shared_cluster: FakeCluster)
 
 
 def test_failing_a_node_that_is_not_there_names_those_that_are(shared_cluster: FakeCluster) -> None:
-    with pytest.raises(FakeSlurmError, match="n1, n2, n3, n4"):
-        shared_cluster.fail_node("n9")
+    with pytest.raises(FakeSlurmError, match=r"n\[1-4\]"):
+        shared_cluster.fail("n9")
 
 
 @pytest.mark.parametrize(

@@ -215,17 +215,17 @@ def test_a_node_that_dies_takes_its_job_with_it_and_the_job_starts_elsewhere(des
         script="echo attempt ${SLURM_RESTART_COUNT-0} on $SLURM_JOB_NODELIST; srun sleep ${SLURM_RESTART_COUNT:+0}60",
     )
     desk.until_said(job, "attempt 0 on n[1-2]")
-    desk.cluster.fail_node("n2")
+    desk.cluster.fail("n2")
     desk.until_said(job, "attempt 1 on n[1,3]")
     assert desk.say("sinfo -h -N -p main -n n2 -o %t") == "down*"
-    desk.cluster.restore_node("n2")
+    desk.cluster.resume("n2")
     assert desk.say("sinfo -h -N -p main -n n2 -o %t") == "idle"
 
 
 def test_a_node_that_takes_the_batch_script_along_fails_the_job_only_when_the_death_is_noticed(desk: Desk) -> None:
     job = desk.submit("--no-requeue", script="echo up; sleep 60")
     desk.until_said(job, "up")
-    desk.cluster.fail_node("n1")
+    desk.cluster.fail("n1")
     desk.cluster.wait(job)
     assert desk.field(job, "JobState") == "NODE_FAIL"
     assert desk.field(job, "Reason") == "NodeDown"

@@ -74,7 +74,7 @@ def spec_for(talk: "Conversation", daemon: "Daemon", asked: Asked, voice: Voice,
             text = f"{voice.command}: error: invalid partition specified: {each}"
             raise Refusal(f"{text}\n{voice.refused}{refusals.INVALID_PARTITION}")
     try:
-        spec = job_spec(asked, talk.cwd, partition.split(",")[0], talk.error)
+        spec = job_spec(asked, talk.cwd, partition.split(",")[0], talk.error, daemon.controller.clock())
     except ControllerError as error:
         raise error.refusal(voice.command, voice.refused) from None
     spec.name = asked.get("job-name") or name
@@ -111,7 +111,7 @@ def test_only(talk: "Conversation", daemon: "Daemon", spec: JobSpec, command: st
     """When and where it would run; as if the cluster were empty. It takes a number all the same."""
     number = daemon.model.new_id()
     try:
-        admission.check(daemon.model, spec)
+        admission.check(daemon.model, spec, daemon.controller.clock())
         shares = daemon.controller.would_run(spec)
     except ControllerError as error:
         raise Refusal(f"allocation failure: {error}") from None

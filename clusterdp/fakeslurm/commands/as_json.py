@@ -11,7 +11,8 @@ from typing import Any
 from clusterdp.fakeslurm.accounting import asked_memory, size
 from clusterdp.fakeslurm.controller import Controller
 from clusterdp.fakeslurm.dependencies import outlook
-from clusterdp.fakeslurm.model import Job, Model, Node, index_text, ranges
+from clusterdp.fakeslurm.lists import ranges
+from clusterdp.fakeslurm.model import Job, Model, Node, index_text
 from clusterdp.fakeslurm.releases import NUMBERS_AS_OBJECTS, Release
 from clusterdp.fakeslurm.running import shown_path
 from clusterdp.fakeslurm.shape import host_name

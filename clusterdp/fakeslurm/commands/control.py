@@ -1,30 +1,31 @@
 """What FakeCluster asks its daemon: to break things, and how all is. Not a command of Slurm."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm import attempts, nodes
+from clusterdp.fakeslurm.ahead import advance
 from clusterdp.fakeslurm.ids import find, parse
-from clusterdp.fakeslurm.refusals import Refusal
+from clusterdp.fakeslurm.model import BATCH
+from clusterdp.fakeslurm.refusals import ControllerError, Refusal
+from clusterdp.slurm.hostlist import compress
 
 if TYPE_CHECKING:
+    from clusterdp.fakeslurm.controller import Controller
     from clusterdp.fakeslurm.conversation import Conversation
     from clusterdp.fakeslurm.daemon import Daemon
+
+FOREVER = 1e9  # seconds; JSON knows no infinity
 
 
 async def run(talk: "Conversation", daemon: "Daemon") -> int:
     verb, *words = talk.words
-    if verb == "preempt":
-        name = parse(words[0])
-        jobs = [job for job in find(daemon.model, name) if job.running] if name else []
-        if not jobs:
-            raise Refusal(f"{words[0]}: no such job is running. Look with `squeue`.")
-        for job in jobs:
-            attempts.preempt(daemon.controller, job, float(words[1]) if len(words) > 1 else None)
-    elif verb in ("fail-node", "restore-node"):
-        if words[0] not in daemon.model.nodes:
-            raise Refusal(f"{words[0]}: no such node. There are {', '.join(daemon.model.nodes)}.")
-        (nodes.fail_node if verb == "fail-node" else nodes.restore_node)(daemon.controller, words[0])
+    if verb in BREAKING:
+        act, names = BREAKING[verb]
+        act(daemon.controller, *words)
+        daemon.controller.history.write(verb, **dict(zip(names, words, strict=False)))
     elif verb == "wait":
         return await _wait(talk, daemon, words[0], words[1:])
     elif verb == "stop":
@@ -55,3 +56,77 @@ async def _wait(talk: "Conversation", daemon: "Daemon", job: str, states: list[s
         if all(each.over for each in jobs):
             raise Refusal(f"{job}: ended as {jobs[0].state.value}, waited for {' or '.join(states)}.")
         await daemon.change()
+
+
+# -- what is broken on purpose; the words come as text --
+
+
+def _preempt(controller: "Controller", job: str, grace_s: str | None = None) -> None:
+    name = parse(job)
+    jobs = [each for each in find(controller.model, name) if each.running] if name else []
+    if not jobs:
+        raise Refusal(f"{job}: no such job is running. Look with `squeue`.")
+    for each in jobs:
+        attempts.preempt(controller, each, None if grace_s is None else float(grace_s))
+
+
+def _node(act: "Callable[[Controller, str], None]") -> "Callable[[Controller, str], None]":
+    def on_node(controller: "Controller", node: str) -> None:
+        if node not in controller.model.nodes:
+            raise Refusal(f"{node}: no such node. There are {compress(controller.model.nodes)}.")
+        try:
+            act(controller, node)
+        except ControllerError as error:
+            raise Refusal(f"{node}: {error}.") from None
+
+    return on_node
+
+
+def _drain(controller: "Controller", node: str) -> None:
+    nodes.set_node(controller, node, "DRAIN", "drained on purpose")
+
+
+def _kill_rank(controller: "Controller", job: str, rank: str) -> None:
+    """In the newest step of the job that has this rank."""
+    name = parse(job)
+    for each in find(controller.model, name) if name else []:
+        for step in reversed(each.steps):
+            if step.live and step.id != BATCH and int(rank) < step.tasks:
+                controller.runner.order(each, step, op="kill-rank", rank=int(rank))
+                return
+    raise Refusal(f"{job}: no step runs there that has a rank {rank}. Look with `squeue --steps`.")
+
+
+def _advance(controller: "Controller", seconds: str) -> None:
+    advance(controller, float(seconds))
+
+
+def _slow(controller: "Controller", by_s: str, for_s: str) -> None:
+    faults = controller.model.faults
+    faults.slow_s, faults.slow_until = float(by_s), time.time() + (float(for_s) or FOREVER)
+    controller.write_faults()
+
+
+def _unreachable(controller: "Controller", for_s: str) -> None:
+    controller.model.faults.away_until = time.time() + float(for_s)
+    controller.write_faults()
+
+
+def _flaky(controller: "Controller", rate: str, seed: str) -> None:
+    faults = controller.model.faults
+    faults.flaky, faults.seed, faults.drawn = float(rate), int(seed), 0
+    controller.write_faults()
+
+
+# With the names that the words have in the history.
+BREAKING: "dict[str, tuple[Callable[..., None], tuple[str, ...]]]" = {
+    "preempt": (_preempt, ("job", "grace_s")),
+    "fail": (_node(nodes.fail_node), ("node",)),
+    "drain": (_node(_drain), ("node",)),
+    "resume": (_node(nodes.restore_node), ("node",)),
+    "kill-rank": (_kill_rank, ("job", "rank")),
+    "advance": (_advance, ("seconds",)),
+    "slow": (_slow, ("by_s", "for_s")),
+    "unreachable": (_unreachable, ("for_s",)),
+    "flaky": (_flaky, ("rate", "seed")),
+}

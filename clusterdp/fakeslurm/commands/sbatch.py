@@ -84,7 +84,8 @@ def _answer(job: Job, asked: Asked) -> str:
 
 def _spec(talk: "Conversation", daemon: "Daemon", asked: Asked, name: str, rest: list[str]) -> JobSpec:
     partition = _partition(asked, daemon)
-    spec = job_spec(asked, os.path.normpath(os.path.join(talk.cwd, asked.get("chdir") or "")), partition, talk.error)
+    folder = os.path.normpath(os.path.join(talk.cwd, asked.get("chdir") or ""))
+    spec = job_spec(asked, folder, partition, talk.error, daemon.controller.clock())
     spec.shown["submit-dir"] = talk.cwd
     given_name = asked.get("job-name")
     spec.name = name if given_name is None else given_name

@@ -1,7 +1,6 @@
 """What `scontrol show` prints of jobs, steps, nodes, partitions and settings."""
 
 import platform
-import time
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.accounting import size
@@ -106,7 +105,7 @@ def _shares(shares: list[Share]) -> list[str]:
     """Nodes that have the same together."""
     groups: dict[str, list[str]] = {}
     for share in shares:
-        from clusterdp.fakeslurm.model import ranges
+        from clusterdp.fakeslurm.lists import ranges
 
         gres = f"gpu:{len(share.gpus)}(IDX:{ranges(share.gpus)})" if share.gpus else ""
         groups.setdefault(f"CPU_IDs={ranges(share.cpu_ids)} Mem=0 GRES={gres}", []).append(share.node)
@@ -273,6 +272,6 @@ def config(daemon: "Daemon") -> str:
         "SlurmdPidFile": str(daemon.paths.pid),
         "SlurmctldHost[0]": f"{host_name()}(127.0.0.1)",
     }
-    lines = [f"Configuration data as of {stamp(time.time())}"]
+    lines = [f"Configuration data as of {stamp(daemon.controller.clock())}"]
     lines += [f"{name:<23} = {rows[name]}" for name in sorted(rows, key=str.lower)]
     return "\n".join([*lines, "", f"Slurmctld(primary) at {host_name()} is UP"])

@@ -134,18 +134,16 @@ def _groups(options: dict[str, str], model: Model, nodes: list[Node]) -> list[li
     summarized = "summarize" in options or (form and not set("tTECNnAFH") & set(form.replace("%", "")))
     if summarized:
         return [nodes]
-    groups: dict[tuple[str, str, int, int, int], list[Node]] = {}
+    # Without --exact, nodes are told apart by state, features and gres alone, and by these if they are shown.
+    states = not form or set("tTEH") & set(form)
+    groups: dict[tuple[str, str, str, int], list[Node]] = {}
     for node in nodes:
-        state = word(model, node)
+        state = word(model, node) if states else ""
         reason = node.reason if "E" in form or "list-reasons" in options else ""
-        key = (state, reason, node.cpus, node.gpus, node.memory_mb)
-        groups.setdefault(key, []).append(node)
-    if form and not set("tTEH") & set(form):  # told apart by what is shown only
-        merged: dict[tuple[int, int, int], list[Node]] = {}
-        for key, group in groups.items():
-            merged.setdefault(key[2:], []).extend(group)
-        order = list(model.nodes)
-        return [sorted(group, key=lambda node: order.index(node.name)) for group in merged.values()]
+        features = ",".join(node.features) if set("fb") & set(form) else ""
+        groups.setdefault((state, reason, features, node.gpus if "G" in form else 0), []).append(node)
+    if form and not states:
+        return list(groups.values())
     if not groups:
         return [] if "states" in options or "nodes" in options or "list-reasons" in options else [[]]
     order = ORDER

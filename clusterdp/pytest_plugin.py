@@ -1,0 +1,31 @@
+"""What pytest finds of this package by itself (entry point pytest11): the fixture `fake_slurm`.
+
+pytest loads this file at each start, of any project in whose environment the package is: it imports nothing more then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from clusterdp.fakeslurm import FakeCluster
+
+
+@pytest.fixture
+def fake_slurm_options() -> dict[str, Any]:
+    """The arguments of the FakeCluster that `fake_slurm` starts. Override it in your conftest.py, or in a test file."""
+    return {"quick": True}
+
+
+@pytest.fixture
+def fake_slurm(fake_slurm_options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCluster]:
+    """A fake Slurm of four nodes for this test alone, its sbatch, srun, squeue, ... first on PATH; gone afterwards."""
+    from clusterdp.fakeslurm import FakeCluster
+
+    with FakeCluster(**fake_slurm_options) as cluster:
+        for name in ("PATH", "SLURM_CONF"):
+            monkeypatch.setenv(name, cluster.env[name])
+        yield cluster

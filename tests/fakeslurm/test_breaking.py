@@ -1,0 +1,192 @@
+"""What is broken on purpose breaks as on a real cluster, and is on record afterwards."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterdp.fakeslurm import FakeCluster, FakeSlurmError
+from clusterdp.slurm.state import JobState
+
+from .conftest import Desk, impatient
+
+SLEEP = "srun bash -c 'echo rank $SLURM_PROCID; sleep 60'"
+
+
+@pytest.fixture(scope="module")
+def breakable() -> Iterator[FakeCluster]:
+    """Commands lose patience after 1.2 s, a minute lasts a minute; each test mends what it broke."""
+    with FakeCluster(shape=impatient(message_timeout_s=1.2)) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def desk(breakable: FakeCluster, tmp_path: Path) -> Desk:
+    return Desk(breakable, tmp_path)
+
+
+def test_a_killed_rank_is_dead_and_the_others_live(desk: Desk) -> None:
+    task = "[ $SLURM_PROCID = 1 ] && exec sleep 60; echo up; until [ -e go ]; do sleep 0.05; done; echo I live"
+    job = desk.submit("-n2", script=f"srun bash -c '{task}'; echo srun $?")
+    desk.until_said(job, "up")
+    desk.cluster.kill_rank(job, 1)
+    desk.until_said(job, "task 1: Killed")
+    (desk.folder / "go").touch()
+    desk.cluster.wait(job, "COMPLETED")
+    assert "I live" in desk.output(job)
+    assert "srun 137" in desk.output(job)
+    assert {"job": job, "rank": "1"}.items() <= history(desk, "kill-rank")[-1].items()
+
+
+def test_a_rank_that_is_not_there_cannot_be_killed(desk: Desk) -> None:
+    job = desk.submit("-n2", script=SLEEP)
+    desk.until_said(job, "rank 1")
+    with pytest.raises(FakeSlurmError, match="no step runs there that has a rank 2"):
+        desk.cluster.kill_rank(job, 2)
+    desk.say(f"scancel {job}")
+
+
+def test_a_drained_node_ends_what_it_runs_and_takes_no_more_until_it_is_resumed(desk: Desk) -> None:
+    job = desk.submit("--nodelist=n1", script="until [ -e go ]; do sleep 0.05; done")
+    desk.cluster.wait(job, "RUNNING")
+    desk.cluster.drain("n1")
+    waiting = desk.submit("--nodelist=n1", script="true")
+    assert desk.say("sinfo -h -N -p main -n n1 -o %t") == "drng"
+    (desk.folder / "go").touch()
+    desk.cluster.wait(job, "COMPLETED")
+    desk.until(lambda: desk.field(waiting, "Reason").startswith("ReqNodeNotAvail"), "the reason why it waits")
+    desk.cluster.resume("n1")
+    desk.cluster.wait(waiting, "COMPLETED")
+
+
+def test_while_the_controller_is_away_commands_fail_as_slurm_s_do(desk: Desk) -> None:
+    held = desk.submit("--hold", script="true")
+    desk.cluster.unreachable(60)
+    lost = "Unable to contact slurm controller (connect failure)"
+    began = time.monotonic()
+    said = {line: desk.run(*line.split()) for line in ("sbatch --wrap true", "squeue", f"scancel {held}", "sinfo",
+            f"scontrol requeue {held}", "scontrol ping", "srun true")}  # fmt: skip
+    assert time.monotonic() - began > 1  # they kept trying
+    assert {line.split()[0]: (done.returncode, done.stderr.strip()) for line, done in said.items()} == {
+        "sbatch": (1, f"sbatch: error: Batch job submission failed: {lost}"),
+        "squeue": (1, f"slurm_load_jobs error: {lost}"),
+        "scancel": (8, f"scancel: error: Kill job error on job id {held}: {lost}"),
+        "sinfo": (1, f"slurm_load_partitions: {lost}"),
+        "scontrol": (1, ""),
+        "srun": (1, f"srun: error: Unable to allocate resources: {lost}"),
+    }
+    assert said[f"scontrol requeue {held}"].stderr == f"Unexpected message received for job {held}\n"
+    assert "is DOWN" in said["scontrol ping"].stdout
+    assert desk.say("scontrol show hostnames n[1-2]").split() == ["n1", "n2"]
+    desk.cluster.unreachable(0)
+    assert desk.field(held, "JobState") == "PENDING"
+    desk.say(f"scancel {held}")
+
+
+def test_a_controller_that_comes_back_in_time_is_waited_for(desk: Desk) -> None:
+    desk.cluster.unreachable(0.1)
+    assert desk.say("squeue -h -t RUNNING") == ""
+
+
+def test_an_answer_that_comes_too_late_is_a_failure_of_what_was_done_all_the_same(desk: Desk) -> None:
+    (desk.folder / "late.sh").write_text("#!/bin/sh\ntrue\n")
+    desk.cluster.slow(by_s=9)
+    done = desk.run("sbatch", "--job-name=late", "late.sh")
+    desk.cluster.slow(0)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "Socket timed out on send/recv operation" in done.stderr
+    assert desk.say("squeue -h -t all -n late -o %j") == "late"
+
+
+def test_of_flaky_submissions_the_same_ones_fail_for_the_same_seed(desk: Desk) -> None:
+    def codes() -> list[int]:
+        desk.cluster.flaky(0.5, seed=7)
+        return [desk.run("sbatch", "--hold", "--job-name=flaky", "--wrap=true").returncode for _ in range(8)]
+
+    first = codes()
+    assert set(first) == {0, 1}
+    assert codes() == first
+    assert len(history(desk, "flaky")) == 2 + 2 * sum(first)  # that it was turned on, and each failure
+    desk.cluster.flaky(0)
+    assert len(desk.say("squeue -h -n flaky -o %i").split()) == 16 - 2 * sum(first)
+    desk.say("scancel --name=flaky")
+
+
+def test_the_history_tells_what_became_of_a_job_and_who_pushed_it(desk: Desk) -> None:
+    job = desk.submit(script="[ $SLURM_RESTART_COUNT ] || sleep 60")
+    desk.cluster.wait(job, "RUNNING")
+    desk.cluster.preempt(job, grace_s=0)
+    desk.cluster.wait(job, "COMPLETED")
+    mine = [e for e in desk.cluster.history() if e.get("job") == job]
+    words = [e.get("state", e["event"]) for e in mine]
+    assert words == ["PENDING", "RUNNING", "COMPLETING", "preempt", "PENDING", "RUNNING", "COMPLETING", "COMPLETED"]
+    assert [e["restarts"] for e in mine if "restarts" in e] == [0, 0, 1, 1, 1, 1, 1]
+    assert mine[1]["nodes"] == "n1"
+
+
+def test_waiting_for_a_word_that_is_no_state_says_so(desk: Desk) -> None:
+    with pytest.raises(FakeSlurmError, match="not a Slurm job state"):
+        desk.cluster.wait(1, "FINISHED")
+
+
+# -- the clock --
+
+
+def test_a_time_limit_is_passed_by_moving_the_clock_and_not_before(desk: Desk) -> None:
+    job = desk.submit("--time=60", script="trap 'echo told; exit 0' TERM\necho up\nsleep 100 & wait")
+    desk.until_said(job, "up")
+    desk.cluster.advance(59 * 60)
+    assert desk.field(job, "JobState") == "RUNNING"
+    assert desk.say(f"squeue -h -j {job} -o %M").startswith("59:0")
+    desk.cluster.advance(61)
+    assert desk.cluster.wait(job) is JobState.TIMEOUT
+    assert "told" in desk.output(job)
+
+
+def test_on_the_way_to_a_limit_the_warning_comes(desk: Desk) -> None:
+    job = desk.submit("--time=60", "--signal=B:USR1@600", script="trap 'echo warned' USR1\necho up\n"
+                      "until [ -e go ]; do sleep 0.05; done")  # fmt: skip
+    desk.until_said(job, "up")
+    desk.cluster.advance(52 * 60)
+    desk.until_said(job, "warned")
+    (desk.folder / "go").touch()
+    assert desk.cluster.wait(job) is JobState.COMPLETED
+
+
+def test_a_begin_time_and_the_delay_of_a_requeue_are_passed_too(desk: Desk) -> None:
+    job = desk.submit("--begin=now+2hours", script="true")
+    desk.until(lambda: desk.field(job, "Reason") == "BeginTime", "the reason why it waits")
+    desk.cluster.advance(2 * 3600)
+    desk.cluster.wait(job, "COMPLETED")
+
+
+def test_the_clock_stays_where_it_was_put_when_the_daemon_is_killed(desk: Desk) -> None:
+    import os
+    import signal
+
+    job = desk.submit("--time=60", script="sleep 100")
+    desk.cluster.wait(job, "RUNNING")
+    desk.cluster.advance(1800)
+    os.kill(int((desk.cluster.folder / "daemon.pid").read_text()), signal.SIGKILL)
+    assert desk.say(f"squeue -h -j {job} -o %M").startswith("30:0")
+    desk.say(f"scancel {job}")
+
+
+def test_a_time_scale_shortens_limits_and_grace_and_delays_but_not_kill_wait(tmp_path: Path) -> None:
+    with FakeCluster(time_scale=60) as cluster:
+        desk = Desk(cluster, tmp_path)
+        settings = {
+            line.split("=")[0].strip(): line.split("=")[1].strip()
+            for line in desk.say("scontrol show config").splitlines()
+            if "=" in line
+        }
+        assert settings["KillWait"] == "5 sec"
+        assert "GraceTime=600" in desk.say("scontrol show partition low")  # ten real seconds
+        job = desk.submit("--time=1", script="sleep 60")
+        assert desk.cluster.wait(job, timeout_s=20) is JobState.TIMEOUT
+        assert desk.field(job, "TimeLimit") == "00:01:00"
+
+
+def history(desk: Desk, event: str) -> list[dict[str, object]]:
+    return [line for line in desk.cluster.history() if line["event"] == event]

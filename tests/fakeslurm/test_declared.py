@@ -1,0 +1,118 @@
+"""Shapes that people declare: what they say holds on the cluster, and what is wrong is named with its remedy."""
+
+from pathlib import Path
+
+import pytest
+
+from clusterdp.cli_fake import read_shape
+from clusterdp.errors import FakeError
+from clusterdp.fakeslurm import FakeCluster, FakeSlurmError
+from clusterdp.fakeslurm.declared import shape_from
+
+from .conftest import Desk
+
+FILE = """
+name: mine
+nodes:
+  - {name: "g[1-2]", cpus: 4, gpus: 8, memory_mb: 64000, features: [a100, nvlink]}
+  - name: c[01-03]
+    cpus: 2
+partitions:
+  - {name: gpu, nodes: "g[1-2]", default: true, max_time: 2:00:00}
+  - {name: low, tier: 1, preempt_mode: REQUEUE, grace_s: 120}
+  - {name: scrap, tier: 1, preempt_mode: CANCEL}
+  - {name: solid, preempt_mode: OFF}
+settings: {kill_wait_s: 1, requeue_delay_s: 0.2}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def test_the_cluster_is_as_it_was_declared(file: Path, tmp_path: Path) -> None:
+    with FakeCluster(shape=read_shape(str(file), quick=True)) as cluster:
+        desk = Desk(cluster, tmp_path)
+        rows = desk.say("sinfo -h -o %P|%D|%l|%N --all").splitlines()
+        assert sorted(rows) == [
+            "gpu*|2|2:00:00|g[1-2]",
+            "low|5|infinite|g[1-2],c[01-03]",
+            "scrap|5|infinite|g[1-2],c[01-03]",
+            "solid|5|infinite|g[1-2],c[01-03]",
+        ]
+        assert desk.say("sinfo -h -N -p low -n g1,c03 -o %N|%c|%f|%G").splitlines() == [
+            "g1|4|a100,nvlink|gpu:8",
+            "c03|2|(null)|(null)",
+        ]
+        script = "srun hostname >/dev/null; echo $SLURM_JOB_NODELIST $CUDA_VISIBLE_DEVICES"
+        job = desk.submit("-C", "nvlink", "-p", "low", "--gpus-per-node=8", script=script)
+        cluster.wait(job, "COMPLETED")
+        assert desk.output(job) == "g1 0,1,2,3,4,5,6,7\n"
+        assert desk.run("sbatch", "--gpus-per-node=9", "--wrap=true").returncode == 1
+
+
+def test_where_preemption_cancels_a_job_is_not_requeued(file: Path, tmp_path: Path) -> None:
+    with FakeCluster(shape=read_shape(str(file), quick=True)) as cluster:
+        desk = Desk(cluster, tmp_path)
+        script = "echo up; sleep 60"
+        scrap = desk.submit("-p", "scrap", "--exclusive", "-w", "g1", script=script)
+        desk.until_said(scrap, "up")
+        desk.submit("-p", "gpu", "--exclusive", "-w", "g1", script="true")
+        assert cluster.wait(scrap).value == "PREEMPTED"
+
+
+def test_what_stands_in_a_file_is_read_as_it_stands(file: Path) -> None:
+    """YAML itself takes 2:00:00 for 7200, and OFF for a truth value."""
+    shape = read_shape(str(file))
+    assert [(part.name, part.max_minutes, part.preempt) for part in shape.partitions] == [
+        ("gpu", 120, "OFF"),
+        ("low", None, "REQUEUE"),
+        ("scrap", None, "CANCEL"),
+        ("solid", None, "OFF"),
+    ]
+
+
+def test_a_time_scale_shortens_what_was_declared_in_the_cluster_s_seconds(file: Path) -> None:
+    settings = read_shape(str(file), time_scale=60).settings
+    assert (settings.minute_s, settings.lasting(120), settings.kill_wait_s) == (1, 2, 1)
+
+
+NODE = {"name": "n1"}
+WRONG = [
+    ({}, "nodes: there is none"),
+    ([], "no mapping"),
+    ({"nodes": {"name": "n1"}}, "nodes: .* is no list"),
+    ({"nodes": ["n1"]}, r"nodes\[0\]: 'n1' is no mapping"),
+    ({"nodes": [{"cpus": 2}]}, r"nodes\[0\].name: '' names no node"),
+    ({"nodes": [{"name": "n[1-"}]}, r"nodes\[0\].name: 'n\[1-' is no list of hosts"),
+    ({"nodes": [NODE, {"name": "n[1-2]"}]}, "'n1' is declared twice"),
+    ({"nodes": [{**NODE, "cpus": "many"}]}, r"nodes\[0\].cpus: 'many' is no whole number"),
+    ({"nodes": [{**NODE, "cpus": 0}]}, r"nodes\[0\].cpus: 0 is out of range. Write 1 or more"),
+    ({"nodes": [{**NODE, "gpu": 2}]}, r"nodes\[0\].gpu: unknown. There are name, cpus, gpus, memory_mb, features"),
+    ({"nodes": [NODE], "partitions": [{"name": "a", "nodes": "n2"}]}, r"partitions\[0\].nodes: 'n2' is not among"),
+    ({"nodes": [NODE], "partitions": [{"name": "a"}, {"name": "a"}]}, "two have the same name"),
+    ({"nodes": [NODE], "partitions": [{"name": "a", "preempt_mode": "SUSPEND"}]}, "preempt_mode: 'SUSPEND' is not one"),
+    ({"nodes": [NODE], "partitions": [{"name": "a", "max_time": "5m"}]}, r"max_time: '5m' is no time"),
+    ({"nodes": [NODE], "partitions": [{"name": "a", "default": "maybe"}]}, "default: 'maybe' is neither true nor"),
+    ({"nodes": [NODE], "settings": {"kill_wait": 3}}, "settings.kill_wait: unknown. There are kill_wait_s, "),
+    ({"nodes": [NODE], "settings": {"look_s": 0}}, "settings.look_s: 0 is out of range. Write 0.05 or more"),
+    ({"nodes": [NODE], "settings": {"kill_wait_s": True}}, "settings.kill_wait_s: True is no number"),
+    ({"nodes": [NODE], "nodez": 1}, "nodez: unknown. There are name, nodes, partitions, settings"),
+]
+
+
+@pytest.mark.parametrize(("declared", "text"), WRONG)
+def test_a_mistake_is_named_with_key_value_and_remedy(declared: dict[str, object], text: str) -> None:
+    with pytest.raises(FakeSlurmError, match=text):
+        shape_from(declared)
+
+
+def test_a_file_that_is_no_yaml_or_is_not_there_says_so(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text("nodes: [")
+    with pytest.raises(FakeError, match=r"bad.yaml: no YAML: .*line 1"):
+        read_shape(str(tmp_path / "bad.yaml"))
+    with pytest.raises(FakeError, match="No such file"):
+        read_shape(str(tmp_path / "none.yaml"))

@@ -1,0 +1,67 @@
+"""The fixture that ships with the package, and what the README shows of it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import clusterdp.fakeslurm
+from clusterdp.cli_fake import read_shape
+from clusterdp.fakeslurm import FakeCluster
+
+README = (Path(clusterdp.fakeslurm.__file__).parent / "README.md").read_text()
+TESTED = re.findall(r"<!-- tested: (\S+) -->\n```\w+\n(.*?)```", README, re.DOTALL)
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    for name, text in TESTED:
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def pytest_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", *words]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True)
+
+
+def test_the_example_of_testing_a_script_passes_and_would_fail(examples: Path) -> None:
+    done = pytest_in(examples)
+    assert done.returncode == 0, done.stdout + done.stderr
+    script = examples / "count.sbatch"
+    script.write_text(script.read_text().replace("cat at.", "cat nothing."))  # it begins again from the start
+    assert pytest_in(examples).returncode == 1
+
+
+def test_the_shape_that_the_readme_shows_is_one(examples: Path) -> None:
+    shape = read_shape(str(examples / "cluster.yaml"))
+    assert len(shape.nodes) == 20
+    assert [part.max_minutes for part in shape.partitions] == [2880, None]
+
+
+def test_who_does_not_use_the_fixture_does_not_pay_for_it(tmp_path: Path) -> None:
+    (tmp_path / "test_nothing.py").write_text(
+        "import sys\n"
+        "def test_nothing():\n"
+        "    assert 'clusterdp.pytest_plugin' in sys.modules\n"
+        "    ours = {name for name in sys.modules if name.startswith('clusterdp')}\n"
+        "    assert ours == {'clusterdp', 'clusterdp.pytest_plugin'}\n"
+    )
+    done = pytest_in(tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def fake_slurm_options() -> dict[str, object]:
+    return {"nodes": 2, "quick": True}
+
+
+def test_its_commands_are_on_path_and_its_options_can_be_chosen(fake_slurm: FakeCluster) -> None:
+    """Also for what the test calls without passing an environment."""
+    said = subprocess.run(["sinfo", "-h", "-p", "main", "-o", "%N"], capture_output=True, text=True).stdout
+    assert said == "n[1-2]\n"
+    assert fake_slurm.env["PATH"].startswith(f"{fake_slurm.bin}{os.pathsep}")

@@ -1,0 +1,67 @@
+"""`clusterdp fake`: every verb, as a user types it."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterdp.cli import main
+from clusterdp.fakeslurm import FakeCluster
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[str]:
+    place = tmp_path / "a cluster"
+    yield str(place)
+    if (place / "up").exists():
+        FakeCluster.attach(place).down()
+
+
+def fake(place: str, *words: str) -> int:
+    return main(["fake", words[0], "--dir", place, *words[1:]])
+
+
+def test_a_cluster_is_started_broken_looked_at_and_stopped(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert fake(place, "up", "--nodes", "2", "--quick", "--flaky", "1", "--seed", "3") == 0
+    assert f"env --dir '{place}'" in capsys.readouterr().out
+    cluster = FakeCluster.attach(Path(place))
+    with pytest.raises(Exception, match="Batch job submission failed"):
+        cluster.submit("--wrap=true")
+    assert fake(place, "flaky", "0") == 0
+    job = cluster.submit("--output=/dev/null", "--time=60", "-n2", "--wrap=srun sleep 60")
+    cluster.wait(job, "RUNNING")
+    for words in (["drain", "n2"], ["resume", "n2"], ["fail-node", "n2"], ["restore-node", "n2"], ["preempt", job],
+                  ["advance", "3600"], ["slow", "1", "--for", "0.01"], ["unreachable", "0.01"]):  # fmt: skip
+        assert fake(place, *words) == 0, words
+    cluster.run("scancel", job)
+    cluster.wait(job)
+    assert fake(place, "kill-rank", job, "0") == 7
+    capsys.readouterr()
+    assert fake(place, "history") == 0
+    told = capsys.readouterr().out
+    events = [line.split()[2] for line in told.splitlines() if " state " not in line]
+    expected = ["flaky", "flaky", "flaky", "drain", "resume", "fail", "resume", "preempt", "advance", "slow"]
+    assert events == [*expected, "unreachable"]
+    assert re.search(rf"state +job={job} state=RUNNING restarts=0 nodes=n1", told)
+    assert fake(place, "status") == 0
+    assert "n[1-2]" in capsys.readouterr().out
+    assert fake(place, "down") == 0
+    assert fake(place, "status") == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--nodes", "0"], "--nodes: 0 is too few"),
+        (["--time-scale", "0"], "--time-scale: 0 is out of range"),
+        (["--shape", "nowhere.yaml"], "nowhere.yaml: No such file"),
+        (["--shape", "nowhere.yaml", "--nodes", "2"], "--nodes: the file of --shape says that"),
+    ],
+)
+def test_words_that_make_no_cluster_are_refused(
+    place: str, words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert fake(place, "up", *words) == 7
+    assert text in capsys.readouterr().err
+    assert not Path(place).exists()
