@@ -17,7 +17,7 @@ from typing import Any
 
 from clusterdp.slurm.state import FINAL, JobState
 
-from . import history, processes, releases
+from . import processes, releases
 from .control_line import ControlLine
 from .environ import MARK
 from .errors import FakeSlurmError
@@ -236,7 +236,9 @@ class FakeCluster:
 
     def history(self) -> list[dict[str, Any]]:
         """What happened so far, in its order: changes of jobs, and all that was broken on purpose (history.jsonl)."""
-        return list(history.read(self._paths.history))
+        from .history import read
+
+        return list(read(self._paths.history))
 
     # -- break --
 

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from . import ending, faults, journal, looks, processes
+from . import answering, ending, journal, looks, processes
 from .accounting import Books
 from .commands import COMMANDS
 from .controller import Controller
@@ -132,7 +132,7 @@ class Daemon:
                 command = COMMANDS.get(talk.command)
                 if not command:
                     raise Refusal(f"{talk.command}: not supported by this fake cluster")
-                code = await faults.answer(command, talk, self)
+                code = await answering.answer(command, talk, self)
             except NoMore as end:
                 code = end.exit_code
             except Refusal as refusal:

@@ -95,7 +95,7 @@ def relinquish(controller: Controller, job: Job, status: int) -> None:
         return
     job.status = status
     if not status:
-        state, reason, why = JobState.COMPLETED, "None", ""
+        state, reason, why = JobState.COMPLETED, job.held or "None", ""
     else:
         killed = bool(status & 0x7F)
         state, reason = JobState.FAILED, "JobLaunchFailure" if killed else "NonZeroExitCode"
@@ -179,6 +179,8 @@ def cancel(controller: Controller, job: Job, uid: int | None = None) -> None:
     job.cancelled_by = controller.user.uid if uid is None else uid
     if job.waits:
         job.booked = True
+        if job.array and len(job.array.indexes) == 1:
+            job.array.split = True
         job.state, job.end = JobState.CANCELLED, controller.clock()
         job.start = job.end
         controller.changed(job)

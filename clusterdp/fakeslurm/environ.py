@@ -9,7 +9,7 @@ from .model import Job, Model, Share, Step
 from .releases import TIMES_IN_ENVIRONMENT, Release
 from .shape import Shape, User
 
-GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES")
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 IN_OTHERS_JOBS_ONLY = (  # not in that of an srun outside of jobs
     "SLURM_DISTRIBUTION",
     "SLURM_GPUS_PER_NODE",
@@ -48,6 +48,8 @@ def of_srun(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
     """What `srun --export=...` lets through to the tasks; without ALL that is not even PATH."""
     found = dict(environ)
     words = split_words(export or "ALL")
+    if "NONE" in (upper := [word.upper() for word in words]):  # and what comes after it counts for nothing
+        words = words[: upper.index("NONE")]
     if not any(word.upper() == "ALL" for word in words):
         found = {name: value for name, value in environ.items() if name.startswith(("SLURM", "SPANK_"))}
         found |= {word: environ[word] for word in words if word in environ}
@@ -123,6 +125,7 @@ def of_job(job: Job, user: User, shape: Shape, conf: str) -> dict[str, str]:
         "SLURM_GPUS_PER_NODE": spec.gpus_per_node_option,
         "SLURM_GPUS_PER_TASK": spec.gpus_per_task_option,
         "SLURM_RESTART_COUNT": job.restarts or None,
+        "SLURM_JOB_DEPENDENCY": spec.dependency,
         "SLURM_OPEN_MODE": spec.open_mode and spec.open_mode[0],
     }
     found |= {name: str(value) for name, value in asked.items() if value is not None}

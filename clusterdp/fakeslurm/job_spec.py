@@ -39,7 +39,7 @@ def _size(asked: Asked, spec: JobSpec, folder: str, warn: Warn) -> None:
     if nodes and nodelist and nodes[1] is not None and len(nodelist) > nodes[1]:
         raise Refusal(f"{asked.command}: error: invalid number of nodes (-N {len(nodelist)}-{nodes[1]})")
     if per_node and tasks is None:
-        tasks = (nodes[0] if nodes else 1) * per_node
+        tasks = (nodes[0] if nodes else len(nodelist) or 1) * per_node
     if nodes:
         spec.min_nodes, spec.max_nodes, spec.nodes_asked = nodes[0], nodes[1], True
     elif nodelist:

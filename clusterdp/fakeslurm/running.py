@@ -1,6 +1,7 @@
 """From a job or a step to the plan for its supervisor."""
 
 import os
+import re
 
 from . import environ
 from .controller import Controller
@@ -100,9 +101,7 @@ def step_tasks(step: Step, gpus_per_task: int | None, cyclic_ranks: bool) -> lis
 
 
 def shown_path(job: Job, pattern: str | None, user: str) -> str:
-    """StdOut, as scontrol shows it."""
-    from .patterns import expand
-
-    if pattern is None:
-        pattern = default_output(job)
-    return os.path.join(job.spec.folder, expand(pattern, letters(job, "batch", user)))
+    """StdOut, as scontrol shows it: it knows fewer letters than slurmd does, no widths, and %% only as two of them."""
+    values = letters(job, "batch", user)
+    shown = re.sub("%([Aajux])", lambda match: str(values[match[1]]), pattern or default_output(job))
+    return os.path.join(job.spec.folder, shown)

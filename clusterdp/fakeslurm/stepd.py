@@ -236,6 +236,8 @@ class Supervisor:
         elif op == "signal":
             self._signal_all(order["signal"])
         elif op == "signal-script":  # the batch shell alone, not its children
+            if order["signal"] == KILL:
+                self._report.cancelled("")
             processes.send(self._tasks, order["signal"])
         elif op in ("fail-node", "kill-rank"):
             self._strike(order)

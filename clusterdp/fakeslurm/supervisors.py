@@ -105,9 +105,8 @@ class Supervisors:
                 ending.step_ended(self._daemon.controller, job, step, message)
                 patient = patient or any(other.live for other in job.steps)
             self._daemon.controller.settle()
-            talk.send_message(
-                op="received", linger_s=self._daemon.shape.settings.kill_wait_s + 0.5 if patient else LEFTOVERS_S
-            )
+            linger_s = self._daemon.shape.settings.kill_wait_s + 0.5 if patient else LEFTOVERS_S
+            self._daemon.background(self._received(talk, message["job"], linger_s))
         elif message["op"] == "gone":
             if job and step:
                 ending.script_gone(self._daemon.controller, job, step)
@@ -124,6 +123,13 @@ class Supervisors:
                            kill_after=self._daemon.shape.settings.kill_wait_s)  # fmt: skip
         else:  # of an attempt that is over, as far as we know
             talk.send_message(op="terminate", why="", abort=False, signals=[signal.SIGKILL], kill_after=None)
+
+    async def _received(self, talk: Conversation, job_id: int, linger_s: float) -> None:
+        """A step may go, and its srun end, when all of the job have heard what they are to hear: else the script would
+        see srun end before its own signal comes, and would do who knows what."""
+        while job_id in self._orders:
+            await asyncio.sleep(0.02)
+        talk.send_message(op="received", linger_s=linger_s)
 
     def order(self, job: Job, step: Step, **order: Any) -> None:
         """Orders to the steps of a job are obeyed one after the other: each is acknowledged before the next goes."""

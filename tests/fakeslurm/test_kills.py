@@ -3,12 +3,14 @@
 import os
 import random
 import signal
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm import FakeCluster, processes
 
 from .conftest import Desk
 
@@ -41,5 +43,51 @@ def test_every_job_runs_once_however_often_the_daemon_is_killed(tmp_path: Path, 
         assert ran == {
             f"{what} {i}": times for i in range(JOBS) for what, times in (("start", 1), ("task", 2), ("end", 1))
         }
+    finally:
+        cluster.down()
+
+
+class Killer(threading.Thread):
+    """Kills each daemon of a cluster some random moments after it came up, so many of them."""
+
+    def __init__(self, cluster: FakeCluster, kills: int, seed: int):
+        super().__init__(daemon=True)
+        self._file, self._left, self._dice = cluster.folder / "daemon.pid", kills, random.Random(seed)
+
+    def run(self) -> None:
+        last = 0
+        while self._left:
+            try:
+                pid = int(self._file.read_text())
+            except (OSError, ValueError):  # just being written
+                pid = last
+            if pid == last or not processes.alive(pid):
+                time.sleep(0.01)
+                continue
+            time.sleep(self._dice.random() ** 2)  # more often early, while it looks after what the one before it left
+            os.kill(pid, signal.SIGKILL)
+            self._left -= 1
+            last = pid
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_two_hundred_kills_at_random_moments_lose_no_job_and_run_none_twice(tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text(SCRIPT)
+    cluster = FakeCluster(tmp_path / "cluster", quick=True).up()
+    desk, jobs, killer = Desk(cluster, tmp_path), 0, Killer(cluster, 200, seed=1)
+    try:
+        killer.start()
+        while killer.is_alive():
+            if len(desk.say("squeue -h -o %i").split()) < 6:
+                desk.say(f"sbatch --output=/dev/null job.sh {jobs}")
+                jobs += 1
+        desk.until(lambda: desk.say("squeue -h") == "", "the end of all jobs", within_s=120)
+        assert Counter(desk.say("squeue -h -t all -o %T").splitlines()) == {"COMPLETED": jobs}
+        ran = Counter((tmp_path / "ran").read_text().splitlines())
+        expected = {
+            f"{what} {i}": times for i in range(jobs) for what, times in (("start", 1), ("task", 2), ("end", 1))
+        }
+        assert ran == expected
     finally:
         cluster.down()

@@ -44,6 +44,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     if "version" in given:
         talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
         raise NoMore
+    rest = rest[:1] and [_found(talk.cwd, given, rest[0]), *rest[1:]]
     wrapped = any(name == "wrap" for line in lines for name, _ in line)
     script = await _script(talk, next((v for line in lines for n, v in line if n == "wrap"), None), rest)
     groups = [[]] if wrapped else directives.read(parser, script, "ignore-pbs" in given)
@@ -133,6 +134,12 @@ async def _script(talk: "Conversation", wrap: str | None, rest: list[str]) -> by
             "sbatch: error: contain a NULL character '\\0'."
         )
     return content
+
+
+def _found(here: str, given: dict[str, str], name: str) -> str:
+    """The script as --chdir on the command line makes it be found; as it was named if it is not there."""
+    path = os.path.normpath(os.path.join(here, given.get("chdir") or "", name))
+    return path if os.access(path, os.R_OK) else name
 
 
 def _name(rest: list[str]) -> str:

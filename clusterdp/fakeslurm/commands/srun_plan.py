@@ -37,7 +37,7 @@ def plan_of(talk: "Conversation", daemon: "Daemon", components: "list[Component]
         tasks=tuple(tasks),
         parts=tuple(parts),
         umask=talk.umask,
-        label="label" in asked and asked.get("label") != "0",
+        label=_labels(asked),
         unbuffered="unbuffered" in asked,
         quit_on_interrupt="quit-on-interrupt" in asked,
         multi_prog=bool(first.programs),
@@ -97,6 +97,7 @@ def _part(talk: "Conversation", daemon: "Daemon", components: "list[Component]",
         variables.pop(name, None)
     if "job-name" in asked and "SLURM_JOB_NAME" in variables and "job-name" in component.given:
         variables["SLURM_JOB_NAME"] = component.step.name
+    variables |= _of_options(component)
     stdout = _target(asked.get("output"), asked, job)
     return Part(
         job=job.id,
@@ -108,6 +109,26 @@ def _part(talk: "Conversation", daemon: "Daemon", components: "list[Component]",
         stderr=_target(asked.get("error"), asked, job) if "error" in asked else _follows(stdout),
         patterns=letters(job, component.step.id, controller.user.name),
     )
+
+
+def _of_options(component: "Component") -> dict[str, str]:
+    """What srun tells its tasks of its own options."""
+    asked, request, found = component.asked, component.request, {}
+    if _labels(asked):
+        found["SLURM_LABELIO"] = "1"
+    if "cpus-per-task" in asked:
+        found["SLURM_CPUS_PER_TASK"] = str(request.cpus_per_task)
+    if request.tasks_per_node:
+        found["SLURM_NTASKS_PER_NODE"] = str(request.tasks_per_node)
+    if request.overcommit:
+        found["SLURM_OVERCOMMIT"] = "1"
+    if request.fewer_nodes:
+        found["SLURM_NNODES"] = str(len(component.step.nodes))
+    return found
+
+
+def _labels(asked: Asked) -> bool:
+    return "label" in asked and asked.get("label") != "0"
 
 
 def _follows(stdout: Target) -> Target | None:

@@ -1,0 +1,85 @@
+"""Random small workloads end on the fake as they do on a real Slurm."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clusterdp.fakeslurm import FakeCluster
+from tests.slurm.testbed import RealSlurm
+
+from . import driver
+from .compare import differences, like_the_real_one
+from .workload import Workload, make
+
+CASES = sorted((Path(__file__).parent / "cases").glob("*.json"))
+AT_ONCE, BATCHES = 12, 12  # workloads in a batch; batches in a run
+
+
+@st.composite
+def workloads(draw: Any) -> Workload:
+    return make(lambda options: draw(st.sampled_from(list(options))))
+
+
+@dataclass
+class Both:
+    real: dict[str, str]
+    fake: dict[str, str]
+    folder: Path
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+
+@pytest.fixture(scope="module")
+def fake() -> Iterator[FakeCluster]:
+    with FakeCluster(shape=like_the_real_one()) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def both(real_slurm: RealSlurm, fake: FakeCluster, tmp_path_factory: pytest.TempPathFactory) -> Both:
+    return Both(real_slurm.environ(), fake.env, tmp_path_factory.mktemp("both"))
+
+
+# Slow, and it finds new things: what it finds, `python -m tests.fakeslurm.differential --keep` keeps as a case.
+@pytest.mark.slow
+@pytest.mark.slurm
+@pytest.mark.timeout(3600)
+@settings(max_examples=BATCHES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+@given(batch=st.lists(workloads(), min_size=1, max_size=AT_ONCE))
+def test_random_workloads_end_alike_on_both(both: Both, batch: list[Workload]) -> None:
+    folder = both.folder / str(next(both.numbers))
+    expected = driver.run_all(batch, both.real, folder / "real")
+    seen = driver.run_all(batch, both.fake, folder / "fake")
+    found = {i: differences(one, other) for i, (one, other) in enumerate(zip(expected, seen, strict=True))}
+    assert not {i: lines for i, lines in found.items() if lines}
+
+
+@pytest.fixture(scope="module")
+def played(fake: FakeCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, driver.Observation]:
+    """All cases, side by side."""
+    batch = [Workload.from_json(json.loads(case.read_text())["workload"]) for case in CASES]
+    seen = driver.run_all(batch, fake.env, tmp_path_factory.mktemp("cases") / "played")
+    return {case.stem: each for case, each in zip(CASES, seen, strict=True)}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def test_what_differed_once_is_now_as_on_the_real_slurm(case: Path, played: dict[str, driver.Observation]) -> None:
+    assert differences(json.loads(case.read_text())["real"], played[case.stem]) == []
+
+
+def test_a_difference_is_noticed() -> None:
+    """Else the tests above would prove nothing."""
+    one = {"jobs": {"a": [{"JobState": "FAILED"}]}, "files": {"x": ["1"]}}
+    other = {"jobs": {"a": [{"JobState": "COMPLETED"}]}, "files": {}}
+    assert differences(one, other) == [
+        "/files/x: real ['1'], fake None",
+        "/jobs/a[0]/JobState: real 'FAILED', fake 'COMPLETED'",
+    ]
