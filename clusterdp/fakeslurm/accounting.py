@@ -120,7 +120,8 @@ def _row(model: Model, job: Job, created: int, word: str | None) -> Row:
     memory = min((node.memory_mb for node in model.nodes.values()), default=0)
     asked_nodes = spec.min_nodes
     id_text = job.name_of_id
-    if array and not array.split and array.throttle and state == "CANCELLED":
+    some_ran = array and not array.split and len(array.indexes) < array.count
+    if array and some_ran and array.throttle and state == "CANCELLED":
         id_text = str(job.id)
     return Row(
         job=job.id,

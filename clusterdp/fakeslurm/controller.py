@@ -234,13 +234,8 @@ class Controller:
         if len(array.indexes) == 1:
             array.split = True
             return job
-        from copy import deepcopy
-
-        element = deepcopy(job)
-        element.id = self.model.new_id()
+        element = job.element(index, self.model.new_id())
         self._journal.write("next_id", 0, self.model.next_id)
-        assert element.array
-        element.array.indexes, element.array.split = [index], True
         array.indexes.remove(index)
         job.booked = job.booked or not job.held
         self.model.jobs[element.id] = element

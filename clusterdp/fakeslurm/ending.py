@@ -179,8 +179,6 @@ def cancel(controller: Controller, job: Job, uid: int | None = None) -> None:
     job.cancelled_by = controller.user.uid if uid is None else uid
     if job.waits:
         job.booked = True
-        if job.array and len(job.array.indexes) == 1:
-            job.array.split = True
         job.state, job.end = JobState.CANCELLED, controller.clock()
         job.start = job.end
         controller.changed(job)

@@ -1,7 +1,7 @@
 """The cluster as data: nodes, partitions, jobs, steps. No clock, no processes, no files."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from clusterdp.slurm.state import JobState
 
@@ -209,6 +209,16 @@ class Job:
         if self.array.split:
             return f"{self.array.id}_{self.array.indexes[0]}"
         return f"{self.array.id}_[{index_text(self.array)}]"
+
+    def element(self, index: int, number: int) -> "Job":
+        """One element of a waiting array as a job of its own; whatever is changed of it later is its own too."""
+        assert self.array
+        spec = replace(self.spec, gpus=replace(self.spec.gpus))
+        for name, value in vars(spec).items():
+            if isinstance(value, (list, dict)):
+                setattr(spec, name, value.copy())
+        array = replace(self.array, indexes=[index], split=True)
+        return replace(self, id=number, spec=spec, array=array, shares=[], past=[], steps=[], planned_nodes=[])
 
     def step(self, step_id: str) -> Step | None:
         return next((step for step in self.steps if step.id == step_id), None)

@@ -41,7 +41,6 @@ class StepRequest:
     gpus_per_task: int | None = None
     gpus: int | None = None
     no_gres: bool = False
-    fewer_nodes: bool = False  # than it would have had, for want of tasks
     minutes: int | None = None
     pid: int = 0
     gpu_options: dict[str, str] = field(default_factory=dict)  # for scontrol show step
@@ -57,7 +56,6 @@ def settle(request: StepRequest, job: Job) -> list[str]:
     if tasks < nodes:
         warnings.append(f"srun: Warning: can't run {tasks} processes on {nodes} nodes, setting nnodes to {tasks}")
         nodes = tasks
-        request.fewer_nodes = True
     per_node = request.tasks_per_node
     if per_node:
         mismatch = request.nodes_on_command_line and not request.tasks_on_command_line and tasks != nodes * per_node

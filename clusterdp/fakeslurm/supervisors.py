@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -60,6 +61,7 @@ class Supervisors:
 
     def _become_supervisor(self, ours: socket.socket, kept: list[socket.socket | None]) -> None:
         """In the child: let go of all that is the daemon's."""
+        gc.disable()  # a look for garbage would copy all of the daemon's memory, page by page
         signal.set_wakeup_fd(-1)
         for name in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP):
             signal.signal(name, signal.SIG_DFL)

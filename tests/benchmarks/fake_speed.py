@@ -94,6 +94,13 @@ def commands(desk: Desk) -> Iterator[Figure]:
     seconds["scancel"] = [desk.timed("scancel", job) for job in jobs]
     for name, taken in seconds.items():
         yield Figure(f"{name}, median of {len(taken) - 2}", 1000 * statistics.median(taken[2:]), "ms", "60 at most")
+    yield bare_python(desk)
+
+
+def bare_python(desk: Desk) -> Figure:
+    """What a busy machine makes of 10 ms: a scale for the others."""
+    taken = [desk.timed(sys.executable, "-SEs", "-c", "pass") for _ in range(20)]
+    return Figure("(python -SEs -c pass, for scale", 1000 * statistics.median(taken), "ms)")
 
 
 def array(desk: Desk) -> Iterator[Figure]:
@@ -179,6 +186,7 @@ def start() -> Iterator[Figure]:
         with fake() as (_, desk):
             desk.run("sbatch", "--output=/dev/null", "--wrap=true")
             taken.append(time.perf_counter() - began)
+    yield bare_python(desk)
     yield Figure("from nothing to the first sbatch's answer", 1000 * statistics.median(taken), "ms", "500 at most")
 
 

@@ -122,7 +122,7 @@ def _of_options(component: "Component") -> dict[str, str]:
         found["SLURM_NTASKS_PER_NODE"] = str(request.tasks_per_node)
     if request.overcommit:
         found["SLURM_OVERCOMMIT"] = "1"
-    if request.fewer_nodes:
+    if not component.job.het:
         found["SLURM_NNODES"] = str(len(component.step.nodes))
     return found
 

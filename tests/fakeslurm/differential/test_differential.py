@@ -21,6 +21,7 @@ from .compare import differences, like_the_real_one
 from .workload import Workload, make
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.json"))
+SLOW = ("cancel-batch", "preempted-without-grace", "requeue-held")  # they wait, for KillWait or to start again
 AT_ONCE, BATCHES = 12, 12  # workloads in a batch; batches in a run
 
 
@@ -63,14 +64,22 @@ def test_random_workloads_end_alike_on_both(both: Both, batch: list[Workload]) -
 
 
 @pytest.fixture(scope="module")
-def played(fake: FakeCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, driver.Observation]:
-    """All cases, side by side."""
-    batch = [Workload.from_json(json.loads(case.read_text())["workload"]) for case in CASES]
+def played(
+    request: pytest.FixtureRequest, fake: FakeCluster, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, driver.Observation]:
+    """All cases that this run asks for, side by side."""
+    here = [item for item in request.session.items if item.path == Path(__file__) and hasattr(item, "callspec")]
+    cases = [item.callspec.params["case"] for item in here]
+    batch = [Workload.from_json(json.loads(case.read_text())["workload"]) for case in cases]
     seen = driver.run_all(batch, fake.env, tmp_path_factory.mktemp("cases") / "played")
-    return {case.stem: each for case, each in zip(CASES, seen, strict=True)}
+    return {case.stem: each for case, each in zip(cases, seen, strict=True)}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
+def marked(case: Path) -> Any:
+    return pytest.param(case, id=case.stem, marks=[pytest.mark.slow] if case.stem in SLOW else [])
+
+
+@pytest.mark.parametrize("case", [marked(case) for case in CASES])
 def test_what_differed_once_is_now_as_on_the_real_slurm(case: Path, played: dict[str, driver.Observation]) -> None:
     assert differences(json.loads(case.read_text())["real"], played[case.stem]) == []
 

@@ -37,7 +37,8 @@ PROGRAMS = [
 ENDS = ["", "exit 3", "exit $last", "kill -9 $$", "exit 137", "false", "nosuch-command", "kill -TERM $$", "exec true",
         "exec bash -c 'exit 9'"]  # fmt: skip
 HOLDS = ["hold", "trap 'echo heard; exit 7' TERM; hold", "trap 'echo heard' TERM; hold", "trap '' TERM; hold"]
-CONDITIONS = ["afterany", "afterok", "afternotok", "after", "aftercorr", "singleton"]
+# Not aftercorr: for it Slurm splits a waiting array into its elements, which shows when they are cancelled.
+CONDITIONS = ["afterany", "afterok", "afternotok", "after", "singleton"]
 ACTIONS = [
     "cancel", "requeue", "cancel --batch", "cancel --full", "cancel --signal=USR1", "cancel --signal=USR1 --batch",
     "cancel --signal=TERM", "cancel --signal=KILL", "cancel --signal=USR1 --full", "requeuehold", "step", "preempt",
@@ -131,7 +132,8 @@ def _hold(pick: Pick, job: Job) -> None:
     if "missing" in " ".join(job.options):
         job.options = [option for option in job.options if "missing" not in option]
     if job.action == "step" or pick([True, False]):
-        job.before = pick(["", "trap 'echo batch heard' TERM"])
+        deaf = "TERM; hold" in how and "exit 7" not in how  # it is killed, and the script hears or sees it first
+        job.before = "" if deaf else pick(["", "trap 'echo batch heard' TERM"])
         job.steps = [Step(pick([[], ["--label"], ["-K"], ["-n1"]]), [how], pick([False, True]))]
     else:
         job.before = how
