@@ -35,6 +35,7 @@ bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.technique_cost
 	$(bin)/python -m tests.benchmarks.checkpoint_ls
 	$(bin)/python -m tests.benchmarks.checkpoint_speed
+	$(bin)/python -m tests.benchmarks.fake_speed
 
 lint: $(stamp)
 	$(bin)/ruff check .

@@ -7,7 +7,9 @@ history idle start.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -155,18 +157,26 @@ def large() -> Iterator[Figure]:
 
 
 def history() -> Iterator[Figure]:
+    """One job is run, and copied into the journal of a daemon that is killed: its successor has run 10,000."""
     with fake(nodes=8, cpus_per_node=64, quick=True) as (cluster, desk):
-        for _ in range(10):
-            desk.run("sbatch", "--array=0-999", "--output=/dev/null", "--wrap=true")
-        desk.until_idle()
-        for words in (
-            ["squeue"],
-            ["sacct", "-X", "-n", "-o", "JobID", "-j", "10001_5"],
-            ["squeue", "-t", "all"],
-            ["sacct"],
-        ):
-            taken = [desk.timed(*words) for _ in range(7)]
-            yield Figure(f"10,000 jobs: {' '.join(words)}", 1000 * statistics.median(taken), "ms", "150 at most")
+        first = int(desk.run("sbatch", "--wait", "--parsable", "--output=/dev/null", "--wrap=srun true"))
+        journal = cluster.folder / "state" / "journal"
+        latest = {kind: (key, value) for kind, key, value in map(json.loads, journal.read_text().splitlines())}
+        os.kill(daemon(cluster), signal.SIGKILL)
+        with journal.open("a") as file:
+            for job in range(first + 1, first + 10_000):
+                file.write(json.dumps(["job", job, latest["job"][1] | {"id": job}]) + "\n")
+                key = latest["row"][0].replace(str(first), str(job))
+                row = latest["row"][1] | {"job": job, "id_text": str(job), "created": job}
+                file.write(json.dumps(["row", key, row]) + "\n")
+            file.write(json.dumps(["next_id", 0, first + 10_000]) + "\n")
+        desk.run("squeue")
+        assert desk.run("squeue", "-h", "-t", "all", "-j", str(first + 9_999))
+        for words in ("squeue", f"sacct -n -j {first + 5000}"):
+            taken = [desk.timed(*words.split()) for _ in range(7)]
+            yield Figure(f"10,000 jobs: {words}", 1000 * statistics.median(taken), "ms", "150 at most")
+        yield Figure("10,000 jobs: squeue -t all, that many lines", 1000 * desk.timed("squeue", "-t", "all"), "ms")
+        yield bare_python(desk)
         yield Figure("10,000 jobs: the daemon's memory", memory(daemon(cluster)), "MB", "150 at most")
 
 

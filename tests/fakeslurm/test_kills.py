@@ -80,7 +80,7 @@ def test_two_hundred_kills_at_random_moments_lose_no_job_and_run_none_twice(tmp_
         killer.start()
         while killer.is_alive():
             if len(desk.say("squeue -h -o %i").split()) < 6:
-                desk.say(f"sbatch --output=/dev/null job.sh {jobs}")
+                desk.say(f"sbatch --output=said.{jobs} job.sh {jobs}")
                 jobs += 1
         desk.until(lambda: desk.say("squeue -h") == "", "the end of all jobs", within_s=120)
         assert Counter(desk.say("squeue -h -t all -o %T").splitlines()) == {"COMPLETED": jobs}
@@ -88,6 +88,6 @@ def test_two_hundred_kills_at_random_moments_lose_no_job_and_run_none_twice(tmp_
         expected = {
             f"{what} {i}": times for i in range(jobs) for what, times in (("start", 1), ("task", 2), ("end", 1))
         }
-        assert ran == expected
+        assert ran == expected, [path.read_text() for path in tmp_path.glob("said.*") if path.stat().st_size]
     finally:
         cluster.down()
