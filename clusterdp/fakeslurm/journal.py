@@ -24,6 +24,7 @@ class Journal:
     def __init__(self, path: Path):
         self.path = path
         self._file = path.open("a", encoding="utf-8", errors="surrogateescape")
+        self._at_first = self._file.tell()
 
     def write(self, kind: str, key: object, value: Any) -> None:
         """Appended to the page cache at `flush`: a kill -9 does not lose it, a power cut may."""
@@ -35,7 +36,7 @@ class Journal:
     @property
     def grown(self) -> bool:
         """It is worth writing it again without what is outdated."""
-        return self._file.tell() > GROWN
+        return self._file.tell() - self._at_first > GROWN  # what still counts may be more than that by itself
 
     def close(self) -> None:
         self._file.close()
