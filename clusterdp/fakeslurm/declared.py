@@ -160,12 +160,12 @@ def _partition(entry: Entry, known: list[str]) -> PartitionShape:
 def _settings(entry: Entry, quick: bool) -> Settings:
     values: dict[str, Any] = asdict(Settings()) | (QUICK if quick else {})
     del values["minute_s"]  # --time-scale says that
-    values["enforce_memory"] = entry.flag("enforce_memory")
-    values["slurm_version"] = releases.check(entry.text("slurm_version", values["slurm_version"]))
     for name, value in values.items():
         if isinstance(value, (bool, str)):
-            continue
+            continue  # see below
         whole = name in ("max_array", "first_job_id")
         values[name] = entry.number(name, value, LEAST.get(name, 0), whole=whole)
+    values["enforce_memory"] = entry.flag("enforce_memory")
+    values["slurm_version"] = releases.check(entry.text("slurm_version", values["slurm_version"]))
     entry.done()
     return Settings(**values)

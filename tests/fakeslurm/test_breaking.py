@@ -161,6 +161,31 @@ def test_a_begin_time_and_the_delay_of_a_requeue_are_passed_too(desk: Desk) -> N
     desk.cluster.wait(job, "COMPLETED")
 
 
+def test_times_of_a_job_are_those_of_the_clock_that_was_moved(desk: Desk) -> None:
+    desk.cluster.advance(3 * 3600)
+    job = desk.submit("--begin=now+1hours", "--deadline=now+2hours", script="true")
+    desk.until(lambda: desk.field(job, "Reason") == "BeginTime", "the reason why it waits")
+    desk.cluster.advance(3600)
+    desk.cluster.wait(job, "COMPLETED")
+    job = desk.submit("--deadline=now+2hours", "--hold", script="true")
+    desk.cluster.advance(2 * 3600 - 60)
+    assert desk.field(job, "JobState") == "PENDING"
+    desk.cluster.advance(61)
+    desk.cluster.wait(job, "DEADLINE")
+
+
+def test_a_limit_does_not_run_while_a_job_is_suspended(desk: Desk) -> None:
+    job = desk.submit("--time=60", script="echo up; until [ -e go ]; do sleep 0.05; done")
+    desk.until_said(job, "up")
+    desk.say(f"scontrol suspend {job}")
+    desk.cluster.advance(2 * 3600)
+    desk.say(f"scontrol resume {job}")
+    desk.cluster.advance(59 * 60)
+    assert desk.field(job, "JobState") == "RUNNING"
+    desk.cluster.advance(61)
+    desk.cluster.wait(job, "TIMEOUT")
+
+
 def test_the_clock_stays_where_it_was_put_when_the_daemon_is_killed(desk: Desk) -> None:
     import os
     import signal

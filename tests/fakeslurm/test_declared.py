@@ -80,6 +80,11 @@ def test_a_time_scale_shortens_what_was_declared_in_the_cluster_s_seconds(file: 
     assert (settings.minute_s, settings.lasting(120), settings.kill_wait_s) == (1, 2, 1)
 
 
+def test_settings_that_are_no_numbers_are_read_too() -> None:
+    settings = shape_from({"nodes": [NODE], "settings": {"enforce_memory": "yes", "slurm_version": "23.02"}}).settings
+    assert (settings.enforce_memory, settings.slurm_version) == (True, "23.02")
+
+
 NODE = {"name": "n1"}
 WRONG = [
     ({}, "nodes: there is none"),
@@ -100,6 +105,7 @@ WRONG = [
     ({"nodes": [NODE], "settings": {"kill_wait": 3}}, "settings.kill_wait: unknown. There are kill_wait_s, "),
     ({"nodes": [NODE], "settings": {"look_s": 0}}, "settings.look_s: 0 is out of range. Write 0.05 or more"),
     ({"nodes": [NODE], "settings": {"kill_wait_s": True}}, "settings.kill_wait_s: True is no number"),
+    ({"nodes": [NODE], "settings": {"slurm_version": "19.05"}}, "slurm_version: there is no manner of '19.05'"),
     ({"nodes": [NODE], "nodez": 1}, "nodez: unknown. There are name, nodes, partitions, settings"),
 ]
 

@@ -90,7 +90,7 @@ def _spec(talk: "Conversation", daemon: "Daemon", asked: Asked, name: str, rest:
     spec.shown["submit-dir"] = talk.cwd
     given_name = asked.get("job-name")
     spec.name = name if given_name is None else given_name
-    spec.command = os.path.join(talk.cwd, rest[0]) if rest else None
+    spec.command = rest[0] if rest else None
     spec.arguments = rest[1:]
     spec.token = talk.token
     spec.umask, spec.host, spec.alloc_pid = talk.umask, host_name(), talk.pid
