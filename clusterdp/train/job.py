@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # a function that keeps to its own loop need not wait for the
     from clusterdp.train.finite import Finite
     from clusterdp.train.loop import Loop
 
+WORTH_A_LINE_S = 60.0  # of training: of less than that nobody wants to hear where the time went unless they ask
 Batch = TypeVar("Batch")
 
 
@@ -248,7 +249,8 @@ class JobHandle:
             return
         if self._run is not None:
             write_durably(self._run.attempt(self.attempt).times, json.dumps(report, indent=1) + "\n")
-        if report["diagnosis"] != [NOTHING]:
+        spent_s = report["steps"] * sum(report["ranks"][0]["ms"].values()) / 1000
+        if report["diagnosis"] != [NOTHING] and spent_s >= WORTH_A_LINE_S:
             print("clusterdp: " + " ".join(report["diagnosis"]), flush=True)
 
     def _committed(self, commit: Commit) -> None:
