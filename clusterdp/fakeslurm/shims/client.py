@@ -19,7 +19,8 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ATTEMPTS = 50
+ATTEMPTS = 50  # in a row, without a word from anybody
+heard = False  # whether this attempt has
 TOKEN = f"{os.getpid()}.{time_ns()}"  # by which a request that is made again is known for the same
 FILES: "dict[str, bytes]" = {}
 UNREACHABLE = "{}: error: the fake cluster in {} is down. Start it again with `clusterdp fake up`.\n"
@@ -107,12 +108,26 @@ class Printer:
             self._printed[kind] += len(payload)
 
 
+def receive(line: socket) -> bytes:
+    """What the daemon says next."""
+    global heard
+    data = line.recv(1 << 16)
+    if not data:
+        raise Unanswered
+    heard = True
+    return data
+
+
 def persist(command: str, attempt: "Callable[[], None]") -> None:
     """Ask again if the daemon is killed before it has answered; `attempt` ends the process when it has."""
-    for _ in range(ATTEMPTS):
+    global heard
+    failed = 0
+    while failed < ATTEMPTS:
+        heard = False
         try:
             attempt()
         except (Unanswered, ConnectionError):
+            failed = 0 if heard else failed + 1  # a long srun may outlive any number of daemons
             sleep(0.1)
     write(2, f"{command}: error: the fake cluster went away.\n".encode())
     sys.exit(1)
@@ -129,9 +144,7 @@ def run(command: str) -> None:
         frames = wire.Frames()
         printer.again()
         while True:
-            data = line.recv(1 << 16)
-            if not data:
-                raise Unanswered
+            data = receive(line)
             for kind, payload in frames.feed(data):
                 if kind in "oe":
                     printer.print(kind, payload)

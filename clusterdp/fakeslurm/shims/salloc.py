@@ -87,9 +87,7 @@ def attempt(
                 elif number in HANDED_ON:
                     program.signal(number)
         if line.fileno() in ready:
-            data = line.recv(1 << 16)
-            if not data:
-                raise client.Unanswered
+            data = client.receive(line)
             for kind, payload in frames.feed(data):
                 if kind in "oe":
                     printer.print(kind, payload)

@@ -39,12 +39,13 @@ def attempt(folder: str, address: str, words: "list[str]", wakeup: int) -> None:
             line.sendall(wire.frame("i", read_stdin()))
             reading.remove(0)  # until the tasks want more
         if line.fileno() in ready:
-            data = line.recv(1 << 16)
-            if not data and started:  # the step's supervisor was killed
-                client.write(2, b"srun: error: the fake cluster went away.\n")
+            try:
+                data = client.receive(line)
+            except client.Unanswered:
+                if not started:
+                    raise
+                client.write(2, b"srun: error: the fake cluster went away.\n")  # the step's supervisor was killed
                 os._exit(1)
-            if not data:
-                raise client.Unanswered
             for kind, payload in frames.feed(data):
                 if kind in "oe":
                     client.write(1 if kind == "o" else 2, payload)
