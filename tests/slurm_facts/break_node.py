@@ -10,6 +10,6 @@ from clusterdp.fakeslurm import FakeCluster
 folder, verb, node = sys.argv[1:]
 cluster = FakeCluster.attach(Path(folder))
 if verb == "fail":
-    cluster.fail_node(node)
+    cluster.fail(node)
 else:
-    cluster.restore_node(node)
+    cluster.resume(node)

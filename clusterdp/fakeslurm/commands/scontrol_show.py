@@ -80,8 +80,6 @@ def _size(job: Job, row: JobRow, details: bool) -> list[str]:
     spec = job.spec
     nodes, cpus = row.number_of_nodes, row.cpus
     never_ran = job.over and not job.past
-    if never_ran:
-        nodes = spec.min_nodes
     least = spec.tasks if spec.tasks is not None else max(nodes, spec.min_nodes)
     tasks = "N/A" if never_ran and spec.tasks is None else max(least, nodes * (spec.tasks_per_node or 0))
     each, threads = spec.cpus_per_task or 1, "1" if spec.hint == "nomultithread" else "*"
