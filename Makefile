@@ -22,7 +22,7 @@ test: lint
 	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm and not slow and not gpu"
 
 test-slurm: $(stamp)
-	$(bin)/python -m pytest -m "slurm and not gpu"
+	$(bin)/python -m pytest -m "slurm and not long and not gpu"
 
 test-all: lint
 	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm"

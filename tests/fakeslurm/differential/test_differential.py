@@ -52,6 +52,7 @@ def both(real_slurm: RealSlurm, fake: FakeCluster, tmp_path_factory: pytest.Temp
 # Slow, and it finds new things: what it finds, `python -m tests.fakeslurm.differential --keep` keeps as a case.
 @pytest.mark.slow
 @pytest.mark.slurm
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @settings(max_examples=BATCHES, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
 @given(batch=st.lists(workloads(), min_size=1, max_size=AT_ONCE))
