@@ -39,7 +39,7 @@ class Loaded:
     flat: Flat | None  # unless it is sharded
 
     def state(self, name: str, *, copy: bool) -> Any:
-        """What state_dict() of that object gave. Without `copy` its tensors are views of the buffer."""
+        """What state_dict() of that object gave. Without `copy` its tensors are those of `tensors`."""
         return unflatten(self.manifest.state[name], _Copies(self.tensors) if copy else self.tensors)
 
     def release(self, name: str) -> None:
@@ -51,7 +51,8 @@ class Loaded:
 
 
 class _Copies(Mapping[str, torch.Tensor]):
-    """Tensors of their own memory, made when asked for: one view that somebody keeps would keep the whole buffer."""
+    """Tensors of their own memory, made when asked for: one view that somebody keeps would keep the whole buffer, and
+    a live parameter would be tied to its graph."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]):
         self._tensors = tensors
@@ -60,7 +61,7 @@ class _Copies(Mapping[str, torch.Tensor]):
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._made:
             tensor = self._tensors[name]
-            self._made[name] = tensor if is_sharded(tensor) else tensor.clone()
+            self._made[name] = tensor if is_sharded(tensor) else tensor.detach().clone()
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -27,10 +27,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
-from clusterdp.errors import ConfigError, StateError
+from clusterdp.errors import ConfigError
 from clusterdp.recipes.by_hand import replicate
 from clusterdp.recipes.data import images as data_images
 from clusterdp.recipes.lenet import LeNet, accuracy
+from clusterdp.recipes.parameter_server import check_updates
 from clusterdp.recipes.staleness import StalenessBound
 from clusterdp.recipes.wire import PUSH, SERVER, Wire
 from clusterdp.train import JobHandle, ResumableSampler
@@ -70,7 +71,7 @@ def main(
     loop = job.loop(loader, {"server": server}, epochs=epochs)
     for images, labels in loop:
         if job.rank == SERVER:
-            server.check(loop.step * workers)
+            check_updates(server.updates, loop.step * workers)
             loop.log(loss=server.serve(workers), stalest=max(server.staleness))
         else:
             wire.pull()
@@ -81,7 +82,7 @@ def main(
             wire.push(loss)
 
     if job.rank == SERVER:
-        server.check(loop.step * workers)
+        check_updates(server.updates, loop.step * workers)
     replicate(model)  # the server's: those of who worked are older
     reached = accuracy(job, loop, model, sets.test)
     counts = {str(stale): count for stale, count in sorted(server.staleness.items())}
@@ -145,14 +146,6 @@ class Server:
         self.asking.discard(worker)
         self.bound.pulled(worker)
         self.wire.give_weights(worker)
-
-    def check(self, updates: int) -> None:
-        """A checkpoint gives a rank its own state only if there are as many ranks as when it was saved."""
-        if self.updates != updates:
-            raise StateError(
-                f"server: it has made {self.updates} updates, and {updates} are done: what it had was saved by another "
-                "number of ranks. Resume with as many."
-            )
 
     def state_dict(self) -> dict[str, Any]:
         if self.rank != SERVER:

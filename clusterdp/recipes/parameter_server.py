@@ -27,9 +27,8 @@ from clusterdp.errors import StateError
 from clusterdp.recipes.by_hand import pack, replicate, unpack
 from clusterdp.recipes.data import images as data_images
 from clusterdp.recipes.lenet import LeNet, accuracy, digest
+from clusterdp.recipes.wire import SERVER
 from clusterdp.train import JobHandle
-
-SERVER = 0  # its rank
 
 
 def main(
@@ -51,7 +50,7 @@ def main(
 
     loop = job.loop(loader, {"model": model, "server": server}, epochs=epochs)
     for images, labels in loop:
-        server.check(loop.step)
+        check_updates(server.steps, loop.step)
         model.zero_grad()
         loss = criterion(model(images.to(job.device)), labels.to(job.device))
         loss.backward()
@@ -60,7 +59,7 @@ def main(
         if step_delay_s:
             time.sleep(step_delay_s)
 
-    server.check(loop.step)
+    check_updates(server.steps, loop.step)
     reached = accuracy(job, loop, model, sets.test)
     job.log(test_accuracy=reached, digest=digest(model, server))
     if job.rank == SERVER:
@@ -94,14 +93,6 @@ class ParameterServer:
         unpack(weights, self.parameters)
         self.steps += 1
 
-    def check(self, step: int) -> None:
-        """A checkpoint gives a rank its own state only if there are as many ranks as when it was saved."""
-        if self.steps != step:
-            raise StateError(
-                f"server: it has handed out {self.steps} updates, and {step} steps are done: what it had was saved "
-                "by another number of ranks. Resume with as many."
-            )
-
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self.steps, "optimizer": self.optimizer.state_dict() if self.optimizer else None}
 
@@ -109,6 +100,15 @@ class ParameterServer:
         self.steps = state["steps"]
         if self.optimizer:
             self.optimizer.load_state_dict(state["optimizer"])
+
+
+def check_updates(made: int, expected: int) -> None:
+    """A checkpoint gives a rank its own state only if there are as many ranks as when it was saved."""
+    if made != expected:
+        raise StateError(
+            f"server: it has made {made} updates, and should have made {expected}: what it had was saved by another "
+            "number of ranks. Resume with as many."
+        )
 
 
 if __name__ == "__main__":

@@ -170,7 +170,9 @@ def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
     except Stopped as stopped:
         ending = Ending("requeue", stopped.reason, stopped.step)
     except RuntimeError as error:
-        raise _explained(error, job) or error from None
+        if (explained := _explained(error, job)) is None:
+            raise
+        raise explained from None
     except ClaimLost as error:
         print(f"clusterdp: {error}", file=sys.stderr)
         ending = Ending("stop", "claim", job.step)

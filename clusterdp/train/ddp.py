@@ -71,7 +71,9 @@ def check_finished(model: DistributedDataParallel) -> None:
     try:
         model.reducer._rebuild_buckets()  # looks whether all gradients came, and has nothing else to do any more
     except RuntimeError as error:
-        raise explained(error, model) or error from None
+        if (told := explained(error, model)) is None:
+            raise
+        raise told from None
 
 
 def explained(error: RuntimeError, model: DistributedDataParallel) -> TrainError | None:

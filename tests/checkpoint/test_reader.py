@@ -204,3 +204,27 @@ def test_pieces_get_their_bytes_however_the_data_is_cut(gaps: list[tuple[int, in
         room[:] = data[start:stop]
         target.accept(start, stop)
     assert all(piece == data[start : start + len(piece)] for start, piece in pieces if start + len(piece) <= 100)
+
+
+class Holder:
+    """An object of the user's own, with a tensor that is another object's parameter too."""
+
+    def __init__(self, tensor: torch.Tensor):
+        self.tensor = tensor
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"tensor": self.tensor}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self.tensor = state["tensor"]
+
+
+def test_what_shares_a_parameter_gets_a_plain_copy_of_it(tmp_path: Path) -> None:
+    model = nn.Linear(3, 2)
+    Checkpointer(tmp_path, {"model": model, "holder": Holder(model.weight)}).save(1)
+    live = nn.Linear(3, 2)
+    holder = Holder(live.weight)
+    Checkpointer(tmp_path, {"model": live, "holder": holder}).restore()
+    assert torch.equal(holder.tensor, model.weight)
+    assert not holder.tensor.requires_grad
+    assert holder.tensor.data_ptr() != live.weight.data_ptr()

@@ -12,6 +12,7 @@ import torch
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.recipes import asynchronous
 from clusterdp.recipes.asynchronous import Server
+from clusterdp.recipes.parameter_server import check_updates
 from clusterdp.recipes.staleness import StalenessBound
 from clusterdp.recipes.wire import PULL, PUSH
 from clusterdp.train import Group, JobHandle
@@ -77,13 +78,13 @@ def test_its_state_is_whole(serving: Any) -> None:
     other.load_state_dict(server.state_dict())
     assert (other.updates, other.staleness) == (30, server.staleness)
     assert all(torch.equal(a, b) for a, b in zip(other.model.parameters(), server.model.parameters(), strict=True))
-    other.check(30)
+    check_updates(other.updates, 30)
 
 
 def test_a_state_that_another_number_of_ranks_saved_is_not_begun_anew_in_silence(serving: Any) -> None:
     server, _ = serving(3, 4)
-    with pytest.raises(StateError, match=r"0 updates, and 30 are done.*Resume with as many"):
-        server.check(30)
+    with pytest.raises(StateError, match=r"made 0 updates, and should have made 30.*Resume with as many"):
+        check_updates(server.updates, 30)
 
 
 def test_it_needs_a_worker(job: JobHandle) -> None:

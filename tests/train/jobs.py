@@ -48,6 +48,13 @@ def raises_on(job: JobHandle, rank: int, others: str) -> None:
         model(x).sum().backward()
 
 
+def raises_for_a_reason(job: JobHandle) -> None:
+    try:
+        raise KeyError("the reason")
+    except KeyError as error:
+        raise RuntimeError("the failure") from error
+
+
 def is_killed_on(job: JobHandle, rank: int) -> None:
     loop, model, _ = parts(job)
     for (x,) in loop:

@@ -104,6 +104,13 @@ def test_when_one_rank_raises_all_end_at_once_and_say_which_it_was(tmp_path: Pat
         )
 
 
+def test_the_log_has_the_cause_of_a_failure_too(tmp_path: Path) -> None:
+    ranks = one(Run(tmp_path / "run", f"{JOBS}:raises_for_a_reason"), size=1)
+    assert ranks.join() == [1]
+    assert "KeyError: 'the reason'" in ranks.log
+    assert "RuntimeError: the failure" in ranks.log
+
+
 def test_when_one_rank_is_killed_all_end_at_once(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", f"{JOBS}:is_killed_on", {"rank": 1})
     ranks = one(run, size=3)

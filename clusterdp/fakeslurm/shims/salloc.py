@@ -62,11 +62,7 @@ class Program:
 
 def main() -> None:
     folder, address, *words = sys.argv[1:]
-    wakeup, written = os.pipe()
-    os.set_blocking(written, False)
-    signal.set_wakeup_fd(written)
-    for number in HEARD:
-        signal.signal(number, lambda *_: None)
+    wakeup = client.hear(HEARD)
     program, printer = Program(), client.Printer()
     client.persist("salloc", lambda: attempt(folder, address, words, wakeup, program, printer))
 

@@ -18,11 +18,7 @@ HEARD = [getattr(signal, "SIG" + name) for name in "HUP INT QUIT TERM CONT USR1 
 
 def main() -> None:
     folder, address, *words = sys.argv[1:]
-    wakeup, written = os.pipe()
-    os.set_blocking(written, False)
-    signal.set_wakeup_fd(written)
-    for number in HEARD:
-        signal.signal(number, lambda *_: None)
+    wakeup = client.hear(HEARD)
     client.persist("srun", lambda: attempt(folder, address, words, wakeup))
 
 
