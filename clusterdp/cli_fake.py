@@ -103,6 +103,11 @@ def up(options: argparse.Namespace) -> None:
     print(f"A fake cluster of {len(shape.nodes)} nodes is up in {cluster.folder}.")
     print(f'Put it on PATH:  eval "$(clusterdp fake env{where})"')
     print(f"Stop it:         clusterdp fake down{where}")
+    if unknown := cluster.unknown_names:
+        print(
+            "Names of nodes do not resolve in jobs here. Scripts that use them as addresses need a line in /etc/hosts:"
+        )
+        print(f"127.0.0.1 {' '.join(unknown)}")
 
 
 def _shape(options: argparse.Namespace) -> Shape:

@@ -17,7 +17,7 @@ from typing import Any
 
 from clusterdp.slurm.state import FINAL, JobState
 
-from . import processes, releases
+from . import names, processes, releases
 from .control_line import ControlLine
 from .environ import MARK
 from .errors import FakeSlurmError
@@ -183,6 +183,11 @@ class FakeCluster:
     @property
     def is_up(self) -> bool:
         return self._paths.up.exists() and self._paths.answers()
+
+    @property
+    def unknown_names(self) -> list[str]:
+        """Nodes whose names do not resolve in jobs (names.py says why), and which /etc/hosts should have."""
+        return [] if self._paths.hosts.exists() else names.unknown(node.name for node in self._shape.nodes)
 
     @property
     def env(self) -> dict[str, str]:

@@ -21,6 +21,7 @@ class Paths:
         self.spool = folder / "spool"
         self.shape = self.state / "shape.json"
         self.journal = self.state / "journal"
+        self.hosts = self.state / "hosts"
         self.lock = self.state / "lock"
         self.log = folder / "daemon.log"
         self.history = folder / HISTORY

@@ -8,6 +8,7 @@ import time
 import traceback
 from pathlib import Path
 
+from . import names
 from .daemon import Daemon
 from .paths import Paths
 
@@ -33,9 +34,11 @@ def start(folder: str) -> int:
             os.write(written, b"ready")
             os._exit(0)
         paths.pid.write_text(str(os.getpid()))
+        daemon = Daemon(paths)
+        names.make_known((node.name for node in daemon.shape.nodes), paths.hosts)
 
         async def main() -> None:
-            await Daemon(paths).run(written)
+            await daemon.run(written)
 
         asyncio.run(main())
         os._exit(0)

@@ -1,0 +1,58 @@
+"""Names of nodes lead to this machine in every job, so that MASTER_ADDR may be one."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from clusterdp.fakeslurm import FakeCluster, names
+from tests.fakeslurm.conftest import Desk
+from tests.train.ranks import free_port
+
+MEET = """\
+import os, socket, sys
+first = os.popen("scontrol show hostnames").read().split()[0]
+port = int(sys.argv[1])
+if os.environ["SLURM_PROCID"] == "0":
+    server = socket.create_server((first, port))
+    server.accept()[0].sendall(b"well met")
+else:
+    while True:
+        try:
+            print(socket.create_connection((first, port)).recv(100).decode())
+            break
+        except ConnectionRefusedError:
+            pass
+"""
+
+
+def test_ranks_meet_at_the_name_of_the_first_node(desk: Desk) -> None:
+    if desk.cluster.unknown_names:
+        pytest.skip("this system has no /etc/hosts of a process's own; `clusterdp fake up` says what to do")
+    (desk.folder / "meet.py").write_text(MEET)
+    assert desk.say(f"srun --nodes=2 --ntasks=2 {sys.executable} meet.py {free_port()}") == "well met"
+    assert desk.say("srun --nodes=1 grep -c -w -e n1 -e n4 /etc/hosts") == "2"
+
+
+def test_the_machine_itself_is_left_as_it_is(cluster: FakeCluster) -> None:
+    assert cluster.is_up
+    assert "fake cluster" not in names.HOSTS.read_text()
+
+
+def test_where_names_cannot_be_made_known_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "_mount", refuse)
+    names.make_known(["n1"], tmp_path / "hosts")
+    assert not (tmp_path / "hosts").exists()
+
+
+def test_names_that_are_known_need_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(names, "HOSTS", tmp_path / "known")
+    (tmp_path / "known").write_text("127.0.0.1 localhost # n3\n127.0.0.1\tn1 n2\n")
+    monkeypatch.setattr(names, "_mount", refuse)
+    names.make_known(["n1", "n2"], tmp_path / "hosts")
+    assert names.unknown(["n1", "n2", "n3"]) == ["n3"]
+    assert not (tmp_path / "hosts").exists()
+
+
+def refuse(hosts: Path) -> None:
+    raise PermissionError(1, "Operation not permitted")
