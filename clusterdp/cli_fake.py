@@ -104,9 +104,7 @@ def up(options: argparse.Namespace) -> None:
     print(f'Put it on PATH:  eval "$(clusterdp fake env{where})"')
     print(f"Stop it:         clusterdp fake down{where}")
     if unknown := cluster.unknown_names:
-        print(
-            "Names of nodes do not resolve in jobs here. Scripts that use them as addresses need a line in /etc/hosts:"
-        )
+        print("The nodes' names do not resolve here. For scripts that use them as addresses, add to /etc/hosts:")
         print(f"127.0.0.1 {' '.join(unknown)}")
 
 
