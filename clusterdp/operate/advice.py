@@ -14,13 +14,14 @@ def next_commands(history: RunHistory, verdict: Verdict) -> list[tuple[str, str]
     status = (f"clusterdp status {run}", "each attempt and why it ended")
     where = f"from step {history.saved[0]}" if history.saved else "with it"
     resume = (f"clusterdp resume {run}", f"goes on {where}")
+    trains_on = [(f"clusterdp resume {run} params.epochs=..", "trains on")] if history.step is not None else []
     return {
         Verdict.WAITING: [(f"clusterdp watch {run}", "follows it to its end"), (f"clusterdp cancel {run}", "")],
         Verdict.RUNNING: [
             (f"clusterdp watch {run}", "follows it to its end"),
             (f"clusterdp logs {run} -f", "what rank 0 prints"),
         ],
-        Verdict.DONE: [logs, status, (f"clusterdp resume {run} params.epochs=..", "trains on")],
+        Verdict.DONE: [logs, status, *trains_on],
         Verdict.FAILED: [logs, status, resume],
         Verdict.GAVE_UP: [logs, status, resume],
         Verdict.STOPPED: [logs, status, resume],

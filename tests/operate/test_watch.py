@@ -76,6 +76,14 @@ def test_a_preempted_run_is_told_as_it_happens_and_summed_up(elsewhere: Path, qu
     assert "\x1b" not in text
 
 
+def test_a_program_without_steps_is_not_told_to_train_on(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().finished()
+    code, text = watched(builder)
+    assert code == 0
+    assert "next:\n  clusterdp logs" in text
+    assert "resume" not in text
+
+
 def test_a_crash_ends_with_the_rank_its_last_lines_and_where_to_look(builder: RunBuilder, queue: FakeQueue) -> None:
     trace = "".join(f"noise {i}\n" for i in range(30)) + "Traceback (most recent call last):\nValueError: nan\n"
     builder.submitted().attempt().trained(1, 5).printed("fine\n", 0).printed(trace, 3).failed(exit=1)
