@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import time
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,9 @@ def add_to(fake: argparse.ArgumentParser) -> None:
     def verb(name: str, run: Any, about: str, *arguments: str, old: str = "") -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=about, description=about, aliases=[old] if old else [])
         sub.set_defaults(verb=lambda options: _guarded(run, options))
-        sub.add_argument("--dir", metavar="DIR", help="where the cluster lives; default: the user's own")
+        sub.add_argument(
+            "--dir", metavar="DIR", help="where the cluster lives; default: this shell's, or the user's own"
+        )
         for argument in arguments:
             sub.add_argument(argument, metavar=argument.upper())
         return sub
@@ -83,7 +86,10 @@ def _attached(options: argparse.Namespace) -> FakeCluster:
 
     from clusterdp.fakeslurm.cluster import FakeCluster
 
-    return FakeCluster.attach(Path(options.dir) if options.dir else None)
+    if options.dir:
+        return FakeCluster.attach(Path(options.dir))
+    conf = Path(os.environ.get("SLURM_CONF", ""))
+    return FakeCluster.attach(conf.parent if FakeCluster.owns(conf) else None)
 
 
 def up(options: argparse.Namespace) -> None:

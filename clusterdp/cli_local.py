@@ -36,6 +36,7 @@ def run(plan: Plan, send: Callable[[], Job]) -> int:
         with _cluster_for(config, plan.spec.ranks_per_node) as cluster:
             os.environ.update(cluster.environ())
             job = send()
+            print(f"To break it, elsewhere:  clusterdp fake preempt {job.id} --dir {cluster.folder}", flush=True)
             farewell = "\nThe fake cluster and the job on it are gone; `clusterdp resume` goes on with the run.\n"
             hook = _rehearsal(config, cluster, job)
             return watch(plan.run, pace=Pace(ask_s=1, settle_s=2), on_progress=hook, farewell=farewell)

@@ -22,7 +22,9 @@ def fake(place: str, *words: str) -> int:
     return main(["fake", words[0], "--dir", place, *words[1:]])
 
 
-def test_a_cluster_is_started_broken_looked_at_and_stopped(place: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cluster_is_started_broken_looked_at_and_stopped(
+    place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert fake(place, "up", "--nodes", "2", "--quick", "--flaky", "1", "--seed", "3") == 0
     assert f"env --dir '{place}'" in capsys.readouterr().out
     cluster = FakeCluster.attach(Path(place))
@@ -44,7 +46,8 @@ def test_a_cluster_is_started_broken_looked_at_and_stopped(place: str, capsys: p
     expected = ["flaky", "flaky", "flaky", "drain", "resume", "fail", "resume", "preempt", "advance", "slow"]
     assert events == [*expected, "unreachable"]
     assert re.search(rf"state +job={job} state=RUNNING restarts=0 nodes=n1", told)
-    assert fake(place, "status") == 0
+    monkeypatch.setenv("SLURM_CONF", str(Path(place) / "slurm.conf"))  # a shell that has its commands
+    assert main(["fake", "status"]) == 0
     assert "n[1-2]" in capsys.readouterr().out
     assert fake(place, "down") == 0
     assert fake(place, "status") == 7

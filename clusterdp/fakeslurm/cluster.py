@@ -79,13 +79,21 @@ class FakeCluster:
         base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
         return Path(base) / "clusterdp" / "fake"
 
+    @staticmethod
+    def owns(conf: Path) -> bool:
+        """Whether this slurm.conf is that of a fake cluster."""
+        paths = Paths(conf.parent)
+        return conf == paths.conf and paths.shape.exists()
+
     @classmethod
     def attach(cls, folder: Path | None = None) -> "FakeCluster":
         """A cluster that is up already; raises FakeSlurmError."""
         folder = Path(folder or cls.default_folder()).absolute()
         paths = Paths(folder)
         if not paths.up.exists():
-            raise FakeSlurmError(f"{folder}: no fake cluster is up there. Start one with `clusterdp fake up`.")
+            raise FakeSlurmError(
+                f"{folder}: no fake cluster is up there. Start one: `clusterdp fake up`, or use --dir."
+            )
         shape = Shape.from_json(json.loads(paths.shape.read_text())["shape"])
         cluster = cls(folder, shape=shape)
         if not paths.answers():

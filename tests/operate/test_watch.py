@@ -77,7 +77,8 @@ def test_a_preempted_run_is_told_as_it_happens_and_summed_up(elsewhere: Path, qu
 
 
 def test_a_program_without_steps_is_not_told_to_train_on(builder: RunBuilder, queue: FakeQueue) -> None:
-    builder.submitted().attempt().finished()
+    builder.submitted().attempt()
+    builder.event("finished", "7.0", "batch", cause="done", exit=0)
     code, text = watched(builder)
     assert code == 0
     assert "next:\n  clusterdp logs" in text
