@@ -13,8 +13,8 @@ The batches of a window count alike. In job.loop(accumulate=4) the loop has `win
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import NamedTuple, TypeVar
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, NamedTuple, TypeVar
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from clusterdp.errors import ConfigError
 
 Batch = TypeVar("Batch")
+AS_IT_IS = nullcontext()
 
 
 class Window(NamedTuple):
@@ -41,15 +42,17 @@ def windows(loader: Collection[Batch], size: int) -> Iterator[tuple[Batch, Windo
         yield batch, Window(min(size, total - begin), i + 1 == min(begin + size, total))
 
 
-@contextmanager
-def gradient_sync(model: nn.Module, on: bool) -> Iterator[None]:
+def gradient_sync(model: nn.Module, on: bool) -> AbstractContextManager[Any]:
     """Whether backward passes in here add up the gradients over the ranks. The forward pass belongs in here, too.
 
     DDP's no_sync() and FSDP2's set_requires_gradient_sync() behind one name; nothing for other models.
     """
-    if on:
-        yield
-    elif (shards := getattr(model, "set_requires_gradient_sync", None)) is not None:  # FSDP2: its import takes a second
+    return AS_IT_IS if on else _no_sync(model)
+
+
+@contextmanager
+def _no_sync(model: nn.Module) -> Iterator[None]:
+    if (shards := getattr(model, "set_requires_gradient_sync", None)) is not None:  # FSDP2: its import takes a second
         shards(False)
         try:
             yield

@@ -92,6 +92,7 @@ class Amp:
                     f"amp: keep_batchnorm_fp32 says nothing at {level}, where all weights are fp32. Leave it out."
                 )
             self._means = self._means._replace(keep_batchnorm_fp32=keep_batchnorm_fp32)
+        self.dtype = self._means.autocast  # that autocast computes in; None if it does nothing
         self.device_type = torch.device(device).type
         scale = self._means.loss_scale if loss_scale is None else loss_scale
         self.static = None if scale == "dynamic" else _number(scale)
@@ -116,17 +117,13 @@ class Amp:
         if self._means.master_weights:
             self.masters = Masters(optimizer)
 
-    @property
-    def dtype(self) -> torch.dtype | None:
-        """That autocast computes in; None if it does nothing."""
-        return self._means.autocast
-
     def autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device_type, dtype=self.dtype, enabled=self.dtype is not None)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Outside autocast: the backward pass runs in the types that the forward pass chose."""
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        scaled = loss if self.static == 1.0 else self.scaler.scale(loss)
+        scaled.backward()  # type: ignore[no-untyped-call]
 
     def step(
         self,
@@ -162,9 +159,13 @@ class Amp:
                 proceed = finite.allows(norm, scaled=self.scaler.is_enabled())
             if clip_value is not None and proceed:
                 nn.utils.clip_grad_value_(chosen, clip_value)
-        if proceed:
-            self.scaler.step(optimizer)
-        self.scaler.update(self.static)
+        if self.static == 1.0:
+            if proceed:
+                optimizer.step()
+        else:
+            if proceed:
+                self.scaler.step(optimizer)
+            self.scaler.update(self.static)
         if self.masters is not None:
             self.masters.give_weights()
         return norm

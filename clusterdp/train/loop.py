@@ -143,11 +143,11 @@ class Loop(Generic[Batch]):
         self._finish()
 
     def log(self, **values: Any) -> None:
-        """Numbers of this step (tensors stay on their device; nothing waits for them). Rank 0's are kept."""
+        """Numbers of this step. Rank 0's are kept; tensors stay on their device, without their graphs."""
         if self.job.rank == 0:
-            self._logged.update(values)
             for name, value in values.items():
                 self._graphs.look(name, value)
+                self._logged[name] = value.detach() if isinstance(value, torch.Tensor) else value
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
         """Iterates over anything else than training batches, on all ranks, and looks at the control word meanwhile.
@@ -160,7 +160,9 @@ class Loop(Generic[Batch]):
             if agreed is None:
                 yield item  # type: ignore[misc]
             else:
-                self._heed(agreed, between_steps=False)
+                self._heed(agreed)
+                if agreed["save"]:
+                    self.saves.beside(self.step)
 
     def save(self) -> None:
         """Now, until it is durable; the step at hand is done. Periodic saves, and that of a stop, come unasked."""
@@ -209,7 +211,7 @@ class Loop(Generic[Batch]):
         watch.skip()
         for batch in batches:
             watch.lap("data")
-            if self._in_window == 0:
+            if self.accumulate > 1 and self._in_window == 0:
                 self.window = min(self.accumulate, self.feed.left or self.accumulate)
             self._open = True
             yield batch
@@ -234,33 +236,36 @@ class Loop(Generic[Batch]):
         if not self._open:
             return
         self._open = False
-        self.job.stopwatch.lap("step")  # what of its body has had no lap of its own
+        job, watch, position = self.job, self.job.stopwatch, self.position
+        watch.lap("step")  # what of its body has had no lap of its own
         self.feed.advance()
-        self.job.step = self.step
-        self._write_metrics()
+        job.step = position.step
+        job.metrics.step({"step": position.step, "total": self.total_steps, "epoch": position.epoch}, self._logged)
+        self._logged = {}
         self._in_window += 1
-        self.job.stopwatch.step()
+        watch.step()
         if self._in_window < self.window:
             return
         self._in_window = 0
         for model in self._models:
             check_finished(model)
         self.saves.look_at_the_clock()
-        if self.step == self.job.profile_steps:
+        if position.step == job.profile_steps:
             self._end_here()
-        agreed = self.job.word.tick()
-        self.job.stopwatch.lap("word")
-        self._heed(agreed)
-        self.job.stopwatch.lap("checkpoint")
+        agreed = job.word.tick()
+        if agreed is not None:
+            watch.lap("word")
+            self._heed(agreed)
+        if self.saves.is_due(position.step, agreed, self.window):
+            self.saves.beside(position.step)
+        watch.lap("checkpoint")
 
-    def _heed(self, agreed: Agreed | None, *, between_steps: bool = True) -> None:
+    def _heed(self, agreed: Agreed) -> None:
         self.saves.heed(agreed)
-        if agreed is not None and agreed.stop:
+        if agreed.stop:
             self._stop(agreed.stop)
-        if agreed is not None and agreed["enough"]:
+        if agreed["enough"]:
             self._end_here()
-        if self.saves.is_due(self.step if between_steps else None, agreed, self.window):
-            self.saves.beside(self.step)
 
     def _end_here(self) -> None:
         """All ranks know: no more steps, of this epoch or another."""
@@ -292,8 +297,3 @@ class Loop(Generic[Batch]):
         self.feed.close()
         self.job.report_times(self.feed.loader)
         self.job.metrics.flush()
-
-    def _write_metrics(self) -> None:
-        fields = {"step": self.step, "total": self.total_steps, "epoch": self.epoch}
-        self.job.metrics.step(fields, self._logged)
-        self._logged = {}

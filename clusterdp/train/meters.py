@@ -38,22 +38,23 @@ class Total:
         self.on_device: torch.Tensor | None = None
 
     def add(self, value: Value, times: float = 1.0) -> None:
-        if isinstance(value, torch.Tensor):
-            self._add_tensor(value.detach(), times)
-        elif self.kind == "sum":
-            self.host += value * times
-        else:
-            self.host = _extreme(self.kind, [self.host, float(value)])
-
-    def _add_tensor(self, value: torch.Tensor, times: float) -> None:
-        if self.on_device is None:
-            wide = torch.float32 if value.device.type == "mps" else torch.float64  # which Metal does not have
-            self.on_device = torch.full((), 0.0 if self.kind == "sum" else self.host, dtype=wide, device=value.device)
-        if self.kind == "sum":
-            self.on_device.add_(value if value.ndim == 0 else value.sum(dtype=self.on_device.dtype), alpha=times)
+        if not isinstance(value, torch.Tensor):
+            self.host = (
+                self.host + value * times if self.kind == "sum" else _extreme(self.kind, [self.host, float(value)])
+            )
             return
-        best = torch.maximum if self.kind == "max" else torch.minimum
-        best(self.on_device, value if value.ndim == 0 else getattr(value, self.kind)(), out=self.on_device)
+        value = value.detach()
+        there = self.on_device if self.on_device is not None else self._begin_on(value.device)
+        if self.kind == "sum":
+            there.add_(value if value.ndim == 0 else value.sum(dtype=there.dtype), alpha=times)
+        else:
+            best = torch.maximum if self.kind == "max" else torch.minimum
+            best(there, value if value.ndim == 0 else getattr(value, self.kind)(), out=there)
+
+    def _begin_on(self, device: torch.device) -> torch.Tensor:
+        wide = torch.float32 if device.type == "mps" else torch.float64  # which Metal does not have
+        self.on_device = torch.full((), 0.0 if self.kind == "sum" else self.host, dtype=wide, device=device)
+        return self.on_device
 
     def item(self) -> float:
         """Waits for the device."""

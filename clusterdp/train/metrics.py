@@ -33,24 +33,24 @@ class MetricLog:
         self._began = time.time()
         self._due = 0.0
         self._waiting: list[tuple[dict[str, Value], Any]] = []  # (record, CUDA event or None)
-        self._newest: dict[str, Value] = {}
+        self._newest: tuple[float, dict[str, Value], dict[str, Value]] | None = None  # time, fields, values
 
     def step(self, fields: dict[str, Value], values: dict[str, Value]) -> None:
-        """After a step: fields such as step and epoch, and what the user logged in it."""
-        if self._off():
+        """After a step: fields such as step and epoch, and what the user logged in it. Kept as they are: no graphs."""
+        if self.path is None and not self.sinks:
             return
         now = time.time()
         if now < self._due:
-            self._newest = {"time": now, **fields, **{name: _hold(value) for name, value in values.items()}}
+            self._newest = now, fields, values
             return
         self._due = now + self._pause(now)
-        self._newest = {}
+        self._newest = None
         self._enqueue({"time": now, **fields, **values})
         self._write(wait=False)
 
     def write(self, **values: Value) -> None:
         """A record that is not thinned, written at once: results, such as an accuracy."""
-        if self._off():
+        if self.path is None and not self.sinks:
             return
         self.flush()
         self._enqueue({"time": time.time(), **values})
@@ -58,9 +58,10 @@ class MetricLog:
 
     def flush(self) -> None:
         """Writes everything, the newest step's record included."""
-        if self._newest:
-            self._enqueue(self._newest)
-            self._newest = {}
+        if self._newest is not None:
+            now, fields, values = self._newest
+            self._enqueue({"time": now, **fields, **values})
+            self._newest = None
         self._write(wait=True)
 
     def close(self) -> None:
@@ -78,9 +79,6 @@ class MetricLog:
         except Exception as error:
             self.sinks.remove(sink)
             print(f"clusterdp: metrics: {type(sink).__name__} gets no more records: {error}", file=sys.stderr)
-
-    def _off(self) -> bool:
-        return self.path is None and not self.sinks
 
     def _pause(self, now: float) -> float:
         if self.every_s is not None:
@@ -112,11 +110,6 @@ class MetricLog:
                 append_line(self.path, plain)
             for sink in list(self.sinks):
                 self._hand(sink, plain)
-
-
-def _hold(value: Value) -> Value:
-    """Without the graph: a logged loss must not keep all activations of its step alive."""
-    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def _to_host(value: Value) -> Value:

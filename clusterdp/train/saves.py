@@ -52,18 +52,18 @@ class Saves:
             self._job.word.set("save")
             self._next = math.inf  # until it has been done
 
-    def heed(self, agreed: Agreed | None) -> None:
+    def heed(self, agreed: Agreed) -> None:
         """What all ranks know of the save that is on its way."""
-        if agreed is not None and self.checkpointer is not None:
+        if self.checkpointer is not None:
             with self._tolerant(self._job.saving.max_failures):
                 self._note(self.checkpointer.heed(agreed.progress))
 
-    def is_due(self, step: int | None, agreed: Agreed | None, window: int = 1) -> bool:
+    def is_due(self, step: int, agreed: Agreed | None, window: int = 1) -> bool:
         """By what all ranks know, and by what all can count; never by what this rank alone sees.
 
         step: just done. window: steps since it could be done last.
         """
-        by_count = bool(step and self.every_steps and step % self.every_steps < window)
+        by_count = bool(self.every_steps and step % self.every_steps < window)
         return by_count or (agreed is not None and agreed["save"])
 
     def beside(self, step: int) -> None:

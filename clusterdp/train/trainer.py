@@ -21,6 +21,7 @@ from clusterdp.checkpoint import Checkpointer
 from clusterdp.checkpoint.objects import unwrap
 from clusterdp.errors import ConfigError
 from clusterdp.train import trainstep
+from clusterdp.train.accumulation import AS_IT_IS
 from clusterdp.train.alone import leaving_when_stopped, own_job
 from clusterdp.train.amp import Amp
 from clusterdp.train.callbacks import OnEpoch
@@ -188,7 +189,7 @@ class Trainer:
         return restored.step if restored else None
 
     def autocast(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self.amp.dtype is None else self.amp.autocast()
+        return AS_IT_IS if self.amp.dtype is None else self.amp.autocast()
 
     def _train(self, epoch: Iterable[Any]) -> None:
         step, loop, on_step = self.step, self.loop, self.on_step

