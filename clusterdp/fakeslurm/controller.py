@@ -12,11 +12,12 @@ from clusterdp.slurm.state import JobState
 from . import admission, attempts, ending, refusals, scheduler
 from .accounting import Books
 from .dependencies import outlook
+from .free import all_free
 from .history import History
 from .journal import Journal, compact
 from .model import BATCH, Array, Het, Job, Model, Share, Step
 from .paths import HISTORY
-from .placing import all_free, place
+from .placing import place
 from .refusals import ControllerError
 from .shape import Shape, User
 from .spec import JobSpec

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from clusterdp.slurm.hostlist import compress
 
+from .dealing import deal
 from .lists import counts
 from .model import Job, Model, Share, Step
 from .releases import TIMES_IN_ENVIRONMENT, Release
@@ -121,6 +122,7 @@ def of_job(job: Job, user: User, shape: Shape, conf: str) -> dict[str, str]:
         "SLURM_MEM_PER_CPU": spec.mem_per_cpu,
         "SLURM_DISTRIBUTION": spec.distribution,
         "SLURM_HINT": spec.hint,
+        "SLURM_OVERCOMMIT": "1" if spec.overcommit else None,
         "SLURM_GPUS": spec.gpus_option,
         "SLURM_GPUS_PER_NODE": spec.gpus_per_node_option,
         "SLURM_GPUS_PER_TASK": spec.gpus_per_task_option,
@@ -167,9 +169,9 @@ def of_het(model: Model, job: Job, user: User, shape: Shape) -> dict[str, str]:
 
 
 def tasks_per_node(job: Job) -> str:
-    if job.spec.exclusive and job.spec.tasks is None and not job.spec.tasks_per_node:
-        return counts([share.cpus for share in job.shares])
-    return counts([share.tasks for share in job.shares])
+    """As many as were asked for, or else as many as the CPUs do for."""
+    room = [max(share.cpus // (job.spec.cpus_per_task or 1), 1) for share in job.shares]
+    return counts(deal(job.spec.tasks if job.spec.tasks is not None else sum(room), room))
 
 
 def of_batch(job: Job) -> dict[str, str]:

@@ -50,7 +50,7 @@ def _size(asked: Asked, spec: JobSpec, folder: str, warn: Warn) -> None:
     spec.cpus_per_task, spec.min_cpus = asked.number("cpus-per-task"), asked.number("mincpus")
     spec.nodelist, spec.exclude = nodelist, asked.hosts("exclude")
     spec.mem_per_node, spec.mem_per_cpu = asked.megabytes("mem"), asked.megabytes("mem-per-cpu")
-    spec.minutes = asked.minutes()
+    spec.minutes, spec.overcommit = asked.minutes(), "overcommit" in asked
 
 
 def _gpus(asked: Asked, spec: JobSpec) -> None:

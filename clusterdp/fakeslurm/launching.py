@@ -26,7 +26,8 @@ def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) 
             os.dup2(source, number)
         _default_signals()
         os.umask(plan.umask)
-        _check_tmpdir(environ)
+        if environ.get("SLURM_LOCALID", "0") == "0":
+            _check_tmpdir(environ)
         try:
             os.chdir(part.folder)
         except OSError:
@@ -40,15 +41,21 @@ def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) 
 
 
 def _check_tmpdir(environ: dict[str, str]) -> None:
-    """Programs may want the folder that it names, or one at all."""
+    """Programs may want the folder that it names, or one at all; Slurm looks to that for a node's first task alone."""
     folder = environ.setdefault("TMPDIR", "/tmp")
+    trouble = ""
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
-        pass
+        if not os.path.isdir(folder):
+            trouble = f"TMPDIR [{folder}] is not a directory"
+        elif not os.access(folder, os.X_OK | os.W_OK):
+            trouble = f"TMPDIR [{folder}] is not writeable"
     except OSError as error:
-        text = f"slurmstepd: error: Unable to create TMPDIR [{folder}]: {os.strerror(error.errno or 0)}\n"
-        os.write(2, (text + "slurmstepd: error: Setting TMPDIR to /tmp\n").encode("utf-8", "surrogateescape"))
+        trouble = f"Unable to create TMPDIR [{folder}]: {os.strerror(error.errno or 0)}"
+    if trouble:
+        text = f"slurmstepd: error: {trouble}\nslurmstepd: error: Setting TMPDIR to /tmp\n"
+        os.write(2, text.encode("utf-8", "surrogateescape"))
         environ["TMPDIR"] = "/tmp"
 
 

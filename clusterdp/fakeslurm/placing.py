@@ -1,45 +1,12 @@
-"""Where a job fits: pure arithmetic on free CPUs and GPUs."""
+"""Where a job fits, and what it gets there: pure arithmetic on free CPUs and GPUs."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from . import features
-from .model import Model, Node, Share
+from .choosing import Taken, all_cpus, choose, least_cpus, most_tasks
+from .free import Free
+from .model import Share
 from .spec import JobSpec
-
-
-@dataclass(frozen=True)
-class Free:
-    """What nobody has of a node."""
-
-    node: Node
-    cpu_ids: tuple[int, ...]
-    gpus: tuple[int, ...]
-
-    @property
-    def whole(self) -> bool:
-        return len(self.cpu_ids) == self.node.cpus
-
-    def less(self, share: Share) -> "Free":
-        return replace(
-            self,
-            cpu_ids=tuple(i for i in self.cpu_ids if i not in share.cpu_ids),
-            gpus=tuple(i for i in self.gpus if i not in share.gpus),
-        )
-
-
-def free_nodes(model: Model) -> dict[str, Free]:
-    free = {name: Free(node, tuple(range(node.cpus)), tuple(range(node.gpus))) for name, node in model.nodes.items()}
-    for job in model.holding():
-        for share in job.shares:
-            if share.node in free:
-                free[share.node] = free[share.node].less(share)
-    return free
-
-
-def all_free(model: Model) -> dict[str, Free]:
-    """The cluster as if nothing ran and every node were well: what could ever be had."""
-    return {name: Free(node, tuple(range(node.cpus)), tuple(range(node.gpus))) for name, node in model.nodes.items()}
 
 
 def place(spec: JobSpec, candidates: Sequence[Free]) -> list[Share] | None:
@@ -48,121 +15,60 @@ def place(spec: JobSpec, candidates: Sequence[Free]) -> list[Share] | None:
     `candidates` are in the order of the cluster and hold only nodes that the job may use, whatever their features.
     """
     for wanted in features.alternatives(spec.features):
-        shares = _place(spec, [free for free in candidates if features.has(free.node.features, wanted)])
-        if shares:
-            return shares
+        taken = choose(spec, [free for free in candidates if features.has(free.node.features, wanted)])
+        if taken:
+            return _share_out(spec, taken)
     return None
 
 
-def _place(spec: JobSpec, candidates: Sequence[Free]) -> list[Share] | None:
-    roomy = [free for free in candidates if capacity(spec, free) > 0]
-    names = {free.node.name for free in roomy}
-    if not set(spec.nodelist) <= names:
-        return None
-    least = max(spec.min_nodes, len(spec.nodelist))
-    most = len(roomy)
-    if spec.max_nodes is not None:
-        most = min(most, spec.max_nodes)
-    wide = spec.max_nodes is not None and spec.max_nodes > spec.min_nodes
-    sizes = range(most, least - 1, -1) if wide else range(least, most + 1)
-    for size in sizes:
-        chosen = _choose(spec, roomy, size)
-        if chosen:
-            return _share_out(spec, chosen)
-    return None
-
-
-def capacity(spec: JobSpec, free: Free) -> int:
-    """The tasks that the node could take, 0 if it is of no use."""
-    if spec.exclusive and not free.whole:
-        return 0
-    if len(free.cpu_ids) < max(spec.min_cpus or 0, (spec.cpus_per_gpu or 0) * (spec.gpus.per_node or 0)):
-        return 0
-    each = max(spec.cpus_per_task or 1, (spec.cpus_per_gpu or 0) * (spec.gpus.per_task or 0))
-    tasks = len(free.cpu_ids) // each
-    if spec.tasks_per_node:
-        if tasks < spec.tasks_per_node and _tasks_on(spec, 1) >= spec.tasks_per_node:
-            return 0
-        tasks = min(tasks, spec.tasks_per_node)
-    if spec.gpus.per_node and len(free.gpus) < spec.gpus.per_node:
-        return 0
-    if spec.gpus.per_job and not free.gpus:
-        return 0
-    if spec.gpus.per_task:
-        tasks = min(tasks, len(free.gpus) // spec.gpus.per_task)
-    return tasks
-
-
-def _tasks_on(spec: JobSpec, size: int) -> int:
-    if spec.tasks is not None:
-        return spec.tasks
-    return size * (spec.tasks_per_node or 1)
-
-
-def _choose(spec: JobSpec, roomy: list[Free], size: int) -> list[Free] | None:
-    """`size` of these nodes that hold all tasks and GPUs: the first ones, or the roomiest if those do not do."""
-    tasks = _tasks_on(spec, size)
-    if tasks < size:
-        return None
-    needed = [free for free in roomy if free.node.name in spec.nodelist]
-    others = [free for free in roomy if free.node.name not in spec.nodelist]
-    if needed:  # neighbours: those behind the ones that must be, then those before, from near to far
-        last = max(i for i, free in enumerate(roomy) if free in needed)
-        place_of = {free.node.name: i for i, free in enumerate(roomy)}
-        others.sort(key=lambda free: (place_of[free.node.name] < last, abs(place_of[free.node.name] - last)))
-    by_room = sorted(others, key=lambda free: -capacity(spec, free))
-    orders = [others, by_room]
-    if size == 1 and not needed:  # one node that has room for all is better than the first one
-        orders = [[free] for free in others]
-    for order in orders:
-        chosen = [*needed, *order][:size]
-        enough = sum(capacity(spec, free) for free in chosen) >= tasks
-        gpus = sum(len(free.gpus) for free in chosen) >= (spec.gpus.per_job or 0)
-        if len(chosen) == size and enough and gpus:
-            position = {free.node.name: i for i, free in enumerate(roomy)}
-            return sorted(chosen, key=lambda free: position[free.node.name])
-    return None
-
-
-def _share_out(spec: JobSpec, chosen: list[Free]) -> list[Share]:
-    tasks = spread(spec.distribution, _tasks_on(spec, len(chosen)), [capacity(spec, free) for free in chosen])
+def _share_out(spec: JobSpec, taken: list[Taken]) -> list[Share]:
     gpus_left = spec.gpus.per_job or 0
     shares = []
-    for free, count in zip(chosen, tasks, strict=True):
-        per_node = count if spec.tasks_per_node is None else spec.tasks_per_node
-        cpus = free.node.cpus if spec.exclusive else per_node * (spec.cpus_per_task or 1)
-        gpus = max(spec.gpus.per_node or 0, (spec.gpus.per_task or 0) * count)
+    for each, (tasks, cpus) in zip(taken, _dealt(spec, taken), strict=True):
+        free = each.free
+        gpus = max(spec.gpus.per_node or 0, (spec.gpus.per_task or 0) * tasks)
         if spec.gpus.per_job and not spec.gpus.per_task and not spec.gpus.per_node:
             gpus = min(gpus_left, len(free.gpus))
             gpus_left -= gpus
         if spec.exclusive:
-            gpus = len(free.gpus)
-        else:
-            cpus = max(cpus, spec.min_cpus or 0, (spec.cpus_per_gpu or 0) * gpus)
-        shares.append(Share(free.node.name, cpus, count, list(free.gpus[:gpus]), list(free.cpu_ids[:cpus])))
+            gpus, cpus = len(free.gpus), free.node.cpus
+        cpus = min(max(cpus, (spec.cpus_per_gpu or 0) * gpus), len(free.cpu_ids))
+        most = most_tasks(spec, free)
+        beside = free.cpu_ids if most is None else free.cpu_ids[-most * (spec.cpus_per_task or 1) :]
+        shares.append(Share(free.node.name, cpus, tasks, list(free.gpus[:gpus]), list(beside[:cpus])))
     return shares
 
 
-def spread(distribution: str | None, tasks: int, room: list[int]) -> list[int]:
-    """How many tasks each node gets: it is filled while each further one gets at least one; cyclic deals them round."""
-    counts = [0] * len(room)
-    if (distribution or "").startswith("cyclic"):
-        while tasks > 0:
-            before = tasks
-            for i, most in enumerate(room):
-                if tasks and counts[i] < most:
-                    counts[i] += 1
-                    tasks -= 1
-            if tasks == before:  # more tasks than room: overcommitted
-                counts[0] += tasks
-                tasks = 0
-        return counts
-    for i, most in enumerate(room):
-        counts[i] = max(0, min(most, tasks - (len(room) - i - 1)))
-        tasks -= counts[i]
-    i = 0
-    while tasks > 0:  # overcommitted
-        counts[i % len(room)] += 1
-        tasks -= 1
-        i += 1
-    return counts
+def _dealt(spec: JobSpec, taken: list[Taken]) -> list[tuple[int, int]]:
+    """Tasks and CPUs on each node: one task for each, then round again where there is room (Slurm's dist_tasks.c).
+
+    If CPUs are left over that are too few for a task on any node, tasks come on top of what is there, and with them a
+    node may get more CPUs than its tasks can use.
+    """
+    each = spec.cpus_per_task or 1
+    size = len(taken)
+    tasks_left = max(size * (spec.tasks_per_node or 1), all_cpus(spec), size * least_cpus(spec))
+    if each > 1 and not spec.overcommit:
+        tasks_left = size * spec.tasks_per_node if spec.tasks_per_node else tasks_left // each
+    if spec.overcommit:
+        tasks_left = size
+    tasks, cpus = [0] * size, [0] * size
+
+    def add(i: int) -> None:
+        tasks[i] += 1
+        cpus[i] = min(cpus[i] + each, taken[i].cpus)
+
+    for i in range(size):
+        add(i)
+    tasks_left -= size
+    crowded = False
+    while tasks_left > 0:
+        space = False
+        for i in range(size):
+            full = taken[i].cpus - cpus[i] < each or tasks[i] == spec.tasks_per_node
+            if tasks_left > 0 and (crowded or not full):
+                add(i)
+                tasks_left -= 1
+                space = space or taken[i].cpus - cpus[i] >= each
+        crowded = crowded or not space
+    return list(zip(tasks, cpus, strict=True))

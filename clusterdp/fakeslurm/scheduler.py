@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from clusterdp.slurm.hostlist import compress
 
 from .dependencies import outlook
+from .free import Free, all_free, free_nodes
 from .model import Job, Model, Partition, Share
-from .placing import Free, all_free, free_nodes, place
+from .placing import place
 
 FOREVER = 365 * 24 * 3600.0
 RESERVED = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
@@ -243,9 +244,7 @@ def _spare(look: _Pass, job: Job, partition: Partition, leaving: list[Job], take
 def _release(look: _Pass, free: dict[str, Free], job: Job) -> None:
     for share in job.shares:
         if share.node in free:
-            old = free[share.node]
-            cpu_ids = tuple(sorted({*old.cpu_ids, *share.cpu_ids}))
-            free[share.node] = Free(old.node, cpu_ids, tuple(sorted({*old.gpus, *share.gpus})))
+            free[share.node] = free[share.node].more(share)
 
 
 def _would_fit(look: _Pass, job: Job, partition: Partition, free: dict[str, Free]) -> list[Share] | None:

@@ -39,6 +39,7 @@ class JobSpec:
     mem_per_cpu: int | None = None
     minutes: int | None = None  # None: not asked for; 0: no limit
     exclusive: bool = False
+    overcommit: bool = False
     nodelist: list[str] = field(default_factory=list)
     exclude: list[str] = field(default_factory=list)
     features: str | None = None

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 
 from . import refusals
+from .dealing import deal
 from .model import BATCH, Job, Share, Step
-from .placing import spread
 
+GRES_TOO_FEW = "Insufficient GRES available in allocation"
 GRES_MISMATCH = "Invalid Trackable RESource (TRES) specification"
 
 
@@ -25,9 +26,7 @@ class StepMistake(Exception):
 class StepRequest:
     name: str
     nodes: int | None = None
-    nodes_on_command_line: bool = False
     tasks: int | None = None
-    tasks_on_command_line: bool = False
     tasks_per_node: int | None = None
     cpus_per_task: int = 1
     nodelist: list[str] = field(default_factory=list)
@@ -46,25 +45,22 @@ class StepRequest:
     gpu_options: dict[str, str] = field(default_factory=dict)  # for scontrol show step
 
 
-def settle(request: StepRequest, job: Job) -> list[str]:
-    """Fill in what was not said; returns warnings. Raises StepMistake."""
+def settle(request: StepRequest, nodes: int) -> list[str]:
+    """Fill in what was not said, with the number of `nodes` that the job has; returns warnings."""
     warnings = []
-    nodes = request.nodes or len(job.shares)
-    if request.tasks is None:
-        request.tasks = nodes * (request.tasks_per_node or 1)
-    tasks = request.tasks
+    nodes, asked = request.nodes or nodes, request.tasks
+    tasks = request.tasks = nodes * (request.tasks_per_node or 1) if asked is None else asked
     if tasks < nodes:
         warnings.append(f"srun: Warning: can't run {tasks} processes on {nodes} nodes, setting nnodes to {tasks}")
         nodes = tasks
     per_node = request.tasks_per_node
-    if per_node:
-        mismatch = request.nodes_on_command_line and not request.tasks_on_command_line and tasks != nodes * per_node
-        if tasks > nodes * per_node or mismatch:
+    if per_node and asked is not None and per_node != tasks // nodes:
+        if tasks > per_node:
             warnings.append(
                 f"srun: Warning: can't honor --ntasks-per-node set to {per_node} which doesn't match the requested "
                 f"tasks {tasks} with the number of requested nodes {nodes}. Ignoring --ntasks-per-node."
             )
-            request.tasks_per_node = None
+        request.tasks_per_node = None
     request.nodes = nodes
     return warnings
 
@@ -88,8 +84,6 @@ def check(request: StepRequest, job: Job) -> None:
         raise StepRefused(refusals.NODE_CONFIG)
     most = sorted((share.cpus for share in candidates), reverse=True)[: request.nodes]
     room = [cpus // request.cpus_per_task for cpus in most]
-    if request.tasks_per_node:
-        room = [min(each, request.tasks_per_node) for each in room]
     if not request.overcommit and (request.tasks > sum(room) or min(room) < 1):
         raise StepRefused(refusals.TOO_MANY_CPUS)
     _check_gpus(request, candidates)
@@ -102,6 +96,8 @@ def _check_gpus(request: StepRequest, candidates: list[Share]) -> None:
         return
     assert request.nodes
     held = sorted((len(share.gpus) for share in candidates), reverse=True)[: request.nodes]
+    if (request.gpus_per_task or 0) * (request.tasks or 0) > sum(held):
+        raise StepRefused(GRES_TOO_FEW)
     wanted = request.gpus_per_node or 0
     if (request.gpus or 0) > sum(held) or any(wanted > count for count in held):
         raise StepRefused(refusals.INVALID_GRES)
@@ -140,11 +136,10 @@ def layout(request: StepRequest, job: Job, step_id: str, now: float) -> Step:
     if len(chosen) < request.nodes:
         raise Busy
     room = [free[share.node] // request.cpus_per_task for share in chosen]
-    if request.tasks_per_node:
-        room = [min(each, request.tasks_per_node) for each in room]
     if not request.overcommit and sum(room) < request.tasks:
         raise Busy
-    counts = spread(request.distribution, request.tasks, room)
+    room = [max(min(each, request.tasks_per_node or each), 1) for each in room]
+    counts = deal(request.tasks, room, (request.distribution or "").startswith("cyclic"))
     cpus = {
         share.node: min(count * request.cpus_per_task, share.cpus) if request.exact else share.cpus
         for share, count in zip(chosen, counts, strict=True)

@@ -216,7 +216,7 @@ def test_a_node_that_dies_takes_its_job_with_it_and_the_job_starts_elsewhere(des
     )
     desk.until_said(job, "attempt 0 on n[1-2]")
     desk.cluster.fail("n2")
-    desk.until_said(job, "attempt 1 on n[1,3]")
+    desk.until_said(job, "attempt 1 on n[3-4]")  # side by side
     assert desk.say("sinfo -h -N -p main -n n2 -o %t") == "down*"
     desk.cluster.resume("n2")
     assert desk.say("sinfo -h -N -p main -n n2 -o %t") == "idle"

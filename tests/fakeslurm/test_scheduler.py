@@ -58,7 +58,7 @@ def placement(model: Model, job: Job) -> list[tuple[str, int]]:
         ({"min_nodes": 2, "max_nodes": 4}, [("n1", 1), ("n2", 1), ("n3", 1), ("n4", 1)]),
         ({"nodelist": ["n2", "n4"], "min_nodes": 2, "max_nodes": 2}, [("n2", 1), ("n4", 1)]),
         ({"exclude": ["n1"], "min_nodes": 2, "max_nodes": 2}, [("n2", 1), ("n3", 1)]),
-        ({"min_cpus": 3}, [("n1", 1)]),
+        ({"min_cpus": 3}, [("n1", 3)]),
         ({"features": "[fast|big]", "min_nodes": 2, "max_nodes": 2}, [("n1", 1), ("n2", 1)]),
         ({"features": "[big|fast]", "min_nodes": 2, "max_nodes": 2}, [("n3", 1), ("n4", 1)]),
         ({"features": "fast&big"}, [("n3", 1)]),
@@ -151,7 +151,7 @@ def test_what_can_never_run_holds_up_nobody(model: Model) -> None:
 def test_a_job_that_names_a_node_which_is_down_says_so(model: Model) -> None:
     model.nodes["n2"].down = True
     assert reason(model, add(model, nodelist=["n2"])) == "ReqNodeNotAvail, UnavailableNodes:n2"
-    assert placement(model, add(model, min_nodes=2, max_nodes=2)) == [("n1", 1), ("n3", 1)]
+    assert placement(model, add(model, min_nodes=2, max_nodes=2)) == [("n3", 1), ("n4", 1)]  # side by side
 
 
 def test_an_array_starts_no_more_elements_than_its_throttle_allows(model: Model) -> None:

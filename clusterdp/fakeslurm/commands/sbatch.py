@@ -148,7 +148,7 @@ def _name(rest: list[str]) -> str:
 
 def _from_environ(variables: dict[str, str]) -> list[tuple[str, str]]:
     found = [(option, variables[name]) for name, option in SBATCH_ENVIRON.items() if name in variables]
-    flags = ("no-requeue", "requeue", "wait", "verbose")
+    flags = {option.name for option in SBATCH if not option.takes}
     return [(option, "" if option in flags else value) for option, value in found]
 
 

@@ -7,7 +7,7 @@ from clusterdp.fakeslurm.accounting import size
 from clusterdp.fakeslurm.commands.scontrol_config import CONFIG
 from clusterdp.fakeslurm.dependencies import outlook
 from clusterdp.fakeslurm.ids import parse
-from clusterdp.fakeslurm.model import BATCH, Job, Node, Share, Step, index_text
+from clusterdp.fakeslurm.model import BATCH, Job, Node, Step, index_text
 from clusterdp.fakeslurm.running import shown_path
 from clusterdp.fakeslurm.shape import User, host_name
 from clusterdp.fakeslurm.spec import JobSpec
@@ -88,11 +88,11 @@ def _size(job: Job, row: JobRow, details: bool) -> list[str]:
         f"TRES={row.tres}",
         f"Socks/Node=* NtasksPerN:B:S:C={spec.tasks_per_node or 0}:0:*:* CoreSpec=*",
     ]
-    if details and job.shares:
-        total = sum(len(share.gpus) for share in job.shares)
+    if details and job.held_shares:
+        total = sum(len(share.gpus) for share in job.held_shares)
         if total:
             lines.append(f"JOB_GRES=gpu:{total}")
-        lines += ["  " + line for line in _shares(job.shares)]
+        lines += ["  " + line for line in _shares(job)]
     memory = f"MinMemoryCPU={row.memory}" if spec.mem_per_cpu is not None else f"MinMemoryNode={row.memory}"
     return [*lines, f"MinCPUsNode={min_cpus(job)} {memory} MinTmpDiskNode=0"]
 
@@ -102,13 +102,13 @@ def _time_min(spec: JobSpec) -> str:
     return limit_clock(minutes(text)) if text else "N/A"
 
 
-def _shares(shares: list[Share]) -> list[str]:
+def _shares(job: Job) -> list[str]:
     """Nodes that have the same together."""
     groups: dict[str, list[str]] = {}
-    for share in shares:
+    for share in job.held_shares:
         from clusterdp.fakeslurm.lists import ranges
 
-        gres = f"gpu:{len(share.gpus)}(IDX:{ranges(share.gpus)})" if share.gpus else ""
+        gres = f"gpu:{len(share.gpus)}(IDX:{ranges(share.gpus)})" if share.gpus and job.shares else ""
         groups.setdefault(f"CPU_IDs={ranges(share.cpu_ids)} Mem=0 GRES={gres}", []).append(share.node)
     return [f"Nodes={compress(nodes)} {what}" for what, nodes in groups.items()]
 

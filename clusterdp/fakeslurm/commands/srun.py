@@ -75,7 +75,13 @@ async def _run(talk: "Conversation", daemon: "Daemon") -> int:
             talk.error(f"srun: jobid {job.id}: nodes({cpus}):{hosts}, cpu counts: {job.shares[0].cpus}(x{cpus})")
         talk.environ.pop("SLURM_NTASKS", None)
     else:
-        job = _job(daemon, number)
+        try:
+            job = _job(daemon, number)
+        except Refusal:
+            for component in components:  # srun looks at its options first
+                for warning in settle(_request(component, talk.pid), nodes=1):
+                    talk.error(warning)
+            raise
         if "test-only" in first.asked:
             return 0
     if "pty" in first.asked and talk.terminal:
@@ -165,14 +171,14 @@ def _request(component: Component, pid: int) -> StepRequest:
     nodes = asked.nodes()
     request = StepRequest(name=asked.get("job-name") if "job-name" in given else os.path.basename(program[0]), pid=pid)  # type: ignore[arg-type]
     request.nodes = nodes[0] if nodes else None
-    request.nodes_on_command_line = "nodes" in given
-    request.tasks, request.tasks_on_command_line = asked.number("ntasks"), "ntasks" in given
+    request.tasks = asked.number("ntasks")
     request.tasks_per_node = asked.number("ntasks-per-node")
     request.cpus_per_task = asked.number("cpus-per-task") or 1
     request.nodelist, request.exclude = asked.hosts("nodelist"), asked.hosts("exclude")
     request.relative = asked.number("relative", 0)
-    request.exact = "exact" in asked or "exclusive" in asked
     request.overlap, request.overcommit = "overlap" in asked, "overcommit" in asked
+    exact = "cpus-per-task" in asked and not request.overcommit
+    request.exact = exact or "exact" in asked or "exclusive" in asked
     request.distribution = asked.get("distribution")
     request.minutes = asked.minutes() or None if "time" in given else None
     gpus = asked.gpus()
@@ -187,12 +193,15 @@ def _request(component: Component, pid: int) -> StepRequest:
 
 
 def _job(daemon: "Daemon", number: str) -> Job:
-    job = daemon.model.jobs.get(int(number)) if number.isdigit() else None
-    if not job or job.over or not job.shares:
-        text = "Unable to confirm allocation for job" if job is None else "Unable to create step for job"
-        why = refusals.INVALID_JOB_ID if job is None else "Job/step already completing or completed"
-        raise Refusal(f"srun: error: {text} {number}: {why}")
-    return job
+    if not number.isdigit():
+        raise Refusal(f'srun: error: Invalid numeric value "{number}" for --jobid.')
+    job = daemon.model.jobs.get(int(number))
+    if job and not job.state.final and not job.completing and job.shares:
+        return job
+    why = refusals.INVALID_JOB_ID if job is None else "Job is pending execution" if job.waits else None
+    text = f"Unable to confirm allocation for job {number}: {why}" if why else f"Slurm job {number} has expired"
+    check_it = f"srun: Check SLURM_JOB_ID environment variable. Expired or invalid job {number}"
+    raise Refusal(f"srun: error: {text}\n{check_it}")
 
 
 def _assign(daemon: "Daemon", job: Job, components: list[Component]) -> None:
@@ -217,7 +226,7 @@ async def _create(talk: "Conversation", daemon: "Daemon", components: list[Compo
     for component in components:
         failed = _failed(component)
         try:
-            for warning in settle(component.request, component.job):
+            for warning in settle(component.request, len(component.job.shares)):
                 talk.error(warning)
             check(component.request, component.job)
         except StepMistake as mistake:

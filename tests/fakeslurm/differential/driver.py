@@ -74,9 +74,11 @@ def run_all(workloads: Sequence[Workload], environ: dict[str, str], root: Path) 
 
     def run(number: int) -> Observation:
         with cluster.room_for(workloads[number]):
+            one = Run(cluster, workloads[number], root / f"w{number}")
             try:
-                return Run(cluster, workloads[number], root / f"w{number}").play()
+                return one.play()
             except Stuck as stuck:
+                cluster.call("scancel", *one.ids.values())  # else whose name is the same would wait for them for ever
                 return {"stuck": str(stuck)}
 
     with ThreadPoolExecutor(AT_ONCE) as pool:

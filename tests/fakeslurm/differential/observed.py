@@ -19,7 +19,8 @@ FIELDS = """
     JobName StdErr StdOut Comment Dependency TimeLimit Nice MinMemoryNode MinMemoryCPU TresPerNode TresPerJob
     TresPerTask ArrayTaskThrottle Features Command
 """.split()
-SACCT = "JobID,JobName,State,ExitCode,DerivedExitCode,NTasks,AllocCPUS,ReqMem,Partition,NNodes"
+# Not DerivedExitCode: of a job whose script was killed the real Slurm knows it or not, as chance has it.
+SACCT = "JobID,JobName,State,ExitCode,NTasks,AllocCPUS,ReqMem,Partition,NNodes"
 SACCT_WITHIN_S = 30
 NOT_YET = re.compile(r"\|(RUNNING|PENDING|allocation)\|")  # "allocation": the end came before the start
 # Set by shells, or other on every run.
@@ -34,6 +35,8 @@ CHANCE = re.compile(
     r"got SIGCONT|forcing job termination|Force Terminated|^\S+: line \d+: +\d+ |Job step aborted|"
     r"step creation|Step created|\*\*\* STEP|Waiting up to|interrupt|_step_signal: Terminating"
 )
+# srun is killed with its tasks; before that it may have told of their end.
+LAST_WORDS = re.compile(r"srun: error: \S+: tasks? [\d,-]+: Killed")
 
 
 def observe(
@@ -49,7 +52,7 @@ def observe(
         },
         "sacct": {name: [clean(row) for row in _rows(call, ids[name], records)] for name, records in jobs.items()},
         "env": {path.name: _environ(path, clean) for path in sorted(folder.glob("env.*"))},
-        "files": _files(folder, clean, {job.name for job in workload.jobs}),
+        "files": _files(folder, clean, workload),
     }
 
 
@@ -87,14 +90,16 @@ def _environ(path: Path, clean: Callable[[str], str]) -> dict[str, str]:
     return {name: clean(pairs[name]) for name in names}
 
 
-def _files(folder: Path, clean: Callable[[str], str], names: set[str]) -> dict[str, list[str]]:
+def _files(folder: Path, clean: Callable[[str], str], workload: Workload) -> dict[str, list[str]]:
     """The lines of each file that the jobs wrote, sorted: tasks write when they like."""
-    ours = {"task.sh", "quiet", *(f"{name}.sh" for name in names)}
+    ours = {"task.sh", "quiet", *(f"{job.name}.sh" for job in workload.jobs)}
+    killed = any(job.holds for job in workload.jobs)
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name not in ours and not path.name.startswith(("env.", "ready.", "go.")):
             text = path.read_text(errors="replace").replace("slurmstepd-n", "slurmstepd: n")
             lines = [clean(line) for line in text.splitlines() if not CHANCE.search(line)]
+            lines = [line for line in lines if not (killed and LAST_WORDS.match(line))]
             found[clean(str(path.relative_to(folder)))] = sorted(each for line in lines for each in _alone(line))
     return found
 
