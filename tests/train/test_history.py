@@ -46,7 +46,6 @@ def test_columns_and_rows() -> None:
 
 
 def test_a_picture_of_it(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     file = History(ROWS).plot(tmp_path / "history.png")
     assert file.read_bytes().startswith(b"\x89PNG")
 
