@@ -13,7 +13,7 @@
     claims/000002                     who owns the folder now: the highest number (exclusively created)
     events/<attempt>-<writer>.jsonl   the ledger, one file a writer
     metrics/<attempt>.jsonl           what rank 0 measured
-    tensorboard/ wandb-id mlflow-run-id   if metrics.to asks for them: one run there, over all attempts
+    tensorboard/ mlruns/ wandb-id mlflow-run-id   if metrics.to asks for them: one run there, over all attempts
     checkpoints/                      unless checkpoint.url names another place
     cancelled                         there if the user cancelled the run: no attempt starts any more
 

@@ -6,9 +6,12 @@ A sink is any function of a record, such as {"time": 1.7e9, "step": 40, "loss": 
 
 from __future__ import annotations
 
+import os
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +23,19 @@ PLACE = ("time", "step", "total")  # of a record: where it belongs, not what was
 
 def open_sinks(names: Sequence[str], run: RunDir, options: Mapping[str, Any]) -> list[Any]:
     """Those of `metrics.to`, on rank 0. ConfigError if one is not known, or not installed."""
-    kinds = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
+    kinds: dict[str, Any] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
+    found = []
     for name in names:
         if name not in kinds:
             raise ConfigError(f"metrics.to: {name!r} is not known. Use {', '.join(kinds)}.")
-    return [kinds[name](run, dict(options.get(name) or {})) for name in names]
+        try:
+            found.append(kinds[name](run, dict(options.get(name) or {})))
+        except ConfigError:
+            raise
+        except Exception as error:  # a server that is away must not hold up the training
+            what = f"{type(error).__name__}: {error}".split("\n")[0]
+            print(f"clusterdp: metrics.to: {name} gets no records in this attempt: {what}", file=sys.stderr)
+    return found
 
 
 class TensorBoard:
@@ -67,12 +78,13 @@ class WandB:
 
 
 class MLflow:
-    """options: tracking_uri and experiment; the defaults are MLflow's own, from its environment variables."""
+    """options: tracking_uri and experiment. The defaults: $MLFLOW_TRACKING_URI, else mlruns/ in the run folder
+    (`mlflow ui --backend-store-uri RUN/mlruns`); and the experiment Default."""
 
     def __init__(self, run: RunDir, options: Mapping[str, Any]):
         mlflow = _library("mlflow", "mlflow")
         self._metric = mlflow.entities.Metric
-        self._client = mlflow.MlflowClient(options.get("tracking_uri"))
+        self._client = _mlflow_client(mlflow, options.get("tracking_uri"), run)
         file = run.path / "mlflow-run-id"
         if not file.exists():
             name = options.get("experiment") or "Default"
@@ -89,6 +101,22 @@ class MLflow:
 
     def close(self) -> None:
         self._client.set_terminated(self._id)
+
+
+def _mlflow_client(mlflow: Any, uri: str | None, run: RunDir) -> Any:
+    """mlflow-skinny, which is what the extra installs, knows servers and folders."""
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or str(run.path / "mlruns")
+    if "://" not in uri or uri.startswith("file:"):
+        # MLflow 3.7 and later refuse folders, whose format changes no more, unless told that one is meant.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    elif uri.startswith(("sqlite:", "postgresql", "mysql", "mssql")):
+        for module in ("sqlalchemy", "alembic"):
+            if find_spec(module) is None:
+                raise ConfigError(
+                    f"metrics.options.mlflow.tracking_uri: {uri.split(':')[0]} takes {module}, which mlflow-skinny "
+                    "comes without. pip install mlflow; or name a folder or a server."
+                )
+    return mlflow.MlflowClient(uri)
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:

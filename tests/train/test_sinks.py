@@ -1,6 +1,7 @@
 """Sinks: the same records elsewhere, as one run over all attempts; and training goes on when elsewhere is away.
 
-TensorBoard, W&B and MLflow are stand-ins here, which write down how they were called.
+TensorBoard, W&B and MLflow are stand-ins here, which write down how they were called. The last tests are with the true
+ones, where they are installed: into a folder, without a server.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pytest
 
 from clusterdp.errors import ConfigError
 from clusterdp.rundir import RunDir
+from clusterdp.train import sinks
 from clusterdp.train.metrics import MetricLog
 from clusterdp.train.sinks import open_sinks
 
@@ -99,6 +101,26 @@ def test_one_that_is_missing_is_one_line_with_its_extra(
         open_sinks([name], run, {})
 
 
+def test_one_that_cannot_be_opened_does_not_hold_up_the_training(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def init(**options: Any) -> None:
+        raise ConnectionError("no route to host\nand much more")
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    assert open_sinks(["wandb"], run, {}) == []
+    said = capfd.readouterr().err
+    assert said == "clusterdp: metrics.to: wandb gets no records in this attempt: ConnectionError: no route to host\n"
+
+
+@pytest.mark.parametrize("module", ["sqlalchemy", "alembic"])
+def test_a_database_takes_more_than_mlflows_client(run: RunDir, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(entities=SimpleNamespace(Metric=None)))
+    monkeypatch.setattr(sinks, "find_spec", lambda name: None if name == module else name)
+    with pytest.raises(ConfigError, match=rf"tracking_uri: sqlite takes {module}, .* pip install mlflow;"):
+        open_sinks(["mlflow"], run, {"mlflow": {"tracking_uri": "sqlite:///runs.db"}})
+
+
 def test_a_sink_that_fails_is_dropped_and_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     seen: list[Any] = []
 
@@ -118,3 +140,52 @@ def test_sinks_get_records_of_runs_without_a_folder_too() -> None:
     log = MetricLog(None, sinks=[seen.append])
     log.step({"step": 1}, {"loss": 1.0})
     assert seen[0]["loss"] == 1.0
+
+
+def two_attempts(name: str, run: RunDir, options: dict[str, Any]) -> None:
+    for steps in ((1, 2, 3), (3, 4)):  # the second trains the last one again
+        (sink,) = open_sinks([name], run, {name: options})
+        for step in steps:
+            sink({**RECORD, "step": step, "loss": 1 / step})
+        sink.close()
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("place", ["in the run folder", "elsewhere"])
+def test_mlflow_itself_has_one_run_in_a_folder(
+    run: RunDir, tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_ALLOW_FILE_STORE"):
+        monkeypatch.setenv(name, "")  # undone afterwards, also where the sink sets it
+        monkeypatch.delenv(name)
+    folder = run.path / "mlruns" if place == "in the run folder" else tmp_path / "all"
+    two_attempts(
+        "mlflow", run, {"experiment": "mine"} | ({"tracking_uri": str(folder)} if place == "elsewhere" else {})
+    )
+    client = mlflow.MlflowClient(str(folder))
+    (only,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
+    assert only.info.status == "FINISHED"
+    assert only.info.run_name == run.path.name
+    points = client.get_metric_history(only.info.run_id, "loss")
+    assert [(point.step, point.value) for point in points] == [(1, 1.0), (2, 0.5), (3, 1 / 3), (3, 1 / 3), (4, 0.25)]
+
+
+@pytest.mark.filterwarnings("default")
+def test_tensorboard_itself_shows_each_step_once(run: RunDir) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    two_attempts("tensorboard", run, {})
+    shown = EventAccumulator(str(run.path / "tensorboard"))
+    shown.Reload()
+    assert [point.step for point in shown.Scalars("loss")] == [1, 2, 3, 4]
+
+
+@pytest.mark.filterwarnings("default")
+def test_wandb_itself_writes_both_attempts_for_one_run(run: RunDir) -> None:
+    pytest.importorskip("wandb")
+    two_attempts("wandb", run, {"mode": "offline", "settings": {"silent": True}})
+    name = (run.path / "wandb-id").read_text().strip()
+    # `wandb sync` makes one run of all that have the same id.
+    assert {path.name.rpartition("-")[2] for path in (run.path / "wandb").glob("offline-run-*")} == {name}
