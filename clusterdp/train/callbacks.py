@@ -22,15 +22,17 @@ OnEpoch = Callable[["Trainer", "Row"], Any]
 
 
 def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = "min", least: float = 0.0) -> OnEpoch:
-    """Ends the training when `monitor` has not become better by more than `least` for `patience` epochs."""
+    """Ends the training when `monitor` has not become better by more than `least` for `patience` epochs. Resumed with
+    more epochs it goes on, and is patient anew."""
     sign = 1 if mode == "min" else -1
 
     def watch(trainer: Trainer, row: Row) -> None:
         trainer.history.best(monitor, mode)  # says what is wrong with the name, if anything is
+        gone_on = trainer.loop.position.continued if trainer.loop is not None else 0
         best, since = float("inf"), 0
-        for value in trainer.history[monitor]:
+        for epoch, value in enumerate(trainer.history[monitor], 1):
             better = value is not None and sign * value < best - least
-            best, since = (sign * value, 0) if better else (best, since + 1)
+            best, since = (sign * value, 0) if better else (best, 0 if epoch == gone_on else since + 1)
         if since >= patience:
             trainer.stop(f"{monitor} has not become better for {since} epochs")
 

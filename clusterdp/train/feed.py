@@ -78,7 +78,14 @@ class Feed(Generic[Batch]):
 
     def resumed(self, exact: bool) -> None:
         """Says what is not as it was, with another number of ranks (not `exact`) or another batch size."""
-        was, now = self.position.saved_global_batch, self.position.global_batch
+        place = self.position
+        if place.last is not None and self.job.rank == 0:
+            print(
+                f"clusterdp: the training was ended early, after epoch {place.last} of {place.epochs}: more epochs "
+                f"than {place.epochs} go on from there.",
+                flush=True,
+            )
+        was, now = place.saved_global_batch, place.global_batch
         if was != now and self.is_global:
             ours = f" {was // self.job.world_size} a rank would keep it." if was % self.job.world_size == 0 else ""
             self._say(f"the global batch was {was} samples and is {now}: same order, but other steps.{ours}")

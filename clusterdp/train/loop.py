@@ -76,7 +76,7 @@ class Loop(Generic[Batch]):
         self.job = job
         self.feed = Feed(job, loader, move)
         self.position = self.feed.position
-        self.total_epochs = epochs
+        self.position.epochs = self.total_epochs = epochs
         if accumulate < 1:
             raise ConfigError(f"accumulate: {accumulate} batches are no window. Use 1 or more.")
         self.accumulate = accumulate
@@ -133,7 +133,7 @@ class Loop(Generic[Batch]):
             )
         self._restore()
         self._count_steps()
-        while self.position.epoch < min(self.total_epochs, self.position.last or self.total_epochs):
+        while not self.position.through:
             yield Epoch(self, self.position.epoch)
             self._close_step()
             self.position.next_epoch()
@@ -197,7 +197,7 @@ class Loop(Generic[Batch]):
 
     def _count_steps(self) -> None:
         per_epoch, rest = self.feed.per_epoch, self.feed.rest()
-        if self.epoch >= self.total_epochs:
+        if self.position.through:
             self.total_steps = self.step
         elif per_epoch is not None and rest is not None:
             self.total_steps = self.step + rest + per_epoch * (self.total_epochs - self.epoch - 1)

@@ -18,7 +18,8 @@ class Position:
     """`step` in all, `batch` of `epoch`: how many are done. Part of the state; a sampler has the samples.
 
     ended: the epoch has no more batches (what follows it, such as an evaluation, may still be to do).
-    last: so many epochs and no more, since somebody has had enough; None if nobody has.
+    epochs: so many are asked for. last: so many and no more, since somebody has had enough; None if nobody has.
+    Who asks for more epochs later than were asked for then goes on; `continued` is the epoch where that was.
     global_batch: samples that all ranks together take in a step; 0 if nobody knows.
     """
 
@@ -27,13 +28,20 @@ class Position:
         self.epoch = 0
         self.batch = 0
         self.ended = False
+        self.epochs = 0
         self.last: int | None = None
+        self.continued = 0
         self.global_batch = global_batch
         self.saved_global_batch = global_batch  # that of the checkpoint which was restored
 
     def advance(self) -> None:
         self.step += 1
         self.batch += 1
+
+    @property
+    def through(self) -> bool:
+        """No epoch is left."""
+        return self.epoch >= (self.epochs if self.last is None else min(self.epochs, self.last))
 
     def next_epoch(self) -> None:
         self.epoch += 1
@@ -46,14 +54,18 @@ class Position:
             "epoch": self.epoch,
             "batch": self.batch,
             "ended": self.ended,
+            "epochs": self.epochs,
             "last": self.last,
+            "continued": self.continued,
             "global_batch": self.global_batch,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.step, self.epoch, self.batch = state["step"], state["epoch"], state["batch"]
         self.ended = bool(state["ended"])
-        self.last = state.get("last")
+        self.last, self.continued = state.get("last"), state.get("continued", 0)
+        if self.last is not None and self.epochs > state.get("epochs", self.epochs):
+            self.last, self.continued = None, self.last
         self.saved_global_batch = state["global_batch"]
 
 

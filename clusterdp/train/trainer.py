@@ -173,7 +173,8 @@ class Trainer:
     def stop(self, why: str = "") -> None:
         """From a callback: training ends, on all ranks at the same step, even if one rank alone says so."""
         if why and self.job.rank == 0:
-            print(f"clusterdp: training ends: {why}", flush=True)
+            more = f" (More epochs than {self.loop.total_epochs} go on from here.)" if self.loop is not None else ""
+            print(f"clusterdp: training ends: {why}.{more}", flush=True)
         if self.loop is not None:
             self.loop.end()
 

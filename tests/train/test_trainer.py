@@ -94,13 +94,17 @@ def test_who_has_had_enough_on_one_rank_stops_all_at_the_same_step(tmp_path: Pat
     with running(tmp_path / "ranks", *args, size=2, env=run.attempt("1.0")) as ranks:
         first, second = ranks.answers
     assert first == second
-    steps, epochs = first
+    steps, epochs, resumed = first
     # A word later, in the first epoch; at the end of the first; after the best and two that were no better.
     assert (
         (steps < 11, epochs) == (True, 1)
         if where == "step"
         else (steps, epochs) == {"epoch": (11, 1)}.get(where, (33, 3))
     )
+    # Asked for more epochs, it goes on: to the last; after one, as its callback has enough again; after another two.
+    assert resumed == {"step": 10, "epoch": 2, "plateau": 5}[where]
+    assert "the training was ended early, after epoch" in ranks.rank_log(0)
+    assert f"epoch {epochs} of 9: more epochs than 9 go on from there." in ranks.rank_log(0)
 
 
 def test_a_metric_that_returns_a_graph_holds_none(job: JobHandle) -> None:

@@ -147,7 +147,8 @@ def stops_early(job: JobHandle, where: str) -> list[Any]:
     again = Trainer(net, nn.CrossEntropyLoss(), optimizer, [accuracy], job=job, on_epoch=watch)
     resumed = again.fit(Noisy(), held_out(), epochs=9, batch_size=8)
     assert resumed.rows == history.rows
-    return [trainer.loop.step if trainer.loop else None, len(history)]
+    end = [trainer.loop.step if trainer.loop else None, len(history)]
+    return [*end, len(again.fit(Noisy(), held_out(), epochs=10, batch_size=8))]
 
 
 def bad_metric(job: JobHandle, kind: str, rank: int) -> None:
