@@ -1,4 +1,7 @@
-"""`clusterdp profile`: a short run of a job, and where its steps' time went, by rank and in words."""
+"""`clusterdp profile`: a short run of a job, and where its steps' time went, by rank and in words.
+
+With --find, what was found by trying: the table of batch sizes or of numbers of workers, and which one to take.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,18 @@ from typing import Any
 
 from clusterdp.errors import ConfigError, RunError
 
+STEPS = {None: 50, "workers": 50, "batch-size": 20}
+
 
 def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) -> int:
     """send: submits a plan as `submit` does, and follows it."""
     from clusterdp import config
     from clusterdp.launch.plan import make_plan
 
-    ours = [f"profile.steps={options.steps}", "local.preempt_at=null"]
-    loaded = config.load(path, [*options.overrides, *ours])
+    find: str | None = options.find
+    steps = STEPS[find] if options.steps is None else options.steps
+    ours = [f"profile.steps={steps}", "local.preempt_at=null", "restart.max_crashes=0"]
+    loaded = config.load(path, [*options.overrides, *ours, *([f"profile.find={find}"] if find else [])])
     if not loaded.entry:
         raise ConfigError(
             "profile: only an entry: that uses job.loop() can tell. Time another program by its own means."
@@ -24,10 +31,11 @@ def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) ->
     plan = make_plan(loaded)
     options.watch = True
     code = send(plan, options, resumed=False)
-    if code:
-        return code
-    print("\n".join(["", *lines_of(plan.run)]))
-    return 0
+    if find != "batch-size" and code == 0:
+        print("\n".join(["", *lines_of(plan.run)]))
+    if find and (found := found_in(plan.run)):
+        print("\n".join(["", *found]))
+    return code
 
 
 def lines_of(run: Any) -> list[str]:
@@ -35,5 +43,13 @@ def lines_of(run: Any) -> list[str]:
     for attempt in reversed(run.attempts()):
         if attempt.times.exists():
             report = json.loads(attempt.times.read_text())
-            return [*report["table"], "", *report["diagnosis"], f"({report['steps']} steps; {attempt.times})"]
+            traces = [f"Traced: {file}" for file in sorted(attempt.path.glob("trace-*"))]
+            said = f"({report['steps']} steps; {attempt.times})"
+            return [*report["table"], "", *report["diagnosis"], said, *traces]
     raise RunError(f"{run.path}: no steps were measured. Does its entry use job.loop(), and for 6 steps or more?")
+
+
+def found_in(run: Any) -> list[str]:
+    """What the newest attempt that has found something says; nothing if none has."""
+    files = [attempt.found for attempt in reversed(run.attempts()) if attempt.found.exists()]
+    return list(json.loads(files[0].read_text())) if files else []

@@ -147,10 +147,21 @@ class Metrics:
 
 
 @dataclass
+class Trace:
+    """Some steps as torch.profiler sees them, in the folder of each attempt, for https://ui.perfetto.dev."""
+
+    start: int | None = None  # the first step of an attempt that is traced; default: none is
+    steps: int = 5
+    ranks: list[int] = field(default_factory=lambda: [0])
+
+
+@dataclass
 class Profile:
     """Of entry: jobs. Where the time goes is always measured; see times.json of an attempt."""
 
     steps: int | None = None  # end after so many steps, as a run of `clusterdp profile` does
+    find: str | None = None  # batch-size | workers: tried out after that, by `clusterdp profile --find`
+    trace: Trace = field(default_factory=Trace)
 
 
 @dataclass

@@ -12,6 +12,7 @@ from clusterdp.errors import ConfigError
 TIME = re.compile(r"\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE")
 CREDENTIALS = "Leave it out: the store's own environment variables or files of credentials are read on every node"
 SECRET = re.compile(r"(?i)(^|_)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)")
+LEAST_STEPS = 6  # one more than a stopwatch leaves out
 OURS = {  # options of sbatch that the script needs for itself, and the key that sets them
     "job-name": "name",
     "output": "(logs are in the run folder)",
@@ -55,6 +56,7 @@ def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
         "launch.container.runtime": (c.launch.container.runtime, ("pyxis", "apptainer")),
         "train.strategy": (c.train.strategy, ("ddp", "fsdp", "hsdp", "dp")),
         "train.comm_hook": (c.train.comm_hook, (None, "fp16", "bf16", "powersgd")),
+        "profile.find": (c.profile.find, (None, "batch-size", "workers")),
         "train.on_nan": (c.train.on_nan, (None, "stop", "skip")),
         "train.amp.level": (c.train.amp.level, ("O0", "O1", "O2", "O3", "bf16", "fp16", "fp32")),
     }
@@ -102,6 +104,17 @@ def _bad_train(c: Config) -> Iterator[tuple[str, str, str]]:
 
 
 def _bad_measuring(c: Config) -> Iterator[tuple[str, str, str]]:
+    profile, trace = c.profile, c.profile.trace
+    if profile.find and (profile.steps is None or profile.steps < LEAST_STEPS):
+        yield "profile.steps", f"{profile.steps} are too few to find anything", f"Write {LEAST_STEPS} or more"
+    if trace.start is not None and trace.start < 3:
+        yield (
+            "profile.trace.start",
+            f"{trace.start} is too early, for it takes a step to begin",
+            "Write 3 or more",
+        )
+    if trace.steps < 1:
+        yield "profile.trace.steps", f"{trace.steps} is less than 1", "Write 1 or more"
     known = ("tensorboard", "wandb", "mlflow")
     for name in c.metrics.to:
         if name not in known:

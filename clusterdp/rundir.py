@@ -9,6 +9,8 @@
         saved                         the last step that this attempt committed a checkpoint of
         chain                         the first job of the chain of resubmissions that this attempt belongs to
         times.json                    where the steps' time went, by rank, and what that means
+        found.json                    what `clusterdp profile --find` has found, as lines
+        trace-rank-00000.json.gz      some steps as torch.profiler saw them, if profile.trace asks for it
         logs/rank-00003.out           what rank 3 printed
     claims/000002                     who owns the folder now: the highest number (exclusively created)
     events/<attempt>-<writer>.jsonl   the ledger, one file a writer
@@ -59,6 +61,13 @@ class Attempt:
     @property
     def times(self) -> Path:
         return self.path / "times.json"
+
+    @property
+    def found(self) -> Path:
+        return self.path / "found.json"
+
+    def trace(self, rank: int) -> Path:
+        return self.path / f"trace-rank-{rank:05d}.json.gz"
 
     def rank_log(self, rank: int) -> Path:
         return self.logs / f"rank-{rank:05d}.out"

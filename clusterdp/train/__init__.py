@@ -37,6 +37,10 @@
     meters        means, sums and extremes of an epoch, over all ranks
     stopwatch     where the time goes, by rank
     diagnosis     and what that means, in words
+    profiling     what becomes of a run that is to be measured
+    sizes         the batch sizes that were tried
+    workerfinder  what a loader gives with 0, 1, 2, 4, ... workers
+    tracer        some steps as torch.profiler sees them
     graphs        a loss that is kept with its graph is noticed
 
 And all of it put together:
@@ -121,8 +125,10 @@ if TYPE_CHECKING:
     from clusterdp.train.split import Split, in_parts
     from clusterdp.train.stop import Stopped, StopSignal
     from clusterdp.train.syncbn import sync_batchnorm
+    from clusterdp.train.tracer import Tracer
     from clusterdp.train.trainer import Trainer
     from clusterdp.train.word import ControlWord
+    from clusterdp.train.workerfinder import find_workers
 
 _HOMES = {
     "Amp": "amp",
@@ -143,6 +149,8 @@ _HOMES = {
     "Split": "split",
     "StopSignal": "stop",
     "Stopped": "stop",
+    "Tracer": "tracer",
+    "find_workers": "workerfinder",
     "gradient_sync": "accumulation",
     "in_parts": "split",
     "recompute": "activations",
@@ -175,8 +183,10 @@ __all__ = [
     "Split",
     "StopSignal",
     "Stopped",
+    "Tracer",
     "Trainer",
     "early_stopping",
+    "find_workers",
     "gradient_sync",
     "in_parts",
     "keep_best",

@@ -25,6 +25,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -163,10 +164,15 @@ def agreed_name(group: Group) -> str:
 
 def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
     from clusterdp.checkpoint.errors import ClaimLost
+    from clusterdp.train.profiling import Profiled, find_batch_size
 
     try:
+        if job.profile.find == "batch-size":
+            function = partial(find_batch_size, function)
         result = function(job, **job.params)
         ending = Ending("done", "finished", job.step, result)
+    except Profiled:
+        ending = Ending("done", "finished", job.step)
     except Stopped as stopped:
         ending = Ending("requeue", stopped.reason, stopped.step)
     except RuntimeError as error:

@@ -17,9 +17,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from clusterdp.errors import StateError
+from clusterdp.train.loading import end_workers
 from clusterdp.train.position import EpochRng, LoaderState, Position, counts_samples
 from clusterdp.train.prefetch import Prefetcher
 from clusterdp.train.sampler import ResumableSampler
@@ -160,11 +161,7 @@ class Feed(Generic[Batch]):
             self.sampler.advance(self.batch_size)
 
     def close(self) -> None:
-        """Ends workers that would stay for another epoch. Should the garbage collector find them instead, it stops the
-        threads that talk to them before it asks them to end, and waits for 10 s for each in vain (torch 2.13)."""
-        if type(self.loader) is DataLoader and self.loader.persistent_workers and self.loader._iterator is not None:
-            self.loader._iterator._shutdown_workers()  # type: ignore[attr-defined]
-            self.loader._iterator = None
+        end_workers(self.loader)
 
     def _batches(self, iterator: Iterator[Batch]) -> Iterator[Batch]:
         unmeasured = self.per_epoch is None and self.job.world_size > 1

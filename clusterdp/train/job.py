@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +23,7 @@ from clusterdp.train.loading import cpus_of_rank, loader_defaults
 from clusterdp.train.metrics import MetricLog
 from clusterdp.train.sampler import ResumableSampler
 from clusterdp.train.seeded import SeededDataset
-from clusterdp.train.settings import Saving, Settings, Techniques
+from clusterdp.train.settings import Measuring, Profiling, Saving, Settings, Techniques
 from clusterdp.train.stop import StopSignal
 from clusterdp.train.stopwatch import Stopwatch
 from clusterdp.train.word import ControlWord
@@ -64,7 +66,7 @@ class JobHandle:
         self._run = RunDir(settings.run_dir) if settings.run_dir else None
         self._ledger: Ledger | None = None
         self.metrics = MetricLog(None)
-        self.stopwatch = Stopwatch()
+        self.stopwatch = self._stopwatch()
         if self._run is not None and self.rank == 0:
             self._run.attempt(attempt).path.mkdir(parents=True, exist_ok=True)  # if no batch script has
             self._ledger = Ledger(self._run, attempt, "rank0")
@@ -177,6 +179,8 @@ class JobHandle:
         saving = self._settings.checkpoint
         if accumulate is None:
             accumulate = self.train.accumulate
+        if self.profile.steps is not None:
+            epochs = sys.maxsize  # as many as those steps take
         if every_steps is None and every_s is None:
             every_steps, every_s = saving.every_steps, saving.every_s
         from clusterdp.train.loop import Loop
@@ -224,9 +228,14 @@ class JobHandle:
         return self._settings.checkpoint
 
     @property
-    def profile_steps(self) -> int | None:
-        """The config's profile.steps: a loop ends after so many."""
-        return self._settings.profile_steps
+    def profile(self) -> Profiling:
+        """The config's `profile`: a loop ends after so many steps."""
+        return self._settings.profile
+
+    def for_measuring(self, params: Mapping[str, Any]) -> JobHandle:
+        """Another one, for a training that is begun to be measured, and of which nothing is kept."""
+        settings = replace(self._settings, params=params, checkpoint=Saving(), metrics=Measuring())
+        return JobHandle(settings, self.group, self.stop, self.attempt)
 
     @property
     def resume_step(self) -> int | None:
@@ -241,17 +250,27 @@ class JobHandle:
         if self._ledger is not None:
             self._ledger.write(event, **fields)
 
-    def report_times(self, loader: Any) -> None:
+    def _stopwatch(self) -> Stopwatch:
+        trace = self.profile.trace
+        if trace.start is None or self.rank not in trace.ranks or self._run is None:
+            return Stopwatch()
+        from clusterdp.train.tracer import Tracer, TracingStopwatch
+
+        file = self._run.attempt(self.attempt).trace(self.rank)
+        return TracingStopwatch(Tracer(file, start=trace.start, steps=trace.steps))
+
+    def report_times(self, loader: Any) -> dict[str, Any] | None:
         """Collective, at the end of a loop: where the steps' time went, in the run folder and in words."""
         workers = getattr(loader, "num_workers", None)
         report = self.stopwatch.report(self.group, workers=workers, cpus=cpus_of_rank(self.local_world_size))
         if report is None or self.rank != 0:
-            return
+            return report
         if self._run is not None:
             write_durably(self._run.attempt(self.attempt).times, json.dumps(report, indent=1) + "\n")
         spent_s = report["steps"] * sum(report["ranks"][0]["ms"].values()) / 1000
         if report["diagnosis"] != [NOTHING] and spent_s >= WORTH_A_LINE_S:
             print("clusterdp: " + " ".join(report["diagnosis"]), flush=True)
+        return report
 
     def _committed(self, commit: Commit) -> None:
         """On rank 0, after each commit."""

@@ -19,6 +19,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.errors import ConfigError, StateError
+from clusterdp.train import profiling
 from clusterdp.train.buckets import settle
 from clusterdp.train.ddp import check_finished
 from clusterdp.train.epoch import Epoch
@@ -197,7 +198,9 @@ class Loop(Generic[Batch]):
 
     def _count_steps(self) -> None:
         per_epoch, rest = self.feed.per_epoch, self.feed.rest()
-        if self.position.through:
+        if self.job.profile.steps is not None:
+            self.total_steps = self.step + self.job.profile.steps
+        elif self.position.through:
             self.total_steps = self.step
         elif per_epoch is not None and rest is not None:
             self.total_steps = self.step + rest + per_epoch * (self.total_epochs - self.epoch - 1)
@@ -250,8 +253,8 @@ class Loop(Generic[Batch]):
         for model in self._models:
             check_finished(model)
         self.saves.look_at_the_clock()
-        if position.step == job.profile_steps:
-            self._end_here()
+        if job.profile.steps is not None and watch.steps >= job.profile.steps:
+            profiling.end(job, self.feed)
         agreed = job.word.tick()
         if agreed is not None:
             watch.lap("word")
@@ -265,11 +268,8 @@ class Loop(Generic[Batch]):
         if agreed.stop:
             self._stop(agreed.stop)
         if agreed["enough"]:
-            self._end_here()
-
-    def _end_here(self) -> None:
-        """All ranks know: no more steps, of this epoch or another."""
-        self.position.last, self.total_steps = self.epoch + 1, self.step
+            # All ranks know: no more steps, of this epoch or another.
+            self.position.last, self.total_steps = self.epoch + 1, self.step
 
     def _between_windows(self, what: str) -> None:
         self._close_step()

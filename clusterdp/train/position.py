@@ -65,7 +65,8 @@ class Position:
         self.ended = bool(state["ended"])
         self.last, self.continued = state.get("last"), state.get("continued", 0)
         if self.last is not None and self.epochs > state.get("epochs", self.epochs):
-            self.last, self.continued = None, self.last
+            self.continued = self.last
+            self.last = None
         self.saved_global_batch = state["global_batch"]
 
 

@@ -60,6 +60,26 @@ class Measuring:
 
 
 @dataclass(frozen=True)
+class Tracing:
+    start: int | None = None
+    steps: int = 5
+    ranks: Sequence[int] = (0,)
+
+
+@dataclass(frozen=True)
+class Profiling:
+    """The config's `profile`."""
+
+    steps: int | None = None
+    find: str | None = None
+    trace: Tracing = field(default_factory=Tracing)
+
+    @classmethod
+    def read(cls, section: Mapping[str, Any]) -> Profiling:
+        return cls(**{**section, "trace": Tracing(**(section.get("trace") or {}))})
+
+
+@dataclass(frozen=True)
 class Settings:
     """The defaults are those of a function that is run without a config, by plain python or torchrun."""
 
@@ -69,7 +89,7 @@ class Settings:
     checkpoint: Saving = field(default_factory=Saving)
     train: Techniques = field(default_factory=Techniques)
     metrics: Measuring = field(default_factory=Measuring)
-    profile_steps: int | None = None
+    profile: Profiling = field(default_factory=Profiling)
     seed: int = 0
     deterministic: bool = False
     backend: str | None = None
@@ -97,7 +117,7 @@ class Settings:
             params=config.get("params") or {},
             checkpoint=Saving(url=url, **known),
             train=Techniques(**{name: train[name] for name in Techniques.__dataclass_fields__ if name in train}),
-            profile_steps=(config.get("profile") or {}).get("steps"),
+            profile=Profiling.read(config.get("profile") or {}),
             metrics=Measuring(**(config.get("metrics") or {})),
             **{name: train[name] for name in ("seed", "deterministic", "backend", "timeout_s") if name in train},
             margin_s=float((config.get("launch") or {}).get("grace_s", 60.0)),

@@ -12,7 +12,8 @@ from clusterdp.cli_profile import lines_of
 from clusterdp.errors import RunError
 from clusterdp.rundir import RunDir
 from clusterdp.train import JobHandle
-from clusterdp.train.settings import Settings
+from clusterdp.train.profiling import Profiled
+from clusterdp.train.settings import Profiling, Settings
 
 
 def test_it_shows_the_newest_attempt_that_has_measured(tmp_path: Path) -> None:
@@ -34,7 +35,9 @@ def test_what_has_no_loop_of_ours_is_refused(tmp_path: Path, capfd: pytest.Captu
 
 
 def test_a_loop_ends_after_the_steps_that_are_asked_for(job: JobHandle) -> None:
-    short = JobHandle(Settings(profile_steps=7), job.group, job.stop, "1.0")
-    loop = short.loop([[i] for i in range(5)], {}, epochs=9)
-    assert len(list(loop)) == 7
-    assert (loop.step, loop.total_steps) == (7, 7)
+    short = JobHandle(Settings(profile=Profiling(steps=7)), job.group, job.stop, "1.0")
+    loop = short.loop([[i] for i in range(5)], {}, epochs=1)
+    seen = []
+    with pytest.raises(Profiled):
+        seen.extend(loop)
+    assert len(seen) == loop.step == 7  # more than an epoch has; and nothing after the loop is reached

@@ -1,0 +1,85 @@
+"""Sizes: the batch sizes that were tried, as a table, and which one to take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GAIN = 1.05  # a doubling that brings less than that has brought nothing
+IN_A_ROW = 2  # of such doublings: one may have been bad luck
+NEARLY = 0.95  # of the best: the smallest batch that gives so much is the best choice
+MOST_ON_CPU = 4096  # of one rank: memory there has no end that can be met without harm
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of one rank: size was asked for, batch is what a step saw on average, full what all but an epoch's last see."""
+
+    size: int
+    batch: float
+    full: int
+    step_s: float
+    memory_gb: float | None = None
+
+
+class Sizes:
+    def __init__(self, world_size: int, *, on_gpu: bool):
+        self.world_size = world_size
+        self.on_gpu = on_gpu
+        self.rows: list[Size] = []
+        self.ended = ""  # why there are no more
+        self._too_large: tuple[int, int] | None = None
+
+    def speed(self, row: Size) -> float:
+        """Samples a second of all ranks."""
+        return self.world_size * row.batch / row.step_s
+
+    def add(self, row: Size) -> None:
+        if self.rows and row.full == self.rows[-1].full:
+            self.ended = f"{row.size} gives the same batches as {self.rows[-1].size}. Does the entry hand it on?"
+        elif row.batch < 0.75 * row.size:
+            self.ended = "a rank's share of the data is less than two such batches."
+        self.rows.append(row)
+
+    def out_of_memory(self, size: int, rank: int) -> None:
+        self._too_large = (size, rank)
+
+    def go_on(self, size: int) -> bool:
+        """Whether to try this size, too."""
+        if self.ended or self._too_large:
+            return False
+        if not self.on_gpu and size > MOST_ON_CPU:
+            self.ended = f"on CPUs, {MOST_ON_CPU} is the largest that is tried."
+        elif len(self.rows) > IN_A_ROW and all(
+            self.speed(row) < GAIN * max(map(self.speed, self.rows[:place]))
+            for place, row in list(enumerate(self.rows))[-IN_A_ROW:]
+        ):
+            self.ended = "twice the batch is no faster any more."
+        return not self.ended
+
+    def best(self) -> Size | None:
+        """The smallest that is nearly as fast as the fastest."""
+        enough = NEARLY * max(map(self.speed, self.rows), default=0.0)
+        return next((row for row in self.rows if self.speed(row) >= enough), None)
+
+    def lines(self) -> list[str]:
+        """The table; then what it says."""
+        memory = any(row.memory_gb is not None for row in self.rows)
+        found = [f"{'batch size':>10}{'ms a step':>12}{'samples/s':>12}" + (f"{'GB':>9}" if memory else "")]
+        for row in self.rows:
+            gb = f"{row.memory_gb:>9.2f}" if row.memory_gb is not None else ""
+            found.append(f"{row.size:>10}{1000 * row.step_s:>12.2f}{self.speed(row):>12.0f}{gb}")
+        if self._too_large:
+            size, rank = self._too_large
+            found.append(f"{size:>10}   memory ran out on rank {rank}")
+        return [*found, "", *self._advice()]
+
+    def _advice(self) -> list[str]:
+        best = self.best()
+        if best is None:
+            return ["Not even the first fits into memory: begin with less (params.batch_size)."]
+        said = f"batch_size: {best.size} of each rank"
+        if best is not self.rows[-1]:
+            fastest = max(self.rows, key=self.speed)
+            said += f", with {100 * self.speed(best) / self.speed(fastest):.0f} % of what {fastest.size} gives"
+        why = f" No more was tried: {self.ended}" if self.ended else ""
+        return [f"Try {said}; another batch takes another learning rate (BatchSize.scaled_lr).{why}"]

@@ -1,0 +1,71 @@
+"""Profiling: a search for a batch size ends in a table, whatever the ranks come to; nothing hangs, nothing is kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterdp.errors import ConfigError
+from clusterdp.train import JobHandle, workerfinder
+from clusterdp.train.profiling import Profiled, find_batch_size
+from clusterdp.train.settings import Profiling, Settings
+from tests.train import programs
+from tests.train.ranks import running
+from tests.train.runs import Run
+
+ENTRY = "tests.train.trainings:runs_out_of_memory"
+FIND = {"steps": 7, "find": "batch-size"}
+
+
+def test_one_rank_that_runs_out_of_memory_ends_the_search_and_all_ranks(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", ENTRY, profile=FIND)
+    with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
+        ranks.join()
+    assert run.outcome("1.0") == "done finished 0", ranks.log
+    found = json.loads(run.dir.attempt("1.0").found.read_text())
+    assert [line.split()[0] for line in found[:4]] == ["batch", "8", "16", "32"]
+    assert found[3].split(maxsplit=1)[1] == "memory ran out on rank 1"
+    assert "Traceback" not in ranks.rank_log(1)
+    assert "rank 1: TrainError: batch_size 32: memory ran out on rank 1" in ranks.rank_log(0)
+    assert not run.dir.checkpoints.exists()
+
+
+def test_alone_it_ends_as_any_run(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", ENTRY, {"batch_size": 4, "rank": 0}, profile=FIND)
+    with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=1, env=run.attempt("1.0")) as ranks:
+        assert ranks.join() == [0], ranks.log
+    assert run.outcome("1.0") == "done finished 0"
+    found = json.loads(run.dir.attempt("1.0").found.read_text())
+    assert [line.split()[0] for line in found[:5]] == ["batch", "4", "8", "16", "32"]
+
+
+def test_an_entry_without_a_batch_size_is_told_what_to_take(job: JobHandle) -> None:
+    def main(job: JobHandle, lr: float = 0.1) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"main\(\) has no parameter batch_size"):
+        find_batch_size(main, job)
+
+
+def test_an_entry_without_a_loop_is_told_what_to_take(job: JobHandle) -> None:
+    with pytest.raises(ConfigError, match=r"the entry has no job.loop\(\) and no Trainer"):
+        find_batch_size(lambda job, batch_size=2: None, job)
+
+
+def test_workers_are_tried_after_the_steps(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from torch.utils.data import TensorDataset
+
+    monkeypatch.setattr(workerfinder, "samples_per_s", lambda loader: 1e9)
+    settings = Settings(run_dir=job.run_dir, profile=Profiling(steps=7, find="workers"))
+    short = JobHandle(settings, job.group, job.stop, "1.0")
+    seen: list[Any] = []
+    with pytest.raises(Profiled):
+        seen.extend(short.loop(short.loader(TensorDataset(torch.zeros(12)), 4), {}))
+    assert len(seen) == 7
+    assert job.run_dir is not None
+    lines = json.loads((job.run_dir / "attempts" / "1.0" / "found.json").read_text())
+    assert lines[0].split()[0] == "num_workers"
+    assert "The training alone takes" in lines[-1]
