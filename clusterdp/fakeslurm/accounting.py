@@ -1,6 +1,7 @@
 """What sacct knows: one row for each attempt of a job, with its steps, some seconds behind the controller."""
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from clusterdp.slurm.state import JobState
@@ -11,7 +12,7 @@ from .model import BATCH, Job, Model, Step
 BLAMELESS = frozenset("CANCELLED TIMEOUT NODE_FAIL PREEMPTED REQUEUED PENDING RUNNING RESIZING".split())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StepRow:
     id: str
     name: str
@@ -26,7 +27,7 @@ class StepRow:
     batch: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """An attempt."""
 
@@ -70,6 +71,8 @@ class Books:
     rows: dict[str, Row] = field(default_factory=dict)  # by attempt
     _coming: deque[tuple[float, str, Row]] = field(default_factory=deque)
     _numbers: dict[str, int] = field(default_factory=dict)
+    _attempts: dict[int, dict[str, None]] = field(default_factory=dict)  # whom the number of a job, array or het means
+    _first: dict[int, int] = field(default_factory=dict)  # by array: its place in the list
 
     def note(self, model: Model, job: Job, due: float, word: str | None = None) -> tuple[str, Row] | None:
         """Enter the job as it is now, to be seen from `due` on. `word` is the state if it differs from the job's."""
@@ -85,27 +88,34 @@ class Books:
 
     def restore(self, key: str, row: Row) -> None:
         self._numbers.setdefault(key, row.created)
-        self.rows[key] = row
+        self._enter(key, row)
 
     def settle(self, now: float) -> None:
         while self._coming and self._coming[0][0] <= now:
             _, key, row = self._coming.popleft()
-            self.rows[key] = row
+            self._enter(key, row)
 
-    def listed(self, now: float) -> list[Row]:
-        """All attempts in sacct's order."""
+    def _enter(self, key: str, row: Row) -> None:
+        if key not in self.rows:
+            for number in {row.job, row.array_id, row.het_id} - {None}:
+                self._attempts.setdefault(number, {})[key] = None  # type: ignore[arg-type]
+        self.rows[key] = row
+        if row.array_id is not None and not row.restarts:
+            self._first[row.array_id] = min(row.created, self._first.get(row.array_id, row.created))
+
+    def listed(self, now: float, numbers: Iterable[int] | None = None) -> list[Row]:
+        """All attempts in sacct's order, or those of the jobs, arrays and heterogeneous jobs of these numbers."""
         self.settle(now)
-        first: dict[int, int] = {}
-        for row in self.rows.values():
-            if row.array_id is not None and not row.restarts:
-                first[row.array_id] = min(row.created, first.get(row.array_id, row.created))
+        rows: Iterable[Row] = self.rows.values()
+        if numbers is not None:
+            keys = dict.fromkeys(key for number in numbers for key in self._attempts.get(number, ()))
+            rows = [self.rows[key] for key in keys]
+        return sorted(rows, key=self._place)
 
-        def key(row: Row) -> tuple[int, int]:
-            if row.array_id is None or row.restarts:
-                return row.created, 0
-            return first[row.array_id], 1 << 30 if row.index is None else row.index
-
-        return sorted(self.rows.values(), key=key)
+    def _place(self, row: Row) -> tuple[int, int]:
+        if row.array_id is None or row.restarts:
+            return row.created, 0
+        return self._first[row.array_id], 1 << 30 if row.index is None else row.index
 
 
 def _row(model: Model, job: Job, created: int, word: str | None) -> Row:

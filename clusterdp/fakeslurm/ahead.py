@@ -38,7 +38,7 @@ def _look_at(controller: Controller, moment: float) -> None:
 def _moments(controller: Controller) -> Iterator[float]:
     """All that lie ahead at which something is to be done."""
     now = controller.clock()
-    for job in controller.model.jobs.values():
+    for job in controller.model.live_jobs():
         yield from (moment for moment in _of(controller, job) if moment > now)
     for node in controller.model.nodes.values():
         yield from (moment for moment in (node.fails_at, node.returns_at) if moment is not None and moment > now)

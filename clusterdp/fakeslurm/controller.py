@@ -57,12 +57,19 @@ class Controller:
 
     def changed(self, job: Job, word: str | None = None) -> None:
         """To be called after every change of a job, before anybody is told of it."""
+        self.model.jobs.note(job)
         self._journal.write("job", job.id, job)
         entry = self.books.note(self.model, job, self.clock() + self.settings.accounting_lag_s, word)
         if entry:
             self._journal.write("row", *entry)
         self.history.job(job)
         self.runner.told()
+
+    def forget(self, job: Job) -> None:
+        """It is over for long: only the books know of it from now on."""
+        del self.model.jobs[job.id]
+        self._tokens.pop(job.spec.token, None)
+        self.history.forget(job.id)
 
     def wake(self) -> None:
         """Something happened that may let a job start."""
@@ -84,6 +91,11 @@ class Controller:
 
     def flush(self) -> None:
         self._journal.flush()
+
+    def close(self) -> None:
+        """Let go of its files."""
+        self._journal.close()
+        self.history.close()
 
     def write_node(self, name: str) -> None:
         self._journal.write("node", name, self.model.nodes[name])

@@ -20,6 +20,7 @@ class Conversation:
         self.connection, self._loop = connection, loop
         self._frames, self._queue = wire.Frames(), deque[tuple[str, bytes]]()
         self._out = bytearray()
+        self._kind, self._said = "o", list[str]()  # the frame of text that grows: long listings become one
         self._handed_over = False
         self.command = ""
         self.words: list[str] = []
@@ -71,24 +72,37 @@ class Conversation:
         self.write(text + "\n")
 
     def write(self, text: str) -> None:
-        self._out += wire.frame("o", text.encode("utf-8", "surrogateescape"))
+        self._say("o", text)
 
     def error(self, text: str) -> None:
         """A line to stderr."""
-        self._out += wire.frame("e", (text + "\n").encode("utf-8", "surrogateescape"))
+        self._say("e", text + "\n")
+
+    def _say(self, kind: str, text: str) -> None:
+        if kind != self._kind:
+            self._frame_said()
+            self._kind = kind
+        self._said.append(text)
+
+    def _frame_said(self) -> None:
+        said, self._said = "".join(self._said), []
+        if said:
+            self._out += wire.frame(self._kind, said.encode("utf-8", "surrogateescape"))
 
     def unsay(self) -> None:
         """What has not gone out yet never will."""
         self._out.clear()
+        self._said.clear()
 
     async def flush(self) -> None:
+        self._frame_said()
         data, self._out = bytes(self._out), bytearray()
         if data:
             await self._loop.sock_sendall(self.connection, data)
 
     async def read_file(self, path: str) -> bytes | int:
         """The bytes of a file as the command sees it ("" is its stdin), or an errno."""
-        self._out += wire.frame("r", path.encode("utf-8", "surrogateescape"))
+        self.order("r", path)
         await self.flush()
         while True:
             kind, payload = await self._frame()
@@ -100,7 +114,7 @@ class Conversation:
     async def exit(self, code: int) -> None:
         if self._handed_over:
             return
-        self._out += wire.frame("x", str(code).encode())
+        self.order("x", str(code))
         await self.flush()
 
     async def hung_up(self) -> None:
@@ -119,7 +133,8 @@ class Conversation:
                 return int(payload)
 
     def order(self, kind: str, text: str) -> None:
-        """Something that salloc is to do: see wire."""
+        """Something that the command is to do: see wire."""
+        self._frame_said()
         self._out += wire.frame(kind, text.encode("utf-8", "surrogateescape"))
 
     async def signal(self) -> int:

@@ -68,7 +68,7 @@ class Daemon:
             self.background(self._every(0.5, self._watch_owner))
         self.loop.call_later(LOST_AFTER_S, self.supervisors.bury_lost)
         self.supervisors.look_after_restart()
-        for job in list(self.model.jobs.values()):
+        for job in list(self.model.live_jobs()):
             if job.completing and job.empty:
                 ending.finish(self.controller, job)
         os.write(ready, b"ready")
@@ -100,7 +100,7 @@ class Daemon:
                 traceback.print_exc(file=sys.stderr)
 
     def _tick(self) -> None:
-        if any(job.waits for job in self.model.jobs.values()):
+        if any(job.waits for job in self.model.live_jobs()):
             self.controller.wake()
         looks.look_at_nodes(self.controller)
         looks.forget(self.controller)

@@ -38,6 +38,9 @@ class History:
             more["nodes"] = compress(job.nodes)
         self.write("state", job=job.name_of_id, state=job.shown_state.value, restarts=job.restarts, **more)
 
+    def close(self) -> None:
+        self._file.close()
+
     def forget(self, job_id: int) -> None:
         self._told.pop(job_id, None)
 

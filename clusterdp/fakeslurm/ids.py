@@ -44,7 +44,7 @@ def _indexes(text: str) -> tuple[int, ...] | None:
 
 def find(model: Model, name: Name) -> list[Job]:
     """The jobs of that name: all records of an array if its id is given."""
-    return [job for job in model.jobs.values() if name.finds(job)]
+    return [job for job in model.jobs.named(name.job) if name.finds(job)]
 
 
 def split_list(text: str) -> list[str]:

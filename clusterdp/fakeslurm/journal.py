@@ -3,21 +3,25 @@
 The last line about a job, node, partition or row counts. A torn last line (killed while writing) is left out.
 """
 
+import gc
 import json
-from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, fields
 from enum import Enum
 from pathlib import Path
+from sys import intern
 from typing import Any
 
 from clusterdp.slurm.state import JobState
 
 from .accounting import Books, Row, StepRow
 from .faults import Faults
-from .model import Array, Het, Job, Model, Share, Step
+from .model import Array, Het, Job, Model, Node, Partition, Share, Step
 from .spec import Gpus, JobSpec
 
 GROWN = 32 << 20  # bytes
+SPARSE = (Job, JobSpec, Gpus, Array, Het, Share, Step, Row, StepRow, Faults)  # written without what is as by default
+WHOLE = (Node, Partition)
 
 
 class Journal:
@@ -54,12 +58,18 @@ class Journal:
 
 def restore(path: Path, model: Model, books: Books) -> None:
     """Bring what the journal tells into the model and the books."""
+    gc.disable()  # a long history is no garbage, and need not be looked through again and again
+    _restore(path, model, books)
+    gc.freeze()
+    gc.enable()
+
+
+def _restore(path: Path, model: Model, books: Books) -> None:
     for kind, key, value in Journal.read(path):
         if kind == "job":
             model.jobs[int(key)] = job_from(value)
         elif kind == "row":
-            value["steps"] = tuple(StepRow(**{**step, "nodes": tuple(step["nodes"])}) for step in value["steps"])
-            books.restore(key, Row(**{**value, "nodes": tuple(value["nodes"])}))
+            books.restore(key, row_from(value))
         elif kind == "node" and key in model.nodes:
             for name, content in value.items():
                 setattr(model.nodes[key], name, content)
@@ -95,24 +105,61 @@ def compact(path: Path, model: Model, books: Books) -> None:
     fresh.replace(path)
 
 
+def _default(field: Field[Any]) -> object:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+_FIELDS: dict[type, tuple[tuple[str, object], ...]] = {
+    kind: tuple((field.name, _default(field)) for field in fields(kind)) for kind in SPARSE
+}
+_FIELDS |= {kind: tuple((field.name, MISSING) for field in fields(kind)) for kind in WHOLE}
+
+
 def _plain(value: object) -> object:
     if isinstance(value, Enum):
         return value.value
-    if is_dataclass(value):
-        return vars(value)  # asdict would copy all that is below it: half of what an array job costs
+    if type(value) in _FIELDS:  # asdict would copy all that is below it: half of what an array job costs
+        return {name: content for name, default in _FIELDS[type(value)] if (content := getattr(value, name)) != default}
     raise TypeError(f"{type(value).__name__} cannot be written to the journal")
 
 
 def job_from(data: dict[str, Any]) -> Job:
-    data = {name: content for name, content in data.items() if name in {field.name for field in fields(Job)}}
-    spec = dict(data["spec"])
-    spec["gpus"] = Gpus(**spec["gpus"])
-    data["spec"] = JobSpec(**spec)
-    data["array"] = Array(**data["array"]) if data["array"] else None
-    data["het"] = Het(**data["het"]) if data.get("het") else None
-    data["shares"] = [Share(**share) for share in data["shares"]]
-    data["past"] = [Share(**share) for share in data["past"]]
-    data["steps"] = [Step(**{**step, "state": JobState(step["state"])}) for step in data["steps"]]
-    data["state"] = JobState(data["state"])
-    data["outcome"] = JobState(data["outcome"]) if data["outcome"] else None
-    return Job(**data)
+    data = {name: data[name] for name, _ in _FIELDS[Job] if name in data}
+    data["spec"] = _spec_from(data["spec"])
+    for name, build in _PARTS.items():
+        if data.get(name) is not None:
+            data[name] = build(data[name])
+    return Job(**_shared(data))
+
+
+def _spec_from(data: dict[str, Any]) -> JobSpec:
+    if "gpus" in data:
+        data["gpus"] = Gpus(**data["gpus"])
+    return JobSpec(**_shared(data))
+
+
+def _step_from(data: dict[str, Any]) -> Step:
+    if "state" in data:
+        data["state"] = JobState(data["state"])
+    return Step(**_shared(data))
+
+
+_PARTS: dict[str, Callable[[Any], object]] = {
+    "array": lambda data: Array(**data),
+    "het": lambda data: Het(**data),
+    "shares": lambda data: [Share(**_shared(share)) for share in data],
+    "past": lambda data: [Share(**_shared(share)) for share in data],
+    "steps": lambda data: [_step_from(step) for step in data],
+    "state": JobState,
+    "outcome": JobState,
+}
+
+
+def row_from(data: dict[str, Any]) -> Row:
+    steps = tuple(StepRow(**_shared({**step, "nodes": tuple(step["nodes"])})) for step in data.get("steps", ()))
+    return Row(**_shared({**data, "steps": steps, "nodes": tuple(data["nodes"])}))
+
+
+def _shared(data: dict[str, Any]) -> dict[str, Any]:
+    """With one copy of each word in memory, however many jobs have it."""
+    return {name: intern(value) if type(value) is str else value for name, value in data.items()}

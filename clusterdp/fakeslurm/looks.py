@@ -10,7 +10,7 @@ from .model import BATCH, Job
 def look(controller: Controller) -> None:
     """As slurmctld does every 30 s: so warnings come up to that much early, ends up to that much late."""
     now = controller.clock()
-    for job in list(controller.model.jobs.values()):
+    for job in list(controller.model.live_jobs()):
         if job.spec.deadline is not None and job.spec.deadline <= now and not job.over:
             ending.miss_deadline(controller, job)
         if not job.running or job.start is None:
@@ -78,6 +78,5 @@ def look_at_nodes(controller: Controller) -> None:
 def forget(controller: Controller) -> None:
     """Jobs that were over for longer than MinJobAge: squeue and scontrol know them no more, sacct does."""
     oldest = controller.clock() - controller.settings.min_job_age_s
-    for job in [job for job in controller.model.jobs.values() if job.over and (job.end or 0) < oldest]:
-        del controller.model.jobs[job.id]
-        controller.history.forget(job.id)
+    for job in controller.model.jobs.over_before(oldest):
+        controller.forget(job)

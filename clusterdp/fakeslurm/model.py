@@ -1,11 +1,12 @@
 """The cluster as data: nodes, partitions, jobs, steps. No clock, no processes, no files."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 from clusterdp.slurm.state import JobState
 
 from .faults import Faults
+from .jobs import Jobs
 from .lists import ranges
 from .shape import Settings, Shape
 from .spec import JobSpec
@@ -48,7 +49,7 @@ class Partition:
     up: bool = True
 
 
-@dataclass
+@dataclass(slots=True)  # there are thousands of these, and a dict each would be most of the daemon's memory
 class Share:
     """What a job has of one node."""
 
@@ -59,7 +60,7 @@ class Share:
     cpu_ids: list[int] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(slots=True)
 class Step:
     id: str  # a number, or BATCH
     name: str
@@ -99,7 +100,7 @@ class Step:
         return sum(self.cpus.values())
 
 
-@dataclass
+@dataclass(slots=True)
 class Array:
     id: int
     indexes: list[int]  # that still wait; of one that started: its own
@@ -112,7 +113,7 @@ class Array:
     split: bool = False  # a record of one element
 
 
-@dataclass
+@dataclass(slots=True)
 class Het:
     """A component's place in a heterogeneous job."""
 
@@ -121,7 +122,7 @@ class Het:
     size: int
 
 
-@dataclass
+@dataclass(slots=True)
 class Job:
     """A job, or one element of an array, or the elements of an array that still wait."""
 
@@ -214,9 +215,10 @@ class Job:
         """One element of a waiting array as a job of its own; whatever is changed of it later is its own too."""
         assert self.array
         spec = replace(self.spec, gpus=replace(self.spec.gpus))
-        for name, value in vars(spec).items():
+        for entry in fields(spec):
+            value = getattr(spec, entry.name)
             if isinstance(value, (list, dict)):
-                setattr(spec, name, value.copy())
+                setattr(spec, entry.name, value.copy())
         array = replace(self.array, indexes=[index], split=True)
         return replace(self, id=number, spec=spec, array=array, shares=[], past=[], steps=[], planned_nodes=[])
 
@@ -238,7 +240,7 @@ class Model:
     settings: Settings
     nodes: dict[str, Node]
     partitions: dict[str, Partition]
-    jobs: dict[int, Job] = field(default_factory=dict)
+    jobs: Jobs = field(default_factory=Jobs)
     next_id: int = 0
     ahead_s: float = 0  # of the machine's clock: how far the cluster's was moved
     faults: Faults = field(default_factory=Faults)
@@ -275,21 +277,19 @@ class Model:
 
     def holding(self) -> Iterator[Job]:
         """Jobs that have nodes."""
-        return (job for job in self.jobs.values() if job.shares)
+        return (job for job in self.jobs.live.values() if job.shares)
 
     def live_jobs(self) -> Iterator[Job]:
-        return (job for job in self.jobs.values() if not job.over)
+        return (job for job in self.jobs.live.values() if not job.over)
 
     def components(self, job: Job) -> list[Job]:
         """All of a heterogeneous job in their order; any other job alone."""
         if not job.het:
             return [job]
-        leader = job.het.leader
-        found = [other for other in self.jobs.values() if other.het and other.het.leader == leader]
-        return sorted(found, key=lambda other: other.id)
+        return sorted(self.jobs.together(job.het.leader), key=lambda other: other.id)
 
     def elements(self, array_id: int) -> list[Job]:
-        return [job for job in self.jobs.values() if job.array and job.array.id == array_id]
+        return [job for job in self.jobs.together(array_id) if job.array]
 
 
 def index_text(array: Array) -> str:

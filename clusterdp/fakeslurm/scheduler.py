@@ -68,7 +68,7 @@ def schedule(model: Model, now: float) -> list[Decision]:
 
 def waiting(model: Model) -> list[Job]:
     """Who waits, by tier of the partition, then priority."""
-    jobs = [job for job in model.jobs.values() if job.waits]
+    jobs = [job for job in model.jobs.live.values() if job.waits]
     return sorted(jobs, key=lambda job: (-model.partitions[job.spec.partition].tier, -job.priority, job.id))
 
 
@@ -211,7 +211,7 @@ def _preemptable(look: _Pass, partition: Partition, victim: Job) -> bool:
 
 def _victims(look: _Pass, job: Job, partition: Partition) -> list[Job]:
     """The running jobs whose end would let it start; [] if that would not help, or is on its way already."""
-    candidates = [j for j in look.model.jobs.values() if _preemptable(look, partition, j) and j.id not in look.victims]
+    candidates = [j for j in look.model.holding() if _preemptable(look, partition, j) and j.id not in look.victims]
     # Those that are going already come first: nobody else must go if they are enough.
     candidates.sort(key=lambda j: (j.preempt_time is None, look.model.partitions[j.spec.partition].tier, j.priority))
     leaving = [j for j in look.model.holding() if j.completing]

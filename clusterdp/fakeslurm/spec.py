@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 
-@dataclass
+@dataclass(slots=True)
 class Gpus:
     """How GPUs were asked for; the numbers of all ways that were used."""
 
@@ -17,7 +17,7 @@ class Gpus:
         return bool(self.per_job or self.per_node or self.per_task or self.per_socket)
 
 
-@dataclass
+@dataclass(slots=True)
 class JobSpec:
     """What was asked for."""
 

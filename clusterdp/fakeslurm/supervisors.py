@@ -192,7 +192,7 @@ class Supervisors:
 
     def look_after_restart(self) -> None:
         """Steps whose supervisor died while there was no daemon."""
-        for job in list(self._daemon.model.jobs.values()):
+        for job in list(self._daemon.model.live_jobs()):
             for step in job.steps:
                 gone = step.supervisor and processes.birth(step.supervisor) != step.supervisor_birth
                 if gone and (step.live or step.lingers):
@@ -202,7 +202,7 @@ class Supervisors:
 
     def bury_lost(self) -> None:
         """Supervisors that did not come back to a new daemon, or were never forked by the old one."""
-        for job in list(self._daemon.model.jobs.values()):
+        for job in list(self._daemon.model.live_jobs()):
             for step in list(job.steps):
                 absent = (job.id, step.id) not in self._supervisors and step.supervisor not in self._pids
                 if not absent or step.runs_in or not (step.live or step.lingers):

@@ -5,6 +5,7 @@ Leading zeros count: n1, n01 and n001 are three hosts, and a range has the width
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import product
 
 MAX_HOSTS = 65_536  # in one range, as in Slurm: a typing error must not fill the memory
@@ -24,6 +25,11 @@ def expand(expression: str, *, strict: bool = False) -> list[str]:
 
 def compress(hosts: Iterable[str]) -> str:
     """The expression for these hosts: keeps order and repetitions, and joins only neighbours (n2,n1 -> `n[2,1]`)."""
+    return _compress(tuple(hosts))
+
+
+@lru_cache(maxsize=256)  # a listing of jobs asks for the same few again and again
+def _compress(hosts: tuple[str, ...]) -> str:
     groups: list[tuple[str, list[list[str]]]] = []  # (prefix, ranges of [low, high] as digits); a bare name: no ranges
     for host in hosts:
         prefix, digits = _split(host)

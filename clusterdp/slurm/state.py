@@ -6,6 +6,8 @@ from enum import Enum
 class JobState(Enum):
     """A job's state: the value is the long word, as `squeue -o %T` and sacct print it."""
 
+    __hash__ = object.__hash__  # Enum's own is Python code, and states are looked up by the thousand
+
     PENDING = "PENDING"
     RUNNING = "RUNNING"
     SUSPENDED = "SUSPENDED"

@@ -1,7 +1,7 @@
 """sacct: what the books say of jobs and their steps."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm import times
@@ -9,6 +9,7 @@ from clusterdp.fakeslurm.accounting import Row, StepRow
 from clusterdp.fakeslurm.getopt import Parser, table
 from clusterdp.fakeslurm.ids import Name, parse, split_list
 from clusterdp.fakeslurm.refusals import NoMore, Refusal
+from clusterdp.fakeslurm.shape import User
 
 from .sacct_fields import ALL, FIELDS, LONG, Line
 from .sacct_json import AccountingWriter
@@ -64,7 +65,8 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         talk.print(writer.write("jobs", [writer.accounted(row) for row in rows], accounting=True))
         return 0
     steps = "allocations" not in options
-    lines = [line for row in rows for line in _lines(row, names, steps, daemon)]
+    context = (daemon.controller.user, daemon.shape.name, daemon.controller.clock())
+    lines = [line for row in rows for line in _lines(row, names, steps, context)]
     _print(talk, options, lines)
     return 0
 
@@ -78,10 +80,11 @@ def _name(text: str) -> Name:
 
 def _rows(options: dict[str, str], names: list[Name], daemon: "Daemon") -> list[Row]:
     now = daemon.controller.clock()
-    rows = daemon.controller.books.listed(now)
+    whole_hets = options.get("whole-hetjob", "no").lower() in ("", "yes")
+    rows = daemon.controller.books.listed(now, [name.job for name in names] if names and not whole_hets else None)
     if names:
         found = [row for row in rows if any(_finds(name, row) for name in names)]
-        if options.get("whole-hetjob", "no").lower() in ("", "yes"):
+        if whole_hets:
             whole = {row.het_id for row in found} - {None}
             found = [row for row in rows if row in found or row.het_id in whole]
         rows = found
@@ -154,8 +157,7 @@ def _state(word: str) -> str:
     raise Refusal(f"sacct: fatal: unrecognized job state value '{word}'")
 
 
-def _lines(row: Row, names: list[Name], steps: bool, daemon: "Daemon") -> list[Line]:
-    context = (daemon.controller.user, daemon.shape.name, daemon.controller.clock())
+def _lines(row: Row, names: list[Name], steps: bool, context: tuple[User, str, float]) -> list[Line]:
     only = {name.step for name in names if name.step and _finds(name, row)}
     whole = not names or any(_finds(name, row) and not name.step for name in names)
     lines = [Line(row, None, *context)] if whole else []
@@ -184,21 +186,31 @@ def _print(talk: "Conversation", options: dict[str, str], lines: list[Line]) -> 
         if percent and re.fullmatch(r"-?\d+", width):
             widths[known] = int(width)
     header = "noheader" not in options
+    values = [FIELDS[field].value for field in fields]
+    rows = [tuple([value(line) for value in values]) for line in lines]
     if "parsable" in options or "parsable2" in options:
         delimiter = options.get("delimiter", "|")
         end = delimiter if "parsable" in options and "parsable2" not in options else ""
-        rows = [[*fields]] if header else []
-        rows += [[FIELDS[field].value(line) for field in fields] for line in lines]
-        for row in rows:
-            talk.print(delimiter.join(row) + end)
-        return
-    sizes = [widths.get(field, FIELDS[field].width) for field in fields]
-    if header:
-        talk.print("".join(fit(field, size, title=True) + " " for field, size in zip(fields, sizes, strict=True)))
-        talk.print("".join("-" * abs(size) + " " for size in sizes))
-    for line in lines:
-        values = [FIELDS[field].value(line) for field in fields]
-        talk.print("".join(fit(value, size) + " " for value, size in zip(values, sizes, strict=True)))
+        texts = [delimiter.join(row) + end for row in ([tuple(fields)] if header else []) + rows]
+    else:
+        sizes = [widths.get(field, FIELDS[field].width) for field in fields]
+        texts = []
+        if header:
+            titles = zip(fields, sizes, strict=True)
+            texts.append("".join(fit(field, size, title=True) + " " for field, size in titles))
+            texts.append("".join("-" * abs(size) + " " for size in sizes))
+        texts += aligned(rows, sizes)
+    talk.write("".join([text + "\n" for text in texts]))
+
+
+def aligned(rows: list[tuple[str, ...]], sizes: list[int]) -> Iterator[str]:
+    """`fit` for all cells of a row at once, unless one of them is too long: then the line is."""
+    form, length = "".join(f"%{size}s " for size in sizes), sum(map(abs, sizes)) + len(sizes)
+    for row in rows:
+        line = form % row
+        if len(line) > length:
+            line = "".join([fit(value, size) + " " for value, size in zip(row, sizes, strict=True)])
+        yield line
 
 
 def fit(text: str, size: int, title: bool = False) -> str:

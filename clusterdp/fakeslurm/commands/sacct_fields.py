@@ -10,7 +10,7 @@ from clusterdp.slurm.hostlist import compress
 from clusterdp.slurm.state import accounted_exit_word, exit_word
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Line:
     """A job, or a step of it."""
 

@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterdp.fakeslurm import columns, refusals
 from clusterdp.fakeslurm.getopt import Parser, table
@@ -97,20 +97,12 @@ def _clusters(name: str | None, daemon: "Daemon") -> None:
 def _chosen(options: dict[str, str], talk: "Conversation", daemon: "Daemon", rest: list[str]) -> list[Job]:
     """The jobs that were asked for."""
     variables = talk.environ
-    jobs = list(daemon.model.jobs.values())
+    known = daemon.model.jobs
     listed = options.get("job") or (rest[0] if "job" in options and rest else None)
-    if listed:
-        names = []
-        for text in split_list(listed):
-            name = parse(text)
-            if not name:
-                raise Refusal(f"squeue: error: Invalid job id: {text}")
-            names.append(name)
-        jobs = [found for job in jobs for found in _element(job, names)]
-        known = len(names) > 1 or daemon.model.elements(names[0].job)
-        if not jobs and not known:
-            raise Refusal(f"slurm_load_jobs error: {refusals.INVALID_JOB_ID}")
+    jobs = _listed(listed, daemon) if listed else None
     states = _states(options.get("state") or variables.get("SQUEUE_STATES"))
+    if jobs is None:  # a look at what lives must not cost more for a long history
+        jobs = list(known.values()) if states is not None else sorted(known.live.values(), key=lambda job: job.id)
     if states is None:
         jobs = [job for job in jobs if not job.over]
     elif states:
@@ -130,6 +122,20 @@ def _chosen(options: dict[str, str], talk: "Conversation", daemon: "Daemon", res
         return []
     if "node" in options:
         jobs = _on_nodes(jobs, options["node"], daemon)
+    return jobs
+
+
+def _listed(text: str, daemon: "Daemon") -> list[Job]:
+    names = []
+    for word in split_list(text):
+        name = parse(word)
+        if not name:
+            raise Refusal(f"squeue: error: Invalid job id: {word}")
+        names.append(name)
+    meant = {job.id: job for name in names for job in daemon.model.jobs.named(name.job)}
+    jobs = [found for number in sorted(meant) for found in _element(meant[number], names)]
+    if not jobs and len(names) == 1 and not daemon.model.elements(names[0].job):
+        raise Refusal(f"slurm_load_jobs error: {refusals.INVALID_JOB_ID}")
     return jobs
 
 
@@ -181,13 +187,12 @@ def _ordered(options: dict[str, str], talk: "Conversation", jobs: list[Job], dae
     if "array" in options:
         jobs = [one for job in jobs for one in _spread(job)]
     keys = (options.get("sort") or talk.environ.get("SQUEUE_SORT") or SORT).split(",")
-    jobs.sort(key=lambda job: (job.array.id if job.array else job.id, _last_index(job)))
+    jobs.sort(key=lambda job: (_first_of_array(job), _last_index(job)))
     if "sort" not in options and "SQUEUE_SORT" not in talk.environ:
         # Of equals the younger comes first, but elements that wait stay in order.
         jobs.sort(key=lambda job: (-_first_id(job), job.id if job.waits else -_last_index(job)))
     for key in reversed(keys):
-        letter, reverse = key[-1], key.startswith("-")
-        jobs.sort(key=lambda job: _sort_value(job, letter, daemon), reverse=reverse)
+        jobs.sort(key=_sort_key(key[-1], daemon), reverse=key.startswith("-"))
     return jobs
 
 
@@ -195,19 +200,23 @@ def _first_id(job: Job) -> int:
     return job.array.id if job.array else job.het.leader if job.het else job.id
 
 
+def _first_of_array(job: Job) -> int:
+    return job.array.id if job.array else job.id
+
+
 def _last_index(job: Job) -> int:
     return job.array.indexes[-1] if job.array else 0
 
 
-def _sort_value(job: Job, letter: str, daemon: "Daemon") -> tuple[float, str]:
+def _sort_key(letter: str, daemon: "Daemon") -> Callable[[Job], Any]:
     if letter == "t":
-        return 0, job.shown_state.short
+        return lambda job: job.shown_state.short
     if letter == "p":
-        return (0 if job.held else job.priority), ""
+        return lambda job: 0 if job.held else job.priority
     if letter in "iA":
-        return (job.array.id if job.array else job.id), ""
+        return _first_of_array
     field = LETTERS.get(letter)
-    return 0, field.value(JobRow(job, daemon.controller, "")) if field else ""
+    return lambda job: field.value(JobRow(job, daemon.controller, "")) if field else ""
 
 
 def _spread(job: Job) -> list[Job]:
@@ -245,8 +254,7 @@ def _print(talk: "Conversation", options: dict[str, str], rows: list[JobRow]) ->
             talk.print(time.strftime("%a %b %d %H:%M:%S %Y"))
         first, cells = columns.parse_short(short)
         lines = columns.render(first, cells, LETTERS, rows, header, complain)
-    for line in lines:
-        talk.print(line)
+    talk.write("".join([line + "\n" for line in lines]))
 
 
 def _print_steps(talk: "Conversation", daemon: "Daemon", options: dict[str, str], jobs: list[Job]) -> None:

@@ -112,7 +112,7 @@ class Printer:
 def receive(line: socket) -> bytes:
     """What the daemon says next."""
     global heard
-    data = line.recv(1 << 16)
+    data = line.recv(1 << 18)
     if not data:
         raise Unanswered
     heard = True

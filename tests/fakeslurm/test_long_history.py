@@ -1,0 +1,107 @@
+"""What a long history must not cost: time at each turn and each call, and what a killed daemon has to read again."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterdp.fakeslurm import journal, looks, scheduler
+from clusterdp.fakeslurm.accounting import Books
+from clusterdp.fakeslurm.columns import Cell, Field, render
+from clusterdp.fakeslurm.commands.sacct import aligned, fit
+from clusterdp.fakeslurm.controller import Controller
+from clusterdp.fakeslurm.jobs import Jobs
+from clusterdp.fakeslurm.model import Array, Job, Model, Share, Step
+from clusterdp.fakeslurm.shape import Shape, User
+from clusterdp.fakeslurm.spec import Gpus, JobSpec
+from clusterdp.slurm.state import JobState
+
+
+def job(number: int, state: JobState = JobState.PENDING, end: float | None = None) -> Job:
+    return Job(number, JobSpec("j", "main"), 1, 0.0, state=state, end=end)
+
+
+def test_jobs_that_are_over_are_kept_apart_and_one_that_is_requeued_comes_back() -> None:
+    jobs = Jobs()
+    jobs[1], jobs[2] = job(1), job(2, JobState.COMPLETED, end=5)
+    assert list(jobs.live) == [1]
+    jobs[1].state, jobs[1].end = JobState.FAILED, 7
+    jobs.note(jobs[1])
+    assert not jobs.live
+    jobs[2].state, jobs[2].end = JobState.PENDING, None
+    jobs.note(jobs[2])
+    assert list(jobs.live) == [2]
+    assert [each.id for each in jobs.over_before(100)] == [1]
+
+
+def test_jobs_are_forgotten_in_the_order_of_their_ends_and_an_array_is_found_by_its_id() -> None:
+    jobs = Jobs()
+    for number, end in ((1, 30.0), (2, 10.0), (3, 20.0)):
+        jobs[number] = replace(job(number, JobState.COMPLETED, end), array=Array(1, [number], 3, 0, 2, 1, split=True))
+    assert [each.id for each in jobs.named(1)] == [1, 2, 3]
+    assert [each.id for each in jobs.named(2)] == [2]
+    for each in jobs.over_before(25):
+        del jobs[each.id]
+    assert list(jobs) == [each.id for each in jobs.together(1)] == [1]
+
+
+class Quiet:
+    def told(self) -> None:
+        pass
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    shape = Shape.simple(2, 4, 0)
+    model = Model.of(shape, 0)
+    controller = Controller(shape, tmp_path, model, Books(), journal.Journal(tmp_path / "journal"), User.me())
+    controller.runner = Quiet()  # type: ignore[assignment]
+    yield controller
+    controller.close()
+
+
+def test_neither_a_look_nor_the_scheduler_touches_what_is_over(controller: Controller) -> None:
+    """Else an idle cluster with a long history would keep a core busy."""
+    model = controller.model
+    model.jobs[1] = job(1, JobState.COMPLETED, end=controller.clock())
+    dict.__setitem__(model.jobs, 1, None)  # whoever looks at it stumbles
+    looks.look(controller)
+    looks.forget(controller)
+    assert scheduler.schedule(model, controller.clock()) == []
+    assert list(model.holding()) == list(model.live_jobs()) == []
+
+
+def test_what_the_journal_tells_is_what_was_even_where_defaults_are_left_out(controller: Controller) -> None:
+    spec = JobSpec("n", "main", gpus=Gpus(per_job=2), requeue=False, exclude=["n1"], shown={"wckey": "x"})
+    step = Step("batch", "batch", ["n1"], [1], {"n1": 1}, {"n1": [0]}, JobState.FAILED, status=256, end=3.0)
+    shares = [Share("n1", 1, 1, [0], [3])]
+    full = Job(7, spec, 5, 1.5, Array(7, [2], 3, 0, 2, 1, split=True), JobState.FAILED, past=shares, steps=[step])
+    full.outcome, full.booked, full.start, full.end = JobState.FAILED, False, 2.0, 3.0
+    controller.model.jobs[7], controller.model.jobs[8] = full, job(8)
+    node = controller.model.nodes[next(iter(controller.model.nodes))]
+    node.down = True
+    controller.changed(full, "FAILED")
+    controller.changed(controller.model.jobs[8])
+    controller.write_node(node.name)
+    node.down = False
+    controller.write_node(node.name)
+    controller.flush()
+    model, books = Model.of(controller.shape, 0), Books()
+    journal.restore(controller.folder / "journal", model, books)
+    assert model.jobs == controller.model.jobs
+    assert model.nodes[node.name].down is False
+    controller.books.settle(controller.clock() + 60)
+    assert books.rows == controller.books.rows
+    assert [row.job for row in books.listed(0, [7])] == [7]
+
+
+def test_tables_are_cut_and_aligned_cell_by_cell_as_when_they_are_written_at_once() -> None:
+    cells = [Cell("a", 5, right=True, after="%|"), Cell("b", 3), Cell("c"), Cell("?", after="!")]
+    fields = {key: Field(key, lambda row, key=key: row[key]) for key in "ab"} | {"c": Field("c", lambda row: "p*", "*")}
+    rows = [{"a": "abcdefg", "b": "x"}, {"a": "%s", "b": "long"}]
+    assert render(">%", cells, fields, rows, False, lambda key: "%" + key) == [">%abcde%|x  p*%?!", ">%   %s%|lonp*%?!"]
+    sizes, texts = [4, -3], [("abc", "de"), ("abcdef", "x"), ("%d", "longer")]
+    assert list(aligned(texts, sizes)) == [
+        "".join(fit(text, size) + " " for text, size in zip(row, sizes, strict=True)) for row in texts
+    ]
