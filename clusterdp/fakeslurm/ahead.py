@@ -27,7 +27,7 @@ def advance(controller: Controller, seconds: float) -> None:
 
 def _look_at(controller: Controller, moment: float) -> None:
     controller.model.ahead_s += max(moment - controller.clock(), 0)
-    controller.write_ahead()
+    controller.records.ahead()
     looks.look(controller)
     looks.look_at_nodes(controller)
     looks.forget(controller)

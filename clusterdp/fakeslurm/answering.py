@@ -41,7 +41,7 @@ async def answer(command: Command, talk: "Conversation", daemon: "Daemon") -> in
         if faults.away:
             raise complaint(talk, *NO_CONTACT)
     if talk.command == "sbatch" and faults.draw():
-        daemon.controller.history.write("flaky", command=" ".join([talk.command, *talk.words]))
+        daemon.controller.records.history.write("flaky", command=" ".join([talk.command, *talk.words]))
         raise complaint(talk, *TIMED_OUT)
     if faults.late_s <= patience_s:
         if faults.late_s:

@@ -55,6 +55,7 @@ def _restart(controller: Controller, job: Job, word: str, why: str, hold: str | 
 
 def _revive(controller: Controller, job: Job) -> None:
     """A job that is over already waits again; its attempt stays in the books as it is."""
+    controller.records.flush()
     now = controller.clock()
     job.steps, job.next_step, job.past = [], 0, []
     job.status = 0

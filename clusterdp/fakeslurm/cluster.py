@@ -116,6 +116,7 @@ class FakeCluster:
             owner = [os.getpid(), processes.birth(os.getpid())] if owned else None
             paths.shape.write_text(json.dumps({"shape": self._shape.to_json(), "owner": owner}))
             paths.conf.write_text(conf_text(self._shape, self.folder))
+            names.write((node.name for node in self._shape.nodes), paths.hosts)
             self._write_commands()
             paths.up.touch()
         except OSError as error:

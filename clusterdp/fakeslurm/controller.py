@@ -13,11 +13,10 @@ from . import admission, attempts, ending, refusals, scheduler
 from .accounting import Books
 from .dependencies import outlook
 from .free import all_free
-from .history import History
-from .journal import Journal, compact
+from .journal import Journal
 from .model import BATCH, Array, Het, Job, Model, Share, Step
-from .paths import HISTORY
 from .placing import place
+from .records import Records
 from .refusals import ControllerError
 from .shape import Shape, User
 from .spec import JobSpec
@@ -43,12 +42,11 @@ class Runner(Protocol):
 
 class Controller:
     def __init__(self, shape: Shape, folder: Path, model: Model, books: Books, journal: Journal, user: User):
-        self.shape, self.folder, self.model, self.books, self.user = shape, folder, model, books, user
+        self.shape, self.folder, self.model, self.user = shape, folder, model, user
         self.settings = shape.settings
         self.runner: Runner
         self.clock: Callable[[], float] = lambda: time.time() + model.ahead_s
-        self._journal = journal
-        self.history = History(folder / HISTORY, model, self.clock)
+        self.records = Records(model, books, journal, folder, self.clock)
         self._wanted = False
         recent = [job for job in model.jobs.values() if job.spec.token and job.restarts == 0]
         self._tokens = {job.spec.token: job.array.id if job.array else job.id for job in recent}
@@ -56,20 +54,15 @@ class Controller:
     # -- bookkeeping --
 
     def changed(self, job: Job, word: str | None = None) -> None:
-        """To be called after every change of a job, before anybody is told of it."""
-        self.model.jobs.note(job)
-        self._journal.write("job", job.id, job)
-        entry = self.books.note(self.model, job, self.clock() + self.settings.accounting_lag_s, word)
-        if entry:
-            self._journal.write("row", *entry)
-        self.history.job(job)
+        """To be called after every change of a job."""
+        self.records.job(job, word)
         self.runner.told()
 
     def forget(self, job: Job) -> None:
         """It is over for long: only the books know of it from now on."""
+        self.records.forget(job)
         del self.model.jobs[job.id]
         self._tokens.pop(job.spec.token, None)
-        self.history.forget(job.id)
 
     def wake(self) -> None:
         """Something happened that may let a job start."""
@@ -80,34 +73,7 @@ class Controller:
         while self._wanted:
             self._wanted = False
             self.schedule()
-        self.flush()
-
-    def tidy(self) -> None:
-        """Keep the journal from growing for ever."""
-        if self._journal.grown:
-            self._journal.close()
-            compact(self._journal.path, self.model, self.books)
-            self._journal = Journal(self._journal.path)
-
-    def flush(self) -> None:
-        self._journal.flush()
-
-    def close(self) -> None:
-        """Let go of its files."""
-        self._journal.close()
-        self.history.close()
-
-    def write_node(self, name: str) -> None:
-        self._journal.write("node", name, self.model.nodes[name])
-
-    def write_partition(self, name: str) -> None:
-        self._journal.write("partition", name, self.model.partitions[name])
-
-    def write_ahead(self) -> None:
-        self._journal.write("ahead", 0, self.model.ahead_s)
-
-    def write_faults(self) -> None:
-        self._journal.write("faults", 0, self.model.faults)
+        self.records.flush()
 
     def conf_path(self) -> Path:
         return self.folder / "slurm.conf"
@@ -152,8 +118,7 @@ class Controller:
 
     def _enter(self, spec: JobSpec, array: Array | None) -> Job:
         now = self.clock()
-        number = self.model.new_id()
-        self._journal.write("next_id", 0, self.model.next_id)
+        number = self.records.number()
         priority = max(FIRST_PRIORITY - number + self.settings.first_job_id - spec.nice, 1)
         if spec.priority is not None:
             priority = spec.priority
@@ -209,12 +174,12 @@ class Controller:
     # -- the scheduler's decisions --
 
     def schedule(self) -> None:
-        now = self.clock()
+        now, begun = self.clock(), list[tuple[Job, Step]]()
         for decision in scheduler.schedule(self.model, now):
             job = self.model.jobs[decision.job]
             job.last_sched = now
             if isinstance(decision, scheduler.Start):
-                self._start(job, list(decision.shares), decision.index, now)
+                begun += self._start(job, list(decision.shares), decision.index, now)
             elif isinstance(decision, scheduler.Preempt):
                 attempts.preempt(self, job)
             elif isinstance(decision, scheduler.Invalid):
@@ -224,6 +189,10 @@ class Controller:
                 self.changed(job)
             elif _differs(decision, job) or (job.eligible_time is None and not job.held):
                 self._wait(job, decision, now)
+        if begun:
+            self.records.flush()  # that they start is written before they do
+        for job, step in begun:
+            self.runner.start_batch(job, step)
 
     def _wait(self, job: Job, decision: scheduler.Wait, now: float) -> None:
         before, reason = (job.reason, job.eligible_time, job.planned_start), decision.reason
@@ -247,8 +216,7 @@ class Controller:
         if len(array.indexes) == 1:
             array.split = True
             return job
-        element = job.element(index, self.model.new_id())
-        self._journal.write("next_id", 0, self.model.next_id)
+        element = job.element(index, self.records.number())
         array.indexes.remove(index)
         job.booked = job.booked or not job.held
         self.model.jobs[element.id] = element
@@ -258,7 +226,8 @@ class Controller:
         self.changed(job)
         return element
 
-    def _start(self, job: Job, shares: list[Share], index: int | None, now: float) -> None:
+    def _start(self, job: Job, shares: list[Share], index: int | None, now: float) -> list[tuple[Job, Step]]:
+        """Give it what it is to have; returns the batch step that is to run, if there is one."""
         if index is not None:
             job = self.split(job, index)
         job.state, job.reason, job.shares = JobState.RUNNING, "None", shares
@@ -284,9 +253,8 @@ class Controller:
                 restart=job.restarts,
             )
             job.steps.append(step)
-            self.changed(job)
-            self.runner.start_batch(job, step)
         self.changed(job)
+        return [(job, job.steps[-1])] if job.has_script else []
 
     # -- signals --
 

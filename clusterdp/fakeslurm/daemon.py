@@ -18,6 +18,7 @@ from .controller import Controller
 from .conversation import Conversation, Gone
 from .environ import MARK
 from .model import Job, Model, Step
+from .nursery import Nursery
 from .paths import Paths
 from .refusals import NoMore, Refusal
 from .running import batch_plan
@@ -31,7 +32,7 @@ LOST_AFTER_S = 3.0  # a supervisor that does not come back to a new daemon
 class Daemon:
     """Runs the event loop; everything that happens to the cluster happens in it, one thing at a time."""
 
-    def __init__(self, paths: Paths):
+    def __init__(self, paths: Paths, nursery: Nursery):
         self.paths = paths
         about = json.loads(paths.shape.read_text())
         self.shape = Shape.from_json(about["shape"])
@@ -46,8 +47,8 @@ class Daemon:
         )
         self.controller.runner = self
         self.waiting_steps: dict[int, list[StepRequest]] = {}  # by job: those that have no CPUs yet, and no number
-        self._changed = asyncio.Event()
-        self.supervisors = Supervisors(self)
+        self._changed: asyncio.Event | None = None  # if somebody waits for it
+        self.supervisors = Supervisors(self, nursery)
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: socket.socket
         self._over = asyncio.Event()
@@ -60,6 +61,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(number, self._over.set)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self.supervisors.open()
         self._listener = self.paths.listen()
         self.background(self._accept())
         self.background(self._every(self.shape.settings.tick_s, self._tick))
@@ -104,7 +106,7 @@ class Daemon:
             self.controller.wake()
         looks.look_at_nodes(self.controller)
         looks.forget(self.controller)
-        self.controller.tidy()
+        self.controller.records.tidy()
 
     def _watch_owner(self) -> None:
         """An owned cluster does not outlive the process that made it."""
@@ -169,16 +171,19 @@ class Daemon:
         self.supervisors.order(job, step, **order)
 
     def told(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
+        if self._changed:
+            self._changed.set()
+        self._changed = None
 
     async def change(self) -> None:
         """Until some job changes."""
+        self._changed = self._changed or asyncio.Event()
         await self._changed.wait()
 
     async def _take_down(self) -> None:
         """Kill everything that the cluster started."""
         self.paths.up.unlink(missing_ok=True)
+        self.supervisors.close()
         self._listener.close()
         self.paths.socket.unlink(missing_ok=True)
         conf = f"{MARK}={self.controller.conf_path()}"

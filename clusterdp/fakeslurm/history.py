@@ -25,7 +25,6 @@ class History:
     def write(self, event: str, **about: object) -> None:
         line = {"time": round(self._clock(), 3), "event": event, **about}
         self._file.write(json.dumps(line) + "\n")
-        self._file.flush()
 
     def job(self, job: Job) -> None:
         """Note it if its state is another one."""
@@ -37,6 +36,9 @@ class History:
         if job.shares:
             more["nodes"] = compress(job.nodes)
         self.write("state", job=job.name_of_id, state=job.shown_state.value, restarts=job.restarts, **more)
+
+    def flush(self) -> None:
+        self._file.flush()
 
     def close(self) -> None:
         self._file.close()

@@ -71,7 +71,7 @@ def look_at_nodes(controller: Controller) -> None:
             node.down, node.returns_at = False, None
             if not node.drain:
                 node.reason = ""
-            controller.write_node(node.name)
+            controller.records.node(node.name)
             controller.wake()
 
 

@@ -28,17 +28,22 @@ def unknown(names: Iterable[str]) -> list[str]:
     return [name for name in names if name not in known]
 
 
-def make_known(names: Iterable[str], hosts: Path) -> None:
-    """To this process, which must have one thread, and to all that it starts from now on. `hosts`: the file that they
-    see as /etc/hosts; it is not there afterwards if that cannot be done here."""
+def write(names: Iterable[str], hosts: Path) -> None:
+    """To `hosts`: /etc/hosts as the cluster's processes are to see it. Not there afterwards if theirs is good enough."""
     hosts.unlink(missing_ok=True)
     missing = unknown(names)
-    if not missing or sys.platform != "linux" or not HOSTS.exists():
+    if missing and HOSTS.exists():
+        own = HOSTS.read_text(errors="surrogateescape").rstrip()
+        added = "".join(f"{ADDRESS}\t{name}\n" for name in missing)
+        hosts.write_text(f"{own}\n# the nodes of the fake cluster\n{added}", errors="surrogateescape")
+        hosts.chmod(0o644)  # as the machine's own: a job may have processes of another user
+
+
+def make_known(hosts: Path) -> None:
+    """To this process, which must have one thread, and to all that it starts from now on: `hosts` is their /etc/hosts.
+    The file is removed if that cannot be done here."""
+    if not hosts.exists():
         return
-    own = HOSTS.read_text(errors="surrogateescape")
-    added = "".join(f"{ADDRESS}\t{name}\n" for name in missing)
-    hosts.write_text(f"{own.rstrip()}\n# the nodes of the fake cluster\n{added}", errors="surrogateescape")
-    hosts.chmod(0o644)  # as the machine's own: a job may have processes of another user
     trial = os.fork()  # half a namespace is none to live in
     if trial == 0:
         try:
@@ -53,6 +58,8 @@ def make_known(names: Iterable[str], hosts: Path) -> None:
 
 
 def _mount(hosts: Path) -> None:
+    if sys.platform != "linux":
+        raise OSError("no namespaces")
     import ctypes  # deferred: not every Python has it
 
     def check(result: int) -> None:

@@ -33,7 +33,7 @@ def set_node(controller: Controller, name: str, state: str, reason: str) -> None
             node.reason = ""
     elif state:
         raise ControllerError("Invalid node state specified")
-    controller.write_node(name)
+    controller.records.node(name)
     if node.down:
         node_lost(controller, name)
     controller.wake()
@@ -49,7 +49,7 @@ def fail_node(controller: Controller, name: str) -> None:
     """Its processes are dead from now on; that it does not respond is noticed later."""
     node = controller.model.nodes[name]
     node.fails_at = controller.clock() + controller.settings.node_timeout_s
-    controller.write_node(name)
+    controller.records.node(name)
     for job in controller.model.holding():
         for step in sorted(job.steps, key=lambda step: step.id == BATCH):
             if not step.live or step.runs_in:
@@ -64,7 +64,7 @@ def restore_node(controller: Controller, name: str) -> None:
     node = controller.model.nodes[name]
     node.fails_at, node.responding, node.down, node.drain = None, True, False, False
     node.reason = ""
-    controller.write_node(name)
+    controller.records.node(name)
     controller.wake()
 
 
@@ -72,5 +72,5 @@ def notice_dead_node(controller: Controller, name: str) -> None:
     node = controller.model.nodes[name]
     node.fails_at, node.responding, node.down = None, False, True
     node.reason, node.reason_time = "Not responding", controller.clock()
-    controller.write_node(name)
+    controller.records.node(name)
     node_lost(controller, name)

@@ -3,6 +3,10 @@
 import re
 from collections.abc import Mapping
 
+# Compiled here, once: each supervisor is a fresh copy of a process that has never yet used them.
+FIELD = re.compile(r"%(\d*)([a-zA-Z%])")
+LETTER = re.compile(r"(?<!%)%\d*([a-zA-Z])")
+
 
 def expand(pattern: str, values: Mapping[str, object]) -> str:
     """`values` by letter. Unknown letters stay as they are; numbers are padded with zeros to a given width.
@@ -21,12 +25,12 @@ def expand(pattern: str, values: Mapping[str, object]) -> str:
         text = str(values[letter])
         return text.zfill(min(int(width), 10)) if width and text.isdigit() else text
 
-    return re.sub(r"%(\d*)([a-zA-Z%])", replacement, pattern)
+    return FIELD.sub(replacement, pattern)
 
 
 def separates(pattern: str) -> str:
     """ "task" or "node" if the name gives each task or node a file of its own, else ""."""
-    letters = set(re.findall(r"(?<!%)%\d*([a-zA-Z])", pattern.replace("%%", "")))
+    letters = set(LETTER.findall(pattern.replace("%%", "")))
     if "\\" in pattern:
         return ""
     return "task" if "t" in letters else "node" if letters & {"n", "N"} else ""

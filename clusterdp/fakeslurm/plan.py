@@ -1,6 +1,7 @@
 """What a supervisor is told about the step that it is to run."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -86,3 +87,15 @@ class StepPlan:
             before = found.get(job, 0)
             found[job] = status if self.multi_prog and not before & 0x7F else max(before, status)
         return found
+
+
+def plan_from(data: dict[str, Any]) -> StepPlan:
+    """From its fields as JSON."""
+    tasks = tuple(TaskPlan(**{**task, "argv": tuple(task["argv"])}) for task in data["tasks"])
+    parts = tuple(_part_from(part) for part in data["parts"])
+    return StepPlan(**{**data, "nodes": tuple(data["nodes"]), "tasks": tasks, "parts": parts})
+
+
+def _part_from(data: dict[str, Any]) -> Part:
+    streams = {name: Target(**data[name]) if data[name] else None for name in ("stdin", "stdout", "stderr")}
+    return Part(**{**data, **streams, "argv": tuple(data["argv"])})

@@ -1,6 +1,5 @@
 """Starts the daemon of a cluster in the background, once."""
 
-import asyncio
 import fcntl
 import os
 import sys
@@ -9,7 +8,7 @@ import traceback
 from pathlib import Path
 
 from . import names
-from .daemon import Daemon
+from .nursery import Nursery
 from .paths import Paths
 
 
@@ -34,11 +33,15 @@ def start(folder: str) -> int:
             os.write(written, b"ready")
             os._exit(0)
         paths.pid.write_text(str(os.getpid()))
-        daemon = Daemon(paths)
-        names.make_known((node.name for node in daemon.shape.nodes), paths.hosts)
+        names.make_known(paths.hosts)
+        nursery = Nursery(folder)
+        # Heavy, and nothing that the nursery should carry:
+        import asyncio
+
+        from .daemon import Daemon
 
         async def main() -> None:
-            await daemon.run(written)
+            await Daemon(paths, nursery).run(written)
 
         asyncio.run(main())
         os._exit(0)

@@ -1,81 +1,100 @@
-"""The supervisors of steps, as the daemon has them: forked, heard, told what to do, and missed when they are gone."""
+"""The supervisors of steps, as the daemon has them: born, heard, told what to do, and missed when they are gone."""
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import signal
 import socket
-import sys
 import time
-import traceback
 from typing import TYPE_CHECKING, Any
 
 from . import attempts, ending, processes, wire
 from .conversation import Conversation, Gone
-from .daemon_line import is_daemon
 from .model import Job, Step
+from .nursery import GO, Nursery, end_orphans
 from .plan import StepPlan
-from .stepd import Supervisor
 
 if TYPE_CHECKING:
     from .daemon import Daemon
 
 ORDER_DELAY_S = 0.1  # the command that causes a signal has returned when the signal comes: scripts requeue themselves
+LAST_WORDS_S = 0.2  # of a supervisor that is dead: what it said may still be on its way
 LEFTOVERS_S = 1.0  # that what a script left in the background has, to end by itself
+
+Key = tuple[int, str]  # a job, and the id of a step
 
 
 class Supervisors:
-    def __init__(self, daemon: Daemon):
-        self._daemon = daemon
-        self._supervisors: dict[tuple[int, str], socket.socket] = {}
-        self._pids: dict[int, tuple[int, str]] = {}  # of those that are our children
+    def __init__(self, daemon: Daemon, nursery: Nursery):
+        self._daemon, self._nursery = daemon, nursery
+        self._supervisors: dict[Key, socket.socket] = {}
+        self._unborn: dict[Key, asyncio.Event] = {}  # asked for
         self._acks: dict[str, asyncio.Event] = {}
         self._orders: dict[int, asyncio.Queue[tuple[Job, Step, dict[str, Any]]]] = {}
 
+    def open(self) -> None:
+        self._daemon.loop.add_reader(self._nursery.line, self._news)
+
+    def close(self) -> None:
+        """No more of them."""
+        self._daemon.loop.remove_reader(self._nursery.line)
+
     def spawn(self, job: Job, step: Step, plan: StepPlan, srun: socket.socket | None = None) -> None:
-        """Fork the supervisor of a step. `srun` is the connection to its command, which it takes over."""
+        """Have the supervisor of a step forked. `srun` is the connection to its command, which it takes over."""
         ours, theirs = socket.socketpair()
-        self._daemon.controller.flush()
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                self._become_supervisor(ours, [theirs, srun])
-                Supervisor(plan, theirs, srun).run()
-                code = 0
-            except BaseException:
-                traceback.print_exc(file=sys.stderr)
-            finally:
-                os._exit(code)
-        theirs.close()
+        self._daemon.controller.records.flush()
         ours.setblocking(False)
-        step.supervisor = pid
-        step.supervisor_birth = processes.birth(pid)
-        self._pids[pid] = (job.id, step.id)
-        self._supervisors[job.id, step.id] = ours
-        self._daemon.controller.changed(job)
-        self._daemon.background(self.hear(Conversation(ours, self._daemon.loop), None))
+        key = job.id, step.id
+        self._supervisors[key], self._unborn[key] = ours, asyncio.Event()
+        try:
+            self._nursery.ask(plan, theirs, srun)
+        except OSError:
+            pass  # it is dead, which _news is about to hear
+        theirs.close()
+        self._daemon.background(self.hear(Conversation(ours, self._daemon.loop), None, key))
 
-    def _become_supervisor(self, ours: socket.socket, kept: list[socket.socket | None]) -> None:
-        """In the child: let go of all that is the daemon's."""
-        gc.disable()  # a look for garbage would copy all of the daemon's memory, page by page
-        signal.set_wakeup_fd(-1)
-        for name in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGHUP):
-            signal.signal(name, signal.SIG_DFL)
-        os.setpgid(0, 0)
-        keep = sorted(entry.fileno() for entry in kept if entry)
-        low = 3
-        for number in keep:
-            os.closerange(low, number)
-            low = number + 1
-        os.closerange(low, 4096)
-        asyncio._set_running_loop(None)
+    def _news(self) -> None:
+        news = self._nursery.news()
+        if news is None:
+            self._replace_nursery()
+            return
+        for each in news:
+            job = self._daemon.model.jobs.get(each["job"])
+            step = job.step(each["step"]) if job else None
+            if job and step:
+                step.supervisor, step.supervisor_birth = each["born"], processes.birth(each["born"])
+                self._daemon.controller.changed(job)
+        self._daemon.controller.records.flush()
+        for each in news:  # they may begin now: whoever comes after us finds them
+            key = each["job"], each["step"]
+            self._unborn.pop(key).set()
+            try:
+                if key in self._supervisors:
+                    self._supervisors[key].send(GO)
+            except OSError:
+                pass  # killed already
 
-    async def hear(self, talk: Conversation, opening: dict[str, Any] | None) -> None:
-        key: tuple[int, str] | None = None
+    def _replace_nursery(self) -> None:
+        """It was killed. Who was born goes on; who was not, has not begun."""
+        self.close()
+        self._nursery.line.close()
+        self._nursery = Nursery(str(self._daemon.paths.folder))
+        self.open()
+        for (job_id, step_id), waited_for in list(self._unborn.items()):
+            waited_for.set()
+            line = self._supervisors.pop((job_id, step_id), None)
+            if line:
+                line.shutdown(socket.SHUT_RDWR)
+            job = self._daemon.model.jobs.get(job_id)
+            step = job.step(step_id) if job else None
+            if job and step:
+                ending.never_began(self._daemon.controller, job, step)
+        self._unborn.clear()
+        self._daemon.controller.settle()
+
+    async def hear(self, talk: Conversation, opening: dict[str, Any] | None, key: Key | None = None) -> None:
         message = opening
         try:
             while True:
@@ -88,6 +107,7 @@ class Supervisors:
         except (Gone, OSError):
             if key and self._supervisors.get(key) is talk.connection:
                 del self._supervisors[key]
+                self._daemon.loop.call_later(LAST_WORDS_S, self._missed, *key)
         finally:
             talk.close()
 
@@ -115,8 +135,6 @@ class Supervisors:
             self._daemon.controller.settle()
             talk.send_message(op="received")
         elif job and step:
-            if not step.supervisor:  # it was forked just before the old daemon could write that down
-                step.supervisor, step.supervisor_birth = message["pid"], processes.birth(message["pid"])
             step.pids = list(message["pids"].values())
             self._daemon.controller.changed(job)
             self._daemon.controller.settle()
@@ -146,6 +164,9 @@ class Supervisors:
         await asyncio.sleep(ORDER_DELAY_S)
         while not queue.empty():
             job, step, order = queue.get_nowait()
+            unborn = self._unborn.get((step.runs_in or job.id, step.id))
+            if unborn:
+                await unborn.wait()
             connection = self._supervisors.get((step.runs_in or job.id, step.id))
             if not connection or not step.live:
                 continue
@@ -162,56 +183,52 @@ class Supervisors:
         del self._orders[job_id]
 
     def reap(self) -> None:
-        while True:
-            try:
-                pid, _ = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if not pid:
-                return
-            key = self._pids.pop(pid, None)
-            if key:
-                self._daemon.loop.call_later(0.2, self._died, *key, pid)
+        """Only the nursery is a child of the daemon, and what comes to it when the nursery is killed."""
+        reaped = False
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                reaped = True
+        except ChildProcessError:
+            pass
+        if reaped:
+            end_orphans({self._nursery.pid}, str(self._daemon.paths.folder))
 
-    def _died(self, job_id: int, step_id: str, pid: int) -> None:
-        """If it did not say that its step is over, somebody killed it: then its tasks are dead as well."""
-        for child in processes.children(os.getpid()):
-            if child not in self._pids and not is_daemon(
-                child, str(self._daemon.paths.folder)
-            ):  # was below it, and came to us
-                processes.send([child, *processes.descendants(child)], signal.SIGKILL)
+    def _missed(self, job_id: int, step_id: str) -> None:
+        """It hung up. If it did not say that its step is over, somebody killed it: then its tasks are dead as well."""
         job = self._daemon.model.jobs.get(job_id)
         step = job.step(step_id) if job else None
-        if not job or not step or step.supervisor != pid:
+        if not job or not step or (job_id, step_id) in self._supervisors or not (step.live or step.lingers):
             return
-        if step.live:
+        lives = processes.alive(step.supervisor) and processes.birth(step.supervisor) == step.supervisor_birth
+        if lives or (job_id, step_id) in self._unborn:
+            self._daemon.loop.call_later(LAST_WORDS_S, self._missed, job_id, step_id)
+        elif step.live:
             ending.step_ended(self._daemon.controller, job, step, {"status": int(signal.SIGKILL)})
-        elif step.lingers:
+        else:
             ending.script_gone(self._daemon.controller, job, step)
         self._daemon.controller.settle()
 
     def look_after_restart(self) -> None:
-        """Steps whose supervisor died while there was no daemon."""
+        """Steps whose supervisor died while there was no daemon, or waited in vain for the old one to let it begin."""
         for job in list(self._daemon.model.live_jobs()):
-            for step in job.steps:
-                gone = step.supervisor and processes.birth(step.supervisor) != step.supervisor_birth
-                if gone and (step.live or step.lingers):
+            for step in list(job.steps):
+                if step.runs_in or not (step.live or step.lingers):
+                    continue
+                if not step.supervisor:
+                    ending.never_began(self._daemon.controller, job, step)
+                elif processes.birth(step.supervisor) != step.supervisor_birth:
                     self._lost(job, step)
         self._daemon.controller.wake()
         self._daemon.controller.settle()
 
     def bury_lost(self) -> None:
-        """Supervisors that did not come back to a new daemon, or were never forked by the old one."""
+        """Supervisors that did not come back to a new daemon."""
         for job in list(self._daemon.model.live_jobs()):
             for step in list(job.steps):
-                absent = (job.id, step.id) not in self._supervisors and step.supervisor not in self._pids
-                if not absent or step.runs_in or not (step.live or step.lingers):
-                    continue
-                if step.supervisor:
+                absent = (job.id, step.id) not in self._supervisors
+                if absent and not step.runs_in and (step.live or step.lingers):
                     processes.send([*processes.descendants(step.supervisor), step.supervisor], signal.SIGKILL)
                     self._lost(job, step)
-                else:
-                    ending.never_began(self._daemon.controller, job, step)
         self._daemon.controller.settle()
 
     def _lost(self, job: Job, step: Step) -> None:

@@ -58,7 +58,7 @@ def controller(tmp_path: Path) -> Iterator[Controller]:
     controller = Controller(shape, tmp_path, model, Books(), journal.Journal(tmp_path / "journal"), User.me())
     controller.runner = Quiet()  # type: ignore[assignment]
     yield controller
-    controller.close()
+    controller.records.close()
 
 
 def test_neither_a_look_nor_the_scheduler_touches_what_is_over(controller: Controller) -> None:
@@ -83,16 +83,16 @@ def test_what_the_journal_tells_is_what_was_even_where_defaults_are_left_out(con
     node.down = True
     controller.changed(full, "FAILED")
     controller.changed(controller.model.jobs[8])
-    controller.write_node(node.name)
+    controller.records.node(node.name)
     node.down = False
-    controller.write_node(node.name)
-    controller.flush()
+    controller.records.node(node.name)
+    controller.records.flush()
     model, books = Model.of(controller.shape, 0), Books()
     journal.restore(controller.folder / "journal", model, books)
     assert model.jobs == controller.model.jobs
     assert model.nodes[node.name].down is False
-    controller.books.settle(controller.clock() + 60)
-    assert books.rows == controller.books.rows
+    controller.records.books.settle(controller.clock() + 60)
+    assert books.rows == controller.records.books.rows
     assert [row.job for row in books.listed(0, [7])] == [7]
 
 

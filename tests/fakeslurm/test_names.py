@@ -41,15 +41,15 @@ def test_the_machine_itself_is_left_as_it_is(cluster: FakeCluster) -> None:
 
 def test_where_names_cannot_be_made_known_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "_mount", refuse)
-    names.make_known(["n1"], tmp_path / "hosts")
+    names.write(["n1"], tmp_path / "hosts")
+    names.make_known(tmp_path / "hosts")
     assert not (tmp_path / "hosts").exists()
 
 
 def test_names_that_are_known_need_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(names, "HOSTS", tmp_path / "known")
     (tmp_path / "known").write_text("127.0.0.1 localhost # n3\n127.0.0.1\tn1 n2\n")
-    monkeypatch.setattr(names, "_mount", refuse)
-    names.make_known(["n1", "n2"], tmp_path / "hosts")
+    names.write(["n1", "n2"], tmp_path / "hosts")
     assert names.unknown(["n1", "n2", "n3"]) == ["n3"]
     assert not (tmp_path / "hosts").exists()
 

@@ -154,6 +154,40 @@ def test_a_killed_supervisor_takes_its_tasks_along_and_the_job_is_accounted_for(
     desk.until(lambda: not any(map(processes.alive, pids)), "the tasks' end")
 
 
+def nursery_pid(cluster: FakeCluster) -> int:
+    [pid] = processes.children(daemon_pid(cluster))
+    return pid
+
+
+def test_a_killed_nursery_is_replaced_and_its_children_go_on(desk: Desk) -> None:
+    first = desk.submit(script="echo up; until [ -e go ]; do sleep 0.05; done; srun echo after")
+    desk.until_said(first, "up")
+    nursery = nursery_pid(desk.cluster)
+    os.kill(nursery, signal.SIGKILL)
+    second = desk.submit(script="srun echo too")
+    desk.cluster.wait(second, JobState.COMPLETED)
+    (desk.folder / "go").touch()
+    desk.cluster.wait(first, JobState.COMPLETED)
+    assert (desk.output(first), desk.output(second)) == ("up\nafter\n", "too\n")
+
+
+def test_a_step_that_was_asked_for_when_the_daemon_was_killed_runs_once(tmp_path: Path) -> None:
+    cluster = FakeCluster(tmp_path / "cluster", quick=True).up()
+    desk = Desk(cluster, tmp_path)
+    try:
+        nursery = nursery_pid(cluster)
+        os.kill(nursery, signal.SIGSTOP)
+        job = desk.submit(script="echo once")
+        desk.until(lambda: desk.field(job, "JobState") == "RUNNING", "its start, as far as the daemon knows")
+        os.kill(daemon_pid(cluster), signal.SIGKILL)
+        os.kill(nursery, signal.SIGCONT)  # it finds the order, and nobody who would say go
+        desk.until(lambda: desk.say(f"squeue -h -t all -j {job} -o %T") == "COMPLETED", "the job's end")
+        desk.until(lambda: not processes.alive(nursery), "the end of the nursery")
+        assert desk.output(job) == "once\n"
+    finally:
+        cluster.down()
+
+
 def test_two_clusters_side_by_side_do_not_see_each_other(desk: Desk, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     with FakeCluster(quick=True) as second:

@@ -25,7 +25,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     if verb in BREAKING:
         act, names = BREAKING[verb]
         act(daemon.controller, *words)
-        daemon.controller.history.write(verb, **dict(zip(names, words, strict=False)))
+        daemon.controller.records.history.write(verb, **dict(zip(names, words, strict=False)))
     elif verb == "wait":
         return await _wait(talk, daemon, words[0], words[1:])
     elif verb == "stop":
@@ -104,18 +104,18 @@ def _advance(controller: "Controller", seconds: str) -> None:
 def _slow(controller: "Controller", by_s: str, for_s: str) -> None:
     faults = controller.model.faults
     faults.slow_s, faults.slow_until = float(by_s), time.time() + (float(for_s) or FOREVER)
-    controller.write_faults()
+    controller.records.faults()
 
 
 def _unreachable(controller: "Controller", for_s: str) -> None:
     controller.model.faults.away_until = time.time() + float(for_s)
-    controller.write_faults()
+    controller.records.faults()
 
 
 def _flaky(controller: "Controller", rate: str, seed: str) -> None:
     faults = controller.model.faults
     faults.flaky, faults.seed, faults.drawn = float(rate), int(seed), 0
-    controller.write_faults()
+    controller.records.faults()
 
 
 # With the names that the words have in the history.

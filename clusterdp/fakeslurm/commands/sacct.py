@@ -81,7 +81,9 @@ def _name(text: str) -> Name:
 def _rows(options: dict[str, str], names: list[Name], daemon: "Daemon") -> list[Row]:
     now = daemon.controller.clock()
     whole_hets = options.get("whole-hetjob", "no").lower() in ("", "yes")
-    rows = daemon.controller.books.listed(now, [name.job for name in names] if names and not whole_hets else None)
+    rows = daemon.controller.records.books.listed(
+        now, [name.job for name in names] if names and not whole_hets else None
+    )
     if names:
         found = [row for row in rows if any(_finds(name, row) for name in names)]
         if whole_hets:

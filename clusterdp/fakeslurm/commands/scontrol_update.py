@@ -42,7 +42,7 @@ def _nodes(daemon: "Daemon", fields: list[tuple[str, str, str]]) -> None:
             raise Refusal(f"slurm_update error: {refusals.INVALID_NODE}")
     for name in names if "availablefeatures" in values else []:
         daemon.model.nodes[name].features = [word for word in values["availablefeatures"].split(",") if word]
-        daemon.controller.write_node(name)
+        daemon.controller.records.node(name)
     state, reason = values.get("state", "").upper(), values.get("reason", "")
     if state in ("DOWN", "DRAIN", "FAIL") and not reason:
         raise Refusal("You must specify a reason when DOWNING or DRAINING a node. Request denied")
@@ -72,5 +72,5 @@ def _partition(daemon: "Daemon", fields: list[tuple[str, str, str]]) -> None:
             part.max_minutes = times.minutes(value) or None
         elif field != "partitionname":
             raise unsupported(word)
-    daemon.controller.write_partition(name)
+    daemon.controller.records.partition(name)
     daemon.controller.wake()

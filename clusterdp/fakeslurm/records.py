@@ -1,0 +1,78 @@
+"""What is written down: the journal for the next daemon, the books for sacct, the history for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from .accounting import Books
+from .history import History
+from .journal import Journal, compact
+from .model import Job, Model
+from .paths import HISTORY
+
+
+class Records:
+    """Of a job that changes several times in one turn, only what came of it is written."""
+
+    def __init__(self, model: Model, books: Books, journal: Journal, folder: Path, clock: Callable[[], float]):
+        self.books, self._model, self._journal, self._clock = books, model, journal, clock
+        self.history = History(folder / HISTORY, model, clock)
+        self._changed: dict[int, Job] = {}
+
+    def job(self, job: Job, word: str | None = None) -> None:
+        """It changed. `word`: the books have it like this, whatever becomes of it in the same turn."""
+        self._model.jobs.note(job)
+        self.history.job(job)
+        self._changed[job.id] = job
+        if word is not None:
+            self._write(self._changed.pop(job.id), word)
+
+    def _write(self, job: Job, word: str | None = None) -> None:
+        self._journal.write("job", job.id, job)
+        lag = self._model.settings.accounting_lag_s
+        entry = self.books.note(self._model, job, self._clock() + lag, word)
+        if entry:
+            self._journal.write("row", *entry)
+
+    def number(self) -> int:
+        """A new job's."""
+        number = self._model.new_id()
+        self._journal.write("next_id", 0, number)
+        return number
+
+    def node(self, name: str) -> None:
+        self._journal.write("node", name, self._model.nodes[name])
+
+    def partition(self, name: str) -> None:
+        self._journal.write("partition", name, self._model.partitions[name])
+
+    def ahead(self) -> None:
+        self._journal.write("ahead", 0, self._model.ahead_s)
+
+    def faults(self) -> None:
+        self._journal.write("faults", 0, self._model.faults)
+
+    def forget(self, job: Job) -> None:
+        self.flush()
+        self.history.forget(job.id)
+
+    def flush(self) -> None:
+        """Have it on disk: to be called before anybody is told, and before anything is started."""
+        changed, self._changed = self._changed, {}
+        for job in changed.values():
+            self._write(job)
+        self._journal.flush()
+        self.history.flush()
+
+    def tidy(self) -> None:
+        """Keep the journal from growing for ever."""
+        if self._journal.grown:
+            self.flush()
+            self._journal.close()
+            compact(self._journal.path, self._model, self.books)
+            self._journal = Journal(self._journal.path)
+
+    def close(self) -> None:
+        self._journal.close()
+        self.history.close()
