@@ -29,7 +29,7 @@ def unknown(names: Iterable[str]) -> list[str]:
 
 
 def write(names: Iterable[str], hosts: Path) -> None:
-    """To `hosts`: /etc/hosts as the cluster's processes are to see it. Not there afterwards if theirs is good enough."""
+    """`hosts`: what the cluster is to see as /etc/hosts; not there afterwards if the machine's own is good enough."""
     hosts.unlink(missing_ok=True)
     missing = unknown(names)
     if missing and HOSTS.exists():
