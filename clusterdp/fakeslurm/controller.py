@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +10,7 @@ from clusterdp.slurm.state import JobState
 
 from . import admission, attempts, ending, refusals, scheduler
 from .accounting import Books
+from .clock import Clock
 from .dependencies import outlook
 from .free import all_free
 from .journal import Journal
@@ -45,7 +45,7 @@ class Controller:
         self.shape, self.folder, self.model, self.user = shape, folder, model, user
         self.settings = shape.settings
         self.runner: Runner
-        self.clock: Callable[[], float] = lambda: time.time() + model.ahead_s
+        self.clock = Clock(model)
         self.records = Records(model, books, journal, folder, self.clock)
         self._wanted = False
         recent = [job for job in model.jobs.values() if job.spec.token and job.restarts == 0]
@@ -67,6 +67,12 @@ class Controller:
     def wake(self) -> None:
         """Something happened that may let a job start."""
         self._wanted = True
+
+    def set_clock(self) -> None:
+        """By the machine's, if it was changed; when nothing runs or waits."""
+        if self.clock.wrong:
+            self.clock.set()
+            self.records.clock()
 
     def settle(self) -> None:
         """Do what came up, and have it on disk. Called before each answer."""

@@ -11,9 +11,8 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from . import answering, ending, journal, looks, processes
+from . import answering, commands, ending, journal, looks, processes
 from .accounting import Books
-from .commands import COMMANDS
 from .controller import Controller
 from .conversation import Conversation, Gone
 from .environ import MARK
@@ -41,11 +40,14 @@ class Daemon:
         books = Books()
         if paths.journal.exists():
             journal.restore(paths.journal, self.model, books)
-            journal.compact(paths.journal, self.model, books)
         self.controller = Controller(
             self.shape, paths.folder, self.model, books, journal.Journal(paths.journal), User.me()
         )
         self.controller.runner = self
+        steps = [step for job in self.model.live_jobs() for step in job.steps if step.live and step.supervisor]
+        if not any(processes.birth(step.supervisor) == step.supervisor_birth for step in steps):
+            self.controller.set_clock()  # at the latest after a restart of the machine
+        self.controller.records.clock()
         self.waiting_steps: dict[int, list[StepRequest]] = {}  # by job: those that have no CPUs yet, and no number
         self._changed: asyncio.Event | None = None  # if somebody waits for it
         self.supervisors = Supervisors(self, nursery)
@@ -102,6 +104,8 @@ class Daemon:
                 traceback.print_exc(file=sys.stderr)
 
     def _tick(self) -> None:
+        if not self.model.jobs.live:
+            self.controller.set_clock()
         if any(job.waits for job in self.model.live_jobs()):
             self.controller.wake()
         looks.look_at_nodes(self.controller)
@@ -131,7 +135,7 @@ class Daemon:
                 return
             code = 0
             try:
-                command = COMMANDS.get(talk.command)
+                command = commands.find(talk.command)
                 if not command:
                     raise Refusal(f"{talk.command}: not supported by this fake cluster")
                 code = await answering.answer(command, talk, self)

@@ -1,13 +1,12 @@
 """Trouble with the controller, made on purpose: it answers late, or not at all, or fails a submission now and then."""
 
-import random
 import time
 from dataclasses import dataclass
 
 
 @dataclass
 class Faults:
-    """What is wrong with the controller; moments are of the machine's own clock."""
+    """What is wrong with the controller; moments are of the machine's monotonic clock."""
 
     slow_s: float = 0
     slow_until: float = 0
@@ -18,13 +17,15 @@ class Faults:
 
     @property
     def late_s(self) -> float:
-        return self.slow_s if time.time() < self.slow_until else 0
+        return self.slow_s if time.monotonic() < self.slow_until else 0
 
     @property
     def away(self) -> bool:
-        return time.time() < self.away_until
+        return time.monotonic() < self.away_until
 
     def draw(self) -> bool:
         """Whether the next submission fails: the same ones for the same seed."""
+        import random  # few need it, and it takes a while to load
+
         self.drawn += 1
         return self.flaky > 0 and random.Random(f"{self.seed}.{self.drawn}").random() < self.flaky

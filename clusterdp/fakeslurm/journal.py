@@ -5,6 +5,7 @@ The last line about a job, node, partition or row counts. A torn last line (kill
 
 import gc
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields
 from enum import Enum
@@ -20,6 +21,7 @@ from .model import Array, Het, Job, Model, Node, Partition, Share, Step
 from .spec import Gpus, JobSpec
 
 GROWN = 32 << 20  # bytes
+WORTH = 4  # times more lines than count are worth writing it again
 SPARSE = (Job, JobSpec, Gpus, Array, Het, Share, Step, Row, StepRow, Faults)  # written without what is as by default
 WHOLE = (Node, Partition)
 
@@ -28,6 +30,8 @@ class Journal:
     def __init__(self, path: Path):
         self.path = path
         self._file = path.open("a", encoding="utf-8", errors="surrogateescape")
+        if _is_torn(path):
+            self._file.write("\n")
         self._at_first = self._file.tell()
 
     def write(self, kind: str, key: object, value: Any) -> None:
@@ -56,16 +60,29 @@ class Journal:
                 yield kind, key, value
 
 
+def _is_torn(path: Path) -> bool:
+    """Its writer was killed in the middle of a line."""
+    with path.open("rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read() != b"\n"
+
+
 def restore(path: Path, model: Model, books: Books) -> None:
-    """Bring what the journal tells into the model and the books."""
+    """Bring what the journal tells into the model and the books; written again if most of it is outdated."""
     gc.disable()  # a long history is no garbage, and need not be looked through again and again
-    _restore(path, model, books)
+    lines = _restore(path, model, books)
     gc.freeze()
     gc.enable()
+    if lines > WORTH * (len(model.jobs) + len(books.rows) + len(model.nodes)) + 100:
+        compact(path, model, books)
 
 
-def _restore(path: Path, model: Model, books: Books) -> None:
+def _restore(path: Path, model: Model, books: Books) -> int:
+    lines = 0
     for kind, key, value in Journal.read(path):
+        lines += 1
         if kind == "job":
             model.jobs[int(key)] = job_from(value)
         elif kind == "row":
@@ -78,10 +95,13 @@ def _restore(path: Path, model: Model, books: Books) -> None:
                 setattr(model.partitions[key], name, content)
         elif kind == "next_id":
             model.next_id = value
+        elif kind == "epoch":
+            model.epoch = value
         elif kind == "ahead":
             model.ahead_s = value
         elif kind == "faults":
             model.faults = Faults(**value)
+    return lines
 
 
 def compact(path: Path, model: Model, books: Books) -> None:
@@ -90,6 +110,7 @@ def compact(path: Path, model: Model, books: Books) -> None:
     fresh.unlink(missing_ok=True)
     journal = Journal(fresh)
     journal.write("next_id", 0, model.next_id)
+    journal.write("epoch", 0, model.epoch)
     journal.write("ahead", 0, model.ahead_s)
     journal.write("faults", 0, model.faults)
     for job in model.jobs.values():

@@ -242,7 +242,8 @@ class Model:
     partitions: dict[str, Partition]
     jobs: Jobs = field(default_factory=Jobs)
     next_id: int = 0
-    ahead_s: float = 0  # of the machine's clock: how far the cluster's was moved
+    epoch: float = 0  # what the machine's clock showed when its monotonic one began (clock.py)
+    ahead_s: float = 0  # how far the cluster's clock was moved
     faults: Faults = field(default_factory=Faults)
 
     @classmethod

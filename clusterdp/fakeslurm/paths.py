@@ -1,6 +1,5 @@
 """The files of a cluster, all below its folder; and its socket, whose path must be short."""
 
-import hashlib
 import os
 import socket
 import stat
@@ -78,6 +77,8 @@ def _short_place() -> Path:
 
 
 def _digest(folder: Path) -> str:
+    import hashlib  # few need it, and it takes a while to load
+
     return hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
 
 

@@ -47,6 +47,9 @@ class Records:
     def partition(self, name: str) -> None:
         self._journal.write("partition", name, self._model.partitions[name])
 
+    def clock(self) -> None:
+        self._journal.write("epoch", 0, self._model.epoch)
+
     def ahead(self) -> None:
         self._journal.write("ahead", 0, self._model.ahead_s)
 

@@ -1,12 +1,15 @@
 """The supervisor's connection to the srun that started its step: lines to print, signals and stdin from it."""
 
 import socket
+from collections import deque
 from collections.abc import Callable
+from itertools import islice
 
 from . import wire
 from .loop import Loop
 from .streams import CHUNK
 
+AT_ONCE = 64  # pieces; systems take no more than some hundred
 FULL = 1 << 20  # bytes that wait for srun, beyond which tasks are not read any further
 
 
@@ -15,7 +18,9 @@ class SrunLine:
 
     def __init__(self, loop: Loop, connection: socket.socket | None):
         self._loop, self._connection = loop, connection
-        self._frames, self._out = wire.Frames(), bytearray()
+        self._frames = wire.Frames()
+        self._out: deque[memoryview] = deque()  # not joined: output may come by the gigabyte
+        self._waiting = 0  # bytes of it
         self.on_signal: Callable[[int], None]
         self.on_stdin: Callable[[bytes], None]
         self.on_gone: Callable[[], None]
@@ -29,15 +34,18 @@ class SrunLine:
 
     @property
     def full(self) -> bool:
-        return len(self._out) > FULL
+        return self._waiting > FULL
 
     @property
     def waits(self) -> bool:
-        return bool(self._out)
+        return self._waiting > 0
 
     def send(self, kind: str, payload: bytes = b"") -> None:
         if self._connection:
-            self._out += wire.frame(kind, payload)
+            for part in (wire.head(kind, payload), payload):
+                if part:
+                    self._out.append(memoryview(part))
+                    self._waiting += len(part)
 
     def print(self, text: str) -> None:
         """A line on srun's stderr."""
@@ -48,14 +56,21 @@ class SrunLine:
             return
         if self._out:
             try:
-                sent = self._connection.send(self._out)
-                del self._out[:sent]
+                self._sent(self._connection.sendmsg(list(islice(self._out, AT_ONCE))))
             except BlockingIOError:
                 pass
             except OSError:
                 self._lost()
                 return
         self._loop.watch(self._connection.fileno(), self._ready, write=bool(self._out))
+
+    def _sent(self, count: int) -> None:
+        self._waiting -= count
+        while count:
+            first = self._out.popleft()
+            if len(first) > count:
+                self._out.appendleft(first[count:])
+            count -= min(len(first), count)
 
     def _ready(self) -> None:
         assert self._connection
@@ -81,4 +96,5 @@ class SrunLine:
             self._connection.close()
             self._connection = None
             self._out.clear()
+            self._waiting = 0
             self.on_gone()

@@ -35,7 +35,8 @@ def start(folder: str) -> int:
         paths.pid.write_text(str(os.getpid()))
         names.make_known(paths.hosts)
         nursery = Nursery(folder)
-        # Heavy, and nothing that the nursery should carry:
+        # Heavy, and nothing that the nursery should carry; asyncio does without ssl, which takes long to load.
+        sys.modules["ssl"] = None  # type: ignore[assignment]
         import asyncio
 
         from .daemon import Daemon

@@ -5,7 +5,8 @@ import os
 from .patterns import expand, separates
 from .plan import StepPlan, Target, TaskPlan
 
-CHUNK = 1 << 16
+CHUNK = 1 << 18  # bytes that are read at once
+LONGEST_LINE = 1 << 16  # what is longer goes out in pieces
 
 
 class OpenFailed(Exception):
@@ -78,7 +79,7 @@ class Lines:
             return data
         data = self._rest + data
         end = data.rfind(b"\n") + 1
-        if len(data) - end > CHUNK:  # a line without end
+        if len(data) - end > LONGEST_LINE:  # a line without end
             end = len(data)
         self._rest = data[end:]
         return self._labelled(data[:end])
@@ -90,10 +91,8 @@ class Lines:
     def _labelled(self, data: bytes) -> bytes:
         if not self._label or not data:
             return data
-        lines = data.split(b"\n")
-        last = lines.pop()
-        text = b"".join(self._label + line + b"\n" for line in lines)
-        return text + (self._label + last + b"\n" if last else b"")
+        lines = data[:-1] if data.endswith(b"\n") else data
+        return self._label + lines.replace(b"\n", b"\n" + self._label) + b"\n"
 
 
 def label(rank: int, tasks: int) -> bytes:

@@ -82,7 +82,8 @@ class Supervisors:
         self._nursery.line.close()
         self._nursery = Nursery(str(self._daemon.paths.folder))
         self.open()
-        for (job_id, step_id), waited_for in list(self._unborn.items()):
+        unborn, self._unborn = self._unborn, {}
+        for (job_id, step_id), waited_for in unborn.items():
             waited_for.set()
             line = self._supervisors.pop((job_id, step_id), None)
             if line:
@@ -91,7 +92,6 @@ class Supervisors:
             step = job.step(step_id) if job else None
             if job and step:
                 ending.never_began(self._daemon.controller, job, step)
-        self._unborn.clear()
         self._daemon.controller.settle()
 
     async def hear(self, talk: Conversation, opening: dict[str, Any] | None, key: Key | None = None) -> None:

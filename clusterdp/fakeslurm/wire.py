@@ -21,8 +21,12 @@ path can hold.
 HEADER = 5
 
 
+def head(kind: str, payload: bytes) -> bytes:
+    return kind.encode() + len(payload).to_bytes(4, "big")
+
+
 def frame(kind: str, payload: bytes = b"") -> bytes:
-    return kind.encode() + len(payload).to_bytes(4, "big") + payload
+    return head(kind, payload) + payload
 
 
 class Frames:
@@ -39,7 +43,7 @@ class Frames:
             end = at + HEADER + int.from_bytes(held[at + 1 : at + HEADER], "big")
             if len(held) < end:
                 break
-            found.append((chr(held[at]), bytes(held[at + HEADER : end])))
+            found.append((chr(held[at]), bytes(memoryview(held)[at + HEADER : end])))
             at = end
         del held[:at]
         return found

@@ -96,6 +96,30 @@ def test_what_the_journal_tells_is_what_was_even_where_defaults_are_left_out(con
     assert [row.job for row in books.listed(0, [7])] == [7]
 
 
+def test_a_line_that_was_torn_by_a_kill_is_left_out_and_the_next_one_is_not_spoiled(controller: Controller) -> None:
+    path = controller.folder / "journal"
+    controller.records.close()
+    path.write_text('["next_id", 0, 7]\n["next_id", 0')
+    book = journal.Journal(path)
+    book.write("ahead", 0, 5.0)
+    book.close()
+    model = Model.of(controller.shape, 0)
+    journal.restore(path, model, Books())
+    assert (model.next_id, model.ahead_s) == (7, 5.0)
+
+
+def test_what_is_mostly_outdated_is_written_again_when_it_is_read(controller: Controller) -> None:
+    path = controller.folder / "journal"
+    for i in range(500):
+        controller.model.ahead_s = float(i)
+        controller.records.ahead()
+    controller.records.flush()
+    model = Model.of(controller.shape, 0)
+    journal.restore(path, model, Books())
+    assert model.ahead_s == 499
+    assert len(path.read_text().splitlines()) < 20
+
+
 def test_tables_are_cut_and_aligned_cell_by_cell_as_when_they_are_written_at_once() -> None:
     cells = [Cell("a", 5, right=True, after="%|"), Cell("b", 3), Cell("c"), Cell("?", after="!")]
     fields = {key: Field(key, lambda row, key=key: row[key]) for key in "ab"} | {"c": Field("c", lambda row: "p*", "*")}

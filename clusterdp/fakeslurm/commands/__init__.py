@@ -1,24 +1,21 @@
 """What each Slurm command does, on the daemon's side: a coroutine from a conversation to an exit status."""
 
 from collections.abc import Awaitable, Callable
+from importlib import import_module
 from typing import TYPE_CHECKING
-
-from . import control, sacct, sacctmgr, salloc, sbatch, scancel, scontrol, sinfo, squeue, srun, sstat
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.conversation import Conversation
     from clusterdp.fakeslurm.daemon import Daemon
 
-COMMANDS: "dict[str, Callable[[Conversation, Daemon], Awaitable[int]]]" = {
-    "sbatch": sbatch.run,
-    "srun": srun.run,
-    "salloc": salloc.run,
-    "squeue": squeue.run,
-    "scancel": scancel.run,
-    "scontrol": scontrol.run,
-    "sacct": sacct.run,
-    "sacctmgr": sacctmgr.run,
-    "sstat": sstat.run,
-    "sinfo": sinfo.run,
-    "control": control.run,  # not Slurm's: what FakeCluster asks for
-}
+Command = Callable[["Conversation", "Daemon"], Awaitable[int]]
+# `control` is not Slurm's: what FakeCluster asks for.
+NAMES = tuple("sbatch srun salloc squeue scancel scontrol sacct sacctmgr sstat sinfo control".split())
+
+
+def find(name: str) -> Command | None:
+    """Loaded when first asked for: a cluster that starts needs none of them yet."""
+    if name not in NAMES:
+        return None
+    run: Command = import_module(f".{name}", __name__).run
+    return run

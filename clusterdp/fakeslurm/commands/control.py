@@ -103,12 +103,12 @@ def _advance(controller: "Controller", seconds: str) -> None:
 
 def _slow(controller: "Controller", by_s: str, for_s: str) -> None:
     faults = controller.model.faults
-    faults.slow_s, faults.slow_until = float(by_s), time.time() + (float(for_s) or FOREVER)
+    faults.slow_s, faults.slow_until = float(by_s), time.monotonic() + (float(for_s) or FOREVER)
     controller.records.faults()
 
 
 def _unreachable(controller: "Controller", for_s: str) -> None:
-    controller.model.faults.away_until = time.time() + float(for_s)
+    controller.model.faults.away_until = time.monotonic() + float(for_s)
     controller.records.faults()
 
 

@@ -1,0 +1,67 @@
+"""The machine's clock is set while jobs run: what a user would lose is a job that ends days before its time."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterdp.fakeslurm import journal, looks
+from clusterdp.fakeslurm.accounting import Books
+from clusterdp.fakeslurm.controller import Controller
+from clusterdp.fakeslurm.model import Job, Model
+from clusterdp.fakeslurm.shape import Shape, User
+from clusterdp.fakeslurm.spec import JobSpec
+from clusterdp.slurm.state import JobState
+
+DAY_S = 86400
+
+
+class Silent:
+    def told(self) -> None:
+        pass
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Controller]:
+    shape = Shape.simple(1, 4, 0)
+    book = journal.Journal(tmp_path / "journal")
+    controller = Controller(shape, tmp_path, Model.of(shape, 0), Books(), book, User.me())
+    controller.runner = Silent()  # type: ignore[assignment]
+    yield controller
+    controller.records.close()
+
+
+@pytest.fixture
+def set_forward(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if somebody had set the machine's clock, at the first look of the test."""
+    true = time.time
+    monkeypatch.setattr(time, "time", lambda: true() + DAY_S)
+
+
+def test_a_job_keeps_its_time_when_the_machine_s_clock_is_set(
+    controller: Controller, request: pytest.FixtureRequest
+) -> None:
+    before = controller.clock()
+    job = Job(1, JobSpec("j", "main"), 1, before, state=JobState.RUNNING, start=before, minutes=60)
+    controller.model.jobs[1] = job
+    request.getfixturevalue("set_forward")
+    looks.look(controller)
+    assert job.running
+    assert controller.clock() - before < DAY_S / 2
+
+
+def test_a_cluster_at_rest_takes_the_machine_s_time_and_the_next_daemon_knows(
+    controller: Controller, request: pytest.FixtureRequest
+) -> None:
+    before = controller.clock()
+    controller.set_clock()
+    assert not controller.clock.wrong
+    request.getfixturevalue("set_forward")
+    assert controller.clock.wrong
+    controller.set_clock()
+    assert controller.clock() - before >= DAY_S
+    controller.records.flush()
+    model = Model.of(controller.shape, 0)
+    journal.restore(controller.folder / "journal", model, Books())
+    assert model.epoch == controller.model.epoch
