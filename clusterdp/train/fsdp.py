@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
 from clusterdp.errors import ConfigError
+from clusterdp.train.lockstep import Lockstep
 from clusterdp.train.sameness import take_rank_0s
 
 if TYPE_CHECKING:
@@ -20,8 +21,12 @@ DTYPES = ("param_dtype", "reduce_dtype", "output_dtype")  # MixedPrecisionPolicy
 OPTIONS = ("reshard_after_forward", *DTYPES, "cast_forward_inputs", "cpu_offload", "units", "shard_size")
 
 
-def shard(model: nn.Module, group: Group, options: Mapping[str, Any], *, hybrid: bool = False) -> nn.Module:
+def shard(
+    model: nn.Module, group: Group, options: Mapping[str, Any], *, hybrid: bool = False, look: bool = True
+) -> nn.Module:
     """Collective, in place, with rank 0's weights. The optimizer is made afterwards, of what the parameters are then.
+
+    look: in the first steps, whether all ranks run the same parts of it; see Lockstep.
 
     options: fully_shard's reshard_after_forward, MixedPrecisionPolicy's dtypes by name (`param_dtype: bfloat16`), and
         cpu_offload   true: parameters wait in host memory
@@ -45,6 +50,8 @@ def shard(model: nn.Module, group: Group, options: Mapping[str, Any], *, hybrid:
     for unit in _units(model, options.get("units")):
         fully_shard(unit, **arguments)
     fully_shard(model, **arguments)
+    if look and group.rendezvous.world_size > 1:
+        Lockstep(model, group)
     return model
 
 

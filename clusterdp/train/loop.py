@@ -23,6 +23,7 @@ from clusterdp.train import profiling
 from clusterdp.train.buckets import settle
 from clusterdp.train.ddp import check_finished
 from clusterdp.train.epoch import Epoch
+from clusterdp.train.evenly import same_number
 from clusterdp.train.feed import Feed
 from clusterdp.train.graphs import GraphWatch
 from clusterdp.train.saves import Saves
@@ -152,12 +153,12 @@ class Loop(Generic[Batch]):
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
         """Iterates over anything else than training batches, on all ranks, and looks at the control word meanwhile.
-        Ranks may have uneven numbers of items. In the middle of an epoch, the step at hand counts as done from here on.
-        """
+        Ranks may have uneven numbers of items, unless the model is sharded: see evenly. In the middle of an epoch, the
+        step at hand counts as done from here on."""
         self._between_windows("watch")
         with self.job.stop.shielded():
             iterator = iter(items)
-        for item, agreed in self.job.word.together(iterator):
+        for item, agreed in self.job.word.together(same_number(iterator, self.job.group, self.state)):
             if agreed is None:
                 yield item  # type: ignore[misc]
             else:
@@ -268,8 +269,7 @@ class Loop(Generic[Batch]):
         if agreed.stop:
             self._stop(agreed.stop)
         if agreed["enough"]:
-            # All ranks know: no more steps, of this epoch or another.
-            self.position.last, self.total_steps = self.epoch + 1, self.step
+            self.position.last, self.total_steps = self.epoch + 1, self.step  # all ranks know: no more steps
 
     def _between_windows(self, what: str) -> None:
         self._close_step()

@@ -9,6 +9,7 @@ dp      torch's old DataParallel: one process, many GPUs. The last resort, where
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,25 @@ def wrap(model: nn.Module, group: Group, train: Techniques, amp: Amp, options: M
     return wrapped
 
 
+def is_sharded(model: nn.Module) -> bool:
+    """By FSDP2: whoever calls it then calls it on all ranks."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # which takes a second to load
+    return fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in model.modules())
+
+
+def follow(optimizer: torch.optim.Optimizer, before: Mapping[str, nn.Parameter], model: nn.Module) -> None:
+    """An optimizer that was made before its model was sharded gets the parameters that the model has now.
+
+    before: those that it had, by name.
+    """
+    now = dict(model.named_parameters())
+    new = {id(parameter): now[name] for name, parameter in before.items() if now[name] is not parameter}
+    if new and optimizer.state:
+        raise ConfigError("optimizer: has a state already, of weights that are sharded now. Make it after job.wrap().")
+    for group in optimizer.param_groups:
+        group["params"] = [new.get(id(parameter), parameter) for parameter in group["params"]]
+
+
 def distribute(model: nn.Module, group: Group, train: Techniques, options: Mapping[str, Any]) -> nn.Module:
     """Collective. TrainError on all ranks if they do not have the same model."""
     strategy = train.strategy
@@ -71,4 +91,5 @@ def distribute(model: nn.Module, group: Group, train: Techniques, options: Mappi
         )
     from clusterdp.train.fsdp import shard  # DTensor takes a second to load
 
-    return shard(model, group, train.fsdp, hybrid=strategy == "hsdp")
+    # What is compiled would be compiled once more when the hooks that look are gone.
+    return shard(model, group, train.fsdp, hybrid=strategy == "hsdp", look=not train.compile)

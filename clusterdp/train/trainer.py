@@ -26,6 +26,7 @@ from clusterdp.train.alone import leaving_when_stopped, own_job
 from clusterdp.train.amp import Amp
 from clusterdp.train.callbacks import OnEpoch
 from clusterdp.train.data import shared_out, training_data
+from clusterdp.train.evenly import evenly
 from clusterdp.train.history import SHAPE, History, Row
 from clusterdp.train.job import JobHandle
 from clusterdp.train.loop import Loop
@@ -33,6 +34,7 @@ from clusterdp.train.prefetch import Prefetcher
 from clusterdp.train.progress import Progress
 from clusterdp.train.scores import Scores
 from clusterdp.train.stop import Stopped
+from clusterdp.train.strategy import follow, is_sharded
 
 Metrics = Mapping[str, Any] | Sequence[Callable[..., Any]]
 OnStep = Callable[["Trainer", Mapping[str, Any]], Any]
@@ -77,9 +79,14 @@ class Trainer:
         self.job = job = own_job() if job is None else job
         self.net = unwrap(model)
         self._wrapped = model
-        if model is self.net:
+        self._sharded = is_sharded(model)
+        if model is self.net and not self._sharded:
             # One rank has nobody to share gradients with, and needs no wrapping.
+            before = dict(model.named_parameters())
             self._wrapped = job.wrap(model, **(wrap or {})) if job.world_size > 1 else model.to(job.device)
+            self._sharded = is_sharded(model)
+            if self._sharded and optimizer is not None:
+                follow(optimizer, before, model)
         self.model = self._wrapped  # what forward() calls; the bare module while evaluating
         self.loss, self.optimizer, self.scheduler = loss, optimizer, scheduler
         if scheduler_every not in ("step", "epoch"):
@@ -156,9 +163,11 @@ class Trainer:
             batches, size = shared_out(self.job, data, batch_size, loader, "predict")
             outputs = []
             with self._evaluating():
-                for batch in self._watched(batches, transform):
+                for batch, mine in self._watched(batches, transform):
                     with self.autocast():
-                        outputs.append(self.model(*trainstep.inputs_of(batch)))
+                        given = self.model(*trainstep.inputs_of(batch))
+                    if mine:
+                        outputs.append(given)
             return collect(self.job.group, outputs, size)
 
     def summary(self, sample: Any = None) -> str:
@@ -223,10 +232,11 @@ class Trainer:
         with self._evaluating():
             self.scores = scores
             try:
-                for batch in self._watched(batches, transform):
+                for batch, mine in self._watched(batches, transform):
                     with self.autocast():
                         loss, outputs, targets = trainstep.parts_of(self.forward(self, batch))
-                    scores.add(batch, loss, outputs, targets)
+                    if mine:
+                        scores.add(batch, loss, outputs, targets)
             finally:
                 self.scores = training
         return scores.reduce()
@@ -248,16 +258,20 @@ class Trainer:
         self._wrapped.train(training)
 
     def _watched(self, batches: Iterable[Any], transform: Any) -> Iterator[Any]:
-        """Stoppable. Nothing is fetched ahead: the ranks may have uneven numbers of batches."""
-        moved = Prefetcher(batches, self.job.device, transform=transform, ahead=False)
-        if self.loop is not None:
-            yield from self.loop.watch(moved)
-            return
+        """Batches, and whether they are this rank's (else they fill up for FSDP2, which wants all ranks in each).
+
+        Stoppable. Nothing is fetched ahead: the ranks may have uneven numbers of batches.
+        """
         with self.job.stop.shielded():
-            iterator = iter(moved)
-        for batch, agreed in self.job.word.together(iterator):
+            iterator = iter(batches)
+        moved = Prefetcher(iterator, self.job.device, transform=transform, ahead=False)
+        items = evenly(moved, self.job.group) if self._sharded else ((batch, True) for batch in moved)
+        if self.loop is not None:
+            yield from self.loop.watch(items)
+            return
+        for item, agreed in self.job.word.together(items):
             if agreed is None:
-                yield batch
+                yield item
             elif agreed.stop:
                 raise Stopped(agreed.stop, self.job.step)
 

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -186,12 +187,15 @@ def meters_over(shares: list[list[float]]) -> dict[str, float]:
     return found
 
 
-def with_job(function: str, params: dict[str, Any]) -> Any:
-    """What an entry returns, on each rank."""
+def with_job(function: str, params: dict[str, Any], train: dict[str, Any] | None = None) -> Any:
+    """What an entry returns, on each rank. train: of the config."""
     from clusterdp.train import entry
+    from clusterdp.train.settings import Techniques
 
     group = start()
+    known = {name: value for name, value in (train or {}).items() if name in Techniques.__dataclass_fields__}
+    settings = replace(Settings.bare(params), train=Techniques(**known))
     with StopSignal() as stop:
-        answer = entry.load(function)(JobHandle(Settings.bare(params), group, stop, "1.0"), **params)
+        answer = entry.load(function)(JobHandle(settings, group, stop, "1.0"), **params)
     group.close()
     return answer

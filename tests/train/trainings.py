@@ -165,6 +165,54 @@ def runs_out_of_memory(job: JobHandle, batch_size: int = 8, at: int = 32, rank: 
     raise AssertionError("nothing comes after the steps that are measured")
 
 
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES)
+        self.whole = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.a(x).relu()
+        return x + self.b(x) if self.whole else x
+
+
+class Forked(nn.Module):
+    """Two blocks and a head, of which a rank may leave out something: the first block, or a layer in the second."""
+
+    def __init__(self, without: str = "") -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([Pair(), Pair()])
+        self.blocks[1].whole = without != "layer"
+        self.head = nn.Linear(FEATURES, 3)
+        self.first = int(without == "block")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in list(self.blocks)[self.first :]:
+            x = block(x)
+        out: torch.Tensor = self.head(x)
+        return out
+
+
+def sharded(job: JobHandle, what: str) -> Any:
+    """With FSDP2. what: goes otherwise on rank 1."""
+    torch.manual_seed(0)
+    net = Forked(what if job.rank == 1 else "")
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    trainer = Trainer(net, nn.CrossEntropyLoss(), optimizer, [accuracy], job=job)
+    if what == "watch":
+        loop = job.loop([torch.zeros(2, FEATURES)], {"model": net})
+        for x in loop:
+            net(x).sum().backward()
+        for x in loop.watch([torch.zeros(2, FEATURES)] * (2 + job.rank)):
+            net(x)
+        return None
+    if what == "nothing to evaluate":
+        return trainer.evaluate(Noisy(1))
+    history = trainer.fit(Noisy(), held_out(), epochs=2, batch_size=16 // job.world_size)
+    shown = trainer.predict(held_out(), batch_size=4)
+    return [history.rows, shown.tolist(), trainer.evaluate(held_out(), batch_size=4)]
+
+
 def bad_metric(job: JobHandle, kind: str, rank: int) -> None:
     """A metric that goes wrong on one rank."""
     net = nn.Linear(FEATURES, 3)
