@@ -15,12 +15,16 @@
     feed          the batches of a loader, from where training stands in it
     position      where that is, as state
     sampler       which samples, in which order, from where
+    shards        samples in many files, each read by one rank
+    shardloader   batches of them
     seeded        augmentations that depend on sample and epoch alone
     strategy      what becomes of a model so that many devices train it: ddp, fsdp, hsdp, dp
     ddp           DistributedDataParallel: options, communication hooks, unused parameters by name
     powersgd      the hook that has a state
     fsdp          FSDP2, and its hybrid form
     split         a model over several devices of one rank
+    lockstep      whether all ranks run the same parts of a sharded model
+    evenly        as many items on every rank, for it
     sameness      whether all ranks have built the same model
     buckets       DDP's, settled: the order of its sums is part of exactness
     amp           mixed precision, O0 to O3 and bf16
@@ -111,6 +115,7 @@ if TYPE_CHECKING:
     from clusterdp.train.callbacks import early_stopping, keep_best
     from clusterdp.train.ema import Ema
     from clusterdp.train.epoch import Epoch
+    from clusterdp.train.evenly import evenly
     from clusterdp.train.finite import Finite
     from clusterdp.train.group import Group, seed_everything
     from clusterdp.train.history import History
@@ -122,6 +127,7 @@ if TYPE_CHECKING:
     from clusterdp.train.sampler import ResumableSampler
     from clusterdp.train.schedule import warmup_cosine
     from clusterdp.train.seeded import SeededDataset
+    from clusterdp.train.shards import Shards, read_tar
     from clusterdp.train.split import Split, in_parts
     from clusterdp.train.stop import Stopped, StopSignal
     from clusterdp.train.syncbn import sync_batchnorm
@@ -146,6 +152,7 @@ _HOMES = {
     "Rendezvous": "rendezvous",
     "ResumableSampler": "sampler",
     "SeededDataset": "seeded",
+    "Shards": "shards",
     "Split": "split",
     "StopSignal": "stop",
     "Stopped": "stop",
@@ -153,9 +160,11 @@ _HOMES = {
     "find_workers": "workerfinder",
     "gradient_sync": "accumulation",
     "in_parts": "split",
+    "read_tar": "shards",
     "recompute": "activations",
     "Trainer": "trainer",
     "early_stopping": "callbacks",
+    "evenly": "evenly",
     "keep_best": "callbacks",
     "own_job": "alone",
     "seed_everything": "group",
@@ -180,17 +189,20 @@ __all__ = [
     "Rendezvous",
     "ResumableSampler",
     "SeededDataset",
+    "Shards",
     "Split",
     "StopSignal",
     "Stopped",
     "Tracer",
     "Trainer",
     "early_stopping",
+    "evenly",
     "find_workers",
     "gradient_sync",
     "in_parts",
     "keep_best",
     "own_job",
+    "read_tar",
     "recompute",
     "seed_everything",
     "settle",

@@ -19,11 +19,13 @@ from clusterdp.rundir import Ledger, RunDir, write_durably
 from clusterdp.train.claim import Claim
 from clusterdp.train.diagnosis import NOTHING
 from clusterdp.train.group import Group, own_devices
-from clusterdp.train.loading import cpus_of_rank, loader_defaults
+from clusterdp.train.loading import cpus_of_rank, default_workers, loader_defaults
 from clusterdp.train.metrics import MetricLog
 from clusterdp.train.sampler import ResumableSampler
 from clusterdp.train.seeded import SeededDataset
 from clusterdp.train.settings import Measuring, Profiling, Saving, Settings, Techniques
+from clusterdp.train.shardloader import ShardLoader
+from clusterdp.train.shards import Shards
 from clusterdp.train.stop import StopSignal
 from clusterdp.train.stopwatch import Stopwatch
 from clusterdp.train.word import ControlWord
@@ -131,10 +133,15 @@ class JobHandle:
 
         sampler: draws the order of all ranks' samples, as torch's WeightedRandomSampler does; shuffle is then its own.
         seed_samples: augmentations depend on seed, epoch and sample alone; see SeededDataset, which wraps `dataset`.
-        An iterable data set has neither: it shards itself, by job.rank and job.world_size; see Feed for its place.
+        Shards are dealt out by the file, see there. Any other iterable data set shards itself, by job.rank and
+        job.world_size; see Feed for its place.
         ConfigError on all ranks alike if there would be no batch at all.
         options: DataLoader's; loading.loader_defaults() says what they are otherwise.
         """
+        if isinstance(dataset, Shards):
+            options = {"num_workers": default_workers(), "pin_memory": self.device.type == "cuda", **options}
+            options |= {"rank": self.rank, "world_size": self.world_size, "seed": self.seed, "drop_last": drop_last}
+            return ShardLoader(dataset, batch_size, **options)  # type: ignore[return-value]  # is used as one
         options = loader_defaults(self, dataset, {"batch_size": batch_size, "drop_last": drop_last, **options})
         if isinstance(dataset, IterableDataset):
             return DataLoader(dataset, **options)

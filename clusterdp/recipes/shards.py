@@ -1,0 +1,105 @@
+"""The digits from tar files, as WebDataset has them: each file is read by one rank and one of its workers.
+
+    clusterdp submit configs/shards.yaml --cluster local
+    python -m clusterdp.recipes.shards epochs=2 path='data/train-*.tar'
+
+When to use it: where there are too many samples for a file each, or they lie where only reading in a row is fast.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from clusterdp.errors import ConfigError, TrainError
+from clusterdp.recipes.digits import evaluate, load_digits
+from clusterdp.recipes.lenet import digest
+from clusterdp.recipes.techniques import layers
+from clusterdp.train import JobHandle, Shards, read_tar
+
+FILES = 7  # uneven over any number of ranks but one, and of uneven sizes
+
+
+def main(
+    job: JobHandle,
+    epochs: int = 3,
+    batch_size: int = 16,
+    lr: float = 0.03,
+    workers: int = 1,
+    path: str | None = None,
+    batches: int | None = None,
+    at_least: float = 0.0,
+) -> float:
+    """Returns the accuracy on the held-out images. path: of tars with `pix` (64 bytes) and `cls` (a digit); None: the
+    digits of scikit-learn are written into the run folder first. batches: of a rank in an epoch."""
+    train_set, test_set = load_digits()
+    model = job.wrap(layers())
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    if path is None and batches is None:
+        batches = len(train_set) // (batch_size * job.world_size)
+    data = Shards(path or written(job, train_set), read_tar, decode, buffer=500, batches=batches)
+    loader = job.loader(data, batch_size, num_workers=workers)
+    criterion = nn.CrossEntropyLoss()
+    loop = job.loop(loader, {"model": model, "optimizer": optimizer}, epochs=epochs)
+    for images, labels in loop:
+        optimizer.zero_grad()
+        loss = criterion(model(images.to(job.device)), labels.to(job.device))
+        loss.backward()
+        optimizer.step()
+        loop.log(loss=loss)
+    accuracy = evaluate(job, loop, model, test_set)
+    job.log(test_accuracy=accuracy, digest=digest(model, optimizer))
+    if job.rank == 0:
+        print(f"shards: test accuracy {accuracy:.4f} after {loop.step} steps", flush=True)
+    if accuracy < at_least:
+        raise TrainError(f"at_least: the accuracy is {accuracy:.4f}, and not {at_least}. Train longer, or expect less.")
+    return accuracy
+
+
+def decode(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:
+    """With a little noise, which is the same whichever worker of whichever attempt reads the sample."""
+    pixels = torch.frombuffer(bytearray(sample["pix"]), dtype=torch.uint8).reshape(1, 8, 8) / 16
+    return pixels + 0.05 * torch.randn(1, 8, 8), int(sample["cls"])
+
+
+def written(job: JobHandle, data: TensorDataset) -> Path:
+    """Collective. The pattern of the files."""
+    if job.run_dir is None:
+        raise ConfigError("path: there is no run folder to write the digits to. Name tars, or set CLUSTERDP_RUN_DIR.")
+    folder = job.run_dir / "shards"
+    if job.rank == 0:
+        folder.mkdir(exist_ok=True)
+        begin = 0
+        for number in range(FILES):
+            end = begin + len(data) * (number + 1) * 2 // (FILES * (FILES + 1))  # each is larger than the one before
+            _write(folder / f"train-{number}.tar", data, range(begin, end if number + 1 < FILES else len(data)))
+            begin = end
+    job.group.agree(0)  # nobody looks before they are there
+    return folder / "train-*.tar"
+
+
+def _write(file: Path, data: TensorDataset, samples: range) -> None:
+    temporary = file.with_suffix(".part")
+    with tarfile.open(temporary, "w") as tar:
+        for index in samples:
+            image, label = data[index]
+            parts = {"pix": bytes((image * 16).to(torch.uint8).flatten().tolist()), "cls": str(int(label)).encode()}
+            for kind, content in parts.items():
+                member = tarfile.TarInfo(f"{index:06d}.{kind}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    temporary.replace(file)
+
+
+if __name__ == "__main__":
+    import sys
+
+    from clusterdp.train import worker
+
+    sys.exit(worker.run(main))
