@@ -223,15 +223,16 @@ def fail(error: BaseException, peers: PeerWatch) -> NoReturn:
     """This rank cannot go on; the others must not wait for it."""
     from clusterdp.train.loading import dead_worker
 
-    if said := dead_worker(error):
-        error = ClusterdpError(said)
+    if worker := dead_worker(error):
+        error = ClusterdpError(worker)
     culprit = peers.culprit()  # then ours is most likely a broken connection
-    peers.tell(f"{type(error).__name__}: {error}".split("\n")[0][:300])
+    said = f"{type(error).__name__}: {error}".split("\n")[0][:300]
+    peers.tell(said)
     if isinstance(error, ClusterdpError):
         print(f"clusterdp: {error}", file=sys.stderr)
     else:
         traceback.print_exception(error)
-    if culprit:
+    if culprit and culprit.partition(": ")[2] != said:  # else all ranks found the same, together
         print(f"clusterdp: this follows from another rank's failure: {culprit}", file=sys.stderr)
     code: Any = 1
     if isinstance(error, ClusterdpError):

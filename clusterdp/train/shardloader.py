@@ -84,7 +84,8 @@ class ShardLoader:
 
     def _in_turn(self, streams: list[Iterator[Any]]) -> Iterator[Any]:
         places = self._places
-        while any(place != OVER for place in places) and self._done != self.dataset.batches:
+        most = self.dataset.batches
+        while any(place != OVER for place in places) and (most is None or self._done < most):
             turn, self._turn = self._turn, (self._turn + 1) % len(streams)
             found = next(streams[turn], END)
             if found is END:

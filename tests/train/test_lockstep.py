@@ -28,6 +28,7 @@ def test_ranks_that_would_wait_for_each_other_all_say_why_instead(tmp_path: Path
     for rank in range(2):
         assert MISTAKES[what] in ranks.rank_log(rank)
         assert "Traceback" not in ranks.rank_log(rank)
+        assert "another rank's failure" not in ranks.rank_log(rank)  # each has said it itself
 
 
 def test_uneven_evaluation_is_that_of_one_process_and_an_optimizer_made_before_is_that_of_the_shards(

@@ -73,6 +73,14 @@ def test_it_resumes_after_any_batch_to_the_bit(workers: int, batches: int | None
         assert head + [batch.tolist() for batch in second] == whole
 
 
+def test_an_epoch_that_is_longer_now_than_it_is_to_be_ends() -> None:
+    first = loader(batches=6)
+    list(first)
+    second = loader(batches=5)
+    second.load_state_dict(first.state_dict())
+    assert seen(second) == []
+
+
 def test_in_order_where_nothing_is_to_be_shuffled() -> None:
     assert seen(loader(buffer=0, decode=None)) == EVERYTHING
     assert [int(number) for number in shards(buffer=0)] == EVERYTHING
