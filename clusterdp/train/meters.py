@@ -38,12 +38,14 @@ class Total:
         self.on_device: torch.Tensor | None = None
 
     def add(self, value: Value, times: float = 1.0) -> None:
-        if not isinstance(value, torch.Tensor):
-            self.host = (
-                self.host + value * times if self.kind == "sum" else _extreme(self.kind, [self.host, float(value)])
-            )
-            return
-        value = value.detach()
+        if isinstance(value, torch.Tensor):
+            self._add_tensor(value.detach() if value.requires_grad else value, times)
+        elif self.kind == "sum":
+            self.host += value * times
+        else:
+            self.host = _extreme(self.kind, [self.host, float(value)])
+
+    def _add_tensor(self, value: torch.Tensor, times: float) -> None:
         there = self.on_device if self.on_device is not None else self._begin_on(value.device)
         if self.kind == "sum":
             there.add_(value if value.ndim == 0 else value.sum(dtype=there.dtype), alpha=times)
@@ -79,7 +81,7 @@ class Mean:
             self.weight.add(weight)
         else:
             self.total.add(value, weight)
-            self.weight.add(weight)
+            self.weight.host += weight
 
 
 class Meters:

@@ -1,8 +1,11 @@
 """What a step costs more than in a bare loop that does the same: with Trainer, its single pieces, and with its peers.
 
-One process, a tiny model, batches in memory, the mean of the loss over the epoch. Ours look at the stop signal and log
-as well; the peers' logging is off. Blocks of steps take turns, and each row is the median of its differences from the
-bare blocks beside it. Peers that are not installed are left out: pip install lightning accelerate transformers.
+One process, a tiny model, batches in memory, the mean of the loss over the epoch. Ours look at the stop signal, keep
+metrics and measure where the time goes as well; the peers' logging is off. The batches themselves hold the watch:
+between those that they hand out they run bare steps, so that a few of one and a few of the other take turns, on however
+busy a machine. A row is the difference of the two lower quartiles of CPU time. (What is not done in each step is not in
+it: a control word goes out every 32nd at most, see word_cost.py, and a record is written 10 times a second at most.)
+Peers that are not installed are left out: pip install lightning accelerate transformers.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +30,9 @@ from clusterdp.train import Group, JobHandle, Meters, Rendezvous, StopSignal, Tr
 from clusterdp.train.settings import Saving, Settings
 from tests.benchmarks.table import machine
 
-Block = Callable[[int], float]  # runs so many steps; returns the seconds of one
+Run = Callable[["Batches"], Any]  # trains on them
+BLOCK = 16  # steps of one kind in a row
+WARM_UP = 3  # the first of them, which do not count
 
 
 def parts() -> tuple[nn.Module, torch.optim.Optimizer, nn.Module]:
@@ -40,84 +45,86 @@ BATCH = (torch.randn(16, 32), torch.randint(0, 10, (16,)))
 
 
 class Batches:
-    """The same batch, so many times: no loader is measured."""
+    """The same batch, so many times, and between two blocks of them bare steps. `bare`, `theirs`: seconds of each."""
 
-    def __init__(self, steps: int):
-        self.steps = steps
+    def __init__(self, blocks: int):
+        self.blocks = blocks
+        self.bare: list[float] = []
+        self.theirs: list[float] = []
 
     def __len__(self) -> int:
-        return self.steps
+        return self.blocks * BLOCK
 
-    def __iter__(self) -> Any:
-        return (BATCH for _ in range(self.steps))
+    def __iter__(self) -> Iterator[Any]:
+        step = bare_step()
+        for _ in range(self.blocks):
+            for at in range(BLOCK):
+                began = time.thread_time()
+                with torch.enable_grad():
+                    step()
+                if at >= WARM_UP:
+                    self.bare.append(time.thread_time() - began)
+            began = time.thread_time()
+            for at in range(BLOCK):
+                yield BATCH
+                ended = time.thread_time()
+                if at >= WARM_UP:
+                    self.theirs.append(ended - began)
+                began = ended
+
+    def found(self) -> tuple[float, float]:
+        """Of a bare step, and what one of theirs takes more."""
+        plain = statistics.quantiles(self.bare, n=4)[0]
+        return plain, statistics.quantiles(self.theirs, n=4)[0] - plain
 
 
-def timed(run: Callable[[], Any], steps: int) -> float:
-    """CPU time: one thread does all of it, and a machine that is busy with other things does not show."""
-    began = time.process_time()
-    run()
-    return (time.process_time() - began) / steps
-
-
-def bare(steps: int) -> float:
+def bare_step() -> Callable[[], None]:
     net, optimizer, loss_of = parts()
+    total = torch.zeros((), dtype=torch.float64)
+    x, y = BATCH
 
-    def run() -> float:
+    def step() -> None:
+        loss = loss_of(net(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        total.add_(loss.detach())
+
+    return step
+
+
+def ours(job: Callable[[], JobHandle]) -> dict[str, Run]:
+    def trainer(batches: Batches) -> None:
+        net, optimizer, loss = parts()
+        Trainer(net, loss, optimizer, job=job()).fit(batches)
+
+    def loop(batches: Batches) -> None:
+        net, optimizer, loss_of = parts()
         total = torch.zeros((), dtype=torch.float64)
-        for x, y in Batches(steps):
+        steps = job().loop(batches, {"model": net, "optimizer": optimizer})
+        for x, y in steps:
             loss = loss_of(net(x), y)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             total += loss.detach()
-        return total.item() / steps
+            steps.log(loss=loss)
 
-    return timed(run, steps)
-
-
-def ours(job: Callable[[], JobHandle]) -> dict[str, Block]:
-    def trainer(steps: int) -> float:
-        net, optimizer, loss = parts()
-        fits = Trainer(net, loss, optimizer, job=job())
-        return timed(lambda: fits.fit(Batches(steps)), steps)
-
-    def loop(steps: int) -> float:
-        net, optimizer, loss_of = parts()
-        batches = job().loop(Batches(steps), {"model": net, "optimizer": optimizer})
-
-        def run() -> float:
-            total = torch.zeros((), dtype=torch.float64)
-            for x, y in batches:
-                loss = loss_of(net(x), y)
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                total += loss.detach()
-                batches.log(loss=loss)
-            return total.item() / steps
-
-        return timed(run, steps)
-
-    def meters(steps: int) -> float:
+    def meters(batches: Batches) -> None:
         net, optimizer, loss_of = parts()
         mean = Meters()
-
-        def run() -> Any:
-            for x, y in Batches(steps):
-                loss = loss_of(net(x), y)
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                mean.mean(16, loss=loss)
-            return mean.reduce()
-
-        return timed(run, steps)
+        for x, y in batches:
+            loss = loss_of(net(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            mean.mean(16, loss=loss)
 
     return {"job.loop and loop.log": loop, "Meters": meters, "Trainer": trainer}
 
 
-def peers() -> dict[str, Block]:
-    found: dict[str, Block] = {}
+def peers() -> dict[str, Run]:
+    found: dict[str, Run] = {}
     for make in (fabric, accelerate, lightning, transformers):
         try:
             found[make.__name__] = make()
@@ -126,55 +133,45 @@ def peers() -> dict[str, Block]:
     return found
 
 
-def fabric() -> Block:
+def fabric() -> Run:
     from lightning.fabric import Fabric
 
-    def block(steps: int) -> float:
+    def run(batches: Batches) -> None:
         net, optimizer, loss_of = parts()
         it = Fabric(accelerator="cpu", devices=1)
         it.launch()
         net, optimizer = it.setup(net, optimizer)
+        total = torch.zeros((), dtype=torch.float64)
+        for x, y in batches:
+            loss = loss_of(net(x), y)
+            it.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            total += loss.detach()
 
-        def run() -> float:
-            total = torch.zeros((), dtype=torch.float64)
-            for x, y in Batches(steps):
+    return run
+
+
+def accelerate() -> Run:
+    from accelerate import Accelerator
+
+    def run(batches: Batches) -> None:
+        net, optimizer, loss_of = parts()
+        it = Accelerator(cpu=True)
+        net, optimizer = it.prepare(net, optimizer)
+        total = torch.zeros((), dtype=torch.float64)
+        for x, y in batches:
+            with it.accumulate(net):
                 loss = loss_of(net(x), y)
                 it.backward(loss)
                 optimizer.step()
                 optimizer.zero_grad()
                 total += loss.detach()
-            return total.item() / steps
 
-        return timed(run, steps)
-
-    return block
+    return run
 
 
-def accelerate() -> Block:
-    from accelerate import Accelerator
-
-    def block(steps: int) -> float:
-        net, optimizer, loss_of = parts()
-        it = Accelerator(cpu=True)
-        net, optimizer = it.prepare(net, optimizer)
-
-        def run() -> float:
-            total = torch.zeros((), dtype=torch.float64)
-            for x, y in Batches(steps):
-                with it.accumulate(net):
-                    loss = loss_of(net(x), y)
-                    it.backward(loss)
-                    optimizer.step()
-                    optimizer.zero_grad()
-                    total += loss.detach()
-            return total.item() / steps
-
-        return timed(run, steps)
-
-    return block
-
-
-def lightning() -> Block:
+def lightning() -> Run:
     import lightning as L
 
     class Module(L.LightningModule):
@@ -191,16 +188,14 @@ def lightning() -> Block:
         def configure_optimizers(self) -> Any:
             return self.optimizer
 
-    def block(steps: int) -> float:
+    def run(batches: Batches) -> None:
         off = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-        more = {"enable_model_summary": False, "max_epochs": 1, "barebones": False}
-        fits = L.Trainer(accelerator="cpu", devices=1, **off, **more)
-        return timed(lambda: fits.fit(Module(), Batches(steps)), steps)
+        L.Trainer(accelerator="cpu", devices=1, max_epochs=1, enable_model_summary=False, **off).fit(Module(), batches)
 
-    return block
+    return run
 
 
-def transformers() -> Block:
+def transformers() -> Run:
     from transformers import Trainer as Theirs
     from transformers import TrainingArguments
 
@@ -213,56 +208,30 @@ def transformers() -> Block:
             out = self.net(x)
             return {"loss": self.loss_of(out, labels), "logits": out}
 
-    class Data(torch.utils.data.Dataset[Any]):
-        """Of whole batches."""
-
-        def __init__(self, steps: int):
-            self.steps = steps
-
-        def __len__(self) -> int:
-            return self.steps
-
-        def __getitem__(self, index: int) -> Any:
-            return index
-
-    def block(steps: int) -> float:
+    def run(batches: Batches) -> None:
+        coming, net = iter(batches), Net()
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
+        constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
         with tempfile.TemporaryDirectory() as folder:
             quiet = {"report_to": [], "logging_strategy": "no", "save_strategy": "no", "disable_tqdm": True}
             options = TrainingArguments(
-                folder, max_steps=steps, per_device_train_batch_size=1, use_cpu=True, max_grad_norm=0.0, **quiet
+                folder, max_steps=len(batches), per_device_train_batch_size=1, use_cpu=True, max_grad_norm=0.0, **quiet
             )
-            net = Net()
-            optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
-            constant = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
-            fits = Theirs(
+            Theirs(
                 net,
                 options,
-                train_dataset=Data(steps),
-                data_collator=lambda _: {"x": BATCH[0], "labels": BATCH[1]},
+                train_dataset=range(len(batches)),  # type: ignore[arg-type]  # anything with a length
+                data_collator=lambda _: dict(zip(("x", "labels"), next(coming), strict=True)),
                 optimizers=(optimizer, constant),
-            )
-            return timed(fits.train, steps)
+            ).train()
 
-    return block
-
-
-def measured(blocks: dict[str, Block], rounds: int, steps: int) -> tuple[list[float], dict[str, list[float]]]:
-    """Seconds of the bare steps, and what each block took more than those beside it. A first round does not count."""
-    plain: list[float] = []
-    more: dict[str, list[float]] = {name: [] for name in blocks}
-    for turn in range(-1, rounds):
-        for name, block in blocks.items():
-            before, taken, after = bare(steps), block(steps), bare(steps)
-            if turn >= 0:
-                plain += [before, after]
-                more[name].append(taken - (before + after) / 2)
-    return plain, more
+    return run
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    options.add_argument("--rounds", type=int, default=9)
-    options.add_argument("--steps", type=int, default=1000)
+    options.add_argument("--blocks", type=int, default=120, help=f"of {BLOCK} steps, in each round")
+    options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--no-peers", action="store_true")
     options.add_argument("--json", type=Path)
     chosen = options.parse_args()
@@ -271,6 +240,17 @@ def main() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     os.environ["TRANSFORMERS_VERBOSITY"] = "error"
     torch.set_num_threads(1)
+    found: dict[str, list[tuple[float, float]]] = {}
+
+    def measure(runs: dict[str, Run]) -> None:
+        for turn in range(-1, chosen.rounds):  # the first one warms up
+            for name, run in runs.items():
+                batches = Batches(chosen.blocks if turn >= 0 else 2)
+                run(batches)
+                if turn >= 0:
+                    found.setdefault(name, []).append(batches.found())
+
+    environ = dict(os.environ)
     group = Group.start(Rendezvous.find(SlurmEnv("single"), {}))
     with tempfile.TemporaryDirectory(prefix="clusterdp-bench-") as folder, StopSignal() as stop:
         made = 0
@@ -281,18 +261,19 @@ def main() -> None:
             made += 1
             return JobHandle(Settings(run_dir=Path(folder, str(made)), checkpoint=Saving(url=None)), group, stop, "1.0")
 
-        steps, more = measured(ours(job), chosen.rounds, chosen.steps)
-    group.close()  # or the peers would wrap the model in DDP
+        measure(ours(job))
+    group.close()
+    for name in os.environ.keys() - environ.keys():
+        del os.environ[name]  # or the peers would wrap the model in DDP
     if not chosen.no_peers:
-        again, theirs = measured(peers(), chosen.rounds, chosen.steps)
-        steps, more = steps + again, more | theirs
-    step = statistics.median(steps)
-    print(f"\nMore than a bare step of {1e6 * step:.0f} µs, of {chosen.steps} steps\n{machine()}; medians\n")
+        measure(peers())
+    step = statistics.median(plain for turns in found.values() for plain, _ in turns)
+    print(f"\nMore than a bare step of {1e6 * step:.0f} µs\n{machine()}; medians of {chosen.rounds} rounds\n")
     rows = []
-    for name, found in more.items():
-        low, middle, high = (1e6 * value for value in statistics.quantiles(found, n=4))
-        rows.append({"name": name, "more_us": middle, "quartiles_us": [low, high]})
-        print(f"{name:28}{middle:>+8.1f} µs   half lie within {low:+.0f} to {high:+.0f}")
+    for name, turns in found.items():
+        more = sorted(1e6 * seconds for _, seconds in turns)
+        rows.append({"name": name, "more_us": statistics.median(more), "rounds_us": more})
+        print(f"{name:28}{statistics.median(more):>+8.1f} µs   rounds: {', '.join(f'{value:+.0f}' for value in more)}")
     if chosen.json:
         record = {"title": "A step of Trainer", "machine": machine(), "step_us": 1e6 * step, "rows": rows}
         chosen.json.write_text(json.dumps(record, indent=1) + "\n")
