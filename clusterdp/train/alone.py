@@ -3,6 +3,7 @@
     job = own_job()           # what an entry's function is handed: see JobHandle
 
 If CLUSTERDP_RUN_DIR names a folder (as it does in a job), the run is kept there, and the same command goes on with it.
+Where the ranks agree to stop, the script ends after the save, with an exit code that says to run it again.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ import atexit
 import functools
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import TracebackType
 
 from clusterdp.errors import ClusterdpError
@@ -46,6 +45,11 @@ def own_job() -> JobHandle:
     job = JobHandle(settings, group, stop, attempt, claim)
 
     def end(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+        if isinstance(error, Stopped):
+            if place.rank == 0:
+                kept = "; run it again to go on" if settings.run_dir else ""
+                print(f"clusterdp: stopped at step {error.step} ({error.reason}){kept}.", file=sys.stderr)
+            sys.exit(STOPPED_EXIT)  # which Python heeds also here
         if place.world_size > 1:
             fail(error, peers)  # the others must not wait for this rank
         if isinstance(error, ClusterdpError):
@@ -61,15 +65,3 @@ def own_job() -> JobHandle:
 
     before, sys.excepthook = sys.excepthook, end
     return job
-
-
-@contextmanager
-def leaving_when_stopped(job: JobHandle) -> Iterator[None]:
-    """What a script does at an agreed stop, after the save: it ends, with an exit code that says to run it again."""
-    try:
-        yield
-    except Stopped as stopped:
-        if job.rank == 0:
-            kept = "; run it again to go on" if job.run_dir else ""
-            print(f"clusterdp: stopped at step {stopped.step} ({stopped.reason}){kept}.", file=sys.stderr)
-        sys.exit(STOPPED_EXIT)

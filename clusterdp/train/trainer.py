@@ -11,7 +11,7 @@ the one that never was, its history included. Without `job` it takes that of its
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from clusterdp.checkpoint.objects import unwrap
 from clusterdp.errors import ConfigError
 from clusterdp.train import trainstep
 from clusterdp.train.accumulation import AS_IT_IS
-from clusterdp.train.alone import leaving_when_stopped, own_job
+from clusterdp.train.alone import own_job
 from clusterdp.train.amp import Amp
 from clusterdp.train.callbacks import OnEpoch
 from clusterdp.train.data import shared_out, training_data
@@ -75,7 +75,6 @@ class Trainer:
         state: Mapping[str, Any] | None = None,
         wrap: Mapping[str, Any] | None = None,
     ):
-        self.alone = job is None
         self.job = job = own_job() if job is None else job
         self.net = unwrap(model)
         self._wrapped = model
@@ -130,27 +129,25 @@ class Trainer:
         any iterable of batches, that knows its rank. loader: job.loader()'s options, such as num_workers. transform: of
         a batch, on the device.
         """
-        with self._ends_here():
-            batches = training_data(self.job, train, batch_size, loader)
-            self.loop = loop = self.job.loop(
-                batches, self._state, epochs=epochs, accumulate=self.accumulate, move=transform or True
-            )
-            progress = Progress(epochs) if self.job.rank == 0 and Progress.is_wanted() else None
-            if progress is not None:
-                self.job.metrics.sinks.append(progress)
-            self._mode(training=True)
-            for epoch in loop.epochs():
-                self._train(epoch)
-                self._close_epoch(self._evaluate(val, batch_size, loader, transform) if val is not None else {})
-            if progress is not None:
-                progress.close()
-                self.job.metrics.sinks.remove(progress)
+        batches = training_data(self.job, train, batch_size, loader)
+        self.loop = loop = self.job.loop(
+            batches, self._state, epochs=epochs, accumulate=self.accumulate, move=transform or True
+        )
+        progress = Progress(epochs) if self.job.rank == 0 and Progress.is_wanted() else None
+        if progress is not None:
+            self.job.metrics.sinks.append(progress)
+        self._mode(training=True)
+        for epoch in loop.epochs():
+            self._train(epoch)
+            self._close_epoch(self._evaluate(val, batch_size, loader, transform) if val is not None else {})
+        if progress is not None:
+            progress.close()
+            self.job.metrics.sinks.remove(progress)
         return self.history
 
     def evaluate(self, data: Any, *, batch_size: int = 32, transform: Any = None, **loader: Any) -> dict[str, float]:
         """The loss and the metrics of all samples of all ranks, each sample once."""
-        with self._ends_here():
-            return self._evaluate(data, batch_size, loader, transform)
+        return self._evaluate(data, batch_size, loader, transform)
 
     def predict(self, data: Any, *, batch_size: int = 32, transform: Any = None, **loader: Any) -> Any:
         """The model's outputs, a row a sample, in the order of the data: on all ranks, in the host's memory.
@@ -159,16 +156,15 @@ class Trainer:
         """
         from clusterdp.train.predictions import collect
 
-        with self._ends_here():
-            batches, size = shared_out(self.job, data, batch_size, loader, "predict")
-            outputs = []
-            with self._evaluating():
-                for batch, mine in self._watched(batches, transform):
-                    with self.autocast():
-                        given = self.model(*trainstep.inputs_of(batch))
-                    if mine:
-                        outputs.append(given)
-            return collect(self.job.group, outputs, size)
+        batches, size = shared_out(self.job, data, batch_size, loader, "predict")
+        outputs = []
+        with self._evaluating():
+            for batch, mine in self._watched(batches, transform):
+                with self.autocast():
+                    given = self.model(*trainstep.inputs_of(batch))
+                if mine:
+                    outputs.append(given)
+        return collect(self.job.group, outputs, size)
 
     def summary(self, sample: Any = None) -> str:
         """The layers, their parameters, and with a batch of inputs the shapes of what they give. Also printed."""
@@ -274,9 +270,6 @@ class Trainer:
                 yield item
             elif agreed.stop:
                 raise Stopped(agreed.stop, self.job.step)
-
-    def _ends_here(self) -> AbstractContextManager[None]:
-        return leaving_when_stopped(self.job) if self.alone else nullcontext()
 
     def _best_checkpoints(self) -> Checkpointer | None:
         if self._best is None:

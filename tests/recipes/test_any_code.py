@@ -1,0 +1,96 @@
+"""The page that turns any script into a preemptible one: what it shows is what runs, before and after."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clusterdp.rundir import RunDir, read_events
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "clusterdp" / "recipes" / "ANY_CODE.md").read_text()
+STEP = "        optimizer.step()\n"
+STOP = "        if loop.step == 30 and 'STOP' in os.environ: os.kill(os.getpid(), 15)\n"
+
+
+def block(kind: str) -> str:
+    (text,) = re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)
+    return str(text)
+
+
+def script(signs: str) -> str:
+    """The lines that have one of these signs."""
+    return "".join(line[1:] for line in block("diff").splitlines(keepends=True) if line[0] in signs)
+
+
+def run(folder: Path, text: str, **env: str) -> tuple[int, str]:
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text(text)
+    plain = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "train.py"]
+    done = subprocess.run(words, cwd=folder, env=plain | env, capture_output=True, text=True, timeout=120)
+    return done.returncode, done.stderr
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    (file,) = folder.rglob("model.pt")
+    found: dict[str, Any] = torch.load(file, weights_only=True)
+    return found
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_the_difference_is_about_ten_lines() -> None:
+    added = [line for line in block("diff").splitlines() if line.startswith("+")]
+    assert len(added) <= 11
+
+
+def test_with_plain_python_it_trains_as_before_and_can_now_be_stopped(tmp_path: Path) -> None:
+    short = script(" +").replace("epochs = 20", "epochs = 2")
+    assert run(tmp_path / "whole", short) == (0, "")
+    stopping = "import os\n" + short.replace(STEP, STEP + STOP)
+    folder, run_dir = tmp_path / "halves", str(tmp_path / "run")
+    code, said = run(folder, stopping, CLUSTERDP_RUN_DIR=run_dir, STOP="1")
+    assert code == 75
+    assert re.fullmatch(r"clusterdp: stopped at step \d+ \(term\); run it again to go on\.\n", said), said
+    assert not [*folder.rglob("model.pt")]
+    assert run(folder, stopping, CLUSTERDP_RUN_DIR=run_dir) == (0, "")
+    assert same(weights(tmp_path / "whole"), weights(folder))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_before_it_is_a_plain_script_and_after_it_a_preempted_job_ends_as_the_undisturbed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # of whom `python` is
+    assert "clusterdp" not in script(" -")
+    assert run(tmp_path / "before", script(" -")) == (0, "")
+    ends = []
+    for name, words in (("whole", ["local.preempt_at=null"]), ("halves", [])):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "train.py").write_text(script(" +"))
+        (folder / "train.yaml").write_text(block("yaml"))
+        command = [sys.executable, "-m", "clusterdp", "submit", "train.yaml", "--cluster", "local", "run_dir=run"]
+        done = subprocess.run(
+            [*command, f"launch.env.PYTHONPATH={ROOT}", *words], cwd=folder, capture_output=True, text=True
+        )
+        logs = "".join(file.read_text() for file in folder.glob("run/attempts/*/logs/*"))
+        assert done.returncode == 0, done.stdout + done.stderr + logs
+        events = [event["event"] for event in read_events(RunDir(folder / "run"))]
+        assert ("restored" in events) == (name == "halves"), events
+        ends.append(weights(folder))
+    assert ends[0].keys() == weights(tmp_path / "before").keys()
+    assert same(*ends)
