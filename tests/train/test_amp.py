@@ -48,6 +48,27 @@ def test_it_does_what_the_same_lines_with_torch_amp_do() -> None:
     assert torch.equal(ours.weight, theirs.weight)
 
 
+@pytest.mark.parametrize(("level", "dtype"), [("O0", None), ("bf16", torch.bfloat16)])
+def test_where_nothing_is_scaled_it_does_what_plain_torch_does(level: str, dtype: torch.dtype | None) -> None:
+    ours, our_optimizer = model_and_optimizer()
+    theirs, their_optimizer = model_and_optimizer()
+    amp = Amp(level, "cpu")
+    for x in torch.randn(5, 2, 4, generator=torch.Generator().manual_seed(1)):
+        with amp.autocast():
+            loss = ours(x).square().mean()
+        amp.backward(loss)
+        amp.step(our_optimizer)
+        our_optimizer.zero_grad()
+
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+            loss = theirs(x).square().mean()
+        loss.backward()
+        their_optimizer.step()
+        their_optimizer.zero_grad()
+    assert not torch.equal(ours.weight, model_and_optimizer()[0].weight)
+    assert torch.equal(ours.weight, theirs.weight)
+
+
 def test_an_overflow_skips_the_step_and_halves_the_scale() -> None:
     model, optimizer = model_and_optimizer()
     before = model.weight.clone()

@@ -1,0 +1,51 @@
+"""Memory: whoever trains a model that just fits must not find a copy of it that torch itself does not need."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from clusterdp.train import Group, JobHandle, StopSignal, Trainer
+from clusterdp.train.settings import Saving, Settings
+
+SIDE = 512
+MODEL = 2 * SIDE * SIDE * 4  # bytes of its weights
+
+
+def bytes_in_large_tensors() -> int:
+    """Of all there are in this process, each storage once. (DDP's buckets are no objects of Python's, and torch's.)"""
+    gc.collect()
+    found: dict[int, int] = {}
+    for thing in gc.get_objects():
+        for tensor in (thing, thing.grad) if type(thing) in (torch.Tensor, nn.Parameter) else ():
+            if tensor is not None and tensor.numel() >= SIDE * SIDE:
+                storage = tensor.untyped_storage()
+                found[storage.data_ptr()] = storage.nbytes()
+    return sum(found.values())
+
+
+@pytest.mark.parametrize(("level", "saves"), [("O0", False), ("bf16", True)])
+def test_there_is_the_model_and_what_a_save_is_staged_in_and_no_other_copy(
+    group: Group, tmp_path: Path, level: str, saves: bool
+) -> None:
+    before = bytes_in_large_tensors()
+    url = str(tmp_path / "checkpoints") if saves else None
+    job = JobHandle(Settings(checkpoint=Saving(url=url, every_steps=2, every_s=None)), group, StopSignal(), "1.0")
+    net = nn.Sequential(nn.Linear(SIDE, SIDE, bias=False), nn.ReLU(), nn.Linear(SIDE, SIDE, bias=False))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    seen = []
+
+    def look(trainer: Trainer, values: Any) -> None:
+        seen.append(bytes_in_large_tensors() - before)
+
+    batch = (torch.randn(2, SIDE), torch.randn(2, SIDE))
+    trainer = Trainer(job.wrap(net), nn.MSELoss(), optimizer, job=job, amp=level, clip_norm=1.0, on_step=[look])
+    trainer.fit([batch] * 4)
+    staged = MODEL if saves else 0  # one rank writes all of it: T/N
+    assert seen[0] == MODEL
+    assert MODEL <= seen[-1] <= bytes_in_large_tensors() - before <= MODEL + 1.01 * staged
