@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from clusterdp.errors import ConfigError, TrainError
-from clusterdp.train import Amp, JobHandle
+from clusterdp.train import Amp, Group, JobHandle
 from clusterdp.train.finite import MOST_IN_A_ROW, Finite
 from tests.train import programs, techniques
 from tests.train.ranks import running
@@ -140,3 +140,12 @@ def test_the_attempt_ends_on_all_ranks_with_the_samples_of_the_loader(tmp_path: 
     assert seen in ranks.rank_log(1)
     assert "Traceback" not in ranks.log
     assert run.outcome("1.0") is None
+
+
+def test_gradients_are_not_finite_where_only_a_constant_of_the_loss_is_not(group: Group) -> None:
+    """Or the other ranks, which see the gradients alone, would take a step that this one does not."""
+    model = nn.Linear(2, 1)
+    loss = model(torch.ones(1, 2)).sum() + float("inf")
+    Finite(model, group).watch(loss).backward()  # type: ignore[no-untyped-call]
+    assert all(bool(p.grad.isnan().all()) for p in model.parameters() if p.grad is not None)
+    assert model.weight.grad is not None
