@@ -83,14 +83,14 @@ class FakeCluster:
     def owns(conf: Path) -> bool:
         """Whether this slurm.conf is that of a fake cluster."""
         paths = Paths(conf.parent)
-        return conf == paths.conf and paths.shape.exists()
+        return conf == paths.conf and os.path.exists(paths.shape)
 
     @classmethod
     def attach(cls, folder: Path | None = None) -> "FakeCluster":
         """A cluster that is up already; raises FakeSlurmError."""
         folder = Path(folder or cls.default_folder()).absolute()
         paths = Paths(folder)
-        if not paths.up.exists():
+        if not _is_up(paths):
             raise FakeSlurmError(
                 f"{folder}: no fake cluster is up there. Start one: `clusterdp fake up`, or use --dir."
             )
@@ -105,7 +105,7 @@ class FakeCluster:
     def up(self, *, owned: bool = False) -> "FakeCluster":
         """Start it; returns when it takes jobs. `owned`: it goes down when this process ends, however it ends."""
         paths = self._paths
-        if paths.up.exists() and paths.answers():
+        if _is_up(paths) and paths.answers():
             raise FakeSlurmError(f"{self.folder}: a fake cluster is up there. Use it, or `clusterdp fake down` first.")
         try:
             paths.make()
@@ -291,6 +291,14 @@ class FakeCluster:
         if not 0 <= rate <= 1:
             raise FakeSlurmError(f"flaky: {rate:g} is no part of the calls. Write 0 (none) to 1 (all).")
         self._line.ask("flaky", str(rate), str(seed))
+
+
+def _is_up(paths: Paths) -> bool:
+    """Or is meant to be; raises FakeSlurmError for somebody else's folder."""
+    try:
+        return paths.up.exists()
+    except PermissionError:
+        raise FakeSlurmError(f"{paths.folder}: Permission denied. Choose a folder of your own.") from None
 
 
 def _read_pid(path: Path) -> int:

@@ -46,6 +46,8 @@ class ControlLine:
                     data = line.recv(1 << 16)
                 except TimeoutError:
                     raise FakeSlurmError(f"{' '.join(words)}: not within {timeout_s:g} s.") from None
+                except ConnectionError:  # it was killed
+                    data = b""
                 if not data:
                     raise FakeSlurmError(
                         f"{self._folder}: the fake cluster went away while it was asked to {words[0]}."

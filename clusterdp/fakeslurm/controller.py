@@ -1,6 +1,5 @@
 """slurmctld: what becomes of jobs. Knows the model, the books and the clock; processes are the runner's."""
 
-import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from .records import Records
 from .refusals import ControllerError
 from .shape import Shape, User
 from .spec import JobSpec
+from .spool import Spool
 
 FIRST_PRIORITY = 4294901759
 SCHEDULING_DELAY_S = 0.1
@@ -46,8 +46,10 @@ class Controller:
         self.settings = shape.settings
         self.runner: Runner
         self.clock = Clock(model)
+        self.spool = Spool(folder)
         self.records = Records(model, books, journal, folder, self.clock)
         self._wanted = False
+        self._begun: list[tuple[Job, Step]] = []
         recent = [job for job in model.jobs.values() if job.spec.token and job.restarts == 0]
         self._tokens = {job.spec.token: job.array.id if job.array else job.id for job in recent}
 
@@ -76,16 +78,19 @@ class Controller:
 
     def settle(self) -> None:
         """Do what came up, and have it on disk. Called before each answer."""
-        while self._wanted:
+        while self._wanted and self.records.flush() and self.spool.room:
             self._wanted = False
             self.schedule()
-        self.records.flush()
+        if self.records.flush():
+            begun, self._begun = self._begun, []
+            for job, step in begun:
+                if job.completing:  # cancelled while the disk was full
+                    ending.never_began(self, job, step)
+                else:
+                    self.runner.start_batch(job, step)
 
     def conf_path(self) -> Path:
         return self.folder / "slurm.conf"
-
-    def spool(self, job: Job) -> Path:
-        return self.folder / "spool" / f"job{job.id:05}"
 
     # -- submission --
 
@@ -112,7 +117,13 @@ class Controller:
             for offset, job in enumerate(jobs):
                 job.het = Het(jobs[0].id, offset, len(jobs))
                 job.spec.exclude += sorted(named - {*job.spec.nodelist, *job.spec.exclude})
-        self._write_spool(jobs[0], script, environ)
+        try:
+            self.spool.write(jobs[0], script, environ)
+        except OSError as error:
+            for job in jobs:
+                del self.model.jobs[job.id]
+            said = f"{self.folder}: {error.strerror}. Make room there."
+            raise ControllerError(refusals.WRITING, said=said) from None
         for job in jobs:
             self.changed(job)
         self._tokens[first.token] = jobs[0].id
@@ -153,14 +164,6 @@ class Controller:
             job.booked = True
             self.changed(job)
 
-    def _write_spool(self, job: Job, script: bytes, environ: dict[str, str]) -> None:
-        folder = self.spool(job)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "slurm_script").write_bytes(script)
-        os.chmod(folder / "slurm_script", 0o700)
-        names = "\0".join(f"{name}={value}" for name, value in environ.items())
-        (folder / "environment").write_bytes(names.encode("utf-8", "surrogateescape"))
-
     def limit(self, spec: JobSpec) -> int | None:
         """Minutes, or None."""
         if spec.minutes is None:
@@ -180,12 +183,12 @@ class Controller:
     # -- the scheduler's decisions --
 
     def schedule(self) -> None:
-        now, begun = self.clock(), list[tuple[Job, Step]]()
+        now = self.clock()
         for decision in scheduler.schedule(self.model, now):
             job = self.model.jobs[decision.job]
             job.last_sched = now
             if isinstance(decision, scheduler.Start):
-                begun += self._start(job, list(decision.shares), decision.index, now)
+                self._start(job, list(decision.shares), decision.index, now)
             elif isinstance(decision, scheduler.Preempt):
                 attempts.preempt(self, job)
             elif isinstance(decision, scheduler.Invalid):
@@ -195,10 +198,6 @@ class Controller:
                 self.changed(job)
             elif _differs(decision, job) or (job.eligible_time is None and not job.held):
                 self._wait(job, decision, now)
-        if begun:
-            self.records.flush()  # that they start is written before they do
-        for job, step in begun:
-            self.runner.start_batch(job, step)
 
     def _wait(self, job: Job, decision: scheduler.Wait, now: float) -> None:
         before, reason = (job.reason, job.eligible_time, job.planned_start), decision.reason
@@ -226,14 +225,12 @@ class Controller:
         array.indexes.remove(index)
         job.booked = job.booked or not job.held
         self.model.jobs[element.id] = element
-        self.spool(element).mkdir(parents=True, exist_ok=True)
-        for name in ("slurm_script", "environment"):
-            os.link(self.spool(job) / name, self.spool(element) / name)
+        self.spool.share(job, element)
         self.changed(job)
         return element
 
-    def _start(self, job: Job, shares: list[Share], index: int | None, now: float) -> list[tuple[Job, Step]]:
-        """Give it what it is to have; returns the batch step that is to run, if there is one."""
+    def _start(self, job: Job, shares: list[Share], index: int | None, now: float) -> None:
+        """Give it what it is to have. Its batch script starts when that is written down."""
         if index is not None:
             job = self.split(job, index)
         job.state, job.reason, job.shares = JobState.RUNNING, "None", shares
@@ -259,8 +256,8 @@ class Controller:
                 restart=job.restarts,
             )
             job.steps.append(step)
+            self._begun.append((job, step))
         self.changed(job)
-        return [(job, job.steps[-1])] if job.has_script else []
 
     # -- signals --
 

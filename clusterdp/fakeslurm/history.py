@@ -11,6 +11,7 @@ from typing import Any
 
 from clusterdp.slurm.hostlist import compress
 
+from .appending import Appender
 from .model import Job, Model
 
 
@@ -18,13 +19,13 @@ class History:
     """Appends; the daemon has one."""
 
     def __init__(self, path: Path, model: Model, clock: Any):
-        self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
+        self._file = Appender(path)
         self._clock = clock
         self._told = {job.id: _state(job) for job in model.jobs.values()}  # before a daemon that was killed
 
     def write(self, event: str, **about: object) -> None:
         line = {"time": round(self._clock(), 3), "event": event, **about}
-        self._file.write(json.dumps(line) + "\n")
+        self._file.write(json.dumps(line))
 
     def job(self, job: Job) -> None:
         """Note it if its state is another one."""

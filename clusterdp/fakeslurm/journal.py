@@ -5,7 +5,6 @@ The last line about a job, node, partition or row counts. A torn last line (kill
 
 import gc
 import json
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, fields
 from enum import Enum
@@ -16,6 +15,7 @@ from typing import Any
 from clusterdp.slurm.state import JobState
 
 from .accounting import Books, Row, StepRow
+from .appending import Appender
 from .faults import Faults
 from .model import Array, Het, Job, Model, Node, Partition, Share, Step
 from .spec import Gpus, JobSpec
@@ -29,22 +29,20 @@ WHOLE = (Node, Partition)
 class Journal:
     def __init__(self, path: Path):
         self.path = path
-        self._file = path.open("a", encoding="utf-8", errors="surrogateescape")
-        if _is_torn(path):
-            self._file.write("\n")
-        self._at_first = self._file.tell()
+        self._file = Appender(path)
+        self._at_first = self._file.size
 
     def write(self, kind: str, key: object, value: Any) -> None:
-        """Appended to the page cache at `flush`: a kill -9 does not lose it, a power cut may."""
-        self._file.write(json.dumps([kind, key, value], default=_plain) + "\n")
+        self._file.write(json.dumps([kind, key, value], default=_plain))
 
-    def flush(self) -> None:
-        self._file.flush()
+    def flush(self) -> bool:
+        """False if the disk is full."""
+        return self._file.flush()
 
     @property
     def grown(self) -> bool:
         """It is worth writing it again without what is outdated."""
-        return self._file.tell() - self._at_first > GROWN  # what still counts may be more than that by itself
+        return self._file.size - self._at_first > GROWN  # what still counts may be more than that by itself
 
     def close(self) -> None:
         self._file.close()
@@ -58,15 +56,6 @@ class Journal:
                 except ValueError:
                     continue
                 yield kind, key, value
-
-
-def _is_torn(path: Path) -> bool:
-    """Its writer was killed in the middle of a line."""
-    with path.open("rb") as file:
-        if not file.seek(0, os.SEEK_END):
-            return False
-        file.seek(-1, os.SEEK_END)
-        return file.read() != b"\n"
 
 
 def restore(path: Path, model: Model, books: Books) -> None:
@@ -105,25 +94,29 @@ def _restore(path: Path, model: Model, books: Books) -> int:
 
 
 def compact(path: Path, model: Model, books: Books) -> None:
-    """The journal again, with only what still counts."""
+    """The journal again, with only what still counts; if there is room for it."""
     fresh = path.with_suffix(".new")
     fresh.unlink(missing_ok=True)
     journal = Journal(fresh)
-    journal.write("next_id", 0, model.next_id)
-    journal.write("epoch", 0, model.epoch)
-    journal.write("ahead", 0, model.ahead_s)
-    journal.write("faults", 0, model.faults)
-    for job in model.jobs.values():
-        journal.write("job", job.id, job)
-    for node in model.nodes.values():
-        journal.write("node", node.name, node)
-    for partition in model.partitions.values():
-        journal.write("partition", partition.name, partition)
-    for key, row in books.rows.items():
-        journal.write("row", key, row)
-    journal.flush()
+    for kind, key, value in _all(model, books):
+        journal.write(kind, key, value)
+    whole = journal.flush()
     journal.close()
-    fresh.replace(path)
+    if whole:
+        fresh.replace(path)
+    else:
+        fresh.unlink()
+
+
+def _all(model: Model, books: Books) -> Iterator[tuple[str, object, object]]:
+    yield "next_id", 0, model.next_id
+    yield "epoch", 0, model.epoch
+    yield "ahead", 0, model.ahead_s
+    yield "faults", 0, model.faults
+    yield from (("job", job.id, job) for job in model.jobs.values())
+    yield from (("node", node.name, node) for node in model.nodes.values())
+    yield from (("partition", partition.name, partition) for partition in model.partitions.values())
+    yield from (("row", key, row) for key, row in books.rows.items())
 
 
 def _default(field: Field[Any]) -> object:

@@ -60,18 +60,17 @@ class Records:
         self.flush()
         self.history.forget(job.id)
 
-    def flush(self) -> None:
-        """Have it on disk: to be called before anybody is told, and before anything is started."""
+    def flush(self) -> bool:
+        """Have it on disk: to be called before anybody is told. If False, nothing may be started: the disk is full."""
         changed, self._changed = self._changed, {}
         for job in changed.values():
             self._write(job)
-        self._journal.flush()
         self.history.flush()
+        return self._journal.flush()
 
     def tidy(self) -> None:
         """Keep the journal from growing for ever."""
-        if self._journal.grown:
-            self.flush()
+        if self._journal.grown and self.flush():
             self._journal.close()
             compact(self._journal.path, self._model, self.books)
             self._journal = Journal(self._journal.path)

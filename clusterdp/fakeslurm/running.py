@@ -33,7 +33,7 @@ def default_output(job: Job) -> str:
 
 
 def batch_plan(controller: Controller, job: Job, paths: Paths) -> StepPlan:
-    spec, spool = job.spec, controller.spool(job)
+    spec, spool = job.spec, controller.spool.of(job)
     saved = (spool / "environment").read_bytes().decode("utf-8", "surrogateescape")
     variables = dict(line.split("=", 1) for line in saved.split("\0") if "=" in line)
     variables |= environ.of_job(job, controller.user, controller.shape, str(controller.conf_path()))

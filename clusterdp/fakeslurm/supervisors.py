@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 ORDER_DELAY_S = 0.1  # the command that causes a signal has returned when the signal comes: scripts requeue themselves
 LAST_WORDS_S = 0.2  # of a supervisor that is dead: what it said may still be on its way
+FULL_DISK_S = 0.5  # until the next try
 LEFTOVERS_S = 1.0  # that what a script left in the background has, to end by itself
 
 Key = tuple[int, str]  # a job, and the id of a step
@@ -31,6 +32,7 @@ class Supervisors:
         self._daemon, self._nursery = daemon, nursery
         self._supervisors: dict[Key, socket.socket] = {}
         self._unborn: dict[Key, asyncio.Event] = {}  # asked for
+        self._born: list[Key] = []  # and to be told to begin
         self._acks: dict[str, asyncio.Event] = {}
         self._orders: dict[int, asyncio.Queue[tuple[Job, Step, dict[str, Any]]]] = {}
 
@@ -44,7 +46,6 @@ class Supervisors:
     def spawn(self, job: Job, step: Step, plan: StepPlan, srun: socket.socket | None = None) -> None:
         """Have the supervisor of a step forked. `srun` is the connection to its command, which it takes over."""
         ours, theirs = socket.socketpair()
-        self._daemon.controller.records.flush()
         ours.setblocking(False)
         key = job.id, step.id
         self._supervisors[key], self._unborn[key] = ours, asyncio.Event()
@@ -66,10 +67,17 @@ class Supervisors:
             if job and step:
                 step.supervisor, step.supervisor_birth = each["born"], processes.birth(each["born"])
                 self._daemon.controller.changed(job)
-        self._daemon.controller.records.flush()
-        for each in news:  # they may begin now: whoever comes after us finds them
-            key = each["job"], each["step"]
-            self._unborn.pop(key).set()
+            self._born.append((each["job"], each["step"]))
+        self._release()
+
+    def _release(self) -> None:
+        """Who was born may begin when that is written down: whoever comes after us finds it."""
+        if not self._daemon.controller.records.flush():
+            self._daemon.loop.call_later(FULL_DISK_S, self._release)
+            return
+        born, self._born = self._born, []
+        for key in born:
+            self._unborn.pop(key).set()  # its orders may go out
             try:
                 if key in self._supervisors:
                     self._supervisors[key].send(GO)
@@ -82,7 +90,7 @@ class Supervisors:
         self._nursery.line.close()
         self._nursery = Nursery(str(self._daemon.paths.folder))
         self.open()
-        unborn, self._unborn = self._unborn, {}
+        unborn, self._unborn, self._born = self._unborn, {}, []
         for (job_id, step_id), waited_for in unborn.items():
             waited_for.set()
             line = self._supervisors.pop((job_id, step_id), None)
@@ -114,8 +122,8 @@ class Supervisors:
     def _obey(self, talk: Conversation, message: dict[str, Any]) -> None:
         job = self._daemon.model.jobs.get(message["job"])
         step = job.step(message["step"]) if job else None
-        if step and step.restart != message["restart"]:
-            step = None
+        if step and (step.restart, step.supervisor) != (message["restart"], message["pid"]):
+            step = None  # of another attempt, or of a cluster that was here before
         if message["op"] == "ack":
             event = self._acks.pop(message["ack"], None)
             if event:

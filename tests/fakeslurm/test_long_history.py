@@ -97,8 +97,7 @@ def test_what_the_journal_tells_is_what_was_even_where_defaults_are_left_out(con
 
 
 def test_a_line_that_was_torn_by_a_kill_is_left_out_and_the_next_one_is_not_spoiled(controller: Controller) -> None:
-    path = controller.folder / "journal"
-    controller.records.close()
+    path = controller.folder / "torn"
     path.write_text('["next_id", 0, 7]\n["next_id", 0')
     book = journal.Journal(path)
     book.write("ahead", 0, 5.0)

@@ -251,7 +251,7 @@ async def _write(talk: "Conversation", daemon: "Daemon", words: list[str]) -> in
         raise Refusal("invalid entity for keyword:write")
     number = words[1]
     job = daemon.model.jobs.get(int(number)) if number.isdigit() else None
-    script = daemon.controller.spool(job) / "slurm_script" if job else None
+    script = daemon.controller.spool.of(job) / "slurm_script" if job else None
     if not script or not script.exists():
         talk.error(f"job script retrieval failed: {refusals.INVALID_JOB_ID}")
         return 0

@@ -1,0 +1,87 @@
+"""A disk that is full under the cluster's folder: what is asked for is refused with the reason, and nothing is lost."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterdp.fakeslurm import FakeCluster
+
+from .conftest import Desk
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """Three megabytes."""
+    if not sys.platform.startswith("linux") or os.getuid() or not shutil.which("mount"):
+        pytest.skip("needs root and Linux, for a small disk")
+    place = tmp_path / "disk"
+    place.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)], capture_output=True, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"cannot mount a small disk: {done.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """To the last byte."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 4096):
+                pass
+        except OSError:
+            pass
+    return filler
+
+
+def test_jobs_are_refused_with_the_reason_and_those_that_are_known_go_on_when_there_is_room(
+    disk: Path, tmp_path: Path
+) -> None:
+    cluster = FakeCluster(disk / "cluster", quick=True).up()
+    desk = Desk(cluster, tmp_path)
+    try:
+        runs = desk.submit(script="echo up; until [ -e go ]; do sleep 0.05; done")
+        waits = desk.submit("--hold", script="echo ran >> ran")
+        desk.until_said(runs, "up")
+        filler = fill(disk)
+        refused = desk.run("sbatch", "--wrap=true")
+        assert refused.returncode == 1
+        assert refused.stderr.splitlines() == [
+            f"sbatch: error: {cluster.folder}: No space left on device. Make room there.",
+            "sbatch: error: Batch job submission failed: I/O error writing script/environment to file",
+        ]
+        (tmp_path / "go").touch()
+        cluster.wait(runs, "COMPLETED")
+        for i in range(40):  # more than what is left in the last page of the journal
+            desk.say(f"scontrol update JobId={waits} Comment={'x' * 200}{i}")
+        desk.say(f"scontrol release {waits}")
+        assert desk.say("squeue -h -o %T") == "PENDING"
+        assert not (tmp_path / "ran").exists()
+        filler.unlink()
+        cluster.wait(waits, "COMPLETED")
+        os.kill(int((cluster.folder / "daemon.pid").read_text()), signal.SIGKILL)
+        states = desk.say("squeue -h -t all -o '%A %T'").splitlines()
+        assert sorted(states) == [f"{runs} COMPLETED", f"{waits} COMPLETED"]
+        assert (tmp_path / "ran").read_text() == "ran\n"
+        desk.cluster.wait(desk.submit(script="true"), "COMPLETED")
+    finally:
+        cluster.down()
+
+
+def test_a_cluster_does_not_start_on_a_full_disk_and_says_why(disk: Path) -> None:
+    fill(disk)
+    environ = {**os.environ, "PYTHONPATH": os.getcwd()}
+    words = [sys.executable, "-m", "clusterdp", "fake", "up", "--dir", str(disk / "cluster")]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True)
+    assert done.returncode
+    assert "No space left on device" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
