@@ -1,4 +1,5 @@
-"""How quick the fake cluster is, and how much it takes; beside the real Slurm of this machine where one can be booted.
+"""How quick the fake cluster is, and how much it takes: what is measured, what was aimed at, and, where one can be
+booted on this machine, what the real Slurm takes, in turns with the fake.
 
 `python -m tests.benchmarks.fake_speed [NAME...] [--no-real]`; NAME is one of: commands array singles wide large output
 history idle start.
@@ -17,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clusterdp.fakeslurm import FakeCluster
@@ -34,10 +35,18 @@ class Figure:
     name: str
     value: float
     unit: str
-    aim: str = ""
+    aim: float | None = None  # at most; a rate (.../s) at least
+    like_real: bool = False  # at most what the real Slurm takes
 
-    def __str__(self) -> str:
-        return f"{self.name:58}{self.value:>9.1f} {self.unit:6} {self.aim}"
+    def row(self, real: float | None = None) -> str:
+        aim = real if self.like_real else self.aim
+        limit = "real" if self.like_real else "" if aim is None else f"{aim:g}"
+        met = "" if aim is None else "yes" if (self.value >= aim if "/s" in self.unit else self.value <= aim) else "NO"
+        beside = "" if real is None else f"{real:.1f}"
+        return f"{self.name:62}{self.value:>9.1f} {self.unit:5}{limit:>6} {met:4}{beside:>10}"
+
+
+HEADER = f"{'':62}{'measured':>9} {'':5}{'aim':>6} {'met':4}{'real Slurm':>10}"
 
 
 class Desk:
@@ -70,13 +79,19 @@ def fake(**options: object) -> Iterator[tuple[FakeCluster, Desk]]:
         yield cluster, Desk(cluster.env, Path(name))
 
 
-def on_both(measure: Callable[[Desk], Iterator[Figure]], real: Desk | None) -> Iterator[Figure]:
-    """As it comes, the controller as slow to look as Slurm's; the real one beside it."""
+def on_both(measure: Callable[[Desk], Iterator[Figure]], real: Desk | None, rounds: int) -> Iterator[str]:
+    """The fake as it comes, its controller as slow to look as Slurm's; and the real one in turns with it."""
+    figures: dict[str, list[Figure]] = {}
+    beside: dict[str, list[float]] = {}
     with fake() as (_, desk):
-        yield from measure(desk)
-    if real:
-        for figure in measure(real):
-            yield Figure(f"  the real Slurm: {figure.name}", figure.value, figure.unit)
+        for _ in range(rounds):
+            for figure in measure(desk):
+                figures.setdefault(figure.name, []).append(figure)
+            for figure in measure(real) if real else ():
+                beside.setdefault(figure.name, []).append(figure.value)
+    for name, each in figures.items():
+        median = replace(each[0], value=statistics.median(figure.value for figure in each))
+        yield median.row(statistics.median(beside[name]) if name in beside else None)
 
 
 # -- beside the real one --
@@ -90,12 +105,12 @@ def commands(desk: Desk) -> Iterator[Figure]:
         jobs.append(desk.run("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap=true").strip())
         return time.perf_counter() - began
 
-    rounds = range(-2, 20)  # the first ones warm up
+    rounds = range(-2, 7)  # the first ones warm up
     seconds = {"sbatch": [sbatch() for _ in rounds]}
     seconds["squeue"] = [desk.timed("squeue") for _ in rounds]
     seconds["scancel"] = [desk.timed("scancel", job) for job in jobs]
     for name, taken in seconds.items():
-        yield Figure(f"{name}, median of {len(taken) - 2}", 1000 * statistics.median(taken[2:]), "ms", "60 at most")
+        yield Figure(f"a call of {name}", 1000 * statistics.median(taken[2:]), "ms", 60)
     yield bare_python(desk)
 
 
@@ -109,7 +124,8 @@ def array(desk: Desk) -> Iterator[Figure]:
     began = time.perf_counter()
     desk.run("sbatch", "--array=0-999", "--output=/dev/null", "--wrap=true")
     desk.until_idle()
-    yield Figure("an array of 1,000 jobs of `true`, to its end", time.perf_counter() - began, "s", "the real one's")
+    taken = time.perf_counter() - began
+    yield Figure("an array of 1,000 jobs of `true`, to its end", taken, "s", like_real=True)
 
 
 def singles(desk: Desk) -> Iterator[Figure]:
@@ -118,7 +134,7 @@ def singles(desk: Desk) -> Iterator[Figure]:
         desk.run("sbatch", "--output=/dev/null", "--wrap=true")
     yield Figure("200 calls of sbatch", time.perf_counter() - began, "s")
     desk.until_idle()
-    yield Figure("200 calls of sbatch, to the end of the jobs", time.perf_counter() - began, "s", "the real one's")
+    yield Figure("200 calls of sbatch, to the end of the jobs", time.perf_counter() - began, "s", like_real=True)
 
 
 def output(desk: Desk) -> Iterator[Figure]:
@@ -127,9 +143,7 @@ def output(desk: Desk) -> Iterator[Figure]:
     for way, words in {"lines": task, "of a file": f"head -c {megabytes}M /dev/zero"}.items():
         taken = desk.timed("sbatch", "--wait", "--output=/dev/null", f'--wrap=srun bash -c "{words}" > /dev/null')
         empty = desk.timed("sbatch", "--wait", "--output=/dev/null", "--wrap=srun true")
-        yield Figure(
-            f"a step's output through srun, {way}", megabytes / max(taken - empty, 0.01), "MB/s", "100 at least"
-        )
+        yield Figure(f"a step's output through srun, {way}", megabytes / max(taken - empty, 0.01), "MB/s", 100)
 
 
 # -- the fake alone --
@@ -142,7 +156,7 @@ def wide() -> Iterator[Figure]:
         desk.run("sbatch", "--wait", "-N64", "--ntasks-per-node=4", "--output=wide.out", f"--wrap={script}")
         moments = [float(line) for line in (desk.folder / "wide.out").read_text().split()]
         assert len(moments) == 256
-        yield Figure("srun of 256 tasks on 64 nodes: all started after", max(moments) - began, "s", "4 at most")
+        yield Figure("srun of 256 tasks on 64 nodes: all started after", max(moments) - began, "s", 4)
 
 
 def large() -> Iterator[Figure]:
@@ -170,23 +184,30 @@ def history() -> Iterator[Figure]:
                 row = latest["row"][1] | {"job": job, "id_text": str(job), "created": job}
                 file.write(json.dumps(["row", key, row]) + "\n")
             file.write(json.dumps(["next_id", 0, first + 10_000]) + "\n")
-        desk.run("squeue")
+        yield Figure("10,000 jobs: a killed daemon is back and answers after", desk.timed("squeue"), "s")
         assert desk.run("squeue", "-h", "-t", "all", "-j", str(first + 9_999))
-        for words in ("squeue", f"sacct -n -j {first + 5000}"):
-            taken = [desk.timed(*words.split()) for _ in range(7)]
-            yield Figure(f"10,000 jobs: {words}", 1000 * statistics.median(taken), "ms", "150 at most")
-        yield Figure("10,000 jobs: squeue -t all, that many lines", 1000 * desk.timed("squeue", "-t", "all"), "ms")
+        for words in ("squeue", "squeue -t all", f"sacct -n -j {first + 5000}", "sacct -n", "sinfo"):
+            before, rounds = cpu_seconds(daemon(cluster)), 7
+            taken = [desk.timed(*words.split()) for _ in range(rounds)]
+            yield Figure(f"10,000 jobs: {words}", 1000 * statistics.median(taken), "ms", 150)
+            used = cpu_seconds(daemon(cluster)) - before
+            yield Figure(f"10,000 jobs: {words}, the daemon's part in CPU time", 1000 * used / rounds, "ms")
         yield bare_python(desk)
-        yield Figure("10,000 jobs: the daemon's memory", memory(daemon(cluster)), "MB", "150 at most")
+        yield Figure("10,000 jobs: the daemon's memory", memory(daemon(cluster)), "MB", 150)
+        yield rest(cluster, "10,000 jobs: idle, of a core")
+
+
+def rest(cluster: FakeCluster, name: str) -> Figure:
+    pid, seconds = daemon(cluster), 20
+    before = cpu_seconds(pid)
+    time.sleep(seconds)
+    return Figure(name, 100 * (cpu_seconds(pid) - before) / seconds, "%", 0.5)
 
 
 def idle() -> Iterator[Figure]:
     with fake() as (cluster, desk):
         desk.run("sbatch", "--wait", "--output=/dev/null", "--wrap=true")
-        pid, seconds = daemon(cluster), 20
-        before = cpu_seconds(pid)
-        time.sleep(seconds)
-        yield Figure("idle: of a core", 100 * (cpu_seconds(pid) - before) / seconds, "%", "0.5 at most")
+        yield rest(cluster, "idle, of a core")
 
 
 def start() -> Iterator[Figure]:
@@ -196,8 +217,9 @@ def start() -> Iterator[Figure]:
         with fake() as (_, desk):
             desk.run("sbatch", "--output=/dev/null", "--wrap=true")
             taken.append(time.perf_counter() - began)
-    yield bare_python(desk)
-    yield Figure("from nothing to the first sbatch's answer", 1000 * statistics.median(taken), "ms", "500 at most")
+            scale = bare_python(desk)
+    yield scale
+    yield Figure("from nothing to the first sbatch's answer", 1000 * statistics.median(taken), "ms", 500)
 
 
 def daemon(cluster: FakeCluster) -> int:
@@ -215,7 +237,7 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-BESIDE = {"commands": commands, "array": array, "singles": singles, "output": output}
+BESIDE = {"commands": (commands, 3), "array": (array, 1), "singles": (singles, 1), "output": (output, 1)}  # and rounds
 ALONE = {"wide": wide, "large": large, "history": history, "idle": idle, "start": start}
 
 
@@ -226,14 +248,15 @@ def main() -> int:
     options = parser.parse_args()
     names = options.names or [*BESIDE, *ALONE]
     wants_real = not options.no_real and not packages.why_not() and set(names) & set(BESIDE)
-    print(machine(), flush=True)
+    print(f"{machine()}\n{HEADER}", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         real = RealSlurm().__enter__() if wants_real else None
         try:
             desk = Desk(real.environ(), Path(folder)) if real else None
             for name in names:
-                for figure in on_both(BESIDE[name], desk) if name in BESIDE else ALONE[name]():
-                    print(figure, flush=True)
+                alone = (figure.row() for figure in ALONE[name]()) if name in ALONE else ()
+                for row in on_both(BESIDE[name][0], desk, BESIDE[name][1]) if name in BESIDE else alone:
+                    print(row, flush=True)
         finally:
             if real:
                 real.__exit__(None, None, None)
