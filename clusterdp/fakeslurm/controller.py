@@ -160,7 +160,7 @@ class Controller:
 
     def _book(self, job: Job) -> None:
         """What is held, and arrays that wait, come into the books after some seconds."""
-        if not job.booked and not job.over:
+        if not job.booked and not job.over and job.id in self.model.jobs:  # it may have been refused: a full disk
             job.booked = True
             self.changed(job)
 

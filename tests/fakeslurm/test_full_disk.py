@@ -53,7 +53,7 @@ def test_jobs_are_refused_with_the_reason_and_those_that_are_known_go_on_when_th
         waits = desk.submit("--hold", script="echo ran >> ran")
         desk.until_said(runs, "up")
         filler = fill(disk)
-        refused = desk.run("sbatch", "--wrap=true")
+        refused = desk.run("sbatch", "--array=0-3", "--wrap=true")
         assert refused.returncode == 1
         assert refused.stderr.splitlines() == [
             f"sbatch: error: {cluster.folder}: No space left on device. Make room there.",
