@@ -98,7 +98,10 @@ class _Ward:
 
     def _hear(self) -> None:
         space = socket.CMSG_SPACE(HANDED * array("i").itemsize)
-        data, handed, _, _ = self._line.recvmsg(1 << 20, space)
+        try:
+            data, handed, _, _ = self._line.recvmsg(1 << 20, space)
+        except ConnectionError:
+            data = b""
         if not data:
             os._exit(0)
         for level, kind, content in handed:
