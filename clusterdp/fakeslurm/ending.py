@@ -191,7 +191,8 @@ def cancel(controller: Controller, job: Job, uid: int | None = None) -> None:
         wind_up(controller, job, JobState.CANCELLED, "None", "")
 
 
-def cancel_step(controller: Controller, job: Job, step: Step) -> None:
+def cancel_step(controller: Controller, job: Job, step: Step, by_name: bool = False) -> None:
+    """`by_name`: with --signal=KILL. Then accounting does not learn whose doing it was."""
     if step.live:
         controller.runner.order(
             job,
@@ -201,7 +202,7 @@ def cancel_step(controller: Controller, job: Job, step: Step) -> None:
             abort=True,
             signals=[signal.SIGKILL],
             kill_after=None,
-            killer=controller.user.uid,
+            killer=None if by_name else controller.user.uid,
         )
 
 

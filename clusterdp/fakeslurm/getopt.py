@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from .refusals import Refusal
 
+NO_HINT = ("sacct", "sstat")
 NONE, REQUIRED, OPTIONAL = "", "=", "?"
 
 
@@ -91,4 +92,5 @@ class Parser:
         return found
 
     def _refusal(self, what: str) -> Refusal:
-        return Refusal(f'{self._command}: {what}\nTry "{self._command} --help" for more information', self._exit_code)
+        hint = f'\nTry "{self._command} --help" for more information' if self._command not in NO_HINT else ""
+        return Refusal(f"{self._command}: {what}{hint}", self._exit_code)

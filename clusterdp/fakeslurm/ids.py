@@ -1,7 +1,7 @@
 """Names of jobs, elements and steps: 12, 12_3, 12_[1-2,5], 12.0, 12_3.batch."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .model import Job, Model
 
@@ -50,3 +50,9 @@ def find(model: Model, name: Name) -> list[Job]:
 def split_list(text: str) -> list[str]:
     """At commas outside of brackets, blanks dropped."""
     return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
+
+
+def alone(job: Job, index: int) -> Job:
+    """How one element of an array is shown by itself while it waits."""
+    assert job.array
+    return replace(job, array=replace(job.array, indexes=[index], split=True))

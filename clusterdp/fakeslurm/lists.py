@@ -21,3 +21,17 @@ def counts(numbers: list[int]) -> str:
         else:
             found.append([number, 1])
     return ",".join(str(number) if times == 1 else f"{number}(x{times})" for number, times in found)
+
+
+def index_text(indexes: list[int], throttle: int = 0, length: int = 64) -> str:
+    """1,4-6%2 or 1-99:2: the elements of an array that wait. Slurm cuts it, unless SLURM_BITSTR_LEN says otherwise."""
+    text = f"{indexes[0]}-{indexes[-1]}:{indexes[1] - indexes[0]}" if _by_steps(indexes) else ranges(indexes)
+    if length and len(text) > length - 3 and not _by_steps(indexes):
+        text = text[: length - 4] + "..."
+    return f"{text}%{throttle}" if throttle else text
+
+
+def _by_steps(indexes: list[int]) -> bool:
+    if len(indexes) <= 5 or indexes[-1] - indexes[0] <= 10 or indexes[1] == indexes[0] + 1:
+        return False
+    return indexes == list(range(indexes[0], indexes[-1] + 1, indexes[1] - indexes[0]))

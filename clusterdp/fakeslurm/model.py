@@ -7,7 +7,7 @@ from clusterdp.slurm.state import JobState
 
 from .faults import Faults
 from .jobs import Jobs
-from .lists import ranges
+from .lists import index_text
 from .shape import Settings, Shape
 from .spec import JobSpec
 
@@ -209,7 +209,7 @@ class Job:
             return str(self.id)
         if self.array.split:
             return f"{self.array.id}_{self.array.indexes[0]}"
-        return f"{self.array.id}_[{index_text(self.array)}]"
+        return f"{self.array.id}_[{index_text(self.array.indexes, self.array.throttle)}]"
 
     def element(self, index: int, number: int) -> "Job":
         """One element of a waiting array as a job of its own; whatever is changed of it later is its own too."""
@@ -291,9 +291,3 @@ class Model:
 
     def elements(self, array_id: int) -> list[Job]:
         return [job for job in self.jobs.together(array_id) if job.array]
-
-
-def index_text(array: Array) -> str:
-    """1,4-6%2: the elements that wait."""
-    text = ranges(array.indexes)
-    return f"{text}%{array.throttle}" if array.throttle else text

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 Command = Callable[["Conversation", "Daemon"], Awaitable[int]]
 # `control` is not Slurm's: what FakeCluster asks for.
-NAMES = tuple("sbatch srun salloc squeue scancel scontrol sacct sacctmgr sstat sinfo control".split())
+NAMES = (
+    "sbatch srun salloc squeue scancel scontrol sacct sacctmgr sstat sinfo sshare sdiag sreport control".split()
+)
 
 
 def find(name: str) -> Command | None:

@@ -11,8 +11,8 @@ from typing import Any
 from clusterdp.fakeslurm.accounting import asked_memory, size
 from clusterdp.fakeslurm.controller import Controller
 from clusterdp.fakeslurm.dependencies import outlook
-from clusterdp.fakeslurm.lists import ranges
-from clusterdp.fakeslurm.model import Job, Model, Node, index_text
+from clusterdp.fakeslurm.lists import index_text, ranges
+from clusterdp.fakeslurm.model import Job, Model, Node
 from clusterdp.fakeslurm.releases import NUMBERS_AS_OBJECTS, Release
 from clusterdp.fakeslurm.running import shown_path
 from clusterdp.fakeslurm.shape import host_name
@@ -82,7 +82,7 @@ class Writer:
             "array_job_id": self.moment(array.id if array else 0),
             "array_task_id": self.number(array.indexes[0] if array and array.split else None),
             "array_max_tasks": self.moment(array.throttle if array else 0),
-            "array_task_string": index_text(array) if array and waits else "",
+            "array_task_string": index_text(array.indexes, array.throttle) if array and waits else "",
             "batch_flag": spec.batch,
             "batch_host": job.batch_host or "",
             "flags": ["JOB_WAS_RUNNING"] if job.start is not None and job.shares else [],

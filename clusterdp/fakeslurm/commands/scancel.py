@@ -106,7 +106,7 @@ def _end(daemon: "Daemon", options: dict[str, str], job: Job, step_id: str | Non
         if not step or not step.live:
             return
         if number in (None, KILL):
-            ending.cancel_step(controller, job, step)
+            ending.cancel_step(controller, job, step, by_name=number == KILL)
         else:
             controller.runner.order(job, step, op="signal", signal=number)
         return

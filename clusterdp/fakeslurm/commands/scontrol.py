@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm import attempts, holding, refusals
 from clusterdp.fakeslurm.getopt import Parser, table
-from clusterdp.fakeslurm.ids import Name, find, parse
+from clusterdp.fakeslurm.ids import Name, alone, find, parse
 from clusterdp.fakeslurm.model import Job
 from clusterdp.fakeslurm.refusals import ControllerError, NoMore, Refusal
 from clusterdp.fakeslurm.releases import NODES_OF_JOB, SCONTROL_JSON, Release
@@ -14,6 +14,7 @@ from clusterdp.slurm import hostlist
 
 from . import scontrol_show as show
 from .as_json import Writer
+from .scontrol_assoc import associations
 from .scontrol_update import update
 from .scontrol_update_job import parts
 
@@ -52,7 +53,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
         raise NoMore
     if not words:
-        raise Refusal("scontrol: error: the interactive mode is not supported by this fake cluster")
+        return 0
     verb = _abbreviated(words[0].lower(), VERBS)
     if verb == "show":
         try:
@@ -147,6 +148,7 @@ def _show_small(talk: "Conversation", daemon: "Daemon", entity: str, name: str) 
         "aliases": " ".join(daemon.model.nodes),
         "daemons": "slurmctld slurmd",
         "reservations": "No reservations in the system",
+        "assoc_mgr": associations(daemon) if entity == "assoc_mgr" else "",
         "licenses": "No licenses configured in Slurm.",
     }
     if entity == "topology":
@@ -189,6 +191,8 @@ def _jobs(daemon: "Daemon", argument: str, details: bool) -> list[str]:
     if not jobs:
         raise Refusal(f"slurm_load_jobs error: {refusals.INVALID_JOB_ID}")
     jobs.sort(key=lambda job: (not job.waits, job.id if job.het else -job.id))
+    if name.indexes is not None:
+        jobs = [alone(job, index) for job in jobs for index in name.indexes if job.array and index in job.array.indexes]
     return [show.job(daemon, job, details) for job in jobs]
 
 

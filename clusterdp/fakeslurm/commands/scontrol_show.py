@@ -1,13 +1,15 @@
 """What `scontrol show` prints of jobs, steps, nodes, partitions and settings."""
 
 import platform
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.accounting import size
 from clusterdp.fakeslurm.commands.scontrol_config import CONFIG
 from clusterdp.fakeslurm.dependencies import outlook
 from clusterdp.fakeslurm.ids import parse
-from clusterdp.fakeslurm.model import BATCH, Job, Node, Step, index_text
+from clusterdp.fakeslurm.lists import index_text, ranges
+from clusterdp.fakeslurm.model import BATCH, Job, Node, Step
 from clusterdp.fakeslurm.running import shown_path
 from clusterdp.fakeslurm.shape import User, host_name
 from clusterdp.fakeslurm.spec import JobSpec
@@ -38,7 +40,7 @@ def job(daemon: "Daemon", job: Job, details: bool) -> str:
     dependency = outlook(controller.model, job, controller.clock()).text or "(null)"
     head = f"JobId={job.id}"
     if job.array:
-        index = str(job.array.indexes[0]) if job.array.split else index_text(job.array)
+        index = str(job.array.indexes[0]) if job.array.split else index_text(job.array.indexes, job.array.throttle)
         throttle = f" ArrayTaskThrottle={job.array.throttle}" if job.array.throttle else ""
         head += f" ArrayJobId={job.array.id} ArrayTaskId={index}{throttle}"
     if job.het:
@@ -106,8 +108,6 @@ def _shares(job: Job) -> list[str]:
     """Nodes that have the same together."""
     groups: dict[str, list[str]] = {}
     for share in job.held_shares:
-        from clusterdp.fakeslurm.lists import ranges
-
         gres = f"gpu:{len(share.gpus)}(IDX:{ranges(share.gpus)})" if share.gpus and job.shares else ""
         groups.setdefault(f"CPU_IDs={ranges(share.cpu_ids)} Mem=0 GRES={gres}", []).append(share.node)
     return [f"Nodes={compress(nodes)} {what}" for what, nodes in groups.items()]
@@ -141,6 +141,8 @@ def _place(job: Job, user: User) -> list[str]:
 
 def steps(daemon: "Daemon", argument: str) -> list[str]:
     name = parse(argument) if argument else None
+    if name and name.step and not name.step.isdigit():
+        name = replace(name, step="0")  # the number that Slurm reads there
     found = []
     for each in daemon.model.jobs.values():
         if (name is None and argument) or (name and not name.finds(each)):

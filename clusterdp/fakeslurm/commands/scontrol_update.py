@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.daemon import Daemon
 
 
+NODE_STATES = "NoResp DRAIN FAIL FUTURE RESUME POWER_DOWN POWER_UP UNDRAIN"
+BAD_STATE = """Invalid input: {}
+Request aborted
+Valid states are: {}
+Not all states are valid given a node's prior state"""
+READ = {"DOWN", "DRAIN", "FAIL", "RESUME", "UNDRAIN", "IDLE", "FUTURE", "POWER_DOWN", "POWER_UP", "NORESP"}
+
+
 def update(talk: "Conversation", daemon: "Daemon", words: list[str]) -> int:
     fields = [(word.partition("=")[0].lower(), word.partition("=")[2], word) for word in words]
     names = {name for name, _, _ in fields}
@@ -44,6 +52,8 @@ def _nodes(daemon: "Daemon", fields: list[tuple[str, str, str]]) -> None:
         daemon.model.nodes[name].features = [word for word in values["availablefeatures"].split(",") if word]
         daemon.controller.records.node(name)
     state, reason = values.get("state", "").upper(), values.get("reason", "")
+    if state and state not in READ:
+        raise Refusal(BAD_STATE.format(next(word for name, _, word in fields if name == "state"), NODE_STATES))
     if state in ("DOWN", "DRAIN", "FAIL") and not reason:
         raise Refusal("You must specify a reason when DOWNING or DRAINING a node. Request denied")
     for name in names:

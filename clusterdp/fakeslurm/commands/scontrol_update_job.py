@@ -57,7 +57,12 @@ def parts(daemon: "Daemon", job: Job, name: Name) -> list[Job]:
     """The job; of a waiting array only the elements that are meant, split off."""
     if name.indexes is None or not job.array or job.array.split:
         return [job]
-    return [daemon.controller.split(job, index) for index in name.indexes if index in job.array.indexes]
+    found = [daemon.controller.split(job, index) for index in name.indexes if index in job.array.indexes]
+    tick_s = daemon.controller.settings.tick_s
+    for one in found:  # why it waits is known when the scheduler has seen it
+        one.reason, one.considered_from = "None", daemon.controller.clock() + tick_s
+    daemon.controller.runner.later(tick_s, daemon.controller.wake)
+    return found
 
 
 def _change(daemon: "Daemon", job: Job, changes: list[tuple[str, str, str]]) -> None:

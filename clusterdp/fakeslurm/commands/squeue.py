@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from clusterdp.fakeslurm import columns, refusals
 from clusterdp.fakeslurm.getopt import Parser, table
-from clusterdp.fakeslurm.ids import Name, parse, split_list
+from clusterdp.fakeslurm.ids import Name, alone, parse, split_list
 from clusterdp.fakeslurm.model import Array, Job
 from clusterdp.fakeslurm.refusals import NoMore, Refusal
 from clusterdp.slurm.hostlist import expand
 from clusterdp.slurm.state import JobState
 
 from .as_json import Writer
-from .squeue_fields import LETTERS, NAMES, STEP_LETTERS, JobRow, StepRow
+from .squeue_fields import LETTERS, NAMES, JobRow
+from .squeue_steps import STEP_LETTERS, StepRow
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.conversation import Conversation
@@ -79,7 +80,8 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     if "step" in options:
         _print_steps(talk, daemon, options, jobs)
         return 0
-    rows = [JobRow(job, daemon.controller, form) for job in _ordered(options, talk, jobs, daemon)]
+    bitstr_len = talk.environ.get("SLURM_BITSTR_LEN")
+    rows = [JobRow(job, daemon.controller, form, bitstr_len) for job in _ordered(options, talk, jobs, daemon)]
     if "start" in options:
         rows = [row for row in rows if row.job.waits]
     _print(talk, options, rows)
@@ -153,16 +155,9 @@ def _element(job: Job, names: list[Name]) -> list[Job]:
         if not (name if name.offset is None else replace(name, offset=None)).finds(job):
             continue
         if name.indexes is not None and job.array and not job.array.split:
-            return [as_element(job, index) for index in name.indexes if index in job.array.indexes]
+            return [alone(job, index) for index in name.indexes if index in job.array.indexes]
         return [job]
     return []
-
-
-def as_element(job: Job, index: int) -> Job:
-    """How `-r` shows one element that waits."""
-    assert job.array
-    array = replace(job.array, indexes=[index], split=True)
-    return replace(job, array=array)
 
 
 def _states(text: str | None) -> list[JobState] | None:
@@ -186,6 +181,8 @@ def _states(text: str | None) -> list[JobState] | None:
 def _ordered(options: dict[str, str], talk: "Conversation", jobs: list[Job], daemon: "Daemon") -> list[Job]:
     if "array" in options:
         jobs = [one for job in jobs for one in _spread(job)]
+    elif "array-unique" not in options:
+        jobs = _combined(jobs, newest_first="," not in (options.get("job") or ","))
     keys = (options.get("sort") or talk.environ.get("SQUEUE_SORT") or SORT).split(",")
     jobs.sort(key=lambda job: (_first_of_array(job), _last_index(job)))
     if "sort" not in options and "SQUEUE_SORT" not in talk.environ:
@@ -223,7 +220,31 @@ def _spread(job: Job) -> list[Job]:
     array: Array | None = job.array
     if not array or array.split:
         return [job]
-    return [as_element(job, index) for index in array.indexes]
+    return [alone(job, index) for index in array.indexes]
+
+
+def _combined(jobs: list[Job], newest_first: bool) -> list[Job]:
+    """Elements that wait, but are records of their own, as part of the line of those that are not, with all reasons."""
+    shown = list(jobs)
+    for whole in jobs:
+        if not whole.array or whole.array.split or not whole.waits:
+            continue
+        same = (whole.array.id, whole.spec.name, whole.spec.partition)
+        parts = [
+            job
+            for job in jobs
+            if job.array and job.array.split and job.waits and (job.array.id, job.spec.name, job.spec.partition) == same
+        ]
+        if not parts:
+            continue
+        reasons = dict.fromkeys([whole.reason])
+        for part in sorted(parts, key=lambda job: job.id, reverse=newest_first):
+            if not any(part.reason in reason for reason in reasons):
+                reasons[part.reason] = None
+        indexes = sorted([*whole.array.indexes, *(part.array.indexes[0] for part in parts if part.array)])
+        line = replace(whole, array=replace(whole.array, indexes=indexes, throttle=0), reason=",".join(reasons))
+        shown = [line if job is whole else job for job in shown if job not in parts]
+    return shown
 
 
 def _print(talk: "Conversation", options: dict[str, str], rows: list[JobRow]) -> None:

@@ -6,9 +6,10 @@ from clusterdp.fakeslurm.accounting import asked_cpus, asked_memory, size
 from clusterdp.fakeslurm.columns import Field
 from clusterdp.fakeslurm.controller import Controller
 from clusterdp.fakeslurm.dependencies import outlook
-from clusterdp.fakeslurm.model import Job, Step, index_text
+from clusterdp.fakeslurm.lists import index_text
+from clusterdp.fakeslurm.model import Job
 from clusterdp.fakeslurm.running import shown_path
-from clusterdp.fakeslurm.times import limit_clock, minutes, short_clock, stamp
+from clusterdp.fakeslurm.times import minutes, short_clock, stamp
 from clusterdp.slurm.hostlist import compress
 
 NULL, NONE = "(null)", "N/A"
@@ -19,6 +20,7 @@ class JobRow:
     job: Job
     controller: Controller
     time_format: str
+    bitstr_len: str | None = None  # SLURM_BITSTR_LEN
 
     @property
     def user(self) -> str:
@@ -115,7 +117,19 @@ class JobRow:
     def task_id(self) -> str:
         if not self.job.array:
             return NONE
-        return index_text(self.job.array) if not self.job.array.split else str(self.job.array.indexes[0])
+        array, length = self.job.array, self.bitstr_len or ""
+        if array.split:
+            return str(array.indexes[0])
+        return index_text(array.indexes, array.throttle, int(length) if length.isdigit() else 64)
+
+    @property
+    def name(self) -> str:
+        """Of a waiting array Slurm shows no more than 31 letters, as long as nobody asks for more."""
+        array = self.job.array
+        if not array or array.split:
+            return self.job.name_of_id
+        name = f"{array.id}_[{self.task_id}]"
+        return name[:31] if self.bitstr_len is None else name
 
 
 def tres_per_node(job: Job) -> str:
@@ -148,7 +162,7 @@ LETTERS: dict[str, Field[JobRow]] = {
     "G": _f("GROUP", lambda r: str(r.controller.user.gid)),
     "h": _f("OVER_SUBSCRIBE", lambda r: over_subscribe(r.job)),
     "H": _f("SOCKETS_PER_NODE", lambda r: "*"),
-    "i": _f("JOBID", lambda r: r.job.name_of_id),
+    "i": _f("JOBID", lambda r: r.name),
     "I": _f("CORES_PER_SOCKET", lambda r: "*"),
     "j": _f("NAME", lambda r: r.job.spec.name),
     "J": _f("THREADS_PER_CORE", lambda r: "*"),
@@ -264,34 +278,4 @@ NAMES: dict[str, Field[JobRow]] = {name: LETTERS[letter] for name, letter in SAM
     "tresfreq": _f("TRES_FREQ", lambda r: NONE),
     "trespersocket": _f("TRES_PER_SOCKET", lambda r: NONE),
     "wait4switch": _f("WAIT4SWITCH", lambda r: "0:00"),
-}
-
-
-@dataclass(frozen=True)
-class StepRow:
-    job: Job
-    step: Step
-    controller: Controller
-
-    @property
-    def name(self) -> str:
-        return f"{self.job.id if self.job.het else self.job.name_of_id}.{self.step.id}"
-
-
-def _s(title: str, value: object) -> Field[StepRow]:
-    return Field(title, value)  # type: ignore[arg-type]
-
-
-STEP_LETTERS: dict[str, Field[StepRow]] = {
-    "A": _s("TASKS", lambda r: str(r.step.tasks)),
-    "b": _s("TRES_PER_NODE", lambda r: r.step.tres_per_node or NULL),
-    "i": _s("STEPID", lambda r: r.name),
-    "j": _s("NAME", lambda r: r.step.name),
-    "l": _s("TIME_LIMIT", lambda r: limit_clock(r.step.minutes)),
-    "M": _s("TIME", lambda r: short_clock(r.controller.clock() - r.step.start)),
-    "N": _s("NODELIST", lambda r: compress(r.step.nodes)),
-    "P": _s("PARTITION", lambda r: r.job.spec.partition),
-    "S": _s("START_TIME", lambda r: stamp(r.step.start)),
-    "u": _s("USER", lambda r: r.controller.user.name),
-    "U": _s("UID", lambda r: str(r.controller.user.uid)),
 }

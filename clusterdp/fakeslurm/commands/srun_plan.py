@@ -132,8 +132,8 @@ def _labels(asked: Asked) -> bool:
 
 
 def _follows(stdout: Target) -> Target | None:
-    """stderr goes where stdout goes, as long as that is a file."""
-    return None if stdout.kind in ("file", "null") else Target("srun")
+    """stderr goes where stdout goes, unless that is srun for all tasks."""
+    return Target("srun") if stdout.kind == "srun" else None
 
 
 def _target(pattern: str | None, asked: Asked, job: Job) -> Target:

@@ -1,0 +1,83 @@
+"""sdiag: how the controller fares. Jobs are counted; of its own work the fake keeps no figures, and shows 0."""
+
+import time
+from typing import TYPE_CHECKING
+
+from clusterdp.fakeslurm.getopt import Parser, table
+from clusterdp.fakeslurm.refusals import NoMore, Refusal
+from clusterdp.slurm.state import JobState
+
+if TYPE_CHECKING:
+    from clusterdp.fakeslurm.conversation import Conversation
+    from clusterdp.fakeslurm.daemon import Daemon
+
+OPTIONS = table("""
+    all,a help,h cluster,M= json reset,r sort-by-id,i sort-by-time,t sort-by-time2,T usage version,V yaml
+""")
+LINE = "*" * 55
+SCHEDULE = """Main schedule statistics (microseconds):
+\tLast cycle:   0
+\tMax cycle:    0
+\tTotal cycles: 0
+\tCycles per minute: 0
+\tLast queue length: {waiting}
+
+Backfilling stats
+\tTotal backfilled jobs (since last slurm start): 0
+\tTotal backfilled jobs (since last stats cycle start): 0
+\tTotal backfilled heterogeneous job components: 0
+\tTotal cycles: 0
+\tLast cycle when: N/A
+\tLast cycle: 0
+\tMax cycle:  0
+\tLast depth cycle: 0
+\tLast depth cycle (try sched): 0
+\tLast queue length: 0
+\tLast table size: 0
+
+Latency for 1000 calls to gettimeofday(): 0 microseconds
+
+Remote Procedure Call statistics by message type
+
+Remote Procedure Call statistics by user
+
+Pending RPC statistics
+\tNo pending RPCs"""
+
+
+async def run(talk: "Conversation", daemon: "Daemon") -> int:
+    pairs, _ = Parser("sdiag", OPTIONS).parse(talk.words, permute=True)
+    options = dict(pairs)
+    if "help" in options or "usage" in options:
+        talk.print("Usage: sdiag [-M cluster] [-aritT]")
+        raise NoMore
+    if "version" in options:
+        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+        raise NoMore
+    for name in ("json", "yaml"):
+        if name in options:
+            raise Refusal(f"sdiag: error: --{name} is not supported by this fake cluster")
+    if "reset" in options:
+        talk.print("Reset scheduling statistics")
+        return 0
+    jobs, now = list(daemon.model.jobs.values()), daemon.controller.clock()
+    started = sum(job.start is not None for job in jobs)
+    waiting = sum(job.waits for job in jobs)
+    since = min((node.boot_time for node in daemon.model.nodes.values()), default=now)
+    talk.print(f"{LINE}\nsdiag output at {_stamp(now)}\nData since      {_stamp(since)}\n{LINE}")
+    talk.print("Server thread count:  1\nAgent queue size:     0\nAgent count:          0")
+    talk.print("Agent thread count:   0\nDBD Agent queue size: 0\n")
+    talk.print(f"Jobs submitted: {len(jobs)}\nJobs started:   {started}")
+    for title, states in (
+        ("Jobs completed: ", (JobState.COMPLETED,)),
+        ("Jobs canceled:  ", (JobState.CANCELLED,)),
+        ("Jobs failed:    ", (JobState.FAILED, JobState.NODE_FAIL, JobState.TIMEOUT)),
+    ):
+        talk.print(f"{title}{sum(job.over and job.state in states for job in jobs)}")
+    talk.print(f"\nJob states ts:  {_stamp(now)}\nJobs pending:   {waiting}")
+    talk.print(f"Jobs running:   {sum(job.running for job in jobs)}\n\n{SCHEDULE.format(waiting=waiting)}")
+    return 0
+
+
+def _stamp(moment: float) -> str:
+    return f"{time.strftime('%a %b %d %H:%M:%S %Y', time.localtime(moment))} ({int(moment)})"

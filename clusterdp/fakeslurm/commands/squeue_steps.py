@@ -1,0 +1,41 @@
+"""The fields of squeue --steps."""
+
+from dataclasses import dataclass
+
+from clusterdp.fakeslurm.columns import Field
+from clusterdp.fakeslurm.controller import Controller
+from clusterdp.fakeslurm.model import Job, Step
+from clusterdp.fakeslurm.times import limit_clock, short_clock, stamp
+from clusterdp.slurm.hostlist import compress
+
+from .squeue_fields import NULL
+
+
+@dataclass(frozen=True)
+class StepRow:
+    job: Job
+    step: Step
+    controller: Controller
+
+    @property
+    def name(self) -> str:
+        return f"{self.job.id if self.job.het else self.job.name_of_id}.{self.step.id}"
+
+
+def _s(title: str, value: object) -> Field[StepRow]:
+    return Field(title, value)  # type: ignore[arg-type]
+
+
+STEP_LETTERS: dict[str, Field[StepRow]] = {
+    "A": _s("TASKS", lambda r: str(r.step.tasks)),
+    "b": _s("TRES_PER_NODE", lambda r: r.step.tres_per_node or NULL),
+    "i": _s("STEPID", lambda r: r.name),
+    "j": _s("NAME", lambda r: r.step.name),
+    "l": _s("TIME_LIMIT", lambda r: limit_clock(r.step.minutes)),
+    "M": _s("TIME", lambda r: short_clock(r.controller.clock() - r.step.start)),
+    "N": _s("NODELIST", lambda r: compress(r.step.nodes)),
+    "P": _s("PARTITION", lambda r: r.job.spec.partition),
+    "S": _s("START_TIME", lambda r: stamp(r.step.start)),
+    "u": _s("USER", lambda r: r.controller.user.name),
+    "U": _s("UID", lambda r: str(r.controller.user.uid)),
+}

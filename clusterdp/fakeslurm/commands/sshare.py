@@ -1,0 +1,76 @@
+"""sshare: whose share is how large. There is one user and nobody to share with; clients look for the account."""
+
+from typing import TYPE_CHECKING
+
+from clusterdp.fakeslurm.getopt import Parser, table
+from clusterdp.fakeslurm.refusals import NoMore, Refusal
+
+if TYPE_CHECKING:
+    from clusterdp.fakeslurm.conversation import Conversation
+    from clusterdp.fakeslurm.daemon import Daemon
+
+OPTIONS = table("""
+    accounts,A= all,a clusters,M= format,o= help,h helpformat,e long,l noheader,n parsable,p parsable2,P partition,m
+    users,u= Users,U usage verbose,v version,V
+""")
+WIDTHS = {
+    "Account": -20, "User": 10, "RawShares": 10, "NormShares": 11, "RawUsage": 11, "NormUsage": 11,
+    "EffectvUsage": 13, "FairShare": 10, "LevelFS": 10, "GrpTRESMins": 30, "TRESRunMins": 30, "Cluster": 10,
+    "ID": 6, "Partition": 12, "GrpTRESRaw": 30,
+}  # fmt: skip
+DEFAULT = "Account User RawShares NormShares RawUsage EffectvUsage FairShare".split()
+LONG = "Account User RawShares NormShares RawUsage NormUsage EffectvUsage FairShare LevelFS GrpTRESMins TRESRunMins"
+
+
+async def run(talk: "Conversation", daemon: "Daemon") -> int:
+    pairs, _ = Parser("sshare", OPTIONS).parse(talk.words, permute=True)
+    options = dict(pairs)
+    if "help" in options or "usage" in options:
+        talk.print("Usage:  sshare [OPTION]")
+        raise NoMore
+    if "version" in options:
+        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+        raise NoMore
+    if "helpformat" in options:
+        talk.print(" ".join(WIDTHS))
+        raise NoMore
+    columns = [_column(word) for word in options["format"].split(",")] if options.get("format") else _default(options)
+    user = daemon.controller.user.name
+    account = {"Account": user, "RawUsage": "0", "EffectvUsage": "0.000000"}
+    own = {**account, "User": user, "RawShares": "1", "FairShare": "0.000000", "LevelFS": "0.000000"}
+    rows = [] if "Users" in options else [account]
+    if user in (options.get("users") or user).split(","):
+        rows.append(own if "Users" in options else {**own, "Account": f" {user}"})
+    _print(talk, options, columns, rows)
+    return 0
+
+
+def _default(options: dict[str, str]) -> list[tuple[str, int]]:
+    return [(name, WIDTHS[name]) for name in (LONG.split() if "long" in options else DEFAULT)]
+
+
+def _column(word: str) -> tuple[str, int]:
+    name, _, width = word.partition("%")
+    found = next((known for known in WIDTHS if name and known.lower().startswith(name.lower())), None)
+    if not found:
+        raise Refusal(f'sshare: error: Invalid field requested: "{name}"')
+    return found, int(width) if width.lstrip("-").isdigit() else WIDTHS[found]
+
+
+def _print(
+    talk: "Conversation", options: dict[str, str], columns: list[tuple[str, int]], rows: list[dict[str, str]]
+) -> None:
+    titles = [name for name, _ in columns]
+    lines = [titles] * ("noheader" not in options) + [[row.get(name, "") for name in titles] for row in rows]
+    if "parsable" in options or "parsable2" in options:
+        for line in lines:
+            talk.print("|".join(line) + ("" if "parsable2" in options else "|"))
+        return
+    if "noheader" not in options:
+        lines.insert(1, ["-" * abs(width) for _, width in columns])
+    for line in lines:
+        cells = [
+            text[: abs(width)].ljust(-width) if width < 0 else text[:width].rjust(width)
+            for text, (_, width) in zip(line, columns, strict=True)
+        ]
+        talk.print(" ".join(cells) + " ")

@@ -1,0 +1,5 @@
+"""Look at fair shares."""
+
+from client import run  # type: ignore[import-not-found]
+
+run("sshare")

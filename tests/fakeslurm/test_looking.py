@@ -1,0 +1,79 @@
+"""What people and clients look at besides the queue: shares, figures, reports, associations; scontrol as a shell."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Desk
+
+
+def test_the_account_can_be_asked_for_as_snakemake_does(shared_desk: Desk) -> None:
+    rows = shared_desk.say("sshare -P").splitlines()
+    assert rows[0] == "Account|User|RawShares|NormShares|RawUsage|EffectvUsage|FairShare"
+    account = rows[1].split("|")[0]
+    assert rows[2].split("|")[:3] == [f" {account}", account, "1"]
+    assert shared_desk.say("sshare -U --format Account%256 --noheader") == account
+    assert "Invalid field" in shared_desk.run("sshare", "-o", "nosuch").stderr
+
+
+def test_the_controller_counts_its_jobs(shared_desk: Desk) -> None:
+    def submitted() -> int:
+        lines = shared_desk.say("sdiag").splitlines()
+        return next(int(line.split(":")[1]) for line in lines if line.startswith("Jobs submitted"))
+
+    before = submitted()
+    shared_desk.submit(script="true")
+    assert submitted() == before + 1
+
+
+def test_reports_have_their_titles(shared_desk: Desk) -> None:
+    lines = shared_desk.say("sreport cluster utilization").splitlines()
+    assert lines[1].startswith("Cluster Utilization 20")
+    assert "PLND" in lines[4]
+    assert shared_desk.say("sreport -n -P cluster utilization") == ""
+    assert shared_desk.run("sreport", "cluster", "nosuch").returncode == 1
+
+
+def test_associations_are_those_of_the_one_user(shared_desk: Desk) -> None:
+    said = shared_desk.say("scontrol show assoc")
+    assert said.startswith("Current Association Manager state")
+    assert said.count("ClusterName=") == 2
+
+
+def test_scontrol_without_a_command_asks_for_one_after_the_other(shared_desk: Desk) -> None:
+    lines = "show hostnames 'n[1-2]'\nfoo\n\noneliner\nshow partition main\nquit\nping\n"
+    done = shared_desk.run("scontrol", stdin=lines)
+    said = done.stdout.splitlines()
+    assert said[:4] == ["scontrol: show hostnames 'n[1-2]'", "n1", "n2", "scontrol: foo"]
+    assert any(line.startswith("PartitionName=main AllowGroups=ALL ") for line in said)
+    assert said[-1] == "scontrol: quit"
+    assert (done.returncode, done.stderr) == (1, "invalid keyword: foo\n")
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "elements"),
+    [
+        ("1-199:2", "[1-199:2]", "1-199:2"),
+        ("0-6:3", "[0,3,6]", "0,3,6"),
+        ("0-99%5", "[0-99%5]", "0-99%5"),
+        ("1,3,5,7,9,11,14,16,18,20,22", "[1,3,5,7,9,11,14,16,18,20", "1,3,5,7,9,11,14,16,18,20,22"),
+    ],
+)
+def test_the_elements_that_wait_are_written_as_slurm_writes_them(
+    shared_desk: Desk, spec: str, name: str, elements: str
+) -> None:
+    job = shared_desk.submit("--hold", f"--array={spec}", script="true")
+    assert shared_desk.say(f"squeue -h -j {job} -o '%i %K'") == f"{job}_{name} {elements}"
+    shared_desk.say(f"scancel {job}")
+
+
+def test_elements_that_were_changed_stay_on_the_line_of_their_array(shared_desk: Desk) -> None:
+    job = shared_desk.submit("--hold", "--array=0-9%3", script="true")
+    shared_desk.say(f"scontrol update JobId={job}_[4-5] TimeLimit=7")
+    assert shared_desk.say(f"squeue -h -j {job} -o %i") == f"{job}_[0-9]"
+    assert len(shared_desk.say(f"squeue -h -r -j {job} -o %i").split()) == 10
+    assert (
+        shared_desk.run("squeue", "-h", "-j", job, "-o", "%i", "--array-unique").stdout.split()[0]
+        == f"{job}_[0-3,6-9%3]"
+    )
+    shared_desk.say(f"scancel {job}")
