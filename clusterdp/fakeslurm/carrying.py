@@ -33,7 +33,7 @@ class Outputs:
         stdout, own = self._end(part.stdout, task, "o")
         if part.stderr is None and not own:
             return stdout, stdout, []
-        stderr, own_too = self._end(part.stderr or part.stdout, task, "e")
+        stderr, own_too = self._end(part.stderr or part.stdout, task, "e" if part.stderr else "o")
         return stdout, stderr, [end for end, mine in ((stdout, own), (stderr, own_too)) if mine]
 
     def _end(self, target: Target, task: TaskPlan, stream: str) -> tuple[int, bool]:

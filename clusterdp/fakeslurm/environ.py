@@ -256,7 +256,7 @@ def of_task(
         "SLURM_NODEID": str(node_index),
         "SLURM_PROCID": str(rank),
     }
-    if per_task:
+    if per_task and step.tasks > 1:
         found["SLURMD_TRES_BIND"] = f"gpu:per_task:{per_task}"
     if gpus:
         found |= {"SLURM_STEP_GPUS": _list(gpus), **gpu_variables(gpus, len(on_node))}

@@ -15,7 +15,15 @@ class Busy(Exception):
 
 
 class StepRefused(Exception):
-    """`srun: error: Unable to create step for job N: ` this."""
+    """`srun: error: Unable to create step for job N: ` this; `first` is said before."""
+
+    def __init__(self, why: str, first: str = ""):
+        super().__init__(why)
+        self.first = f"srun: error: {first}\n" if first else ""
+
+
+class StepLost(StepRefused):
+    """Refused so late that it has used up a number."""
 
 
 class StepMistake(Exception):
@@ -86,21 +94,29 @@ def check(request: StepRequest, job: Job) -> None:
     room = [cpus // request.cpus_per_task for cpus in most]
     if not request.overcommit and (request.tasks > sum(room) or min(room) < 1):
         raise StepRefused(refusals.TOO_MANY_CPUS)
-    _check_gpus(request, candidates)
+    _check_gpus(request, job, candidates)
 
 
-def _check_gpus(request: StepRequest, candidates: list[Share]) -> None:
+def _check_gpus(request: StepRequest, job: Job, candidates: list[Share]) -> None:
     if request.no_gres:
         if "TresPerNode" in request.gpu_options:
             raise StepRefused(GRES_MISMATCH)
         return
     assert request.nodes
     held = sorted((len(share.gpus) for share in candidates), reverse=True)[: request.nodes]
-    if (request.gpus_per_task or 0) * (request.tasks or 0) > sum(held):
-        raise StepRefused(GRES_TOO_FEW)
-    wanted = request.gpus_per_node or 0
-    if (request.gpus or 0) > sum(held) or any(wanted > count for count in held):
-        raise StepRefused(refusals.INVALID_GRES)
+    asked, of_job = request.gpus_per_task or 0, job.spec.gpus.per_task
+    if of_job and asked > of_job:
+        text = f"Step requested gres_per_task=gpu:{asked} is more than the job's gres_per_task=gpu:{of_job}"
+        raise StepRefused(refusals.INVALID_GRES, text)
+    if (request.gpus or 0) > sum(held):
+        text = f"Step requested gres=gpu:{request.gpus} is more than the job's gres=gpu:{sum(held)}"
+        raise StepRefused(refusals.INVALID_GRES, text if of_job or job.spec.gpus.per_job else "")
+    wanted, of_node = request.gpus_per_node or 0, job.spec.gpus.per_node
+    if any(wanted > count for count in held):
+        text = f"Step requested gres_per_node=gpu:{wanted} is more than the job's gres_per_node=gpu:{of_node}"
+        raise StepRefused(refusals.INVALID_GRES, text if of_node else "")
+    if asked * (request.tasks or 0) > sum(held):
+        raise StepLost(GRES_TOO_FEW)
 
 
 def _candidates(request: StepRequest, job: Job) -> list[Share]:

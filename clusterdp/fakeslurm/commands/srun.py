@@ -11,7 +11,7 @@ from clusterdp.fakeslurm.getopt import Parser
 from clusterdp.fakeslurm.model import Job, Step
 from clusterdp.fakeslurm.options import SRUN, SRUN_ENVIRON
 from clusterdp.fakeslurm.refusals import NoMore, Refusal
-from clusterdp.fakeslurm.stepping import Busy, StepMistake, StepRefused, StepRequest, check, layout, settle
+from clusterdp.fakeslurm.stepping import Busy, StepLost, StepMistake, StepRefused, StepRequest, check, layout, settle
 from clusterdp.fakeslurm.values import BAD
 
 from .allocation import ENDING, Voice, allocate, change_or_signal, show_options, spec_for, test_only
@@ -232,7 +232,9 @@ async def _create(talk: "Conversation", daemon: "Daemon", components: list[Compo
         except StepMistake as mistake:
             raise Refusal(str(mistake)) from None
         except StepRefused as refused:
-            raise Refusal(failed + str(refused)) from None
+            if isinstance(refused, StepLost):
+                daemon.model.components(component.job)[0].next_step += 1
+            raise Refusal(refused.first + failed + str(refused)) from None
         if "multi-prog" in component.asked:
             component.programs = await _programs(talk, component)
     queue = daemon.waiting_steps.setdefault(components[0].job.id, [])

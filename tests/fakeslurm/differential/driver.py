@@ -224,5 +224,5 @@ class Run:
         while not condition():
             if time.monotonic() > deadline:
                 states = {name: self._states(name) for name in self.ids}
-                raise Stuck(f"{self.folder}: waited {PATIENCE_S} s in vain for {what}: {states}")
+                raise Stuck(f"waited {PATIENCE_S} s in vain for {what}: {states}")
             time.sleep(0.1)
