@@ -23,7 +23,7 @@ LOADS = {"job": "jobs", "jobs": "jobs", "step": "jobs", "node": "node", "nodes":
 LOADS |= {"partition": "partitions", "partitions": "partitions"}
 LOCAL = ("hostname", "hostlist")  # `scontrol show hostnames` needs no controller
 ASKS_TWICE = r"(-j|--jobs?\b|--signal|-s\b|show (job|step)s? \S)"  # and so waits twice as long
-ELSEWHERE = ("sacct", "sacctmgr", "control")  # what asks slurmdbd, or no part of Slurm
+ELSEWHERE = ("sacct", "sacctmgr", "sreport", "control")  # what asks slurmdbd, or no part of Slurm
 LOOK_AGAIN_S = 0.1
 
 Command = Callable[["Conversation", "Daemon"], Awaitable[int]]

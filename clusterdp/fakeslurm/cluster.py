@@ -21,12 +21,10 @@ from . import names, processes, releases
 from .control_line import ControlLine
 from .environ import MARK
 from .errors import FakeSlurmError
+from .installing import SHIMS, install
 from .paths import Paths
 from .shape import PartitionShape, Shape, conf_text
 
-HERE = Path(__file__).resolve().parent
-SHIMS = HERE / "shims"
-NOT_COMMANDS = ("client", "revive", "__init__")
 STOP_WITHIN_S = 15
 
 
@@ -117,7 +115,7 @@ class FakeCluster:
             paths.shape.write_text(json.dumps({"shape": self._shape.to_json(), "owner": owner}))
             paths.conf.write_text(conf_text(self._shape, self.folder))
             names.write((node.name for node in self._shape.nodes), paths.hosts)
-            self._write_commands()
+            install(paths)
             paths.up.touch()
         except OSError as error:
             raise FakeSlurmError(f"{self.folder}: {error.strerror}. Choose a folder that you can write to.") from error
@@ -135,22 +133,6 @@ class FakeCluster:
             log = self._paths.log.read_text().strip() if self._paths.log.exists() else ""
             last = log.splitlines()[-1] if log else done.stderr.strip() or "it said nothing"
             raise FakeSlurmError(f"{self.folder}: the fake cluster did not start: {last}. See {self._paths.log}.")
-
-    def _write_commands(self) -> None:
-        """bin/: the commands. Their interpreter gets no site, so that it starts within milliseconds."""
-        python = self._paths.interpreter()
-        for shim in sorted(SHIMS.glob("*.py")):
-            if shim.stem in NOT_COMMANDS:
-                continue
-            # Not a shell script: /bin/sh may drop variables that it cannot name, such as bash's exported functions.
-            where = [str(self.folder), str(self._paths.socket)]
-            path = self._paths.bin / shim.stem
-            path.write_text(
-                f"#!{python} -SEs\nimport sys\nsys.argv[1:1] = {where!r}\n"
-                f"sys.path[0] = {str(SHIMS)!r}\nimport {shim.stem}\n",
-                errors="surrogateescape",
-            )
-            path.chmod(0o700)
 
     def down(self) -> None:
         """Take it down with everything that it started; returns when all is gone. Harmless if it is down."""

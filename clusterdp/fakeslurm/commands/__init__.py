@@ -10,9 +10,7 @@ if TYPE_CHECKING:
 
 Command = Callable[["Conversation", "Daemon"], Awaitable[int]]
 # `control` is not Slurm's: what FakeCluster asks for.
-NAMES = (
-    "sbatch srun salloc squeue scancel scontrol sacct sacctmgr sstat sinfo sshare sdiag sreport control".split()
-)
+NAMES = "sbatch srun salloc squeue scancel scontrol sacct sacctmgr sstat sinfo sshare sdiag sreport control".split()
 
 
 def find(name: str) -> Command | None:

@@ -1,0 +1,25 @@
+"""The commands of a cluster, as files for PATH."""
+
+from pathlib import Path
+
+from .paths import Paths
+
+SHIMS = Path(__file__).resolve().parent / "shims"
+NOT_COMMANDS = ("client", "revive", "__init__")
+
+
+def install(paths: Paths) -> None:
+    """Into bin/. Their interpreter gets no site, so that it starts within milliseconds."""
+    python = paths.interpreter()
+    for shim in sorted(SHIMS.glob("*.py")):
+        if shim.stem in NOT_COMMANDS:
+            continue
+        # Not a shell script: /bin/sh may drop variables that it cannot name, such as bash's exported functions.
+        where = [str(paths.folder), str(paths.socket)]
+        path = paths.bin / shim.stem
+        path.write_text(
+            f"#!{python} -SEs\nimport sys\nsys.argv[1:1] = {where!r}\n"
+            f"sys.path[0] = {str(SHIMS)!r}\nimport {shim.stem}\n",
+            errors="surrogateescape",
+        )
+        path.chmod(0o700)
