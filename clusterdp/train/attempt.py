@@ -221,12 +221,12 @@ def _write_outcome(path: Path, ending: Ending) -> None:
 
 def fail(error: BaseException, peers: PeerWatch) -> NoReturn:
     """This rank cannot go on; the others must not wait for it."""
-    from clusterdp.train.loading import dead_worker
+    from clusterdp.train.loading import dead_worker, in_a_line
 
     if worker := dead_worker(error):
         error = ClusterdpError(worker)
     culprit = peers.culprit()  # then ours is most likely a broken connection
-    said = f"{type(error).__name__}: {error}".split("\n")[0][:300]
+    said = in_a_line(error)[:300]
     peers.tell(said)
     if isinstance(error, ClusterdpError):
         print(f"clusterdp: {error}", file=sys.stderr)

@@ -53,6 +53,17 @@ def end_workers(loader: Any) -> None:
         loader._iterator = None
 
 
+def in_a_line(error: BaseException) -> str:
+    """What the other ranks are told of an error."""
+    notes = list(getattr(error, "__notes__", ()))
+    lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
+    if "in DataLoader worker process" in lines[0]:
+        # Its message is the worker's whole traceback: what happened stands behind the last indented line.
+        last = max((number for number, line in enumerate(lines) if line.startswith(" ")), default=-1)
+        return "; ".join(lines[last + 1 :] + notes)
+    return "; ".join(lines[:1] + notes)
+
+
 def dead_worker(error: BaseException) -> str | None:
     """What to say, if this is torch's error about a DataLoader's worker that ended; with what killed it."""
     said = str(error)

@@ -70,7 +70,12 @@ class SeededDataset(Dataset[Any]):
 
     def _fetch(self, key: Key, epoch: int) -> Any:
         self._seed(key, epoch)
-        return self.dataset[_index(key)]
+        try:
+            return self.dataset[_index(key)]
+        except Exception as error:
+            if sys.version_info >= (3, 11):
+                error.add_note(f"sample {_index(key)} of the data set, in epoch {epoch}")
+            raise
 
     def _seed(self, key: Key, epoch: int) -> None:
         self._batch = self._seed_of(key, epoch)

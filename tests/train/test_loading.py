@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from clusterdp.train import JobHandle
-from clusterdp.train.loading import dead_worker
+from clusterdp.train.loading import dead_worker, in_a_line
 from tests.train.trainings import Noisy
 
 
@@ -52,3 +53,28 @@ def test_a_workers_death_is_told_with_a_remedy() -> None:
     assert "/dev/shm is full" in (dead_worker(RuntimeError(bus + "of shared memory.")) or "")
     assert dead_worker(RuntimeError("a bad sample")) is None
     assert dead_worker(ValueError("DataLoader worker (pid 77) said no")) is None
+
+
+class Broken(Dataset[int]):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        if index == 5:
+            raise ValueError("no picture\nat all")
+        return index
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes yet")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_broken_sample_is_named_in_one_line_also_from_a_worker(job: JobHandle, workers: int) -> None:
+    with pytest.raises(ValueError, match="no picture") as caught:
+        list(job.loader(Broken(), 1, num_workers=workers))
+    said = in_a_line(caught.value)
+    assert said.startswith("ValueError: no picture; ")
+    assert said.endswith("sample 5 of the data set, in epoch 0")
+
+
+def test_an_error_of_many_lines_is_told_by_its_first() -> None:
+    assert in_a_line(ValueError("a\nb")) == "ValueError: a"
+    assert in_a_line(KeyError()) == "KeyError: "
