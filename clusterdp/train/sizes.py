@@ -78,8 +78,8 @@ class Sizes:
         if best is None:
             return ["Not even the first fits into memory: begin with less (params.batch_size)."]
         said = f"batch_size: {best.size} of each rank"
-        if best is not self.rows[-1]:
-            fastest = max(self.rows, key=self.speed)
+        fastest = max(self.rows, key=self.speed)
+        if best is not fastest:
             said += f", with {100 * self.speed(best) / self.speed(fastest):.0f} % of what {fastest.size} gives"
         why = f" No more was tried: {self.ended}" if self.ended else ""
         return [f"Try {said}; another batch takes another learning rate (BatchSize.scaled_lr).{why}"]

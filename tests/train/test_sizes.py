@@ -27,6 +27,10 @@ def test_it_ends_when_twice_the_batch_is_no_faster_and_takes_the_smallest_that_i
     assert advice.endswith("twice the batch is no faster any more.")
 
 
+def test_the_fastest_is_not_compared_with_itself() -> None:
+    assert "batch_size: 16 of each rank;" in searched({8: 0.01, 16: 0.01, 32: 0.04, 64: 0.1}).lines()[-1]
+
+
 def test_one_slow_measurement_does_not_end_it() -> None:
     assert searched({8: 0.01, 16: 0.05, 32: 0.012}).go_on(64)
 
