@@ -14,15 +14,19 @@ class Option:
     name: str
     short: str = ""
     takes: str = REQUIRED
+    means: str = ""  # the name under which it is known, if it is another one
 
 
 def table(text: str) -> list[Option]:
-    """From words like `nodes,N=`, `hold,H`, `exclusive?`: name, short letter, and = or ? if it takes a value."""
+    """From words like `nodes,N=`, `hold,H`, `exclusive?`, `users:user,u=`: name, what it is known as, short letter, and
+    = or ? if it takes a value.
+    """
     options = []
     for word in text.split():
         takes = word[-1] if word[-1] in "=?" else NONE
         name, _, short = word.rstrip("=?").partition(",")
-        options.append(Option(name, short, takes))
+        name, _, means = name.partition(":")
+        options.append(Option(name, short, takes, means or name))
     return options
 
 
@@ -59,7 +63,7 @@ class Parser:
         option = self._long.get(name)
         if not option:
             matches = [o for o in self._long.values() if o.name.startswith(name)]
-            if len({(o.takes, o.short) if o.short else o.name for o in matches}) > 1:
+            if len({(o.takes, o.short, o.means or o.name) for o in matches}) > 1:
                 names = " ".join(f"'--{name}'" for name in sorted(o.name for o in matches))
                 raise self._refusal(f"option '{word}' is ambiguous; possibilities: {names}")
             if not matches or not name:
@@ -71,7 +75,7 @@ class Parser:
             if not queue:
                 raise self._refusal(f"option '--{option.name}' requires an argument")
             value = queue.pop(0)
-        return option.name, value
+        return option.means or option.name, value
 
     def _take_short(self, letters: str, queue: list[str]) -> list[tuple[str, str]]:
         found = []
@@ -80,14 +84,15 @@ class Parser:
             option = self._short.get(letter)
             if not option:
                 raise self._refusal(f"invalid option -- '{letter}'")
+            name = option.means or option.name
             if option.takes == NONE:
-                found.append((option.name, ""))
+                found.append((name, ""))
                 continue
             if not letters and option.takes == REQUIRED:
                 if not queue:
                     raise self._refusal(f"option requires an argument -- '{letter}'")
                 letters = queue.pop(0)
-            found.append((option.name, letters))
+            found.append((name, letters))
             break
         return found
 

@@ -11,41 +11,44 @@ SHARED = table("""
     ntasks,n= ntasks-per-core= ntasks-per-gpu= ntasks-per-node= ntasks-per-socket= open-mode= output,o= overcommit,O
     oversubscribe,s partition,p= power= prefer= priority= profile= propagate? qos,q= quiet,Q reboot reservation=
     signal= sockets-per-node= spread-job switches= thread-spec= threads-per-core= time,t= time-min= tmp= usage
-    use-min-nodes verbose,v version,V wait-all-nodes= wckey= clusters,M= gid= uid= bb= bbf= container=
-    kill-on-invalid-dep= requeue no-requeue test-only
+    use-min-nodes verbose,v version,V wckey= cluster:clusters,M= clusters,M= gid= uid= bb= bbf= container= context=
+    tasks-per-node:ntasks-per-node=
 """)
 
 SBATCH = SHARED + table("""
-    array,a= batch= cluster-constraint= export-file= get-user-env? ignore-pbs parsable wait,W wrap=
+    array,a= batch= cluster-constraint= export-file= get-user-env? ignore-pbs kill-on-invalid-dep= no-requeue parsable
+    requeue test-only wait,W wait-all-nodes= wrap=
 """)
 
 SRUN = SHARED + table("""
-    bcast? compress? cpu-bind= debugger-test disable-status,X epilog= exact het-group= immediate,I? interactive
-    jobid= kill-on-bad-exit,K? label,l launch-cmd launcher-opts= max-exit-timeout= max-threads= mpi= msg-timeout=
-    multi-prog no-allocate,Z no-shell overlap preserve-env,E prolog= pty quit-on-interrupt relative,r= resv-ports?
-    send-libs? slurmd-debug= task-epilog= task-prolog= threads,T= unbuffered,u wait,W= whole
+    accel-bind:gpu-bind= bcast? bcast-exclude= cluster-constraint= compress? cpu-bind= cpu_bind:cpu-bind=
+    debugger-test disable-status,X epilog= exact het-group= immediate,I? interactive jobid= kill-on-bad-exit,K? label,l
+    mpi= msg-timeout= multi-prog no-allocate,Z overlap? pack-group:het-group= preserve-env,E prolog= pty
+    quit-on-interrupt relative,r= resv-ports? send-libs? slurmd-debug= task-epilog= task-prolog= test-only threads,T=
+    unbuffered,u wait,W= whole x11?
 """)
 
-SALLOC = SHARED + table("""
-    bell kill-command,K? immediate,I? no-bell no-shell wait,W=
+# What an salloc has no use for: its command runs where it was called, in its own environment.
+OF_SCRIPTS = ("error", "export", "input", "open-mode", "output", "propagate")
+SALLOC = [option for option in SHARED if option.name not in OF_SCRIPTS] + table("""
+    bell cluster-constraint= get-user-env? kill-command,K? immediate,I? no-bell no-shell wait-all-nodes= x11?
 """)
 
 # Accepted, for they ask for nothing that a laptop could give or that anybody could miss; scontrol shows some of them.
 IDLE = frozenset(
     """
-    acctg-freq bcast bell cluster-constraint comment compress contiguous cores-per-socket cpu-bind cpu-freq
-    delay-boot disable-status extra-node-info get-user-env gid gpu-bind gpu-freq gres-flags interactive launcher-opts
-    mail-type mail-user max-exit-timeout max-threads mcs-label mem-bind mem-per-gpu mpi msg-timeout network no-bell
-    ntasks-per-core ntasks-per-socket oversubscribe power preserve-env profile propagate reboot send-libs
-    slurmd-debug sockets-per-node spread-job switches threads threads-per-core time-min tmp uid wait-all-nodes wckey
-    whole debugger-test
+    acctg-freq bcast bcast-exclude bell cluster-constraint comment compress contiguous cores-per-socket cpu-bind
+    cpu-freq debugger-test delay-boot disable-status extra-node-info get-user-env gid gpu-bind gpu-freq gres-flags
+    interactive mail-type mail-user mcs-label mem-bind mem-per-gpu mpi msg-timeout network no-bell ntasks-per-core
+    ntasks-per-socket oversubscribe power preserve-env profile propagate reboot send-libs slurmd-debug
+    sockets-per-node spread-job switches threads threads-per-core time-min tmp uid wait-all-nodes wckey whole
     """.split()
 )
 
 # Known to Slurm, not to this cluster: refused, never ignored.
 UNSUPPORTED = frozenset(
     """
-    bb container epilog launch-cmd no-allocate prolog resv-ports task-epilog task-prolog
+    bb container context epilog no-allocate prolog resv-ports task-epilog task-prolog x11
 """.split()
 )
 

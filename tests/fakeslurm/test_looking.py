@@ -77,3 +77,44 @@ def test_elements_that_were_changed_stay_on_the_line_of_their_array(shared_desk:
         == f"{job}_[0-3,6-9%3]"
     )
     shared_desk.say(f"scancel {job}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "sacct -X --noheader --format=jobid,state%20 --job 1",  # parsl's: --job means --jobs
+        "sacct -n --fields=jobid --user root --group root",
+        "sacct --yaml -j 1",
+        "squeue --accounts=nobody --partitions=main --states=all --users=root --jobs",
+        "squeue --acc=nobody --use=root --stat=all --par=main",
+        "scancel --jobname=nosuch",
+        "sinfo --stat=idle",
+    ],
+)
+def test_long_options_are_shortened_as_getopt_does(shared_desk: Desk, line: str) -> None:
+    shared_desk.say(line)
+
+
+@pytest.mark.parametrize(
+    "line", ["sacct --jobname=x", "sacct -R x", "scancel --cron 1", "salloc --output=x true", "sdiag --json"]
+)
+def test_what_slurm_does_not_know_is_refused(shared_desk: Desk, line: str) -> None:
+    done = shared_desk.run(*line.split())
+    assert done.returncode in (1, 255)
+    assert "unrecognized option" in done.stderr or "invalid option" in done.stderr
+
+
+def test_old_names_of_options_mean_the_new_ones(shared_desk: Desk) -> None:
+    job = shared_desk.submit("--tasks-per-node=2", script="srun --cpu_bind=none --overlap=force true")
+    assert shared_desk.field(job, "NumTasks") == "2"
+
+
+def test_a_cluster_that_is_named_is_named_in_the_answer(shared_desk: Desk) -> None:
+    config = shared_desk.say("scontrol show config").splitlines()
+    name = next(line.split("= ")[1] for line in config if line.startswith("ClusterName"))
+    number, _, cluster = shared_desk.submit("--cluster=all", "--hold", script="true").partition(";")
+    assert cluster == name
+    assert shared_desk.say(f"squeue -M {name} -o %i -j {number}").splitlines() == [f"CLUSTER: {name}", "JOBID", number]
+    assert shared_desk.say("sinfo -M all -o %P").splitlines()[0] == f"CLUSTER: {name}"
+    assert shared_desk.say(f"squeue -h -M {name} -o %i -j {number}") == number
+    assert "No cluster 'nosuch'" in shared_desk.run("sinfo", "-M", "nosuch").stderr

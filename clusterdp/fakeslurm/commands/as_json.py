@@ -34,8 +34,8 @@ class Writer:
         text = json.dumps({"meta": self._meta(accounting), "errors": [], kind: what}, indent=2)
         return text if self.newer else text.replace("/", "\\/")  # as json-c writes it
 
-    def write_yaml(self, kind: str, what: list[Json]) -> str:
-        body = "\n".join(_yaml({"meta": self._meta(False), "errors": [], kind: what}, ""))
+    def write_yaml(self, kind: str, what: list[Json], accounting: bool = False) -> str:
+        body = "\n".join(_yaml({"meta": self._meta(accounting), "errors": [], kind: what}, ""))
         return f"%YAML 1.1\n--- !!map\n{body}\n..."
 
     def _meta(self, accounting: bool) -> Json:

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.daemon import Daemon
 
 OPTIONS = table("""
-    allusers,a accounts,A= associations,x= allocations,X batch-script,B brief,b cluster,M= clusters= completion,c
-    delimiter= duplicates,D endtime,E= env-vars flags,F= format,o= gid,g= group= help,h helpformat,e jobs,j= json
-    local,L long,l name= jobname= ncpus,I= nodelist,N= nnodes,i= noconvert noheader,n parsable,p parsable2,P
-    partition,r= qos,q= reason,R= starttime,S= state,s= timelimit-max,K= timelimit-min,k= truncate,T uid,u= user=
-    usage use-local-uid units= verbose,v version,V wckeys,W= whole-hetjob? federation constraints,C=
+    allclusters,L allusers,a accounts,A= associations,x= allocations,X batch-script,B brief,b cluster:clusters,M=
+    clusters,M= completion,c delimiter= duplicates,D endtime,E= env-vars fields:format,o= file,f= flags,F= format,o=
+    gid,g= group:gid,g= help,h helpformat,e help-fields:helpformat,e jobs,j= json yaml local long,l name= ncpus,I=
+    nodelist,N= nnodes,i= noconvert noheader,n parsable,p parsable2,P partition,r= qos,q= reason= starttime,S= state,s=
+    timelimit-max,K= timelimit-min,k= truncate,T uid,u= user:uid,u= usage,U use-local-uid units= verbose,v version,V
+    wckeys,W= whole-hetjob? federation constraints,C=
 """)
 DEFAULT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 BRIEF = "JobID,State,ExitCode"
@@ -60,9 +61,10 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
             for row in rows:
                 talk.print(f"{title} for {row.id_text}\n{'-' * 80}\nNONE\n")
             return 0
-    if "json" in options:
+    if "json" in options or "yaml" in options:
         writer = AccountingWriter(daemon.controller)
-        talk.print(writer.write("jobs", [writer.accounted(row) for row in rows], accounting=True))
+        write = writer.write if "json" in options else writer.write_yaml
+        talk.print(write("jobs", [writer.accounted(row) for row in rows], accounting=True))
         return 0
     steps = "allocations" not in options
     context = (daemon.controller.user, daemon.shape.name, daemon.controller.clock())
@@ -100,7 +102,6 @@ def _rows(options: dict[str, str], names: list[Name], daemon: "Daemon") -> list[
         rows = [row for row in rows if row.state in states and (row.state != "PENDING" or row.eligible is not None)]
     checks: list[tuple[str, Callable[[Row], str]]] = [
         ("name", lambda row: row.name),
-        ("jobname", lambda row: row.name),
         ("partition", lambda row: row.partition),
         ("accounts", lambda row: row.account),
         ("qos", lambda row: row.qos),
@@ -108,7 +109,7 @@ def _rows(options: dict[str, str], names: list[Name], daemon: "Daemon") -> list[
     for option, of in checks:
         if option in options:
             rows = [row for row in rows if of(row) in options[option].split(",")]
-    user = options.get("uid") or options.get("user")
+    user = options.get("uid")
     me = daemon.controller.user
     if user and not {me.name, str(me.uid)} & set(user.split(",")):
         rows = []

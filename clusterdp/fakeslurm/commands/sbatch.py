@@ -16,6 +16,7 @@ from clusterdp.fakeslurm.shape import host_name
 from clusterdp.fakeslurm.spec import JobSpec
 from clusterdp.fakeslurm.values import BAD
 
+from . import clusters
 from .allocation import command_line, components_of, show_options, test_only
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     groups = [[]] if wrapped else directives.read(parser, script, "ignore-pbs" in given)
     components = components_of("sbatch", lines, groups, _from_environ(talk.environ))
     first = components[0]
-    if "clusters" in first and first.get("clusters") not in (daemon.shape.name, "all"):
-        raise Refusal(f"sbatch: error: No cluster '{first.get('clusters')}' known by database.")
+    cluster = clusters.named("sbatch", first.get("clusters"), daemon, "--cluster")
     if "verbose" in first:
         show_options(talk, first)
     try:
@@ -68,16 +68,15 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         raise error.refusal("sbatch", FAILED) from None
     daemon.controller.settle()
     if "quiet" not in first:
-        talk.print(_answer(job, first))
+        talk.print(_answer(job, first, cluster))
     if "wait" in first:
         await talk.flush()
         return await _wait(daemon, job)
     return 0
 
 
-def _answer(job: Job, asked: Asked) -> str:
+def _answer(job: Job, asked: Asked, cluster: str | None) -> str:
     """With --clusters the cluster's name comes along."""
-    cluster = asked.get("clusters")
     if "parsable" in asked:
         return f"{job.id};{cluster}" if cluster else str(job.id)
     return f"Submitted batch job {job.id}" + (f" on cluster {cluster}" if cluster else "")

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.daemon import Daemon
 
 OPTIONS = table("""
-    account,A= batch,b cron,c ctld full,f help hurry,H interactive,i clusters,M= name,n= jobname= me nodelist,w=
-    partition,p= qos,q= quiet,Q reservation,R= sibling,S= signal,s= state,t= usage user,u= verbose,v version,V
-    wckey=
+    account,A= batch,b ctld full,f help hurry,H interactive,i cluster:clusters,M= clusters,M= name,n= jobname:name,n=
+    me nodelist,w= partition,p= qos,q= quiet,Q reservation,R= sibling= signal,s= state,t= usage user,u= verbose,v
+    version,V wckey=
 """)
 KILL = 9
 FILTERS = ("name", "partition", "state", "user", "account", "qos", "me", "nodelist")
@@ -33,7 +33,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         raise NoMore
     if talk.environ.get("SCANCEL_VERBOSE", "true").lower()[:1] not in ("t", "f"):
         raise Refusal(f"scancel: error: Unrecognized SCANCEL_VERBOSE value: {talk.environ['SCANCEL_VERBOSE']}")
-    for option in ("cron", "interactive", "reservation", "sibling"):
+    for option in ("interactive", "reservation", "sibling"):
         if option in options:
             raise Refusal(f"scancel: error: --{option} is not supported by this fake cluster")
     for variable, option in (("SCANCEL_NAME", "name"), ("SCANCEL_PARTITION", "partition"), ("SCANCEL_STATE", "state")):

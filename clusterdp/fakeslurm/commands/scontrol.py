@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.daemon import Daemon
 
 OPTIONS = table("""
-    all,a clusters,M= details,d federation,F future help,h hide json? local oneliner,o quiet,Q sibling uid,u= usage
-    verbose,v version,V
+    all,a cluster:clusters,M= clusters,M= details,d federation,F future help,h hide json? local
+    oneliner,o quiet,Q sibling uid,u= usage verbose,v version,V
 """)
 VERBS = tuple(
     """

@@ -4,7 +4,7 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.getopt import Parser, table
-from clusterdp.fakeslurm.refusals import NoMore, Refusal
+from clusterdp.fakeslurm.refusals import NoMore
 from clusterdp.slurm.state import JobState
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.daemon import Daemon
 
 OPTIONS = table("""
-    all,a help,h cluster,M= json reset,r sort-by-id,i sort-by-time,t sort-by-time2,T usage version,V yaml
+    all,a help,h cluster:clusters,M= clusters,M= reset,r sort-by-id,i sort-by-time,t sort-by-time2,T usage version,V
 """)
 LINE = "*" * 55
 SCHEDULE = """Main schedule statistics (microseconds):
@@ -54,9 +54,6 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     if "version" in options:
         talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
         raise NoMore
-    for name in ("json", "yaml"):
-        if name in options:
-            raise Refusal(f"sdiag: error: --{name} is not supported by this fake cluster")
     if "reset" in options:
         talk.print("Reset scheduling statistics")
         return 0

@@ -4,6 +4,7 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm import columns
+from clusterdp.fakeslurm.commands import clusters
 from clusterdp.fakeslurm.commands.as_json import Writer
 from clusterdp.fakeslurm.commands.sinfo_fields import LETTERS, NAMES, ORDER, SHORT, Row, state_words, word
 from clusterdp.fakeslurm.getopt import Parser, table
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.daemon import Daemon
 
 OPTIONS = table("""
-    all,a clusters,M= dead,d exact,e federation format,o= Format,O= help hide iterate,i= json local long,l
-    list-reasons,R Node,N noconvert nodes,n= noheader,h partition,p= responding,r sort,S= states,t= state=
-    summarize,s reservation,T usage verbose,v version,V yaml
+    all,a cluster:clusters,M= clusters,M= dead,d exact,e federation format,o= Format,O= help hide iterate,i= json local
+    long,l list-reasons,R Node,N noconvert nodes,n= noheader,h partition,p= responding,r sort,S= states,t= summarize,s
+    reservation,T usage verbose,v version,V yaml
 """)
 DEFAULT = "%9P %.5a %.10l %.6D %.6t %N"
 LONG = "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
@@ -37,7 +38,7 @@ STATES = tuple(
 
 async def run(talk: "Conversation", daemon: "Daemon") -> int:
     pairs, _rest = Parser("sinfo", OPTIONS).parse(talk.words, permute=True)
-    options = {"states" if name == "state" else name: value for name, value in pairs}
+    options = dict(pairs)
     if "help" in options or "usage" in options:
         talk.print("Usage: sinfo [OPTIONS]")
         raise NoMore
@@ -52,10 +53,13 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     for name in ("iterate", "reservation"):
         if name in options:
             raise Refusal(f"sinfo: error: --{name} is not supported by this fake cluster")
+    cluster = clusters.named("sinfo", options.get("clusters") or talk.environ.get("SLURM_CLUSTERS"), daemon)
     rows = _rows(options, talk, daemon)
     header = "noheader" not in options
     if "long" in options and header:
         talk.print(time.strftime("%a %b %d %H:%M:%S %Y"))
+    if cluster and header:
+        talk.print(f"CLUSTER: {cluster}")
     bad: list[str] = []
 
     def complain(key: str) -> str:

@@ -14,6 +14,7 @@ from clusterdp.fakeslurm.refusals import NoMore, Refusal
 from clusterdp.slurm.hostlist import expand
 from clusterdp.slurm.state import JobState
 
+from . import clusters
 from .as_json import Writer
 from .squeue_fields import LETTERS, NAMES, JobRow
 from .squeue_steps import STEP_LETTERS, StepRow
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.daemon import Daemon
 
 OPTIONS = table("""
-    account,A= all,a array,r array-unique clusters,M= federation format,o= Format,O= help hide iterate,i= job,j?
-    jobs? json licenses,L= local long,l me name,n= noconvert node,w= nodelist= nodes= noheader,h partition,p=
-    priority,P qos,q= reservation,R= sibling sort,S= start state,t= states= step,s? steps? usage user,u= users=
-    verbose,v version,V yaml
+    accounts:account,A= all,a array,r array-unique cluster:clusters,M= clusters,M= federation format,o= Format,O= help
+    hide iterate,i= jobs:job,j? json licenses,L= local long,l me name,n= noconvert node,w= nodelist:node,w=
+    nodes:node,w= noheader,h partitions:partition,p= priority,P qos,q= reservation,R= sib:sibling sibling sort,S= start
+    states:state,t= steps:step,s? usage user,u= users:user,u= verbose,v version,V yaml
 """)
 DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
@@ -46,12 +47,11 @@ TEXT_FILTERS: dict[str, tuple[str, Callable[[Job], str]]] = {
     "account": ("SQUEUE_ACCOUNT", lambda job: job.spec.account),
     "qos": ("SQUEUE_QOS", lambda job: job.spec.qos),
 }
-ALIASES = {"jobs": "job", "states": "state", "steps": "step", "users": "user", "nodelist": "node", "nodes": "node"}
 
 
 async def run(talk: "Conversation", daemon: "Daemon") -> int:
     pairs, rest = Parser("squeue", OPTIONS).parse(talk.words, permute=True)
-    options = {ALIASES.get(name, name): value for name, value in pairs}
+    options = dict(pairs)
     if "help" in options or "usage" in options:
         talk.print(
             "Usage: squeue [OPTIONS]"
@@ -69,13 +69,17 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
             raise Refusal(f"squeue: error: --{name} is not supported by this fake cluster")
     if "format" in options and "Format" in options:
         raise Refusal("squeue: error: -O (--Format) is incompatible with -o (--format)")
-    _clusters(options.get("clusters") or talk.environ.get("SLURM_CLUSTERS"), daemon)
+    cluster = clusters.named("squeue", options.get("clusters") or talk.environ.get("SLURM_CLUSTERS"), daemon)
     jobs = _chosen(options, talk, daemon, rest)
     if "json" in options or "yaml" in options:
         writer = Writer(daemon.controller)
         shown = [writer.job(job) for job in jobs]
         talk.print(writer.write("jobs", shown) if "json" in options else writer.write_yaml("jobs", shown))
         return 0
+    if "long" in options and "noheader" not in options:
+        talk.print(time.strftime("%a %b %d %H:%M:%S %Y"))
+    if cluster and "noheader" not in options:
+        talk.print(f"CLUSTER: {cluster}")
     form = talk.environ.get("SLURM_TIME_FORMAT", "")
     if "step" in options:
         _print_steps(talk, daemon, options, jobs)
@@ -86,14 +90,6 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         rows = [row for row in rows if row.job.waits]
     _print(talk, options, rows)
     return 0
-
-
-def _clusters(name: str | None, daemon: "Daemon") -> None:
-    if name and name not in ("all", daemon.shape.name):
-        raise Refusal(
-            f"squeue: error: No cluster '{name}' known by database.\nsqueue: error: '{name}' can't be reached now, "
-            "or it is an invalid entry for SLURM_CLUSTERS.  Use 'sacctmgr list clusters' to see available clusters."
-        )
 
 
 def _chosen(options: dict[str, str], talk: "Conversation", daemon: "Daemon", rest: list[str]) -> list[Job]:
@@ -271,8 +267,6 @@ def _print(talk: "Conversation", options: dict[str, str], rows: list[JobRow]) ->
     else:
         short = options.get("format") or (LONG if "long" in options else START if "start" in options else None)
         short = short or variables.get("SQUEUE_FORMAT") or DEFAULT
-        if "long" in options and header:
-            talk.print(time.strftime("%a %b %d %H:%M:%S %Y"))
         first, cells = columns.parse_short(short)
         lines = columns.render(first, cells, LETTERS, rows, header, complain)
     talk.write("".join([line + "\n" for line in lines]))
@@ -292,7 +286,5 @@ def _print_steps(talk: "Conversation", daemon: "Daemon", options: dict[str, str]
         return f"%{key}"
 
     first, cells = columns.parse_short(options.get("format") or STEPS)
-    if "long" in options and "noheader" not in options:
-        talk.print(time.strftime("%a %b %d %H:%M:%S %Y"))
     for line in columns.render(first, cells, STEP_LETTERS, rows, "noheader" not in options, complain):
         talk.print(line)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.daemon import Daemon
 
 OPTIONS = table("""
-    all_clusters,a cluster,M= federation help,h immediate,i local noheader,n parsable,p parsable2,P quiet,Q t= T=
+    all_clusters,a cluster,M= federation help,h immediate local noheader,n parsable,p parsable2,P quiet,Q sort,s=
     tres,T= usage verbose,v version,V
 """)
 LINE = "-" * 80

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.daemon import Daemon
 
 OPTIONS = table("""
-    accounts,A= all,a clusters,M= format,o= help,h helpformat,e long,l noheader,n parsable,p parsable2,P partition,m
-    users,u= Users,U usage verbose,v version,V
+    accounts,A= all,a cluster:clusters,M= clusters,M= format,o= help,h helpformat,e long,l noheader,n parsable,p
+    parsable2,P partition,m users,u= Users,U usage verbose,v version,V
 """)
 WIDTHS = {
     "Account": -20, "User": 10, "RawShares": 10, "NormShares": 11, "RawUsage": 11, "NormUsage": 11,

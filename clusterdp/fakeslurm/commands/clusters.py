@@ -1,0 +1,18 @@
+"""--clusters: there is one, which may be named, or `all`."""
+
+from typing import TYPE_CHECKING
+
+from clusterdp.fakeslurm.refusals import Refusal
+
+if TYPE_CHECKING:
+    from clusterdp.fakeslurm.daemon import Daemon
+
+
+def named(command: str, name: str | None, daemon: "Daemon", entry: str = "SLURM_CLUSTERS") -> str | None:
+    """The cluster's name, if it was asked for; raises Refusal for another one."""
+    if name and name not in ("all", daemon.shape.name):
+        raise Refusal(
+            f"{command}: error: No cluster '{name}' known by database.\n{command}: error: '{name}' can't be reached "
+            f"now, or it is an invalid entry for {entry}.  Use 'sacctmgr list clusters' to see available clusters."
+        )
+    return daemon.shape.name if name else None
