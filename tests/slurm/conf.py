@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +42,11 @@ class Shape:
 
 
 def free_ports(count: int, first: int = 20000, last: int = 32000) -> int:
-    """The first of `count` free ports in a row, outside the range from which kernels hand out ports (32768 and up)."""
-    for start in range(first, last, count):
+    """The first of `count` free ports in a row, outside the range from which kernels hand out ports (32768 and up).
+    Who looks at the same moment begins elsewhere: a port is free until it is used."""
+    starts = range(first, last - count, count)
+    begin = os.getpid() % len(starts)
+    for start in (*starts[begin:], *starts[:begin]):
         if all(_is_free(port) for port in range(start, start + count)):
             return start
     raise RuntimeError(f"ports {first} to {last}: no {count} free ones in a row. Stop what uses them.")
