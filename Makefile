@@ -33,6 +33,8 @@ bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.first_allreduce
 	$(bin)/python -m tests.benchmarks.word_cost
 	$(bin)/python -m tests.benchmarks.technique_cost
+	$(bin)/python -m tests.benchmarks.trainer_overhead
+	$(bin)/python -m tests.benchmarks.ddp_cost
 	$(bin)/python -m tests.benchmarks.checkpoint_ls
 	$(bin)/python -m tests.benchmarks.checkpoint_speed
 	$(bin)/python -m tests.benchmarks.fake_speed
