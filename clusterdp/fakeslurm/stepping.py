@@ -109,8 +109,10 @@ def _check_gpus(request: StepRequest, job: Job, candidates: list[Share]) -> None
         text = f"Step requested gres_per_task=gpu:{asked} is more than the job's gres_per_task=gpu:{of_job}"
         raise StepRefused(refusals.INVALID_GRES, text)
     if (request.gpus or 0) > sum(held):
-        text = f"Step requested gres=gpu:{request.gpus} is more than the job's gres=gpu:{sum(held)}"
-        raise StepRefused(refusals.INVALID_GRES, text if of_job or job.spec.gpus.per_job else "")
+        all_held = sum(len(share.gpus) for share in job.shares)  # what the nodes of the step lack has no words
+        told = (of_job or job.spec.gpus.per_job) and (request.gpus or 0) > all_held
+        text = f"Step requested gres=gpu:{request.gpus} is more than the job's gres=gpu:{all_held}" if told else ""
+        raise StepRefused(refusals.INVALID_GRES, text)
     wanted, of_node = request.gpus_per_node or 0, job.spec.gpus.per_node
     if any(wanted > count for count in held):
         text = f"Step requested gres_per_node=gpu:{wanted} is more than the job's gres_per_node=gpu:{of_node}"
