@@ -120,7 +120,7 @@ class Checkpointer:
             raise
         except CheckpointError as error:
             _log.warning("a checkpoint was not saved: %s", error)
-        self._begin(step, meta)
+        self._begin(step, meta, beside=False)
         commit = self.wait()
         assert commit is not None
         return commit
@@ -134,7 +134,7 @@ class Checkpointer:
         if self._save is not None:
             self.skipped += 1
             return False
-        self._begin(step, meta)
+        self._begin(step, meta, beside=True)
         return True
 
     def step(self) -> Commit | None:
@@ -171,7 +171,7 @@ class Checkpointer:
         """With `local`: on rank 0, wait until the store has the newest commit; False if that takes longer."""
         return self._mirror is None or self._ranks.rank != 0 or self._mirror.wait(seconds)
 
-    def _begin(self, step: int, meta: Mapping[str, Any] | None) -> None:
+    def _begin(self, step: int, meta: Mapping[str, Any] | None, *, beside: bool) -> None:
         started = time.monotonic()
         taken = snapshot.take(self._state, self._ranks, step, meta)
         writer = Writer(self.storage, step_folder(step), self._next_token(), self._ranks)
@@ -185,6 +185,7 @@ class Checkpointer:
             read_back=self._prove_next,
             compare=self._check_next,
             on_commit=self._committed,
+            gives_way=beside,
         )
 
     def _advance(self, save: Save) -> Commit | None:

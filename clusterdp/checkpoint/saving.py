@@ -56,8 +56,9 @@ class Save:
         read_back: bool,
         compare: bool,
         on_commit: Callable[[Commit], None] | None,
+        gives_way: bool,
     ):
-        """Copies the state. When it returns the live tensors may change."""
+        """Copies the state. When it returns the live tensors may change. gives_way: the writing, to training."""
         self.stage = 0
         self.step = taken.step
         self._ranks, self._committer, self._writer, self._taken = ranks, committer, writer, taken
@@ -74,7 +75,8 @@ class Save:
             work = partial(_Report, {}, None, None)
         except Exception as error:  # out of memory, say: the other ranks learn of it as of an error of the disk
             work = partial(_fail, error)
-        self._writing = Task(work, "write")
+        self._gives_way = gives_way
+        self._writing = Task(work, "write", gives_way=gives_way)
         self._committing: Task[Commit] | None = None  # rank 0's alone
         self.cleaning: Task[None] | None = None  # after a failure
 
@@ -133,7 +135,7 @@ class Save:
         token, shared = self._writer.token, self._taken.shared
         info = CheckpointInfo(self.step, token, token, 0, 0.0, self._ranks.size, total, "")
         manifest = Manifest(info, files, shared.layout, shared.skeleton, self._taken.meta, self._chunks)
-        self._committing = Task(lambda: self._commit(manifest), "commit")
+        self._committing = Task(lambda: self._commit(manifest), "commit", gives_way=self._gives_way)
 
     def _commit(self, manifest: Manifest) -> Commit:
         """In rank 0's thread. If what follows the commit fails, all are told, and the checkpoint stays."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -32,6 +34,16 @@ class Gate(LocalStorage):
         if self.fail is not None:
             failure, self.fail = self.fail, None
             raise failure
+        super().write(name, chunks)
+
+
+class Nice(LocalStorage):
+    """Notes how much its writers give way to others."""
+
+    nice = 0
+
+    def write(self, name: str, chunks: Iterable[memoryview]) -> None:
+        self.nice = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
         super().write(name, chunks)
 
 
@@ -231,3 +243,16 @@ def test_replicas_that_differ_fail_the_save_with_the_names_of_their_tensors(tmp_
     assert "running_mean" not in first
     assert "0.weight" not in first
     assert steps(tmp_path) == [1, 2, 4]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no thread has a priority of its own here")
+def test_writing_gives_way_to_the_training_but_not_where_all_wait_for_it(tmp_path: Path) -> None:
+    storage = Nice(tmp_path)
+    checkpointer = Checkpointer(storage, {"x": counter(1.0)})
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    checkpointer.save(1)
+    assert storage.nice == before
+    checkpointer.async_save(2)
+    until_committed(checkpointer)
+    assert storage.nice >= 10
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
