@@ -33,9 +33,11 @@ def write(names: Iterable[str], hosts: Path) -> None:
     hosts.unlink(missing_ok=True)
     missing = unknown(names)
     if missing and HOSTS.exists():
-        own = HOSTS.read_text(errors="surrogateescape").rstrip()
-        added = "".join(f"{ADDRESS}\t{name}\n" for name in missing)
-        hosts.write_text(f"{own}\n# the nodes of the fake cluster\n{added}", errors="surrogateescape")
+        # The machine's own name, too, which is 127.0.1.1 on Debian: torchrun starts its store where the address of the
+        # rendezvous is one of the machine's. What comes first counts, and localhost stays the name of 127.0.0.1.
+        lines = "".join(f"{ADDRESS}\t{name}\n" for name in ("localhost", os.uname().nodename, *missing))
+        own = HOSTS.read_text(errors="surrogateescape")
+        hosts.write_text(f"# the fake cluster's\n{lines}# the machine's\n{own}", errors="surrogateescape")
         hosts.chmod(0o644)  # as the machine's own: a job may have processes of another user
 
 

@@ -52,11 +52,11 @@ def main(
         wrap={"bucket_cap_mb": 0.5},
     )
     history = trainer.fit(train, test, epochs=epochs, batch_size=batch_size, drop_last=True)
-    job.log(digest=digest(net, optimizer, trainer.amp))
+    ended = digest(net, optimizer, trainer.amp)
     trainer.load_best()
     right = trainer.predict(test).argmax(1) == test.tensors[1]
     best = float(right.float().mean())
-    job.log(test_accuracy=best)
+    job.log(test_accuracy=best, digest=ended)
     if job.rank == 0:
         print(f"{history}\ndigits: test accuracy {best:.4f} with the weights of the best epoch", flush=True)
     return best

@@ -1,5 +1,6 @@
 """Names of nodes lead to this machine in every job, so that MASTER_ADDR may be one."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -32,6 +33,15 @@ def test_ranks_meet_at_the_name_of_the_first_node(desk: Desk) -> None:
     (desk.folder / "meet.py").write_text(MEET)
     assert desk.say(f"srun --nodes=2 --ntasks=2 {sys.executable} meet.py {free_port()}") == "well met"
     assert desk.say("srun --nodes=1 grep -c -w -e n1 -e n4 /etc/hosts") == "2"
+
+
+def test_the_machines_own_name_is_at_the_same_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.uname().nodename
+    monkeypatch.setattr(names, "HOSTS", tmp_path / "debians")
+    (tmp_path / "debians").write_text(f"127.0.0.1 localhost\n127.0.1.1 {own}\n")
+    names.write(["n1"], tmp_path / "hosts")
+    found = [line.split() for line in (tmp_path / "hosts").read_text().splitlines() if own in line.split()]
+    assert [address for address, _ in found] == ["127.0.0.1", "127.0.1.1"]  # the first counts
 
 
 def test_the_machine_itself_is_left_as_it_is(cluster: FakeCluster) -> None:
