@@ -7,6 +7,7 @@ import pytest
 
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import Group, JobHandle, Rendezvous, StopSignal
+from clusterdp.train.group import seed_everything
 from clusterdp.train.settings import Saving, Settings
 
 
@@ -23,6 +24,7 @@ def job(group: Group, tmp_path: Path) -> Iterator[JobHandle]:
     """The handle of a single rank, with a run folder."""
     run_dir = tmp_path / "alone"
     (run_dir / "attempts" / "1.0").mkdir(parents=True)
+    seed_everything(0, rank=0)  # as in every attempt
     settings = Settings(run_dir=run_dir, checkpoint=Saving(url=str(run_dir / "checkpoints")))
     with StopSignal() as stop:
         yield JobHandle(settings, group, stop, "1.0")
