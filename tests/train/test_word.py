@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from clusterdp.train import ControlWord, StopSignal
 from tests.train import programs
@@ -56,7 +58,16 @@ def test_alone_a_process_agrees_with_itself() -> None:
     assert "time" in heard[:2]
 
 
-def test_a_word_goes_out_every_50_ms_of_steps_and_at_least_every_32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_evaluation_a_rank_has_items_again() -> None:
+    """Else the next evaluation would end, on all ranks, with the first that is through."""
+    word = ControlWord(None)
+    assert [item for item, agreed in word.together(range(3)) if agreed is None] == [0, 1, 2]
+    heard = [agreed["busy"] for agreed in (word.tick() for _ in range(200)) if agreed]
+    assert heard
+    assert all(heard)
+
+
+def test_a_word_goes_out_every_200_ms_of_steps_and_at_least_every_32(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("clusterdp.train.word.time", SimpleNamespace(monotonic=lambda: now))
 
@@ -68,7 +79,81 @@ def test_a_word_goes_out_every_50_ms_of_steps_and_at_least_every_32(monkeypatch:
             word.tick()
         return word.every
 
-    assert [settled(step_s) for step_s in (1e-7, 0.005, 0.025, 0.3)] == [32, 10, 2, 1]
+    assert [settled(step_s) for step_s in (1e-7, 0.01, 0.05, 0.3)] == [32, 20, 4, 1]
+
+
+class Ring:
+    """A group over which each word is on its way for `way_s`; `others` is what the other ranks say of it."""
+
+    def __init__(self, way_s: float, others: Callable[[int], int] = lambda mine: mine):
+        self.now = 0.0
+        self.waited_s = 0.0
+        self.way_s, self.others = way_s, others
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def allreduce(self, tensors: list[torch.Tensor], options: object) -> Ring:
+        self.there_at = self.now + self.way_s
+        mine = int(tensors[0][-1])
+        tensors[0][-1] = max(mine, self.others(mine))
+        return self
+
+    def is_completed(self) -> bool:
+        return self.now >= self.there_at
+
+    def wait(self) -> None:
+        self.waited_s += max(0.0, self.there_at - self.now)
+        self.now = max(self.now, self.there_at)
+
+
+def train(ring: Ring, steps: int, monkeypatch: pytest.MonkeyPatch, *, step_s: float = 0.05) -> ControlWord:
+    monkeypatch.setattr("clusterdp.train.word.time", ring)
+    word = ControlWord(ring)  # type: ignore[arg-type]
+    go_on(ring, word, steps, step_s=step_s)
+    return word
+
+
+def go_on(ring: Ring, word: ControlWord, steps: int, *, step_s: float = 0.05) -> None:
+    for _ in range(steps):
+        ring.now += step_s
+        word.tick()
+
+
+def test_words_that_are_long_on_their_way_are_sent_less_often_and_hardly_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ring = Ring(way_s=0.5)
+    word = train(ring, 2000, monkeypatch)
+    assert 10 <= word.every <= 20  # half a second and a whole one
+    assert ring.waited_s < 0.05 * ring.now  # at four steps to a word, it waited for 3/5 of the time
+
+
+def test_a_network_that_stood_still_does_not_put_off_a_stop_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert train(Ring(way_s=30.0), 20, monkeypatch, step_s=0.5).every == 4
+
+
+def test_a_way_that_is_short_again_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a network that was slow for a moment would make every later stop come late."""
+    ring = Ring(way_s=0.5)
+    word = train(ring, 200, monkeypatch)
+    assert word.every >= 10
+    ring.way_s = 0.001
+    go_on(ring, word, 500)
+    assert word.every == 4
+
+
+def test_a_rank_that_waited_for_another_one_does_not_take_that_for_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = Ring(way_s=0.5, others=lambda mine: 0)  # who came last did not wait
+    assert train(late, 200, monkeypatch).every == 4
+
+
+def test_before_the_time_is_up_there_is_room_for_two_words_and_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = Ring(way_s=0.0)
+    word = train(ring, 20, monkeypatch)
+    word.save_s = 3.0
+    go_on(ring, word, 20)
+    assert word.stop.reserve_s == pytest.approx(2 * (4 + 1) * 0.05 + 3.0)
 
 
 def test_time_before_the_first_step_and_in_saves_is_no_step_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,6 +165,7 @@ def test_time_before_the_first_step_and_in_saves_is_no_step_time(monkeypatch: py
     now += 5.01
     word.discount(5.0)  # of which a save took 5
     word.tick()
+    assert word.stop.reserve_s == 0.0  # not 400 s, by which the run would end before its time
     now += 0.01
     agreed = word.tick()
     assert agreed is not None
