@@ -19,6 +19,7 @@ from clusterdp import config as config_module
 from clusterdp.config import Config
 from clusterdp.errors import RunError
 from clusterdp.launch.entrycheck import check_entry
+from clusterdp.launch.installed import check_installed
 from clusterdp.launch.script import Script, checkpoint_url, render
 from clusterdp.launch.spec import JobSpec, make_spec
 from clusterdp.rundir import Ledger, RunDir
@@ -107,6 +108,8 @@ def plan_for(config: Config, run: RunDir, submit_dir: Path) -> Plan:
         # What setup, modules or PYTHONPATH bring along is not known here.
         elsewhere = bool(config.launch.setup or config.launch.modules or "PYTHONPATH" in config.launch.env)
         check_entry(config.entry, config.params, code, elsewhere)
+        if not elsewhere:
+            check_installed(config)
     if config.backend == "submitit":
         from clusterdp.launch.submitit import preview
 

@@ -1,0 +1,31 @@
+"""Is what the config asks for installed? Asked at submit, without importing it: the job would find out after its wait
+in the queue, and with torch and all ranks to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from clusterdp.config import Config
+from clusterdp.errors import ConfigError
+
+# module -> the extra that brings it
+EXTRAS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow", "s3fs": "s3", "paramiko": "sftp"}
+SCHEMES = {"s3": "s3fs", "s3a": "s3fs", "sftp": "paramiko", "ssh": "paramiko"}
+
+
+def check_installed(config: Config) -> None:
+    """ConfigError for the first thing that is not to be found by this interpreter, which is the job's."""
+    for key, module in _asked(config):
+        if find_spec(module) is None:
+            remedy = f"pip install 'clusterdp[{EXTRAS[module]}]'"
+            raise ConfigError(f"{key} needs {module}, which is not installed. {remedy}.")
+
+
+def _asked(config: Config) -> Iterator[tuple[str, str]]:
+    for name in config.metrics.to:
+        if name in EXTRAS:
+            yield f"metrics.to: {name}", name
+    scheme, address, _ = (config.checkpoint.url or "").partition("://")
+    if address and scheme in SCHEMES:
+        yield f"checkpoint.url: {scheme}://", SCHEMES[scheme]

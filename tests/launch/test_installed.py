@@ -1,0 +1,50 @@
+"""What is not installed is told at submit, in a line with what to type; not by a job that has waited for hours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterdp import config
+from clusterdp.errors import ConfigError
+from clusterdp.launch import installed
+from clusterdp.launch.installed import EXTRAS, check_installed
+from clusterdp.launch.plan import make_plan
+
+REPO = Path(__file__).parents[2]
+ENTRY = {"entry": "clusterdp.recipes.characters:main"}
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with none of the extras."""
+    there = installed.find_spec
+    monkeypatch.setattr(installed, "find_spec", lambda name: None if name in EXTRAS else there(name))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"metrics": {"to": ["wandb"]}}, r"metrics.to: wandb needs wandb, .* pip install 'clusterdp\[wandb\]'\.$"),
+        ({"checkpoint": {"url": "s3://b/x"}}, r"checkpoint.url: s3:// needs s3fs, .* pip install 'clusterdp\[s3\]'\.$"),
+        ({"checkpoint": {"url": "sftp://h/x"}}, r"checkpoint.url: sftp:// .* pip install 'clusterdp\[sftp\]'\.$"),
+    ],
+)
+@pytest.mark.usefixtures("bare")
+def test_what_is_missing_is_told_before_anything_is_submitted(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_plan(config.from_mapping({**ENTRY, **more}))
+    make_plan(config.from_mapping({**ENTRY, **more, "launch": {"setup": "source env"}}))  # the job may have it then
+
+
+@pytest.mark.usefixtures("bare")
+def test_what_needs_nothing_passes() -> None:
+    check_installed(config.from_mapping({**ENTRY, "checkpoint": {"url": "memory://x"}}))
+
+
+def test_the_extras_are_those_of_the_package() -> None:
+    project = (REPO / "pyproject.toml").read_text(encoding="utf-8")
+    for extra in EXTRAS.values():
+        assert f"\n{extra} = [" in project
