@@ -116,7 +116,7 @@ class Amp:
 
 @dataclass
 class Train:
-    """Of `entry:` jobs: the process group, the seeds, and what `job.wrap(model)` and `job.loop(...)` do."""
+    """Of `entry:` jobs and own_job(): the process group, the seeds, and what job.wrap(model) and job.loop(...) do."""
 
     seed: int = 0
     deterministic: bool = False
@@ -131,7 +131,7 @@ class Train:
     accumulate: int = 1  # batches to a step of the optimizer
     clip_norm: float | None = None
     clip_value: float | None = None
-    on_nan: str | None = None  # stop | skip, when a loss or a gradient is not finite; default: nobody looks
+    on_nan: str | None = None  # stop | skip (ten in a row at most), when a loss or gradient is not finite
     sync_batchnorm: bool = False  # statistics of the batches of all ranks
     recompute: list[str] = field(default_factory=list)  # gradient checkpointing, for modules of these classes: [Block]
     compile: Any = None  # true, or torch.compile's own arguments: {mode: max-autotune}

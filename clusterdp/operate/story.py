@@ -19,7 +19,7 @@ CAUSES = {
 }
 STOPPED_BY = {
     "claim": "another job has taken over the run folder",
-    "entry": "its entry cannot run as it is",
+    "entry": "it cannot run as it is: a mistake in its config, its code or what is installed",
 }
 ON_REQUEUE = {"preempted": "preempted", "timeout": "out of time", "signal": "stopped by a signal", "crash": "crashed"}
 

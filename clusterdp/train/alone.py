@@ -31,13 +31,13 @@ from clusterdp.train.worker import STOPPED_EXIT
 def own_job() -> JobHandle:
     """One in a process; collective. It ends with the process: an error on one rank ends them all, in one line each."""
     stop = StopSignal().install()
-    settings = Settings.bare({})
+    settings = Settings.own({})
     if settings.end_time is not None:
         stop.set_end_time(settings.end_time, settings.margin_s)
     place = Rendezvous.find()
     group = Group.start(place, backend=settings.backend, timeout_s=settings.timeout_s)
     peers = PeerWatch(group.store, place.rank, place.world_size).start()
-    seed_everything(settings.seed, place.rank)
+    seed_everything(settings.seed, place.rank, deterministic=settings.deterministic)
     attempt = settings.attempt or agreed_name(group)
     claim = None
     if settings.run_dir is not None and place.rank == 0:
@@ -51,7 +51,7 @@ def own_job() -> JobHandle:
                 print(f"clusterdp: stopped at step {error.step} ({error.reason}){kept}.", file=sys.stderr)
             sys.exit(STOPPED_EXIT)  # which Python heeds also here
         if place.world_size > 1:
-            fail(error, peers)  # the others must not wait for this rank
+            fail(error, peers, settings.run_dir)  # the others must not wait for this rank
         if isinstance(error, ClusterdpError):
             print(f"clusterdp: {error}", file=sys.stderr)
         else:

@@ -7,7 +7,7 @@ How it ends             outcome                        exit
     agreed stop, saved  requeue term|time STEP         0
     claim lost          stop claim STEP                0
     run cancelled       stop cancelled 0               0
-    bad entry, params   stop entry 0                   2
+    bad entry, params   stop entry 0                   2    and any ConfigError of rank 0 in a run that never saved
     port taken          none                           98
     an error of ours    none                           the error's own code
     any other exception none                           1
@@ -85,7 +85,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _refuse(run_dir: Path) -> Ending:
+def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Ending:
     """A mistake that another attempt would make again. Each rank finds it for itself; rank 0 writes it down."""
     ending = Ending("stop", "entry", exit_code=ENTRY_EXIT)
     slurm = SlurmEnv.read()
@@ -99,7 +99,9 @@ def _refuse(run_dir: Path) -> Ending:
     # srun kills the other ranks when one ends with an error: rank 0 may be slower, and must get to write.
     deadline = time.monotonic() + WAIT_FOR_OUTCOME_S
     while not outcome.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+        if peers and peers.are_leaving():  # rank 0 met no mistake, or has written
+            break
+        time.sleep(0.05 + slurm.world_size / 5000)  # thousands of ranks look at one file
     return ending
 
 
@@ -121,7 +123,7 @@ def attend(function: Callable[..., Any], settings: Settings, stop: StopSignal) -
         seed_everything(settings.seed, place.rank, deterministic=settings.deterministic)
         ending = _take_part(function, settings, stop, group)
     except BaseException as error:
-        fail(error, peers)
+        fail(error, peers, settings.run_dir)
     peers.stop()
     group.close()
     return ending
@@ -199,6 +201,10 @@ def _explained(error: RuntimeError, job: JobHandle) -> ClusterdpError | None:
 
     from clusterdp.train import ddp
 
+    if "InvalidCxxCompiler" in str(error):  # its module loads slowly, and is private
+        return ConfigError(
+            "train.compile: torch.compile found no C++ compiler here. Load one in launch.setup, or leave it out."
+        )
     found = (ddp.explained(error, model) for model in job.wrapped if isinstance(model, DistributedDataParallel))
     return next(filter(None, found), None)
 
@@ -219,7 +225,12 @@ def _write_outcome(path: Path, ending: Ending) -> None:
     write_durably(path, f"{ending.word} {ending.reason} {ending.step}\n")
 
 
-def fail(error: BaseException, peers: PeerWatch) -> NoReturn:
+def _has_saved(run_dir: Path) -> bool:
+    """Then its config will do, and a node is to blame that has not mounted what it names: another one may have."""
+    return any(attempt.saved.exists() for attempt in RunDir(run_dir).attempts())
+
+
+def fail(error: BaseException, peers: PeerWatch, run_dir: Path | None = None) -> NoReturn:
     """This rank cannot go on; the others must not wait for it."""
     from clusterdp.train.loading import dead_worker, in_a_line
 
@@ -234,6 +245,8 @@ def fail(error: BaseException, peers: PeerWatch) -> NoReturn:
         traceback.print_exception(error)
     if culprit and culprit.partition(": ")[2] != said:  # else all ranks found the same, together
         print(f"clusterdp: this follows from another rank's failure: {culprit}", file=sys.stderr)
+    if run_dir is not None and isinstance(error, ConfigError) and not _has_saved(run_dir):
+        _refuse(run_dir, peers)
     code: Any = 1
     if isinstance(error, ClusterdpError):
         code = error.exit_code

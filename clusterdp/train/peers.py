@@ -61,6 +61,12 @@ class PeerWatch:
             return "rank 0 is gone"
         return note if note and not note.startswith(f"rank {self.rank}:") else None
 
+    def are_leaving(self) -> bool:
+        try:
+            return self.store.add(LEAVING, 0) > 0
+        except RuntimeError:
+            return True
+
     def _watch(self) -> None:
         while not self._ended.wait(self.every_s):
             culprit = self.culprit()

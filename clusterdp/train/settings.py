@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,16 @@ class Settings:
         run_dir = Path(folder).absolute() if folder else None
         url = environ.get("CLUSTERDP_CHECKPOINT_URL") or (str(run_dir / "checkpoints") if run_dir else None)
         return cls(run_dir=run_dir, params=params, checkpoint=Saving(url=url), **exported(environ))
+
+    @classmethod
+    def own(cls, params: Mapping[str, Any]) -> Settings:
+        """Of a program that is its own worker: as `command:` of a job its run folder has a config, else it is bare.
+        To end after some steps (`profile`) is the worker's affair alone."""
+        bare = cls.bare(params)
+        if bare.run_dir is None or not (bare.run_dir / "config.yaml").exists():
+            return bare
+        told = cls.read(bare.run_dir)
+        return replace(told, params=params, profile=replace(told.profile, steps=None, find=None))
 
 
 def exported(environ: Mapping[str, str]) -> dict[str, Any]:

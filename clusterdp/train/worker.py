@@ -57,7 +57,7 @@ def run(function: Callable[..., Any], argv: Sequence[str] | None = None) -> int:
         try:
             params = parse_words(sys.argv[1:] if argv is None else argv)
             entry.check_params(function, params)
-            settings = Settings.bare(params)
+            settings = Settings.own(params)
         except ClusterdpError as error:
             print(f"clusterdp: {error}", file=sys.stderr)
             return error.exit_code

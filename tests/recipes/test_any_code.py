@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -65,6 +66,21 @@ def test_with_plain_python_it_trains_as_before_and_can_now_be_stopped(tmp_path: 
     assert not [*folder.rglob("model.pt")]
     assert run(folder, stopping, CLUSTERDP_RUN_DIR=run_dir) == (0, "")
     assert same(weights(tmp_path / "whole"), weights(folder))
+
+
+def test_in_a_job_the_script_does_as_the_config_says(tmp_path: Path) -> None:
+    short = script(" +").replace("epochs = 20", "epochs = 1")
+    said = {
+        "checkpoint": {"every_steps": 40, "every_s": None, "async_save": False, "keep_last": 2},
+        "train": {"seed": 7},
+    }
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(json.dumps({**said, "profile": {"steps": 6}}))
+    seen = "assert torch.initial_seed() == 7\n"  # and the rank
+    assert run(tmp_path / "script", short + seen, CLUSTERDP_RUN_DIR=str(tmp_path / "run")) == (0, "")
+    saved = [event["step"] for event in read_events(RunDir(tmp_path / "run")) if event["event"] == "saved"]
+    assert saved == [40, 80, 113]
+    assert len([*(tmp_path / "run" / "checkpoints").glob("step_*")]) == 2
 
 
 @pytest.mark.slow

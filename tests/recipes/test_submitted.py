@@ -43,6 +43,7 @@ def submit(folder: Path, name: str, *overrides: str) -> tuple[list[str], dict[st
     )
     logs = "".join(file.read_text() for file in run.path.glob("attempts/*/logs/*"))
     assert done.returncode == 0, done.stdout + done.stderr + logs
+    assert "To break it, elsewhere:  clusterdp fake preempt " in done.stdout
     records = [record for file in run.metrics.glob("*.jsonl") for record in read_lines(file)]
     return [str(event["event"]) for event in read_events(run)], max(records, key=lambda record: record["time"])
 

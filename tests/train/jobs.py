@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import TensorDataset
 
+from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Loop
 
 
@@ -46,6 +47,16 @@ def raises_on(job: JobHandle, rank: int, others: str) -> None:
             if others == "busy":
                 time.sleep(600)
         model(x).sum().backward()
+
+
+def is_mistaken(job: JobHandle, on: list[int]) -> None:
+    if job.rank in on:
+        raise ConfigError("lr: is odd. Make it even.")
+    dist.barrier()
+
+
+def compiles(job: JobHandle) -> None:
+    torch.compile(lambda x: x.sin() + 1)(torch.ones(8))
 
 
 def raises_for_a_reason(job: JobHandle) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from clusterdp.rundir import RunDir
 from tests.train import programs
-from tests.train.ranks import Ranks, running
+from tests.train.ranks import Ranks, free_port, rank_environ, running
 from tests.train.runs import Run
 
 JOBS = "tests.train.jobs"
@@ -161,3 +163,42 @@ def test_a_wrong_entry_is_one_line_on_each_rank_and_is_not_tried_again(
     for rank in (0, 1):
         assert ranks.rank_log(rank).startswith(f"clusterdp: {line}")
         assert ranks.rank_log(rank).count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("on", "saved", "outcome"),
+    [
+        ([0, 1], False, "stop entry 0"),
+        ([0], False, "stop entry 0"),
+        ([1], False, None),
+        ([0, 1], True, None),
+    ],
+)
+def test_a_mistake_that_shows_late_is_not_tried_again_either(
+    tmp_path: Path, on: list[int], saved: bool, outcome: str | None
+) -> None:
+    """Such as a package that is not installed: each attempt would wait in the queue for nothing. Where rank 0 does
+    without it, or the run has saved before, a node may be to blame."""
+    run = Run(tmp_path / "run", f"{JOBS}:is_mistaken", {"on": on})
+    if saved:
+        before = RunDir(tmp_path / "run").attempt("0.9")
+        before.path.mkdir(parents=True)
+        before.saved.write_text("7\n")
+    ranks = one(run)
+    assert ranks.join() == [2 if rank in on else 1 for rank in (0, 1)], ranks.log
+    assert run.outcome("1.0") == outcome
+    assert "clusterdp: lr: is odd. Make it even." in ranks.rank_log(on[0])
+
+
+@pytest.mark.slow
+def test_without_a_compiler_torch_compile_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    run = Run(tmp_path / "run", f"{JOBS}:compiles", {})
+    command = [sys.executable, "-m", "clusterdp.train.worker", str(run.path)]
+    environ = {**os.environ, **rank_environ(0, 1, free_port()), **run.attempt("1.0")}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.startswith("clusterdp: train.compile: torch.compile found no C++ compiler")
+    assert done.stderr.count("\n") == 1
+    assert run.outcome("1.0") == "stop entry 0"
