@@ -19,6 +19,8 @@ ECHO = re.compile(
     rb"Connection (closed by peer|reset by peer|refused)|Broken pipe|DistNetworkError|DistBackendError|"
     rb"NCCL communicator was aborted|Socket Timeout|Timed out waiting|gloo/transport"
 )
+# What our ranks say of the one that failed first.
+NAMED = re.compile(rb"^clusterdp: .*another(?: rank's failure| failed): rank (\d+): ", re.MULTILINE)
 SRUN = re.compile(r"srun: error: \S+: tasks? (\d+)[\d,-]*: (?!Terminated)(.+)")
 
 
@@ -64,12 +66,21 @@ def find_failure(history: RunHistory) -> Failure:
 
 
 def _first_to_fail(logs: list[tuple[int, Path]]) -> tuple[int, Path] | None:
-    """Of those that end in a traceback: one that is not the echo of another's death, and the earliest of those."""
+    """Of those that end in a traceback: one that is not the echo of another's death, and the earliest of those. One
+    that the others name comes before: what it has to say may be a single line."""
     found = []
+    named: set[int] = set()
+    said_why: dict[int, Path] = {}
     for rank, log in logs:
         end = last_bytes(log, LOOK)
+        echo = bool(ECHO.search(end))
+        named.update(map(int, NAMED.findall(end)))
         if TRACEBACK.search(end):
-            found.append((bool(ECHO.search(end)), log.stat().st_mtime, rank, log))
+            found.append((echo, log.stat().st_mtime, rank, log))
+        if not echo:
+            said_why[rank] = log
+    if causes := sorted(named & said_why.keys()):
+        return causes[0], said_why[causes[0]]
     return min(found)[2:] if found else None
 
 

@@ -30,6 +30,27 @@ def test_an_echo_of_anothers_death_is_not_the_cause_even_if_it_is_earlier(builde
     assert found.lines[-1] == "ValueError: the loss is nan"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ECHO + "clusterdp: this follows from another rank's failure: rank 2: ClusterdpError: loader: ...\n",
+        "step 1\nclusterdp: ending rank 0, because another failed: rank 2: ClusterdpError: loader: ...\n",
+    ],
+)
+def test_a_rank_that_said_why_in_one_line_is_named_by_the_others(builder: RunBuilder, words: str) -> None:
+    crashed(builder, {0: words, 1: ECHO, 2: "step 1\nclusterdp: loader: a worker was killed\n"})
+    builder.batch_log("srun: error: n2: task 2: Exited with exit code 1\nsrun: error: n1: task 0: Killed\n")
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.lines[-1]) == (2, "clusterdp: loader: a worker was killed")
+
+
+def test_an_echo_that_others_name_is_no_cause(builder: RunBuilder) -> None:
+    """Rank 1 died without a word; rank 0 noticed first, and told the others."""
+    named = "clusterdp: ending rank 3, because another failed: rank 0: RuntimeError: Connection closed by peer\n"
+    crashed(builder, {0: ECHO, 3: named, 2: CAUSE})
+    assert find_failure(read_history(builder.run)).rank == 2
+
+
 def test_of_several_causes_the_earliest_counts(builder: RunBuilder) -> None:
     crashed(builder, {3: CAUSE, 0: CAUSE, 1: CAUSE})
     assert find_failure(read_history(builder.run)).rank == 3
