@@ -32,6 +32,7 @@ RUN is a run folder, a job id, or nothing for the latest run."""
 def main(words: Sequence[str] | None = None) -> int:
     # Imports and configs make objects that stay. Looking for garbage among them takes a tenth of the start of a verb.
     gc.set_threshold(100_000)
+    _mend_streams()
     words = sys.argv[1:] if words is None else words
     top = parser(words)
     options, rest = top.parse_known_args(words or ["--help"])
@@ -49,11 +50,29 @@ def main(words: Sequence[str] | None = None) -> int:
             raise
         print(f"clusterdp: {error}", file=sys.stderr)
         return error.exit_code
+    except UnicodeEncodeError as error:  # of a file's name: Python asks the locale how to write one
+        if options.debug:
+            raise
+        print(f"clusterdp: {error.object!r} has letters that this locale lacks. Set LC_ALL=C.UTF-8.", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `clusterdp logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _mend_streams() -> None:
+    """What is printed is UTF-8, as the files are from which it comes, whatever the locale. A stream that the caller has
+    closed (`>&-`) leads to nowhere: else the next file to be opened would get its number, and what is meant for it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, number)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
+        elif number and hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:

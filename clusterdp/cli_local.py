@@ -7,6 +7,7 @@ back. The cluster's controller is quick (a requeued job may start after 1 s); gr
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -36,7 +37,10 @@ def run(plan: Plan, send: Callable[[], Job]) -> int:
         with _cluster_for(config, plan.spec.ranks_per_node) as cluster:
             os.environ.update(cluster.environ())
             job = send()
-            print(f"To break it, elsewhere:  clusterdp fake preempt {job.id} --dir {cluster.folder}", flush=True)
+            print(
+                f"To break it, elsewhere:  clusterdp fake preempt {job.id} --dir {shlex.quote(str(cluster.folder))}",
+                flush=True,
+            )
             farewell = "\nThe fake cluster and the job on it are gone; `clusterdp resume` goes on with the run.\n"
             hook = _rehearsal(config, cluster, job)
             return watch(plan.run, pace=Pace(ask_s=1, settle_s=2), on_progress=hook, farewell=farewell)

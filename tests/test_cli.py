@@ -127,3 +127,32 @@ def test_no_verb_is_undocumented() -> None:
     actions = [action for action in cli.parser()._actions if action.choices]
     for verb in actions[0].choices or ():
         assert f"clusterdp {verb}" in readme, verb
+
+
+ASCII = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}  # as Python sees many an old locale
+
+
+def test_any_locale_prints_what_the_files_have(work: Path) -> None:
+    Path("cfg.yaml").write_text(CONFIG + "name: größe\n", encoding="utf-8")
+    command = [sys.executable, "-m", "clusterdp", "submit", "cfg.yaml"]
+    done = subprocess.run([*command, "--dry-run"], capture_output=True, env={**os.environ, **ASCII}, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    assert '#SBATCH --job-name="größe"' in done.stdout.decode()
+
+
+def test_a_folder_that_the_locale_cannot_name_is_one_line(work: Path) -> None:
+    Path("cfg.yaml").write_text(CONFIG + "name: größe\n", encoding="utf-8")
+    command = [sys.executable, "-m", "clusterdp", "submit", "cfg.yaml"]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, **ASCII}, check=False)
+    assert done.returncode == 2
+    said = done.stderr.decode()
+    assert said.count("\n") == 1 and "größe" in said and "Set LC_ALL=C.UTF-8." in said
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_no_reason_to_fail_nor_a_files_number(work: Path, closed: str) -> None:
+    command = f"{sys.executable} -m clusterdp submit cfg.yaml run_dir=r {closed}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "Submitted" not in "".join(file.read_text() for file in Path("r").rglob("*") if file.is_file())

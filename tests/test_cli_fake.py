@@ -68,3 +68,11 @@ def test_words_that_make_no_cluster_are_refused(
     assert fake(place, "up", *words) == 7
     assert text in capsys.readouterr().err
     assert not Path(place).exists()
+
+
+def test_where_names_do_not_resolve_it_says_what_the_hosts_file_needs(
+    place: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeCluster, "unknown_names", ["n1", "n2"])
+    assert fake(place, "up", "--nodes", "2") == 0
+    assert capsys.readouterr().out.endswith("add to /etc/hosts:\n127.0.0.1 n1 n2\n")
