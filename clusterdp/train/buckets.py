@@ -28,6 +28,16 @@ class _TouchAll(torch.nn.Module):
         return total
 
 
+def reduced(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
+    """The parameters whose gradients DDP adds up, in the order of its numbers for them."""
+    ignored = model.parameters_to_ignore  # in torch, a parameter of the model itself is called `.name`
+    return {
+        name: parameter
+        for name, parameter in model.module.named_parameters()
+        if parameter.requires_grad and (name if "." in name else f".{name}") not in ignored
+    }
+
+
 def settle(model: torch.nn.Module) -> None:
     """Makes DDP regroup its buckets now, by two throw-away backward passes. Call it once on all ranks, before step one.
 
@@ -48,8 +58,7 @@ def settle(model: torch.nn.Module) -> None:
         )
         return
     real = model.module
-    ignored = model.parameters_to_ignore
-    parameters = [p for name, p in real.named_parameters() if p.requires_grad and name not in ignored]
+    parameters = [*reduced(model).values()]
     stand_in = _TouchAll(parameters)
     try:
         model.module = stand_in

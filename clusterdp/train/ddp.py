@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.errors import ConfigError, TrainError
-from clusterdp.train.buckets import settle
+from clusterdp.train.buckets import reduced, settle
 
 HOOKS = ("fp16", "bf16", "powersgd")
 
@@ -81,8 +81,7 @@ def explained(error: RuntimeError, model: DistributedDataParallel) -> TrainError
     numbers = re.search(r"did not receive grad for rank (\d+): ([\d ]+)", str(error))
     if numbers is None:
         return None
-    ignored = model.parameters_to_ignore
-    names = [name for name, p in model.module.named_parameters() if p.requires_grad and name not in ignored]
+    names = [*reduced(model)]
     unused = [names[int(number)] for number in numbers[2].split()]
     shown = ", ".join(unused[:8]) + (f" and {len(unused) - 8} more" if len(unused) > 8 else "")
     return TrainError(

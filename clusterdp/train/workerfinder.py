@@ -48,11 +48,8 @@ class Workers:
     def best(self) -> int:
         """The fewest that are enough; if none is known to be, the fewest that are nearly as fast as the fastest."""
         nearly = NEARLY * max(self.speeds.values())
-        for enough in (self._is_enough, lambda workers: self.speeds[workers] >= nearly):
-            for workers in self.speeds:
-                if enough(workers):
-                    return workers
-        raise AssertionError("the fastest is as fast as itself")
+        enough = list(filter(self._is_enough, self.speeds))
+        return (enough or [workers for workers, speed in self.speeds.items() if speed >= nearly])[0]
 
     def _is_enough(self, workers: int) -> bool:
         return self.needed is not None and self.speeds[workers] >= self.needed * (SPARE if workers else SPARE_ALONE)

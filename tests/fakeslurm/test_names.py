@@ -49,7 +49,9 @@ def test_the_machine_itself_is_left_as_it_is(cluster: FakeCluster) -> None:
     assert "fake cluster" not in names.HOSTS.read_text()
 
 
-def test_where_names_cannot_be_made_known_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_names_cannot_be_made_known_no_file_says_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(names, "_mount", refuse)
     names.write(["n1"], tmp_path / "hosts")
     names.make_known(tmp_path / "hosts")

@@ -100,11 +100,12 @@ def flags_and_numbers() -> list[Any]:
     return [first, second.flags, second.progress, third["save"]]
 
 
-def uneven_streams(counts: list[int]) -> list[int]:
-    """Rank r has a loader of counts[r] batches, and no length. What it sees in two epochs."""
+def uneven_streams(counts: list[int], sized: bool) -> list[int]:
+    """Rank r has a loader of counts[r] batches, with a length or without. What it sees in two epochs."""
     group = start()
-    loop = JobHandle(Settings(), group, StopSignal(), "local.1").loop(Unsized(counts[dist.get_rank()]), {}, epochs=2)
-    seen = list(loop)
+    count = counts[dist.get_rank()]
+    loader = range(count) if sized else Unsized(count)
+    seen = list(JobHandle(Settings(), group, StopSignal(), "local.1").loop(loader, {}, epochs=2))
     group.close()
     return seen
 

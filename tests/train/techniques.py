@@ -84,7 +84,7 @@ def train(job: JobHandle, model: nn.Module) -> list[float]:
     for x, y in batches(job.rank, job.world_size):
         optimizer.zero_grad()
         (model(x) - y).square().mean().backward()
-        optimizer.step()
+        job.amp.step(optimizer, clip_norm=job.train.clip_norm)
     return weights(model)
 
 
@@ -254,14 +254,21 @@ def split() -> list[list[float]]:
 
 
 class Forked(nn.Module):
-    """Whose second half some batches do not need."""
+    """Whose second half some batches do not need. `frozen` and `ignored` have no number in DDP; `scale`, which torch
+    would have to be told of as `.scale`, has one."""
+
+    _ddp_params_and_buffers_to_ignore = ("ignored.weight", "scale")
 
     def __init__(self) -> None:
         super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+        self.frozen = nn.PReLU().requires_grad_(False)
+        self.ignored = nn.PReLU()
         self.used = nn.Linear(8, 1)
         self.spare = nn.Linear(8, 1)
 
     def forward(self, x: torch.Tensor, spare: bool) -> torch.Tensor:
+        x = self.ignored(self.frozen(x * self.scale))
         out: torch.Tensor = self.used(x) + (self.spare(x) if spare else 0)
         return out
 

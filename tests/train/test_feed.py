@@ -209,9 +209,13 @@ def test_a_length_that_is_wrong_in_the_middle_of_a_window_is_refused(job: JobHan
         list(loop)
 
 
-def test_ranks_whose_streams_end_apart_end_their_epochs_together(tmp_path: Path) -> None:
-    with running(tmp_path, programs.uneven_streams, [5, 3, 4], size=3) as ranks:
+@pytest.mark.parametrize("sized", [False, True])
+def test_ranks_whose_streams_end_apart_end_their_epochs_together(tmp_path: Path, sized: bool) -> None:
+    with running(tmp_path, programs.uneven_streams, [5, 3, 4], sized, size=3) as ranks:
         assert ranks.answers == [[0, 1, 2, 0, 1, 2]] * 3
+    dropped = "clusterdp: rank 0 has 5 batches, another rank only 3; 2 dropped.\n"
+    assert ranks.rank_log(0) == (dropped if sized else "")
+    assert ranks.rank_log(1) == ""
 
 
 def test_another_global_batch_is_said(tmp_path: Path, job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ def test_ranks_that_would_wait_for_each_other_all_say_why_instead(tmp_path: Path
 def test_uneven_evaluation_is_that_of_one_process_and_an_optimizer_made_before_is_that_of_the_shards(
     tmp_path: Path,
 ) -> None:
-    """51 samples to evaluate, over two ranks: 26 and 25, in batches of 8; 17 steps to train."""
+    """51 samples to evaluate, over two ranks: 26 and 25, which in fives are six batches and five; 17 steps to train."""
     answers = []
     for size in (1, 2):
         run = Run(tmp_path / f"run{size}", "x:y")

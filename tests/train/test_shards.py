@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,26 @@ def test_each_sample_is_seen_once_in_another_order_each_epoch(world_size: int, w
         assert sorted(orders[-1]) == EVERYTHING
     assert orders[0] != orders[1]
     assert orders[0] != sorted(orders[0])
+
+
+def test_a_file_is_shuffled_and_augmented_anew_in_each_epoch_and_each_round() -> None:
+    one = Shards([2], counted, jittered, buffer=4, batches=1)
+    trainings_own = torch.get_rng_state()
+    passes = []
+    for epoch in range(2):
+        numbers = [float(sample) for _, sample in islice(one.walk([0], 0, epoch), 2 * SIZES[2])]
+        passes += [numbers[: SIZES[2]], numbers[SIZES[2] :]]
+    orders = [tuple(map(int, numbers)) for numbers in passes]
+    assert all(sorted(order) == list(counted(2)) for order in orders)
+    assert len(set(orders)) == 4
+    assert len({number % 1 for numbers in passes for number in numbers}) == 4 * SIZES[2]
+    assert torch.equal(torch.get_rng_state(), trainings_own)
+
+
+def test_the_files_are_dealt_out_anew_in_each_epoch() -> None:
+    deals = [[shards().dealt(rank, 2, 0, epoch) for rank in range(2)] for epoch in range(3)]
+    assert all(sorted(mine + others) == [*range(len(SIZES))] for mine, others in deals)
+    assert len({tuple(mine) for mine, _ in deals}) == 3
 
 
 @pytest.mark.parametrize("workers", [0, 3])

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy
+from torch.distributed.tensor import DTensor
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, StopSignal
@@ -19,14 +22,23 @@ from tests.train.runs import Run
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-6}
 
 
+CLIP = 0.5  # what the gradients' norm is cut to; it is 3 and more
+
+
 @pytest.fixture(scope="module")
-def alone() -> list[float]:
-    """The weights that one process without any of ours ends with."""
+def alone() -> dict[float | None, list[float]]:
+    """The weights that one process without any of ours ends with, by what its gradients are clipped to."""
+    return {clip_norm: trained_alone(clip_norm) for clip_norm in (None, CLIP)}
+
+
+def trained_alone(clip_norm: float | None) -> list[float]:
     model = techniques.Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
     for x, y in techniques.batches():
         optimizer.zero_grad()
         (model(x) - y).square().mean().backward()
+        if clip_norm is not None:
+            assert torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm) > clip_norm
         optimizer.step()
     return techniques.weights(model)
 
@@ -44,7 +56,7 @@ HOOKS = [
 
 @pytest.mark.parametrize("size", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_any_number_of_ranks_trains_what_one_process_would_of_the_same_batches(
-    tmp_path: Path, size: int, alone: list[float]
+    tmp_path: Path, size: int, alone: dict[float | None, list[float]]
 ) -> None:
     exact: list[dict[str, Any]] = [
         {},
@@ -52,16 +64,53 @@ def test_any_number_of_ranks_trains_what_one_process_would_of_the_same_batches(
         {"strategy": "fsdp"},
         {"strategy": "fsdp", "fsdp": {"units": ["Block"], "reshard_after_forward": False}},
         {"recompute": ["Block"]},
+        {"clip_norm": CLIP},
+        {"strategy": "fsdp", "clip_norm": CLIP},
         *([{"strategy": "hsdp", "fsdp": {"shard_size": 2}}] if size > 1 else []),
     ]
     with running(tmp_path, techniques.by, exact + HOOKS, size=size) as ranks:
         answers = ranks.answers
     assert all(answer == answers[0] for answer in answers), "the ranks differ"
     for options, got in zip(exact, answers[0], strict=False):
-        assert close(got, alone), options
+        assert close(got, alone[options.get("clip_norm")]), options
     for options, got in zip(HOOKS, answers[0][len(exact) :], strict=True):
-        error = (torch.tensor(got) - torch.tensor(alone)).abs().max().item()
+        error = (torch.tensor(got) - torch.tensor(alone[None])).abs().max().item()
         assert 0 < error < 0.05, (options, error)
+
+
+BLOCKS = ["blocks.0", "blocks.1", "blocks.2"]
+LAYERS = ["stem", *(name for block in BLOCKS for name in (block, f"{block}.inner")), "head"]
+
+
+@pytest.mark.parametrize(
+    ("options", "units"), [({}, BLOCKS), ({"units": ["Block"]}, BLOCKS), ({"units": ["Block", "Linear"]}, LAYERS)]
+)
+def test_a_sharded_model_is_gathered_layer_by_layer(job: JobHandle, options: dict[str, Any], units: list[str]) -> None:
+    """Were its root the only unit, all of the model would be whole at once, and nothing saved."""
+    model = handle(job, strategy="fsdp", fsdp=options).wrap(techniques.Net())
+    owners = {name: module for name, module in model.named_modules() if isinstance(module, FSDPModule)}
+    assert [*owners] == ["", *units]
+    model(torch.ones(2, 8)).sum().backward()
+    assert all(isinstance(parameter.grad, DTensor) for parameter in model.parameters())
+
+
+def test_what_a_config_says_of_sharding_is_what_torch_is_told_of_each_unit(
+    job: JobHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr("clusterdp.train.fsdp.fully_shard", lambda module, **arguments: told.append(arguments))
+    dtypes = {"param_dtype": "bfloat16", "reduce_dtype": "torch.float32", "output_dtype": "float16"}
+    options = {**dtypes, "cast_forward_inputs": False, "reshard_after_forward": False, "cpu_offload": True}
+    handle(job, strategy="fsdp", fsdp=options).wrap(techniques.Net())
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, torch.float16, cast_forward_inputs=False)
+    assert len(told) == len(BLOCKS) + 1
+    for arguments in told:
+        del arguments["mesh"]
+        assert arguments == {
+            "mp_policy": policy,
+            "offload_policy": CPUOffloadPolicy(),
+            "reshard_after_forward": False,
+        }
 
 
 @pytest.mark.parametrize(
@@ -141,3 +190,14 @@ def test_a_model_of_two_devices_is_left_where_it_is(job: JobHandle) -> None:
 
     model = torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Linear(1, 1, device="meta")])
     assert _device_ids(model) is None
+
+
+def test_of_many_unused_parameters_the_first_are_named() -> None:
+    """In one line, also where half of a large model is unused."""
+    from clusterdp.train.ddp import explained
+
+    layers = torch.nn.ModuleList(torch.nn.Linear(1, 1, bias=False) for _ in range(11))
+    model: Any = SimpleNamespace(module=layers, parameters_to_ignore=set())
+    told = explained(RuntimeError("Indices which did not receive grad for rank 1: 1 2 3 4 5 6 7 8 9 10"), model)
+    assert ", ".join(f"{number}.weight" for number in range(1, 9)) + " and 2 more. Use them" in str(told)
+    assert explained(RuntimeError("Connection reset by peer"), model) is None

@@ -209,8 +209,8 @@ def sharded(job: JobHandle, what: str) -> Any:
     if what == "nothing to evaluate":
         return trainer.evaluate(Noisy(1))
     history = trainer.fit(Noisy(), held_out(), epochs=2, batch_size=16 // job.world_size)
-    shown = trainer.predict(held_out(), batch_size=4)
-    return [history.rows, shown.tolist(), trainer.evaluate(held_out(), batch_size=4)]
+    shown = trainer.predict(held_out(), batch_size=5)
+    return [history.rows, shown.tolist(), trainer.evaluate(held_out(), batch_size=5)]
 
 
 def bad_metric(job: JobHandle, kind: str, rank: int) -> None:
