@@ -28,6 +28,7 @@ from torch import nn
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import Group, JobHandle, Meters, Rendezvous, StopSignal, Trainer
 from clusterdp.train.settings import Saving, Settings
+from clusterdp.train.stopwatch import Stopwatch
 from tests.benchmarks.table import machine
 
 Run = Callable[["Batches"], Any]  # trains on them
@@ -58,19 +59,22 @@ class Batches:
     def __iter__(self) -> Iterator[Any]:
         step = bare_step()
         for _ in range(self.blocks):
-            for at in range(BLOCK):
+            with torch.enable_grad():  # some fetch their batches without
                 began = time.thread_time()
-                with torch.enable_grad():
+                for at in range(BLOCK):
                     step()
-                if at >= WARM_UP:
-                    self.bare.append(time.thread_time() - began)
+                    began = self._note(self.bare, at, began)
             began = time.thread_time()
             for at in range(BLOCK):
                 yield BATCH
-                ended = time.thread_time()
-                if at >= WARM_UP:
-                    self.theirs.append(ended - began)
-                began = ended
+                began = self._note(self.theirs, at, began)
+
+    @staticmethod
+    def _note(into: list[float], at: int, began: float) -> float:
+        now = time.thread_time()
+        if at >= WARM_UP:
+            into.append(now - began)
+        return now
 
     def found(self) -> tuple[float, float]:
         """Of a bare step, and what one of theirs takes more."""
@@ -110,6 +114,11 @@ def ours(job: Callable[[], JobHandle]) -> dict[str, Run]:
             total += loss.detach()
             steps.log(loss=loss)
 
+    def nothing(batches: Batches) -> None:
+        step = bare_step()
+        for _ in batches:
+            step()
+
     def meters(batches: Batches) -> None:
         net, optimizer, loss_of = parts()
         mean = Meters()
@@ -120,7 +129,25 @@ def ours(job: Callable[[], JobHandle]) -> dict[str, Run]:
             optimizer.zero_grad()
             mean.mean(16, loss=loss)
 
-    return {"job.loop and loop.log": loop, "Meters": meters, "Trainer": trainer}
+    def laps(batches: Batches) -> None:
+        net, optimizer, loss_of = parts()
+        total = torch.zeros((), dtype=torch.float64)
+        watch = Stopwatch()
+        for x, y in batches:
+            watch.lap("data")
+            loss = loss_of(net(x), y)
+            watch.lap("forward")
+            loss.backward()
+            watch.lap("backward")
+            optimizer.step()
+            optimizer.zero_grad()
+            watch.lap("optimizer")
+            total += loss.detach()
+            watch.lap("metrics")
+            watch.step()
+
+    pieces = {"nothing": nothing, "job.loop and loop.log": loop, "Meters": meters, "Stopwatch": laps}
+    return {**pieces, "Trainer": trainer}
 
 
 def peers() -> dict[str, Run]:
