@@ -108,8 +108,9 @@ class Supervisors:
             while True:
                 if message is None:
                     message = await talk.message()
-                key = (message["job"], message["step"])
-                self._supervisors[key] = talk.connection
+                if self._sender(message)[1]:  # a stranger must not get what is meant for the one it is named like
+                    key = (message["job"], message["step"])
+                    self._supervisors[key] = talk.connection
                 self._obey(talk, message)
                 message = None
         except (Gone, OSError):
@@ -119,11 +120,16 @@ class Supervisors:
         finally:
             talk.close()
 
-    def _obey(self, talk: Conversation, message: dict[str, Any]) -> None:
+    def _sender(self, message: dict[str, Any]) -> tuple[Job | None, Step | None]:
+        """No step if its supervisor is of another attempt, or of a cluster that was here before."""
         job = self._daemon.model.jobs.get(message["job"])
         step = job.step(message["step"]) if job else None
         if step and (step.restart, step.supervisor) != (message["restart"], message["pid"]):
-            step = None  # of another attempt, or of a cluster that was here before
+            step = None
+        return job, step
+
+    def _obey(self, talk: Conversation, message: dict[str, Any]) -> None:
+        job, step = self._sender(message)
         if message["op"] == "ack":
             event = self._acks.pop(message["ack"], None)
             if event:

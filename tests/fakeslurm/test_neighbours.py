@@ -126,7 +126,7 @@ def test_a_new_cluster_where_one_was_killed_ends_what_that_one_ran(tmp_path: Pat
 
 
 def test_a_supervisor_of_an_earlier_cluster_does_not_take_over_the_job_of_the_same_number(desk: Desk) -> None:
-    job = desk.submit(script="echo up; until [ -e go ]; do sleep 0.05; done")
+    job = desk.submit(script="echo up; exec sleep 300")
     desk.until_said(job, "up")
     hello = {"op": "hello", "job": int(job), "step": "batch", "restart": 0, "pid": os.getpid(), "pids": {}}
     with socket.socket(socket.AF_UNIX) as line:
@@ -134,6 +134,6 @@ def test_a_supervisor_of_an_earlier_cluster_does_not_take_over_the_job_of_the_sa
         line.connect(str(desk.cluster.folder / "socket"))
         line.sendall(wire.frame("J", json.dumps(hello).encode()))
         [(_, answer)] = wire.Frames().feed(line.recv(1 << 16))
-    assert json.loads(answer)["signals"] == [signal.SIGKILL]
-    (desk.folder / "go").touch()
-    desk.cluster.wait(job, "COMPLETED")
+        assert json.loads(answer)["signals"] == [signal.SIGKILL]
+        desk.say(f"scancel {job}")  # which the job's own supervisor must hear
+        desk.cluster.wait(job, "CANCELLED")
