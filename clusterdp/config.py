@@ -290,8 +290,14 @@ def dump(config: Config) -> str:
 
 
 def read_resolved(path: Path) -> dict[str, Any]:
-    """What `dump` wrote, as plain dictionaries and lists: for the compute node, where omegaconf need not be loaded."""
+    """What `dump` wrote, as plain dictionaries and lists: for the compute node, where omegaconf need not be loaded.
+    ConfigError if somebody has written something else there."""
     import yaml
 
-    with path.open(encoding="utf-8") as file:
-        return dict(yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    try:
+        with path.open(encoding="utf-8") as file:
+            return dict(yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}{line}: is not the config of a run. Put back what submit wrote there.") from None

@@ -90,6 +90,14 @@ def test_a_resolved_config_reads_back_as_itself(tmp_path: Path) -> None:
     assert config.read_resolved(path) == dataclasses.asdict(c)
 
 
+@pytest.mark.parametrize(("text", "line"), [("a: 1\nb: {c: ]", ":2"), ("", ""), ("- a\n", ""), ("a\0", "")])
+def test_what_is_no_resolved_config_is_one_line(tmp_path: Path, text: str, line: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=rf"config\.yaml{line}: is not the config of a run"):
+        config.read_resolved(path)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -24,7 +24,7 @@ def plan_again(run: RunDir, from_step: int | None, overrides: Sequence[str]) -> 
         values = config_module.read_resolved(run.config)
     except FileNotFoundError:
         raise RunError(f"{run.path}: has no config.yaml, so it is no run of clusterdp's. Name another.") from None
-    values["restart"]["from_step"] = from_step
+    values["restart"] = {**(values.get("restart") or {}), "from_step": from_step}
     config = config_module.from_mapping(_escaped(values), overrides)
     submitted = [event for event in read_events(run) if event.get("event") == "submitted" and event.get("dir")]
     return plan_for(config, run, Path(submitted[0]["dir"]) if submitted else Path.cwd())

@@ -67,6 +67,7 @@ class Plan:
             "submitted",
             job=job.id,
             name=self.spec.config.name,
+            entry=self.spec.config.entry,
             backend=self.spec.config.backend,
             dir=str(self.spec.submit_dir),
             cluster=os.environ.get("SLURM_CONF", ""),

@@ -14,7 +14,7 @@ def next_commands(history: RunHistory, verdict: Verdict) -> list[tuple[str, str]
     status = (f"clusterdp status {run}", "each attempt and why it ended")
     where = f"from step {history.saved[0]}" if history.saved else "with it"
     resume = (f"clusterdp resume {run}", f"goes on {where}")
-    trains_on = [(f"clusterdp resume {run} params.epochs=..", "trains on")] if history.step is not None else []
+    trains_on = [(f"clusterdp resume {run} params.epochs=..", "trains on")] if history.entry and history.step else []
     return {
         Verdict.WAITING: [(f"clusterdp watch {run}", "follows it to its end"), (f"clusterdp cancel {run}", "")],
         Verdict.RUNNING: [

@@ -25,6 +25,7 @@ class RunHistory:
 
     run: RunDir
     name: str
+    entry: str  # empty: the job starts a program, which is not ours to parametrize
     verdict: Verdict
     why: str  # more about the verdict, in words; may be empty
     jobs: tuple[str, ...]  # every job of the run, by when it last came up
@@ -85,6 +86,7 @@ def read_history(run: RunDir) -> RunHistory:
     return RunHistory(
         run=run,
         name=_said(submitted, "name") or run.path.absolute().name,
+        entry=_said(submitted, "entry"),
         verdict=verdict,
         why=why,
         jobs=jobs,

@@ -16,12 +16,9 @@ from types import TracebackType
 
 from clusterdp.errors import ClusterdpError
 from clusterdp.rundir import RunDir
-from clusterdp.train.attempt import agreed_name, fail
+from clusterdp.train.attempt import agreed_name, explain, fail, meet
 from clusterdp.train.claim import Claim
-from clusterdp.train.group import Group, seed_everything
 from clusterdp.train.job import JobHandle
-from clusterdp.train.peers import PeerWatch
-from clusterdp.train.rendezvous import Rendezvous
 from clusterdp.train.settings import Settings
 from clusterdp.train.stop import Stopped, StopSignal
 from clusterdp.train.worker import STOPPED_EXIT
@@ -31,31 +28,32 @@ from clusterdp.train.worker import STOPPED_EXIT
 def own_job() -> JobHandle:
     """One in a process; collective. It ends with the process: an error on one rank ends them all, in one line each."""
     stop = StopSignal().install()
-    settings = Settings.own({})
-    if settings.end_time is not None:
-        stop.set_end_time(settings.end_time, settings.margin_s)
-    place = Rendezvous.find()
-    group = Group.start(place, backend=settings.backend, timeout_s=settings.timeout_s)
-    peers = PeerWatch(group.store, place.rank, place.world_size).start()
-    seed_everything(settings.seed, place.rank, deterministic=settings.deterministic)
-    attempt = settings.attempt or agreed_name(group)
-    claim = None
-    if settings.run_dir is not None and place.rank == 0:
-        claim = Claim.take(RunDir(settings.run_dir).claims, attempt, os.urandom(4).hex())
-    job = JobHandle(settings, group, stop, attempt, claim)
+    try:
+        settings = Settings.own({})
+    except ClusterdpError as error:
+        print(f"clusterdp: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    group, peers = meet(settings, stop)
+    rank, world_size = group.rendezvous.rank, group.rendezvous.world_size
 
     def end(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
         if isinstance(error, Stopped):
-            if place.rank == 0:
+            if rank == 0:
                 kept = "; run it again to go on" if settings.run_dir else ""
                 print(f"clusterdp: stopped at step {error.step} ({error.reason}){kept}.", file=sys.stderr)
             sys.exit(STOPPED_EXIT)  # which Python heeds also here
-        if place.world_size > 1:
-            fail(error, peers, settings.run_dir)  # the others must not wait for this rank
+        if world_size > 1:
+            fail(error, peers, settings.run_dir)
         if isinstance(error, ClusterdpError):
-            print(f"clusterdp: {error}", file=sys.stderr)
-        else:
-            before(kind, error, at)
+            sys.exit(explain(error, peers, settings.run_dir))
+        before(kind, error, at)
+
+    before, sys.excepthook = sys.excepthook, end
+    attempt = settings.attempt or agreed_name(group)
+    claim = None
+    if settings.run_dir is not None and rank == 0:
+        claim = Claim.take(RunDir(settings.run_dir).claims, attempt, os.urandom(4).hex())
+    job = JobHandle(settings, group, stop, attempt, claim)
 
     @atexit.register
     def close() -> None:
@@ -63,5 +61,4 @@ def own_job() -> JobHandle:
         peers.stop()
         group.close()
 
-    before, sys.excepthook = sys.excepthook, end
     return job

@@ -107,6 +107,18 @@ def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Ending:
 
 def attend(function: Callable[..., Any], settings: Settings, stop: StopSignal) -> Ending:
     """Collective from the rendezvous to the end. Does not return from a crash."""
+    group, peers = meet(settings, stop)
+    try:
+        ending = _take_part(function, settings, stop, group)
+    except BaseException as error:
+        fail(error, peers, settings.run_dir)
+    peers.stop()
+    group.close()
+    return ending
+
+
+def meet(settings: Settings, stop: StopSignal) -> tuple[Group, PeerWatch]:
+    """Collective: the rendezvous, and the seeds. Does not return, but says why, if the ranks do not find each other."""
     from clusterdp.train.group import Group, seed_everything  # loads torch
     from clusterdp.train.peers import PeerWatch, leave_now
 
@@ -118,15 +130,8 @@ def attend(function: Callable[..., Any], settings: Settings, stop: StopSignal) -
     except ClusterdpError as error:
         print(f"clusterdp: {error}", file=sys.stderr)
         leave_now(error.exit_code)
-    peers = PeerWatch(group.store, place.rank, place.world_size).start()
-    try:
-        seed_everything(settings.seed, place.rank, deterministic=settings.deterministic)
-        ending = _take_part(function, settings, stop, group)
-    except BaseException as error:
-        fail(error, peers, settings.run_dir)
-    peers.stop()
-    group.close()
-    return ending
+    seed_everything(settings.seed, place.rank, deterministic=settings.deterministic)
+    return group, PeerWatch(group.store, place.rank, place.world_size).start()
 
 
 def _take_part(function: Callable[..., Any], settings: Settings, stop: StopSignal, group: Group) -> Ending:
@@ -230,8 +235,13 @@ def _has_saved(run_dir: Path) -> bool:
     return any(attempt.saved.exists() for attempt in RunDir(run_dir).attempts())
 
 
-def fail(error: BaseException, peers: PeerWatch, run_dir: Path | None = None) -> NoReturn:
+def fail(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> NoReturn:
     """This rank cannot go on; the others must not wait for it."""
+    peers.leave(explain(error, peers, run_dir))
+
+
+def explain(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> int:
+    """Says why this rank fails: to its log, to the others, to the batch script. Returns the exit code."""
     from clusterdp.train.loading import dead_worker, in_a_line
 
     if worker := dead_worker(error):
@@ -247,11 +257,8 @@ def fail(error: BaseException, peers: PeerWatch, run_dir: Path | None = None) ->
         print(f"clusterdp: this follows from another rank's failure: {culprit}", file=sys.stderr)
     if run_dir is not None and isinstance(error, ConfigError) and not _has_saved(run_dir):
         _refuse(run_dir, peers)
-    code: Any = 1
     if isinstance(error, ClusterdpError):
-        code = error.exit_code
-    elif isinstance(error, KeyboardInterrupt):
-        code = 130
-    elif isinstance(error, SystemExit) and isinstance(error.code, int):
-        code = error.code
-    peers.leave(code)
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1

@@ -25,7 +25,9 @@ class RunBuilder:
         append_line(self.run.events / f"{attempt}-{writer}.jsonl", record)
 
     def submitted(self, job: str = "7", **fields: Any) -> RunBuilder:
-        self.event("submitted", f"submit-{job}", "submit", job=job, **{"name": "digits", **fields})
+        self.event(
+            "submitted", f"submit-{job}", "submit", job=job, **{"name": "digits", "entry": "train:main", **fields}
+        )
         return self
 
     def attempt(self, name: str = "7.0", nodes: str = "n[1-2]") -> AttemptBuilder:

@@ -76,8 +76,13 @@ def test_a_preempted_run_is_told_as_it_happens_and_summed_up(elsewhere: Path, qu
     assert "\x1b" not in text
 
 
-def test_a_program_without_steps_is_not_told_to_train_on(builder: RunBuilder, queue: FakeQueue) -> None:
-    builder.submitted().attempt()
+@pytest.mark.parametrize(("entry", "steps"), [("train:main", 0), (None, 9)])
+def test_a_program_without_steps_or_parameters_is_not_told_to_train_on(
+    builder: RunBuilder, queue: FakeQueue, entry: str | None, steps: int
+) -> None:
+    attempt = builder.submitted(entry=entry).attempt()
+    if steps:
+        attempt.trained(1, steps)
     builder.event("finished", "7.0", "batch", cause="done", exit=0)
     code, text = watched(builder)
     assert code == 0

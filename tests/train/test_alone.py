@@ -1,0 +1,56 @@
+"""own_job(): a script that is its own worker says what is wrong in a line, and Slurm does not try it again in vain."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.train.runs import Run
+from tests.train.test_worker import environ, finish
+
+SCRIPT = """
+import atexit
+from clusterdp.errors import ConfigError
+from clusterdp.train import own_job
+job = own_job()
+atexit.register(print, "the script's own end")
+{}
+"""
+MISTAKE = 'raise ConfigError("lr: is odd. Make it even.")'
+
+
+def script(run: Run, last: str = MISTAKE, **more: str) -> tuple[int, str]:
+    return finish([sys.executable, "-c", SCRIPT.format(last)], environ(**{"CLUSTERDP_RUN_DIR": str(run.path), **more}))
+
+
+def test_a_mistake_is_one_line_and_not_tried_again(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", "")
+    code, output = script(run, **run.attempt("7.0"))
+    assert (code, output) == (2, "clusterdp: lr: is odd. Make it even.\nthe script's own end\n")
+    assert run.outcome("7.0") == "stop entry 0"
+
+
+def test_any_other_error_is_python_s(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", "")
+    code, output = script(run, "1 / 0", **run.attempt("7.0"))
+    assert code == 1
+    assert "ZeroDivisionError: division by zero" in output
+    assert run.outcome("7.0") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "code", "said"),
+    [
+        ("config.yaml", "train: {seed: 1", 2, "config.yaml:2: is not the config of a run. Put back what submit wrote"),
+        ("claims", "", 4, "claims: cannot be claimed: File exists. Make the run folder writable."),
+    ],
+)
+def test_a_run_folder_that_will_not_do_is_one_line(tmp_path: Path, name: str, text: str, code: int, said: str) -> None:
+    run = Run(tmp_path / "run", "")
+    (run.path / name).write_text(text)
+    found, output = script(run)
+    assert found == code
+    assert said in output
+    assert "Traceback" not in output
