@@ -56,7 +56,7 @@ def test_the_difference_is_about_ten_lines() -> None:
 
 
 def test_with_plain_python_it_trains_as_before_and_can_now_be_stopped(tmp_path: Path) -> None:
-    short = script(" +").replace("epochs = 20", "epochs = 2")
+    short = script(" +").replace("epochs = 20", "epochs = 1")
     assert run(tmp_path / "whole", short) == (0, "")
     stopping = "import os\n" + short.replace(STEP, STEP + STOP)
     folder, run_dir = tmp_path / "halves", str(tmp_path / "run")

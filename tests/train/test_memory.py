@@ -41,11 +41,13 @@ def test_there_is_the_model_and_what_a_save_is_staged_in_and_no_other_copy(
     seen = []
 
     def look(trainer: Trainer, values: Any) -> None:
-        seen.append(bytes_in_large_tensors() - before)
+        if trainer.job.step in (0, 3):  # to look takes a second in a process that has run many tests
+            seen.append(bytes_in_large_tensors() - before)
 
     batch = (torch.randn(2, SIDE), torch.randn(2, SIDE))
     trainer = Trainer(job.wrap(net), nn.MSELoss(), optimizer, job=job, amp=level, clip_norm=1.0, on_step=[look])
     trainer.fit([batch] * 4)
     staged = MODEL if saves else 0  # one rank writes all of it: T/N
+    assert len(seen) == 2
     assert seen[0] == MODEL
     assert MODEL <= seen[-1] <= bytes_in_large_tensors() - before <= MODEL + 1.01 * staged
