@@ -50,16 +50,24 @@ def main(words: Sequence[str] | None = None) -> int:
             raise
         print(f"clusterdp: {error}", file=sys.stderr)
         return error.exit_code
-    except UnicodeEncodeError as error:  # of a file's name: Python asks the locale how to write one
+    except UnicodeEncodeError as error:
         if options.debug:
             raise
-        print(f"clusterdp: {error.object!r} has letters that this locale lacks. Set LC_ALL=C.UTF-8.", file=sys.stderr)
+        print(f"clusterdp: {_unwritable(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # `clusterdp logs | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _unwritable(error: UnicodeEncodeError) -> str:
+    if error.encoding == "utf-8":  # a word's bytes are no text, and Python has kept them as what they are
+        before, after = error.object[: error.start], error.object[error.start :]
+        line = before[before.rfind("\n") + 1 :] + after.partition("\n")[0]
+        return f"{line.encode(errors='surrogateescape')!r}: is not UTF-8. Type it in a terminal that is."
+    return f"{error.object!r} has letters that this locale lacks. Set LC_ALL=C.UTF-8."  # by which files are named
 
 
 def _mend_streams() -> None:
@@ -70,6 +78,7 @@ def _mend_streams() -> None:
         if stream is None:
             null = os.open(os.devnull, os.O_RDWR)
             os.dup2(null, number)
+            os.set_inheritable(number, True)  # it is the same number, most often, which dup2 leaves as it is
             setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
         elif number and hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")

@@ -149,6 +149,17 @@ def test_a_folder_that_the_locale_cannot_name_is_one_line(work: Path) -> None:
     assert said.count("\n") == 1 and "größe" in said and "Set LC_ALL=C.UTF-8." in said
 
 
+def test_a_word_that_is_no_text_is_one_line(work: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["submit", "cfg.yaml", os.fsdecode(b"name=gr\xf6sse"), "--dry-run"]) == 2
+    assert capfd.readouterr().err == "clusterdp: b'gr\\xf6sse': is not UTF-8. Type it in a terminal that is.\n"
+
+
+def test_a_command_that_we_run_has_the_streams_that_we_were_not_given() -> None:
+    runs = "from clusterdp import cli; cli._mend_streams(); import os, sys; sys.exit(os.system('echo >&2 && echo') > 0)"
+    done = subprocess.run(["bash", "-c", f'"{sys.executable}" -c "{runs}" >&- 2>&-'], check=False)
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_is_no_reason_to_fail_nor_a_files_number(work: Path, closed: str) -> None:
     command = f"{sys.executable} -m clusterdp submit cfg.yaml run_dir=r {closed}"
