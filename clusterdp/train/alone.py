@@ -16,7 +16,7 @@ from types import TracebackType
 
 from clusterdp.errors import ClusterdpError
 from clusterdp.rundir import RunDir
-from clusterdp.train.attempt import agreed_name, explain, fail, meet
+from clusterdp.train.attempt import agreed_name, explain, explained, fail, meet, refuse
 from clusterdp.train.claim import Claim
 from clusterdp.train.job import JobHandle
 from clusterdp.train.settings import Settings
@@ -31,10 +31,10 @@ def own_job() -> JobHandle:
     try:
         settings = Settings.own({})
     except ClusterdpError as error:
-        print(f"clusterdp: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        sys.exit(refuse(error, Settings.bare({}).run_dir))
     group, peers = meet(settings, stop)
     rank, world_size = group.rendezvous.rank, group.rendezvous.world_size
+    job: JobHandle | None = None
 
     def end(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
         if isinstance(error, Stopped):
@@ -42,6 +42,8 @@ def own_job() -> JobHandle:
                 kept = "; run it again to go on" if settings.run_dir else ""
                 print(f"clusterdp: stopped at step {error.step} ({error.reason}){kept}.", file=sys.stderr)
             sys.exit(STOPPED_EXIT)  # which Python heeds also here
+        if job and isinstance(error, RuntimeError):
+            error = explained(error, job) or error
         if world_size > 1:
             fail(error, peers, settings.run_dir)
         if isinstance(error, ClusterdpError):

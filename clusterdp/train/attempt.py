@@ -7,7 +7,8 @@ How it ends             outcome                        exit
     agreed stop, saved  requeue term|time STEP         0
     claim lost          stop claim STEP                0
     run cancelled       stop cancelled 0               0
-    bad entry, params   stop entry 0                   2    and any ConfigError of rank 0 in a run that never saved
+    bad entry, params   stop entry 0                   2
+    any ConfigError     stop entry 0                   2    of rank 0, in a run that has never saved
     port taken          none                           98
     an error of ours    none                           the error's own code
     any other exception none                           1
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 ENTRY_EXIT = 2
 WAIT_FOR_OUTCOME_S = 10.0
+WAIT_FOR_RANK_0_S = 3.0  # in mid-run, where it may well have met no mistake
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,20 @@ def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Ending:
         _write_outcome(outcome, ending)
         return ending
     # srun kills the other ranks when one ends with an error: rank 0 may be slower, and must get to write.
-    deadline = time.monotonic() + WAIT_FOR_OUTCOME_S
+    deadline = time.monotonic() + (WAIT_FOR_RANK_0_S if peers else WAIT_FOR_OUTCOME_S)
     while not outcome.exists() and time.monotonic() < deadline:
-        if peers and peers.are_leaving():  # rank 0 met no mistake, or has written
+        if peers and peers.are_leaving():  # a rank has waited long enough
             break
         time.sleep(0.05 + slurm.world_size / 5000)  # thousands of ranks look at one file
     return ending
+
+
+def refuse(error: ClusterdpError, run_dir: Path | None, peers: PeerWatch | None = None) -> int:
+    """Says what is wrong, and sees to it that a mistake is not tried again. Returns the exit code."""
+    print(f"clusterdp: {error}", file=sys.stderr, flush=True)
+    if isinstance(error, ConfigError) and run_dir is not None and not _has_saved(run_dir):
+        _refuse(run_dir, peers)
+    return error.exit_code
 
 
 def attend(function: Callable[..., Any], settings: Settings, stop: StopSignal) -> Ending:
@@ -128,8 +138,7 @@ def meet(settings: Settings, stop: StopSignal) -> tuple[Group, PeerWatch]:
         place = Rendezvous.find()
         group = Group.start(place, backend=settings.backend, timeout_s=settings.timeout_s)
     except ClusterdpError as error:
-        print(f"clusterdp: {error}", file=sys.stderr)
-        leave_now(error.exit_code)
+        leave_now(refuse(error, settings.run_dir))
     seed_everything(settings.seed, place.rank, deterministic=settings.deterministic)
     return group, PeerWatch(group.store, place.rank, place.world_size).start()
 
@@ -183,9 +192,9 @@ def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
     except Stopped as stopped:
         ending = Ending("requeue", stopped.reason, stopped.step)
     except RuntimeError as error:
-        if (explained := _explained(error, job)) is None:
+        if (said := explained(error, job)) is None:
             raise
-        raise explained from None
+        raise said from None
     except ClaimLost as error:
         print(f"clusterdp: {error}", file=sys.stderr)
         ending = Ending("stop", "claim", job.step)
@@ -200,7 +209,7 @@ def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
     return ending
 
 
-def _explained(error: RuntimeError, job: JobHandle) -> ClusterdpError | None:
+def explained(error: RuntimeError, job: JobHandle) -> ClusterdpError | None:
     """What torch says in many lines, in one with the names of the user's own parameters."""
     from torch.nn.parallel import DistributedDataParallel
 
@@ -248,15 +257,13 @@ def explain(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> int
         error = ClusterdpError(worker)
     culprit = peers.culprit()  # then ours is most likely a broken connection
     said = in_a_line(error)[:300]
-    peers.tell(said)
     if isinstance(error, ClusterdpError):
-        print(f"clusterdp: {error}", file=sys.stderr)
+        refuse(error, run_dir, peers)  # before the others are told, for those who hear of it end within two seconds
     else:
         traceback.print_exception(error)
+    peers.tell(said)
     if culprit and culprit.partition(": ")[2] != said:  # else all ranks found the same, together
         print(f"clusterdp: this follows from another rank's failure: {culprit}", file=sys.stderr)
-    if run_dir is not None and isinstance(error, ConfigError) and not _has_saved(run_dir):
-        _refuse(run_dir, peers)
     if isinstance(error, ClusterdpError):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):

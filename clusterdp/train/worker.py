@@ -46,9 +46,10 @@ def run_in_submitit(run_dir: str) -> Ending:
 
 
 def run(function: Callable[..., Any], argv: Sequence[str] | None = None) -> int:
-    """For `python -m your.module key=value ...`, alone or under torchrun: function(job, **values), without a config.
+    """For `python -m your.module key=value ...`, alone or under torchrun: function(job, **values).
 
-    If CLUSTERDP_RUN_DIR names a folder, the run is kept there, and the same command goes on where it was stopped.
+    If CLUSTERDP_RUN_DIR names a folder, the run is kept there, and the same command goes on where it was stopped; a
+    config.yaml in it, as a job has one, says what of `checkpoint`, `train` and `metrics` is not left at its default.
     """
     from clusterdp.train import attempt, entry
     from clusterdp.train.settings import Settings, parse_words
@@ -59,8 +60,7 @@ def run(function: Callable[..., Any], argv: Sequence[str] | None = None) -> int:
             entry.check_params(function, params)
             settings = Settings.own(params)
         except ClusterdpError as error:
-            print(f"clusterdp: {error}", file=sys.stderr)
-            return error.exit_code
+            return attempt.refuse(error, Settings.bare({}).run_dir)
         ending = attempt.attend(function, settings, stop)
     if ending.word == "requeue":
         kept = "; run it again to go on" if settings.run_dir else ""

@@ -25,10 +25,20 @@ def script(run: Run, last: str = MISTAKE, **more: str) -> tuple[int, str]:
     return finish([sys.executable, "-c", SCRIPT.format(last)], environ(**{"CLUSTERDP_RUN_DIR": str(run.path), **more}))
 
 
-def test_a_mistake_is_one_line_and_not_tried_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        (MISTAKE, "lr: is odd. Make it even."),
+        ("raise RuntimeError('InvalidCxxCompiler: none')", "train.compile: torch.compile found no C++ compiler here."),
+    ],
+)
+def test_a_mistake_is_one_line_and_not_tried_again(tmp_path: Path, last: str, said: str) -> None:
     run = Run(tmp_path / "run", "")
-    code, output = script(run, **run.attempt("7.0"))
-    assert (code, output) == (2, "clusterdp: lr: is odd. Make it even.\nthe script's own end\n")
+    code, output = script(run, last, **run.attempt("7.0"))
+    line, end = output.splitlines()
+    assert code == 2
+    assert line.startswith(f"clusterdp: {said}")
+    assert end == "the script's own end"
     assert run.outcome("7.0") == "stop entry 0"
 
 
@@ -41,16 +51,20 @@ def test_any_other_error_is_python_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "code", "said"),
+    ("name", "text", "code", "outcome", "said"),
     [
-        ("config.yaml", "train: {seed: 1", 2, "config.yaml:2: is not the config of a run. Put back what submit wrote"),
-        ("claims", "", 4, "claims: cannot be claimed: File exists. Make the run folder writable."),
+        ("config.yaml", "train: {seed: 1", 2, "stop entry 0", "config.yaml:2: is not the config of a run. Put"),
+        ("config.yaml", "train: {backend: ncll}", 2, "stop entry 0", "train.backend: 'ncll' is not known to torch."),
+        ("claims", "", 4, None, "claims: cannot be claimed: File exists. Make the run folder writable."),
     ],
 )
-def test_a_run_folder_that_will_not_do_is_one_line(tmp_path: Path, name: str, text: str, code: int, said: str) -> None:
+def test_a_run_folder_that_will_not_do_is_one_line(
+    tmp_path: Path, name: str, text: str, code: int, outcome: str | None, said: str
+) -> None:
     run = Run(tmp_path / "run", "")
     (run.path / name).write_text(text)
-    found, output = script(run)
+    found, output = script(run, **run.attempt("7.0"))
     assert found == code
     assert said in output
-    assert "Traceback" not in output
+    assert output.count("\n") == 1
+    assert run.outcome("7.0") == outcome
