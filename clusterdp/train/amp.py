@@ -111,9 +111,15 @@ class Amp:
         return halve(model, keep_batchnorm_fp32=bool(self._means.keep_batchnorm_fp32))
 
     def adopt(self, optimizer: torch.optim.Optimizer) -> None:
-        """O2: from here on it steps on fp32 copies of the weights."""
+        """O2: from here on it steps on fp32 copies of the weights. ConfigError if none of them has been cast."""
         if self.masters is not None:
             raise ConfigError("amp: it has the masters of one optimizer already. Make another Amp for the other one.")
+        weights = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if self._means.half and not any(weight.dtype == torch.float16 for weight in weights):
+            raise ConfigError(
+                f"amp: {self.level} has its weights in fp16, and this optimizer has none of those. Call "
+                "amp.cast(model) before DDP and the optimizer are made of it."
+            )
         if self._means.master_weights:
             self.masters = Masters(optimizer)
 

@@ -27,7 +27,10 @@ def halve(model: nn.Module, *, keep_batchnorm_fp32: bool = True) -> nn.Module:
     """In place: weights and buffers in fp16. The model takes its inputs to fp16 and gives its outputs in fp32.
 
     BatchNorm may stay in fp32, as its sums need it; it takes fp16 activations all the same, and returns them.
+    A model that this was done with, or with parts of it alone, stays as it is.
     """
+    if any(_halve_inputs in module._forward_pre_hooks.values() for module in model.modules()):
+        return model
     for module in model.modules():
         if keep_batchnorm_fp32 and isinstance(module, _BatchNorm):
             continue

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import ddp, sameness
@@ -30,11 +31,14 @@ if TYPE_CHECKING:
 STRATEGIES = ("ddp", "fsdp", "hsdp", "dp")
 
 
-def wrap(model: nn.Module, group: Group, train: Techniques, amp: Amp, options: Mapping[str, Any]) -> nn.Module:
+def wrap(
+    model: nn.Module, group: Group, train: Techniques, amp: Amp, options: Mapping[str, Any], *, share: bool = True
+) -> nn.Module:
     """Collective. On its device (a model that is split over several stays there), in its precision, with SyncBatchNorm,
     recomputation, strategy and torch.compile as `train` has them, in the order in which they go together.
 
-    options: DistributedDataParallel's, where train.ddp has no others.
+    options: DistributedDataParallel's, where train.ddp has no others. share: False leaves DDP itself out, for a rank
+    that has nobody to share gradients with.
     """
     model = amp.cast(model if is_split(model) else model.to(group.device))
     if train.sync_batchnorm:
@@ -42,9 +46,9 @@ def wrap(model: nn.Module, group: Group, train: Techniques, amp: Amp, options: M
     if train.recompute:
         model = recompute(model, *train.recompute)
     options = {**options, **train.ddp}
-    wrapped = distribute(model, group, train, options)
+    wrapped = distribute(model, group, train, options, share=share)
     if train.compile:
-        if train.strategy == "ddp" and options.get("bucket_cap_mb", 25) < 1:
+        if train.strategy == "ddp" and share and options.get("bucket_cap_mb", 25) < 1:
             raise ConfigError("train.ddp.bucket_cap_mb: torch.compile needs 1 or more in DDP. Leave it out.")
         # In place, and inside DDP, whose buckets it then divides the graph by.
         model.compile(**(train.compile if isinstance(train.compile, Mapping) else {}))
@@ -55,6 +59,11 @@ def is_sharded(model: nn.Module) -> bool:
     """By FSDP2: whoever calls it then calls it on all ranks."""
     fsdp = sys.modules.get("torch.distributed.fsdp")  # which takes a second to load
     return fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in model.modules())
+
+
+def is_distributed(model: nn.Module) -> bool:
+    """Whether it, or anything in it, is in DDP or FSDP2 already."""
+    return is_sharded(model) or any(isinstance(module, DistributedDataParallel) for module in model.modules())
 
 
 def follow(optimizer: torch.optim.Optimizer, before: Mapping[str, nn.Parameter], model: nn.Module) -> None:
@@ -70,7 +79,9 @@ def follow(optimizer: torch.optim.Optimizer, before: Mapping[str, nn.Parameter],
         group["params"] = [new.get(id(parameter), parameter) for parameter in group["params"]]
 
 
-def distribute(model: nn.Module, group: Group, train: Techniques, options: Mapping[str, Any]) -> nn.Module:
+def distribute(
+    model: nn.Module, group: Group, train: Techniques, options: Mapping[str, Any], *, share: bool = True
+) -> nn.Module:
     """Collective. TrainError on all ranks if they do not have the same model."""
     strategy = train.strategy
     if strategy not in STRATEGIES:
@@ -83,7 +94,7 @@ def distribute(model: nn.Module, group: Group, train: Techniques, options: Mappi
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return model  # DDP refuses what has nothing to train
     if strategy == "ddp":
-        return ddp.wrap(model, options, train.comm_hook, train.powersgd)
+        return ddp.wrap(model, options, train.comm_hook, train.powersgd) if share else model
     if any(parameter.dtype == torch.float16 for parameter in model.parameters()):
         raise ConfigError(
             f"train.amp.level: weights in fp16 (O2, O3) go with strategy ddp, not {strategy}, whose shards are the "

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from clusterdp.checkpoint import Checkpointer
 from clusterdp.checkpoint.objects import unwrap
 from clusterdp.errors import ConfigError
-from clusterdp.train import trainstep
+from clusterdp.train import strategy, trainstep
 from clusterdp.train.accumulation import AS_IT_IS
 from clusterdp.train.alone import own_job
 from clusterdp.train.amp import Amp
@@ -34,7 +34,7 @@ from clusterdp.train.prefetch import Prefetcher
 from clusterdp.train.progress import Progress
 from clusterdp.train.scores import Scores
 from clusterdp.train.stop import Stopped
-from clusterdp.train.strategy import follow, is_sharded
+from clusterdp.train.strategy import follow, is_distributed, is_sharded
 
 Metrics = Mapping[str, Any] | Sequence[Callable[..., Any]]
 OnStep = Callable[["Trainer", Mapping[str, Any]], Any]
@@ -43,10 +43,11 @@ OnStep = Callable[["Trainer", Mapping[str, Any]], Any]
 class Trainer:
     """All methods are called on all ranks.
 
+    model: left as it is if it is in DDP or FSDP2 already; else it becomes what the config's `train` says.
     metrics: name -> function(outputs, targets) -> number or one number a sample; or an object with update(outputs,
     targets), compute() and reset(), such as torchmetrics'. loss(outputs, targets) is a mean over the batch.
-    amp: a level of Amp, or one (at O2 and O3, with which the model was cast). accumulate: batches to a step of the
-    optimizer. clip_norm, clip_value: of the gradients. The defaults of these four are the config's `train`.
+    amp: a level of Amp, or one. accumulate: batches to a step of the optimizer. clip_norm, clip_value: of the
+    gradients. The defaults of these four are the config's `train`.
     scheduler: stepped with the optimizer, or after each epoch (scheduler_every="epoch").
     forward: function(trainer, batch) -> (loss, outputs, targets); step: function(trainer, batch) -> {name: value}, a
     whole training step. The defaults are trainstep's, to copy from.
@@ -76,22 +77,15 @@ class Trainer:
         wrap: Mapping[str, Any] | None = None,
     ):
         self.job = job = own_job() if job is None else job
-        self.net = unwrap(model)
-        self._wrapped = model
-        self._sharded = is_sharded(model)
-        if model is self.net and not self._sharded:
-            # One rank has nobody to share gradients with, and needs no wrapping.
-            before = dict(model.named_parameters())
-            self._wrapped = job.wrap(model, **(wrap or {})) if job.world_size > 1 else model.to(job.device)
-            self._sharded = is_sharded(model)
-            if self._sharded and optimizer is not None:
-                follow(optimizer, before, model)
+        self.amp = job.amp if amp is None else amp if isinstance(amp, Amp) else Amp(amp, job.device)
+        self._wrapped = self._wrap(model, optimizer, wrap or {})
+        self._sharded = is_sharded(self._wrapped)
+        self.net = unwrap(self._wrapped)
         self.model = self._wrapped  # what forward() calls; the bare module while evaluating
         self.loss, self.optimizer, self.scheduler = loss, optimizer, scheduler
         if scheduler_every not in ("step", "epoch"):
             raise ConfigError(f"scheduler_every: {scheduler_every!r} is neither step nor epoch. Use one of them.")
         self.scheduler_every = scheduler_every
-        self.amp = job.amp if amp is None else amp if isinstance(amp, Amp) else Amp(amp, job.device)
         if optimizer is not None and self.amp.masters is None:
             self.amp.adopt(optimizer)
         self.accumulate = job.train.accumulate if accumulate is None else accumulate
@@ -196,6 +190,28 @@ class Trainer:
 
     def autocast(self) -> AbstractContextManager[Any]:
         return AS_IT_IS if self.amp.dtype is None else self.amp.autocast()
+
+    def _wrap(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, options: Mapping[str, Any]
+    ) -> torch.nn.Module:
+        """As the config's `train` has it. One rank has nobody to share gradients with, and pays for no DDP."""
+        job, several = self.job, self.job.world_size > 1
+        if is_distributed(model):
+            return model  # the user has seen to it
+        if model is not unwrap(model):
+            if several:
+                raise ConfigError(
+                    f"model: a {type(model).__name__} without DistributedDataParallel in it, which each of "
+                    f"{job.world_size} ranks would train alone. Pass the model itself; train.compile: true compiles it."
+                )
+            return model
+        before = dict(model.named_parameters())
+        wrapped = strategy.wrap(model, job.group, job.train, self.amp, options, share=several)
+        if several:
+            job.wrapped.append(wrapped)
+        if is_sharded(wrapped) and optimizer is not None:
+            follow(optimizer, before, wrapped)
+        return wrapped
 
     def _train(self, epoch: Iterable[Any]) -> None:
         step, loop, on_step = self.step, self.loop, self.on_step

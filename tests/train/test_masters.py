@@ -180,6 +180,12 @@ def test_masters_are_those_of_one_optimizer() -> None:
         amp.adopt(torch.optim.SGD(model.parameters(), lr=0.1))
 
 
+@pytest.mark.parametrize("level", ["O2", "O3"])
+def test_a_model_that_nobody_has_cast_is_no_silent_fp32(level: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{level} has its weights in fp16, .* Call amp\.cast\(model\) before"):
+        Amp(level, "cpu").adopt(torch.optim.SGD(net().parameters(), lr=0.1))
+
+
 def test_masters_are_not_dropped_at_a_resume() -> None:
     _, _, amp = made("O2")
     with pytest.raises(StateError, match="O1 has no place for them"):

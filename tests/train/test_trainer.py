@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from clusterdp.errors import ConfigError
-from clusterdp.train import JobHandle, Trainer
-from tests.train import programs, trainings
+from clusterdp.train import Amp, JobHandle, Trainer
+from clusterdp.train.settings import Settings, Techniques
+from tests.train import programs, techniques, trainings
 from tests.train.ranks import Ranks, running, wait_until
 from tests.train.runs import Run
 
@@ -197,6 +199,55 @@ class Pair:
                 parameter.grad = None
         trainer.scores.add(batch, loss)
         return {"loss": loss, "norm": sum(p.norm() for p in trainer.model.parameters())}  # type: ignore[dict-item]
+
+
+WHAT_TRAIN_SAYS: dict[str, tuple[dict[str, Any], Any]] = {
+    "recompute": ({"recompute": ["Block"]}, lambda t: "forward" in vars(t.net.blocks[0])),
+    "compile": ({"compile": {"backend": "eager"}}, lambda t: t.net._compiled_call_impl is not None),
+    "sync_batchnorm": ({"sync_batchnorm": True}, lambda t: type(t.net.norm) is not nn.BatchNorm1d),
+    "fsdp": ({"strategy": "fsdp"}, lambda t: all(isinstance(p, DTensor) for p in stepped_on(t))),
+    "dp": ({"strategy": "dp"}, lambda t: isinstance(t.model, nn.DataParallel)),
+    "ddp": ({}, lambda t: t.model is t.net),
+    "O2": ({"amp": {"level": "O2"}}, lambda t: t.net.head.weight.dtype == torch.float16 and t.amp.masters),
+}
+
+
+@pytest.mark.parametrize("what", WHAT_TRAIN_SAYS)
+def test_on_one_rank_the_config_is_heeded_as_on_many_but_for_ddp_itself(job: JobHandle, what: str) -> None:
+    options, heeded = WHAT_TRAIN_SAYS[what]
+    handle = JobHandle(Settings(train=Techniques(**options)), job.group, job.stop, "1.0")
+    net = techniques.Net(norm=True)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.005)
+    trainer = Trainer(net, nn.MSELoss(), optimizer, job=handle)
+    assert heeded(trainer)
+    history = trainer.fit(techniques.batches(), epochs=2)
+    assert history[1]["loss"] < history[0]["loss"]
+    assert {parameter.dtype for parameter in stepped_on(trainer)} == {torch.float32}
+
+
+def stepped_on(trainer: Trainer) -> list[torch.Tensor]:
+    assert trainer.optimizer is not None
+    return [parameter for group in trainer.optimizer.param_groups for parameter in group["params"]]
+
+
+@pytest.mark.parametrize("cast_before", [False, True])
+def test_a_level_of_ones_own_casts_the_model_once(job: JobHandle, cast_before: bool) -> None:
+    amp, net = Amp("O3", "cpu"), nn.Linear(trainings.FEATURES, 3)
+    if cast_before:
+        amp.cast(net)
+    trainer = Trainer(net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1), job=job, amp=amp)
+    assert (net.weight.dtype, trainer.predict(held()).dtype) == (torch.float16, torch.float32)
+    assert len(net._forward_pre_hooks) == 1
+
+
+def test_no_rank_trains_alone(tmp_path: Path) -> None:
+    with running(tmp_path, programs.with_job, ENTRY + "wrapped", {}, size=2) as ranks:
+        first, second = ranks.answers
+    assert first == second
+    *answers, said = first
+    assert answers == ["torch.float16", "DistributedDataParallel", "Sequential"]
+    assert "OptimizedModule without DistributedDataParallel in it, which each of 2 ranks would train alone." in said
+    assert "train.compile: true" in said
 
 
 def test_a_step_of_ones_own_needs_no_subclass(job: JobHandle) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
+from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Trainer, early_stopping, keep_best, word
 from tests.checkpoint.training import digest
 
@@ -120,6 +121,18 @@ class Forms(nn.Module):
 
     def forward(self, x: torch.Tensor) -> Any:
         return {"twice": (x * 2, x.sum(1)), "half": x.half()}
+
+
+def wrapped(job: JobHandle) -> list[Any]:
+    """What becomes of a level of one's own, of a model whose parts are in DDP, and of one that is compiled already."""
+    net = Net()
+    trainer = Trainer(net, optimizer=torch.optim.SGD(net.parameters(), lr=0.1), job=job, amp="O2")
+    parts = nn.Sequential(*(job.wrap(nn.Linear(FEATURES, FEATURES)) for _ in range(2)))
+    answers = [str(net.head.weight.dtype), type(trainer.model).__name__, type(Trainer(parts, job=job).model).__name__]
+    try:
+        return [*answers, type(Trainer(torch.compile(nn.Linear(1, 1)), job=job).model).__name__]
+    except ConfigError as error:
+        return [*answers, str(error)]
 
 
 def total(outputs: torch.Tensor, targets: torch.Tensor) -> float:
