@@ -10,6 +10,7 @@ the one that never was, its history included. Without `job` it takes that of its
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -51,7 +52,8 @@ class Trainer:
     scheduler: stepped with the optimizer, or after each epoch (scheduler_every="epoch").
     forward: function(trainer, batch) -> (loss, outputs, targets); step: function(trainer, batch) -> {name: value}, a
     whole training step. The defaults are trainstep's, to copy from.
-    on_step(trainer, values) and on_epoch(trainer, row): functions called after each. state: more to save, by name.
+    on_step(trainer, values) and on_epoch(trainer, row): functions called after each. A stop waits until those after an
+    epoch are done, whatever they evaluate. state: more to save, by name.
     wrap: options of job.wrap(), which are DistributedDataParallel's.
     """
 
@@ -99,6 +101,7 @@ class Trainer:
         self.history = History()
         self.scores = Scores(metrics, job)  # of the epoch at hand
         self.loop: Loop[Any] | None = None
+        self._calling = False  # the callbacks after an epoch are at work
         self._metrics = metrics
         self._best: Checkpointer | None = None
         self._state = {"model": self._wrapped, "amp": self.amp, "history": self.history, "scores": self.scores.meters}
@@ -235,8 +238,17 @@ class Trainer:
         self.job.log(epoch=self.loop.epoch, **{name: value for name, value in row.items() if name not in SHAPE})
         if self.job.rank == 0:
             print(f"clusterdp: {_line(row)}", flush=True)
-        for call in self.on_epoch:
-            call(self, row)
+        self._call_back(row)
+
+    def _call_back(self, row: Row) -> None:
+        """Nothing is saved or stopped meanwhile: the state is that of a closed epoch, which would be closed again."""
+        self._calling, began = True, time.monotonic()
+        try:
+            for call in self.on_epoch:
+                call(self, row)
+        finally:
+            self._calling = False
+        self.job.word.discount(time.monotonic() - began)
 
     def _evaluate(self, data: Any, batch_size: int, loader: Mapping[str, Any], transform: Any) -> dict[str, float]:
         batches, _ = shared_out(self.job, data, batch_size, loader, "evaluate")
@@ -272,12 +284,16 @@ class Trainer:
     def _watched(self, batches: Iterable[Any], transform: Any) -> Iterator[Any]:
         """Batches, and whether they are this rank's (else they fill up for FSDP2, which wants all ranks in each).
 
-        Stoppable. Nothing is fetched ahead: the ranks may have uneven numbers of batches.
+        Stoppable, but for what a callback looks at: see _call_back. Nothing is fetched ahead: the ranks may have uneven
+        numbers of batches.
         """
         with self.job.stop.shielded():
             iterator = iter(batches)
         moved = Prefetcher(iterator, self.job.device, transform=transform, ahead=False)
         items = evenly(moved, self.job.group) if self._sharded else ((batch, True) for batch in moved)
+        if self._calling:
+            yield from items
+            return
         if self.loop is not None:
             yield from self.loop.watch(items)
             return

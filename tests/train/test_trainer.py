@@ -33,11 +33,13 @@ def attempt(run: Run, name: str, size: int) -> Ranks:
         return ranks
 
 
-def trained(folder: Path, size: int, fault: list[Any] | None = None, **params: Any) -> tuple[Run, list[Any]]:
+def trained(
+    folder: Path, size: int, fault: list[Any] | None = None, entry: str = "fit", **params: Any
+) -> tuple[Run, list[Any]]:
     """To its end, in two attempts if there is a fault. What each rank ended with."""
     folder.mkdir()
     run = Run(
-        folder / "run", ENTRY + "fit", {"record": str(folder), **params, "fault": fault}, checkpoint={"every_steps": 4}
+        folder / "run", ENTRY + entry, {"record": str(folder), **params, "fault": fault}, checkpoint={"every_steps": 4}
     )
     ranks = attempt(run, "1.0", size)
     if fault:
@@ -67,6 +69,15 @@ def test_a_preempted_run_ends_in_the_bits_of_the_undisturbed_one_history_include
     assert len(whole[0]["history"]) == 3
     assert all(rank["history"] == whole[0]["history"] for rank in whole)
     assert all(rank["best"] < 1e-6 for rank in whole)
+
+
+def test_who_is_stopped_in_a_callback_closes_the_epoch_once(tmp_path: Path) -> None:
+    """The callbacks come after the epoch's row and its scheduler: what were saved among them would get both again."""
+    _, whole = trained(tmp_path / "whole", 2, entry="evaluates_after_epochs")
+    run, resumed = trained(tmp_path / "resumed", 2, ["SIGTERM", 1, 1], entry="evaluates_after_epochs")
+    assert "restored" in run.events
+    assert resumed == whole
+    assert [row["epoch"] for row in whole[0]["history"]] == [1, 2, 3]
 
 
 @pytest.fixture(scope="module")

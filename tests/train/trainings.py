@@ -99,6 +99,25 @@ def fit(job: JobHandle, record: str, amp: str = "fp32", epochs: int = 3, fault: 
     Path(record, f"end-{job.rank}").write_text(json.dumps(end))
 
 
+def evaluates_after_epochs(job: JobHandle, record: str, fault: list[Any] | None = None) -> None:
+    """fault: (signal, the epoch after which it comes, the rank that gets it), before the callback evaluates."""
+    word.MOST_STEPS = 1
+    torch.manual_seed(0)
+    net = nn.Linear(FEATURES, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+
+    def test(trainer: Trainer, row: Any) -> None:
+        if fault and fault[1:] == [row["epoch"], job.rank]:
+            os.kill(os.getpid(), getattr(signal, fault[0]))
+        row["test_loss"] = trainer.evaluate(held_out(), batch_size=4)["loss"]
+
+    every = {"scheduler": scheduler, "scheduler_every": "epoch", "on_epoch": [test]}
+    history = Trainer(net, nn.CrossEntropyLoss(), optimizer, job=job, **every).fit(Noisy(), epochs=3, batch_size=8)
+    end = {"history": history.rows, "digest": digest([net.state_dict(), scheduler.state_dict()])}
+    Path(record, f"end-{job.rank}").write_text(json.dumps(end))
+
+
 def alone(job: JobHandle, size: int) -> Any:
     """Scores and predictions of `size` samples by a net that is the same everywhere."""
     torch.manual_seed(0)
