@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +14,8 @@ from clusterdp.train.seeded import SeededDataset
 
 if TYPE_CHECKING:
     from clusterdp.train.job import JobHandle
+
+OF_TRAINING = ("shuffle", "drop_last", "sampler", "batch_sampler", "seed_samples")  # which samples, in which order
 
 
 def training_data(job: JobHandle, data: Any, batch_size: int, options: Mapping[str, Any]) -> Iterable[Any]:
@@ -35,24 +37,36 @@ def shared_out(
 ) -> tuple[Iterable[Any], int | None]:
     """To look at each sample once: rank r has every W-th from r on, no padding. With the size of the data, if known."""
     dataset = as_dataset(data)
+    if dataset is None:
+        _refuse_options(options)
+    else:
+        for name in ("sampler", "batch_sampler"):
+            if options.get(name) is not None:
+                raise ConfigError(f"{name}: {what} looks at each sample once. Pass a Subset of the data instead.")
+        options = {"batch_size": batch_size, **_without(OF_TRAINING, options)}
     if dataset is not None and not isinstance(dataset, IterableDataset):
         size = len(dataset)  # type: ignore[arg-type]
         share = range(job.rank, size, job.world_size)
-        options = loader_defaults(job, dataset, {"batch_size": batch_size, **options})
-        options.pop("shuffle", None)
-        options.pop("drop_last", None)
-        if type(dataset) is not TensorDataset:
+        options = loader_defaults(job, dataset, options)
+        collate_fn = options.get("collate_fn")
+        if type(dataset) is not TensorDataset or collate_fn:
             dataset = SeededDataset(dataset, job.seed)  # and the training's random numbers are left alone
+            if collate_fn:
+                options["collate_fn"] = dataset.collation(collate_fn)
         return DataLoader(dataset, sampler=share, **options), size
     if dataset is not None:
-        return job.loader(dataset, batch_size, **options), None
-    _refuse_options(options)
+        return job.loader(dataset, **options), None
     if job.world_size > 1 and (what == "predict" or _is_whole(data)):
         raise ConfigError(
             f"{what}: a {type(data).__name__}, of which nobody knows which of {job.world_size} ranks has which sample. "
             "Pass the data set itself."
         )
     return data, None
+
+
+def options_of_val(data: Any, training: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The training's, as far as they make sense here (for a loader that is made, none), and the validation's own."""
+    return {**(_without(OF_TRAINING, training) if as_dataset(data) is not None else {}), **own}
 
 
 def as_dataset(data: Any) -> Dataset[Any] | None:
@@ -72,6 +86,10 @@ def as_dataset(data: Any) -> Dataset[Any] | None:
 
 def _is_whole(loader: Any) -> bool:
     return isinstance(loader, DataLoader) and type(loader.sampler) in (RandomSampler, SequentialSampler)
+
+
+def _without(names: Collection[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: option for name, option in options.items() if name not in names}
 
 
 def _refuse_options(options: Mapping[str, Any]) -> None:

@@ -26,7 +26,7 @@ from clusterdp.train.accumulation import AS_IT_IS
 from clusterdp.train.alone import own_job
 from clusterdp.train.amp import Amp
 from clusterdp.train.callbacks import OnEpoch
-from clusterdp.train.data import shared_out, training_data
+from clusterdp.train.data import options_of_val, shared_out, training_data
 from clusterdp.train.evenly import evenly
 from clusterdp.train.history import SHAPE, History, Row
 from clusterdp.train.job import JobHandle
@@ -118,6 +118,7 @@ class Trainer:
         epochs: int = 1,
         batch_size: int = 32,
         transform: Callable[[Any], Any] | None = None,
+        val_options: Mapping[str, Any] | None = None,
         **loader: Any,
     ) -> History:
         """Trains from wherever the run stands to `epochs` in all, and evaluates on val after each.
@@ -125,8 +126,14 @@ class Trainer:
         train, val: a data set, or tensors (x, y), dealt out to the ranks in batches of batch_size each; or a loader, or
         any iterable of batches, that knows its rank. loader: job.loader()'s options, such as num_workers. transform: of
         a batch, on the device.
+        val_options: of val's loader, where they are others than the training's. Those that choose samples (sampler,
+        drop_last, ...) are the training's alone. A collate_fn serves both, as padding must; one that mixes samples, as
+        MixUp does, should not: val_options={"collate_fn": None}.
         """
         batches = training_data(self.job, train, batch_size, loader)
+        if val is not None:
+            options = options_of_val(val, loader, val_options or {})
+            shared_out(self.job, val, batch_size, options, "val")  # what is wrong with it is said now, not in an hour
         self.loop = loop = self.job.loop(
             batches, self._state, epochs=epochs, accumulate=self.accumulate, move=transform or True
         )
@@ -136,7 +143,7 @@ class Trainer:
         self._mode(training=True)
         for epoch in loop.epochs():
             self._train(epoch)
-            self._close_epoch(self._evaluate(val, batch_size, loader, transform) if val is not None else {})
+            self._close_epoch(self._evaluate(val, batch_size, options, transform) if val is not None else {})
         if progress is not None:
             progress.close()
             self.job.metrics.sinks.remove(progress)

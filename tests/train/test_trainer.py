@@ -276,12 +276,61 @@ def test_fit_again_goes_on_from_where_it_is(job: JobHandle) -> None:
     assert trainer.history["step"] == [6, 12, 18]
 
 
+def doubled(samples: list[Any]) -> Any:
+    """Draws, too, as MixUp does."""
+    torch.rand(1)
+    x, y = torch.utils.data.default_collate(samples)
+    return x * 2, y
+
+
+ANY_ORDER = torch.utils.data.WeightedRandomSampler([1.0] * trainings.SAMPLES, trainings.SAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("options", "evaluated"),
+    [
+        ({"sampler": ANY_ORDER, "drop_last": True}, {}),
+        ({"seed_samples": False}, {}),
+        ({"collate_fn": doubled}, {"collate_fn": doubled}),
+        ({"collate_fn": doubled, "val_options": {"collate_fn": None, "batch_size": 7}}, {"batch_size": 7}),
+    ],
+)
+def test_which_samples_are_trained_on_is_nothing_to_the_validation(
+    job: JobHandle, options: dict[str, Any], evaluated: dict[str, Any]
+) -> None:
+    trainer = linear(job)
+    trainer.fit(trainings.Noisy(), held(), **options)
+    streams = torch.get_rng_state()
+    assert trainer.history[0]["val_loss"] == trainer.evaluate(held(), **evaluated)["loss"]
+    assert torch.equal(torch.get_rng_state(), streams), "the training's random numbers were drawn from"
+
+
+def test_a_loader_that_is_made_is_evaluated_as_it_is(job: JobHandle) -> None:
+    trainer, made = linear(job), DataLoader(held(), 32)
+    trainer.fit(trainings.Noisy(), made, collate_fn=doubled, drop_last=True)
+    assert trainer.history[0]["val_loss"] == trainer.evaluate(made)["loss"]
+
+
+def linear(job: JobHandle) -> Trainer:
+    net = nn.Linear(trainings.FEATURES, 3)
+    return Trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job)
+
+
+@pytest.mark.parametrize("val", [3, "no data"])
+def test_what_cannot_be_evaluated_is_said_before_the_first_step(job: JobHandle, val: Any) -> None:
+    trainer = linear(job)
+    with pytest.raises(ConfigError, match="is no data set"):
+        trainer.fit(held(), val)
+    assert trainer.loop is None
+
+
 @pytest.mark.parametrize(
     ("use", "said"),
     [
         (lambda t: t.fit(TensorDataset(torch.ones(4, 3))), "a batch is a list of 1; .* Pass forward="),
         (lambda t: t.evaluate([1.5]), "a batch is a float"),
         (lambda t: t.fit(DataLoader(held()), shuffle=True), "shuffle: is an option of the loader"),
+        (lambda t: t.evaluate(held(), sampler=range(3)), "sampler: evaluate looks at each sample once. Pass a Subset"),
         (lambda t: Trainer(t.net, job=t.job, metrics={"a": 3}), r"metrics\.a: a int is neither"),
         (lambda t: Trainer(t.net, job=t.job, state={"model": t.net}), r"state\.model: the Trainer keeps its own"),
         (lambda t: Trainer(t.net, job=t.job, scheduler_every="week"), "scheduler_every: 'week'"),
@@ -291,9 +340,8 @@ def test_fit_again_goes_on_from_where_it_is(job: JobHandle) -> None:
     ],
 )
 def test_mistakes_are_one_line(job: JobHandle, use: Any, said: str) -> None:
-    net = nn.Linear(trainings.FEATURES, 3)
     with pytest.raises(ConfigError, match=said):
-        use(Trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job))
+        use(linear(job))
 
 
 def held() -> TensorDataset:
