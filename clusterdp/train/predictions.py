@@ -14,12 +14,20 @@ if TYPE_CHECKING:
     from clusterdp.train.group import Group
 
 
-def collect(group: Group, outputs: list[Any], size: int | None) -> Any:
-    """Collective. outputs: of this rank's batches; rank r has the samples r, r + W, ... of `size`. None: one rank's.
+Flat = tuple[Any, list[torch.Tensor]]  # the form of an output, as JSON has it, and the tensors in it
 
-    Outputs are tensors, or tuples and mappings of them, with a row a sample. A rank may have none.
+
+def on_host(output: Any) -> Flat:
+    """Of one batch: a tensor, or tuples and mappings of them, with a row a sample."""
+    form, leaves = _flatten(output)
+    return form, [leaf.detach().cpu() for leaf in leaves]
+
+
+def collect(group: Group, flat: list[Flat], size: int | None) -> Any:
+    """Collective. flat: of this rank's batches; rank r has the samples r, r + W, ... of `size`. None: one rank's.
+
+    A rank may have none.
     """
-    flat = [_flatten(output) for output in outputs]
     leaves = [_joined([leaves[n] for _, leaves in flat]) for n in range(len(flat[0][1]))] if flat else []
     if size is None:
         return _build(flat[0][0], iter(leaves)) if flat else None
@@ -57,13 +65,12 @@ def _in_order(group: Group, rows: torch.Tensor, size: int) -> torch.Tensor:
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
     try:
-        return torch.cat([part.detach().cpu() for part in parts])
+        return torch.cat(parts)
     except RuntimeError as error:
         raise ConfigError(f"predict: the outputs of two batches do not fit: {error}. Make them alike.") from None
 
 
-def _flatten(output: Any) -> tuple[Any, list[torch.Tensor]]:
-    """Its form, as JSON has it, and the tensors in it."""
+def _flatten(output: Any) -> Flat:
     if isinstance(output, torch.Tensor):
         return "*", [output]
     if isinstance(output, Mapping):

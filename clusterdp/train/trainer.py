@@ -158,7 +158,7 @@ class Trainer:
 
         data: a data set, or a tensor; of a sample (x, y), x is the input. With one rank, any iterable of batches.
         """
-        from clusterdp.train.predictions import collect
+        from clusterdp.train.predictions import collect, on_host
 
         batches, size = shared_out(self.job, data, batch_size, loader, "predict")
         outputs = []
@@ -167,7 +167,7 @@ class Trainer:
                 with self.autocast():
                     given = self.model(*trainstep.inputs_of(batch))
                 if mine:
-                    outputs.append(given)
+                    outputs.append(on_host(given))  # all of them need not fit on the device
         return collect(self.job.group, outputs, size)
 
     def summary(self, sample: Any = None) -> str:

@@ -316,6 +316,18 @@ def linear(job: JobHandle) -> Trainer:
     return Trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job)
 
 
+def test_no_prediction_waits_on_the_device_for_the_others(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[Any] = []
+    to_host = torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: fetched.append(tensor) or to_host(tensor))
+    seen = []
+    net = nn.Linear(trainings.FEATURES, 3)
+    net.register_forward_hook(lambda *_: seen.append(len(fetched)))
+    assert len(Trainer(net, job=job).predict(held(), batch_size=20)) == 51
+    assert seen == [0, 1, 2]
+    assert not any(tensor.requires_grad for tensor in fetched)
+
+
 @pytest.mark.parametrize("val", [3, "no data"])
 def test_what_cannot_be_evaluated_is_said_before_the_first_step(job: JobHandle, val: Any) -> None:
     trainer = linear(job)
