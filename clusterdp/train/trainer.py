@@ -275,9 +275,11 @@ class Trainer:
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
         """The bare module: ranks may have uneven numbers of batches, and what wraps it would wait for all of them."""
-        if self.job.world_size > 1 and getattr(self._wrapped, "broadcast_buffers", False):
-            for buffer in self.net.buffers():  # as DDP does before a step: all ranks evaluate the same model
-                dist.broadcast(buffer, 0)
+        if self.job.world_size > 1 and (self._sharded or getattr(self._wrapped, "broadcast_buffers", False)):
+            # As DDP does before a step, and FSDP2 does not: all ranks evaluate the model that a checkpoint keeps.
+            for buffer in self.net.buffers():
+                if not hasattr(buffer, "full_tensor"):  # a DTensor
+                    dist.broadcast(buffer, 0)
         was = self.net.training
         self._mode(training=False)
         with torch.no_grad():

@@ -100,6 +100,14 @@ def test_scores_and_predictions_are_those_of_one_process(by_one: Any, tmp_path: 
     assert answers[0][0] == pytest.approx(scores, rel=1e-6)
 
 
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_all_ranks_evaluate_with_the_statistics_that_a_checkpoint_keeps(tmp_path: Path, strategy: str) -> None:
+    args = (programs.with_job, ENTRY + "statistics", {}, {"strategy": strategy})
+    with running(tmp_path, *args, size=2) as ranks:
+        (kept, _), (own, evaluated_with) = ranks.answers
+    assert own != kept == evaluated_with
+
+
 @pytest.mark.parametrize("where", ["step", "epoch", "plateau"])
 def test_who_has_had_enough_on_one_rank_stops_all_at_the_same_step(tmp_path: Path, where: str) -> None:
     run = Run(tmp_path / "run", "x:y")

@@ -142,6 +142,17 @@ class Forms(nn.Module):
         return {"twice": (x * 2, x.sum(1)), "half": x.half()}
 
 
+def statistics(job: JobHandle) -> list[str]:
+    """Of its BatchNorm on this rank, after it has trained; and once it has evaluated."""
+    torch.manual_seed(0)
+    net = Net()
+    trainer = Trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job)
+    trainer.fit(Noisy(), batch_size=8)
+    answers = [digest(dict(net.named_buffers()))]
+    trainer.evaluate(held_out())
+    return [*answers, digest(dict(net.named_buffers()))]
+
+
 def wrapped(job: JobHandle) -> list[Any]:
     """What becomes of a level of one's own, of a model whose parts are in DDP, and of one that is compiled already."""
     net = Net()
