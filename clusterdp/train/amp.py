@@ -113,6 +113,8 @@ class Amp:
     def adopt(self, optimizer: torch.optim.Optimizer) -> None:
         """O2: from here on it steps on fp32 copies of the weights. ConfigError if none of them has been cast."""
         if self.masters is not None:
+            if self.masters.are_of(optimizer):
+                return
             raise ConfigError("amp: it has the masters of one optimizer already. Make another Amp for the other one.")
         weights = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         if self._means.half and not any(weight.dtype == torch.float16 for weight in weights):

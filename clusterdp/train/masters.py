@@ -96,6 +96,10 @@ class Masters:
         """Its fp32 copy, or the parameter itself if it has none."""
         return self._master.get(id(parameter), parameter)
 
+    def are_of(self, optimizer: torch.optim.Optimizer) -> bool:
+        own = {id(master) for master in self._wholes}
+        return any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])
+
     def take_gradients(self) -> None:
         """Once all gradients are there: DDP has added them up in fp16, and scaled they may have overflowed."""
         for half, whole in zip(self._halves, self._wholes, strict=True):

@@ -88,7 +88,7 @@ class Trainer:
         if scheduler_every not in ("step", "epoch"):
             raise ConfigError(f"scheduler_every: {scheduler_every!r} is neither step nor epoch. Use one of them.")
         self.scheduler_every = scheduler_every
-        if optimizer is not None and self.amp.masters is None:
+        if optimizer is not None:
             self.amp.adopt(optimizer)
         self.accumulate = job.train.accumulate if accumulate is None else accumulate
         self.finite = job.finite(self.net)

@@ -175,7 +175,8 @@ def test_o2_without_its_masters_is_an_error_and_no_silent_o3() -> None:
 
 
 def test_masters_are_those_of_one_optimizer() -> None:
-    model, _, amp = made("O2")
+    model, optimizer, amp = made("O2")
+    amp.adopt(optimizer)  # they are its own
     with pytest.raises(ConfigError, match="Make another Amp"):
         amp.adopt(torch.optim.SGD(model.parameters(), lr=0.1))
 

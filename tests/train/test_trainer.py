@@ -242,6 +242,14 @@ def test_on_one_rank_the_config_is_heeded_as_on_many_but_for_ddp_itself(job: Job
     history = trainer.fit(techniques.batches(), epochs=2)
     assert history[1]["loss"] < history[0]["loss"]
     assert {parameter.dtype for parameter in stepped_on(trainer)} == {torch.float32}
+    Trainer(net, nn.MSELoss(), optimizer, job=handle)
+
+
+def test_the_masters_of_one_trainer_are_not_taken_for_anothers(job: JobHandle) -> None:
+    handle = JobHandle(Settings(train=Techniques(amp={"level": "O2"})), job.group, job.stop, "1.0")
+    linear(handle)
+    with pytest.raises(ConfigError, match="Make another Amp for the other one"):
+        linear(handle)
 
 
 def stepped_on(trainer: Trainer) -> list[torch.Tensor]:
