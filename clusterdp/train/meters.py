@@ -15,7 +15,7 @@ As state (`per_rank`), they go on in the middle of an epoch: an epoch's numbers 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from clusterdp.train.group import Group
 
 Value = torch.Tensor | float
+ROUNDING = 1e-4  # by which compute() may differ between ranks that have the same samples: GPUs add up in any order
 
 
 class Total:
@@ -96,6 +97,7 @@ class Meters:
         self.group = group
         self._meters: dict[str, Mean | Total] = {}
         self._objects: dict[str, Any] = {}
+        self._told: set[str] = set()  # of these it has been said that they do not go on
         self._graphs = GraphWatch()
 
     def mean(self, weight: Value = 1.0, /, **values: Value) -> None:
@@ -116,26 +118,32 @@ class Meters:
     def attach(self, name: str, metric: Any) -> None:
         """An object with update(), compute() and reset(), such as torchmetrics': computed and reset by reduce().
 
-        It reduces over ranks itself, as torchmetrics' do; the caller updates it.
+        It reduces over ranks itself, as torchmetrics' do, or reduce() refuses its numbers; the caller updates it. To go
+        on in the middle of an epoch it has state_dict() and load_state_dict(); that it has none is said.
         """
-        if callable(getattr(metric, "persistent", None)):
-            metric.persistent(True)  # torchmetrics: its sums are state only if asked
+        for part in _parts(metric):
+            if callable(getattr(part, "persistent", None)):
+                part.persistent(True)  # torchmetrics: its sums are state only if asked
         self._objects[name] = metric
 
     def reduce(self) -> dict[str, float]:
         """Collective: all ranks get the numbers of all, and begin anew. Waits for the device."""
         own = {name: _numbers(meter) for name, meter in self._meters.items()}
-        everyone = self.group.gather(own) if self.group is not None else [own]
-        kinds = {name: kind for rank in everyone for name, (kind, *_) in rank.items()}
-        found = {name: _together(name, kind, everyone) for name, kind in kinds.items()}
+        computed: dict[str, float] = {}
         for name, metric in self._objects.items():
-            found |= _computed(name, metric.compute())
+            computed |= _computed(name, metric.compute())
             metric.reset()
         self._meters.clear()
-        return found
+        mine = {"meters": own, "objects": computed}
+        ranks: list[dict[str, Any]] = self.group.gather(mine) if self.group is not None else [mine]
+        everyone = [rank["meters"] for rank in ranks]
+        kinds = {name: kind for rank in everyone for name, (kind, *_) in rank.items()}
+        found = {name: _together(name, kind, everyone) for name, kind in kinds.items()}
+        return found | _agreed([rank["objects"] for rank in ranks])
 
     def state_dict(self) -> dict[str, Any]:
         objects = {name: metric.state_dict() for name, metric in self._stateful()}
+        self._tell_partial(self._objects.keys() - objects)
         return {"meters": {name: _numbers(meter) for name, meter in self._meters.items()}, "objects": objects}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -146,10 +154,27 @@ class Meters:
             for part, number in zip(parts, numbers, strict=True):
                 part.host = number
         for name, metric in self._stateful():
-            metric.load_state_dict(state["objects"][name])
+            if name in state["objects"]:
+                metric.load_state_dict(state["objects"][name])
+                for part in _parts(metric):
+                    if hasattr(part, "device"):  # torchmetrics: its sums are now on the host, as they were read
+                        part.to(part.device)
+        self._tell_partial(self._objects.keys() - state["objects"])
 
     def _stateful(self) -> list[tuple[str, Any]]:
         return [(name, metric) for name, metric in self._objects.items() if hasattr(metric, "load_state_dict")]
+
+    def _tell_partial(self, names: Iterable[str]) -> None:
+        """Once of each, and early: a number that is of half an epoch looks like any other."""
+        if self.group is not None and self.group.rendezvous.rank != 0:
+            return
+        for name in sorted(set(names) - self._told):
+            print(
+                f"clusterdp: metrics.{name}: the checkpoint has nothing of it, so in an epoch that is preempted its "
+                "number is of the batches after that alone. With state_dict() and load_state_dict() it goes on.",
+                flush=True,
+            )
+            self._told.add(name)
 
     def _add(self, kind: str, values: Mapping[str, Value]) -> None:
         for name, value in values.items():
@@ -197,3 +222,28 @@ def _computed(name: str, value: Any) -> dict[str, float]:
     if isinstance(value, torch.Tensor) and value.numel() > 1:
         return {f"{name}_{index}": part for index, part in enumerate(value.flatten().tolist())}
     return {name: float(value)}
+
+
+def _parts(metric: Any) -> Iterable[Any]:
+    """torchmetrics' are modules, and some of them have others within."""
+    return metric.modules() if isinstance(metric, torch.nn.Module) else ()
+
+
+def _agreed(ranks: list[dict[str, float]]) -> dict[str, float]:
+    """Rank 0's, on all ranks: whether an epoch is the best must have one answer, or the ranks part."""
+    for rank, other in enumerate(ranks):
+        for name in {**ranks[0], **other}:
+            ours, theirs = ranks[0].get(name), other.get(name)
+            if not _same(ours, theirs):
+                raise ConfigError(
+                    f"metrics.{name}: compute() gave {ours} on rank 0 and {theirs} on rank {rank}: it is of one rank's "
+                    "samples. torchmetrics' reduce over the ranks by themselves; let yours do so, too, or pass a "
+                    "function of (outputs, targets)."
+                )
+    return ranks[0]
+
+
+def _same(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return False  # a class that one rank alone has seen
+    return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=ROUNDING**1.5) or (one != one and other != other)

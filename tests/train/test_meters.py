@@ -124,3 +124,80 @@ def test_objects_with_update_and_compute_are_part_of_it() -> None:
     another.update(0, 2)
     assert other.reduce() == {"accuracy": 0.5}
     assert another.seen == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([0.5, 0.5], {"f1": 0.5}),
+        ([0.5, 0.5 * (1 + 1e-7)], {"f1": 0.5}),  # added up in another order; a GPU's choice
+        ([{"a": 1.0, "b": math.inf}] * 2, {"f1_a": 1.0, "f1_b": math.inf}),
+        ([0.5, 0.75], "metrics.f1: compute() gave 0.5 on rank 0 and 0.75 on rank 1"),
+        ([0.5, math.nan], "metrics.f1: compute() gave 0.5 on rank 0 and nan on rank 1"),
+        ([{"a": 1.0}, {"a": 1.0, "b": 0.5}], "metrics.f1_b: compute() gave None on rank 0 and 0.5 on rank 1"),
+    ],
+)
+def test_objects_give_all_ranks_the_same_number_or_the_same_error(tmp_path: Path, values: Any, found: Any) -> None:
+    with running(tmp_path / "ranks", programs.objects_over, values, size=2) as ranks:
+        answers = ranks.answers
+    assert answers[0] == answers[1]
+    assert answers[0].startswith(found) if isinstance(found, str) else answers[0] == found
+
+
+def test_no_number_on_all_ranks_is_the_same_on_all(tmp_path: Path) -> None:
+    with running(tmp_path / "ranks", programs.objects_over, [math.nan, math.nan], size=2) as ranks:
+        assert all(math.isnan(answer["f1"]) for answer in ranks.answers)
+
+
+class Sums(torch.nn.Module):
+    """As torchmetrics' have them: no buffers, not saved unless asked, and taken from a checkpoint as they come."""
+
+    def __init__(self, within: torch.nn.Module | None = None) -> None:
+        super().__init__()
+        self.within, self.saved, self.device = within, False, torch.device("meta")
+        self.total = torch.zeros(2, device=self.device)
+
+    def persistent(self, mode: bool) -> None:
+        self.saved = mode
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        if self.saved:
+            destination[prefix + "total"] = self.total
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        self.total = state_dict.pop(prefix + "total")
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self.total = fn(self.total)
+        return super()._apply(fn, recurse)
+
+
+def test_what_is_within_a_metric_goes_on_too_and_on_its_device() -> None:
+    """torchmetrics' MinMaxMetric(Accuracy()), which is a module in a module."""
+    meters, metric = Meters(), Sums(Sums())
+    meters.attach("least", metric)
+    state = meters.state_dict()
+    assert state["objects"]["least"].keys() == {"total", "within.total"}
+    state["objects"]["least"] = {name: torch.ones(2) for name in state["objects"]["least"]}  # read on the host
+    meters.load_state_dict(state)
+    assert [part.total.device.type for part in metric.modules()] == ["meta", "meta"]  # type: ignore[union-attr]
+
+
+def test_a_metric_that_no_checkpoint_has_is_told_once_and_one_that_is_new_in_it_begins_anew(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Bare:
+        compute = reset = lambda self: None
+
+    meters = Meters()
+    meters.attach("bare", Bare())
+    state = meters.state_dict()
+    meters.state_dict()
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(
+        "clusterdp: metrics.bare: the checkpoint has nothing of it, so in an epoch that is preempted"
+    )
+    meters.attach("accuracy", Accuracy())
+    meters.load_state_dict(state)  # "bare" has been told
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("clusterdp: metrics.accuracy: ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -148,6 +149,20 @@ def test_a_metric_that_is_no_number_on_one_rank_ends_all_with_one_line(tmp_path:
     assert 0 not in codes, ranks.log
     assert "clusterdp: metrics.odd: returned a str. Return a number, or one number a sample.\n" in ranks.rank_log(1)
     assert "Traceback" not in ranks.rank_log(1)
+
+
+def test_a_metric_that_is_of_one_rank_alone_ends_all_at_once_with_one_line(tmp_path: Path) -> None:
+    """Else one rank would think that this epoch is the best and save it, and another one would not."""
+    run = Run(tmp_path / "run", ENTRY + "own_metric")
+    with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=2, env=run.attempt("1.0")) as ranks:
+        codes = ranks.join()
+    assert 0 not in codes, ranks.log
+    for rank in (0, 1):
+        said = ranks.rank_log(rank)
+        assert re.search(r"metrics\.own: compute\(\) gave 0\.\d+ on rank 0 and 0\.\d+ on rank 1: it is of one", said), (
+            said
+        )
+        assert "Traceback" not in said
 
 
 def test_a_dead_worker_of_one_rank_ends_all_with_one_line(tmp_path: Path) -> None:

@@ -269,6 +269,32 @@ def bad_metric(job: JobHandle, kind: str, rank: int) -> None:
     Trainer(net, nn.CrossEntropyLoss(), optimizer, {"odd": metric}, job=job).fit(Noisy(), batch_size=4)
 
 
+class OwnAccuracy:
+    """Of the samples that it has seen itself: nothing reduces it over the ranks, and no checkpoint has it."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self.right += int((outputs.argmax(1) == targets).sum())
+        self.seen += len(targets)
+
+    def compute(self) -> float:
+        return self.right / self.seen
+
+    def reset(self) -> None:
+        self.right = self.seen = 0
+
+
+def own_metric(job: JobHandle) -> None:
+    """Which epoch is the best is asked of it."""
+    net = nn.Linear(FEATURES, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    best = keep_best("val_own", mode="max")
+    trainer = Trainer(net, nn.CrossEntropyLoss(), optimizer, {"own": OwnAccuracy()}, job=job, on_epoch=[best])
+    trainer.fit(Noisy(), held_out(), epochs=3, batch_size=4)
+
+
 class Deadly(Noisy):
     """Kills the worker that reads its sample."""
 
