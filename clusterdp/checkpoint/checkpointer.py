@@ -245,6 +245,11 @@ class Checkpointer:
             )
         return Restored(info.step, info.token, unflatten(loaded.manifest.meta, {}), exact, tuple(choice.skipped))
 
+    def peek(self) -> Any:
+        """`meta` of the newest commit, of which nothing is loaded; None if there is none that can be read."""
+        meta = self._ranks.settle(conclude=lambda _: self._committer.newest_meta())
+        return unflatten(meta, {}) if meta is not None else None
+
     def restore_from(self, path: str | os.PathLike[str], only: Iterable[str] | None = None) -> Restored:
         """Start from what another program has saved: a file of torch.save() such as the classic dict of 'model',
         'optimizer' and 'amp' or 'scaler' (or a URL of one), or a folder of torch.distributed.checkpoint.

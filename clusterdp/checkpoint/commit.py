@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from clusterdp.checkpoint import retention
 from clusterdp.checkpoint.blocks import read_manifest
@@ -45,6 +46,13 @@ class Committer:
             self._order = max(self._order, time.time_ns())
         self._known = {info.name: info for info in commits}
         return commits
+
+    def newest_meta(self) -> Any:
+        """A tree, as the manifest has it."""
+        commits, _ = scan(self.storage)
+        with suppress(DamagedError):
+            return read_manifest(self.storage, commits[-1]).meta if commits else None
+        return None
 
     def commit(self, manifest: Manifest) -> CheckpointInfo:
         """Create the manifest, as the newest commit. After an error there is none."""

@@ -40,11 +40,12 @@ def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = 
 
 
 def keep_best(monitor: str = "val_loss", *, mode: str = "min") -> OnEpoch:
-    """Saves the model when `monitor` is better than ever: trainer.load_best() takes it back. Beside the checkpoints."""
+    """Saves the model when `monitor` is better than in the epoch that is kept: trainer.load_best() takes it back.
+    Beside the checkpoints, and as tolerant of a store that is away (checkpoint.max_failures)."""
 
     def keep(trainer: Trainer, row: Row) -> None:
-        if trainer.history.best(monitor, mode) is trainer.history[-1]:
-            trainer.save_best()
+        trainer.history.best(monitor, mode)  # says what is wrong with the name, if anything is
+        trainer.best_model.save_if_better(monitor, mode)
 
     return keep
 

@@ -41,7 +41,7 @@ class Saves:
         self.every_s = every_s
         self.at_rest = -1  # the step whose state is in a checkpoint
         self._job, self._meta = job, meta
-        self._failures = 0  # in a row
+        self._tolerant = Tolerance(job, "a checkpoint")
         self._next = time.monotonic() + (every_s or 0.0)
         if self.checkpointer is not None:
             job.word.progress = self.checkpointer.progress
@@ -105,20 +105,27 @@ class Saves:
     def _note(self, commit: Commit | None) -> None:
         if commit is not None:
             self.at_rest = commit.step
-            self._failures = 0
+            self._tolerant.failures = 0
             self._job.word.save_s = commit.seconds
 
+
+class Tolerance:
+    """A save that fails is told, and the training goes on: what was saved before is as it was."""
+
+    def __init__(self, job: JobHandle, what: str):
+        self._job, self._what = job, what
+        self.failures = 0  # in a row
+
     @contextmanager
-    def _tolerant(self, at_most: float) -> Iterator[None]:
-        """A periodic save that fails is told, and the training goes on: the checkpoints before it are as they were."""
+    def __call__(self, at_most: float) -> Iterator[None]:
         try:
             yield
         except (ClaimLost, LostContact, StateError):
             raise  # a state that cannot be saved, or that is no longer the same on all ranks, gets no better
         except CheckpointError as error:
-            self._failures += 1
-            self._job.event("save-failed", step=self._job.step, error=str(error), failures=self._failures)
-            if self._failures > at_most:
+            self.failures += 1
+            self._job.event("save-failed", step=self._job.step, error=str(error), failures=self.failures)
+            if self.failures > at_most:
                 raise
             if self._job.rank == 0:
-                print(f"clusterdp: a checkpoint was not saved ({self._failures} in a row): {error}", file=sys.stderr)
+                print(f"clusterdp: {self._what} was not saved ({self.failures} in a row): {error}", file=sys.stderr)

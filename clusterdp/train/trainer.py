@@ -18,13 +18,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from clusterdp.checkpoint import Checkpointer
 from clusterdp.checkpoint.objects import unwrap
 from clusterdp.errors import ConfigError
 from clusterdp.train import strategy, trainstep
 from clusterdp.train.accumulation import AS_IT_IS
 from clusterdp.train.alone import own_job
 from clusterdp.train.amp import Amp
+from clusterdp.train.best import Best
 from clusterdp.train.callbacks import OnEpoch
 from clusterdp.train.data import options_of_val, shared_out, training_data
 from clusterdp.train.evenly import evenly
@@ -103,7 +103,7 @@ class Trainer:
         self.loop: Loop[Any] | None = None
         self._calling = False  # the callbacks after an epoch are at work
         self._metrics = metrics
-        self._best: Checkpointer | None = None
+        self.best_model = Best(job, self._wrapped, self.history)
         self._state = {"model": self._wrapped, "amp": self.amp, "history": self.history, "scores": self.scores.meters}
         self._state |= {name: thing for name, thing in (("optimizer", optimizer), ("scheduler", scheduler)) if thing}
         if taken := sorted(self._state.keys() & (state or {}).keys()):
@@ -189,14 +189,12 @@ class Trainer:
 
     def save_best(self) -> None:
         """The model as it is now becomes what load_best() takes back. Collective; until it is durable."""
-        if (best := self._best_checkpoints()) is not None:
-            best.save(self.job.step, {"epoch": len(self.history)})
+        self.best_model.save()
 
     def load_best(self) -> int | None:
-        """The weights that keep_best or save_best() saved last; returns their step, None if there are none."""
-        best = self._best_checkpoints()
-        restored = best.restore() if best is not None else None
-        return restored.step if restored else None
+        """The weights that keep_best or save_best() saved last; returns their step. None, and the model stays as it is,
+        if there are none, or if the run has gone back behind them (`clusterdp resume --from`)."""
+        return self.best_model.load()
 
     def autocast(self) -> AbstractContextManager[Any]:
         return AS_IT_IS if self.amp.dtype is None else self.amp.autocast()
@@ -311,11 +309,6 @@ class Trainer:
                 yield item
             elif agreed.stop:
                 raise Stopped(agreed.stop, self.job.step)
-
-    def _best_checkpoints(self) -> Checkpointer | None:
-        if self._best is None:
-            self._best = self.job.checkpointer({"model": self._wrapped}, beside="best")
-        return self._best
 
 
 def _line(row: Row) -> str:

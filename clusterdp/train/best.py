@@ -1,0 +1,88 @@
+"""Best: the model as it was when it was best, beside the run's checkpoints; what keep_best saves and load_best() takes.
+
+Only the newest stays. It is saved with its row of the history, by which it is known: a run that has gone back to an
+older step, and then does otherwise, has other rows, even where they have the same step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from clusterdp.checkpoint import Checkpointer
+from clusterdp.train.history import History, Row
+from clusterdp.train.saves import Tolerance
+
+if TYPE_CHECKING:
+    from clusterdp.train.job import JobHandle
+
+
+class Best:
+    """A no-op if the run has no place for checkpoints. All methods are collective; a save that fails is tolerated."""
+
+    def __init__(self, job: JobHandle, model: torch.nn.Module, history: History):
+        self._job, self._model, self._history = job, model, history
+        self._tolerant = Tolerance(job, "the best model")
+        self._opened: Checkpointer | None = None
+        self._kept: Any = None  # what was saved with it
+        self._looked = False  # after what an attempt before this one has kept
+
+    def save(self) -> None:
+        """The model as it is now, until it is durable."""
+        with self._tolerant(self._job.saving.max_failures):
+            if (checkpointer := self._checkpointer()) is not None:
+                self._save(checkpointer)
+
+    def save_if_better(self, monitor: str, mode: str) -> None:
+        """If the newest epoch is better than the one that is kept: that of a better one may not have been saved."""
+        with self._tolerant(self._job.saving.max_failures):
+            if (checkpointer := self._checkpointer()) is None:
+                return
+            if not self._looked:
+                self._kept, self._looked = checkpointer.peek(), True
+            row, kept = self._history[-1], self._row(self._kept)
+            if monitor in row and History([*([kept] if kept else []), row]).best(monitor, mode) is row:
+                self._save(checkpointer)
+
+    def load(self) -> int | None:
+        """Into the model; its step. None, and the model stays as it is, if there is none that is of this run's past."""
+        checkpointer = self._checkpointer()
+        kept = checkpointer.peek() if checkpointer is not None else None
+        if checkpointer is None or kept is None:
+            return None
+        if self._history.rows and kept["epoch"] and self._row(kept) is None:
+            if self._job.rank == 0:
+                print(
+                    f"clusterdp: the best model is of epoch {kept['epoch']} as it was before the run went back behind "
+                    "it: it is not loaded, and the model stays as it is.",
+                    flush=True,
+                )
+            return None
+        restored = checkpointer.restore()
+        return restored.step if restored is not None else None
+
+    def _save(self, checkpointer: Checkpointer) -> None:
+        rows = self._history.rows
+        meta = {"epoch": len(rows), "row": dict(rows[-1]) if rows else {}}
+        checkpointer.save(self._job.step, meta)
+        self._kept, self._looked = meta, True
+        self._tolerant.failures = 0
+
+    def _row(self, kept: Any) -> Row | None:
+        """Of the history, as it is now: the last one when that was saved; None if it is no longer there."""
+        rows = self._history.rows
+        if kept is None or not 1 <= kept["epoch"] <= len(rows):
+            return None
+        row = rows[kept["epoch"] - 1]
+        then = kept.get("row", {})  # none in what an older version has saved
+        return row if all(name in row and _same(row[name], value) for name, value in then.items()) else None
+
+    def _checkpointer(self) -> Checkpointer | None:
+        if self._opened is None:
+            self._opened = self._job.checkpointer({"model": self._model}, beside="best")
+        return self._opened
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one == other or (one != one and other != other))

@@ -1,0 +1,141 @@
+"""The best model: a store that is away costs no training, and what the run has gone back behind is nobody's best."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from clusterdp.checkpoint import CheckpointError, list_checkpoints
+from clusterdp.storage import LocalStorage
+from clusterdp.train import JobHandle, Trainer, keep_best
+from clusterdp.train.settings import Saving
+from tests.train.trainings import FEATURES, Noisy
+
+EPOCH = 6  # steps; the run saves after every four
+
+
+@pytest.fixture
+def away(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """At these steps the best model cannot be written; the run's checkpoints can."""
+    steps: set[int] = set()
+    write = LocalStorage.write
+
+    def fail(self: LocalStorage, name: str, chunks: Iterable[memoryview]) -> None:
+        if "-best" in self.url and int(Path(name).parts[0].removeprefix("step_")) in steps:
+            raise OSError(5, "Input/output error")
+        write(self, name, chunks)
+
+    monkeypatch.setattr(LocalStorage, "write", fail)
+    return steps
+
+
+def fit(
+    job: JobHandle, *values: float, lr: float = 0.1, attempt: str = "1.0", on_step: Any = (), **settings: Any
+) -> Trainer:
+    """An epoch a value, which is what its score is."""
+    saving = replace(job.saving, every_steps=4, keep_last=9, max_failures=1, async_save=False)
+    settings = {"checkpoint": saving, **settings}
+    job = JobHandle(replace(job._settings, **settings), job.group, job.stop, attempt)
+    torch.manual_seed(0)
+    net = nn.Linear(FEATURES, 3)
+    trainer = Trainer(
+        net,
+        nn.CrossEntropyLoss(),
+        torch.optim.SGD(net.parameters(), lr=lr),
+        {"score": lambda outputs, targets: values[trainer.loop.epoch]},  # type: ignore[union-attr]
+        job=job,
+        on_step=on_step,
+        on_epoch=[keep_best("score", mode="max")],
+    )
+    trainer.fit(Noisy(), epochs=len(values))
+    return trainer
+
+
+def kept(job: JobHandle) -> list[int]:
+    return [info.step for info in list_checkpoints(f"{job.saving.url}-best")]
+
+
+def test_a_store_that_is_away_is_told_and_the_next_epoch_that_is_better_than_the_kept_one_is_kept(
+    job: JobHandle, away: set[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    away.add(2 * EPOCH)
+    trainer = fit(job, 1, 5, 3, 2)
+    assert len(trainer.history) == 4
+    assert "clusterdp: the best model was not saved (1 in a row): " in capsys.readouterr().err
+    assert kept(job) == [3 * EPOCH]
+    assert trainer.load_best() == 3 * EPOCH
+
+
+def test_a_store_that_stays_away_ends_the_attempt(job: JobHandle, away: set[int]) -> None:
+    away |= {EPOCH, 2 * EPOCH, 3 * EPOCH}
+    with pytest.raises(CheckpointError, match="Input/output error"):
+        fit(job, 1, 2, 3)
+    assert kept(job) == []
+
+
+def test_an_attempt_knows_what_the_one_before_it_has_kept(job: JobHandle, away: set[int]) -> None:
+    away.add(2 * EPOCH)
+    fit(job, 1, 5)
+    fit(job, 1, 5, 3, attempt="1.1")  # better than what is kept, though not than what was lost
+    assert kept(job) == [3 * EPOCH]
+    fit(job, 1, 5, 3, 2, attempt="1.2")
+    assert kept(job) == [3 * EPOCH]
+
+
+def test_what_the_run_has_gone_back_behind_is_not_its_best(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
+    fit(job, 3, 4, 9)
+    found: list[Any] = []
+
+    def look(trainer: Trainer, values: Any) -> None:
+        before = torch.clone(trainer.net.weight)  # type: ignore[arg-type]
+        found.append((trainer.load_best(), torch.equal(before, trainer.net.weight)))  # type: ignore[arg-type]
+        trainer.on_step.clear()
+
+    fit(job, 3, 4, attempt="1.1", resume_step=EPOCH + 2, on_step=[look])
+    assert found == [(None, True)]
+    said = "the best model is of epoch 3 as it was before the run went back behind it: it is not loaded"
+    assert said in capsys.readouterr().out
+
+
+def test_an_epoch_that_is_done_otherwise_after_that_is_known_from_the_one_before(job: JobHandle) -> None:
+    """It has the same number, and the same step."""
+    fit(job, 3, 9, 1)
+    again = fit(job, 3, 4, attempt="1.1", resume_step=EPOCH + 2, lr=0.2)
+    assert kept(job) == [2 * EPOCH]
+    last = torch.clone(again.net.weight)  # type: ignore[arg-type]
+    assert again.load_best() == 2 * EPOCH
+    assert torch.equal(last, again.net.weight)  # type: ignore[arg-type]
+
+
+def test_without_a_place_for_checkpoints_there_is_no_best_model(job: JobHandle) -> None:
+    trainer = fit(job, 1, 2, checkpoint=Saving())
+    assert len(trainer.history) == 2
+    assert trainer.load_best() is None
+
+
+def test_a_program_of_its_own_takes_what_is_kept(job: JobHandle) -> None:
+    """Without a history."""
+    trained = fit(job, 1, 2)
+    other = Trainer(nn.Linear(FEATURES, 3), job=job)
+    assert other.load_best() == 2 * EPOCH
+    assert torch.equal(other.net.weight, trained.net.weight)  # type: ignore[arg-type]
+
+
+def test_what_is_saved_by_hand_in_an_epoch_can_be_loaded_in_it(job: JobHandle) -> None:
+    found: list[Any] = []
+
+    def by_hand(trainer: Trainer, values: Any) -> None:
+        if trainer.loop is not None and trainer.loop.step in (1, EPOCH + 1):
+            trainer.save_best()
+            found.append(trainer.load_best())
+
+    net = nn.Linear(FEATURES, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    Trainer(net, nn.CrossEntropyLoss(), optimizer, job=job, on_step=[by_hand]).fit(Noisy(), epochs=2)
+    assert found == [1, EPOCH + 1]
