@@ -26,7 +26,7 @@ def table(ranks: Sequence[Rank]) -> list[str]:
 
 def diagnose(ranks: Sequence[Rank]) -> list[str]:
     """The worst first. Never empty: that all is well is worth saying, too."""
-    found = [*_data(ranks), *_saves(ranks), *_uneven(ranks)]
+    found = [*_data(ranks), *_copy(ranks), *_saves(ranks), *_uneven(ranks)]
     if not found:
         return [NOTHING]
     return [line for _, line in sorted(found, key=lambda each: -each[0])]
@@ -45,6 +45,19 @@ def _data(ranks: Sequence[Rank]) -> list[tuple[float, str]]:
         return [(share, f"{said}; try num_workers: {cpus - 1}.")]
     more = f"ask for more (resources.cpus_per_task: {2 * max(2, cpus or 1)})"
     return [(share, f"{said}; {more}, or make a sample cheaper to read.")]
+
+
+def _copy(ranks: Sequence[Rank]) -> list[tuple[float, str]]:
+    """In the process that trains: workers cannot help, unless the work is given to them."""
+    number, share = _worst(ranks, "copy")
+    if share < NOTABLE:
+        return []
+    said = f"rank {number} spends {100 * share:.0f} % of the time moving batches and transforming them"
+    remedy = (
+        "transform less, or in the data set, whose workers do it beside the training; copy from pinned memory "
+        "(pin_memory=True)"
+    )
+    return [(share, f"{said} (move=, transform=): {remedy}.")]
 
 
 def _saves(ranks: Sequence[Rank]) -> list[tuple[float, str]]:

@@ -122,7 +122,8 @@ class Feed(Generic[Batch]):
         counted = self.sampler is not None and not self._surplus
         ahead = counted and (seeded or getattr(self.loader, "num_workers", 0) > 0)
         transform = None if self.move is True else self.move
-        return iter(Prefetcher(batches, self.job.device, transform=transform, ahead=ahead))
+        lap = self.job.stopwatch.lap
+        return iter(Prefetcher(batches, self.job.device, transform=transform, ahead=ahead, lap=lap))
 
     def _found(self) -> Iterator[Batch]:
         """An iterator whose next batch is that of the position."""

@@ -23,6 +23,7 @@ class Prefetcher:
     transform: a function of the batch on the device, such as one that makes floats of bytes. It must draw no random
     numbers. ahead: fetch a batch before the one at hand is handed out; then its copy costs the step nothing, even where
     the step waits for the GPU. Copies are asynchronous from pinned memory only (DataLoader(pin_memory=True)).
+    lap: a stopwatch's, so that waiting for a batch ("data") and what is made of it ("copy") are told apart.
     """
 
     def __init__(
@@ -32,11 +33,13 @@ class Prefetcher:
         *,
         transform: Transform | None = None,
         ahead: bool = True,
+        lap: Callable[[str], Any] = lambda name: None,
     ):
         self.batches = batches
         self.device = torch.device(device)
         self.transform = transform
         self.ahead = ahead
+        self.lap = lap
         self._stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
     def __iter__(self) -> Iterator[Any]:
@@ -59,6 +62,7 @@ class Prefetcher:
         batch = next(batches, END)
         if batch is END:
             return END, None, None
+        self.lap("data")
         if self._stream is None:
             return self._move(batch), None, None
         with torch.cuda.stream(self._stream):
@@ -67,7 +71,10 @@ class Prefetcher:
 
     def _move(self, batch: Any) -> Any:
         moved = to_device(batch, self.device)
-        return moved if self.transform is None else self.transform(moved)
+        if self.transform is not None:
+            moved = self.transform(moved)
+        self.lap("copy")
+        return moved
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -1,6 +1,6 @@
 """Stopwatch: where a step's time goes, by what it was spent on, at next to no cost.
 
-    watch = job.stopwatch                       # in a Loop it runs by itself: data, saves, and the rest
+    watch = job.stopwatch                       # in a Loop it runs by itself: data, copy, saves, and the rest
     for x, y in loop:
         loss = criterion(model(x), y);   watch.lap("forward")
         loss.backward();                 watch.lap("backward")
@@ -8,6 +8,11 @@
 
 A lap is the time since the lap before, on the host. On a GPU, whose work the host does not wait for, that tells what
 the host waits for: for data, and wherever something makes it wait; torch.profiler shows the device's own time.
+
+    data        waiting for the loader
+    copy        moving batches to the device, and the function that is move= (a Trainer's transform=), in this process
+    backward    with what it takes to add the gradients up over all ranks: no lap tells how much of that the computing
+                hides (profile.trace shows it), only which rank's slowness the others wait for in there
 """
 
 from __future__ import annotations

@@ -58,6 +58,25 @@ def test_a_loop_measures_itself_and_leaves_the_report_in_the_run_folder(job: Job
     assert report["steps"] == 20 - WARM_UP
 
 
+def test_what_the_main_process_makes_of_a_batch_is_no_waiting_for_data(job: JobHandle, clock: Any) -> None:
+    def slow(seconds: float, batch: Any) -> Any:
+        clock.now += seconds
+        return batch
+
+    batches = (slow(0.002, batch) for batch in range(WARM_UP + 4))
+    for _ in job.loop(batches, {}, move=lambda batch: slow(0.006, batch)):
+        clock.now += 0.002
+        job.stopwatch.lap("forward")
+    report = job.stopwatch.report(job.group, workers=2, cpus=8)
+    assert report is not None
+    times = report["ranks"][0]["ms"]
+    assert (times["data"], times["copy"], times["forward"]) == pytest.approx((2.0, 6.0, 2.0))
+    assert [line.partition(":")[0] for line in report["diagnosis"]] == [
+        "rank 0 spends 60 % of the time moving batches and transforming them (move=, transform=)",
+        "rank 0 waits 20 % of the time for data",
+    ]
+
+
 def rank(workers: int | None = 0, cpus: int = 1, **ms: float) -> dict[str, Any]:
     return {"ms": ms, "workers": workers, "cpus": cpus}
 
@@ -73,6 +92,10 @@ def rank(workers: int | None = 0, cpus: int = 1, **ms: float) -> dict[str, Any]:
         (
             [rank(None, data=5, forward=5)],
             "rank 0 waits 50 % of the time for data: its loader is no DataLoader; make that one faster.",
+        ),
+        (
+            [rank(data=1, copy=4, forward=5)],
+            "rank 0 spends 40 % of the time moving batches and transforming them (move=, transform=): transform less,",
         ),
         (
             [rank(forward=9, checkpoint=1)],
