@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from typing import Any, Protocol, runtime_checkable
 
@@ -84,6 +84,17 @@ def live_tensors(name: str, thing: Any) -> Mapping[str, torch.Tensor]:
 def _loads_plainly(part: torch.nn.Module) -> bool:
     ours = type(part)._load_from_state_dict is torch.nn.Module._load_from_state_dict
     return not part._load_state_dict_pre_hooks and (ours or type(part).__module__.startswith("torch.nn."))
+
+
+@contextmanager
+def as_trained(state: Mapping[str, Any]) -> Iterator[None]:
+    """While a state is taken. An object that has put something of its own into another one for a while, such as its
+    averages into a model, has a context manager of this name, in which the other one's state is as it was."""
+    with ExitStack() as stack:
+        for thing in state.values():
+            if callable(of_its_own := getattr(thing, "as_trained", None)):
+                stack.enter_context(of_its_own())
+        yield
 
 
 def buffer_keys(thing: Any) -> Iterator[str]:

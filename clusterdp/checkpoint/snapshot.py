@@ -80,8 +80,9 @@ def _take_here(state: Mapping[str, Any], step: int, meta: Mapping[str, Any] | No
         raise StateError(f"step: {step!r} is not a number of steps done. Give an int of 0 or more.")
     shared: dict[str, Any] = {}
     own: dict[str, Any] = {}
-    for name, thing in state.items():
-        (own if objects.is_per_rank(thing) else shared)[name] = thing.state_dict()
+    with objects.as_trained(state):
+        for name, thing in state.items():
+            (own if objects.is_per_rank(thing) else shared)[name] = thing.state_dict()
     note = Part.of({"meta": dict(meta or {})})
     if note.tensors:
         raise StateError(f"{next(iter(note.tensors))}: meta is for small values, not tensors. Put it into the state.")

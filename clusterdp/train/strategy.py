@@ -10,7 +10,7 @@ dp      torch's old DataParallel: one process, many GPUs. The last resort, where
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,8 +57,19 @@ def wrap(
 
 def is_sharded(model: nn.Module) -> bool:
     """By FSDP2: whoever calls it then calls it on all ranks."""
+    return next(_sharded_modules(model), None) is not None
+
+
+def reshard(model: nn.Module) -> None:
+    """Before its weights are changed: what FSDP2 has gathered for the last forward pass may serve the next one, too."""
+    for module in _sharded_modules(model):
+        module.reshard()
+
+
+def _sharded_modules(model: nn.Module) -> Iterator[Any]:
     fsdp = sys.modules.get("torch.distributed.fsdp")  # which takes a second to load
-    return fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in model.modules())
+    if fsdp is not None:
+        yield from (module for module in model.modules() if isinstance(module, fsdp.FSDPModule))
 
 
 def is_distributed(model: nn.Module) -> bool:

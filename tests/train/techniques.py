@@ -314,8 +314,9 @@ def meets_nan(job: JobHandle, bad: int) -> None:
             optimizer.zero_grad()
 
 
-def resumes(job: JobHandle, record: str, signal_at: int | None = None) -> None:
-    """An entry that takes all it can from the config. Rank 1 gets a signal in step `signal_at`."""
+def resumes(job: JobHandle, record: str, signal_at: int | None = None, evaluate_at: int | None = None) -> None:
+    """An entry that takes all it can from the config. Rank 1 gets a signal in step `signal_at`, in the middle of an
+    evaluation of the averages if that is the step `evaluate_at`."""
     word.MOST_STEPS = 1
     buckets = {} if job.train.compile else {"bucket_cap_mb": 0.02}
     model = job.wrap(Net(norm=job.train.strategy == "ddp"), **buckets)
@@ -326,7 +327,7 @@ def resumes(job: JobHandle, record: str, signal_at: int | None = None) -> None:
     state = {"model": model, "optimizer": optimizer, "amp": job.amp, "ema": ema, "scheduler": scheduler}
     loop = job.loop(job.loader(Numbered(-1), 2), state, epochs=2)
     for x in loop:
-        if loop.step == signal_at and job.rank == 1:
+        if loop.step == signal_at != evaluate_at and job.rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
         with gradient_sync(model, loop.window_ends):
             with job.amp.autocast():
@@ -338,6 +339,14 @@ def resumes(job: JobHandle, record: str, signal_at: int | None = None) -> None:
             optimizer.zero_grad()
             scheduler.step()
             ema.update()
+        if loop.step == evaluate_at:
+            model.eval()
+            with torch.no_grad(), ema.applied():
+                for y in loop.watch([x] * 4):
+                    model(y)
+                    if evaluate_at == signal_at and job.rank == 1:
+                        os.kill(os.getpid(), signal.SIGTERM)
+            model.train()
     assert all(bool(here(p.detach()).isfinite().all()) for p in model.parameters()), "NaN is the same as any NaN"
     own = {name: thing.state_dict() for name, thing in loop.state.items() if name != "model"}
     whole = [own, [p.detach() for p in model.parameters()], torch.get_rng_state()]

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from clusterdp.checkpoint import Checkpointer, list_checkpoints
 from clusterdp.errors import ConfigError
-from clusterdp.train import Amp
+from clusterdp.train import Amp, JobHandle, Stopped, StopSignal
 from clusterdp.train.ema import Ema
+from clusterdp.train.settings import Saving, Settings
+from tests.checkpoint.training import digest
 
 
 def test_it_is_the_average_that_torch_keeps_of_fp32_weights() -> None:
@@ -81,3 +91,84 @@ def test_it_goes_by_the_names_of_the_users_own_module() -> None:
 def test_a_decay_beyond_one_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"ema: decay: 1\.5"):
         Ema(nn.Linear(1, 1), 1.5)
+
+
+class Twice(nn.Module):
+    """One weight under two names, and one that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(1, 1), nn.Linear(1, 1)
+        self.b.weight = self.a.weight
+        self.b.bias.requires_grad_(False)
+
+
+def test_what_is_saved_meanwhile_are_the_models_own_weights(tmp_path: Path) -> None:
+    model = Twice()
+    ema = Ema(model, 0.5)
+    before = {name: tensor.item() for name, tensor in model.state_dict().items()}
+    ema.state_dict()["a.weight"].fill_(4.0)
+    inner = {"model": model.a, "ema": ema}  # as a part of it has its own name in the state
+    with ema.applied():
+        Checkpointer(tmp_path / "run", {"model": model, "ema": ema}).save(1)
+        Checkpointer(tmp_path / "part", inner).save(1)
+        Checkpointer(tmp_path / "best", {"model": model}).save(1)
+        assert model.state_dict()["a.weight"].item() == 4.0, "for who exports them"
+    for folder, state in (("run", {"model": model, "ema": ema}), ("part", inner)):
+        with torch.no_grad():
+            model.a.weight.fill_(9.0)
+        Checkpointer(tmp_path / folder, state).restore()
+        assert {name: tensor.item() for name, tensor in model.state_dict().items()} == before
+        assert ema.state_dict()["a.weight"].item() == 4.0
+    Checkpointer(tmp_path / "best", {"model": model}).restore()
+    assert model.a.weight.item() == 4.0
+
+
+def attempt(job: JobHandle, folder: Path, evaluated: Callable[[int, int], None] = lambda step, item: None) -> list[Any]:
+    """Ten steps, a save after every third, and an evaluation of the averages after each that is odd.
+
+    evaluated: called there, after the step and of its item. Returns the state at the end, or none if it has stopped.
+    """
+    (folder / "attempts" / "1.0").mkdir(parents=True, exist_ok=True)
+    saving = Saving(url=str(folder / "checkpoints"), async_save=False)
+    torch.manual_seed(0)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    ema = Ema(model, 0.9)
+    with StopSignal() as stop:
+        job = JobHandle(Settings(run_dir=folder, checkpoint=saving), job.group, stop, "1.0")
+        state = {"model": model, "optimizer": optimizer, "ema": ema}
+        loop = job.loop([torch.full((2, 4), i / 10) for i in range(10)], state, every_steps=3)
+        try:
+            for x in loop:
+                optimizer.zero_grad()
+                (model(x) - 1).square().mean().backward()
+                optimizer.step()
+                ema.update()
+                if (step := loop.step + 1) % 2:
+                    with ema.applied():
+                        for item in loop.watch(range(9)):
+                            evaluated(step, item)
+        except Stopped:
+            return []
+    return [model.state_dict(), ema.state_dict(), optimizer.state_dict()]
+
+
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_a_run_that_ends_while_they_are_evaluated_goes_on_from_its_own_weights(
+    job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Stopped, it saves in there; killed, it goes on from the save that was due in there."""
+    monkeypatch.setattr("clusterdp.train.word.MOST_STEPS", 1)
+
+    def strike(step: int, item: int) -> None:
+        if (step, item) == (3, 2):
+            if how == "killed":
+                raise ChildProcessError
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    whole = attempt(job, tmp_path / "whole")
+    with suppress(ChildProcessError):
+        assert attempt(job, tmp_path / "run", strike) == []
+    assert [info.step for info in list_checkpoints(str(tmp_path / "run" / "checkpoints"))] == [3]
+    assert digest(attempt(job, tmp_path / "run")) == digest(whole)
