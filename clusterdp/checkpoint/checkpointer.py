@@ -256,7 +256,8 @@ class Checkpointer:
 
         Every tensor in there must find its object, and every module, optimizer, scheduler and scaler here its state;
         `only` names the objects to restore if that is not so. Raises StateError with the keys that do not fit, and
-        before anything is changed if it would take a pickle to read it. Random numbers stay as they are.
+        before anything is changed if it would take a pickle to read it. Random numbers stay as they are. What was not
+        restored and has copies of the weights (O2's masters, averages) makes them anew.
         """
         self.wait()
         start = self._together(lambda: migration.prepare(os.fspath(path), self._state, only))

@@ -61,11 +61,13 @@ def prepare(where: str, state: Mapping[str, Any], only: Iterable[str] | None) ->
 
 
 def put_back(start: Start, state: Mapping[str, Any]) -> None:
-    for name, tree in start.states.items():
-        try:
-            objects.load(name, state[name], tree)
-        except StateError as error:
-            raise StateError(f"{start.where}: {error}") from error
+    for name, thing in objects.modules_first(state):
+        if name in start.states:
+            try:
+                objects.load(name, thing, start.states[name])
+            except StateError as error:
+                raise StateError(f"{start.where}: {error}") from error
+    objects.renew(state, start.states)
 
 
 def _sources(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
 from typing import Any, Protocol, runtime_checkable
@@ -95,6 +95,20 @@ def as_trained(state: Mapping[str, Any]) -> Iterator[None]:
             if callable(of_its_own := getattr(thing, "as_trained", None)):
                 stack.enter_context(of_its_own())
         yield
+
+
+def modules_first(state: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """In the order to load them: what has copies of a module's weights may have to make them anew."""
+    return sorted(state.items(), key=lambda item: not isinstance(item[1], torch.nn.Module))
+
+
+def renew(state: Mapping[str, Any], restored: Collection[str]) -> None:
+    """Where not all was restored: an object with a renew(), such as averages of the weights, had copies of what was
+    there before. Twice: the averages may be of other copies, which come after them in here."""
+    left = [thing for name, thing in state.items() if name not in restored]
+    for thing in left * 2:
+        if callable(again := getattr(thing, "renew", None)):
+            again()
 
 
 def buffer_keys(thing: Any) -> Iterator[str]:

@@ -105,7 +105,7 @@ def put_back(loaded: Loaded, state: Mapping[str, Any], world_size: int) -> None:
         for name, thing in shared.items():  # all of them, before any is changed
             objects.compare(name, thing, loaded.state(name, copy=False))
         loaded.flat.fill()
-    for name, thing in shared.items():
+    for name, thing in objects.modules_first(shared):
         # A module copies what it is given. An optimizer keeps all of it, and may keep the very pages that were read.
         # Others may keep a little of it, which must not hold on to all the rest.
         keeps, copies = isinstance(thing, torch.optim.Optimizer), isinstance(thing, torch.nn.Module)

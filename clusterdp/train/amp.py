@@ -218,6 +218,11 @@ class Amp:
                 "Resume at O2, with amp.adopt(optimizer) before it."
             )
 
+    def renew(self) -> None:
+        """The model has got other weights, and the masters are to be made of them."""
+        if self.masters is not None:
+            self.masters.renew()
+
 
 def _number(scale: str | float) -> float:
     try:

@@ -92,6 +92,12 @@ class Ema:
             for name, average in zip(self._names, self._averages, strict=True):
                 average.copy_(state[name])
 
+    @torch.no_grad()
+    def renew(self) -> None:
+        """The model has got other weights, and the averages begin there."""
+        for average, source in zip(self._averages, self._sources, strict=True):
+            average.copy_(source)
+
 
 def _give(kept: Mapping[int, torch.Tensor], module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
     """A hook of the module that has the parameters, whatever part of the model is saved, under whatever name."""

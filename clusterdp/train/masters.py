@@ -122,3 +122,7 @@ class Masters:
         with torch.no_grad():
             for master, tensor in zip(self._wholes, saved, strict=True):
                 master.copy_(tensor)
+
+    def renew(self) -> None:
+        """The model has got other weights, and nothing was saved of the copies."""
+        self.load_state_dict(None)

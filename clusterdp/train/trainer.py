@@ -194,7 +194,10 @@ class Trainer:
     def load_best(self) -> int | None:
         """The weights that keep_best or save_best() saved last; returns their step. None, and the model stays as it is,
         if there are none, or if the run has gone back behind them (`clusterdp resume --from`)."""
-        return self.best_model.load()
+        step = self.best_model.load()
+        if step is not None:
+            self.amp.renew()
+        return step
 
     def autocast(self) -> AbstractContextManager[Any]:
         return AS_IT_IS if self.amp.dtype is None else self.amp.autocast()

@@ -11,7 +11,7 @@ from torch import nn
 
 from clusterdp.checkpoint import Checkpointer
 from clusterdp.errors import ConfigError, StateError
-from clusterdp.train import Amp
+from clusterdp.train import Amp, JobHandle, Trainer
 from tests.checkpoint.training import digest
 from tests.train import techniques
 from tests.train.ranks import running
@@ -201,6 +201,22 @@ def test_a_run_that_comes_to_o2_takes_its_masters_from_its_weights() -> None:
     amp.load_state_dict(before.state_dict())
     assert torch.equal(optimizer.param_groups[0]["params"][0], torch.full((8, 4), 3.0))
     assert amp.scale == 32.0
+
+
+def test_training_goes_on_from_the_best_weights_and_not_from_the_masters_of_others(job: JobHandle) -> None:
+    model, optimizer, amp = made("O2", loss_scale=1.0)
+    best = [p.detach().clone() for p in model.parameters()]
+    back = []
+
+    def on_epoch(trainer: Trainer, row: Any) -> None:
+        back.append(all(torch.equal(a, b) for a, b in zip(best, model.parameters(), strict=True)))
+        trainer.load_best()
+        optimizer.param_groups[0]["lr"] = 0.0
+
+    trainer = Trainer(model, nn.MSELoss(), optimizer, job=job, amp=amp, on_epoch=[on_epoch])
+    trainer.save_best()
+    trainer.fit((torch.zeros(4, 4), torch.ones(4, 1)), epochs=2, batch_size=2)
+    assert back == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from clusterdp.errors import StateError
 from clusterdp.rundir import RunDir, read_events
-from clusterdp.train import JobHandle
+from clusterdp.train import Amp, Ema, JobHandle
 from clusterdp.train.settings import Saving, Settings
 
 
@@ -41,6 +41,38 @@ def test_a_new_run_begins_there_and_goes_on_from_its_own(job: JobHandle, tmp_pat
     assert run(job, tmp_path / "run", 2, **how) == [42.0, 43.0], "not from the file again"
     (started,) = [e for e in read_events(RunDir(tmp_path / "run")) if e["event"] == "started-from"]
     assert (started["path"], started["step"]) == (str(tmp_path / "x.pt"), 9)
+
+
+@pytest.mark.parametrize("order", ["model optimizer amp ema", "ema amp optimizer model"])
+@pytest.mark.parametrize("saved", [["model"], ["model", "amp"]])
+def test_what_was_copied_from_the_model_before_is_copied_again(
+    job: JobHandle, tmp_path: Path, order: str, saved: list[str]
+) -> None:
+    """O2 would step on, and average, the fp32 copies of the weights that it began with."""
+
+    def made(weight: float) -> dict[str, Any]:
+        amp = Amp("O2", "cpu", loss_scale=1)
+        model = amp.cast(nn.Linear(1, 1, bias=False))
+        nn.init.constant_(model.weight, weight)  # type: ignore[arg-type]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        amp.adopt(optimizer)
+        every = {"model": model, "optimizer": optimizer, "amp": amp, "ema": Ema(model, 0.5, amp=amp)}
+        return {name: every[name] for name in order.split()}
+
+    before = made(40.0)
+    with torch.no_grad():
+        before["optimizer"].param_groups[0]["params"][0].fill_(40.001)  # less than fp16 can tell from 40
+    torch.save({name: before[name].state_dict() for name in saved}, tmp_path / "x.pt")
+    (tmp_path / "run" / "attempts" / "1.0").mkdir(parents=True)
+    saving = Saving(str(tmp_path / "run" / "checkpoints"), start_from=str(tmp_path / "x.pt"), start_only=saved[::-1])
+    job = JobHandle(Settings(run_dir=tmp_path / "run", checkpoint=saving), job.group, job.stop, "1.0")
+    state = made(0.0)
+    for _ in job.loop([1], state):
+        state["amp"].step(state["optimizer"])
+        assert state["model"].weight.item() == 40.0
+        exact = 40.001 if "amp" in saved else 40.0
+        assert state["ema"].state_dict()["weight"].item() == pytest.approx(exact, abs=1e-5)
+        assert state["optimizer"].param_groups[0]["params"][0].item() == pytest.approx(exact, abs=1e-5)
 
 
 def test_what_lacks_an_optimizer_must_say_so(job: JobHandle, tmp_path: Path) -> None:
