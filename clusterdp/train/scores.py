@@ -41,18 +41,32 @@ class Scores:
                     "object with update() and compute(). Pass one of them."
                 )
 
-    def add(self, batch: Any, loss: torch.Tensor, outputs: Any = None, targets: Any = None) -> None:
-        """Of one batch. Nothing waits for the device, and no graph is held, whatever a metric returns."""
+    def add(
+        self, batch: Any, loss: torch.Tensor, outputs: Any = None, targets: Any = None, *, only_finite: bool = False
+    ) -> None:
+        """Of one batch. Nothing waits for the device, and no graph is held, whatever a metric returns.
+
+        only_finite: a batch whose loss is not finite counts for nothing; metrics that are objects wait to know.
+        """
         size = size_of(batch)
-        self.meters.mean(size or 1, loss=loss)
+        counts = loss.detach().isfinite() if only_finite else None
+        self._mean(size, counts, "loss", loss)
         if outputs is None or not (self._functions or self._objects):
             return
         with torch.no_grad():
             outputs = _detached(outputs)
             for name, function in self._functions.items():
-                self.meters.mean(size or 1, **{name: _checked(name, function(outputs, targets), size)})
-            for metric in self._objects:
-                metric.update(outputs, targets)
+                self._mean(size, counts, name, _checked(name, function(outputs, targets), size))
+            if self._objects and (counts is None or bool(counts)):
+                for metric in self._objects:
+                    metric.update(outputs, targets)
+
+    def _mean(self, size: int, counts: torch.Tensor | None, name: str, value: Any) -> None:
+        weight: Any = size or 1
+        if counts is not None:
+            value = torch.as_tensor(value, device=counts.device).float().mean()
+            value, weight = value.where(counts, 0.0), counts * float(weight)
+        self.meters.mean(weight, **{name: value})
 
     def reduce(self) -> dict[str, float]:
         """Collective."""

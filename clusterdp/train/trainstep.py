@@ -58,7 +58,8 @@ def step(trainer: Trainer, batch: Any) -> Mapping[str, Any]:
             trainer.scheduler.step()
         lap("optimizer")
     loss = loss.detach()
-    trainer.scores.add(batch, loss, outputs, targets)
+    skips = trainer.finite is not None and trainer.finite.on_nan == "skip"
+    trainer.scores.add(batch, loss, outputs, targets, only_finite=skips)
     lap("metrics")
     return {"loss": loss}
 

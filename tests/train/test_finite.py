@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import torch
 from torch import nn
 
 from clusterdp.errors import ConfigError, TrainError
-from clusterdp.train import Amp, Group, JobHandle
+from clusterdp.train import Amp, Group, JobHandle, Trainer
 from clusterdp.train.finite import MOST_IN_A_ROW, Finite
+from clusterdp.train.settings import Settings, Techniques
 from tests.train import programs, techniques
 from tests.train.ranks import running
 from tests.train.runs import Run
@@ -111,6 +113,53 @@ def test_a_training_that_only_skips_is_given_up(job: JobHandle, capsys: pytest.C
     with pytest.raises(TrainError, match=r"the 11th in a row, so the weights are lost"):
         step(float("nan"))
     assert "step 1 was skipped: rank 0: the loss is nan, of the samples [7]" in capsys.readouterr().err
+
+
+class Means:
+    """An object, of which torchmetrics has many."""
+
+    def __init__(self) -> None:
+        self.outputs: list[torch.Tensor] = []
+
+    def update(self, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+        self.outputs.append(outputs.mean())
+
+    def compute(self) -> float:
+        return float(torch.stack(self.outputs).mean())
+
+    def reset(self) -> None:
+        self.outputs = []
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_what_is_skipped_is_in_no_score_of_the_epoch(job: JobHandle, accumulate: int) -> None:
+    """Or one batch of ten thousand makes the loss NaN that a scheduler or early stopping goes by."""
+    x = torch.arange(10.0).reshape(10, 1)
+    x[4] = float("nan")
+    batches = [*zip(x.split(2), torch.zeros(10, 1).split(2), strict=True)]
+
+    def first(outputs: torch.Tensor, targets: torch.Tensor) -> float:
+        return outputs[0].item()
+
+    def each(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return outputs.flatten()
+
+    rows = {}
+    for on_nan in ("skip", None):
+        handle = JobHandle(Settings(train=Techniques(on_nan=on_nan)), job.group, job.stop, "1.0")
+        net = nn.Linear(1, 1)
+        nn.init.ones_(net.weight)
+        nn.init.zeros_(net.bias)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
+        metrics = {"first": first, "each": each, "object": Means()}
+        trainer = Trainer(net, nn.MSELoss(), optimizer, metrics, job=handle, accumulate=accumulate)
+        (rows[on_nan],) = trainer.fit(batches)
+        assert math.isnan(trainer.evaluate(batches)["loss"]), "of what is evaluated nothing is skipped"
+    good = torch.cat([x[:4], x[6:]])
+    skipped = rows["skip"]
+    assert skipped["loss"] == pytest.approx(float(good.square().mean()))
+    assert (skipped["first"], skipped["each"], skipped["object"]) == (4.0, float(good.mean()), float(good.mean()))
+    assert math.isnan(rows[None]["loss"])
 
 
 def test_a_restored_models_statistics_are_those_to_go_back_to(job: JobHandle) -> None:
