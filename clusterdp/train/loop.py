@@ -281,11 +281,11 @@ class Loop(Generic[Batch]):
 
     def _stop(self, reason: str) -> None:
         self.job.event("signal", name=self.job.stop.name_of(reason), step=self.step)
-        self.job.metrics.flush()
         self.save()
         self.feed.close()
         self.job.report_times(self.feed.loader)
         self.job.event("stopped", step=self.step, reason=reason)
+        self.job.metrics.flush()  # last: somebody's server that is away may take the rest of the time
         raise Stopped(reason, self.step)
 
     def _finish(self) -> None:

@@ -69,7 +69,10 @@ class MetricLog:
         self.flush()
         for sink in self.sinks:
             if callable(close := getattr(sink, "close", None)):
-                close()
+                try:
+                    close()
+                except Exception as error:  # all that was to be done has been done
+                    print(f"clusterdp: metrics: {type(sink).__name__} was not closed: {_line(error)}", file=sys.stderr)
         self.sinks.clear()
 
     def _hand(self, sink: Sink, record: dict[str, Any]) -> None:
@@ -78,7 +81,7 @@ class MetricLog:
             sink(record)
         except Exception as error:
             self.sinks.remove(sink)
-            print(f"clusterdp: metrics: {type(sink).__name__} gets no more records: {error}", file=sys.stderr)
+            print(f"clusterdp: metrics: {type(sink).__name__} gets no more records: {_line(error)}", file=sys.stderr)
 
     def _pause(self, now: float) -> float:
         if self.every_s is not None:
@@ -110,6 +113,10 @@ class MetricLog:
                 append_line(self.path, plain)
             for sink in list(self.sinks):
                 self._hand(sink, plain)
+
+
+def _line(error: Exception) -> str:
+    return str(error).split("\n")[0] or type(error).__name__
 
 
 def _to_host(value: Value) -> Value:

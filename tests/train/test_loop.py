@@ -255,6 +255,17 @@ def test_metrics_know_how_much_there_is_to_do(job: JobHandle) -> None:
     assert '"step":10,"total":10,"epoch":1' in lines[-1]
 
 
+def test_a_stop_is_saved_before_a_server_that_is_away_can_take_its_time(another: Any) -> None:
+    job = another("run")
+    had: list[tuple[int, list[int]]] = []
+    job.metrics.every_s = 3600.0  # the first step's record, and the newest one when it stops
+    job.metrics.sinks.append(lambda record: had.append((record["step"], saved(job))))
+    seen(job, job.loader(DATA, 2), stop_at=3)
+    (_, before), (step, meanwhile) = had
+    assert before == []
+    assert meanwhile == [step]
+
+
 def test_a_logged_loss_does_not_keep_its_graph_alive(job: JobHandle) -> None:
     weight, alive = torch.ones(3, requires_grad=True), []
     loop = job.loop([1, 2, 3], {})

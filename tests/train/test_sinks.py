@@ -135,6 +135,26 @@ def test_a_sink_that_fails_is_dropped_and_said(tmp_path: Path, capfd: pytest.Cap
     assert capfd.readouterr().err == "clusterdp: metrics: function gets no more records: no route to host\n"
 
 
+def test_one_that_cannot_be_closed_does_not_undo_what_has_been_trained(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A stop that is saved would count as a crash."""
+    closed: list[str] = []
+
+    class Away(list[Any]):
+        __call__ = list.append
+
+        def close(self) -> None:
+            closed.append("tried")
+            raise ConnectionError("no route to host\nand much more")
+
+    log = MetricLog(tmp_path / "m.jsonl", sinks=[Away(), Away()])
+    log.write(loss=1.0)
+    log.close()
+    assert closed == ["tried", "tried"]
+    assert capfd.readouterr().err == "clusterdp: metrics: Away was not closed: no route to host\n" * 2
+
+
 def test_sinks_get_records_of_runs_without_a_folder_too() -> None:
     seen: list[Any] = []
     log = MetricLog(None, sinks=[seen.append])
