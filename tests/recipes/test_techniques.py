@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp import config
+from clusterdp import checkpoint, config, train
 from clusterdp.rundir import RunDir, read_lines
+from clusterdp.train import Amp, JobHandle, Loop, Meters
 from tests.train import programs
 from tests.train.ranks import running
 from tests.train.runs import Run
@@ -74,3 +75,15 @@ def test_the_page_names_what_there_is() -> None:
         assert key in {field.name for field in dataclasses.fields(config.Train)}, key
     named = set(re.findall(r"configs/(\w+)\.yaml", page)) - {"NAME"}  # which stands for all
     assert set(NAMES) <= named <= {file.stem for file in CONFIGS.glob("*.yaml")}
+
+
+def test_the_lines_for_who_comes_from_apex_call_what_there_is() -> None:
+    page = (CONFIGS.parent / "clusterdp" / "recipes" / "APEX.md").read_text()
+    new = " ".join(re.findall(r"^\| `.*?` .*?\| (.*) \|$", page, re.MULTILINE))
+    for name in set(re.findall(r"(?<![\w.])(\w+)\(", new)) - {"model", "len"}:
+        assert hasattr(train, name) or hasattr(checkpoint, name), name
+    owners = {"amp": Amp, "job": JobHandle, "loop": Loop, "meters": Meters}
+    called = re.findall(r"\b(amp|job|loop|meters)\.(\w+)\(", new)
+    for owner, name in called:
+        assert hasattr(owners[owner], name), f"{owner}.{name}"
+    assert {("amp", "backward"), ("meters", "reduce"), ("loop", "log")} <= set(called)
