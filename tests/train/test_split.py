@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from clusterdp.errors import ConfigError
-from clusterdp.train import JobHandle
+from clusterdp.train import JobHandle, strategy
 from clusterdp.train.split import Split, in_parts, is_split
 from tests.train import techniques
 from tests.train.ranks import running
@@ -37,11 +37,11 @@ def test_inside_ddp_and_each_part_in_one_of_its_own_it_trains_as_the_whole(tmp_p
     assert close(each, whole)  # its buckets are others
 
 
-def test_a_rank_takes_part_with_the_model_where_it_is(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """wrap() moves no model that lies on several devices."""
-    monkeypatch.setattr("clusterdp.train.strategy.distribute", lambda model, *_: model)
+def test_a_rank_takes_part_with_the_model_where_it_is(job: JobHandle) -> None:
+    """No model that lies on several devices is moved."""
     model = Split(nn.Linear(1, 1), nn.Linear(1, 1), devices=["cpu", "meta"])
-    assert [p.device.type for p in job.wrap(model).parameters()] == ["cpu", "cpu", "meta", "meta"]
+    wrapped = strategy.wrap(model, job.group, job.train, job.amp, {}, share=False)
+    assert [p.device.type for p in wrapped.parameters()] == ["cpu", "cpu", "meta", "meta"]
 
 
 def test_the_biggest_part_is_as_small_as_may_be() -> None:
