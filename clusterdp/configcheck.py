@@ -94,9 +94,10 @@ def _bad_train(c: Config) -> Iterator[tuple[str, str, str]]:
             yield f"train.{key}", f"says nothing where train.strategy is {t.strategy}", "Leave it out"
     if t.powersgd and t.comm_hook != "powersgd":
         yield "train.powersgd", "says nothing without train.comm_hook: powersgd", "Write that, too"
-    if t.comm_hook == "powersgd" and (t.on_nan == "skip" or t.amp.level in ("O1", "O2", "O3", "fp16")):
+    scaled = t.amp.level in ("O1", "O2", "O3", "fp16") or t.amp.loss_scale not in (None, 1)
+    if t.comm_hook == "powersgd" and (t.on_nan == "skip" or scaled):
         # What a step has left out is added to the next: once not finite, it is so for good.
-        remedy = "Use level bf16 or O0 and on_nan: stop, or comm_hook: bf16"
+        remedy = "Use level bf16 or O0 without loss_scale and on_nan: stop, or comm_hook: bf16"
         yield "train.comm_hook", "powersgd cannot skip a step, as an overflow or on_nan: skip would have it", remedy
     if t.amp.level in ("O2", "O3") and t.strategy in ("fsdp", "hsdp"):
         remedy = "Use O1 or bf16, or train.fsdp: {param_dtype: bfloat16}"

@@ -135,6 +135,10 @@ def test_what_is_no_resolved_config_is_one_line(tmp_path: Path, text: str, line:
         (MINIMAL + "train: {powersgd: {random_seed: 1}}\n", "train.powersgd: says nothing without train.comm_hook"),
         (MINIMAL + "train: {comm_hook: powersgd, amp: {level: O1}}\n", "train.comm_hook: powersgd cannot skip a step"),
         (MINIMAL + "train: {comm_hook: powersgd, on_nan: skip}\n", "train.comm_hook: powersgd cannot skip a step"),
+        (
+            MINIMAL + "train: {comm_hook: powersgd, amp: {level: bf16, loss_scale: dynamic}}\n",
+            "powersgd cannot skip a step",
+        ),
         (MINIMAL + "train: {strategy: fsdp, amp: {level: O2}}\n", "train.amp.level: O2 halves the weights, and fsdp"),
         (MINIMAL + "resources: {extra: {--x: y}}\n", "is not a long option of sbatch."),
         (MINIMAL + "a: [\n", "cfg.yaml:3: is not YAML:"),

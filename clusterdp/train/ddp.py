@@ -65,6 +65,23 @@ def add_hook(model: DistributedDataParallel, name: str, powersgd: Mapping[str, A
         raise ConfigError(f"train.comm_hook: {name!r} is none of {', '.join(HOOKS)}. Write one of them.")
 
 
+def check_never_skips(state: Mapping[str, Any]) -> None:
+    """Of a loop: PowerSGD beside a loss scale that the config does not know of."""
+    if any(getattr(part, "comm_hook_state", None) is not None for part in state.values()):
+        for name, part in state.items():
+            scaler = getattr(part, "scaler", part)
+            if isinstance(scaler, torch.amp.GradScaler) and scaler.is_enabled():
+                raise cannot_skip(f"the loss scale of state.{name}")
+
+
+def cannot_skip(what: str) -> ConfigError:
+    """What a step has left out of its gradients is added to the next: once not finite, it is so for good."""
+    return ConfigError(
+        f"train.comm_hook: powersgd cannot skip a step, as {what} would have it. Use level bf16 or O0 without "
+        "loss_scale and on_nan: stop, or comm_hook: bf16."
+    )
+
+
 def check_finished(model: DistributedDataParallel) -> None:
     """After a backward pass. Raises at once what DDP would say in its next forward pass, while other ranks, which did
     use those parameters, wait for this one in an all-reduce. Costs a microsecond."""

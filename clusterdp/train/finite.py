@@ -23,6 +23,7 @@ from torch import nn
 
 from clusterdp.checkpoint.objects import unwrap
 from clusterdp.errors import ConfigError, TrainError
+from clusterdp.train.ddp import cannot_skip
 
 if TYPE_CHECKING:
     from clusterdp.train.group import Group
@@ -39,6 +40,8 @@ class Finite:
         """step: tells the number of the step at hand; default: how many were looked at."""
         if on_nan not in POLICIES:
             raise ConfigError(f"train.on_nan: {on_nan!r} is neither stop nor skip. Write one of them.")
+        if on_nan == "skip" and getattr(model, "comm_hook_state", None) is not None:
+            raise cannot_skip("on_nan: skip")
         self.group = group
         self.on_nan = on_nan
         self.skipped = 0

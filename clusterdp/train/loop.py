@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.train import profiling
 from clusterdp.train.buckets import settle
-from clusterdp.train.ddp import check_finished
+from clusterdp.train.ddp import check_finished, check_never_skips
 from clusterdp.train.epoch import Epoch
 from clusterdp.train.evenly import same_number
 from clusterdp.train.feed import Feed
@@ -81,6 +81,7 @@ class Loop(Generic[Batch]):
         self.position.epochs = self.total_epochs = epochs
         if accumulate < 1:
             raise ConfigError(f"accumulate: {accumulate} batches are no window. Use 1 or more.")
+        check_never_skips(state)
         self.accumulate = accumulate
         self.window = accumulate  # batches of the window at hand
         modules = (module for part in state.values() if isinstance(part, torch.nn.Module) for module in part.modules())

@@ -40,6 +40,8 @@ def wrap(
     options: DistributedDataParallel's, where train.ddp has no others. share: False leaves DDP itself out, for a rank
     that has nobody to share gradients with.
     """
+    if train.comm_hook == "powersgd" and (train.on_nan == "skip" or amp.scaler.is_enabled()):
+        raise ddp.cannot_skip("train.on_nan: skip" if train.on_nan == "skip" else "the loss scale of train.amp")
     model = amp.cast(model if is_split(model) else model.to(group.device))
     if train.sync_batchnorm:
         model = sync_batchnorm(model)

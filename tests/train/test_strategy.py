@@ -12,7 +12,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor
 
 from clusterdp.errors import ConfigError
-from clusterdp.train import JobHandle, StopSignal
+from clusterdp.train import Amp, Finite, JobHandle, StopSignal
 from clusterdp.train.settings import Settings, Techniques
 from tests.train import programs, techniques
 from tests.train.ranks import running
@@ -177,12 +177,30 @@ def test_data_parallel_is_there_for_one_process(job: JobHandle) -> None:
         ({"strategy": "fsdp", "amp": {"level": "O2"}}, "train.amp.level: weights in fp16"),
         ({"compile": True, "ddp": {"bucket_cap_mb": 0.5}}, "bucket_cap_mb: torch.compile needs 1 or more"),
         ({"recompute": ["Layer"]}, "train.recompute: the model has no Layer"),
+        ({"comm_hook": "powersgd", "on_nan": "skip"}, "powersgd cannot skip a step, as train.on_nan: skip would"),
+        (
+            {"comm_hook": "powersgd", "amp": {"level": "O1"}},
+            "powersgd cannot skip a step, as the loss scale of tr",
+        ),
         ({"comm_hook": "powersgd", "powersgd": {"rank": 1}}, "train.powersgd.rank: .* takes no such argument"),
     ],
 )
 def test_what_a_config_may_not_say_is_one_line(job: JobHandle, train: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         handle(job, **train).wrap(techniques.Net())
+
+
+@pytest.mark.parametrize("part", [Amp("O1", "cpu"), torch.amp.GradScaler("cpu")])
+def test_powersgd_and_what_skips_steps_unknown_to_the_config_are_one_line(job: JobHandle, part: Any) -> None:
+    model = handle(job, comm_hook="powersgd").wrap(techniques.Net())
+    job.loop([1], {"model": model, "amp": Amp("bf16", "cpu"), "scaler": torch.amp.GradScaler("cpu", enabled=False)})
+    with pytest.raises(
+        ConfigError, match=r"train\.comm_hook: powersgd cannot skip a step, as the loss scale of state\.mine"
+    ):
+        job.loop([1], {"model": model, "mine": part})
+    Finite(model, job.group, "stop")
+    with pytest.raises(ConfigError, match=r"train\.comm_hook: powersgd cannot skip a step, as on_nan: skip would"):
+        Finite(model, job.group, "skip")
 
 
 def test_a_model_of_two_devices_is_left_where_it_is(job: JobHandle) -> None:
