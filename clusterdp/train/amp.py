@@ -23,7 +23,7 @@ initial scale overflows and skips steps that the uninterrupted run took.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -217,6 +217,15 @@ class Amp:
                 f"amp: the checkpoint has fp32 master weights (O2), and {self.level} has no place for them. "
                 "Resume at O2, with amp.adopt(optimizer) before it."
             )
+
+    def check_kept_in(self, state: Mapping[str, Any]) -> None:
+        """ConfigError if a run could not go on from a checkpoint of this: it would begin with another loss scale, and
+        with masters of weights that it had at first."""
+        if self.masters is None and not self.scaler.is_enabled():
+            return
+        enough = (Amp,) if self.masters is not None else (Amp, torch.amp.GradScaler)
+        if not any(isinstance(part, enough) for part in state.values()):
+            raise ConfigError(f'state: has no amp, which at {self.level} has a state of its own. Add "amp": job.amp.')
 
     def renew(self) -> None:
         """The model has got other weights, and the masters are to be made of them."""

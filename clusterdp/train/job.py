@@ -190,6 +190,8 @@ class JobHandle:
             epochs = sys.maxsize  # as many as those steps take
         if every_steps is None and every_s is None:
             every_steps, every_s = saving.every_steps, saving.every_s
+        if "amp" in self.__dict__:  # it has been used
+            self.amp.check_kept_in(state)
         from clusterdp.train.loop import Loop
 
         every = {"every_steps": every_steps, "every_s": every_s}

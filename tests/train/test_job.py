@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from clusterdp.errors import ConfigError
-from clusterdp.train import JobHandle
+from clusterdp.train import JobHandle, StopSignal
+from clusterdp.train.settings import Settings, Techniques
 
 
 def on_rank(job: JobHandle, rank: int, size: int) -> JobHandle:
@@ -43,3 +45,30 @@ def test_the_samples_of_a_batch_are_known_to_whom_it_concerns(job: JobHandle) ->
     assert len(named) == 8
     assert all(samples == batch for samples, batch in named)
     assert job.loop([1, 2], {}).samples is None
+
+
+@pytest.mark.parametrize(
+    ("level", "kept", "fits"),
+    [
+        ("O2", (), False),
+        ("O2", ("scaler",), False),  # and the masters?
+        ("O2", ("amp",), True),
+        ("O1", (), False),
+        ("O1", ("scaler",), True),
+        ("O1", ("amp",), True),
+        ("bf16", (), True),
+    ],
+)
+def test_a_state_that_a_run_could_not_go_on_from_is_refused(
+    job: JobHandle, level: str, kept: tuple[str, ...], fits: bool
+) -> None:
+    """At O2 a resumed run would write masters of its first, random weights over those that were restored."""
+    job = JobHandle(Settings(train=Techniques(amp={"level": level})), job.group, StopSignal(), "1.0")
+    model = job.wrap(torch.nn.Linear(2, 1))
+    job.amp.adopt(torch.optim.SGD(model.parameters()))
+    state = {"model": model, **{name: {"amp": job.amp, "scaler": job.amp.scaler}[name] for name in kept}}
+    if fits:
+        job.loop([1, 2], state)
+    else:
+        with pytest.raises(ConfigError, match=f'state: has no amp, which at {level} has .* Add "amp": job.amp'):
+            job.loop([1, 2], state)
