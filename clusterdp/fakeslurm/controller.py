@@ -1,6 +1,7 @@
 """slurmctld: what becomes of jobs. Knows the model, the books and the clock; processes are the runner's."""
 
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,6 +51,7 @@ class Controller:
         self.records = Records(model, books, journal, folder, self.clock)
         self._wanted = False
         self._begun: list[tuple[Job, Step]] = []
+        self._complained = False
         recent = [job for job in model.jobs.values() if job.spec.token and job.restarts == 0]
         self._tokens = {job.spec.token: job.array.id if job.array else job.id for job in recent}
 
@@ -84,10 +86,24 @@ class Controller:
         if self.records.flush():
             begun, self._begun = self._begun, []
             for job, step in begun:
-                if job.completing:  # cancelled while the disk was full
+                if job.completing:  # cancelled while the disk was full, or descriptors were short
                     ending.never_began(self, job, step)
                 else:
-                    self.runner.start_batch(job, step)
+                    self._begin(job, step)
+            self._complained = self._complained and bool(self._begun)
+
+    def _begin(self, job: Job, step: Step) -> None:
+        try:
+            self.runner.start_batch(job, step)
+        except OSError as error:  # the next time, perhaps
+            self.begins(job, step)
+            if not self._complained:
+                print(f"job {job.id} cannot start: {error.strerror}. It is tried again.", file=sys.stderr, flush=True)
+            self._complained = True
+
+    def begins(self, job: Job, step: Step) -> None:
+        """Its batch script starts when that is written down."""
+        self._begun.append((job, step))
 
     def conf_path(self) -> Path:
         return self.folder / "slurm.conf"
@@ -256,7 +272,7 @@ class Controller:
                 restart=job.restarts,
             )
             job.steps.append(step)
-            self._begun.append((job, step))
+            self.begins(job, step)
         self.changed(job)
 
     # -- signals --

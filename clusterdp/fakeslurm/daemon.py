@@ -26,6 +26,7 @@ from .stepping import StepRequest
 from .supervisors import Supervisors
 
 LOST_AFTER_S = 3.0  # a supervisor that does not come back to a new daemon
+BREATH_S = 0.1  # until the next try, when there are too many connections
 
 
 class Daemon:
@@ -121,7 +122,11 @@ class Daemon:
 
     async def _accept(self) -> None:
         while True:
-            connection, _ = await self.loop.sock_accept(self._listener)
+            try:
+                connection, _ = await self.loop.sock_accept(self._listener)
+            except OSError:  # no descriptor is left; some come back when commands end
+                await asyncio.sleep(BREATH_S)
+                continue
             connection.setblocking(False)
             self.background(self._serve(connection))
 

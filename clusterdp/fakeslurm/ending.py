@@ -51,7 +51,7 @@ def end_mirrors(controller: Controller, job: Job, step: Step, report: dict[str, 
 def never_began(controller: Controller, job: Job, step: Step) -> None:
     """The daemon was killed after it had written down that the step starts, and before it did; or the nursery was."""
     if step.id == BATCH and not job.completing:
-        controller.runner.start_batch(job, step)
+        controller.begins(job, step)
         return
     for other in controller.model.components(job):
         other.steps = [each for each in other.steps if each is not step and each.runs_in != job.id]

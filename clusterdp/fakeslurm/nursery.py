@@ -8,6 +8,7 @@ written down its pid: if the daemon is killed before that, the step has not begu
 import gc
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -34,33 +35,48 @@ class Nursery:
         self.pid = os.fork()
         if self.pid == 0:
             try:
+                processes.limit_descriptors()
                 _Ward(theirs, folder).run()
             except BaseException:
                 traceback.print_exc(file=sys.stderr)
             finally:
                 os._exit(1)
         theirs.close()
+        self.line.setblocking(False)
         self._frames = wire.Frames()
+        self._news: list[dict[str, Any]] = []
+        self._dead = False
 
     def ask(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None) -> None:
         """For the supervisor of a step; raises OSError if the nursery is dead."""
         ends = [daemon.fileno()] + ([srun.fileno()] if srun else [])
-        message = wire.frame("J", json.dumps(plan, default=vars).encode())
-        self.line.setblocking(True)
+        message = memoryview(wire.frame("J", json.dumps(plan, default=vars).encode()))
         handed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", ends))]
-        sent = self.line.sendmsg([message], handed)
-        self.line.sendall(memoryview(message)[sent:])
-        self.line.setblocking(False)
+        while message:
+            self._listen()  # it reads no plans while nobody reads its news
+            try:
+                sent = self.line.sendmsg([message], handed)
+                message, handed = message[sent:], []
+            except BlockingIOError:
+                room_or_news = select.poll()
+                room_or_news.register(self.line)
+                room_or_news.poll()
 
-    def news(self) -> list[dict[str, Any]] | None:
-        """Who was born since the last look; None if the nursery itself is dead."""
+    def _listen(self) -> None:
         try:
             data = self.line.recv(1 << 16)
         except BlockingIOError:
-            return []
+            return
         except OSError:
             data = b""
-        return [json.loads(payload) for _, payload in self._frames.feed(data)] if data else None
+        self._dead = not data
+        self._news += [json.loads(payload) for _, payload in self._frames.feed(data)]
+
+    def news(self) -> list[dict[str, Any]] | None:
+        """Who was born since the last look; None if the nursery itself is dead."""
+        self._listen()
+        news, self._news = self._news, []
+        return None if self._dead and not news else news
 
 
 class _Ward:

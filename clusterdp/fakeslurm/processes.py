@@ -5,6 +5,7 @@ Linux has subreapers, parent-death signals and /proc; elsewhere process groups a
 
 import ctypes
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,7 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+MANY = 4096  # descriptors
 _libc = ctypes.CDLL(None, use_errno=True) if LINUX else None
+_soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def adopt_orphans() -> None:
@@ -27,6 +30,18 @@ def die_with_parent(parent: int) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != parent:  # it died before we could say so
         os._exit(1)
+
+
+def allow_descriptors() -> None:
+    """As many as one process needs that is connected to hundreds of others, if the system lets it."""
+    most = MANY if _hard == resource.RLIM_INFINITY else min(MANY, _hard)
+    if _soft != resource.RLIM_INFINITY and _soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, _hard))
+
+
+def limit_descriptors() -> None:
+    """To what they were before, for those whose own business it is how many they open."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_soft, _hard))
 
 
 def children(pid: int) -> list[int]:

@@ -7,7 +7,7 @@ import time
 import traceback
 from pathlib import Path
 
-from . import names
+from . import names, processes
 from .nursery import Nursery
 from .paths import Paths
 
@@ -35,6 +35,7 @@ def start(folder: str) -> int:
         paths.pid.write_text(str(os.getpid()))
         names.make_known(paths.hosts)
         nursery = Nursery(folder)
+        processes.allow_descriptors()
         # Heavy, and nothing that the nursery should carry; asyncio does without ssl, which takes long to load.
         sys.modules["ssl"] = None  # type: ignore[assignment]
         import asyncio

@@ -34,6 +34,7 @@ class Supervisors:
         self._unborn: dict[Key, asyncio.Event] = {}  # asked for
         self._born: list[Key] = []  # and to be told to begin
         self._acks: dict[str, asyncio.Event] = {}
+        self._closed = False
         self._orders: dict[int, asyncio.Queue[tuple[Job, Step, dict[str, Any]]]] = {}
 
     def open(self) -> None:
@@ -41,6 +42,7 @@ class Supervisors:
 
     def close(self) -> None:
         """No more of them."""
+        self._closed = True
         self._daemon.loop.remove_reader(self._nursery.line)
 
     def spawn(self, job: Job, step: Step, plan: StepPlan, srun: socket.socket | None = None) -> None:
@@ -54,10 +56,11 @@ class Supervisors:
         except OSError:
             pass  # it is dead, which _news is about to hear
         theirs.close()
+        self._daemon.loop.call_soon(self._news)  # some may have been read while it was asked
         self._daemon.background(self.hear(Conversation(ours, self._daemon.loop), None, key))
 
     def _news(self) -> None:
-        news = self._nursery.news()
+        news = [] if self._closed else self._nursery.news()
         if news is None:
             self._replace_nursery()
             return
@@ -86,7 +89,7 @@ class Supervisors:
 
     def _replace_nursery(self) -> None:
         """It was killed. Who was born goes on; who was not, has not begun."""
-        self.close()
+        self._daemon.loop.remove_reader(self._nursery.line)
         self._nursery.line.close()
         self._nursery = Nursery(str(self._daemon.paths.folder))
         self.open()

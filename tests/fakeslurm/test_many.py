@@ -1,0 +1,114 @@
+"""Hundreds of jobs at once, or too many for the descriptors that there are: all start, sooner or later."""
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterdp.fakeslurm import FakeCluster, processes
+from clusterdp.fakeslurm.accounting import Books
+from clusterdp.fakeslurm.controller import Controller
+from clusterdp.fakeslurm.journal import Journal
+from clusterdp.fakeslurm.model import Job, Model, Step
+from clusterdp.fakeslurm.paths import Paths
+from clusterdp.fakeslurm.shape import Shape, User
+from clusterdp.fakeslurm.spec import JobSpec
+
+from .conftest import Desk
+
+ASK = """
+import socket, sys
+from clusterdp.fakeslurm.nursery import Nursery
+from clusterdp.fakeslurm.plan import Part, StepPlan, Target
+
+nursery, asked, born, lines = Nursery(sys.argv[1]), 600, 0, []
+none = Target("null")
+part = Part(1, ("true",), {}, "/", none, none, None)
+for job in range(asked):
+    ours, theirs = socket.socketpair()
+    lines.append(ours)
+    nursery.ask(StepPlan(job, "batch", 0, "batch", ("n1",), (), (part,), 0), theirs, None)
+    theirs.close()
+while born < asked:
+    born += len(nursery.news())
+print(born)
+"""
+FEW = """
+import resource, subprocess, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+subprocess.run([sys.executable, "-m", "clusterdp", "fake", "up", "--quick", "--dir", sys.argv[1]], check=True)
+"""
+
+
+def environ() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.getcwd()}
+
+
+def test_a_nursery_bears_hundreds_before_anybody_reads_its_news(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", ASK, str(tmp_path)]
+    done = subprocess.run(words, env=environ(), capture_output=True, text=True, timeout=60)
+    assert done.stdout == "600\n", done.stderr
+
+
+def test_jobs_that_start_in_one_pass_all_run(desk: Desk) -> None:
+    job = desk.say("sbatch --parsable --array=0-31 --output=/dev/null --wrap=true")
+    desk.cluster.wait(job, "COMPLETED")
+
+
+class Clumsy:
+    """A runner that starts no job at the first try."""
+
+    def __init__(self) -> None:
+        self.tried: set[int] = set()
+        self.started: list[int] = []
+
+    def start_batch(self, job: Job, step: Step) -> None:
+        if job.id not in self.tried:
+            self.tried.add(job.id)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        self.started.append(job.id)
+
+    def order(self, job: Job, step: Step, **order: Any) -> None: ...
+
+    def later(self, seconds: float, action: Callable[[], None]) -> None: ...
+
+    def told(self) -> None: ...
+
+
+def test_jobs_for_which_there_are_no_descriptors_start_when_there_are(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    shape, runner, paths = Shape.simple(), Clumsy(), Paths(tmp_path)
+    paths.make()
+    controller = Controller(shape, tmp_path, Model.of(shape, 1.0), Books(), Journal(paths.journal), User.me())
+    controller.runner = runner
+    jobs = [controller.submit(JobSpec(f"job{i}", "main"), None, b"#!/bin/sh\n", {}).id for i in range(3)]
+    controller.wake()
+    controller.settle()
+    assert (runner.started, runner.tried) == ([], set(jobs))
+    controller.settle()
+    assert runner.started == jobs
+    assert capfd.readouterr().err == f"job {jobs[0]} cannot start: Too many open files. It is tried again.\n"
+
+
+@pytest.mark.skipif(not processes.LINUX, reason="looks into /proc")
+def test_a_cluster_to_which_too_many_connected_takes_commands_again_when_they_are_gone(tmp_path: Path) -> None:
+    cluster = FakeCluster(tmp_path / "cluster", quick=True)
+    subprocess.run([sys.executable, "-c", FEW, str(cluster.folder)], env=environ(), check=True, timeout=60)
+    try:
+        desk, opened = Desk(cluster, tmp_path), Path(f"/proc/{(cluster.folder / 'daemon.pid').read_text()}/fd")
+        desk.say("squeue")
+        with ExitStack() as lines:
+            for _ in range(40):
+                lines.enter_context(socket.socket(socket.AF_UNIX)).connect(str(cluster.folder / "socket"))
+            desk.until(lambda: len(list(opened.iterdir())) == 40, "the lack of descriptors")
+        assert desk.say("squeue -h") == ""
+    finally:
+        cluster.down()
