@@ -60,6 +60,15 @@ def never_began(controller: Controller, job: Job, step: Step) -> None:
     controller.wake()
 
 
+def srun_gave_up(controller: Controller, job: Job, step: Step | None, own_job: bool) -> None:
+    """It ends before its step has begun, and so does the job that it made for it."""
+    if step and job.step(step.id) is step:
+        never_began(controller, job, step)
+    if own_job:
+        relinquish(controller, job, 1 << 8)
+    controller.settle()
+
+
 def script_gone(controller: Controller, job: Job, step: Step) -> None:
     """Nothing is left of what the batch script started."""
     step.lingers = False

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import multi_prog, refusals
+from clusterdp.fakeslurm import ending, multi_prog, refusals
 from clusterdp.fakeslurm.asking import Asked
 from clusterdp.fakeslurm.getopt import Parser
 from clusterdp.fakeslurm.model import Job, Step
@@ -15,7 +15,7 @@ from clusterdp.fakeslurm.stepping import Busy, StepLost, StepMistake, StepRefuse
 from clusterdp.fakeslurm.values import BAD
 
 from .allocation import ENDING, Voice, allocate, change_or_signal, show_options, spec_for, test_only
-from .srun_plan import plan_of
+from .srun_plan import plan_of, request_of
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.conversation import Conversation
@@ -60,6 +60,8 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
 async def _run(talk: "Conversation", daemon: "Daemon") -> int:
     components = _components(talk, daemon)
     first = components[0]
+    if "pty" in first.asked and talk.terminal:
+        raise Refusal("srun: error: --pty on a terminal is not supported by this fake cluster", BAD)
     if "verbose" in first.asked:
         show_options(talk, first.asked)
     number = first.asked.get("jobid") or talk.environ.get("SLURM_JOB_ID") or talk.environ.get("SLURM_JOBID")
@@ -79,13 +81,11 @@ async def _run(talk: "Conversation", daemon: "Daemon") -> int:
             job = _job(daemon, number)
         except Refusal:
             for component in components:  # srun looks at its options first
-                for warning in settle(_request(component, talk.pid), nodes=1):
+                for warning in settle(request_of(component, talk.pid), nodes=1):
                     talk.error(warning)
             raise
         if "test-only" in first.asked:
             return 0
-    if "pty" in first.asked and talk.terminal:
-        raise Refusal("srun: error: --pty on a terminal is not supported by this fake cluster", BAD)
     if "pty" in first.asked:
         talk.error("srun: error: ioctl(TIOCGWINSZ): Inappropriate ioctl for device")
         talk.error("srun: error: Not using a pseudo-terminal, disregarding --pty option")
@@ -93,11 +93,8 @@ async def _run(talk: "Conversation", daemon: "Daemon") -> int:
         talk.error("srun: cluster configuration lacks support for cpu binding")
     _assign(daemon, job, components)
     for component in components:
-        component.request = _request(component, talk.pid)
-    await _create(talk, daemon, components)
-    plan = plan_of(talk, daemon, components)
-    await talk.flush()
-    daemon.supervisors.spawn(first.job, first.step, plan, talk.hand_over())
+        component.request = request_of(component, talk.pid)
+    await _begin(talk, daemon, components, own_job=number is None)
     return 0
 
 
@@ -166,29 +163,6 @@ def _from_environ(variables: dict[str, str], group: int | None) -> list[tuple[st
     return found
 
 
-def _request(component: Component, pid: int) -> StepRequest:
-    asked, given, program = component.asked, component.given, component.program
-    nodes = asked.nodes()
-    request = StepRequest(name=asked.get("job-name") if "job-name" in given else os.path.basename(program[0]), pid=pid)  # type: ignore[arg-type]
-    request.nodes = nodes[0] if nodes else None
-    request.tasks = asked.number("ntasks")
-    request.tasks_per_node = asked.number("ntasks-per-node")
-    request.cpus_per_task = asked.number("cpus-per-task") or 1
-    request.nodelist, request.exclude = asked.hosts("nodelist"), asked.hosts("exclude")
-    request.relative = asked.number("relative", 0)
-    request.overlap, request.overcommit = "overlap" in asked, "overcommit" in asked
-    exact = "cpus-per-task" in asked and not request.overcommit
-    request.exact = exact or "exact" in asked or "exclusive" in asked
-    request.distribution = asked.get("distribution")
-    request.minutes = asked.minutes() or None if "time" in given else None
-    gpus = asked.gpus()
-    request.gpus_per_node, request.gpus_per_task, request.gpus = gpus.per_node, gpus.per_task, gpus.per_job
-    request.no_gres = (asked.get("gres") or "").lower() == "none"
-    if "gpus-per-node" in asked:
-        request.gpu_options["TresPerNode"] = f"gres:gpu:{asked.get('gpus-per-node')}"
-    return request
-
-
 # -- the job --
 
 
@@ -219,6 +193,18 @@ def _assign(daemon: "Daemon", job: Job, components: list[Component]) -> None:
 
 
 # -- the step --
+
+
+async def _begin(talk: "Conversation", daemon: "Daemon", components: list[Component], own_job: bool) -> None:
+    first = components[0]
+    try:
+        await _create(talk, daemon, components)
+        plan = plan_of(talk, daemon, components)
+        await talk.flush()
+    except Exception:  # it is refused, or srun was killed
+        ending.srun_gave_up(daemon.controller, first.job, first.step, own_job)
+        raise
+    daemon.supervisors.spawn(first.job, first.step, plan, talk.hand_over())
 
 
 async def _create(talk: "Conversation", daemon: "Daemon", components: list[Component]) -> None:

@@ -9,6 +9,7 @@ from clusterdp.fakeslurm.asking import Asked
 from clusterdp.fakeslurm.model import Job
 from clusterdp.fakeslurm.plan import Part, StepPlan, Target, TaskPlan
 from clusterdp.fakeslurm.running import letters, memory_limits, step_tasks
+from clusterdp.fakeslurm.stepping import StepRequest
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.conversation import Conversation
@@ -17,6 +18,29 @@ if TYPE_CHECKING:
     from .srun import Component
 
 PORT = 40000  # in variables that name one: nobody listens there
+
+
+def request_of(component: "Component", pid: int) -> StepRequest:
+    asked, given, program = component.asked, component.given, component.program
+    nodes = asked.nodes()
+    request = StepRequest(name=asked.get("job-name") if "job-name" in given else os.path.basename(program[0]), pid=pid)  # type: ignore[arg-type]
+    request.nodes = nodes[0] if nodes else None
+    request.tasks = asked.number("ntasks")
+    request.tasks_per_node = asked.number("ntasks-per-node")
+    request.cpus_per_task = asked.number("cpus-per-task") or 1
+    request.nodelist, request.exclude = asked.hosts("nodelist"), asked.hosts("exclude")
+    request.relative = asked.number("relative", 0)
+    request.overlap, request.overcommit = "overlap" in asked, "overcommit" in asked
+    exact = "cpus-per-task" in asked and not request.overcommit
+    request.exact = exact or "exact" in asked or "exclusive" in asked
+    request.distribution = asked.get("distribution")
+    request.minutes = asked.minutes() or None if "time" in given else None
+    gpus = asked.gpus()
+    request.gpus_per_node, request.gpus_per_task, request.gpus = gpus.per_node, gpus.per_task, gpus.per_job
+    request.no_gres = (asked.get("gres") or "").lower() == "none"
+    if "gpus-per-node" in asked:
+        request.gpu_options["TresPerNode"] = f"gres:gpu:{asked.get('gpus-per-node')}"
+    return request
 
 
 def plan_of(talk: "Conversation", daemon: "Daemon", components: "list[Component]") -> StepPlan:
