@@ -53,8 +53,9 @@ def never_began(controller: Controller, job: Job, step: Step) -> None:
     if step.id == BATCH and not job.completing:
         controller.begins(job, step)
         return
+    mirror = step.id, job.id
     for other in controller.model.components(job):
-        other.steps = [each for each in other.steps if each is not step and each.runs_in != job.id]
+        other.steps = [each for each in other.steps if each is not step and (each.id, each.runs_in) != mirror]
     controller.changed(job)
     _finish_if_empty(controller, job)
     controller.wake()

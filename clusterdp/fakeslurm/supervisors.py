@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import attempts, ending, processes, wire
 from .conversation import Conversation, Gone
+from .daemon_line import is_daemon
 from .model import Job, Step
 from .nursery import GO, Nursery, end_orphans
 from .plan import StepPlan
@@ -240,12 +241,17 @@ class Supervisors:
 
     def bury_lost(self) -> None:
         """Supervisors that did not come back to a new daemon."""
+        folder = str(self._daemon.paths.folder)
         for job in list(self._daemon.model.live_jobs()):
             for step in list(job.steps):
-                absent = (job.id, step.id) not in self._supervisors
-                if absent and not step.runs_in and (step.live or step.lingers):
-                    processes.send([*processes.descendants(step.supervisor), step.supervisor], signal.SIGKILL)
-                    self._lost(job, step)
+                present = (job.id, step.id) in self._supervisors or not step.supervisor  # which is yet to be born
+                if present or step.runs_in or not (step.live or step.lingers):
+                    continue
+                if processes.birth(step.supervisor) == step.supervisor_birth:
+                    # This daemon itself may have been started from there.
+                    below = processes.descendants(step.supervisor, lambda pid: is_daemon(pid, folder))
+                    processes.send([*below, step.supervisor], signal.SIGKILL)
+                self._lost(job, step)
         self._daemon.controller.settle()
 
     def _lost(self, job: Job, step: Step) -> None:

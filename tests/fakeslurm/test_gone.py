@@ -3,10 +3,18 @@
 import os
 import signal
 import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from clusterdp.fakeslurm import wire
+from clusterdp.fakeslurm import FakeCluster, processes, wire
+from clusterdp.fakeslurm.model import Job, Step
+from clusterdp.fakeslurm.spec import JobSpec
+from clusterdp.fakeslurm.supervisors import Supervisors
 
 from .conftest import Desk
 
@@ -46,3 +54,60 @@ def test_a_job_that_a_dead_srun_made_for_itself_ends(shared_desk: Desk) -> None:
 def test_a_job_that_srun_made_for_a_step_that_is_refused_ends(shared_desk: Desk, words: list[str]) -> None:
     assert shared_desk.run("srun", *words).returncode == 1
     assert shared_desk.say("squeue -h") == ""
+
+
+def test_a_step_that_never_began_takes_no_record_of_another_one_along(shared_desk: Desk) -> None:
+    desk, wait = shared_desk, "--overlap bash -c 'touch up.$SLURM_PROCID; until [ -e go ]; do sleep 0.05; done'"
+    script = f"#!/bin/bash\n#SBATCH --output=/dev/null\n#SBATCH hetjob\n#SBATCH -n1\nsrun {wait} : {wait}\n"
+    (desk.folder / "het.sh").write_text(script)
+    job = int(desk.say("sbatch --parsable het.sh"))
+    desk.until(lambda: len(list(desk.folder.glob("up.*"))) == 2, "the step's tasks")
+    srun_that_is_dead(desk, "--verbose", "--overlap", "true", ":", "--overlap", "true", SLURM_JOB_ID=str(job))
+    assert desk.say(f"squeue -h --steps -j {job} -o %i").split() == [f"{job}.0", f"{job}.batch", f"{job + 1}.0"]
+    (desk.folder / "go").touch()
+    desk.cluster.wait(job, "COMPLETED")
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[Desk]:
+    """Of a cluster that does not go down with its owner, for its daemon is killed."""
+    cluster = FakeCluster(tmp_path / "cluster", quick=True).up()
+    yield Desk(cluster, tmp_path)
+    cluster.down()
+
+
+@pytest.mark.skipif(not processes.LINUX, reason="needs subreapers")
+def test_a_daemon_that_was_revived_from_a_job_survives_that_the_job_is_given_up(mortal: Desk) -> None:
+    job = mortal.submit(script="echo $PPID; until [ -e go ]; do sleep 0.05; done; squeue -h -o up; sleep 300")
+    mortal.until_said(job, "\n")
+    supervisor = int(mortal.output(job))
+    [nursery] = processes.children(daemon_pid(mortal))
+    os.kill(daemon_pid(mortal), signal.SIGKILL)
+    mortal.until(lambda: not processes.alive(nursery), "the end of the nursery, which would let it go on")
+    os.kill(supervisor, signal.SIGSTOP)  # it will not come back
+    (mortal.folder / "go").touch()
+    mortal.until_said(job, "up")
+    revived = daemon_pid(mortal)
+    assert revived in processes.descendants(supervisor)
+    mortal.until(lambda: not processes.alive(supervisor), "the end of the supervisor")
+    mortal.until(lambda: mortal.field(job, "Restarts") == "1", "the next attempt")
+    assert daemon_pid(mortal) == revived
+
+
+def test_nobody_is_killed_for_a_supervisor_that_is_dead_or_not_yet_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed, lost = list[int](), list[str]()
+    monkeypatch.setattr(processes, "send", lambda pids, number: killed.extend(pids))
+    monkeypatch.setattr(Supervisors, "_lost", lambda self, job, step: lost.append(step.id))
+    with subprocess.Popen(["sleep", "300"]) as stranger:
+        job = Job(1, JobSpec("job", "main"), 1, 0)
+        about: Any = (["n1"], [1], {}, {})
+        dead = Step("1", "dead", *about, supervisor=stranger.pid, supervisor_birth="long ago")
+        job.steps = [Step("0", "begins", *about), dead]
+        daemon: Any = SimpleNamespace(
+            model=SimpleNamespace(live_jobs=lambda: [job]), controller=SimpleNamespace(settle=lambda: None),
+            paths=SimpleNamespace(folder=Path("/")),
+        )  # fmt: skip
+        nursery: Any = None
+        Supervisors(daemon, nursery).bury_lost()
+        stranger.kill()
+    assert (killed, lost) == ([], ["1"])
