@@ -19,6 +19,7 @@ class Files:
     def __init__(self, plan: StepPlan):
         self._plan = plan
         self._open: dict[str, int] = {}
+        self._closed = False
 
     def descriptor(self, target: Target, task: TaskPlan) -> int:
         """The file of this task; raises OpenFailed. The caller does not close it."""
@@ -44,6 +45,8 @@ class Files:
         return os.path.join(part.folder, expand(target.pattern, values))
 
     def _cached(self, path: str, flags: int) -> int:
+        if self._closed:  # to open it again might cut it off
+            raise OpenFailed(path)
         if path not in self._open:
             try:
                 old = os.umask(self._plan.umask)
@@ -56,6 +59,7 @@ class Files:
         return self._open[path]
 
     def close(self) -> None:
+        self._closed = True
         for descriptor in self._open.values():
             os.close(descriptor)
         self._open.clear()

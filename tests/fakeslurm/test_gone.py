@@ -12,8 +12,13 @@ from typing import Any
 import pytest
 
 from clusterdp.fakeslurm import FakeCluster, processes, wire
+from clusterdp.fakeslurm.loop import Loop
 from clusterdp.fakeslurm.model import Job, Step
+from clusterdp.fakeslurm.plan import Part, StepPlan, Target, TaskPlan
+from clusterdp.fakeslurm.reporting import Reporter
 from clusterdp.fakeslurm.spec import JobSpec
+from clusterdp.fakeslurm.srun_line import SrunLine
+from clusterdp.fakeslurm.streams import Files
 from clusterdp.fakeslurm.supervisors import Supervisors
 
 from .conftest import Desk
@@ -111,3 +116,13 @@ def test_nobody_is_killed_for_a_supervisor_that_is_dead_or_not_yet_there(monkeyp
         Supervisors(daemon, nursery).bury_lost()
         stranger.kill()
     assert (killed, lost) == ([], ["1"])
+
+
+def test_a_batch_script_that_is_cancelled_as_it_ends_keeps_its_output(tmp_path: Path) -> None:
+    part = Part(1, ("true",), {}, str(tmp_path), Target("null"), Target("file", "out"), None)
+    plan = StepPlan(1, "batch", 0, "batch", ("n1",), (TaskPlan(0, "n1", 0, {}),), (part,), umask=0o022)
+    files = Files(plan)
+    os.write(files.descriptor(part.stdout, plan.tasks[0]), b"result\n")
+    files.close()
+    Reporter(plan, SrunLine(Loop(), None), files).cancelled("")
+    assert (tmp_path / "out").read_text() == "result\n"
