@@ -103,33 +103,48 @@ class FakeCluster:
     def up(self, *, owned: bool = False) -> "FakeCluster":
         """Start it; returns when it takes jobs. `owned`: it goes down when this process ends, however it ends."""
         paths = self._paths
+        up_already = f"{self.folder}: a fake cluster is up there. Use it, or `clusterdp fake down` first."
         if _is_up(paths) and paths.answers():
-            raise FakeSlurmError(f"{self.folder}: a fake cluster is up there. Use it, or `clusterdp fake down` first.")
+            raise FakeSlurmError(up_already)
         try:
             paths.make()
-            shutil.rmtree(paths.spool)
-            paths.make()
-            for old in (paths.journal, paths.history):
-                old.unlink(missing_ok=True)
-            owner = [os.getpid(), processes.birth(os.getpid())] if owned else None
-            paths.shape.write_text(json.dumps({"shape": self._shape.to_json(), "owner": owner}))
-            paths.conf.write_text(conf_text(self._shape, self.folder))
-            names.write((node.name for node in self._shape.nodes), paths.hosts)
-            install(paths)
-            paths.up.touch()
+            lock = paths.alone()
+            if lock is None:  # it was just started again
+                raise FakeSlurmError(up_already)
+            try:
+                self._furnish(owned)
+            finally:
+                os.close(lock)
         except OSError as error:
             raise FakeSlurmError(f"{self.folder}: {error.strerror}. Choose a folder that you can write to.") from error
-        self._start_daemon()
+        try:
+            self._start_daemon()
+        except FakeSlurmError:
+            paths.up.unlink(missing_ok=True)
+            raise
         if owned:
             self._lifeline = self._line.hold()
         return self
+
+    def _furnish(self, owned: bool) -> None:
+        """Nothing of an earlier cluster in the folder, all of this one."""
+        paths = self._paths
+        shutil.rmtree(paths.spool)
+        paths.make()
+        for old in (paths.journal, paths.history):
+            old.unlink(missing_ok=True)
+        owner = [os.getpid(), processes.birth(os.getpid())] if owned else None
+        paths.shape.write_text(json.dumps({"shape": self._shape.to_json(), "owner": owner}))
+        paths.conf.write_text(conf_text(self._shape, self.folder))
+        names.write((node.name for node in self._shape.nodes), paths.hosts)
+        install(paths)
+        paths.up.touch()
 
     def _start_daemon(self) -> None:
         command = [sys.executable, "-S", "-E", "-s", str(SHIMS / "revive.py"), str(self.folder)]
         environ = {"PATH": os.environ.get("PATH", os.defpath)}
         done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode or not self._paths.answers():
-            self._paths.up.unlink(missing_ok=True)
             log = self._paths.log.read_text().strip() if self._paths.log.exists() else ""
             last = log.splitlines()[-1] if log else done.stderr.strip() or "it said nothing"
             raise FakeSlurmError(f"{self.folder}: the fake cluster did not start: {last}. See {self._paths.log}.")

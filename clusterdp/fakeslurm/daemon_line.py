@@ -22,6 +22,7 @@ class DaemonLine:
         self._connection: socket.socket | None = connection
         self._frames = wire.Frames()
         self._lost_at = 0.0
+        self._reviver = 0  # the pid of the process that starts a daemon, or waits for another one's start
         self._answer: dict[str, Any] | None = None
         self.obey: Callable[[dict[str, Any]], None]
         self.on_cluster_down: Callable[[], None]
@@ -95,9 +96,9 @@ class DaemonLine:
             line.connect(self._plan.socket)
         except OSError:
             line.close()
-            if time.monotonic() - self._lost_at > PATIENCE_S:
+            if time.monotonic() - self._lost_at > PATIENCE_S and not (self._reviver and processes.alive(self._reviver)):
                 self._lost_at = time.monotonic()
-                revive(self._plan.cluster)
+                self._reviver = revive(self._plan.cluster)
             self._loop.after(0.2, self._seek)
             return
         self._connection = line
@@ -113,11 +114,13 @@ def is_daemon(pid: int, folder: str) -> bool:
     return processes.words_of(pid)[-3:-1] == [os.fsencode(REVIVE), os.fsencode(folder)]
 
 
-def revive(folder: str) -> None:
+def revive(folder: str) -> int:
     """Start the daemon of that cluster again; a second one that is started meanwhile gives way by itself."""
-    if os.fork() == 0:
+    pid = os.fork()
+    if pid == 0:
         words = [sys.executable, "-S", "-E", "-s", REVIVE, folder]
         try:
             os.execve(sys.executable, words, {"PATH": os.environ.get("PATH", os.defpath)})
         except OSError:
             os._exit(1)
+    return pid

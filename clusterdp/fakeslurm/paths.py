@@ -1,14 +1,17 @@
 """The files of a cluster, all below its folder; and its socket, whose path must be short."""
 
+import fcntl
 import os
 import socket
 import stat
 import sys
+import time
 from pathlib import Path
 
 from .errors import FakeSlurmError
 
 HISTORY = "history.jsonl"
+PATIENCE_S = 60  # with a daemon that starts or goes: it may have a long history, on a busy machine
 LONGEST = 100  # bytes of a unix socket's path: macOS allows 103, Linux 107
 
 
@@ -70,6 +73,25 @@ class Paths:
             return False
         finally:
             line.close()
+
+    def alone(self) -> int | None:
+        """A descriptor: until it is closed, no other daemon is here. None if there is one, and it answers.
+
+        Waits for one that starts or goes; raises FakeSlurmError if it does neither.
+        """
+        lock = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return lock
+            except BlockingIOError:
+                if self.answers():
+                    os.close(lock)
+                    return None
+            time.sleep(0.02)
+        os.close(lock)
+        raise FakeSlurmError(f"{self.folder}: a daemon is there and does not answer. Kill it: see {self.pid}.")
 
 
 def _short_place() -> Path:

@@ -1,9 +1,7 @@
 """Starts the daemon of a cluster in the background, once."""
 
-import fcntl
 import os
 import sys
-import time
 import traceback
 from pathlib import Path
 
@@ -25,13 +23,11 @@ def start(folder: str) -> int:
         os._exit(0)
     try:
         _detach(paths, written)
-        lock = os.open(paths.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:  # another one was quicker
-            _wait_for_other(paths)
+        if paths.alone() is None:  # another one was quicker
             os.write(written, b"ready")
             os._exit(0)
+        if not paths.up.exists():  # it went down meanwhile
+            os._exit(1)
         paths.pid.write_text(str(os.getpid()))
         names.make_known(paths.hosts)
         nursery = Nursery(folder)
@@ -51,13 +47,6 @@ def start(folder: str) -> int:
         traceback.print_exc(file=sys.stderr)
     finally:
         os._exit(1)
-
-
-def _wait_for_other(paths: Paths) -> None:
-    for _ in range(100):
-        if paths.answers():
-            return
-        time.sleep(0.02)
 
 
 def _detach(paths: Paths, kept: int) -> None:

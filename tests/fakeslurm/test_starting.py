@@ -1,0 +1,89 @@
+"""Several start the daemon of one cluster at once: one of them does, and the others wait for it."""
+
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from clusterdp.fakeslurm import FakeCluster, FakeSlurmError, processes
+from clusterdp.fakeslurm.daemon_line import is_daemon
+from clusterdp.fakeslurm.shape import Shape
+
+from .conftest import Desk
+
+pytestmark = pytest.mark.skipif(not processes.LINUX, reason="looks into /proc")
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    """Of a cluster whose daemon was killed."""
+    cluster = FakeCluster(tmp_path / "cluster", quick=True).up()
+    try:
+        daemon = int((cluster.folder / "daemon.pid").read_text())
+        os.kill(daemon, signal.SIGKILL)
+        desk = Desk(cluster, tmp_path)
+        desk.until(lambda: not processes.alive(daemon), "the end of the daemon")
+        yield desk
+    finally:
+        cluster.down()
+
+
+@contextmanager
+def slow_start(cluster: FakeCluster) -> Iterator[None]:
+    """As if another process had just begun to start the daemon; at the end it was killed over it."""
+    lock = os.open(cluster.folder / "state" / "lock", os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def users_of_lock(cluster: FakeCluster) -> list[int]:
+    """The pids of those that have it open, as often as they have."""
+    links = Path("/proc").glob("[0-9]*/fd/*")
+    return [int(link.parts[2]) for link in links if target(link) == str(cluster.folder / "state" / "lock")]
+
+
+def target(link: Path) -> str:
+    try:
+        return os.readlink(link)
+    except OSError:  # gone
+        return ""
+
+
+def test_attaching_waits_for_a_daemon_that_another_process_starts_and_starts_it_if_that_fails(desk: Desk) -> None:
+    cluster = desk.cluster
+    with ThreadPoolExecutor(1) as others:
+        with slow_start(cluster):
+            attached = others.submit(FakeCluster.attach, cluster.folder)
+            waits = lambda: any(is_daemon(pid, str(cluster.folder)) for pid in users_of_lock(cluster))  # noqa: E731
+            desk.until(waits, "the one that comes second")
+        assert attached.result().is_up
+    desk.cluster.wait(desk.submit(script="true"), "COMPLETED")
+
+
+def test_a_cluster_that_cannot_be_attached_to_is_still_meant_to_be_up(desk: Desk) -> None:
+    folder = desk.cluster.folder
+    (folder / "socket").unlink()
+    (folder / "socket").mkdir()
+    with pytest.raises(FakeSlurmError, match="did not start"):
+        FakeCluster.attach(folder)
+    (folder / "socket").rmdir()
+    assert FakeCluster.attach(folder).is_up
+
+
+def test_a_new_cluster_waits_until_the_old_one_s_daemon_is_out_of_its_way(desk: Desk) -> None:
+    fresh = FakeCluster(desk.cluster.folder, shape=Shape.simple(7, quick=True))
+    with ThreadPoolExecutor(1) as others:
+        with slow_start(desk.cluster):
+            began = others.submit(fresh.up)
+            desk.until(lambda: users_of_lock(desk.cluster).count(os.getpid()) == 2, "the one that comes second")
+            assert (desk.cluster.folder / "state" / "journal").exists()
+        began.result()
+    assert desk.say("sinfo -h -p main -o %D") == "7"
