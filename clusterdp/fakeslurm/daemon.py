@@ -23,9 +23,8 @@ from .refusals import NoMore, Refusal
 from .running import batch_plan
 from .shape import Shape, User
 from .stepping import StepRequest
-from .supervisors import Supervisors
+from .supervisors import LOST_AFTER_S, Supervisors
 
-LOST_AFTER_S = 3.0  # a supervisor that does not come back to a new daemon
 BREATH_S = 0.1  # until the next try, when there are too many connections
 
 

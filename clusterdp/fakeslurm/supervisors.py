@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from . import attempts, ending, processes, wire
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
 
 ORDER_DELAY_S = 0.1  # the command that causes a signal has returned when the signal comes: scripts requeue themselves
 LAST_WORDS_S = 0.2  # of a supervisor that is dead: what it said may still be on its way
+LOST_AFTER_S = 3.0  # a supervisor that does not come back to a new daemon
+BACK_S = 0.05  # until the next look whether one is back
 FULL_DISK_S = 0.5  # until the next try
 LEFTOVERS_S = 1.0  # that what a script left in the background has, to end by itself
 
 Key = tuple[int, str]  # a job, and the id of a step
+Order = tuple[Job, Step, dict[str, Any]]
 
 
 class Supervisors:
@@ -36,7 +40,7 @@ class Supervisors:
         self._born: list[Key] = []  # and to be told to begin
         self._acks: dict[str, asyncio.Event] = {}
         self._closed = False
-        self._orders: dict[int, asyncio.Queue[tuple[Job, Step, dict[str, Any]]]] = {}
+        self._orders: dict[int, deque[Order]] = {}  # by job; the first is being given
 
     def open(self) -> None:
         self._daemon.loop.add_reader(self._nursery.line, self._news)
@@ -156,7 +160,8 @@ class Supervisors:
             step.pids = list(message["pids"].values())
             self._daemon.controller.changed(job)
             self._daemon.controller.settle()
-            if job.completing and message["op"] == "hello":  # the order may have been lost with the old daemon
+            told = any(order["op"] == "terminate" for _, of, order in self._orders.get(job.id, ()) if of is step)
+            if job.completing and message["op"] == "hello" and not told:  # that was lost with the old daemon
                 self.order(job, step, op="terminate", why="", abort=False, signals=[signal.SIGTERM],
                            kill_after=self._daemon.shape.settings.kill_wait_s)  # fmt: skip
         else:  # of an attempt that is over, as far as we know
@@ -173,32 +178,42 @@ class Supervisors:
         """Orders to the steps of a job are obeyed one after the other: each is acknowledged before the next goes."""
         queue = self._orders.get(job.id)
         if queue is None:
-            queue = self._orders[job.id] = asyncio.Queue()
+            queue = self._orders[job.id] = deque()
             self._daemon.background(self._give_orders(job.id, queue))
-        queue.put_nowait((job, step, order))
+        queue.append((job, step, order))
 
-    async def _give_orders(self, job_id: int, queue: asyncio.Queue[tuple[Job, Step, dict[str, Any]]]) -> None:
-        number = 0
+    async def _give_orders(self, job_id: int, queue: deque[Order]) -> None:
         await asyncio.sleep(ORDER_DELAY_S)
-        while not queue.empty():
-            job, step, order = queue.get_nowait()
-            unborn = self._unborn.get((step.runs_in or job.id, step.id))
-            if unborn:
-                await unborn.wait()
-            connection = self._supervisors.get((step.runs_in or job.id, step.id))
-            if not connection or not step.live:
-                continue
-            number += 1
-            name = f"{job_id}.{number}.{time.monotonic_ns()}"
-            event = self._acks[name] = asyncio.Event()
-            try:
-                await self._daemon.loop.sock_sendall(
-                    connection, wire.frame("J", json.dumps({**order, "ack": name}).encode())
-                )
-                await asyncio.wait_for(event.wait(), 1.0)
-            except (OSError, asyncio.TimeoutError):
-                self._acks.pop(name, None)
+        while queue:
+            await self._give(*queue[0])
+            queue.popleft()
         del self._orders[job_id]
+
+    async def _give(self, job: Job, step: Step, order: dict[str, Any]) -> None:
+        connection = await self._connection((step.runs_in or job.id, step.id))
+        if not connection or not step.live:
+            return
+        name = f"{job.id}.{step.id}.{time.monotonic_ns()}"
+        event = self._acks[name] = asyncio.Event()
+        try:
+            await self._daemon.loop.sock_sendall(
+                connection, wire.frame("J", json.dumps({**order, "ack": name}).encode())
+            )
+            await asyncio.wait_for(event.wait(), 1.0)
+        except (OSError, asyncio.TimeoutError):
+            self._acks.pop(name, None)
+
+    async def _connection(self, key: Key) -> socket.socket | None:
+        """To a supervisor, when it is born; and if it has lost its daemon, when it has found this one."""
+        unborn = self._unborn.get(key)
+        if unborn:
+            await unborn.wait()
+        job = self._daemon.model.jobs.get(key[0])
+        step = job.step(key[1]) if job else None
+        deadline = time.monotonic() + LOST_AFTER_S
+        while key not in self._supervisors and step and step.live and _lives(step) and time.monotonic() < deadline:
+            await asyncio.sleep(BACK_S)
+        return self._supervisors.get(key)
 
     def reap(self) -> None:
         """Only the nursery is a child of the daemon, and what comes to it when the nursery is killed."""
@@ -217,8 +232,7 @@ class Supervisors:
         step = job.step(step_id) if job else None
         if not job or not step or (job_id, step_id) in self._supervisors or not (step.live or step.lingers):
             return
-        lives = processes.alive(step.supervisor) and processes.birth(step.supervisor) == step.supervisor_birth
-        if lives or (job_id, step_id) in self._unborn:
+        if _lives(step) or (job_id, step_id) in self._unborn:
             self._daemon.loop.call_later(LAST_WORDS_S, self._missed, job_id, step_id)
         elif step.live:
             ending.step_ended(self._daemon.controller, job, step, {"status": int(signal.SIGKILL)})
@@ -247,7 +261,7 @@ class Supervisors:
                 present = (job.id, step.id) in self._supervisors or not step.supervisor  # which is yet to be born
                 if present or step.runs_in or not (step.live or step.lingers):
                     continue
-                if processes.birth(step.supervisor) == step.supervisor_birth:
+                if _lives(step):
                     # This daemon itself may have been started from there.
                     below = processes.descendants(step.supervisor, lambda pid: is_daemon(pid, folder))
                     processes.send([*below, step.supervisor], signal.SIGKILL)
@@ -264,3 +278,9 @@ class Supervisors:
             attempts.lose_node(self._daemon.controller, job, step.nodes[0])
         elif job.empty:
             ending.finish(self._daemon.controller, job)
+
+
+def _lives(step: Step) -> bool:
+    """Its supervisor does."""
+    pid = step.supervisor
+    return pid > 0 and processes.alive(pid) and processes.birth(pid) == step.supervisor_birth

@@ -81,14 +81,19 @@ def mortal(tmp_path: Path) -> Iterator[Desk]:
     cluster.down()
 
 
+def kill_daemon(desk: Desk) -> None:
+    """It is gone with its nursery, at whose end the system lets supervisors go on that were stopped."""
+    pids = [daemon_pid(desk), *processes.children(daemon_pid(desk))]
+    os.kill(pids[0], signal.SIGKILL)
+    desk.until(lambda: not any(map(processes.alive, pids)), "the end of the daemon")
+
+
 @pytest.mark.skipif(not processes.LINUX, reason="needs subreapers")
 def test_a_daemon_that_was_revived_from_a_job_survives_that_the_job_is_given_up(mortal: Desk) -> None:
     job = mortal.submit(script="echo $PPID; until [ -e go ]; do sleep 0.05; done; squeue -h -o up; sleep 300")
     mortal.until_said(job, "\n")
     supervisor = int(mortal.output(job))
-    [nursery] = processes.children(daemon_pid(mortal))
-    os.kill(daemon_pid(mortal), signal.SIGKILL)
-    mortal.until(lambda: not processes.alive(nursery), "the end of the nursery, which would let it go on")
+    kill_daemon(mortal)
     os.kill(supervisor, signal.SIGSTOP)  # it will not come back
     (mortal.folder / "go").touch()
     mortal.until_said(job, "up")
@@ -97,6 +102,22 @@ def test_a_daemon_that_was_revived_from_a_job_survives_that_the_job_is_given_up(
     mortal.until(lambda: not processes.alive(supervisor), "the end of the supervisor")
     mortal.until(lambda: mortal.field(job, "Restarts") == "1", "the next attempt")
     assert daemon_pid(mortal) == revived
+
+
+@pytest.mark.skipif(not processes.LINUX, reason="looks into /proc")
+def test_what_is_ordered_before_a_supervisor_has_found_the_new_daemon_is_done(mortal: Desk) -> None:
+    late, quick = (mortal.submit(script="srun bash -c 'echo $PPID; exec sleep 300'") for _ in range(2))
+    for job in (late, quick):
+        mortal.until_said(job, "\n")
+    supervisor = int(mortal.output(late))
+    kill_daemon(mortal)
+    os.kill(supervisor, signal.SIGSTOP)
+    cluster = FakeCluster.attach(mortal.cluster.folder)
+    for job in (late, quick):
+        cluster.kill_rank(job, 0)
+    mortal.until_said(quick, "task 0: Killed")
+    os.kill(supervisor, signal.SIGCONT)
+    mortal.until_said(late, "task 0: Killed")
 
 
 def test_nobody_is_killed_for_a_supervisor_that_is_dead_or_not_yet_there(monkeypatch: pytest.MonkeyPatch) -> None:
