@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import os
 import shlex
 import time
@@ -18,6 +19,7 @@ EPILOG = """\
   eval "$(clusterdp fake env)"        sbatch, srun, squeue, ... are now the cluster's
   clusterdp fake preempt 10001
   clusterdp fake down"""
+ROOM = 100  # job numbers of one cluster, before those of the next one begin
 
 
 def add_to(fake: argparse.ArgumentParser) -> None:
@@ -153,8 +155,20 @@ def read_shape(file: str, *, quick: bool = False, time_scale: float = 1.0) -> Sh
 
 
 def fresh_job_id() -> int:
-    """One that no earlier fake cluster gave to a job: run folders outlive clusters, and attempts are named for jobs."""
-    return int(time.time() / 10) % 10_000_000
+    """One that no other fake cluster of this user has given to a job: run folders outlive clusters, attempts are named
+    for jobs, and MASTER_PORT follows from the number: two jobs of one number would take each other's ranks for theirs.
+    """
+    from clusterdp.fakeslurm.paths import private_place
+
+    note = os.open(private_place() / "last-job", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(note, "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        last = file.read().strip()
+        fresh = max(int(time.time() / 10) % 10_000_000, int(last) + ROOM if last.isdigit() else 0)
+        file.seek(0)
+        file.truncate()
+        file.write(f"{fresh}\n")
+    return fresh
 
 
 def down(options: argparse.Namespace) -> None:

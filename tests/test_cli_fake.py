@@ -1,12 +1,15 @@
 """`clusterdp fake`: every verb, as a user types it."""
 
+import itertools
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from clusterdp.cli import main
+from clusterdp.cli_fake import fresh_job_id
 from clusterdp.fakeslurm import FakeCluster
 
 
@@ -76,3 +79,10 @@ def test_where_names_do_not_resolve_it_says_what_the_hosts_file_needs(
     monkeypatch.setattr(FakeCluster, "unknown_names", ["n1", "n2"])
     assert fake(place, "up", "--nodes", "2") == 0
     assert capsys.readouterr().out.endswith("add to /etc/hosts:\n127.0.0.1 n1 n2\n")
+
+
+def test_clusters_that_start_at_once_number_their_jobs_apart() -> None:
+    """MASTER_PORT follows from the number: two rehearsals side by side waited for each other's ranks."""
+    with ThreadPoolExecutor() as pool:
+        numbers = sorted(pool.map(lambda _: fresh_job_id(), range(20)))
+    assert all(later - earlier >= 100 for earlier, later in itertools.pairwise(numbers))

@@ -43,9 +43,7 @@ class Paths:
         python = os.path.realpath(sys.executable)
         if len(os.fsencode(python)) <= LONGEST and not any(letter.isspace() for letter in python):
             return python
-        place = _short_place()
-        place.mkdir(mode=0o700, exist_ok=True)
-        _check_private(place)
+        place = private_place()
         link = place / f"python-{_digest(Path(python))}"
         if not link.is_symlink():
             link.symlink_to(python)
@@ -92,6 +90,14 @@ class Paths:
             time.sleep(0.02)
         os.close(lock)
         raise FakeSlurmError(f"{self.folder}: a daemon is there and does not answer. Kill it: see {self.pid}.")
+
+
+def private_place() -> Path:
+    """For what all of this user's clusters share."""
+    place = _short_place()
+    place.mkdir(mode=0o700, exist_ok=True)
+    _check_private(place)
+    return place
 
 
 def _short_place() -> Path:
