@@ -160,14 +160,17 @@ def fresh_job_id() -> int:
     """
     from clusterdp.fakeslurm.paths import private_place
 
-    note = os.open(private_place() / "last-job", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with os.fdopen(note, "r+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        last = file.read().strip()
-        fresh = max(int(time.time() / 10) % 10_000_000, int(last) + ROOM if last.isdigit() else 0)
-        file.seek(0)
-        file.truncate()
-        file.write(f"{fresh}\n")
+    try:
+        note = os.open(private_place() / "last-job", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(note, "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            last = file.read().strip()
+            fresh = max(int(time.time() / 10) % 10_000_000, int(last) + ROOM if last.isdigit() else 0)
+            file.seek(0)
+            file.truncate()
+            file.write(f"{fresh}\n")
+    except OSError as error:
+        raise FakeError(f"{error.filename or 'last-job'}: {error.strerror}. Make room there, or it writable.") from None
     return fresh
 
 

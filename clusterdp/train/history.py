@@ -12,6 +12,10 @@ Row = dict[str, Any]
 SHAPE = ("epoch", "step")  # columns that count, and are no measurement
 
 
+def row_line(row: Row) -> str:
+    return "  ".join(f"{name} {_cell(value)}" for name, value in row.items())
+
+
 class History:
     """A row an epoch: {"epoch": 1, "step": 180, "loss": 0.7, "val_loss": 0.6}. The same on all ranks, and state.
 

@@ -28,7 +28,7 @@ from clusterdp.train.best import Best
 from clusterdp.train.callbacks import OnEpoch
 from clusterdp.train.data import options_of_val, shared_out, training_data
 from clusterdp.train.evenly import evenly
-from clusterdp.train.history import SHAPE, History, Row
+from clusterdp.train.history import SHAPE, History, Row, row_line
 from clusterdp.train.job import JobHandle
 from clusterdp.train.loop import Loop
 from clusterdp.train.prefetch import Prefetcher
@@ -218,8 +218,7 @@ class Trainer:
             return model
         before = dict(model.named_parameters())
         wrapped = strategy.wrap(model, job.group, job.train, self.amp, options, share=several)
-        if several:
-            job.wrapped.append(wrapped)
+        job.wrapped.append(wrapped)
         if is_sharded(wrapped) and optimizer is not None:
             follow(optimizer, before, wrapped)
         return wrapped
@@ -245,7 +244,7 @@ class Trainer:
         self.history.append(row)
         self.job.log(epoch=self.loop.epoch, **{name: value for name, value in row.items() if name not in SHAPE})
         if self.job.rank == 0:
-            print(f"clusterdp: {_line(row)}", flush=True)
+            print(f"clusterdp: {row_line(row)}", flush=True)
         self._call_back(row)
 
     def _call_back(self, row: Row) -> None:
@@ -312,9 +311,3 @@ class Trainer:
                 yield item
             elif agreed.stop:
                 raise Stopped(agreed.stop, self.job.step)
-
-
-def _line(row: Row) -> str:
-    return "  ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()
-    )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from clusterdp.cli_fake import fresh_job_id
 from clusterdp.fakeslurm.cluster import FakeCluster
-from clusterdp.fakeslurm.shape import PartitionShape
+from clusterdp.fakeslurm.shape import PartitionShape, Shape
 from tests.e2e.cluster import Cluster
 from tests.slurm.testbed import RealSlurm
 
@@ -36,7 +38,10 @@ def no_settings_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="session")
 def fake_cluster() -> Iterator[Cluster]:
-    with FakeCluster(quick=True, time_scale=60 / FAKE_MINUTE_S, partitions=PARTITIONS) as fake:
+    simple = Shape.simple(quick=True, time_scale=60 / FAKE_MINUTE_S)
+    # Other workers of pytest have clusters, too: jobs of the same number would have the same MASTER_PORT.
+    settings = replace(simple.settings, first_job_id=fresh_job_id())
+    with FakeCluster(shape=replace(simple, partitions=PARTITIONS, settings=settings)) as fake:
         environ = fake.environ()
         yield Cluster("fake", {name: environ[name] for name in ("PATH", "SLURM_CONF")}, FAKE_MINUTE_S)
 
