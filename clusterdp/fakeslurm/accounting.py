@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from clusterdp.slurm.state import JobState
 
 from .model import BATCH, Job, Model, Step
+from .usage import Usage
 
 # However its processes ended, a job that was ended from outside has the exit code 0:0 here.
 BLAMELESS = frozenset("CANCELLED TIMEOUT NODE_FAIL PREEMPTED REQUEUED PENDING RUNNING RESIZING".split())
@@ -25,6 +26,7 @@ class StepRow:
     end: float | None
     cancelled_by: int | None
     batch: bool
+    usage: Usage | None = None  # once it has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,4 +215,5 @@ def _step_row(step: Step) -> StepRow:
         end=step.end,
         cancelled_by=step.cancelled_by,
         batch=step.id == BATCH,
+        usage=step.usage,
     )

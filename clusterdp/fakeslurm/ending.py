@@ -9,6 +9,7 @@ from clusterdp.slurm.state import JobState
 
 from .memory import OUT_OF_MEMORY
 from .model import BATCH, Job, Step
+from .usage import Usage
 
 if TYPE_CHECKING:
     from .controller import Controller
@@ -21,6 +22,8 @@ def step_ended(controller: Controller, job: Job, step: Step, report: dict[str, A
     now = controller.clock()
     status = report.get("of_steps", {}).get(str(job.id), report["status"])
     step.end, step.status, step.lingers = now, status, report.get("lingers", False)
+    used = report.get("used", {}).get(str(job.id))
+    step.usage = Usage(*used) if used else None
     step.timed_out = step.timed_out or report.get("timed_out", False)
     if report.get("killer") is not None:
         step.cancelled_by = report["killer"]

@@ -19,6 +19,7 @@ from .appending import Appender
 from .faults import Faults
 from .model import Array, Het, Job, Model, Node, Partition, Share, Step
 from .spec import Gpus, JobSpec
+from .usage import Usage
 
 GROWN = 32 << 20  # bytes
 WORTH = 4  # times more lines than count are worth writing it again
@@ -155,6 +156,8 @@ def _spec_from(data: dict[str, Any]) -> JobSpec:
 def _step_from(data: dict[str, Any]) -> Step:
     if "state" in data:
         data["state"] = JobState(data["state"])
+    if data.get("usage"):
+        data["usage"] = Usage(*data["usage"])
     return Step(**_shared(data))
 
 
@@ -170,8 +173,13 @@ _PARTS: dict[str, Callable[[Any], object]] = {
 
 
 def row_from(data: dict[str, Any]) -> Row:
-    steps = tuple(StepRow(**_shared({**step, "nodes": tuple(step["nodes"])})) for step in data.get("steps", ()))
+    steps = tuple(_step_row_from(step) for step in data.get("steps", ()))
     return Row(**_shared({**data, "steps": steps, "nodes": tuple(data["nodes"])}))
+
+
+def _step_row_from(data: dict[str, Any]) -> StepRow:
+    usage = Usage(*data["usage"]) if data.get("usage") else None
+    return StepRow(**_shared({**data, "nodes": tuple(data["nodes"]), "usage": usage}))
 
 
 def _shared(data: dict[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from .jobs import Jobs
 from .lists import index_text
 from .shape import Settings, Shape
 from .spec import JobSpec
+from .usage import Usage
 
 BATCH = "batch"  # the id of the step that is the batch script
 NOT_AN_ARRAY_INDEX = 4294967294  # what Slurm writes for %a outside of arrays
@@ -86,6 +87,7 @@ class Step:
     host_pid: int = 0  # of srun
     cpus_per_step: str = ""
     tres_per_node: str = ""
+    usage: Usage | None = None  # once it has ended
 
     @property
     def tasks(self) -> int:

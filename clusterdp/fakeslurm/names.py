@@ -34,11 +34,22 @@ def write(names: Iterable[str], hosts: Path) -> None:
     missing = unknown(names)
     if missing and HOSTS.exists():
         # The machine's own name, too, which is 127.0.1.1 on Debian: torchrun starts its store where the address of the
-        # rendezvous is one of the machine's. What comes first counts, and localhost stays the name of 127.0.0.1.
-        lines = "".join(f"{ADDRESS}\t{name}\n" for name in ("localhost", os.uname().nodename, *missing))
-        own = HOSTS.read_text(errors="surrogateescape")
+        # rendezvous is one of the machine's. Localhost comes first: it stays the name of 127.0.0.1.
+        machine = os.uname().nodename
+        lines = "".join(f"{ADDRESS}\t{name}\n" for name in ("localhost", machine, *missing))
+        own = "".join(_without(machine, line) for line in HOSTS.read_text(errors="surrogateescape").splitlines(True))
         hosts.write_text(f"# the fake cluster's\n{lines}# the machine's\n{own}", errors="surrogateescape")
         hosts.chmod(0o644)  # as the machine's own: a job may have processes of another user
+
+
+def _without(name: str, line: str) -> str:
+    """A line of a hosts file without this name. A name with two addresses has both in `hostname --ip-address`, which
+    many sbatch scripts take for one address."""
+    address, *names = line.partition("#")[0].split() or [""]
+    if name not in names:
+        return line
+    others = [other for other in names if other != name]
+    return f"{address}\t{' '.join(others)}\n" if others else ""
 
 
 def make_known(hosts: Path) -> None:

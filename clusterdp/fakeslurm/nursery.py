@@ -107,7 +107,7 @@ class _Ward:
                 self._hear()
 
     def _reap(self) -> None:
-        for pid, _ in processes.ended(self._wakeup):
+        for pid, _, _ in processes.ended(self._wakeup):
             if pid in self._mine:
                 self._mine.remove(pid)
                 end_orphans(self._mine, self._folder)

@@ -16,6 +16,7 @@ from .plan import StepPlan, TaskPlan
 from .reporting import Reporter
 from .srun_line import SrunLine
 from .streams import OpenFailed
+from .usage import TaskUsage, Usage
 
 CANNOT_OPEN = 53  # the "signal" by which a job ends whose output file cannot be opened
 CONT, TERM, KILL = signal.SIGCONT, signal.SIGTERM, signal.SIGKILL
@@ -40,6 +41,7 @@ class Supervisor:
         self._starved: set[int] = set()  # pids of tasks that had too much memory
         self._tasks: dict[int, TaskPlan] = {}  # by pid: those that run
         self._statuses: dict[int, int] = {}  # by rank
+        self._used: dict[int, TaskUsage] = {}  # by rank
         self._sessions: set[int] = set()
         self._dead_nodes: set[str] = set()  # of whose death nobody knows yet
         self._lost: set[int] = set()  # ranks that died with them
@@ -93,8 +95,10 @@ class Supervisor:
 
     def _reap(self, wakeup: int) -> None:
         ended: list[tuple[TaskPlan, int]] = []
-        for pid, status in processes.ended(wakeup):
+        for pid, status, used in processes.ended(wakeup):
             task = self._tasks.pop(pid, None)  # or an orphan that came to us
+            if task:
+                self._used[task.rank] = TaskUsage.of(used)
             if task and task.node in self._dead_nodes and not self._terminating:
                 self._lost.add(task.rank)
             elif task:
@@ -272,6 +276,7 @@ class Supervisor:
             op="ended",
             status=max(statuses, default=0),
             of_steps=self.plan.records(self._statuses),
+            used=self._used_by_part(),
             killer=self._killer,
             timed_out=self._timed_out,
             lost_srun=self._lost_srun,
@@ -285,6 +290,14 @@ class Supervisor:
         deadline = time.monotonic() + 10
         while self._srun.waits and time.monotonic() < deadline:
             self._turn(1)
+
+    def _used_by_part(self) -> dict[str, Usage | None]:
+        """By the job id of the part. Keys are text, as in all JSON."""
+        ended = [task for task in self.plan.tasks if task.rank in self._used]
+        return {
+            str(part.job): Usage.over([(task, self._used[task.rank]) for task in ended if task.part == index])
+            for index, part in enumerate(self.plan.parts)
+        }
 
     def _see_off(self, seconds: float) -> None:
         """What a batch script started and left: an srun whose step still ends may have its say, the rest is killed."""

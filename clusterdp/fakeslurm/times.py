@@ -70,6 +70,14 @@ def clock(elapsed: float) -> str:
     return (f"{days}-" if days else "") + f"{hours:02}:{mins:02}:{secs:02}"
 
 
+def cpu_clock(used_s: float) -> str:
+    """[D-][HH:]MM:SS, or MM:SS.mmm below an hour, as sacct writes CPU time."""
+    days, hours, mins, secs = _split(used_s)
+    if days or hours:
+        return clock(used_s)
+    return f"{mins:02}:{secs:02}.{int(used_s * 1000) % 1000:03}"
+
+
 def short_clock(elapsed: float) -> str:
     """[D-][HH:]M:SS, as squeue writes it."""
     days, hours, mins, secs = _split(elapsed)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 import pytest
+
+from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm.shape import Shape
 
 from .conftest import Desk
 
@@ -118,3 +124,63 @@ def test_a_cluster_that_is_named_is_named_in_the_answer(shared_desk: Desk) -> No
     assert shared_desk.say("sinfo -M all -o %P").splitlines()[0] == f"CLUSTER: {name}"
     assert shared_desk.say(f"squeue -h -M {name} -o %i -j {number}") == number
     assert "No cluster 'nosuch'" in shared_desk.run("sinfo", "-M", "nosuch").stderr
+
+
+# What a real Slurm 22.05 of this shape said, with one job of three CPUs on n1 (names of hosts are the nodes' here).
+ROWS = {
+    "%G": ["gpu:2"],
+    "%20N %10c %10m %25f %10G": ["n[1-4]               8          16000      (null)                    gpu:2     "],
+    "%n %G": ["n1 gpu:2", "n2 gpu:2", "n3 gpu:2", "n4 gpu:2"],
+    "%N": ["n[1-4]"],
+    "%t %N": ["mix n1", "idle n[2-4]"],
+    "%D": ["4"],
+    "%D %t": ["1 mix", "3 idle"],
+    "%C": ["3/29/0/32"],
+    "%a %l": ["up infinite", "up 1:00"],
+    "%l %N": ["infinite n[1-4]", "1:00 n[1-4]"],
+    "%p %N": ["10 n[1-4]", "1 n[1-4]"],
+    "%M %N": ["OFF n[1-4]", "REQUEUE n[1-4]"],
+    "%m %c %t": ["16000 8 mix", "16000 8 idle"],
+    "%E %N": ["none n[1-4]"],
+    "%F %P": ["1/3/0/4 main*", "1/3/0/4 short", "1/3/0/4 low", "1/3/0/4 low0"],
+    "%o %N": ["127.0.0.1 n[1-4]"],
+}
+LONG_ROWS = {
+    "NodeList,Gres,GresUsed,StateCompact": ["n1 gpu:2 gpu:0 mix", "n[2-4] gpu:2 gpu:0 idle"],
+    "NodeList,AllocMem": ["n[1-4] 0"],
+    "PartitionName,CPUsState": ["main 3/29/0/32", "short 3/29/0/32", "low 3/29/0/32", "low0 3/29/0/32"],
+    "CPUs,Memory": ["8 16000"],
+}
+
+
+@pytest.fixture(scope="module")
+def busy() -> Iterator[Desk]:
+    shape = Shape.simple(quick=True)
+    by_name = {part.name: part for part in shape.partitions}
+    parts = [by_name["main"], replace(by_name["main"], name="short", default=False, max_minutes=1), by_name["low"]]
+    parts.append(replace(by_name["low"], name="low0", grace_s=0))
+    with FakeCluster(shape=replace(shape, partitions=tuple(parts))) as cluster:
+        desk = Desk(cluster, cluster.folder)
+        cluster.wait(desk.submit("--cpus-per-task=3", script="sleep 100"), "RUNNING")
+        yield desk
+
+
+@pytest.mark.parametrize("form", ROWS)
+def test_sinfo_puts_into_one_row_what_looks_the_same(busy: Desk, form: str) -> None:
+    assert busy.run("sinfo", "-h", "-o", form).stdout.splitlines() == ROWS[form]
+
+
+@pytest.mark.parametrize("form", LONG_ROWS)
+def test_so_does_its_long_form(busy: Desk, form: str) -> None:
+    assert [" ".join(line.split()) for line in busy.say(f"sinfo -h -O {form}").splitlines()] == LONG_ROWS[form]
+
+
+def test_each_partition_has_its_row_of_each_node_if_asked_for(busy: Desk) -> None:
+    assert len(busy.say("sinfo -h -N -o %N").splitlines()) == 16
+
+
+def test_load_and_free_memory_are_the_machines(busy: Desk) -> None:
+    load, free = busy.say("sinfo -h -o '%O %e'").split()
+    assert float(load) >= 0
+    assert free == "N/A" or int(free) > 0
+    assert busy.say("sinfo -O FreeMem,CPUsLoad").split()[:2] == ["FREE_MEM", "CPU_LOAD"]

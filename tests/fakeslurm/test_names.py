@@ -38,10 +38,20 @@ def test_ranks_meet_at_the_name_of_the_first_node(desk: Desk) -> None:
 def test_the_machines_own_name_is_at_the_same_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = os.uname().nodename
     monkeypatch.setattr(names, "HOSTS", tmp_path / "debians")
-    (tmp_path / "debians").write_text(f"127.0.0.1 localhost\n127.0.1.1 {own}\n")
+    (tmp_path / "debians").write_text(
+        f"127.0.0.1 localhost\n127.0.1.1 {own}.example {own} # Debian's\n172.17.0.2 {own}\n"
+    )
     names.write(["n1"], tmp_path / "hosts")
-    found = [line.split() for line in (tmp_path / "hosts").read_text().splitlines() if own in line.split()]
-    assert [address for address, _ in found] == ["127.0.0.1", "127.0.1.1"]  # the first counts
+    lines = [line.split() for line in (tmp_path / "hosts").read_text().splitlines()]
+    assert [line[0] for line in lines if own in line] == ["127.0.0.1"]
+    assert ["127.0.1.1", f"{own}.example"] in lines
+
+
+def test_a_node_asked_for_its_address_prints_one(desk: Desk) -> None:
+    """As PyTorch's own example of an sbatch script does, and those of torchtitan, Ray and NeMo."""
+    if desk.cluster.unknown_names:
+        pytest.skip("this system has no /etc/hosts of a process's own; `clusterdp fake up` says what to do")
+    assert desk.say("srun --nodes=1 --ntasks=1 hostname --ip-address") == "127.0.0.1"
 
 
 def test_the_machine_itself_is_left_as_it_is(cluster: FakeCluster) -> None:

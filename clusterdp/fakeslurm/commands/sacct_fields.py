@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from clusterdp.fakeslurm.accounting import Row, StepRow
 from clusterdp.fakeslurm.shape import User
-from clusterdp.fakeslurm.times import clock, limit_clock, stamp
+from clusterdp.fakeslurm.times import clock, cpu_clock, limit_clock, stamp
+from clusterdp.fakeslurm.usage import Usage
 from clusterdp.slurm.hostlist import compress
 from clusterdp.slurm.state import accounted_exit_word, exit_word
 
@@ -73,6 +74,16 @@ class Line:
             return ""
         return f"billing={row.asked_cpus},cpu={row.asked_cpus},mem={row.asked_mem},node={row.asked_nodes}"
 
+    @property
+    def usages(self) -> list[Usage]:
+        """Of a job, those of its steps."""
+        steps = (self.step,) if self.step else self.row.steps
+        return [step.usage for step in steps if step.usage]
+
+    def measured(self, text: Callable[[Usage], str]) -> str:
+        """Of a step that has ended; empty of jobs."""
+        return text(self.step.usage) if self.step and self.step.usage else ""
+
     def of_job(self, text: str) -> str:
         """Steps leave it empty."""
         return "" if self.step else text
@@ -101,6 +112,8 @@ FIELDS: dict[str, Field] = {
     "AllocCPUS": Field(lambda line: str(line.cpus)),
     "AllocNodes": Field(lambda line: str(len(line.step.nodes) if line.step else len(line.row.nodes))),
     "AllocTRES": Field(lambda line: line.alloc_tres),
+    "AveCPU": Field(lambda line: line.measured(lambda used: clock(used.ave_cpu_s))),
+    "AveRSS": Field(lambda line: line.measured(lambda used: f"{used.ave_rss_kb}K")),
     "Cluster": Field(lambda line: line.cluster),
     "Comment": Field(_empty, 14),
     "ConsumedEnergy": Field(lambda line: "0", 14),
@@ -117,6 +130,12 @@ FIELDS: dict[str, Field] = {
     "JobID": Field(lambda line: _job(line, line.row.id_text), -12),
     "JobIDRaw": Field(lambda line: _job(line, str(line.row.job)), -12),
     "JobName": Field(lambda line: line.step.name if line.step else line.row.name),
+    "MaxRSS": Field(lambda line: line.measured(lambda used: f"{used.max_rss_kb}K")),
+    "MaxRSSNode": Field(lambda line: line.measured(lambda used: used.max_rss_node)),
+    "MaxRSSTask": Field(lambda line: line.measured(lambda used: str(used.max_rss_task))),
+    "MinCPU": Field(lambda line: line.measured(lambda used: clock(used.min_cpu_s))),
+    "MinCPUNode": Field(lambda line: line.measured(lambda used: used.min_cpu_node)),
+    "MinCPUTask": Field(lambda line: line.measured(lambda used: str(used.min_cpu_task))),
     "NCPUS": Field(lambda line: str(line.cpus)),
     "NNodes": Field(lambda line: str(line.number_of_nodes), 8),
     "NodeList": Field(lambda line: line.nodes, 15),
@@ -134,22 +153,22 @@ FIELDS: dict[str, Field] = {
     "Submit": Field(lambda line: stamp(line.step.start if line.step else line.row.submit), 19),
     "SubmitLine": Field(lambda line: line.of_job(line.row.submit_line), 20),
     "Suspended": Field(lambda line: "00:00:00"),
-    "SystemCPU": Field(lambda line: "00:00.000"),
+    "SystemCPU": Field(lambda line: cpu_clock(sum(used.system_s for used in line.usages))),
     "Timelimit": Field(lambda line: line.of_job(limit_clock(line.row.minutes))),
     "TimelimitRaw": Field(lambda line: line.of_job(str(line.row.minutes or "UNLIMITED"))),
-    "TotalCPU": Field(lambda line: "00:00.000"),
+    "TotalCPU": Field(lambda line: cpu_clock(sum(used.cpu_s for used in line.usages))),
     "UID": Field(lambda line: line.of_job(str(line.user.uid)), 6),
     "User": Field(lambda line: line.of_job(line.user.name), 9),
-    "UserCPU": Field(lambda line: "00:00.000"),
+    "UserCPU": Field(lambda line: cpu_clock(sum(used.user_s for used in line.usages))),
     "WorkDir": Field(lambda line: line.of_job(line.row.folder), 20),
 }
 # Fields that the fake has nothing to put into: empty, as they are on a site that does not measure.
 UNMEASURED = tuple(
     """
-    AdminComment AssocID AveCPU AveCPUFreq AveDiskRead AveDiskWrite AvePages AveRSS AveVMSize BlockID Constraints
+    AdminComment AssocID AveCPUFreq AveDiskRead AveDiskWrite AvePages AveVMSize BlockID Constraints
     ConsumedEnergyRaw Container DBIndex Flags Layout MaxDiskRead MaxDiskReadNode MaxDiskReadTask
-    MaxDiskWrite MaxDiskWriteNode MaxDiskWriteTask MaxPages MaxPagesNode MaxPagesTask MaxRSS MaxRSSNode MaxRSSTask
-    MaxVMSize MaxVMSizeNode MaxVMSizeTask McsLabel MinCPU MinCPUNode MinCPUTask QOSRAW ReqCPUFreq ReqCPUFreqGov
+    MaxDiskWrite MaxDiskWriteNode MaxDiskWriteTask MaxPages MaxPagesNode MaxPagesTask
+    MaxVMSize MaxVMSizeNode MaxVMSizeTask McsLabel QOSRAW ReqCPUFreq ReqCPUFreqGov
     ReqCPUFreqMax ReqCPUFreqMin Reservation ReservationId Reserved ResvCPU ResvCPURAW SystemComment TRESUsageInAve
     TRESUsageInMax TRESUsageInMaxNode TRESUsageInMaxTask TRESUsageInMin TRESUsageInMinNode TRESUsageInMinTask
     TRESUsageInTot TRESUsageOutAve TRESUsageOutMax TRESUsageOutMaxNode TRESUsageOutMaxTask TRESUsageOutMin

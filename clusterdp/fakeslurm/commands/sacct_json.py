@@ -32,7 +32,10 @@ class AccountingWriter(Writer):
                 "start": int(row.start or 0),
                 "submission": int(row.submit),
                 "suspended": 0,
+                "system": _seconds(0),  # of the steps alone
                 "limit": self.limit(row.minutes),
+                "total": _seconds(0),
+                "user": _seconds(0),
             },
             "exit_code": self._accounted_exit(row.status),
             "flags": [],
@@ -75,6 +78,9 @@ class AccountingWriter(Writer):
                 "end": int(step.end or 0),
                 "start": int(step.start),
                 "suspended": 0,
+                "system": _seconds(step.usage.system_s if step.usage else 0),
+                "total": _seconds(step.usage.cpu_s if step.usage else 0),
+                "user": _seconds(step.usage.user_s if step.usage else 0),
             },
             "exit_code": self._accounted_exit(step.status),
             "tasks": {"count": step.tasks},
@@ -87,6 +93,10 @@ class AccountingWriter(Writer):
             },
             "tres": {"allocated": _tres(step.cpus, 0, len(step.nodes))},
         }
+
+
+def _seconds(used_s: float) -> Json:
+    return {"seconds": int(used_s), "microseconds": int(used_s * 1_000_000) % 1_000_000}
 
 
 def _tres(cpus: int, memory: int | None, nodes: int) -> list[Json]:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 from clusterdp.fakeslurm import columns
 from clusterdp.fakeslurm.commands import clusters
 from clusterdp.fakeslurm.commands.as_json import Writer
-from clusterdp.fakeslurm.commands.sinfo_fields import LETTERS, NAMES, ORDER, SHORT, Row, state_words, word
+from clusterdp.fakeslurm.commands.sinfo_fields import LETTERS, NAMES, SHORT, Row
+from clusterdp.fakeslurm.commands.sinfo_rows import Layout, letters_of, matches
 from clusterdp.fakeslurm.getopt import Parser, table
-from clusterdp.fakeslurm.model import Model, Node
+from clusterdp.fakeslurm.model import Node
 from clusterdp.fakeslurm.refusals import NoMore, Refusal
-from clusterdp.slurm.hostlist import compress, expand
+from clusterdp.slurm.hostlist import expand
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.conversation import Conversation
@@ -54,7 +55,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         if name in options:
             raise Refusal(f"sinfo: error: --{name} is not supported by this fake cluster")
     cluster = clusters.named("sinfo", options.get("clusters") or talk.environ.get("SLURM_CLUSTERS"), daemon)
-    rows = _rows(options, talk, daemon)
+    found = _nodes(options, talk, daemon)
     header = "noheader" not in options
     if "long" in options and header:
         talk.print(time.strftime("%a %b %d %H:%M:%S %Y"))
@@ -67,11 +68,12 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         return f"%{key}"
 
     if "Format" in options:
-        lines = columns.render("", columns.parse_long(options["Format"]), NAMES, rows, header, complain)
+        first, cells = "", columns.parse_long(options["Format"])
     else:
-        form = _format(options, talk, rows)
-        first, cells = columns.parse_short(form)
-        lines = columns.render(first, cells, LETTERS, rows, header, complain)
+        first, cells = columns.parse_short(_format(options, talk, found))
+    shown = letters_of(cell.key for cell in cells)
+    rows = Layout(shown, per_node="Node" in options, exact="exact" in options).rows(found)
+    lines = columns.render(first, cells, NAMES if "Format" in options else LETTERS, rows, header, complain)
     for key in bad:
         talk.error(f"Invalid node format specification: {key}")
     for line in lines:
@@ -89,7 +91,7 @@ def _format(options: dict[str, str], talk: "Conversation", rows: list[Row]) -> s
         return SUMMARY
     if "Node" in options:
         form = PER_NODE_LONG if "long" in options else PER_NODE
-        nodes = max([len("NODELIST"), *(len(LETTERS["N"].value(row)) for row in rows)])
+        nodes = max([len("NODELIST"), *(len(node.name) for row in rows for node in row.nodes)])
         partitions = max([len("PARTITION"), *(len(row.name) for row in rows)])
         form = form.replace("%#N", f"%{max(nodes, 9)}N")
         return form.replace("%#P", f"%.{partitions}P")
@@ -98,60 +100,29 @@ def _format(options: dict[str, str], talk: "Conversation", rows: list[Row]) -> s
     return talk.environ.get("SINFO_FORMAT") or DEFAULT
 
 
-def _rows(options: dict[str, str], talk: "Conversation", daemon: "Daemon") -> list[Row]:
+def _nodes(options: dict[str, str], talk: "Conversation", daemon: "Daemon") -> list[Row]:
+    """The partitions that are asked for, each with those of its nodes that are."""
     model, user = daemon.model, daemon.controller.user
     names = options.get("partition") or talk.environ.get("SINFO_PARTITION")
     partitions = [p for p in model.partitions.values() if not names or p.name in names.split(",")]
+    wanted = set(expand(options["nodes"])) if options.get("nodes") else None
     states = _states(options.get("states"))
-    rows = []
-    for part in partitions:
-        nodes = [model.nodes[name] for name in part.nodes]
-        if options.get("nodes"):
-            wanted = expand(options["nodes"])
-            nodes = [node for node in nodes if node.name in wanted]
-        if states:
-            nodes = [node for node in nodes if _matches(model, node, states)]
-        if "list-reasons" in options:
-            nodes = [node for node in nodes if node.reason and not node.usable]
-        if "responding" in options:
-            nodes = [node for node in nodes if node.responding]
-        if "dead" in options:
-            nodes = [node for node in nodes if not node.responding]
-        rows += [Row(model, part, group, user.name, user.uid) for group in _groups(options, model, nodes)]
-    if "Node" in options:
-        position = {name: i for i, name in enumerate(model.nodes)}
-        rows.sort(key=lambda row: position[row.nodes[0].name], reverse=options.get("sort") == "-N")
-    if "list-reasons" in options:
-        seen: set[str] = set()
-        rows = [row for row in rows if not (names_of(row) in seen or seen.add(names_of(row)))]  # type: ignore[func-returns-value]
-    return rows
 
+    def asked(node: Node) -> bool:
+        return (
+            (wanted is None or node.name in wanted)
+            and (not states or matches(model, node, states))
+            and ("list-reasons" not in options or bool(node.reason and not node.usable))
+            and ("responding" not in options or node.responding)
+            and ("dead" not in options or not node.responding)
+        )
 
-def names_of(row: Row) -> str:
-    return compress(node.name for node in row.nodes)
-
-
-def _groups(options: dict[str, str], model: Model, nodes: list[Node]) -> list[list[Node]]:
-    if "Node" in options:
-        return [[node] for node in nodes]
-    form = options.get("format", "")
-    summarized = "summarize" in options or (form and not set("tTECNnAFH") & set(form.replace("%", "")))
-    if summarized:
-        return [nodes]
-    # Without --exact, nodes are told apart by state, features and gres alone, and by these if they are shown.
-    states = not form or set("tTEH") & set(form)
-    groups: dict[tuple[str, str, str, int], list[Node]] = {}
-    for node in nodes:
-        state = word(model, node) if states else ""
-        reason = node.reason if "E" in form or "list-reasons" in options else ""
-        features = ",".join(node.features) if set("fb") & set(form) else ""
-        groups.setdefault((state, reason, features, node.gpus if "G" in form else 0), []).append(node)
-    if form and not states:
-        return list(groups.values())
-    if not groups:
-        return [] if "states" in options or "nodes" in options or "list-reasons" in options else [[]]
-    order = ORDER
-    return [groups[key] for key in sorted(groups, key=lambda key: order.index(key[0].rstrip("*")))]
+    found = [
+        Row(model, p, [n for n in map(model.nodes.__getitem__, p.nodes) if asked(n)], user.name, user.uid)
+        for p in partitions
+    ]
+    narrowed = options.keys() & {"nodes", "states", "list-reasons", "responding", "dead"}
+    return [row for row in found if row.nodes or not narrowed]
 
 
 def _states(text: str | None) -> list[str]:
@@ -165,14 +136,3 @@ def _states(text: str | None) -> list[str]:
             raise Refusal(f'sinfo: error: Bad state string: "{each}"\nsinfo: error: valid states: {",".join(STATES)}')
         found += match
     return found
-
-
-def _matches(model: Model, node: Node, states: list[str]) -> bool:
-    plain = word(model, node).rstrip("*")
-    base = state_words(model, node).split("+")[0].lower()
-    names = {plain, base}
-    if node.drain:
-        names |= {"drain"}
-    if not node.responding:
-        names |= {"no_respond"}
-    return bool(names & set(states))

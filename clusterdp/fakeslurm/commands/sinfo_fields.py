@@ -1,5 +1,6 @@
 """The fields of sinfo, and the words for what a node is doing."""
 
+import os
 from dataclasses import dataclass
 
 from clusterdp.fakeslurm.columns import Field
@@ -81,6 +82,18 @@ class Row:
         return f"{min(values)}+" if len(set(values)) > 1 else str(values[0]) if values else "0"
 
     @property
+    def load(self) -> str:
+        """Of the machine, over five minutes: all nodes are on it."""
+        return f"{os.getloadavg()[1]:.2f}"
+
+    @property
+    def free_memory(self) -> str:
+        """MB, of the machine; macOS does not say."""
+        if "SC_AVPHYS_PAGES" not in os.sysconf_names:
+            return "N/A"
+        return str(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20)
+
+    @property
     def gres(self) -> str:
         gpus = self.nodes[0].gpus if self.nodes else 0
         return f"gpu:{gpus}" if gpus else "(null)"
@@ -122,6 +135,7 @@ LETTERS: dict[str, Field[Row]] = {
     "C": _f("CPUS(A/I/O/T)", lambda r: _slashed(r.sums())),
     "d": _f("TMP_DISK", lambda r: "0"),
     "D": _f("NODES", lambda r: str(len(r.nodes))),
+    "e": _f("FREE_MEM", lambda r: r.free_memory),
     "E": _f("REASON", lambda r: r.reason),
     "f": _f("AVAIL_FEATURES", lambda r: ",".join(r.nodes[0].features) if r.nodes and r.nodes[0].features else "(null)"),
     "F": _f("NODES(A/I/O/T)", lambda r: _slashed(r.node_sums())),
@@ -136,6 +150,8 @@ LETTERS: dict[str, Field[Row]] = {
     "M": _f("PREEMPT_MODE", lambda r: r.partition.preempt),
     "n": _f("HOSTNAMES", lambda r: r.nodes[0].name if r.nodes else ""),
     "N": _f("NODELIST", lambda r: compress(node.name for node in r.nodes)),
+    "o": _f("NODE_ADDR", lambda r: "127.0.0.1"),
+    "O": _f("CPU_LOAD", lambda r: r.load),
     "p": _f("PRIO_TIER", lambda r: str(r.partition.tier)),
     "P": Field("PARTITION", lambda r: r.name, kept="*"),
     "r": _f("ROOT", lambda r: "no"),
@@ -161,9 +177,10 @@ SAME = dict(
     available=a cpus=c cpusstate=C features=f gres=G groups=g memory=m nodeaiot=F nodeai=A nodelist=N nodes=D
     partition=P partitionname=R reason=E socketcorethread=z statecompact=t statelong=T time=l timestamp=H user=u
     userlong=U weight=w nodehost=n disk=d oversubscribe=h prioritytier=p preemptmode=M sockets=X cores=Y threads=Z
-    root=r size=s
+    root=r size=s freemem=e cpusload=O nodeaddr=o version=v maxcpuspernode=B
     """.split()
 )
 NAMES: dict[str, Field[Row]] = {name: LETTERS[letter] for name, letter in SAME.items()} | {
+    "allocmem": Field("ALLOCMEM", lambda r: "0"),  # memory is given to whoever asks, as in Slurm by default
     "gresused": Field("GRES_USED", lambda r: r.gres_used),
 }

@@ -7,6 +7,7 @@ from clusterdp.fakeslurm.getopt import Parser, table
 from clusterdp.fakeslurm.ids import find, parse, split_list
 from clusterdp.fakeslurm.model import BATCH, Job, Step
 from clusterdp.fakeslurm.refusals import NoMore, Refusal
+from clusterdp.fakeslurm.times import clock
 from clusterdp.slurm.hostlist import compress
 
 from .sacct import fit
@@ -67,6 +68,7 @@ def _steps(talk: "Conversation", daemon: "Daemon", options: dict[str, str]) -> l
 
 def _values(job: Job, step: Step) -> dict[str, str]:
     sizes = list(processes.sizes(step.pids).values()) or [(0, 0)]
+    used = [processes.cpu_seconds([pid, *processes.descendants(pid)]) for pid in step.pids] or [0.0]
     resident, virtual = [size for size, _ in sizes], [size for _, size in sizes]
     return {
         "JobID": f"{job.name_of_id}.{step.id}",
@@ -75,8 +77,8 @@ def _values(job: Job, step: Step) -> dict[str, str]:
         "AveRSS": f"{sum(resident) // len(resident) // 1024}K",
         "MaxVMSize": f"{max(virtual) // 1024}K",
         "AveVMSize": f"{sum(virtual) // len(virtual) // 1024}K",
-        "MinCPU": "00:00:00",
-        "AveCPU": "00:00:00",
+        "MinCPU": clock(min(used)),
+        "AveCPU": clock(sum(used) / len(used)),
         "Nodelist": compress(step.nodes),
         "Pids": ",".join(map(str, step.pids)),
     }
