@@ -150,7 +150,7 @@ def _row(model: Model, job: Job, created: int, word: str | None) -> Row:
         nodes=tuple(job.nodes),
         asked_nodes=asked_nodes,
         cpus=job.cpus or (job_cpus(job) if job.start is None else 0),
-        asked_cpus=asked_cpus(job),
+        asked_cpus=spec.asked_cpus,
         asked_mem=f"{asked_memory(job, memory)}M",
         tasks=spec.tasks,
         submit=job.submit_time,
@@ -173,25 +173,14 @@ def _row(model: Model, job: Job, created: int, word: str | None) -> Row:
 
 
 def job_cpus(job: Job) -> int:
-    return 0 if job.state is JobState.CANCELLED else asked_cpus(job)
-
-
-def asked_cpus(job: Job) -> int:
-    spec = job.spec
-    if spec.tasks is None and spec.max_nodes not in (None, spec.min_nodes):
-        return spec.cpus_per_task or 1
-    tasks = spec.tasks if spec.tasks is not None else spec.min_nodes * (spec.tasks_per_node or 1)
-    if spec.tasks_per_node:
-        tasks = max(tasks, spec.min_nodes * spec.tasks_per_node)
-    nodes, gpus = spec.min_nodes, spec.gpus.per_job or (spec.gpus.per_node or 0) * spec.min_nodes
-    return max(tasks * (spec.cpus_per_task or 1), nodes * (spec.min_cpus or 0), gpus * (spec.cpus_per_gpu or 0))
+    return 0 if job.state is JobState.CANCELLED else job.spec.asked_cpus
 
 
 def asked_memory(job: Job, node_memory: int) -> int:
     """MB."""
     spec = job.spec
     if spec.mem_per_cpu is not None:
-        return spec.mem_per_cpu * asked_cpus(job)
+        return spec.mem_per_cpu * spec.asked_cpus
     return (spec.mem_per_node or node_memory) * spec.min_nodes
 
 

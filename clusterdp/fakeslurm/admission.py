@@ -1,7 +1,9 @@
 """What slurmctld refuses at once. What can merely never run is taken, and waits (EnforcePartLimits=NO)."""
 
 from . import dependencies, features, refusals
+from .free import all_free
 from .model import Model
+from .placing import place
 from .refusals import ControllerError
 from .spec import JobSpec
 
@@ -42,7 +44,9 @@ def _check_configuration(model: Model, spec: JobSpec) -> None:
         raise _numbered("Node count specification invalid")
     if not nodes:
         raise _numbered(refusals.NODE_CONFIG)
-    if (spec.tasks_per_node or 0) * (spec.cpus_per_task or 1) > max(node.cpus for node in nodes):
+    if oversized(model, spec):
+        return
+    if spec.cpus_of_a_node > max(node.cpus for node in nodes):
         raise _numbered(refusals.NODE_CONFIG, "CPU count per node can not be satisfied")
     if max(spec.mem_per_node or 0, spec.mem_per_cpu or 0) > max(node.memory_mb for node in nodes):
         raise _numbered(refusals.NODE_CONFIG, "Memory specification can not be satisfied")
@@ -58,3 +62,14 @@ def _check_configuration(model: Model, spec: JobSpec) -> None:
     too_many = (gpus.per_node or 0) > most or (gpus.per_task or 0) > most
     if too_many or (gpus.per_job or 0) > sum(node.gpus for node in nodes):
         raise _numbered(refusals.NODE_CONFIG)
+    everything = all_free(model)
+    if not place(spec, [everything[node.name] for node in nodes]):
+        raise _numbered(refusals.NODE_CONFIG)
+
+
+def oversized(model: Model, spec: JobSpec) -> str:
+    """The reason for which a job waits for ever that asks for more than all of its partition, or ""."""
+    nodes = model.partitions[spec.partition].nodes
+    if spec.asked_cpus > sum(model.nodes[name].cpus for name in nodes):
+        return "PartitionConfig"
+    return "PartitionNodeLimit" if spec.min_nodes > len(nodes) else ""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from clusterdp.slurm.hostlist import compress
 
+from . import admission
 from .dependencies import outlook
 from .free import Free, all_free, free_nodes
 from .model import Job, Model, Partition, Share
@@ -150,7 +151,7 @@ def _obstacle(look: _Pass, job: Job) -> str:
     everything = all_free(look.model)
     ever = [everything[name] for name in partition.nodes if name not in job.spec.exclude]
     if not place(job.spec, ever):
-        return "PartitionConfig"
+        return admission.oversized(look.model, job.spec) or "PartitionConfig"
     return ""
 
 

@@ -79,3 +79,19 @@ class JobSpec:
     lasts: bool = False  # salloc: it does not end with its last step
     token: str = ""  # of the request: the same one made again is no second job
     shown: dict[str, str] = field(default_factory=dict)  # options that mean nothing here, for scontrol to show back
+
+    @property
+    def asked_cpus(self) -> int:
+        """In all, before it is known where it runs."""
+        if self.tasks is None and self.max_nodes not in (None, self.min_nodes):
+            return self.cpus_per_task or 1
+        tasks = self.tasks if self.tasks is not None else self.min_nodes * (self.tasks_per_node or 1)
+        if self.tasks_per_node:
+            tasks = max(tasks, self.min_nodes * self.tasks_per_node)
+        nodes, gpus = self.min_nodes, self.gpus.per_job or (self.gpus.per_node or 0) * self.min_nodes
+        return max(tasks * (self.cpus_per_task or 1), nodes * (self.min_cpus or 0), gpus * (self.cpus_per_gpu or 0))
+
+    @property
+    def cpus_of_a_node(self) -> int:
+        """That each of its nodes must have (pn_min_cpus in slurmctld)."""
+        return max((self.tasks_per_node or 1) * (self.cpus_per_task or 1), self.min_cpus or 0)

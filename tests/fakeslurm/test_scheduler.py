@@ -131,7 +131,8 @@ def test_backfill_lets_a_short_job_go_ahead_and_not_a_long_one(model: Model) -> 
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        ({"min_nodes": 9}, "PartitionConfig"),
+        ({"min_nodes": 9}, "PartitionNodeLimit"),
+        ({"min_nodes": 33}, "PartitionConfig"),
         ({"cpus_per_task": 99}, "PartitionConfig"),
         ({"partition": "short", "minutes": 10}, "PartitionTimeLimit"),
         ({"dependency": "singleton", "name": "other"}, ""),

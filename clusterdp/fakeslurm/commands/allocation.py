@@ -96,7 +96,7 @@ async def allocate(talk: "Conversation", daemon: "Daemon", asked: Asked, specs: 
         ending.cancel(daemon.controller, job)
         raise Refusal(f"{voice.command}: error: Unable to allocate resources: {refusals.NODES_BUSY}")
     if not job.shares:
-        if job.reason == "PartitionConfig":
+        if job.reason in ("PartitionConfig", "PartitionNodeLimit"):
             voice.info(talk, asked, "Requested partition configuration not available now")
         elif job.held:
             voice.info(talk, asked, "Job is in held state, pending scheduler release")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from clusterdp.fakeslurm.accounting import asked_cpus, asked_memory, size
+from clusterdp.fakeslurm.accounting import asked_memory, size
 from clusterdp.fakeslurm.columns import Field
 from clusterdp.fakeslurm.controller import Controller
 from clusterdp.fakeslurm.dependencies import outlook
@@ -69,7 +69,8 @@ class JobRow:
             return len(job.held_shares)
         # Of one that has none yet, what it will need at least.
         most = max(node.cpus for node in self.controller.model.nodes.values())
-        return max(job.spec.min_nodes, -(-(job.spec.tasks or 1) // most))
+        of_a_node = job.spec.tasks_per_node or max(1, most // (job.spec.cpus_per_task or 1))
+        return max(job.spec.min_nodes, -(-(job.spec.tasks or 1) // of_a_node))
 
     @property
     def tres(self) -> str:
@@ -82,7 +83,7 @@ class JobRow:
 
     @property
     def cpus(self) -> int:
-        return self.job.cpus or asked_cpus(self.job)
+        return self.job.cpus or self.job.spec.asked_cpus
 
     @property
     def dependency(self) -> str:
