@@ -133,7 +133,9 @@ def _row(model: Model, job: Job, created: int, word: str | None) -> Row:
     asked_nodes = spec.min_nodes
     id_text = job.name_of_id
     some_ran = array and not array.split and len(array.indexes) < array.count
-    if array and some_ran and array.throttle and state == "CANCELLED":
+    if array and array.booked_as:
+        id_text = array.booked_as
+    elif array and some_ran and array.throttle and state == "CANCELLED":
         id_text = str(job.id)
     return Row(
         job=job.id,

@@ -293,9 +293,12 @@ class FakeCluster:
 def _is_up(paths: Paths) -> bool:
     """Or is meant to be; raises FakeSlurmError for somebody else's folder."""
     try:
-        return paths.up.exists()
+        if not paths.up.exists():
+            return False
     except PermissionError:
         raise FakeSlurmError(f"{paths.folder}: Permission denied. Choose a folder of your own.") from None
+    paths.check_own()
+    return True
 
 
 def _read_pid(path: Path) -> int:

@@ -26,6 +26,7 @@ from .stepping import StepRequest
 from .supervisors import LOST_AFTER_S, Supervisors
 
 BREATH_S = 0.1  # until the next try, when there are too many connections
+MOST_SILENT = 1024  # connections; one more, and the oldest is closed: they must not keep commands from coming in
 
 
 class Daemon:
@@ -52,6 +53,7 @@ class Daemon:
         self._changed: asyncio.Event | None = None  # if somebody waits for it
         self.supervisors = Supervisors(self, nursery)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._silent: dict[asyncio.Task[None], None] = {}  # connections that have asked nothing yet, the oldest first
         self._listener: socket.socket
         self._over = asyncio.Event()
 
@@ -84,10 +86,11 @@ class Daemon:
         """Take the cluster down."""
         self._over.set()
 
-    def background(self, work: Coroutine[Any, Any, None]) -> None:
+    def background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
@@ -127,13 +130,18 @@ class Daemon:
                 await asyncio.sleep(BREATH_S)
                 continue
             connection.setblocking(False)
-            self.background(self._serve(connection))
+            if len(self._silent) >= MOST_SILENT:
+                next(iter(self._silent)).cancel()
+            task = self.background(self._serve(connection))
+            self._silent[task] = None
+            task.add_done_callback(lambda task: self._silent.pop(task, None))
 
     async def _serve(self, connection: socket.socket) -> None:
         """One command, or one supervisor that looks for its daemon."""
         talk = Conversation(connection, self.loop)
         try:
             opening = await talk.open()
+            self._silent.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
             if opening is not None:
                 await self.supervisors.hear(talk, opening)
                 return

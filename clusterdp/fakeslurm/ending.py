@@ -33,7 +33,7 @@ def step_ended(controller: Controller, job: Job, step: Step, report: dict[str, A
     end_mirrors(controller, job, step, report)
     alone = not job.spec.batch and not job.spec.lasts  # of an srun outside of jobs
     if step.id == BATCH or (alone and not any(other.live for other in job.steps)):
-        if report.get("interrupted") and alone:
+        if alone and (report.get("interrupted") or report.get("lost_srun")):
             job.cancelled_by, step.state = controller.user.uid, JobState.CANCELLED
             wind_up(controller, job, JobState.CANCELLED, "None", "")
         else:

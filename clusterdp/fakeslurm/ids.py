@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 
 from .model import Job, Model
 
+MOST_INDEXES = 65_536  # in one name: far more than an array may have, and no load for the memory
+
 
 @dataclass(frozen=True)
 class Name:
@@ -23,7 +25,7 @@ class Name:
 
 
 def parse(text: str) -> Name | None:
-    match = re.fullmatch(r"(\d+)(?:_(\d+|\*|\[[\d,%:-]+\]))?(?:\+(\d+))?(?:\.(\w+))?", text)
+    match = re.fullmatch(r"(\d{1,10})(?:_(\d+|\*|\[[\d,%:-]+\]))?(?:\+(\d{1,10}))?(?:\.(\w+))?", text)
     if not match:
         return None
     indexes = None
@@ -35,10 +37,13 @@ def parse(text: str) -> Name | None:
 def _indexes(text: str) -> tuple[int, ...] | None:
     found: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
-        if not match:
+        match = re.fullmatch(r"(\d{1,10})(?:-(\d{1,10})(?::(\d{1,10}))?)?", part)
+        if not match or not int(match[3] or 1):
             return None
-        found += range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1))
+        indexes = range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1))
+        if len(found) + len(indexes) > MOST_INDEXES:
+            return None
+        found += indexes
     return tuple(found)
 
 

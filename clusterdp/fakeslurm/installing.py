@@ -6,6 +6,13 @@ from .paths import Paths
 
 SHIMS = Path(__file__).resolve().parent / "shims"
 NOT_COMMANDS = ("client", "revive", "__init__")
+# Slurm's other commands: where a real Slurm is installed, they would ask that one.
+REFUSED = "sattach sbcast scrontab sgather sprio strigger sview".split()
+REFUSAL = """\
+#!/bin/sh
+echo '{name}: error: not supported by this fake cluster' >&2
+exit 1
+"""
 
 
 def install(paths: Paths) -> None:
@@ -22,4 +29,8 @@ def install(paths: Paths) -> None:
             f"sys.path[0] = {str(SHIMS)!r}\nimport {shim.stem}\n",
             errors="surrogateescape",
         )
+        path.chmod(0o700)
+    for name in REFUSED:
+        path = paths.bin / name
+        path.write_text(REFUSAL.format(name=name))
         path.chmod(0o700)

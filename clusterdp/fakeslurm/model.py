@@ -113,6 +113,8 @@ class Array:
     throttle: int = 0
     text: str = ""  # as submitted
     split: bool = False  # a record of one element
+    booked_as: str = ""  # its name in the books, which stays as it was when they first heard of the array
+    emptied: bool = False  # all its elements were cancelled one by one
 
 
 @dataclass(slots=True)
@@ -207,7 +209,7 @@ class Job:
         """12, 12_3, 12_[4-7%2], or 12+1 as squeue writes it."""
         if self.het:
             return f"{self.het.leader}+{self.het.offset}"
-        if not self.array:
+        if not self.array or self.array.emptied:
             return str(self.id)
         if self.array.split:
             return f"{self.array.id}_{self.array.indexes[0]}"

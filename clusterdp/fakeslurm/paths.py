@@ -12,6 +12,7 @@ from .errors import FakeSlurmError
 
 HISTORY = "history.jsonl"
 PATIENCE_S = 60  # with a daemon that starts or goes: it may have a long history, on a busy machine
+SHORT = 60  # bytes of the runtime folder's
 LONGEST = 100  # bytes of a unix socket's path: macOS allows 103, Linux 107
 
 
@@ -30,13 +31,30 @@ class Paths:
         self.pid = folder / "daemon.pid"
         self.up = folder / "up"  # is there as long as the cluster is meant to be up
         self.conf = folder / "slurm.conf"
-        near = folder / "socket"
-        self.socket = near if len(os.fsencode(near)) <= LONGEST else _short_place() / f"{_digest(folder)}.socket"
+        self._near = folder / "socket"
+        self.socket = self._choose_socket()
+
+    def _choose_socket(self) -> Path:
+        """Beside all else, if its path is short enough; else where a link of that name says, or will say."""
+        if len(os.fsencode(self._near)) <= LONGEST:
+            return self._near
+        try:
+            return Path(os.readlink(self._near))
+        except OSError:
+            return _short_place() / f"{_digest(self.folder)}.socket"
 
     def make(self) -> None:
         for folder in (self.folder, self.bin, self.state, self.spool):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.folder.chmod(0o700)
+        if self.folder.lstat().st_uid == os.getuid():
+            self.folder.chmod(0o700)
+        self.check_own()
+        if self.socket != self._near and not self._near.is_symlink():
+            self._near.symlink_to(self.socket)
+
+    def check_own(self) -> None:
+        """Raises FakeSlurmError unless the folder is this user's alone. What lies in it is executed and believed."""
+        _check_private(self.folder)
 
     def interpreter(self) -> str:
         """Python, by a path that fits into the first line of a script: short, and without blanks."""
@@ -50,8 +68,7 @@ class Paths:
         return str(link)
 
     def listen(self) -> socket.socket:
-        if not self.socket.parent.exists():
-            self.socket.parent.mkdir(mode=0o700)
+        self.socket.parent.mkdir(mode=0o700, exist_ok=True)
         _check_private(self.socket.parent)
         self.socket.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX)
@@ -101,6 +118,10 @@ def private_place() -> Path:
 
 
 def _short_place() -> Path:
+    """In the user's runtime folder, which nobody else can reach, where the system makes one."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and len(os.fsencode(runtime)) <= SHORT and _is_private(Path(runtime)):
+        return Path(runtime) / "clusterdp"
     return Path(f"/tmp/clusterdp-{os.getuid()}")
 
 
@@ -111,6 +132,17 @@ def _digest(folder: Path) -> str:
 
 
 def _check_private(folder: Path) -> None:
-    about = folder.stat()
-    if about.st_uid != os.getuid() or stat.S_IMODE(about.st_mode) & 0o077:
-        raise FakeSlurmError(f"{folder}: belongs to somebody else, or others can enter it. Remove it, or chmod 700 it.")
+    if not _is_private(folder):
+        raise FakeSlurmError(
+            f"{folder}: is not a folder that is yours alone, with mode 700. Remove it, chmod 700 it, or use another."
+        )
+
+
+def _is_private(folder: Path) -> bool:
+    """A folder, not a link to one: whoever made the link can change what it leads to."""
+    try:
+        about = folder.lstat()
+    except OSError:
+        return False
+    mine = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
+    return mine and not stat.S_IMODE(about.st_mode) & 0o077

@@ -158,7 +158,8 @@ def _obstacle(look: _Pass, job: Job) -> str:
 def _throttled(look: _Pass, job: Job) -> bool:
     if not job.array or not job.array.throttle:
         return False
-    running = sum(1 for other in look.model.elements(job.array.id) if other.shares)
+    # One that ends holds its nodes still, and makes room for the next all the same.
+    running = sum(1 for other in look.model.elements(job.array.id) if other.shares and not other.completing)
     return running + look.started.get(job.array.id, 0) >= job.array.throttle
 
 

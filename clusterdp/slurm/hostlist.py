@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import product
+from math import prod
 
-MAX_HOSTS = 65_536  # in one range, as in Slurm: a typing error must not fill the memory
+MAX_HOSTS = 65_536  # in all, as in one range of Slurm's: a typing error must not fill the memory
 
 
 class HostlistError(ValueError):
@@ -20,7 +21,12 @@ def expand(expression: str, *, strict: bool = False) -> list[str]:
 
     Slurm 22.05 allows nothing after the last bracket, later versions do (`n[1-2]-ib`): `strict` refuses it.
     """
-    return [host for part in _parts(expression) for host in _expand_part(part, strict)]
+    hosts: list[str] = []
+    for part in _parts(expression):
+        hosts += _expand_part(part, strict)
+        if len(hosts) > MAX_HOSTS:
+            raise _too_many(expression, len(hosts))
+    return hosts
 
 
 def compress(hosts: Iterable[str]) -> str:
@@ -103,6 +109,8 @@ def _expand_part(part: str, strict: bool) -> list[str]:
         name, _, inside = head[:-1].partition("[")
         names.append(name)
         ranges.append([number for word in inside.split(",") for number in _range(word)])
+    if (total := prod(map(len, ranges))) > MAX_HOSTS:
+        raise _too_many(part, total)
     # The last bracket varies fastest, then the first, then the second ...: Slurm's own order.
     hosts = []
     for numbers in product(*reversed(ranges[:-1])):
@@ -111,11 +119,15 @@ def _expand_part(part: str, strict: bool) -> list[str]:
     return hosts
 
 
+def _too_many(text: str, hosts: int) -> HostlistError:
+    return HostlistError(f"{text[:80]!r}: too many hosts ({hosts}). The limit is {MAX_HOSTS}.")
+
+
 def _range(word: str) -> list[str]:
     match = re.fullmatch(r"([0-9]+)(?:-([0-9]*))?", word)
     if not match or (match[2] and int(match[2]) < int(match[1])):
         raise HostlistError(f"{word!r}: not a range of host numbers. Write e.g. 1-3 or 001-010.")
     low, high = int(match[1]), int(match[2] or match[1])
     if high - low >= MAX_HOSTS:
-        raise HostlistError(f"{word!r}: too many hosts in one range ({high - low + 1}). The limit is {MAX_HOSTS}.")
+        raise _too_many(word, high - low + 1)
     return [f"{number:0{len(match[1])}}" for number in range(low, high + 1)]

@@ -184,3 +184,27 @@ def test_load_and_free_memory_are_the_machines(busy: Desk) -> None:
     assert float(load) >= 0
     assert free == "N/A" or int(free) > 0
     assert busy.say("sinfo -O FreeMem,CPUsLoad").split()[:2] == ["FREE_MEM", "CPU_LOAD"]
+
+
+def test_users_and_associations_are_listed_as_slurm_does(shared_desk: Desk) -> None:
+    me = shared_desk.say("sacctmgr -n -P show user format=user")
+    assert shared_desk.say("sacctmgr -n -P show user format=user,defaultaccount") == f"{me}|{me}"
+    assert (
+        shared_desk.run("sacctmgr", "-n", "-P", "show", "assoc", "format=account,user").stdout == f"{me}|\n{me}|{me}\n"
+    )
+    assert shared_desk.say(f"sacctmgr -n -P show assoc where user={me} format=account") == me
+    assert shared_desk.say("sacctmgr -P show user").splitlines()[0] == "User|Def Acct|Admin"
+    assert shared_desk.run("sacctmgr", "show", "user", "format=nosuch").stderr == "Unknown field 'nosuch'\n"
+
+
+def test_mpi_that_needs_a_library_is_refused(shared_desk: Desk) -> None:
+    done = shared_desk.run("srun", "--mpi=pmix", "true")
+    assert (done.returncode, done.stderr.count("Invalid MPI type 'pmix'")) == (1, 1)
+    assert "none" in shared_desk.say("srun --mpi=list")
+    shared_desk.say("srun --mpi=none true")
+
+
+@pytest.mark.parametrize("command", ["sattach", "sbcast", "scrontab", "sgather", "sprio", "strigger", "sview"])
+def test_commands_that_the_fake_lacks_never_reach_a_real_cluster(shared_desk: Desk, command: str) -> None:
+    done = shared_desk.run(command, "1.0")
+    assert (done.returncode, done.stderr) == (1, f"{command}: error: not supported by this fake cluster\n")

@@ -61,3 +61,9 @@ def test_what_is_compressed_expands_to_the_same_hosts_in_the_same_order(hosts: l
 @given(st.lists(names, max_size=30))
 def test_sorting_loses_and_adds_no_host(hosts: list[str]) -> None:
     assert sorted(expand(compress_sorted(hosts))) == sorted(hosts)
+
+
+@pytest.mark.parametrize("expression", ["n[0-65535][0-65535]", "n[0-999][0-999]", ",".join(["n[0-60000]"] * 2)])
+def test_the_limit_holds_for_the_whole_expression(expression: str) -> None:
+    with pytest.raises(HostlistError, match="too many hosts"):
+        expand(expression)

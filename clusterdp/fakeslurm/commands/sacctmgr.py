@@ -21,13 +21,16 @@ COLUMNS = {
     "cluster": "Cluster ControlHost ControlPort RPC Share QOS DefQOS",
     "qos": "Name Priority GraceTime Preempt PreemptMode Flags MaxWall",
     "tres": "Type Name ID",
-    "user": "User DefAccount Admin Cluster Account Partition QOS",
+    "user": "User DefaultAccount Admin",
 }
 NO_ENTITY = """No valid entity in list command
 Input line must include "Account", "Association", "Cluster", "Configuration",
 "Event", "Federation", "Problem", "QOS", "Resource", "Reservation",
 "RunAwayJobs", "Stats", "Transaction", "TRES", "User", or "WCKey\""""
-TITLES = {"DefQOS": "Def QOS", "DefAccount": "Def Acct"}
+TITLES = {"DefQOS": "Def QOS", "DefaultAccount": "Def Acct"}
+# What can be asked for besides; a name may be cut short.
+OF_USERS = "Cluster Account Partition Share Priority MaxJobs MaxNodes MaxCPUs MaxSubmit MaxWall MaxCPUMins QOS DefQOS"
+MORE = {"user": OF_USERS, "account": "Cluster User", "cluster": "Account User"}
 
 
 async def run(talk: "Conversation", daemon: "Daemon") -> int:
@@ -44,34 +47,47 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     entity = next((name for name in COLUMNS if len(words[1]) > 1 and name.startswith(words[1].lower().rstrip("s"))), "")
     if not entity:
         raise Refusal(NO_ENTITY)
-    form = next((word.partition("=")[2] for word in words[2:] if word.lower().startswith("format=")), "")
-    rows = _rows(daemon, entity)
-    names = [word for word in words[2:] if "=" not in word]
-    if names:
-        rows = [row for row in rows if set(row.values()) & set(names)]
-    _print(talk, options, form.split(",") if form else COLUMNS[entity].split(), rows, entity)
+    given = dict(word.lower().split("=", 1) for word in words[2:] if "=" in word)
+    names = {word.lower() for word in words[2:] if "=" not in word} - {"where"}
+    joined = "associations" in options or "withassoc" in names
+    columns = COLUMNS[entity] + (f" {OF_USERS}" if joined and entity == "user" else "")
+    form = given.pop("format", "")
+    fields = form.split(",") if form else columns.split()
+    rows = [row for row in _rows(daemon, entity, joined) if _meant(row, given, names - {"withassoc"})]
+    _print(talk, options, fields, rows, entity)
     return 0
 
 
-def _rows(daemon: "Daemon", entity: str) -> list[dict[str, str]]:
+def _meant(row: dict[str, str], given: dict[str, str], names: set[str]) -> bool:
+    """`where user=NAME`, or a name alone."""
+    values = {value.lower() for value in row.values()}
+    return (not names or bool(names & values)) and all(
+        row.get(key, value) in value.split(",") for key, value in given.items()
+    )
+
+
+def _rows(daemon: "Daemon", entity: str, joined: bool) -> list[dict[str, str]]:
     user, cluster = daemon.controller.user.name, daemon.shape.name
-    own = {"cluster": cluster, "account": user, "user": user, "share": "1", "qos": "normal", "defaccount": user}
+    own = {"cluster": cluster, "account": user, "user": user, "share": "1", "qos": "normal", "defaultaccount": user}
+    if entity == "association":
+        return [{**own, "user": ""}, own]
     if entity == "account":
         return [{**own, "descr": f"default {user} account", "org": user}]
     if entity == "qos":
         return [{"name": "normal", "priority": "0", "gracetime": "00:00:00", "preemptmode": "cluster"}]
     if entity == "tres":
         return [dict(zip(("type", "name", "id"), row.split("|"), strict=True)) for row in TRES]
+    if entity == "user" and not joined:
+        own = {"user": user, "defaultaccount": user}
     return [{**own, "admin": "Administrator", "controlhost": "127.0.0.1"}]
 
 
 def _print(
     talk: "Conversation", options: dict[str, str], fields: list[str], rows: list[dict[str, str]], entity: str
 ) -> None:
-    names = [field.partition("%")[0] for field in fields]
+    names = [_known(field.partition("%")[0], entity) for field in fields]
     widths = [int(field.partition("%")[2] or 10) for field in fields]
-    known = {name.lower(): name for name in COLUMNS[entity].split()} | {"account": "Account"}
-    titles = [TITLES.get(known.get(name.lower(), name), known.get(name.lower(), name.capitalize())) for name in names]
+    titles = [TITLES.get(name, name) for name in names]
     header = "noheader" not in options
     table_rows = [[row.get(name.lower(), "") for name in names] for row in rows]
     if "parsable" in options or "parsable2" in options:
@@ -84,3 +100,11 @@ def _print(
         talk.print(" ".join("-" * width for width in widths) + " ")
     for row in table_rows:
         talk.print(" ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) + " ")
+
+
+def _known(asked: str, entity: str) -> str:
+    names = [*COLUMNS[entity].split(), *MORE.get(entity, "").split()]
+    found = [name for name in names if asked and name.lower().startswith(asked.lower())]
+    if not found:
+        raise Refusal(f"Unknown field '{asked}'")
+    return found[0]

@@ -90,13 +90,18 @@ def _one(talk: "Conversation", daemon: "Daemon", options: dict[str, str], name: 
 
 
 def _drop_element(daemon: "Daemon", job: Job, index: int) -> None:
-    """An element that waits disappears without a trace, unless it is the last one."""
-    assert job.array
-    if len(job.array.indexes) == 1:
+    """An element that waits disappears without a trace, unless it is the last one. The books hear of a held array with
+    the first of them."""
+    array = job.array
+    assert array
+    if len(array.indexes) == 1:
+        array.emptied = array.count > 1
         ending.cancel(daemon.controller, job)
-    else:
-        job.array.indexes.remove(index)
-        daemon.controller.changed(job)
+        return
+    array.indexes.remove(index)
+    if job.held and not array.booked_as:
+        job.booked, array.booked_as = True, job.name_of_id
+    daemon.controller.changed(job)
 
 
 def _end(daemon: "Daemon", options: dict[str, str], job: Job, step_id: str | None, number: int | None) -> None:

@@ -182,8 +182,8 @@ def _ordered(options: dict[str, str], talk: "Conversation", jobs: list[Job], dae
     keys = (options.get("sort") or talk.environ.get("SQUEUE_SORT") or SORT).split(",")
     jobs.sort(key=lambda job: (_first_of_array(job), _last_index(job)))
     if "sort" not in options and "SQUEUE_SORT" not in talk.environ:
-        # Of equals the younger comes first, but elements that wait stay in order.
-        jobs.sort(key=lambda job: (-_first_id(job), job.id if job.waits else -_last_index(job)))
+        # Of equals the younger comes first, but elements that never ran stay in order.
+        jobs.sort(key=lambda job: (-_first_id(job), -_last_index(job) if job.past or job.shares else job.id))
     for key in reversed(keys):
         jobs.sort(key=_sort_key(key[-1], daemon), reverse=key.startswith("-"))
     return jobs
@@ -214,7 +214,7 @@ def _sort_key(letter: str, daemon: "Daemon") -> Callable[[Job], Any]:
 
 def _spread(job: Job) -> list[Job]:
     array: Array | None = job.array
-    if not array or array.split:
+    if not array or array.split or array.emptied:
         return [job]
     return [alone(job, index) for index in array.indexes]
 

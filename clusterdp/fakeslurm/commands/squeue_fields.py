@@ -11,6 +11,7 @@ from clusterdp.fakeslurm.model import Job
 from clusterdp.fakeslurm.running import shown_path
 from clusterdp.fakeslurm.times import minutes, short_clock, stamp
 from clusterdp.slurm.hostlist import compress
+from clusterdp.slurm.state import JobState
 
 NULL, NONE = "(null)", "N/A"
 
@@ -100,7 +101,9 @@ class JobRow:
 
     @property
     def reason_or_nodes(self) -> str:
-        return self.nodes if self.job.held_shares else f"({self.job.reason})"
+        if self.job.held_shares or self.job.state is JobState.CANCELLED:
+            return self.nodes
+        return f"({self.job.reason})"
 
     @property
     def gpus(self) -> str:
@@ -127,7 +130,7 @@ class JobRow:
     def name(self) -> str:
         """Of a waiting array Slurm shows no more than 31 letters, as long as nobody asks for more."""
         array = self.job.array
-        if not array or array.split:
+        if not array or array.split or array.emptied:
             return self.job.name_of_id
         name = f"{array.id}_[{self.task_id}]"
         return name[:31] if self.bitstr_len is None else name

@@ -33,6 +33,9 @@ VOICE = Voice(
     cancelled=("srun: error: Unable to allocate resources: Job {} has been revoked",),
 )
 
+# As on a Slurm without the libraries that they need.
+UNAVAILABLE_MPI = ("pmix", "pmix_v1", "pmix_v2", "pmix_v3", "pmix_v4", "pmix_v5", "cray_shasta")
+
 
 @dataclass
 class Component:
@@ -120,6 +123,7 @@ def _components(talk: "Conversation", daemon: "Daemon") -> list[Component]:
             mine = Asked("srun", dict(asked.values))
             mine.add(_from_environ(talk.environ, group if len(parts) > 1 or "het-group" in given else None))
             mine.add(line)
+            _check_mpi(talk, mine.get("mpi"))
             # A part without a program runs that of the next part that has one.
             words = program or next((words for _, words in parts[number:] if words), [])
             if not words:
@@ -127,6 +131,14 @@ def _components(talk: "Conversation", daemon: "Daemon") -> list[Component]:
             found.append(Component(mine, given, words, group))
         before = found[-1].asked
     return found
+
+
+def _check_mpi(talk: "Conversation", kind: str | None) -> None:
+    if kind == "list":
+        talk.print("MPI plugin types are...\n\tnone\n\tpmi2")
+        raise NoMore
+    if kind in UNAVAILABLE_MPI:
+        raise Refusal(f"srun: error: Invalid MPI type '{kind}', --mpi=list for acceptable types")
 
 
 def _split(parser: Parser, words: list[str]) -> list[tuple[list[tuple[str, str]], list[str]]]:

@@ -1,0 +1,52 @@
+"""Elements of arrays that are cancelled one by one, as a real Slurm 22.05 shows them."""
+
+import signal
+import subprocess
+
+from tests.fakeslurm.conftest import Desk
+
+DEAF = "trap '' TERM\ntouch deaf\nsleep 100 & wait\nsleep 100 & wait\n"
+
+
+def test_an_element_that_is_ending_makes_room_for_the_next(desk: Desk) -> None:
+    job = desk.submit("--array=0-2%1", script=DEAF)
+    desk.until((desk.folder / "deaf").exists, "the first element")
+    desk.say(f"scancel {job}_0")
+    states = f"squeue -h -r -j {job} -o '%i %t'"
+    desk.until(lambda: f"{job}_1 R" in desk.say(states), "the second element")
+    assert f"{job}_0 CG" in desk.say(states)
+    desk.say(f"scancel --full -s KILL {job}")
+
+
+def test_the_books_keep_the_name_under_which_they_first_heard_of_a_held_array(desk: Desk) -> None:
+    job = desk.submit("--hold", "--array=0-2%1", script="true")
+    rows = f"sacct -n -P -j {job} -o JobID,State"
+    desk.say(f"scancel {job}_0")
+    desk.until(lambda: desk.say(rows) == f"{job}_[1-2%1]|PENDING")
+    desk.say(f"scancel {job}_1")
+    desk.say(f"scancel {job}_2")
+    desk.until(lambda: "CANCELLED" in desk.say(rows))
+    assert desk.say(rows).startswith(f"{job}_[1-2%1]|CANCELLED by ")
+    assert desk.say(f"squeue -h -t all -j {job} -o '%i|%t|%r|%R'") == f"{job}|CA|JobHeldUser|"
+    assert desk.say(f"squeue -h -r -t all -j {job} -o %i") == job
+
+
+def test_a_job_cancelled_before_it_ran_has_no_reason_where_nodes_stand(desk: Desk) -> None:
+    job = desk.submit("--hold", "--array=0-2%1", script="true")
+    desk.say(f"scancel {job}")
+    assert desk.say(f"squeue -h -t all -j {job} -o '%i|%R'") == f"{job}_[0-2%1]|"
+    assert desk.say(f"squeue -h -r -t all -j {job} -o '%i|%R'").split() == [f"{job}_{i}|" for i in range(3)]
+
+
+def test_a_killed_srun_takes_its_job_with_it_as_cancelled(desk: Desk) -> None:
+    srun = subprocess.Popen(["srun", "sleep", "100"], env=desk.cluster.environ(), cwd=desk.folder)
+    desk.until(lambda: desk.say("squeue -h -o %t") == "R")
+    job = desk.say("squeue -h -o %i")
+    srun.send_signal(signal.SIGKILL)
+    srun.wait()
+    row = f"sacct -n -P -j {job} -o JobID,State,ExitCode"
+    desk.until(lambda: "CANCELLED" in desk.say(row))
+    whole, step = (line.split("|") for line in desk.say(row).splitlines())
+    assert whole[1].startswith("CANCELLED by ")
+    assert whole[2] == "0:0"
+    assert step[2] == "0:9"

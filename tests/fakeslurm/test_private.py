@@ -1,0 +1,120 @@
+"""The fake believes and executes what lies in its folder: so that must be its user's alone."""
+
+import os
+import resource
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from clusterdp.cli import main
+from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm.errors import FakeSlurmError
+from clusterdp.fakeslurm.paths import Paths, private_place
+from tests.fakeslurm.conftest import Desk
+
+NOBODY = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to make a folder of another user")
+
+
+def trap(folder: Path) -> Path:
+    """A folder that looks like a cluster's; its sinfo leaves a mark."""
+    paths = Paths(folder)
+    for each in (folder, paths.bin, paths.state, paths.spool):
+        each.mkdir(mode=0o755)
+    with FakeCluster() as own:
+        paths.shape.write_text((own.folder / "state" / "shape.json").read_text())
+    paths.up.touch()
+    mark = folder.parent / "executed"
+    (paths.bin / "sinfo").write_text(f"#!/bin/sh\ntouch {mark}\n")
+    (paths.bin / "sinfo").chmod(0o755)
+    return mark
+
+
+@as_root
+def test_a_folder_of_another_user_is_not_attached_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mark = trap(tmp_path / "theirs")
+    for path in (tmp_path / "theirs", *(tmp_path / "theirs").rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    assert main(["fake", "status", "--dir", str(tmp_path / "theirs")]) != 0
+    assert "yours alone" in capsys.readouterr().err
+    assert not mark.exists()
+
+
+def test_nor_one_that_others_may_write_to(tmp_path: Path) -> None:
+    mark = trap(tmp_path / "open")
+    with pytest.raises(FakeSlurmError, match="yours alone"):
+        FakeCluster.attach(tmp_path / "open")
+    assert not mark.exists()
+
+
+def test_nor_a_link_to_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    with pytest.raises(FakeSlurmError, match="yours alone"):
+        FakeCluster(tmp_path / "link").up()
+    assert not list((tmp_path / "mine").glob("slurm.conf"))
+
+
+def test_what_all_clusters_share_is_in_the_runtime_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Path(f"/tmp/clusterdp-test-{os.getpid()}")
+    runtime.mkdir(mode=0o700)
+    try:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+        assert private_place() == runtime / "clusterdp"
+        runtime.chmod(0o755)
+        assert private_place() != runtime / "clusterdp"
+    finally:
+        (runtime / "clusterdp").rmdir()
+        runtime.rmdir()
+
+
+def test_a_shared_place_that_is_a_link_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Path(f"/tmp/clusterdp-test-{os.getpid()}")
+    runtime.mkdir(mode=0o700)
+    try:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        (runtime / "clusterdp").symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(FakeSlurmError, match="yours alone"):
+            private_place()
+        assert main(["fake", "up", "--dir", str(tmp_path / "new")]) != 0  # and says so in a line
+    finally:
+        (runtime / "clusterdp").unlink()
+        runtime.rmdir()
+
+
+def test_a_cluster_is_found_by_shells_that_know_no_runtime_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = Path(f"/tmp/clusterdp-test-{os.getpid()}")
+    runtime.mkdir(mode=0o700)
+    deep = runtime / ("x" * 60) / ("y" * 60)
+    deep.parent.mkdir()
+    try:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+        cluster = FakeCluster(deep).up()
+        monkeypatch.delenv("XDG_RUNTIME_DIR")
+        assert FakeCluster.attach(deep).is_up
+        cluster.down()
+        assert not FakeCluster(deep).is_up
+    finally:
+        shutil.rmtree(runtime)
+
+
+def test_connections_that_ask_nothing_do_not_keep_commands_out(desk: Desk) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 4600
+    if hard != resource.RLIM_INFINITY and hard < wanted + 100:
+        pytest.skip(f"needs {wanted} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted + 100, hard))
+    idle = []
+    try:
+        for _ in range(wanted):
+            line = socket.socket(socket.AF_UNIX)
+            line.connect(str(desk.cluster.folder / "socket"))
+            idle.append(line)
+        assert desk.say("squeue -h") == ""
+    finally:
+        for line in idle:
+            line.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
