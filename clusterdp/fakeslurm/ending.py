@@ -14,6 +14,8 @@ from .usage import Usage
 if TYPE_CHECKING:
     from .controller import Controller
 
+BOOKING_S = 0.3  # until the books have answered the controller that they know of an array
+
 
 def step_ended(controller: Controller, job: Job, step: Step, report: dict[str, Any]) -> None:
     """A supervisor says that all is over on its side."""
@@ -193,6 +195,8 @@ def cancel(controller: Controller, job: Job, uid: int | None = None) -> None:
     job.cancelled_by = controller.user.uid if uid is None else uid
     if job.waits:
         job.booked = True
+        if job.array and controller.clock() - job.array.booked_at < BOOKING_S:
+            job.array.booked_as = ""  # the books have not got so far
         job.state, job.end = JobState.CANCELLED, controller.clock()
         job.start = job.end
         controller.changed(job)

@@ -7,10 +7,17 @@ from .paths import Paths
 SHIMS = Path(__file__).resolve().parent / "shims"
 NOT_COMMANDS = ("client", "revive", "__init__")
 # Slurm's other commands: where a real Slurm is installed, they would ask that one.
-REFUSED = "sattach sbcast scrontab sgather sprio strigger sview".split()
+REFUSED = "sattach sbcast scrontab sgather strigger sview".split()
 REFUSAL = """\
 #!/bin/sh
 echo '{name}: error: not supported by this fake cluster' >&2
+exit 1
+"""
+SPRIO = """\
+#!/bin/sh
+echo 'You are not running a supported priority plugin
+(priority/basic).
+Only '"'priority/multifactor'"' is supported.' >&2
 exit 1
 """
 
@@ -30,7 +37,8 @@ def install(paths: Paths) -> None:
             errors="surrogateescape",
         )
         path.chmod(0o700)
-    for name in REFUSED:
+    others = {name: REFUSAL.format(name=name) for name in REFUSED} | {"sprio": SPRIO}
+    for name, text in others.items():
         path = paths.bin / name
-        path.write_text(REFUSAL.format(name=name))
+        path.write_text(text)
         path.chmod(0o700)

@@ -113,7 +113,8 @@ class Array:
     throttle: int = 0
     text: str = ""  # as submitted
     split: bool = False  # a record of one element
-    booked_as: str = ""  # its name in the books, which stays as it was when they first heard of the array
+    booked_as: str = ""  # its name in the books, which stays as it was when they first heard of the array, ...
+    booked_at: float = 0  # ... then
     emptied: bool = False  # all its elements were cancelled one by one
 
 

@@ -100,7 +100,7 @@ def _drop_element(daemon: "Daemon", job: Job, index: int) -> None:
         return
     array.indexes.remove(index)
     if job.held and not array.booked_as:
-        job.booked, array.booked_as = True, job.name_of_id
+        job.booked, array.booked_as, array.booked_at = True, job.name_of_id, daemon.controller.clock()
     daemon.controller.changed(job)
 
 

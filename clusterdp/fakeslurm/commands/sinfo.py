@@ -73,6 +73,8 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         first, cells = columns.parse_short(_format(options, talk, found))
     shown = letters_of(cell.key for cell in cells)
     rows = Layout(shown, per_node="Node" in options, exact="exact" in options).rows(found)
+    if options.get("sort") == "-N":
+        rows.sort(key=lambda row: list(daemon.model.nodes).index(row.nodes[0].name), reverse=True)
     lines = columns.render(first, cells, NAMES if "Format" in options else LETTERS, rows, header, complain)
     for key in bad:
         talk.error(f"Invalid node format specification: {key}")
@@ -121,7 +123,7 @@ def _nodes(options: dict[str, str], talk: "Conversation", daemon: "Daemon") -> l
         Row(model, p, [n for n in map(model.nodes.__getitem__, p.nodes) if asked(n)], user.name, user.uid)
         for p in partitions
     ]
-    narrowed = options.keys() & {"nodes", "states", "list-reasons", "responding", "dead"}
+    narrowed = options.keys() & {"nodes", "states", "list-reasons"}
     return [row for row in found if row.nodes or not narrowed]
 
 
