@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterdp import __version__
-from clusterdp.errors import ClusterdpError
+from clusterdp.cli_parser import Parser
+from clusterdp.errors import ClusterdpError, ConfigError
 
 if TYPE_CHECKING:
     from clusterdp.launch.job import Job
@@ -38,7 +39,8 @@ def main(words: Sequence[str] | None = None) -> int:
     options, rest = top.parse_known_args(words or ["--help"])
     # argparse takes a list of words in one place only: `submit cfg.yaml --watch lr=1` leaves lr=1 over.
     if any(word.startswith("-") for word in rest) or (rest and "overrides" not in options):
-        top.error(f"unrecognized arguments: {' '.join(rest)}")
+        at = next((i for i, word in enumerate(rest) if word.startswith("-")), 0)
+        options.parser.error(f"unrecognized arguments: {' '.join(rest[at:])}")
     if rest:
         options.overrides = [*options.overrides, *rest]
     try:
@@ -84,58 +86,70 @@ def _mend_streams() -> None:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
-def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
+def parser(words: Sequence[str] | None = None) -> Parser:
     """For any words, or for these: verbs below a verb that is not among them are left out, for each costs a little."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="clusterdp",
         description="One YAML file in; a multi-node PyTorch training out, on any Slurm cluster, that cannot lose work.",
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        example="clusterdp submit train.yaml",
     )
     top.add_argument("-V", "--version", action="version", version=f"clusterdp {__version__}")
     top.add_argument("--debug", action="store_true", help="show a traceback with an error")
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
 
-    def verb(name: str, run: Any, about: str) -> argparse.ArgumentParser:
-        sub = verbs.add_parser(name, help=about, description=about)
-        sub.set_defaults(verb=run)
+    def verb(name: str, run: Any, about: str, example: str = "") -> Parser:
+        sub: Parser = verbs.add_parser(name, help=about, description=about, example=example)
+        sub.set_defaults(verb=run, parser=sub)
         return sub
 
-    sub = verb("submit", submit, "submit a run")
-    sub.add_argument("config", metavar="CFG.yaml")
-    sub.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+    def with_config(sub: Parser, **more: Any) -> None:
+        sub.add_argument("config", metavar="CFG.yaml", **more)
+        sub.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+
+    where: dict[str, Any] = {
+        "choices": ("auto", "slurm", "local"),
+        "default": "auto",
+        "help": "local: a fake one, here",
+    }
+    sub = verb("submit", submit, "submit a run", "clusterdp submit train.yaml params.lr=0.1 resources.nodes=4")
+    with_config(sub)
     sub.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
-    sub.add_argument("--cluster", choices=("auto", "slurm", "local"), default="auto", help="local: a fake one, here")
+    sub.add_argument("--cluster", **where)
     sub.add_argument("--watch", action="store_true", help="follow the run to its end, and exit as it does")
-    sub = verb("profile", profile, "run some steps of a job, and say where the time goes")
-    sub.add_argument("config", metavar="CFG.yaml")
-    sub.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+    about = "run some steps of a job, and say where the time goes"
+    sub = verb("profile", profile, about, "clusterdp profile train.yaml --find workers")
+    with_config(sub)
     sub.add_argument("--steps", type=int, metavar="N", help="default: 50; 20 for each batch size")
     sub.add_argument("--find", choices=("batch-size", "workers"), help="try some out, and say which to take")
-    sub.add_argument("--cluster", choices=("auto", "slurm", "local"), default="auto")
-    sub = verb("show", show, "print a config as it resolves, with the source of each value")
-    sub.add_argument("config", metavar="CFG.yaml")
-    sub.add_argument("overrides", nargs="*", default=[], metavar="key=value")
-    sub = verb("configs", configs, "list the starting configs that come along, or print one")
+    sub.add_argument("--cluster", **where)
+    about = "print a config as it resolves, with the source of each value; or explain its keys"
+    sub = verb("show", show, about, "clusterdp show train.yaml    clusterdp show --explain checkpoint.every_s")
+    with_config(sub, nargs="?")
+    sub.add_argument("--explain", nargs="?", const="", metavar="KEY", help="what a key means; without KEY, each key")
+    about = "list the starting configs that come along, or print one"
+    sub = verb("configs", configs, about, "clusterdp configs digits > my.yaml")
     sub.add_argument("name", nargs="?", metavar="NAME")
-    sub = verb("status", status, "how a run is doing")
+    sub = verb("status", status, "how a run is doing", "clusterdp status runs/digits-20260131-235959-1f2e")
     sub.add_argument("run", nargs="?", metavar="RUN")
     sub.add_argument("--json", action="store_true", help="for programs")
-    sub = verb("watch", watch, "follow a run to its end, and exit as it does")
+    sub = verb("watch", watch, "follow a run to its end, and exit as it does", "clusterdp watch 4242")
     sub.add_argument("run", nargs="?", metavar="RUN")
-    sub = verb("logs", logs, "print what the ranks printed")
+    sub = verb("logs", logs, "print what the ranks printed", "clusterdp logs -f --rank 3")
     sub.add_argument("run", nargs="?", metavar="RUN")
     sub.add_argument("--rank", type=int, metavar="N", help="default: 0")
     sub.add_argument("--all", action="store_true", help="all ranks, each line with its rank")
     sub.add_argument("--attempt", metavar="A", help="default: the newest")
     sub.add_argument("-f", "--follow", action="store_true", help="go on, over attempts, until the run is over")
-    sub = verb("cancel", cancel, "end a run for good")
+    sub = verb("cancel", cancel, "end a run for good", "clusterdp cancel 4242")
     sub.add_argument("run", metavar="RUN")
-    sub = verb("resume", resume, "go on with a run from its checkpoints, as a new job")
+    about = "go on with a run from its checkpoints, as a new job"
+    sub = verb("resume", resume, about, "clusterdp resume 4242 resources.time=8:00:00")
     sub.add_argument("run", metavar="RUN")
     sub.add_argument("overrides", nargs="*", default=[], metavar="key=value")
     sub.add_argument("--from", dest="step", type=int, metavar="STEP", help="go on from this step, not the newest")
-    sub.add_argument("--cluster", choices=("auto", "slurm", "local"), default="auto")
+    sub.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
+    sub.add_argument("--cluster", **where)
     sub.add_argument("--watch", action="store_true", help="follow the run to its end, and exit as it does")
     sub = verb("checkpoint", None, "list, verify, compare, export and prune checkpoints")
     if words is None or "checkpoint" in words:
@@ -157,11 +171,15 @@ def submit(options: argparse.Namespace) -> int:
     loaded = config.load(_config_path(options.config), options.overrides)
     plan = make_plan(loaded)
     if options.dry_run:
-        sys.stdout.write(plan.script.text)
-        if not loaded.run_dir:
-            print(f"clusterdp: for {plan.run.path}; run_dir=... fixes the name", file=sys.stderr)
+        _print_script(plan, named=bool(loaded.run_dir))
         return 0
     return _send(plan, options, resumed=False)
+
+
+def _print_script(plan: Plan, named: bool) -> None:
+    sys.stdout.write(plan.script.text)
+    if not named:
+        print(f"clusterdp: for {plan.run.path}: a name that changes; run_dir=NAME fixes it.", file=sys.stderr)
 
 
 def profile(options: argparse.Namespace) -> int:
@@ -177,6 +195,9 @@ def resume(options: argparse.Namespace) -> int:
 
     run = find_run(options.run)
     plan = plan_again(run, options.step, options.overrides)
+    if options.dry_run:
+        _print_script(plan, named=True)
+        return 0
     prepare_resume(run, options.step, plan.checkpoint_url)
     return _send(plan, options, resumed=True)
 
@@ -226,6 +247,15 @@ def _follow(run: Any) -> int:
 
 
 def show(options: argparse.Namespace) -> int:
+    if options.explain is not None:
+        from clusterdp.configexplain import explain
+
+        print(explain(options.explain))
+        return 0
+    if options.config is None:
+        raise ConfigError(
+            "CFG.yaml: is missing. Write e.g. clusterdp show train.yaml, or clusterdp show --explain KEY."
+        )
     from clusterdp import config
     from clusterdp.launch.show import annotated
 

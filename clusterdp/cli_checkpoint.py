@@ -6,21 +6,32 @@ import argparse
 import sys
 from typing import Any
 
+from clusterdp.cli_parser import Parser
 from clusterdp.errors import CheckpointError, ConfigError
 
 EPILOG = """\
 RUN_OR_URL is a run folder, a job id, a folder of checkpoints, one of its step folders, or a URL (s3://...). An @ adds
 one step (RUN@200) or one commit by its token, as `ls` shows it. Without it the newest is meant."""
 
+EXAMPLES = {
+    "ls": "ls runs/digits-20260131-235959-1f2e",
+    "verify": "verify s3://bucket/run",
+    "diff": "diff runs/first 100 200",
+    "export": "export runs/first@200 model.safetensors --only model",
+    "prune": "prune runs/first --keep-last 2",
+}
 
-def add_to(checkpoint: argparse.ArgumentParser) -> None:
+
+def add_to(checkpoint: Parser) -> None:
     """The verbs below `clusterdp checkpoint`."""
     checkpoint.epilog = EPILOG
     verbs = checkpoint.add_subparsers(title="verbs", metavar="VERB", required=True)
 
-    def verb(name: str, run: Any, about: str, **place: Any) -> argparse.ArgumentParser:
-        sub = verbs.add_parser(name, help=about, description=about, epilog=EPILOG)
-        sub.set_defaults(verb=lambda options: _guarded(run, options))
+    def verb(name: str, run: Any, about: str, **place: Any) -> Parser:
+        example = f"clusterdp checkpoint {EXAMPLES[name]}"
+        sub: Parser = verbs.add_parser(name, help=about, description=about, example=example)
+        sub.epilog = f"example: {example}\n\n{EPILOG}"
+        sub.set_defaults(verb=lambda options: _guarded(run, options), parser=sub)
         if place:
             sub.add_argument("place", **place)
         return sub

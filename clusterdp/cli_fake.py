@@ -9,6 +9,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
+from clusterdp.cli_parser import Parser
 from clusterdp.errors import FakeError
 
 if TYPE_CHECKING:
@@ -19,17 +20,33 @@ EPILOG = """\
   eval "$(clusterdp fake env)"        sbatch, srun, squeue, ... are now the cluster's
   clusterdp fake preempt 10001
   clusterdp fake down"""
+EXAMPLES = {
+    "up": "up --nodes 4 --gpus-per-node 8",
+    "env": 'env    eval "$(clusterdp fake env)" puts it on PATH',
+    "advance": "advance 3600",
+    "preempt": "preempt 10001",
+    "kill-rank": "kill-rank 10001 3",
+    "fail": "fail n2",
+    "drain": "drain n2",
+    "resume": "resume n2",
+    "slow": "slow 5 --for 60",
+    "unreachable": "unreachable 60",
+    "flaky": "flaky 0.3",
+}
 ROOM = 100  # job numbers of one cluster, before those of the next one begin
 
 
-def add_to(fake: argparse.ArgumentParser) -> None:
+def add_to(fake: Parser) -> None:
     """The verbs below `clusterdp fake`."""
     fake.epilog, fake.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
     verbs = fake.add_subparsers(title="verbs", metavar="VERB", required=True)
 
-    def verb(name: str, run: Any, about: str, *arguments: str, old: str = "") -> argparse.ArgumentParser:
-        sub = verbs.add_parser(name, help=about, description=about, aliases=[old] if old else [])
-        sub.set_defaults(verb=lambda options: _guarded(run, options))
+    def verb(name: str, run: Any, about: str, *arguments: str, old: str = "") -> Parser:
+        example = f"clusterdp fake {EXAMPLES.get(name, name)}"
+        sub: Parser = verbs.add_parser(
+            name, help=about, description=about, aliases=[old] if old else [], example=example
+        )
+        sub.set_defaults(verb=lambda options: _guarded(run, options), parser=sub)
         sub.add_argument(
             "--dir", metavar="DIR", help="where the cluster lives; default: this shell's, or the user's own"
         )

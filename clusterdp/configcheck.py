@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
 from collections.abc import Iterator, Mapping
 
 from clusterdp.config import Config, Resources
 from clusterdp.errors import ConfigError
 
-TIME = re.compile(r"\d+|\d+:\d+|\d+:\d+:\d+|\d+-\d+(:\d+){0,2}|UNLIMITED|INFINITE")
+SEXAGESIMAL = "[0-5]?[0-9]"
+TIME = re.compile(
+    rf"\d+(:{SEXAGESIMAL})?|\d+:{SEXAGESIMAL}:{SEXAGESIMAL}|\d+-\d+(:{SEXAGESIMAL}){{0,2}}|UNLIMITED|INFINITE"
+)
+MEMORY = re.compile(r"(?i)\d+[KMGT]?B?")
+SIGNALS = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU".split()
 CREDENTIALS = "Leave it out: the store's own environment variables or files of credentials are read on every node"
 SECRET = re.compile(r"(?i)(^|_)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)")
 LEAST_STEPS = 6  # one more than a stopwatch leaves out
 OURS = {  # options of sbatch that the script needs for itself, and the key that sets them
     "job-name": "name",
-    "output": "(logs are in the run folder)",
-    "error": "(logs are in the run folder)",
-    "open-mode": "(always append)",
+    "output": "logs/ of each attempt, in the run folder",
+    "error": "logs/ of each attempt, in the run folder",
+    "open-mode": "the logs as they are: they are always appended to",
     "requeue": "restart.requeue",
     "no-requeue": "restart.requeue",
     "signal": "launch.signal",
-    "array": "(one run, one job)",
+    "array": "a submission for each run, which is one job",
     "ntasks": "resources.tasks_per_node",
     "ntasks-per-node": "resources.tasks_per_node",
     "wrap": "command",
@@ -48,6 +54,10 @@ def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
         got = " and ".join(kinds) or "none"
         key = kinds[1] if kinds else "entry"
         yield key, f"one of entry, command, script says what runs; there is {got}", "Keep one"
+    if c.entry and ".py" in c.entry:
+        module, _, function = c.entry.partition(":")
+        name = module.removesuffix(".py").strip("./").replace("/", ".")
+        yield "entry", f"{c.entry!r} names a file", f"Name the module: {name}:{function or 'main'}"
     if c.entry and not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", c.entry):
         yield "entry", f"{c.entry!r} is not package.module:function", "Write e.g. train:main for main() in train.py"
     choices = {
@@ -62,7 +72,9 @@ def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
     }
     for key, (value, allowed) in choices.items():
         if value not in allowed:
-            yield key, f"{value!r} is none of {', '.join(filter(None, allowed))}", f"Write {allowed[0] or allowed[1]}"
+            names = [name for name in allowed if name]
+            close = difflib.get_close_matches(str(value), names, 1)
+            yield key, f"{value!r} is none of {', '.join(names)}", f"Write {close[0] if close else 'one of these'}"
     if c.backend == "submitit":
         if not c.entry:
             yield "backend", "submitit runs Python functions", "Use entry:, or backend: sbatch"
@@ -146,21 +158,82 @@ def _bad_saving(c: Config) -> Iterator[tuple[str, str, str]]:
             yield f"checkpoint.storage_options.{name}", "is a secret, which would stand in the run folder", CREDENTIALS
 
 
+def _bad_signal(signal: str | None) -> Iterator[tuple[str, str, str]]:
+    if signal is None:
+        return
+    match = re.fullmatch(r"(?:SIG)?([A-Z]+\d?|\d+)(?:@(\d+))?", signal)
+    if not match:
+        yield "launch.signal", f"{signal!r} is not NAME[@SECONDS]", "Write e.g. USR2@90; B: is for the script alone"
+    elif match[1] not in SIGNALS and not (match[1].isdigit() and 0 < int(match[1]) <= 64):
+        yield "launch.signal", f"{match[1]} is no signal", f"Write one of {', '.join(SIGNALS)}, or a number"
+
+
+def _bad_gpus(r: Resources) -> Iterator[tuple[str, str, str]]:
+    """A node's GPUs and those of its ranks, where both are said."""
+    counts = [re.fullmatch(r"(?:.*:)?(\d+)", text or "") for text in (r.gpus_per_node, r.gpus_per_task)]
+    for key, text, count in zip(
+        ("gpus_per_node", "gpus_per_task"), (r.gpus_per_node, r.gpus_per_task), counts, strict=True
+    ):
+        if text is not None and not count:
+            yield f"resources.{key}", f"{text!r} is no number of GPUs", "Write e.g. 4, or with a type a100:4"
+    if counts[0] and counts[1]:
+        node, each = int(counts[0][1]), int(counts[1][1])
+        ranks = r.tasks_per_node or node
+        if each * ranks != node:
+            problem = f"{each} for each of {ranks} ranks are not the {node} of resources.gpus_per_node"
+            yield "resources.gpus_per_task", problem, "Leave one of the two out, or correct resources.tasks_per_node"
+
+
 def _bad_values(c: Config) -> Iterator[tuple[str, str, str]]:
+    r = c.resources
+    if r.time is not None and not TIME.fullmatch(r.time):
+        yield "resources.time", f"{r.time!r} is no time of Slurm's", 'Write e.g. "2:00:00", "1-12:00:00" or 90, minutes'
+    if r.mem is not None and not MEMORY.fullmatch(r.mem):
+        yield "resources.mem", f"{r.mem!r} is no amount of memory", "Write e.g. 64G, or 4000, megabytes; no blanks"
+    yield from _bad_numbers(c)
+    yield from _bad_gpus(r)
+    yield from _bad_signal(c.launch.signal)
+    for key, lines in {"launch.setup": c.launch.setup, "script": c.script}.items():
+        if lines is not None and not isinstance(lines, str):
+            yield key, f"{lines!r} is not text", "Write lines of bash below `|`"
+    if c.command is not None and not isinstance(c.command, (str, list)):
+        yield "command", f"{c.command!r} is no command", "Write words: [python, train.py]"
+    yield from _bad_environment(c.launch.env)
+    yield from _bad_options(r.extra)
+
+
+def _bad_numbers(c: Config) -> Iterator[tuple[str, str, str]]:
     r = c.resources
     for key, number in {
         "resources.nodes": r.nodes,
         "resources.cpus_per_task": r.cpus_per_task,
         "resources.tasks_per_node": r.tasks_per_node,
+        "snapshot.max_mb": c.snapshot.max_mb,
+        "local.cpus_per_node": c.local.cpus_per_node,
     }.items():
         if number is not None and number < 1:
             yield key, f"{number} is less than 1", "Write a positive number"
-    if r.time is not None and not TIME.fullmatch(r.time):
-        yield "resources.time", f"{r.time!r} is no time of Slurm's", 'Write e.g. "2:00:00", "1-12:00:00" or 90, minutes'
-    signal = c.launch.signal
-    if signal is not None and not re.fullmatch(r"(SIG)?[A-Z]+\d?(@\d+)?|\d+(@\d+)?", signal):
-        yield "launch.signal", f"{signal!r} is not NAME[@SECONDS]", "Write e.g. USR2@90; B: is for the script alone"
-    for name, value in c.launch.env.items():
+    for key, number in {
+        "restart.max_crashes": c.restart.max_crashes,
+        "restart.max_no_progress": c.restart.max_no_progress,
+        "restart.from_step": c.restart.from_step,
+    }.items():
+        if number is not None and number < 0:
+            yield key, f"{number} is less than 0", "Write 0 or more"
+    for key, seconds in {
+        "launch.grace_s": c.launch.grace_s,
+        "train.timeout_s": c.train.timeout_s,
+        "checkpoint.every_s": c.checkpoint.every_s,
+        "metrics.every_s": c.metrics.every_s,
+    }.items():
+        if seconds is not None and seconds <= 0:
+            yield key, f"{seconds:g} is no time", "Write a positive number of seconds"
+    if c.local.preempt_at is not None and not 0 < c.local.preempt_at < 1:
+        yield "local.preempt_at", f"{c.local.preempt_at} is not between 0 and 1", "Write e.g. 0.5"
+
+
+def _bad_environment(env: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    for name, value in env.items():
         key = f"launch.env.{name}"
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
             yield key, "is not the name of an environment variable", "Use letters, digits and _"
@@ -168,7 +241,10 @@ def _bad_values(c: Config) -> Iterator[tuple[str, str, str]]:
             yield key, "is a secret by its name, and would stand in job.sbatch", "Export it before you submit instead"
         if "\0" in value:
             yield key, "has a NUL character", "Remove it"
-    for option in r.extra:
+
+
+def _bad_options(extra: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
+    for option in extra:
         key = f"resources.extra.{option}"
         if option in OURS:
             yield key, "is set by clusterdp", f"Use {OURS[option]}"
@@ -176,5 +252,3 @@ def _bad_values(c: Config) -> Iterator[tuple[str, str, str]]:
             yield key, "has a key of its own", f"Write resources.{option.replace('-', '_')}"
         if not re.fullmatch(r"[a-z][a-z0-9-]+", option):
             yield key, "is not a long option of sbatch", "Write it without dashes in front: mail-type: END"
-    if not 0 < (c.local.preempt_at or 0.5) < 1:
-        yield "local.preempt_at", f"{c.local.preempt_at} is not between 0 and 1", "Write e.g. 0.5"

@@ -17,7 +17,11 @@ from typing import Any
 
 import yaml
 
+from clusterdp.configtypes import misfits
 from clusterdp.errors import ConfigError
+
+DEEPEST, MOST_NODES = 60, 200_000
+TOO_DEEP = "is nested too deeply, or refers to itself. Write the values out."
 
 
 @dataclass
@@ -72,6 +76,8 @@ def read_words(words: Sequence[str], schema: type) -> Layer:
     layer = Layer()
     for word in words:
         key, equals, text = word.partition("=")
+        if key[:1] in ("+", "~"):
+            raise ConfigError(f"{word}: a key has no {key[0]} in front. Write {word.lstrip('+~')}.")
         if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key):
             raise ConfigError(f"{word}: is not key=value. Write e.g. params.lr=0.1 or resources.nodes=2.")
         node = _compose(text, f"command line, {key}")
@@ -111,12 +117,30 @@ def merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 def _compose(text: str, where: str) -> Any:
     try:
-        return yaml.compose(text, Loader=_Loader)
+        node = yaml.compose(text, Loader=_Loader)
+    except RecursionError:
+        raise ConfigError(f"{where}: {TOO_DEEP}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise ConfigError(f"{where}{line}: is not YAML: {problem}. Check indentation and quotes there.") from None
+    _check_depth(node, where)
+    return node
+
+
+def _check_depth(node: Any, where: str) -> None:
+    """An alias may stand within what it names, and a dozen lines of aliases for a thousand million values."""
+    seen, todo = 0, [(node, 0)]
+    while todo:
+        node, depth = todo.pop()
+        seen += 1
+        if depth > DEEPEST or seen > MOST_NODES:
+            raise ConfigError(f"{where}: {TOO_DEEP}")
+        if isinstance(node, yaml.MappingNode):
+            todo += [(part, depth + 1) for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            todo += [(part, depth + 1) for part in node.value]
 
 
 def _mapping(
@@ -127,7 +151,15 @@ def _mapping(
     textual = {f.name for f in dataclasses.fields(schema) if f.metadata.get("text")} if schema else set()
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise ConfigError(
+                f"{place(key_node)}: {'.'.join(at) or 'a key'}: a key there is a list or a mapping. Write a word."
+            )
         key = str(key_node.value)
+        if key_node.tag.endswith(":merge"):
+            raise ConfigError(
+                f"{place(key_node)}: {'.'.join((*at, key))}: merge keys are not read. Write the keys out."
+            )
         path = (*at, key)
         dotted = ".".join(path)
         if schema and key not in hints:
@@ -141,9 +173,12 @@ def _mapping(
             if not value_node.value:
                 sources[dotted] = place(value_node)
             continue
+        if typing.get_origin(hint) in (dict, list) and value_node.tag.endswith(":null"):
+            continue  # `params:` with nothing below it
         if schema and isinstance(value_node, yaml.MappingNode) and typing.get_origin(hint) is dict:
             texts = typing.get_args(hint)[1] is str
             result[key] = _mapping(_texts(value_node) if texts else value_node, None, path, place, sources)
+            _check_type(result[key], hint, dotted, place(value_node), sources)
             continue
         if dataclasses.is_dataclass(hint):
             if value_node.tag.endswith(":null"):
@@ -151,9 +186,17 @@ def _mapping(
             example = f"{dotted}.{dataclasses.fields(hint)[0].name}=..."
             raise ConfigError(f"{place(value_node)}: {dotted}: has keys of its own, not a value. Write e.g. {example}")
         sources[dotted] = place(value_node)
-        as_text = key in textual or str in (hint, *typing.get_args(hint))
-        result[key] = _value(_texts(value_node) if as_text else value_node)
+        inside = typing.get_args(hint)[1:] if typing.get_origin(hint) is dict else typing.get_args(hint)
+        as_text = key in textual or str in (hint, *inside)
+        result[key] = _value(_texts(value_node) if as_text else value_node, f"{place(value_node)}: {dotted}")
+        if schema:
+            _check_type(result[key], hint, dotted, place(value_node), sources)
     return result
+
+
+def _check_type(value: Any, hint: Any, dotted: str, place: str, sources: Mapping[str, str]) -> None:
+    for key, problem, remedy in misfits(value, hint, dotted):
+        raise ConfigError(f"{sources.get(key, place)}: {key}: {problem}. {remedy}.")
 
 
 def _texts(node: Any) -> Any:
@@ -168,12 +211,14 @@ def _texts(node: Any) -> Any:
     return yaml.MappingNode(node.tag, pairs, node.start_mark, node.end_mark)
 
 
-def _value(node: Any) -> Any:
+def _value(node: Any, where: str) -> Any:
     loader = _Loader("")
     try:
         return loader.construct_document(node)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{node.value}: {getattr(error, 'problem', error)}. Write a plain value.") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none, a number of 5,000 digits
+        shown = str(node.value)[:60]
+        problem = getattr(error, "problem", None) or "no value can be made of it"
+        raise ConfigError(f"{where}: {shown}: {problem}. Put it in quotes, or write another.") from None
     finally:
         loader.dispose()
 

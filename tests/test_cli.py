@@ -61,7 +61,7 @@ def test_values_and_options_may_come_in_any_order(work: Path) -> None:
 
 def test_a_word_too_many_is_refused(work: Path) -> None:
     assert run("status", "a", "b=c").returncode == 2
-    assert "unrecognized arguments: --nope" in run("submit", "cfg.yaml", "--nope").stderr
+    assert "--nope: is not expected here." in run("submit", "cfg.yaml", "--nope").stderr
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,77 @@
+"""argparse, with mistakes told as all of clusterdp's are: what is wrong, and what to type instead, in one line."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+
+class Parser(argparse.ArgumentParser):
+    """`example` is a whole command line, for --help and for mistakes."""
+
+    def __init__(self, *args: Any, example: str = "", **more: Any):
+        more.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        if example:
+            more.setdefault("epilog", f"example: {example}")
+        super().__init__(*args, **more)
+        self.example = example
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {self._in_our_words(message)}\n")
+
+    def _in_our_words(self, message: str) -> str:
+        help_ = f"`{self.prog} --help` lists all."
+        if found := re.match(r"argument VERB: invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            return f"{found[1]}: there is no such verb. {did_you_mean(found[1], _words(found[2])) or help_}"
+        if found := re.match(r"argument (\S+?): invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            return f"{found[1]}: {found[2]!r} is none of {', '.join(_words(found[3]))}. Write one of them."
+        if found := re.match(r"argument (\S+?): invalid (\w+) value: (.*)", message):
+            kind = {"int": "a whole number", "float": "a number"}.get(found[2], f"of type {found[2]}")
+            return f"{found[1]}: {found[3]} is not {kind}. Write one."
+        if found := re.match(r"argument (\S+): expected (?:one|at least one) argument", message):
+            return f"{found[1]}: has no value. Write one behind it."
+        if found := re.match(r"the following arguments are required: (.*)", message):
+            return f"{found[1]} is missing. Write e.g. {self.example or f'`{self.prog} --help`'}."
+        if found := re.match(r"unrecognized arguments: (.*)", message):
+            return self._unrecognized(found[1].split())
+        return f"{message}. {help_}"
+
+    def _unrecognized(self, words: Sequence[str]) -> str:
+        first = words[0]
+        options = [name for action in self._actions for name in action.option_strings]
+        if guess := did_you_mean(first.partition("=")[0], options):
+            return f"{first}: there is no such option. {guess}"
+        if first.startswith("--") and (key := _key_of(first[2:].partition("=")[0].replace("-", "_"))):
+            value = first.partition("=")[2] or (words[1] if len(words) > 1 else "...")
+            return f"{first}: there is no such option. Values of the config are words: {key}={value}."
+        return f"{first}: is not expected here. `{self.prog} --help` lists what is."
+
+
+def did_you_mean(word: str, names: Sequence[str]) -> str:
+    """A sentence, or "" if nothing is close."""
+    import difflib  # 5 ms that only a mistake costs
+
+    close = difflib.get_close_matches(word, names, 1, 0.7)
+    return f"Did you mean {close[0]}?" if close else ""
+
+
+def _words(listed: str) -> list[str]:
+    """'a', 'b' (Python 3.11) or a, b (3.12)."""
+    return re.findall(r"[\w-]+", listed)
+
+
+def _key_of(name: str) -> str:
+    """The config's key of that name: `nodes` is `resources.nodes`."""
+    import dataclasses
+    import typing
+
+    from clusterdp.config import Config
+
+    for section, hint in typing.get_type_hints(Config).items():
+        if section == name:
+            return section
+        if dataclasses.is_dataclass(hint) and name in {field.name for field in dataclasses.fields(hint)}:
+            return f"{section}.{name}"
+    return ""

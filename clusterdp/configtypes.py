@@ -1,0 +1,115 @@
+"""Whether a value is of its key's type: said here in our own words, before OmegaConf converts it."""
+
+from __future__ import annotations
+
+import datetime
+import math
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Misfit = tuple[str, str, str]  # the key, what is wrong, what to do
+
+WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+UNITS = {"_s": "seconds", "_mb": "megabytes"}
+PER_UNIT = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "ms": 0.001}
+
+
+def misfits(value: Any, hint: Any, key: str) -> Iterator[Misfit]:
+    """Each value below `key` that is not of the type that the tree of dataclasses gives it."""
+    if isinstance(value, str) and "${" in value:
+        return  # what it stands for is known later
+    optional, hint = _without_none(hint)
+    if hint is Any:
+        yield from _unreadable(value, key)
+    elif value is None:
+        if not optional:
+            yield key, "has no value", "Give one, or leave the line out"
+    elif typing.get_origin(hint) is list:
+        yield from _misfits_of_list(value, typing.get_args(hint)[0], key)
+    elif typing.get_origin(hint) is dict:
+        yield from _misfits_of_mapping(value, typing.get_args(hint)[1], key)
+    elif not _is_a(hint, value):
+        yield key, f"{_shown(value)} is not {WANTED[hint]}", _remedy(hint, value, key)
+
+
+def _without_none(hint: Any) -> tuple[bool, Any]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        return len(kinds) < len(typing.get_args(hint)), kinds[0]
+    return hint is Any, hint
+
+
+def _misfits_of_list(value: Any, kind: Any, key: str) -> Iterator[Misfit]:
+    if not isinstance(value, list):
+        example = value if isinstance(value, (str, int, float)) else "..."
+        yield key, f"{_shown(value)} is not a list", f"Write {key.rpartition('.')[2]}: [{example}]"
+        return
+    for number, item in enumerate(value):
+        yield from misfits(item, kind, f"{key}[{number}]")
+
+
+def _misfits_of_mapping(value: Any, kind: Any, key: str) -> Iterator[Misfit]:
+    if not isinstance(value, Mapping):
+        last = key.rpartition(".")[2]
+        yield (
+            key,
+            f"{_shown(value)} is not a mapping",
+            f"Write {last}: {{name: value}}, or a line `name: value` for each",
+        )
+        return
+    for name, item in value.items():
+        yield from misfits(item, kind, f"{key}.{name}")
+
+
+def _unreadable(value: Any, key: str) -> Iterator[Misfit]:
+    """What YAML can write, and JSON and OmegaConf cannot hold."""
+    if isinstance(value, (datetime.date, datetime.datetime)):
+        yield key, f"{value} is read as a date", f'Put it in quotes: "{value}"'
+    elif isinstance(value, (bytes, set)):
+        yield key, f"is of YAML's type {type(value).__name__}", "Write text, a number, a list or a mapping"
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _unreadable(item, f"{key}[{number}]")
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            if not isinstance(name, str):
+                yield f"{key}.{name}", f"{name!r} is not text, as names are", f'Put it in quotes: "{name}"'
+            yield from _unreadable(item, f"{key}.{name}")
+
+
+def _is_a(hint: Any, value: Any) -> bool:
+    if hint is bool:
+        return isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value)
+    return isinstance(value, str)
+
+
+def _shown(value: Any) -> str:
+    text = repr(value) if isinstance(value, str) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def unit_of(key: str) -> str:
+    """By the end of its name: seconds, megabytes or ""."""
+    return next((word for end, word in UNITS.items() if key.endswith(end)), "")
+
+
+def _remedy(hint: Any, value: Any, key: str) -> str:
+    name = key.rpartition(".")[2]
+    if hint is bool:
+        return f"Write {name}: true, or false"
+    if hint is str:
+        return f'Write {name}: "..."'
+    unit = unit_of(name)
+    amount = re.fullmatch(r"(\d+(?:\.\d+)?) *([a-z]+)", value) if isinstance(value, str) else None
+    if unit == "seconds" and amount and amount[2] in PER_UNIT:
+        return f"It counts seconds: write {float(amount[1]) * PER_UNIT[amount[2]]:g}"
+    if isinstance(value, float) and value.is_integer() and hint is int:
+        return f"Write {name}: {int(value)}"
+    return f"Write {name}: {'a number of ' + unit if unit else 'a number, such as 4'}"

@@ -1,0 +1,247 @@
+"""Wrong values of every key, wrong words of every verb: one line that says where, what, and what to do."""
+
+from __future__ import annotations
+
+import re
+import typing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from clusterdp import config
+from clusterdp.cli import main
+from clusterdp.config import Config
+from clusterdp.configexplain import Explanation, explain, explanations
+from clusterdp.configtypes import misfits
+from clusterdp.errors import ConfigError
+
+KEYS = {one.key: one for one in explanations()}
+# Words of libraries, which mean nothing to a user.
+FOREIGN = re.compile(
+    r"omegaconf|AnyNode|ListConfig|DictConfig|NoneType|Optional|primitive|Traceback|KeyError|TypeError|ValueError|"
+    r"object_type|full_key|<class|argparse|expected one argument|invalid choice"
+)
+WRONG = {  # YAML, by the type that a key wants
+    "int": ["two", "1.5", "[1]", "{a: 1}", "true", '"4"'],
+    "float": ["10m", "[1.0]", "{a: 1}", "true", ".nan"],
+    "str": ["[a]", "{a: 1}", "[[a]]", "[]", "{}"],
+    "bool": ["maybe", "1", "[true]", "{a: true}", "2.0"],
+    "list": ["word", "3", "{a: 1}", "true", "[[a]]"],
+    "dict": ["word", "3", "[a]", "true", "[[a]]"],
+}
+# What is of the right type, and wrong all the same.
+WRONG_VALUES = {
+    "name": [],
+    "entry": ["train.py:main", "train", "train:main()", "a b:c", ":main"],
+    "command": ["{a: 1}"],
+    "script": ["[a]", "{a: 1}"],
+    "backend": ["slurm", "sbtach"],
+    "resources.nodes": ["0", "-1"],
+    "resources.cpus_per_task": ["0"],
+    "resources.tasks_per_node": ["0"],
+    "resources.mem": ["lots", "4 GB", "64 G", "-3", "1.5G"],
+    "resources.time": ["soon", "4:99:00", "1h", "-5", "1-2-3"],
+    "resources.gpus_per_node": ["many", "a100", "-1"],
+    "resources.extra": ["{array: 0-3}", "{output: x}", "{--mail-type: END}", "{nodes: 3}"],
+    "launch.launcher": ["mpirun", "torchrunn"],
+    "launch.signal": ["FOO@60", "USR2@soon", "B:USR2", "99", "USR2@"],
+    "launch.setup": ["[a, b]", "{a: b}"],
+    "launch.grace_s": ["0", "-1"],
+    "launch.env": ["{1A: x}", "{A-B: x}"],
+    "launch.container.runtime": ["docker", "pyxiss"],
+    "snapshot.max_mb": ["0"],
+    "checkpoint.every_s": ["0", "-3"],
+    "checkpoint.every_steps": ["0"],
+    "checkpoint.keep_last": ["0"],
+    "checkpoint.max_failures": ["-1"],
+    "restart.max_crashes": ["-1"],
+    "restart.max_no_progress": ["-1"],
+    "train.strategy": ["dpp", "zero"],
+    "train.on_nan": ["raise"],
+    "train.amp.level": ["O4", "fp8"],
+    "train.accumulate": ["0"],
+    "train.timeout_s": ["0"],
+    "metrics.to": ["[tensorbord]", "[csv]"],
+    "metrics.every_s": ["0"],
+    "profile.find": ["lr"],
+    "local.preempt_at": ["0", "1", "2"],
+}
+NO_TYPE = {"command", "script", "launch.setup", "train.amp.loss_scale", "train.compile"}  # of several
+
+
+def kind_of(one: Explanation) -> str:
+    return re.split(r"[\[ ]", one.kind)[0]
+
+
+def cases() -> typing.Iterator[tuple[str, str]]:
+    for key, one in KEYS.items():
+        if key not in NO_TYPE:
+            yield from ((key, value) for value in WRONG[kind_of(one)])
+        yield from ((key, value) for value in WRONG_VALUES.get(key, ()))
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "no-config"))
+    monkeypatch.delenv("CLUSTERDP_SITE", raising=False)
+
+
+def text_of(key: str, value: str) -> str:
+    """A YAML file in which this key stands on the last line."""
+    *above, last = key.split(".")
+    lines = [] if key in ("entry", "command", "script") else ["entry: train:main"]
+    lines += [f"{'  ' * depth}{name}:" for depth, name in enumerate(above)]
+    return "\n".join([*lines, f"{'  ' * len(above)}{last}: {value}"]) + "\n"
+
+
+@pytest.mark.parametrize(("key", "value"), list(cases()))
+def test_a_wrong_value_is_answered_with_its_place_the_key_and_what_to_write(
+    key: str, value: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "cfg.yaml"
+    path.write_text(text_of(key, value))
+    with pytest.raises(ConfigError) as caught:
+        config.load(path)
+    said = str(caught.value).removeprefix(str(tmp_path))
+    assert "\n" not in said
+    assert re.match(rf"/cfg.yaml:\d+: {re.escape(key)}\b", said), said
+    assert said.endswith((".", "?"))
+    assert len(re.findall(r"[.?](?= [A-Z]|$)", said)) >= 2, f"no remedy: {said}"
+    assert not FOREIGN.search(said), said
+    assert len(said) < 300
+
+
+def test_a_wrong_value_is_one_line_and_exit_2_for_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "cfg.yaml"
+    path.write_text(text_of("resources.nodes", "two"))
+    assert main(["submit", str(path), "--dry-run"]) == 2
+    assert capsys.readouterr().err == (
+        f"clusterdp: {path}:3: resources.nodes: 'two' is not a whole number. Write nodes: a number, such as 4.\n"
+    )
+
+
+def test_a_section_or_mapping_with_nothing_below_it_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+    (tmp_path / "cfg.yaml").write_text("entry: train:main\nparams:\nresources:\nlaunch: {modules: , env: }\n")
+    loaded = config.load(tmp_path / "cfg.yaml")
+    assert (loaded.params, loaded.launch.modules, loaded.launch.env) == ({}, [], {})
+
+
+ODD = {
+    "params: {a: &x [*x]}": "refers to itself",
+    "params: " + "[" * 2000 + "]" * 2000: "nested too deeply",
+    "params: {<<: {a: 1}}": "merge keys are not read",
+    "params: {? [a] : 1}": "a key there is a list",
+    "params: {n: " + "9" * 5000 + "}": "no value can be made of it",
+    "params: {d: 2024-01-01}": 'read as a date. Put it in quotes: "2024-01-01"',
+    "params: {d: 2024-13-41}": "no value can be made of it",
+    "params: {b: !!binary aGk=}": "of YAML's type bytes",
+    "params: [1, 2]": "is not a mapping",
+    "checkpoint: {every_s: 10m}": "It counts seconds: write 600",
+}
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_what_yaml_can_write_and_no_config_can_hold_is_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "cfg.yaml").write_text(f"entry: train:main\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        config.load(tmp_path / "cfg.yaml")
+    assert ODD[text] in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_dozen_lines_of_aliases_do_not_fill_the_memory(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 12)]
+    (tmp_path / "cfg.yaml").write_text("params:\n  " + "\n  ".join(lines) + "\n")
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        config.load(tmp_path / "cfg.yaml")
+
+
+WORDS = {  # what is typed, and what the answer has
+    ("sumbit", "x.yaml"): "sumbit: there is no such verb. Did you mean submit?",
+    ("stauts",): "Did you mean status?",
+    ("xyzzy",): "`clusterdp --help` lists all",
+    ("submit",): "CFG.yaml is missing. Write e.g. clusterdp submit",
+    ("submit", "x.yaml", "--nodes", "3"): "are words: resources.nodes=3.",
+    ("submit", "x.yaml", "--cpus-per-task=3"): "are words: resources.cpus_per_task=3.",
+    ("submit", "x.yaml", "--dry_run"): "Did you mean --dry-run?",
+    ("submit", "x.yaml", "--cluster", "here"): "--cluster: 'here' is none of auto, slurm, local",
+    ("submit", "x.yaml", "--frobnicate"): "is not expected here",
+    ("submit", "nosuch.yaml"): "No such file or directory. Name a YAML file.",
+    ("submit", "configs/digits.yaml", "+params.lr=3", "--dry-run"): "Write params.lr=3.",
+    ("submit", "configs/digits.yaml", "params.lr", "--dry-run"): "is not key=value",
+    ("submit", "configs/digits.yaml", "nodes=3", "--dry-run"): "Did you mean resources.nodes?",
+    ("show",): "CFG.yaml: is missing",
+    ("show", "--explain", "nodes"): "Did you mean resources.nodes?",
+    ("show", "--explain", "checkpoint.evry_s"): "Did you mean checkpoint.every_s?",
+    ("profile", "x.yaml", "--steps", "many"): "--steps: 'many' is not a whole number",
+    ("profile", "x.yaml", "--steps"): "--steps: has no value",
+    ("logs", "--rank", "x"): "--rank: 'x' is not a whole number",
+    ("configs", "digts"): "digits",
+    ("resume", "--from"): "--from: has no value",
+    ("checkpoint",): "is missing",
+    ("checkpoint", "lst"): "Did you mean ls?",
+    ("checkpoint", "diff"): "WHAT is missing",
+    ("fake", "upp"): "Did you mean up?",
+    ("fake", "preempt"): "JOB is missing",
+    ("fake", "kill-rank", "1", "x"): "RANK: 'x' is not a whole number",
+}
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_wrong_words_are_answered_in_one_line(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(words)
+    except SystemExit as leaving:
+        code = leaving.code  # type: ignore[assignment]
+    said = capsys.readouterr().err
+    assert code in (2, 4)
+    assert said.count("\n") == 1, said
+    assert said.startswith("clusterdp")
+    assert WORDS[words] in said, said
+    assert not FOREIGN.search(said), said
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_each_key_has_a_meaning_and_an_example_that_fits(key: str) -> None:
+    one = KEYS[key]
+    assert len(one.meaning) > 3
+    assert one.example
+    hint: Any = Config
+    for name in key.split("."):
+        hint = typing.get_type_hints(hint)[name]
+    value = yaml.safe_load(f"[{one.example}]" if one.kind.startswith("str") and "[" not in one.example else one.example)
+    if kind_of(one) in ("int", "float", "bool", "list", "dict"):
+        assert not list(misfits(value, hint, key))
+        assert value != one.default, "an example shows something else than the default"
+    assert f"{key}\n" in explain(key)
+
+
+def test_explaining_all_keys_names_each_once() -> None:
+    told = [line for line in explain().splitlines() if not line.startswith(" ")]
+    assert told == list(KEYS)
+    assert (
+        explain("checkpoint").count("\ncheckpoint.") == len([key for key in KEYS if key.startswith("checkpoint.")]) - 1
+    )
+
+
+def test_units_are_said() -> None:
+    assert "seconds" in explain("checkpoint.every_s")
+    assert "megabytes" in explain("snapshot.max_mb")
+
+
+VERBS = ["submit", "profile", "show", "configs", "status", "watch", "logs", "cancel", "resume"]
+VERBS += [f"checkpoint {verb}" for verb in ("ls", "verify", "diff", "export", "prune")]
+VERBS += [f"fake {verb}" for verb in ("up", "down", "status", "env", "preempt", "fail", "slow", "advance")]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_each_verb_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*verb.split(), "--help"])
+    assert f"example: clusterdp {verb}" in capsys.readouterr().out
