@@ -68,7 +68,7 @@ def _unreadable(value: Any, key: str) -> Iterator[Misfit]:
     """What YAML can write, and JSON and OmegaConf cannot hold."""
     if isinstance(value, (datetime.date, datetime.datetime)):
         yield key, f"{value} is read as a date", f'Put it in quotes: "{value}"'
-    elif isinstance(value, (bytes, set)):
+    elif isinstance(value, bytes):
         yield key, f"is of YAML's type {type(value).__name__}", "Write text, a number, a list or a mapping"
     elif isinstance(value, list):
         for number, item in enumerate(value):
