@@ -121,7 +121,7 @@ class RunDir:
 
 def _attempt_order(name: str) -> tuple[int, int, str]:
     job, _, restart = name.partition(".")
-    return (int(job) if job.isdigit() else 0, int(restart) if restart.isdigit() else 0, name)
+    return (int(job) if job.isdecimal() else 0, int(restart) if restart.isdecimal() else 0, name)
 
 
 class Ledger:

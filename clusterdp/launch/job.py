@@ -11,6 +11,8 @@ from clusterdp.rundir import RunDir, mark_cancelled, read_events
 from clusterdp.slurm import commands
 from clusterdp.slurm.state import JobState
 
+BUSY = frozenset({"RUNNING", "COMPLETING"})
+
 
 @dataclass
 class Job:
@@ -32,7 +34,10 @@ class Job:
         """Slurm's word (PENDING, RUNNING, COMPLETED, ...), or UNKNOWN once the controller has forgotten the job."""
         job = self.current_id
         row = commands.job_states([job]).get(job)
-        return row.state if row else self._last_word()
+        if row is None:
+            return self._last_word()
+        # Slurm may requeue a job once more that has done its work: that attempt looks, and ends at once.
+        return row.state if row.state in BUSY or not self._has_finished(job) else JobState.COMPLETED.value
 
     def wait(self, timeout_s: float | None = None, poll_s: float = 2.0) -> str:
         """Wait until the run is over, requeues included; returns the last state. RunError after `timeout_s`."""
@@ -61,6 +66,10 @@ class Job:
                 "job.result(): a script has an exit code, not a result. Use backend: submitit, or write a file."
             )
         return self.submitit.result()
+
+    def _has_finished(self, job: str) -> bool:
+        endings = (e for e in read_events(self.run) if e.get("event") == "finished" and e.get("cause") == "done")
+        return any(str(ending.get("attempt")).partition(".")[0] == job for ending in endings)
 
     def _last_word(self) -> str:
         endings = [str(event.get("event")) for event in read_events(self.run)]

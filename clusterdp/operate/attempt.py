@@ -10,8 +10,9 @@ from clusterdp.operate.records import Record, first_record, integer, last_record
 from clusterdp.rundir import Attempt, RunDir
 
 # What an outcome's reason means while the batch script has not written a `cause` yet, or was killed before it could.
-CAUSE_OF_REASON = {"finished": "done", "term": "preempted", "time": "timeout", "claim": "stopped", "entry": "stopped"}
+CAUSE_OF_REASON = {"finished": "done", "term": "preempted", "time": "timeout", "claim": "overtaken", "entry": "stopped"}
 ENDINGS = frozenset({"finished", "failed", "requeued", "cancelled"})  # the batch script's last words
+SIGNALS = frozenset({"TERM", "ending"})  # what the batch script notes if Slurm ends the attempt, not it itself
 NOT_MEASURED = frozenset({"time", "step", "total"})
 
 
@@ -26,14 +27,19 @@ class AttemptRecord:
     name: str
     number: int
     cause: str = ""
-    closed: bool = False  # the batch script has written the cause: it has nothing more to say
+    closed: bool = False  # the cause is written down: the batch script has nothing more to say
+    settled: bool = False  # this attempt's own batch script said so, and no later attempt that wondered
+    heard: bool = True  # anything at all is on record beside its folder
+    ran: bool = True  # it got past the look at what the earlier ones came to
+    signalled: bool = False  # Slurm told it to end
+    outcome: str = ""  # the ranks' word: done, requeue, stop
     started: float | None = None
     ended: float | None = None
     nodes: str = ""
     failed: bool = False  # the batch script's last word: it did not requeue
     requeued: bool = False
     exit: int | None = None
-    why: str = ""  # the reason in the outcome, if it stopped: `claim`, `entry`
+    why: str = ""  # more about the cause: `claim`, `entry`, or words
     first_step: int | None = None
     last_step: int | None = None
     restored: int | None = None
@@ -41,6 +47,7 @@ class AttemptRecord:
     saved_at: float | None = None
     lost: int | None = None  # trained here, and again by the next attempt; None while that is not known
     measured_at: float | None = None  # the last record of metrics
+    heard_at: float | None = None  # its last sign of life of any kind
     rate: float | None = None  # steps a second, lately
     total: int | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
@@ -53,9 +60,11 @@ class AttemptRecord:
 def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Record]) -> AttemptRecord:
     """`events` are this attempt's, by time, and what the next one found out about its end."""
     by_kind: dict[str, Record] = {str(event.get("event")): event for event in events}  # the last of each kind
+    own = [event for event in events if event.get("attempt") == attempt.name]
     endings = [event for event in events if event.get("event") in ENDINGS]
+    outcome = words(attempt.outcome)
     written = "".join(words(attempt.cause)[:1])
-    cause = written or _cause(endings, words(attempt.outcome))
+    cause = written or _cause(endings, outcome)
     metrics = run.metrics / f"{attempt.name}.jsonl"
     records = last_records(metrics)  # of steps, and of results that belong to none
     saved_file = integer("".join(words(attempt.saved)[:1]))
@@ -63,25 +72,37 @@ def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Re
     trained = [record for record in records if integer(record.get("step")) is not None]
     steps = [integer(record.get("step")) for record in [*trained[-1:], *events]]
     failed, started = by_kind.get("failed", {}), by_kind.get("started", {})
+    settled = any(event in endings and event.get("cause") for event in own)
+    why = str(failed.get("reason") or "")
+    if cause == "stopped" and why == "cancelled":  # the ranks saw the marker before they began
+        cause, why = "cancelled", ""
+    if cause == "lost" and settled:  # nobody answered when it asked whether it may go on
+        cause = "unknown"
     return AttemptRecord(
         name=attempt.name,
         number=number,
         cause=cause,
         closed=bool(written),
-        started=time_of(events[0]) if events else modified(attempt.path),
-        ended=_ended(attempt, cause, events, endings, records),
+        settled=settled,
+        heard=bool(own or written or outcome or records),
+        ran="started" in by_kind or bool(outcome or records),
+        signalled=any(e.get("event") == "signal" and e.get("name") in SIGNALS for e in own),
+        outcome="".join(outcome[:1]),
+        started=time_of(own[0]) if own else modified(attempt.path),
+        ended=_ended(attempt, cause, own, endings, records),
         nodes=str(started.get("nodes") or ""),
         # A crash that is tried again is on record as failed first; the cause is written once all is decided.
         failed=bool(written) and "failed" in by_kind and "requeued" not in by_kind,
         requeued="requeued" in by_kind,
         exit=integer(failed.get("exit")),
-        why=str(failed.get("reason") or ""),
+        why=why,
         first_step=integer(first_record(metrics).get("step")),
         last_step=max((step for step in [*steps, saved_file] if step is not None), default=None),
         restored=integer(by_kind.get("restored", {}).get("step")),
         saved=saved_event if saved_event is not None else saved_file,
         saved_at=time_of(by_kind["saved"]) if "saved" in by_kind else modified(attempt.saved),
         measured_at=time_of(records[-1]) if records else None,
+        heard_at=max((time_of(record) for record in [*own[-1:], *records[-1:]]), default=None),
         rate=_rate(trained[-50:]),
         total=next((t for record in reversed(records) if (t := integer(record.get("total"))) is not None), None),
         metrics=_latest(records),
@@ -101,11 +122,10 @@ def _cause(endings: Sequence[Record], outcome: list[str]) -> str:
 
 
 def _ended(
-    attempt: Attempt, cause: str, events: Sequence[Record], endings: Sequence[Record], records: Sequence[Record]
+    attempt: Attempt, cause: str, own: Sequence[Record], endings: Sequence[Record], records: Sequence[Record]
 ) -> float | None:
     if not cause:
         return None
-    own = [event for event in events if event.get("attempt") == attempt.name]
     if own and own[-1] in endings:
         return time_of(own[-1])
     # The next attempt found out, maybe much later, and wrote the cause then: the last sign of life is nearer the truth.

@@ -6,10 +6,13 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from clusterdp.operate.history import RunHistory
 from clusterdp.operate.tail import last_bytes, last_lines
 from clusterdp.rundir import RunDir
+
+if TYPE_CHECKING:
+    from clusterdp.operate.history import RunHistory
 
 LINES = 15
 LOOK = 8 * 1024  # the end of a log, in bytes: one read for each rank

@@ -6,17 +6,17 @@ Every file may be missing, torn or late (NFS). What is not known is None.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterdp.operate.attempt import AttemptRecord, read_attempt
+from clusterdp.operate.claims import with_owners
+from clusterdp.operate.notice import with_notices
+from clusterdp.operate.order import ATTEMPT, by_beginning
 from clusterdp.operate.records import Record, read_ledger, time_of
 from clusterdp.operate.verdict import Verdict
 from clusterdp.rundir import RunDir
-
-ATTEMPT = re.compile(r"\d+(_\d+)?\.\d+")  # job, or element of an array, and restart count
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,13 @@ class RunHistory:
 
     @property
     def last(self) -> AttemptRecord | None:
-        return self.attempts[-1] if self.attempts else None
+        """The newest of which anything is on record."""
+        return newest(self.attempts)
+
+    @property
+    def ran(self) -> tuple[AttemptRecord, ...]:
+        """Without those that found nothing left to do, or that could not write here."""
+        return tuple(a for a in self.attempts if a.ran) or self.attempts
 
     @property
     def closed(self) -> bool:
@@ -75,13 +81,19 @@ class RunHistory:
     def lost(self) -> int:
         return sum(a.lost or 0 for a in self.attempts)
 
+    @property
+    def may_come_again(self) -> bool:
+        """Slurm 24.05 to 25.11 requeue a job that was once in a grace time when it ends, even with exit code 0."""
+        lives = [a for a in self.attempts if a.job == self.job]
+        return self.verdict is Verdict.DONE and (len(lives) > 1 or any(a.signalled for a in lives))
+
 
 def read_history(run: RunDir) -> RunHistory:
     events = read_ledger(run)
     submitted = [event for event in events if event.get("event") == "submitted"]
-    attempts = _count_losses(_read_attempts(run, events), events)
-    jobs = _jobs(attempts, events)
     cancelled = run.cancelled.exists()
+    attempts = _count_losses(_read_attempts(run, events, cancelled), events)
+    jobs = _jobs(attempts, events)
     verdict, why = judge(attempts, jobs[-1] if jobs else None, cancelled)
     return RunHistory(
         run=run,
@@ -98,13 +110,22 @@ def read_history(run: RunDir) -> RunHistory:
     )
 
 
+def newest(attempts: Sequence[AttemptRecord]) -> AttemptRecord | None:
+    """The last one of which anything is on record: where the disk was full, only an empty folder is there."""
+    return next((a for a in reversed(attempts) if a.heard), attempts[-1] if attempts else None)
+
+
 def judge(attempts: Sequence[AttemptRecord], job: str | None, cancelled: bool) -> tuple[Verdict, str]:
     """The verdict, and more words on it. `job` is the current one; `cancelled`: no attempt may start any more."""
-    last = attempts[-1] if attempts else None
+    last = newest([a for a in attempts if a.cause != "overtaken"] or attempts)
     if last is None or (job is not None and last.job != job):
         return (Verdict.CANCELLED, "before it began") if cancelled else (Verdict.WAITING, "")
     if not last.cause:
         return Verdict.RUNNING, ""
+    if last.cause == "cancelled" and not last.closed and not (cancelled and last.outcome):
+        return Verdict.WAITING, "the last attempt was cancelled"  # Slurm knows whether the job is over
+    if last.cause == "overtaken":
+        return Verdict.STOPPED, f"superseded {last.why}"
     if last.cause in ("done", "cancelled", "gave-up", "stopped"):
         return Verdict(last.cause), last.why
     if cancelled:
@@ -114,15 +135,29 @@ def judge(attempts: Sequence[AttemptRecord], job: str | None, cancelled: bool) -
     return Verdict.WAITING, f"the last attempt ended: {last.cause}"
 
 
-def _read_attempts(run: RunDir, events: Sequence[Record]) -> tuple[AttemptRecord, ...]:
-    """In the order they began (job ids grow, until Slurm wraps them); one that has logged nothing yet is the newest."""
-    by_name: dict[str, list[Record]] = {attempt.name: [] for attempt in run.attempts()}
+def _read_attempts(run: RunDir, events: Sequence[Record], cancelled: bool) -> tuple[AttemptRecord, ...]:
+    by_name: dict[str, list[Record]] = {a.name: [] for a in run.attempts() if ATTEMPT.fullmatch(a.name)}
     for event in events:
         name = str(event.get("of") or event.get("attempt") or "")  # `of`: what one attempt found out about another
         if ATTEMPT.fullmatch(name):  # and not `submit-123`
             by_name.setdefault(name, []).append(event)
-    names = sorted(by_name, key=lambda name: time_of(by_name[name][0]) if by_name[name] else float("inf"))
-    return tuple(read_attempt(run, run.attempt(name), i, by_name[name]) for i, name in enumerate(names, start=1))
+    own = {name: [event for event in told if event.get("attempt") == name] for name, told in by_name.items()}
+    names = by_beginning(run, own)
+    attempts = tuple(read_attempt(run, run.attempt(name), i, by_name[name]) for i, name in enumerate(names, start=1))
+    return _with_reasons(with_owners(run, with_notices(run, attempts, cancelled)))
+
+
+def _with_reasons(attempts: tuple[AttemptRecord, ...]) -> tuple[AttemptRecord, ...]:
+    """More about an ending where its batch script did not say."""
+    told = list(attempts)
+    for i, attempt in enumerate(attempts):
+        if attempt.cause == "gave-up" and not attempt.why:
+            idle = len(list(itertools.takewhile(lambda a: a.saved is None, reversed(attempts[:i]))))
+            told[i] = replace(attempt, why=f"{idle} attempts in a row without a new checkpoint")
+        if attempt.cause == "unknown":
+            words = "Slurm's controller did not answer at the stop; nothing is lost; `clusterdp resume` goes on"
+            told[i] = replace(attempt, why=words)
+    return tuple(told)
 
 
 def _count_losses(attempts: Sequence[AttemptRecord], events: Sequence[Record]) -> tuple[AttemptRecord, ...]:

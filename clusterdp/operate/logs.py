@@ -19,7 +19,9 @@ from clusterdp.operate.verdict import BROKEN_PIPE, INTERRUPTED
 from clusterdp.rundir import RunDir
 
 BATCH_LINES = 30
-FINE = frozenset({"", "done", "preempted", "timeout"})  # causes after which nobody asks the batch script why
+FINE = frozenset(
+    {"", "done", "preempted", "timeout", "requeued"}
+)  # causes after which nobody asks the batch script why
 
 
 def logs(

@@ -76,6 +76,8 @@ class Standing:
 
 def consult(history: RunHistory) -> Standing:
     """The records, and where they know no ending, one squeue. A squeue that does not answer is said, not raised."""
+    if history.may_come_again:
+        return _done(history)
     if history.verdict.over:
         return Standing(history.verdict, history.why)
     try:
@@ -86,6 +88,18 @@ def consult(history: RunHistory) -> Standing:
     if rows is None:
         return Standing(history.verdict, "as last recorded; there is no squeue here that knows its cluster")
     return weigh(history, rows)
+
+
+def _done(history: RunHistory) -> Standing:
+    """What Slurm does with the job of a finished run changes nothing about the run."""
+    try:
+        row = (ask(history) or {}).get(history.job or "")
+    except SlurmError:
+        row = None
+    if row is None or row.state not in WAITS:
+        return Standing(history.verdict, history.why)
+    why = f"Slurm has put job {history.job} into its queue again; that attempt will end at once"
+    return Standing(history.verdict, why, row)
 
 
 def ask(history: RunHistory) -> dict[str, JobRow] | None:
@@ -136,6 +150,8 @@ def weigh(history: RunHistory, rows: Mapping[str, JobRow]) -> Standing:
         return Standing(history.verdict, "nothing on record of a job having been submitted")
     if history.cancelled and (row is None or not alive(row)):
         return Standing(Verdict.CANCELLED, "", row)
+    if row is None and history.last and history.last.cause == "cancelled":
+        return Standing(*ENDED_AS["CANCELLED"])
     if row is None:
         who = "its cluster is gone" if _is_gone(history.cluster) else "Slurm no longer knows the job"
         return Standing(Verdict.VANISHED, f"no ending on record, and {who}")

@@ -23,7 +23,7 @@ def first_record(path: Path) -> Record:
     try:
         with path.open("rb") as file:
             return _parse(file.readline(CHUNK)) or {}
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return {}
 
 
@@ -42,20 +42,21 @@ def words(path: Path) -> list[str]:
     """Of a file such as `outcome`: `requeue term 120`."""
     try:
         return path.read_text(errors="replace").split()
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return []
 
 
 def modified(path: Path) -> float | None:
     try:
         return path.stat().st_mtime
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return None
 
 
 def time_of(record: Record) -> float:
     value = record.get("time")
-    return float(value) if isinstance(value, int | float) else 0.0
+    # Not for NaN, nor for a year that no calendar has.
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else 0.0
 
 
 def integer(value: object) -> int | None:
@@ -73,7 +74,7 @@ def _records(path: Path, limit: int | None) -> Sequence[Record]:
     try:
         with path.open("rb") as file:
             stat = os.fstat(file.fileno())
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return ()
     stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
     if path not in _seen or _seen[path][0] != stamp:
@@ -85,6 +86,6 @@ def _records(path: Path, limit: int | None) -> Sequence[Record]:
 def _parse(line: bytes) -> Record | None:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.history import RunHistory, read_history
-from clusterdp.operate.queue import ask, live_jobs
+from clusterdp.operate.queue import WAITS, ask, live_jobs
 from clusterdp.operate.text import shown
 from clusterdp.operate.verdict import Verdict
 from clusterdp.rundir import RunDir, write_durably
@@ -73,6 +73,11 @@ def _refuse_if_alive(history: RunHistory) -> None:
         )
     for job in live_jobs(rows):
         state = rows[job].state
+        if state in WAITS and history.verdict is Verdict.DONE:
+            raise RunError(
+                f"{run}: is done, and Slurm has put job {job} into its queue again ({state}); that attempt will end at "
+                f"once. Wait for it, or `scancel {job}`; then resume."
+            )
         if state == "COMPLETING" or history.cancelled or history.verdict is Verdict.DONE:
             raise RunError(f"{run}: job {job} is still ending ({state}). Wait for it, then resume.")
         raise RunError(

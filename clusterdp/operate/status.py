@@ -10,7 +10,7 @@ from typing import Any, TextIO
 from clusterdp.errors import SlurmError
 from clusterdp.operate.advice import advice_lines
 from clusterdp.operate.attempt import AttemptRecord
-from clusterdp.operate.history import RunHistory, read_history
+from clusterdp.operate.history import RunHistory, newest, read_history
 from clusterdp.operate.queue import Standing, consult, in_words
 from clusterdp.operate.story import ending, steps
 from clusterdp.operate.text import Ink, ago, clock, number, shown, span, table
@@ -55,7 +55,7 @@ def as_text(history: RunHistory, standing: Standing, now: float, ink: Ink) -> li
 def attempts_table(attempts: tuple[AttemptRecord, ...], standing: Standing, now: float) -> list[str]:
     rows = [("attempt", "job", "began", "lasted", "steps", "ended")]
     for attempt in attempts:
-        last = attempt is attempts[-1]
+        last = attempt is newest(attempts)
         until = attempt.ended or (now if last and standing.verdict is Verdict.RUNNING else None)
         rows.append(
             (

@@ -14,14 +14,18 @@ CAUSES = {
     "crash": "crashed",
     "cancelled": "cancelled",
     "stopped": "stopped for good",
+    "requeued": "requeued by the program or an administrator",
+    "node-failed": "ended, for its node failed",
     "lost": "lost without a word (a node failed, or it was killed)",
+    "unknown": "not requeued, for Slurm's controller did not answer",
+    "overtaken": "superseded",
     "gave-up": "gave up",
 }
 STOPPED_BY = {
     "claim": "another job has taken over the run folder",
     "entry": "it cannot run as it is: a mistake in its config, its code or what is installed",
 }
-ON_REQUEUE = {"preempted": "preempted", "timeout": "out of time", "signal": "stopped by a signal", "crash": "crashed"}
+ON_REQUEUE = frozenset({"preempted", "timeout", "signal", "crash", "cancelled", "requeued", "node-failed"})
 
 
 def tell(event: Record, history: RunHistory) -> str | None:
@@ -42,7 +46,7 @@ def tell(event: Record, history: RunHistory) -> str | None:
     if kind == "requeued":
         return _requeued(event, history)
     if kind == "failed":
-        return f"attempt {number} {_failed(event)}"
+        return f"attempt {number} {_failed(event, attempt)}"
     if kind == "save-failed":
         return f"a checkpoint was not saved at step {event.get('step')}: {event.get('error')}"
     if kind == "rehearsal":
@@ -56,11 +60,17 @@ def tell(event: Record, history: RunHistory) -> str | None:
 
 def ending(attempt: AttemptRecord) -> str:
     """How an attempt ended: `preempted at step 120, saved`, `crashed (exit 1), 12 steps lost`."""
+    if not attempt.heard:
+        return "nothing on record: see the job's output"
     if not attempt.cause:
         return ""
+    if attempt.cause == "done" and not attempt.ran:
+        return "found the run done"
     words = CAUSES.get(attempt.cause, attempt.cause)
-    if attempt.cause == "stopped" and attempt.why:
+    if attempt.cause in ("stopped", "gave-up") and attempt.why:
         words += f": {STOPPED_BY.get(attempt.why, attempt.why)}"
+    if attempt.cause == "overtaken":
+        words += f" {attempt.why}"
     if attempt.exit is not None and attempt.cause == "crash":
         words += f" (exit {attempt.exit})"
     if attempt.last_step is not None and attempt.cause in ON_REQUEUE:
@@ -82,7 +92,8 @@ def _find(history: RunHistory, name: object) -> AttemptRecord | None:
 
 def _requeued(event: Record, history: RunHistory) -> str:
     attempt = _find(history, event.get("of") or event.get("attempt"))
-    cause = CAUSES.get(str(event.get("cause")), str(event.get("cause")))
+    word = str((attempt and attempt.cause) or event.get("cause"))  # Slurm's word on it counts more than a guess
+    cause = CAUSES.get(word, word)
     if attempt is None:
         return f"{cause}: requeued"
     if attempt.last_step is None:
@@ -93,8 +104,13 @@ def _requeued(event: Record, history: RunHistory) -> str:
     return f"attempt {attempt.number} {cause} at step {attempt.last_step}: {kept}, requeued"
 
 
-def _failed(event: Record) -> str:
-    cause, exit_code, reason = event.get("cause"), event.get("exit"), event.get("reason")
+def _failed(event: Record, attempt: AttemptRecord | None) -> str:
+    cause, exit_code = event.get("cause"), event.get("exit")
+    if attempt is not None and attempt.cause == "overtaken":
+        return f"superseded {attempt.why}"
+    if cause and attempt is not None and attempt.settled and attempt.cause == "unknown":
+        cause = attempt.cause
+    reason = event.get("reason") or (attempt.why if attempt is not None and cause == "gave-up" else "")
     words = CAUSES.get(str(cause), str(cause)) if cause else "failed"
     if reason:
         words += f", {STOPPED_BY.get(str(reason), str(reason))}"

@@ -54,12 +54,12 @@ def _headline(history: RunHistory, standing: Standing, ink: Ink, now: float) -> 
     words = f"{ink('bold', history.name)}  {verdict}"
     if history.step is not None:
         words += f" at step {history.step}" + (f" of {history.total}" if history.total else "")
-    count = len(history.attempts)
-    if count:
-        end = history.attempts[-1].ended or now
-        words += f", {count} attempt{'s' if count > 1 else ''}"
-        if history.attempts[0].started:
-            words += f" in {span(end - history.attempts[0].started)}"
+    ran = history.ran
+    if ran:
+        end = ran[-1].ended or now
+        words += f", {len(ran)} attempt{'s' if len(ran) > 1 else ''}"
+        if ran[0].started:
+            words += f" in {span(end - ran[0].started)}"
     why = _why(history, standing)
     return f"{words}: {why}" if why else words
 

@@ -15,7 +15,7 @@ def last_bytes(path: Path, limit: int | None = CHUNK) -> bytes:
             start = max(0, size - limit) if limit is not None else 0
             file.seek(start)
             data = file.read(size - start)
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return b""
     return data.partition(b"\n")[2] if start else data
 
@@ -42,7 +42,7 @@ class Tail:
                     self.offset = 0
                 file.seek(self.offset)
                 data = file.read(limit)
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:
             return ""
         full = len(data) == limit
         whole = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1  # progress bars end their lines with \r

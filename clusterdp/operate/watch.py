@@ -8,6 +8,7 @@ from contextlib import closing
 from typing import TextIO
 
 from clusterdp.operate.follow import Moment, Pace, follow
+from clusterdp.operate.queue import consult
 from clusterdp.operate.screen import screen_for
 from clusterdp.operate.summary import summary
 from clusterdp.operate.text import Ink, shown
@@ -43,9 +44,10 @@ def watch(
         return INTERRUPTED
     if moment is None:
         raise AssertionError("follow() yields at least once")
-    out.write("\n" + "\n".join(summary(moment.history, moment.standing, Ink(out))) + "\n")
+    standing = consult(moment.history) if moment.history.may_come_again else moment.standing
+    out.write("\n" + "\n".join(summary(moment.history, standing, Ink(out))) + "\n")
     out.flush()
-    return moment.standing.verdict.exit_code
+    return standing.verdict.exit_code
 
 
 def _farewell(run: RunDir, moment: Moment | None) -> str:

@@ -40,3 +40,24 @@ def test_what_cannot_be_marked_is_not_cancelled_by_halves(job: Job, stubs: Stubs
     with pytest.raises(RunError, match="the job would come back"):
         gone.cancel()
     assert stubs.calls("scancel") == []
+
+
+def test_a_finished_job_that_slurm_requeues_has_completed(job: Job, stubs: Stubs) -> None:
+    """Slurm 24.05 to 25.11 do that to one that was preempted before; the attempt that follows ends at once."""
+
+    def slurm_says(state: str, of: str = "7") -> None:
+        (stubs.folder / "squeue").write_text(f"#!/bin/bash\necho '{of}|{state}|None|'\n")
+
+    slurm_says("PENDING")
+    assert job.state == "PENDING"
+    Ledger(job.run, "7.0", "rank0").write("finished", step=9)
+    assert job.state == "PENDING"  # the ranks' word: the batch script may find a crash after it
+    Ledger(job.run, "7.0", "batch").write("finished", cause="done")
+    for state in ("PENDING", "COMPLETED", "FAILED"):
+        slurm_says(state)
+        assert job.wait(timeout_s=0) == "COMPLETED"
+    slurm_says("RUNNING")
+    assert job.state == "RUNNING"
+    Ledger(job.run, "submit-8", "submit").write("submitted", job="8")  # resumed
+    slurm_says("PENDING", of="8")
+    assert job.state == "PENDING"

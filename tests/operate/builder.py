@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,14 @@ class RunBuilder:
 
     def cancelled(self) -> RunBuilder:
         self.run.cancelled.write_text(f"{self.now}\n")
+        return self
+
+    def notice(self, why: str = "", job: str = "7") -> RunBuilder:
+        """What slurmstepd writes into the job's output as it ends the attempt that runs now."""
+        self.now += 1
+        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(self.now))
+        with (self.run.path / f"slurm-{job}.out").open("a") as log:
+            log.write(f"slurmstepd: error: *** JOB {job} ON n1 CANCELLED AT {when}{why and ' ' + why} ***\n")
         return self
 
     def batch_log(self, text: str, job: str = "7") -> Path:
@@ -90,6 +99,18 @@ class AttemptBuilder:
         self.saved(step)
         self._rank0("stopped", step=step, reason=reason)
         return self.outcome(f"requeue {reason} {step}")
+
+    def told_to_end(self) -> AttemptBuilder:
+        """TERM reached the batch shell, and what it then asked Slurm forbade it to requeue."""
+        self.builder.event("signal", self.files.name, "batch", name="TERM")
+        self.builder.event("signal", self.files.name, "batch", name="ending", exit=75)
+        return self
+
+    def found_to_be(self, cause: str, by: str) -> AttemptBuilder:
+        """The attempt `by` wrote the cause, for this one had left none."""
+        self.files.cause.write_text(f"{cause}\n")
+        self.builder.event("requeued", by, "batch", cause=cause, of=self.files.name)
+        return self
 
     def requeued(self, cause: str) -> AttemptBuilder:
         self.files.cause.write_text(f"{cause}\n")

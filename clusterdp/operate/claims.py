@@ -1,0 +1,43 @@
+"""Which attempt took the run folder from which: `claims/000002` holds the name of the one that owns it by then."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+from clusterdp.operate.attempt import AttemptRecord
+from clusterdp.operate.records import words
+from clusterdp.rundir import RunDir
+
+
+def with_owners(run: RunDir, attempts: Sequence[AttemptRecord]) -> tuple[AttemptRecord, ...]:
+    """The attempts, where one that another job has superseded says so. It may not have noticed yet."""
+    claims: list[str] | None = None
+    marked = list(attempts)
+    for i, attempt in enumerate(attempts):
+        lost = attempt.cause == "overtaken" or (attempt.cause == "stopped" and attempt.why == "claim")
+        if not lost and (attempt.cause or len(attempts) == 1):
+            continue
+        claims = _in_order(run) if claims is None else claims
+        owner = _after(attempt, attempts, claims)
+        if owner is not None or lost:
+            why = f"by attempt {owner.number}" if owner else "by another attempt"
+            marked[i] = replace(attempt, cause="overtaken", why=why)
+    return tuple(marked)
+
+
+def _after(attempt: AttemptRecord, attempts: Sequence[AttemptRecord], claims: list[str]) -> AttemptRecord | None:
+    """Whose claim came right after this attempt's last one."""
+    if attempt.name not in claims:
+        return None
+    later = claims[len(claims) - claims[::-1].index(attempt.name) :]
+    return next((each for each in attempts if later and each.name == later[0]), None)
+
+
+def _in_order(run: RunDir) -> list[str]:
+    try:
+        names = sorted(name for name in os.listdir(run.claims) if name.isdigit())
+    except OSError:
+        return []
+    return ["".join(words(run.claims / name)[:1]) for name in names]
