@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from clusterdp.errors import SlurmError
 from clusterdp.operate.history import RunHistory, read_history
+from clusterdp.operate.news import News
 from clusterdp.operate.queue import Standing, ask, weigh
 from clusterdp.operate.records import Record
+from clusterdp.operate.verdict import Verdict
 from clusterdp.rundir import RunDir
 
 
@@ -23,7 +25,8 @@ class Pace:
 
     poll_s: float = 0.3  # between looks at the run folder
     ask_s: float = 5.0  # between questions to squeue, at least
-    settle_s: float = 15.0  # how long squeue must call a job over before that is believed: files come late over NFS
+    late_s: float = 3.0  # how long an event waits for those before it: over NFS one file shows later than another
+    settle_s: float = 15.0  # how long squeue must contradict the records before it is believed, for the same reason
     close_s: float = 15.0  # how long the batch script's last word is waited for once the ranks have said `done`
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
@@ -31,7 +34,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Moment:
-    """One look. `news`: the events since the last one, by time."""
+    """One look. `news`: the events since the last one, in order."""
 
     history: RunHistory
     standing: Standing
@@ -43,14 +46,12 @@ def follow(run: RunDir, pace: Pace | None = None) -> Iterator[Moment]:
     """Ends with the moment that is `over`. SlurmError never ends it: a busy controller answers again."""
     pace = pace or Pace()
     queue, ending = _Queue(pace), _Ending(pace)
-    told: set[tuple[object, ...]] = set()
+    news = News(pace.late_s)
     while True:
         history = read_history(run)
-        news = tuple(event for event in history.events if _key(event) not in told)
-        told.update(map(_key, news))
         standing = queue.weigh(history)
         over = ending.is_sure(history) if history.verdict.over else standing.verdict.over
-        yield Moment(history, standing, news, over)
+        yield Moment(history, standing, news.take(history, pace.clock(), everything=over), over)
         if over:
             return
         pace.sleep(pace.poll_s)
@@ -78,19 +79,19 @@ class _Ending:
 
 
 class _Queue:
-    """squeue's last answer, how old it is, and since when it has called the run over."""
+    """squeue's last answer, how old it is, and since when it has contradicted the records."""
 
     def __init__(self, pace: Pace):
         self.pace = pace
         self.asked = float("-inf")
         self.wait = pace.ask_s
         self.standing: Standing | None = None
-        self.over_since: float | None = None
+        self.since: float | None = None  # when it began to say that the attempt is over, of which there is no record
         self.known: tuple[object, ...] = ()  # what the records said when it was asked
 
     def weigh(self, history: RunHistory) -> Standing:
         if history.verdict.over:
-            self.over_since = None
+            self.since = None
             return Standing(history.verdict, history.why)
         now = self.pace.clock()
         if now - self.asked >= self.wait:
@@ -98,33 +99,36 @@ class _Queue:
             self._ask(history, now)
         if self.standing is None or self.known != _gist(history):  # what has been heard since is newer
             return Standing(history.verdict, history.why)
-        if self.over_since is not None and now - self.over_since < self.pace.settle_s:
+        if self.since is not None and now - self.since < self.pace.settle_s:
             return Standing(history.verdict, "ended, says Slurm; its last words may come yet", self.standing.row)
         return self.standing
 
     def _ask(self, history: RunHistory, now: float) -> None:
+        said_before = self.standing
         if self.known != _gist(history):
-            self.over_since = None
+            self.since = None
         self.known = _gist(history)
         try:
             rows = ask(history)
         except SlurmError:
             # Nothing is concluded from silence, and a controller in trouble is asked less and less.
             self.wait = min(2 * self.wait, 60.0)
-            self.over_since = None
+            self.since = None
             self.standing = Standing(history.verdict, f"{history.verdict.value}, but squeue does not answer")
             return
         self.wait = self.pace.ask_s
         self.standing = None if rows is None else weigh(history, rows)
-        if self.standing is None or not self.standing.verdict.over:
-            self.over_since = None
-        elif self.over_since is None:
-            self.over_since = now
+        if self.standing is None or not _contradicts(self.standing, history):
+            self.since = None
+        elif self.since is None or said_before is None or said_before.verdict is not self.standing.verdict:
+            self.since = now
+
+
+def _contradicts(standing: Standing, history: RunHistory) -> bool:
+    """squeue knows of an end that is not on record: for good, or the job waits for its next attempt."""
+    waits = standing.verdict is Verdict.WAITING and history.verdict is Verdict.RUNNING
+    return standing.verdict.over or waits
 
 
 def _gist(history: RunHistory) -> tuple[object, ...]:
     return history.verdict, history.jobs, len(history.attempts)
-
-
-def _key(event: Record) -> tuple[object, ...]:
-    return event.get("time"), event.get("event"), event.get("attempt"), event.get("of")

@@ -114,6 +114,8 @@ def progress_words(moment: Moment) -> str:
     history = moment.history
     if history.step is None or history.step == history.total:
         return ""
+    if history.last is not None and history.last.last_step is None:  # these would be an earlier attempt's
+        return ""
     of = f" of {history.total}" if history.total else ""
     return "  ".join(word for word in (f"step {history.step}{of}", loss_words(moment), left_words(moment)) if word)
 
@@ -145,5 +147,7 @@ def _state(moment: Moment) -> str:
         if last is not None and not last.closed and not pending and last.job == moment.history.job:
             return f"attempt {count} stopping"
         reason = standing.row.reason if standing.row and pending else "None"
-        return f"attempt {count + 1} waiting" + (f" ({reason})" if reason != "None" else "")
+        silent = pending and last is not None and last.job == moment.history.job and not last.cause
+        unsaid = f"attempt {count} ended, " if silent else ""
+        return f"{unsaid}attempt {count + 1} waiting" + (f" ({reason})" if reason != "None" else "")
     return str(standing.verdict.value)

@@ -316,3 +316,136 @@ def test_every_verdict_has_an_exit_code_and_only_done_is_success() -> None:
     assert set(EXIT_CODES) == set(Verdict)
     assert [verdict for verdict, code in EXIT_CODES.items() if code == 0] == [Verdict.DONE]
     assert Verdict.CANCELLED.exit_code == 143
+
+
+# -- the order in which it is told --
+
+
+def told(builder: RunBuilder, *happenings: Callable[[], object], **seconds: float) -> list[str]:
+    out = io.StringIO()
+    watch(builder.run, out, pace=Clock(*happenings).pace(**seconds))
+    return [line[10:] for line in out.getvalue().split("\n\n")[0].splitlines()]
+
+
+def test_a_job_is_submitted_before_it_starts_whoever_wrote_first(builder: RunBuilder, queue: FakeQueue) -> None:
+    """sbatch had not returned yet when the job began."""
+    attempt = builder.attempt()
+    builder.submitted()
+    attempt.finished()
+    assert told(builder)[:2] == ["submitted: job 7", "attempt 1 started on n[1-2] (job 7)"]
+
+
+def test_clocks_that_differ_do_not_turn_the_story_round(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().trained(1, 119).stopped(120).requeued("preempted")
+    builder.now -= 8  # the clock of the next node
+    builder.attempt("7.1").restored(120).finished()
+    out = io.StringIO()
+    watch(builder.run, out, pace=Clock().pace())
+    lines = out.getvalue().split("\n\n")[0].splitlines()
+    assert [line[10:] for line in lines[2:5]] == [
+        "TERM at step 119: all ranks stop together and save",
+        "attempt 1 preempted at step 120: saved, requeued",
+        "attempt 2 started on n[1-2] (job 7)",
+    ]
+    assert [line[:8] for line in lines] == sorted(line[:8] for line in lines)
+
+
+def test_what_must_have_come_before_is_waited_for(builder: RunBuilder, queue: FakeQueue) -> None:
+    """Over NFS the files of two writers show in any order."""
+    first = builder.submitted().attempt().trained(1, 9).saved(9)
+    queue.answers("7|RUNNING|None|n1")
+    late = builder.run.events / "7.0-batch.jsonl"
+    started = late.read_text()
+
+    def next_attempt() -> None:
+        builder.attempt("7.1").restored(9)
+        late.rename(late.with_suffix(".late"))
+
+    def shows() -> None:
+        late.write_text(started)
+        first.requeued("crash")
+
+    def finish() -> None:
+        builder.event("finished", "7.1", "batch", cause="done")
+
+    assert told(builder, nothing, next_attempt, nothing, shows, nothing, finish) == [
+        "submitted: job 7",
+        "attempt 1 started on n[1-2] (job 7)",
+        "attempt 1 crashed at step 9: saved, requeued",
+        "attempt 2 started on n[1-2] (job 7)",
+        "attempt 2 resumed at step 9",
+    ]
+
+
+def test_what_never_comes_is_waited_for_only_a_while(builder: RunBuilder, queue: FakeQueue) -> None:
+    attempt = builder.attempt()  # sbatch by hand: nobody wrote `submitted`
+    queue.answers("7|RUNNING|None|n1")
+    out = io.StringIO()
+    clock = Clock(*[nothing] * 20, attempt.finished)
+    said: list[float] = []
+    for moment in follow(builder.run, clock.pace(late_s=3)):
+        said += [clock.now for event in moment.news if event["event"] == "started"]
+    assert len(said) == 1
+    assert 3 <= said[0] < 4, out.getvalue()
+
+
+def test_the_step_of_an_attempt_whose_end_was_told_is_no_news(builder: RunBuilder, queue: FakeQueue) -> None:
+    first = builder.submitted().attempt().trained(1, 9)
+    queue.answers("7|RUNNING|None|n1")
+
+    def end() -> None:
+        first.saved(9).requeued("preempted")
+
+    def late() -> None:
+        builder.event("signal", "7.0", "rank0", name="TERM", step=9)
+
+    def finish() -> None:
+        builder.attempt("7.1").restored(9).finished()
+
+    lines = told(builder, end, late, finish)
+    assert "attempt 1 preempted at step 9: saved, requeued" in lines
+    assert not [line for line in lines if line.startswith("TERM at step 9")]
+
+
+def test_an_attempt_is_not_said_to_wait_before_the_end_of_the_last_one_is_told(
+    builder: RunBuilder, queue: FakeQueue
+) -> None:
+    """squeue knows of a requeue before the ledger does."""
+    first = builder.submitted().attempt()
+    queue.answers("7|PENDING|BeginTime|")
+
+    def end() -> None:
+        first.requeued("crash")
+
+    def finish() -> None:
+        builder.attempt("7.1").finished()
+
+    lines = told(builder, *[nothing] * 20, end, *[nothing] * 20, finish, ask_s=1, settle_s=15)
+    assert lines.index("attempt 1 crashed: requeued") < lines.index("attempt 2 waiting (BeginTime)")
+
+
+def test_an_end_that_stays_untold_is_said_with_the_waiting(builder: RunBuilder, queue: FakeQueue) -> None:
+    """Killed at once: only the next attempt, in two minutes, will write what became of this one."""
+    builder.submitted().attempt()
+    queue.answers("7|PENDING|BeginTime|")
+    lines = told(builder, *[nothing] * 20, lambda: builder.attempt("7.1").finished(), ask_s=1, settle_s=2)
+    assert "attempt 1 ended, attempt 2 waiting (BeginTime)" in lines
+
+
+def test_no_progress_is_told_of_an_attempt_that_is_over(builder: RunBuilder) -> None:
+    from clusterdp.operate.screen import progress_words
+
+    builder.submitted().attempt().trained(1, 240).requeued("crash")
+    second = builder.attempt("7.1")
+    assert progress_words(next(follow(builder.run, Clock().pace()))) == ""
+    second.restored(200)
+    assert progress_words(next(follow(builder.run, Clock().pace()))).startswith("step 200 of 400")
+
+
+def test_watch_ends_as_done_though_slurm_has_requeued_the_job(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().stopped(9).requeued("preempted")
+    builder.attempt("7.1").restored(9).trained(10, 400).finished()
+    queue.answers("7|PENDING|BeginTime|")
+    code, text = watched(builder)
+    assert code == 0
+    assert "Slurm has put job 7 into its queue again; that attempt will end at once" in text
