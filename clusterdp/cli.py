@@ -10,24 +10,26 @@ from __future__ import annotations
 import argparse
 import gc
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from clusterdp import __version__
 from clusterdp.cli_parser import Parser
-from clusterdp.errors import ClusterdpError, ConfigError
+from clusterdp.errors import ClusterdpError, ConfigError, SubmitError
 
 if TYPE_CHECKING:
     from clusterdp.launch.job import Job
     from clusterdp.launch.plan import Plan
+    from clusterdp.rundir import RunDir
 
 EPILOG = """\
   clusterdp submit train.yaml params.lr=0.1     submit; values of the file can be overridden
   clusterdp submit train.yaml --dry-run         print the script instead
   clusterdp submit train.yaml --cluster local   run it here, on a fake cluster
   clusterdp status                              how the latest run is doing
-RUN is a run folder, a job id, or nothing for the latest run."""
+RUN is a run folder, a job id, or nothing for the latest run of this folder; cancel and resume want it named."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -141,11 +143,12 @@ def parser(words: Sequence[str] | None = None) -> Parser:
     sub.add_argument("--all", action="store_true", help="all ranks, each line with its rank")
     sub.add_argument("--attempt", metavar="A", help="default: the newest")
     sub.add_argument("-f", "--follow", action="store_true", help="go on, over attempts, until the run is over")
+    named: dict[str, Any] = {"nargs": "?", "metavar": "RUN", "help": "must be named; without it the latest is shown"}
     sub = verb("cancel", cancel, "end a run for good", "clusterdp cancel 4242")
-    sub.add_argument("run", metavar="RUN")
+    sub.add_argument("run", **named)
     about = "go on with a run from its checkpoints, as a new job"
     sub = verb("resume", resume, about, "clusterdp resume 4242 resources.time=8:00:00")
-    sub.add_argument("run", metavar="RUN")
+    sub.add_argument("run", **named)
     sub.add_argument("overrides", nargs="*", default=[], metavar="key=value")
     sub.add_argument("--from", dest="step", type=int, metavar="STEP", help="go on from this step, not the newest")
     sub.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
@@ -190,10 +193,10 @@ def profile(options: argparse.Namespace) -> int:
 
 def resume(options: argparse.Namespace) -> int:
     from clusterdp.launch.again import plan_again
-    from clusterdp.operate.find import find_run
     from clusterdp.operate.resume import prepare_resume
 
-    run = find_run(options.run)
+    back = [] if options.step is None else ["--from", str(options.step)]
+    run = _named_run("resume", options.run, [*options.overrides, *back])
     plan = plan_again(run, options.step, options.overrides)
     if options.dry_run:
         _print_script(plan, named=True)
@@ -208,9 +211,8 @@ def _send(plan: Plan, options: argparse.Namespace, resumed: bool) -> int:
     if cluster == "auto":
         from clusterdp.slurm import commands
 
-        cluster = "slurm" if commands.have_slurm() else "local"
-        if cluster == "local":
-            print("clusterdp: no sbatch on PATH: running here, on a fake cluster (--cluster local)", file=sys.stderr)
+        if not commands.have_slurm():
+            raise SubmitError("--cluster auto: no sbatch here. `--cluster local` runs it on this machine.")
 
     def send() -> Job:
         if resumed:
@@ -278,34 +280,52 @@ def configs(options: argparse.Namespace) -> int:
 
 
 def status(options: argparse.Namespace) -> int:
-    from clusterdp.operate.find import find_run
     from clusterdp.operate.status import show_status
 
-    show_status(find_run(options.run), sys.stdout, as_json=options.json)
+    show_status(_run(options.run), sys.stdout, as_json=options.json)
     return 0
 
 
 def watch(options: argparse.Namespace) -> int:
-    from clusterdp.operate.find import find_run
-
-    return _follow(find_run(options.run))
+    return _follow(_run(options.run))
 
 
 def logs(options: argparse.Namespace) -> int:
-    from clusterdp.operate.find import find_run
     from clusterdp.operate.logs import logs as print_logs
 
     return print_logs(
-        find_run(options.run), rank=options.rank, every=options.all, attempt=options.attempt, follow=options.follow
+        _run(options.run), rank=options.rank, every=options.all, attempt=options.attempt, follow=options.follow
     )
 
 
 def cancel(options: argparse.Namespace) -> int:
     from clusterdp.operate.cancel import cancel as cancel_run
+
+    print(cancel_run(_named_run("cancel", options.run)).rstrip())
+    return 0
+
+
+def _run(word: str | None) -> RunDir:
+    """The run that is meant. What is asked about it is asked on its own cluster, if that is up here."""
+    from clusterdp.operate.cluster import join
     from clusterdp.operate.find import find_run
 
-    print(cancel_run(find_run(options.run)).rstrip())
-    return 0
+    run = find_run(word)
+    join(run)
+    return run
+
+
+def _named_run(verb: str, word: str | None, others: Sequence[str] = ()) -> RunDir:
+    """For what cannot be taken back: the latest run may be another than the user has in mind. ConfigError if it is not
+    named; `others`: the words after it."""
+    missing = word is None or ("=" in word and not os.path.exists(word))
+    if not missing:
+        return _run(word)
+    from clusterdp.operate.text import shown
+
+    rest = "".join(f" {shlex.quote(each)}" for each in [*filter(None, [word]), *others])
+    run = shown(_run(None).path)
+    raise ConfigError(f"RUN: say which. The latest is {run}: `clusterdp {verb} {run}{rest}`")
 
 
 def _config_path(word: str) -> str:

@@ -96,6 +96,41 @@ def test_what_sbatch_refuses_is_exit_code_3(work: Path) -> None:
     assert not Path("runs").exists()
 
 
+def test_without_sbatch_nothing_is_trained_and_a_way_is_named(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = work.parent / "bare"
+    bare.mkdir()
+    monkeypatch.setenv("PATH", str(bare))
+    done = run("submit", "cfg.yaml")
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == "clusterdp: --cluster auto: no sbatch here. `--cluster local` runs it on this machine.\n"
+    assert not Path("runs").exists()
+    assert run("submit", "cfg.yaml", "--dry-run").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["cancel"], "clusterdp cancel runs/r"),
+        (["resume", "resources.time=8", "name=a b"], "clusterdp resume runs/r resources.time=8 'name=a b'"),
+        (["resume", "--from", "3"], "clusterdp resume runs/r --from 3"),
+    ],
+)
+def test_what_cannot_be_taken_back_wants_its_run_named(work: Path, words: list[str], command: str) -> None:
+    Path("runs/r").mkdir(parents=True)
+    Path("runs/r/config.yaml").write_text(CONFIG)
+    done = run(*words)
+    assert done.returncode == 2
+    assert done.stderr == f"clusterdp: RUN: say which. The latest is runs/r: `{command}`\n"
+    assert [path.name for path in Path("runs/r").iterdir()] == ["config.yaml"]
+
+
+def test_resume_takes_its_words_in_any_order(work: Path) -> None:
+    Path("r").mkdir()
+    Path("r/config.yaml").write_text(CONFIG)
+    for words in (["r", "nope=1", "--from", "3"], ["--from", "3", "r", "nope=1"], ["r", "--from", "3", "nope=1"]):
+        assert "nope" in run("resume", *words).stderr
+
+
 def test_show_is_yaml_with_the_source_of_each_value(work: Path) -> None:
     done = run("show", "cfg.yaml", "resources.nodes=3")
     lines = {line.split("#")[0].strip(): line.split("#")[1].strip() for line in done.stdout.splitlines() if "#" in line}

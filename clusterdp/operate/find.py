@@ -1,4 +1,4 @@
-"""Which run the user means: a folder, a job id, or nothing for the latest.
+"""Which run the user means: a folder, a job id, or nothing for the latest of the folder where they are.
 
 Runs lie in `runs/`, or anywhere if `run_dir=` said so; submit therefore remembers each in a small file of the user's
 own. It is a convenience: what is in there may be gone, and a run that it does not know is found by its folder.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -39,8 +40,8 @@ def find_run(word: str | os.PathLike[str] | None = None, runs: Path = Path("runs
 
 def remember(run: RunDir) -> None:
     """Called by whoever submits. That the index cannot be written (no home, no quota) spoils nothing."""
-    line = json.dumps({"time": time.time(), "run": str(run.path.absolute())}) + "\n"
     try:
+        line = json.dumps({"time": time.time(), "run": str(run.path.absolute()), "dir": os.getcwd()}) + "\n"
         path = index_path()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _prune(path)
@@ -62,22 +63,29 @@ def index_path() -> Path:
 
 def known_runs(runs: Path = Path("runs")) -> list[Path]:
     """Run folders that are there, the last submitted first."""
-    times = {path: when for path, when in _remembered() if _is_run(path)}
+    times = {path: when for path, when, _ in _remembered() if _is_run(path)}
     for path in _folders(runs):
         times[path] = max(times.get(path, 0.0), _made(path))
     return sorted(times, key=lambda path: times[path], reverse=True)
 
 
 def _latest(runs: Path) -> RunDir:
-    """One look suffices as a rule; only without a memory all of `runs/` is gone through."""
-    for path, _ in reversed(_remembered()):
-        if _is_run(path):
-            return RunDir(path)
-    folders = _folders(runs)
-    if not folders:
+    """Of the runs that lie below this folder or were submitted from it; else the latest of all, which is named, for it
+    may not be the one that is meant. Only without a memory all of `runs/` is gone through."""
+    here, elsewhere = Path.cwd(), None
+    for path, _, submit_dir in reversed(_remembered()):
+        is_here = submit_dir == str(here) or here in path.parents or path in (here, *here.parents)
+        if (is_here or elsewhere is None) and _is_run(path):
+            if is_here:
+                return RunDir(path)
+            elsewhere = path
+    if folders := _folders(runs):
+        return RunDir(max(folders, key=_made))
+    if elsewhere is None:
         looked = f"{runs.absolute()} nor in {index_path()}"
         raise RunError(f"RUN: none yet, neither in {looked}. Submit one, or name a run folder or a job id.")
-    return RunDir(max(folders, key=_made))
+    print(f"clusterdp: no run in this folder; the latest elsewhere is {elsewhere}", file=sys.stderr)
+    return RunDir(elsewhere)
 
 
 def _with_job(job: str, runs: Path) -> RunDir:
@@ -98,13 +106,13 @@ def _has_job(folder: Path, job: str) -> bool:
         return False
 
 
-def _remembered() -> list[tuple[Path, float]]:
-    """In the order of submission; lines that are torn are left out."""
+def _remembered() -> list[tuple[Path, float, object]]:
+    """(run, when and from which folder it was submitted), in that order; lines that are torn are left out."""
     runs = []
     for record in read_lines(index_path()):
         path, when = record.get("run"), record.get("time")
         if isinstance(path, str) and isinstance(when, int | float):
-            runs.append((Path(path), float(when)))
+            runs.append((Path(path), float(when), record.get("dir")))
     return runs
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterdp.errors import SlurmError
+from clusterdp.operate.cluster import is_gone, reachable
 from clusterdp.operate.history import RunHistory
 from clusterdp.operate.text import clock
 from clusterdp.operate.verdict import Verdict
@@ -49,7 +48,6 @@ PREFIXES = {  # families of reasons: AssocGrpCpuLimit, QOSMaxNodePerUserLimit, .
     "Max": "a limit of your account is reached",
     "Nodes required": "the nodes that it needs are down, drained or kept for higher partitions",
 }
-DEFAULT_CONF = "/etc/slurm/slurm.conf"  # where Slurm's clients look if SLURM_CONF is not set
 WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 # What ended a job that left no word itself, by the state that Slurm gives it.
 ENDED_AS = {
@@ -109,22 +107,9 @@ def ask(history: RunHistory) -> dict[str, JobRow] | None:
     """
     from clusterdp.slurm import commands
 
-    if not history.jobs or _is_gone(history.cluster):
+    if not history.jobs or is_gone(history.cluster):
         return {}
-    return commands.job_states(list(history.jobs)) if reachable(history) else None
-
-
-def reachable(history: RunHistory) -> bool:
-    """Job ids mean nothing on another cluster: one of a fake's must never be cancelled in a real Slurm's queue."""
-    import shutil  # not needed where a run is over, and `status` should start at once
-
-    here = os.environ.get("SLURM_CONF", DEFAULT_CONF)
-    return shutil.which("squeue") is not None and (history.cluster or DEFAULT_CONF) == here
-
-
-def _is_gone(cluster: str) -> bool:
-    """A cluster whose slurm.conf was removed, as a fake one's is in the end, took its jobs with it."""
-    return Path(cluster).is_absolute() and not Path(cluster).exists()
+    return commands.job_states(list(history.jobs)) if reachable(history.cluster) else None
 
 
 def alive(row: JobRow) -> bool:
@@ -153,7 +138,7 @@ def weigh(history: RunHistory, rows: Mapping[str, JobRow]) -> Standing:
     if row is None and history.last and history.last.cause == "cancelled":
         return Standing(*ENDED_AS["CANCELLED"])
     if row is None:
-        who = "its cluster is gone" if _is_gone(history.cluster) else "Slurm no longer knows the job"
+        who = "its cluster is gone" if is_gone(history.cluster) else "Slurm no longer knows the job"
         return Standing(Verdict.VANISHED, f"no ending on record, and {who}")
     if row.state in WAITS:
         return Standing(Verdict.WAITING, in_words(row.reason), row)

@@ -34,6 +34,29 @@ def test_nothing_means_the_run_submitted_last_even_if_it_lies_elsewhere(elsewher
     assert find_run().path == elsewhere / "runs" / "a"
 
 
+def test_the_latest_is_that_of_the_folder_where_the_user_is(
+    elsewhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remember(RunBuilder(elsewhere / "runs" / "a").run)
+    other = tmp_path / "other"
+    (other / "src").mkdir(parents=True)
+    monkeypatch.chdir(other)
+    remember(RunBuilder(tmp_path / "scratch" / "b").run)  # run_dir=/scratch/b
+    assert find_run().path == tmp_path / "scratch" / "b"
+    monkeypatch.chdir(elsewhere)
+    assert find_run().path == elsewhere / "runs" / "a"
+    monkeypatch.chdir(tmp_path / "scratch" / "b")
+    assert find_run().path == tmp_path / "scratch" / "b"
+    assert capsys.readouterr().err == ""
+    monkeypatch.chdir(other / "src")
+    assert find_run().path == tmp_path / "scratch" / "b"
+    said = f"clusterdp: no run in this folder; the latest elsewhere is {tmp_path}/scratch/b\n"
+    assert capsys.readouterr().err == said
+    RunBuilder(other / "src" / "runs" / "c")  # that nobody has remembered
+    assert find_run().path.name == "c"
+    assert capsys.readouterr().err == ""
+
+
 def test_a_remembered_run_that_is_gone_is_passed_over(elsewhere: Path, tmp_path: Path) -> None:
     here = RunBuilder(elsewhere / "runs" / "a")
     remember(here.run)

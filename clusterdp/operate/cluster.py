@@ -1,0 +1,71 @@
+"""Which cluster the jobs of a run are on: the Slurm here, or a fake one in a folder of this machine.
+
+Job ids mean nothing on another cluster: one of a fake's must never be cancelled in a real Slurm's queue. So a run names
+its cluster, by the SLURM_CONF that `submit` had; empty means the default one.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from clusterdp.operate.records import read_ledger
+from clusterdp.rundir import RunDir
+
+DEFAULT_CONF = "/etc/slurm/slurm.conf"  # where Slurm's clients look if SLURM_CONF is not set
+# What a fake cluster has beside its slurm.conf (fakeslurm/paths.py): its commands, a file that marks it as one, and one
+# that is there as long as it is up.
+BIN, MARK, UP = "bin", "state/shape.json", "up"
+
+
+def reachable(cluster: str) -> bool:
+    """Whether the squeue on PATH is that cluster's."""
+    import shutil  # not needed where a run is over, and `status` should start at once
+
+    here = os.environ.get("SLURM_CONF", DEFAULT_CONF)
+    return shutil.which("squeue") is not None and (cluster or DEFAULT_CONF) == here
+
+
+def is_gone(cluster: str) -> bool:
+    """A fake cluster that is down took its jobs with it; most often its folder is gone as well."""
+    conf = Path(cluster)
+    if not conf.is_absolute():
+        return False
+    return _missing(conf) or (not _missing(conf.parent / MARK) and _missing(conf.parent / UP))
+
+
+def join(run: RunDir) -> None:
+    """If the run is on a fake cluster that is up here, and ours, let the Slurm commands of this process be that one's:
+    who has several terminals has put its commands on the PATH of one."""
+    said = (event.get("cluster") for event in reversed(read_ledger(run)) if event.get("event") == "submitted")
+    cluster = str(next(filter(None, said), ""))
+    if reachable(cluster) or is_gone(cluster) or not os.path.isabs(cluster):
+        return
+    folder = Path(os.path.realpath(os.path.dirname(cluster)))
+    if not _missing(folder / MARK) and _is_ours(folder):
+        os.environ["PATH"] = f"{folder / BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        os.environ["SLURM_CONF"] = cluster
+
+
+def _is_ours(folder: Path) -> bool:
+    """Whether nobody else could have put these commands there, nor can put others there: they will run as us."""
+    us = os.getuid()
+    try:
+        own = [each.lstat() for each in (folder, folder / BIN)]
+        above = [each.lstat() for each in folder.parents]
+    except OSError:
+        return False
+    private = all(stat.S_ISDIR(s.st_mode) and s.st_uid == us and not s.st_mode & 0o022 for s in own)
+    return private and all(s.st_uid in (0, us) and (not s.st_mode & 0o022 or s.st_mode & stat.S_ISVTX) for s in above)
+
+
+def _missing(path: Path) -> bool:
+    """That it may not be looked at (another user's) does not say so."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
