@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 from clusterdp.operate.follow import Moment
 from clusterdp.operate.queue import WAITS
-from clusterdp.operate.story import tell
+from clusterdp.operate.story import ending, tell
 from clusterdp.operate.text import clock, is_terminal, number, span
 from clusterdp.operate.verdict import Verdict
 
@@ -114,8 +114,8 @@ def progress_words(moment: Moment) -> str:
     history = moment.history
     if history.step is None or history.step == history.total:
         return ""
-    if history.last is not None and history.last.last_step is None:  # these would be an earlier attempt's
-        return ""
+    if history.last is not None and (history.last.last_step is None or history.last.cause):
+        return ""  # it would be an earlier attempt's step, or one that the words on the end say better
     of = f" of {history.total}" if history.total else ""
     return "  ".join(word for word in (f"step {history.step}{of}", loss_words(moment), left_words(moment)) if word)
 
@@ -140,6 +140,8 @@ def _state(moment: Moment) -> str:
     standing, last = moment.standing, moment.history.last
     count = len(moment.history.attempts)
     if standing.verdict is Verdict.RUNNING:
+        if standing.row is not None and standing.row.state == "COMPLETING":
+            return f"attempt {count} stopping"
         begun = last is not None and last.measured_at is not None
         return f"attempt {count} {standing.why or ('running' if begun else 'starting')}"
     if standing.verdict is Verdict.WAITING:
@@ -147,7 +149,8 @@ def _state(moment: Moment) -> str:
         if last is not None and not last.closed and not pending and last.job == moment.history.job:
             return f"attempt {count} stopping"
         reason = standing.row.reason if standing.row and pending else "None"
-        silent = pending and last is not None and last.job == moment.history.job and not last.cause
-        unsaid = f"attempt {count} ended, " if silent else ""
+        unsaid = ""
+        if pending and last is not None and last.job == moment.history.job and not (last.settled or last.requeued):
+            unsaid = f"attempt {last.number} {ending(last) or 'ended'}; "  # no event says so before the next one begins
         return f"{unsaid}attempt {count + 1} waiting" + (f" ({reason})" if reason != "None" else "")
     return str(standing.verdict.value)

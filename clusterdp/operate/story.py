@@ -94,14 +94,17 @@ def _requeued(event: Record, history: RunHistory) -> str:
     attempt = _find(history, event.get("of") or event.get("attempt"))
     word = str((attempt and attempt.cause) or event.get("cause"))  # Slurm's word on it counts more than a guess
     cause = CAUSES.get(word, word)
-    if attempt is None:
-        return f"{cause}: requeued"
-    if attempt.last_step is None:
-        return f"attempt {attempt.number} {cause}: requeued"
-    if attempt.saved == attempt.last_step:
-        return f"attempt {attempt.number} {cause} at step {attempt.last_step}: saved, requeued"
-    kept = f"step {attempt.saved} is saved" if attempt.saved is not None else "nothing saved yet"
-    return f"attempt {attempt.number} {cause} at step {attempt.last_step}: {kept}, requeued"
+    again = [] if word == "requeued" else ["requeued"]
+    if attempt is None or attempt.last_step is None:
+        kept, at = [], ""
+    elif attempt.saved == attempt.last_step:
+        kept, at = ["saved"], f" at step {attempt.last_step}"
+    else:
+        kept = [f"step {attempt.saved} is saved" if attempt.saved is not None else "nothing saved yet"]
+        at = f" at step {attempt.last_step}"
+    what = ", ".join([*kept, *again])
+    whose = f"attempt {attempt.number} " if attempt is not None else ""
+    return f"{whose}{cause}{at}" + (f": {what}" if what else "")
 
 
 def _failed(event: Record, attempt: AttemptRecord | None) -> str:

@@ -429,7 +429,37 @@ def test_an_end_that_stays_untold_is_said_with_the_waiting(builder: RunBuilder, 
     builder.submitted().attempt()
     queue.answers("7|PENDING|BeginTime|")
     lines = told(builder, *[nothing] * 20, lambda: builder.attempt("7.1").finished(), ask_s=1, settle_s=2)
-    assert "attempt 1 ended, attempt 2 waiting (BeginTime)" in lines
+    assert "attempt 1 ended; attempt 2 waiting (BeginTime)" in lines
+
+
+def test_somebody_elses_requeue_is_told_once_while_the_job_waits(builder: RunBuilder, queue: FakeQueue) -> None:
+    first = builder.submitted().attempt().trained(1, 9)
+    queue.answers("7|RUNNING|None|n1")
+
+    def end() -> None:
+        builder.notice("DUE TO JOB REQUEUE")
+        first.stopped(9).told_to_end()
+        queue.answers("7|COMPLETING|None|n1")
+
+    def waits() -> None:
+        queue.answers("7|PENDING|BeginTime|")
+
+    def finish() -> None:
+        builder.now += 120
+        first.found_to_be("preempted", by="7.1")
+        builder.attempt("7.1").restored(9).finished()
+
+    lines = told(builder, nothing, end, *[nothing] * 9, waits, *[nothing] * 20, finish, ask_s=1, settle_s=2)
+    words = "requeued by the program or an administrator at step 9"
+    assert lines[2:] == [
+        "TERM at step 8: all ranks stop together and save",
+        "attempt 1 stopping",
+        f"attempt 1 {words}, saved; attempt 2 waiting (BeginTime)",
+        f"attempt 1 {words}: saved",
+        "attempt 2 started on n[1-2] (job 7)",
+        "attempt 2 resumed at step 9",
+        "finished at step 400",
+    ]
 
 
 def test_no_progress_is_told_of_an_attempt_that_is_over(builder: RunBuilder) -> None:
