@@ -155,8 +155,10 @@ def _with_reasons(attempts: tuple[AttemptRecord, ...]) -> tuple[AttemptRecord, .
             idle = len(list(itertools.takewhile(lambda a: a.saved is None, reversed(attempts[:i]))))
             told[i] = replace(attempt, why=f"{idle} attempts in a row without a new checkpoint")
         if attempt.cause == "unknown":
-            words = "Slurm's controller did not answer at the stop; nothing is lost; `clusterdp resume` goes on"
-            told[i] = replace(attempt, why=words)
+            all_saved = attempt.saved is not None and attempt.saved == attempt.last_step
+            safe = "nothing is lost" if all_saved else "what was saved is safe"
+            why = f"Slurm's controller did not answer at the stop; {safe}; `clusterdp resume` goes on"
+            told[i] = replace(attempt, why=why)
     return tuple(told)
 
 

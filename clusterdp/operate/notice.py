@@ -38,7 +38,7 @@ def with_notices(run: RunDir, attempts: Sequence[AttemptRecord], cancelled: bool
         if ended and not attempt.settled and attempt.cause in GUESSED:
             next_began = next((a.started for a in attempts[i + 1 :] if a.job == attempt.job and a.heard), None)
             cause = _given_by_slurm(run, attempt, next_began) or _guess(attempt, next_began is not None, cancelled)
-            known[i] = replace(attempt, cause=cause, ended=attempt.ended or attempt.heard_at if cause else None)
+            known[i] = replace(attempt, cause=cause, ended=(attempt.ended or attempt.heard_at) if cause else None)
     return tuple(known)
 
 

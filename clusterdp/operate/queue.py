@@ -135,7 +135,8 @@ def weigh(history: RunHistory, rows: Mapping[str, JobRow]) -> Standing:
         return Standing(history.verdict, "nothing on record of a job having been submitted")
     if history.cancelled and (row is None or not alive(row)):
         return Standing(Verdict.CANCELLED, "", row)
-    if row is None and history.last and history.last.cause == "cancelled":
+    last = history.last
+    if row is None and last is not None and last.job == history.job and last.cause == "cancelled":
         return Standing(*ENDED_AS["CANCELLED"])
     if row is None:
         who = "its cluster is gone" if is_gone(history.cluster) else "Slurm no longer knows the job"

@@ -90,10 +90,14 @@ def _find(history: RunHistory, name: object) -> AttemptRecord | None:
     return next((attempt for attempt in history.attempts if attempt.name == name), None)
 
 
-def _requeued(event: Record, history: RunHistory) -> str:
+def _requeued(event: Record, history: RunHistory) -> str | None:
     attempt = _find(history, event.get("of") or event.get("attempt"))
     word = str((attempt and attempt.cause) or event.get("cause"))  # Slurm's word on it counts more than a guess
     cause = CAUSES.get(word, word)
+    if word == "done":  # the ranks have said so; what came after it was Slurm's doing
+        return None
+    if attempt is not None and word in ("overtaken", "stopped"):
+        return f"attempt {attempt.number} {ending(attempt)}"
     again = [] if word == "requeued" else ["requeued"]
     if attempt is None or attempt.last_step is None:
         kept, at = [], ""

@@ -13,7 +13,7 @@ from clusterdp.operate.history import read_history
 from clusterdp.operate.queue import consult
 from clusterdp.operate.resume import prepare_resume
 from clusterdp.operate.status import show_status
-from clusterdp.operate.story import ending
+from clusterdp.operate.story import ending, tell
 from clusterdp.operate.verdict import Verdict
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
@@ -211,10 +211,12 @@ def test_giving_up_says_why_in_its_own_words_or_by_counting(builder: RunBuilder)
 
 @pytest.mark.parametrize("cause", ["unknown", "lost"])
 def test_a_controller_that_was_silent_at_the_stop_is_not_a_failed_node(builder: RunBuilder, cause: str) -> None:
-    builder.submitted().attempt().stopped(40).failed(cause, exit=75)
+    attempt = builder.submitted().attempt().trained(1, 39).stopped(40).failed(cause, exit=75)
     assert endings(builder) == ["not requeued, for Slurm's controller did not answer"]
     line = headline(builder)
     assert line.startswith("digits  failed (Slurm's controller did not answer at the stop; nothing is lost;")
+    attempt.trained(41, 42)  # a crash, then
+    assert "what was saved is safe" in headline(builder)
 
 
 def claim(builder: RunBuilder, number: int, attempt: str) -> None:
@@ -246,6 +248,23 @@ def test_an_attempt_that_comes_back_from_the_dead_does_not_end_the_run(
     first.outcome("stop claim 9").failed(cause, reason="claim", exit=1)
     assert endings(builder) == ["superseded by attempt 2, 9 steps lost", "done"]
     assert consult(read_history(builder.run)).verdict is Verdict.DONE
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        ("done", None),
+        ("overtaken", "attempt 1 superseded by another attempt"),
+        ("stopped", "attempt 1 stopped for good"),
+        ("lost", "attempt 1 lost without a word (a node failed, or it was killed): requeued"),
+    ],
+)
+def test_what_the_next_attempt_wrote_about_the_last_one_is_told_as_what_it_was(
+    builder: RunBuilder, cause: str, said: str | None
+) -> None:
+    builder.submitted().attempt().found_to_be(cause, by="7.1")
+    history = read_history(builder.run)
+    assert [tell(event, history) for event in history.events if event["event"] == "requeued"] == [said]
 
 
 # -- whatever lies in the folders --
