@@ -19,7 +19,7 @@ DEFAULT_CONF = "/etc/slurm/slurm.conf"  # where Slurm's clients look if SLURM_CO
 BIN, MARK, UP = "bin", "state/shape.json", "up"
 
 
-def reachable(cluster: str) -> bool:
+def is_here(cluster: str) -> bool:
     """Whether the squeue on PATH is that cluster's."""
     import shutil  # not needed where a run is over, and `status` should start at once
 
@@ -38,9 +38,8 @@ def is_gone(cluster: str) -> bool:
 def join(run: RunDir) -> None:
     """If the run is on a fake cluster that is up here, and ours, let the Slurm commands of this process be that one's:
     who has several terminals has put its commands on the PATH of one."""
-    said = (event.get("cluster") for event in reversed(read_ledger(run)) if event.get("event") == "submitted")
-    cluster = str(next(filter(None, said), ""))
-    if reachable(cluster) or is_gone(cluster) or not os.path.isabs(cluster):
+    cluster = str(next((event["cluster"] for event in reversed(read_ledger(run)) if event.get("cluster")), ""))
+    if is_here(cluster) or is_gone(cluster) or not os.path.isabs(cluster):
         return
     folder = Path(os.path.realpath(os.path.dirname(cluster)))
     if not _missing(folder / MARK) and _is_ours(folder):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterdp.errors import SlurmError
-from clusterdp.operate.cluster import is_gone, reachable
+from clusterdp.operate.cluster import is_gone, is_here
 from clusterdp.operate.history import RunHistory
 from clusterdp.operate.text import clock
 from clusterdp.operate.verdict import Verdict
@@ -109,7 +109,11 @@ def ask(history: RunHistory) -> dict[str, JobRow] | None:
 
     if not history.jobs or is_gone(history.cluster):
         return {}
-    return commands.job_states(list(history.jobs)) if reachable(history.cluster) else None
+    return commands.job_states(list(history.jobs)) if reachable(history) else None
+
+
+def reachable(history: RunHistory) -> bool:
+    return is_here(history.cluster)
 
 
 def alive(row: JobRow) -> bool:

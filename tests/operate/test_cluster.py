@@ -9,7 +9,7 @@ import pytest
 
 from clusterdp.fakeslurm.cluster import FakeCluster
 from clusterdp.operate.cancel import cancel
-from clusterdp.operate.cluster import is_gone, join, reachable
+from clusterdp.operate.cluster import is_gone, is_here, join
 from clusterdp.operate.history import read_history
 from clusterdp.operate.queue import consult
 from clusterdp.operate.verdict import Verdict
@@ -129,7 +129,7 @@ def test_a_run_of_the_slurm_here_changes_nothing(builder: RunBuilder, queue: Fak
     path = os.environ["PATH"]
     join(builder.run)
     assert os.environ["PATH"] == path
-    assert reachable("")
+    assert is_here("")
 
 
 def test_the_files_by_which_one_is_known_are_those_that_it_has(tmp_path: Path, builder: RunBuilder) -> None:
@@ -139,5 +139,5 @@ def test_the_files_by_which_one_is_known_are_those_that_it_has(tmp_path: Path, b
     with cluster:
         assert not is_gone(conf)
         join(builder.run)
-        assert reachable(conf)
+        assert is_here(conf)
     assert is_gone(conf)
