@@ -12,7 +12,8 @@ from clusterdp.rundir import Attempt, RunDir
 # What an outcome's reason means while the batch script has not written a `cause` yet, or was killed before it could.
 CAUSE_OF_REASON = {"finished": "done", "term": "preempted", "time": "timeout", "claim": "overtaken", "entry": "stopped"}
 ENDINGS = frozenset({"finished", "failed", "requeued", "cancelled"})  # the batch script's last words
-SIGNALS = frozenset({"TERM", "ending"})  # what the batch script notes if Slurm ends the attempt, not it itself
+# What the batch script notes if Slurm ends the attempt, and not it itself. (The ranks name the step as well.)
+SIGNALS = frozenset({"TERM", "ending"})
 NOT_MEASURED = frozenset({"time", "step", "total"})
 
 
@@ -86,7 +87,7 @@ def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Re
         settled=settled,
         heard=bool(own or written or outcome or records),
         ran="started" in by_kind or bool(outcome or records),
-        signalled=any(e.get("event") == "signal" and e.get("name") in SIGNALS for e in own),
+        signalled=any(e.get("event") == "signal" and e.get("name") in SIGNALS and "step" not in e for e in own),
         outcome="".join(outcome[:1]),
         started=time_of(own[0]) if own else modified(attempt.path),
         ended=_ended(attempt, cause, own, endings, records),

@@ -60,6 +60,13 @@ def test_another_slurm_on_the_path_is_not_asked(run_there: RunBuilder, fake: Fak
     assert queue.asked == []
 
 
+def test_joining_twice_changes_nothing_more(run_there: RunBuilder) -> None:
+    join(run_there.run)
+    once = os.environ["PATH"]
+    join(run_there.run)
+    assert os.environ["PATH"] == once
+
+
 def test_one_that_is_down_is_said_to_be_gone(run_there: RunBuilder, fake: FakeQueue) -> None:
     (fake.folder.parent / "up").unlink()
     join(run_there.run)

@@ -167,24 +167,42 @@ def test_somebody_elses_requeue_is_not_called_a_preemption(builder: RunBuilder) 
     assert endings(builder)[0] == "requeued by the program or an administrator at step 40, saved"
 
 
-def test_a_requeue_of_its_own_script_has_that_scripts_cause(builder: RunBuilder) -> None:
-    """Slurm calls it a requeue in the output, as it calls all of them."""
+@pytest.mark.parametrize("notice", ["DUE TO JOB REQUEUE", ""])
+def test_a_requeue_of_its_own_script_has_that_scripts_cause(builder: RunBuilder, notice: str) -> None:
+    """Slurm calls it a requeue in the output, as it calls all of them; a scancel may come right after it."""
+    first = builder.submitted().attempt().stopped(40).requeued("preempted")
+    builder.notice(notice)
+    first.told_to_end()
+    assert endings(builder) == ["preempted at step 40, saved"]
+
+
+def test_its_own_scripts_requeue_is_nobody_elses_though_that_script_was_killed_at_it(builder: RunBuilder) -> None:
+    """It notes a TERM only where it did not ask for the requeue itself."""
     first = builder.submitted().attempt().stopped(40)
     builder.notice("DUE TO JOB REQUEUE")
-    first.requeued("timeout")
-    assert endings(builder) == ["out of time at step 40, saved"]
-
-
-def test_a_notice_counts_for_the_attempt_of_its_time_alone(builder: RunBuilder) -> None:
-    first = builder.submitted().attempt()
-    builder.notice("DUE TO PREEMPTION")
     builder.now += 120
-    second = builder.attempt("7.1")
-    first.found_to_be("lost", by="7.1")
-    builder.now += 60
-    builder.attempt("7.2")
-    second.found_to_be("lost", by="7.2")
-    assert endings(builder) == ["preempted", "lost without a word (a node failed, or it was killed)", ""]
+    builder.attempt("7.1")
+    first.found_to_be("preempted", by="7.1")
+    assert endings(builder)[0] == "preempted at step 40, saved"
+
+
+def test_ranks_that_stopped_were_preempted_as_long_as_nobody_says_otherwise(builder: RunBuilder) -> None:
+    builder.submitted().attempt().stopped(40)
+    assert endings(builder) == ["preempted at step 40, saved"]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_notice_counts_for_the_attempt_of_its_time_alone(builder: RunBuilder, which: int) -> None:
+    builder.submitted()
+    for i in range(2):
+        attempt = builder.attempt(f"7.{i}")
+        if i == which:
+            builder.notice("DUE TO PREEMPTION")
+        builder.now += 120
+        builder.event("started", f"7.{i + 1}", "batch")
+        attempt.found_to_be("lost", by=f"7.{i + 1}")
+    lost = "lost without a word (a node failed, or it was killed)"
+    assert endings(builder) == (["preempted", lost, ""] if which == 0 else [lost, "preempted", ""])
 
 
 def test_a_term_that_ended_nothing_is_no_ending(builder: RunBuilder) -> None:
