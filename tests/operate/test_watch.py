@@ -422,6 +422,7 @@ def test_an_attempt_is_not_said_to_wait_before_the_end_of_the_last_one_is_told(
 
     lines = told(builder, *[nothing] * 20, end, *[nothing] * 20, finish, ask_s=1, settle_s=15)
     assert lines.index("attempt 1 crashed: requeued") < lines.index("attempt 2 waiting (BeginTime)")
+    assert all(line.startswith("attempt 2 waiting") for line in lines if "waiting" in line)
 
 
 def test_an_end_that_stays_untold_is_said_with_the_waiting(builder: RunBuilder, queue: FakeQueue) -> None:
