@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from clusterdp.operate.attempt import AttemptRecord
 from clusterdp.operate.failure import batch_log
@@ -33,28 +34,38 @@ GUESSED = frozenset({"", "lost", "preempted"})  # causes that the next attempt w
 def with_notices(run: RunDir, attempts: Sequence[AttemptRecord], cancelled: bool) -> tuple[AttemptRecord, ...]:
     """The attempts, where the cause of an end is only guessed with the one that Slurm gave."""
     known = list(attempts)
+    outputs: dict[str, list[tuple[float, str]]] = {}  # by job: an output holds all its attempts
     for i, attempt in enumerate(known):
         ended = bool(attempt.cause) or attempt.signalled
         if ended and not attempt.settled and attempt.cause in GUESSED:
+            if attempt.job not in outputs:
+                outputs[attempt.job] = _notices(batch_log(run, attempt.job))
             next_began = next((a.started for a in attempts[i + 1 :] if a.job == attempt.job and a.heard), None)
-            cause = _given_by_slurm(run, attempt, next_began) or _guess(attempt, next_began is not None, cancelled)
+            cause = _given_by_slurm(attempt, next_began, outputs[attempt.job])
+            cause = cause or _guess(attempt, next_began is not None, cancelled)
             known[i] = replace(attempt, cause=cause, ended=(attempt.ended or attempt.heard_at) if cause else None)
     return tuple(known)
 
 
-def _given_by_slurm(run: RunDir, attempt: AttemptRecord, next_began: float | None) -> str:
-    """Empty if the output has no notice from this attempt's time. An output holds all attempts of a job."""
-    found = ""
-    for stamp, why in NOTICE.findall(last_bytes(batch_log(run, attempt.job))):
+def _notices(output: Path) -> list[tuple[float, str]]:
+    """(when, cause), in the order in which they were written."""
+    found = []
+    for stamp, why in NOTICE.findall(last_bytes(output)):
         try:
             when = time.mktime(time.strptime(stamp.decode(), "%Y-%m-%dT%H:%M:%S"))
         except (ValueError, OverflowError):
             continue
-        # Whole seconds, by the clock of the node that the attempt began on.
-        if when >= (attempt.started or 0) - 1 and (next_began is None or when < next_began):
-            found = CAUSES.get(why.decode(errors="replace").strip(), found)
+        if cause := CAUSES.get(why.decode(errors="replace").strip()):
+            found.append((when, cause))
+    return found
+
+
+def _given_by_slurm(attempt: AttemptRecord, next_began: float | None, notices: Sequence[tuple[float, str]]) -> str:
+    """Empty if there is no notice from this attempt's time. It is in whole seconds, by the clock of the first node."""
+    begin, end = (attempt.started or 0) - 1, next_began or float("inf")
+    cause = next((cause for when, cause in reversed(notices) if begin <= when < end), "")
     # Our own script's requeue is one as well, but that script would not have noted a TERM.
-    return found if found != "requeued" or attempt.signalled else ""
+    return cause if cause != "requeued" or attempt.signalled else ""
 
 
 def _guess(attempt: AttemptRecord, came_back: bool, cancelled: bool) -> str:

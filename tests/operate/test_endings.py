@@ -114,6 +114,22 @@ def test_a_cancelled_attempt_is_not_called_preempted(builder: RunBuilder, queue:
     assert headline(builder) == "digits  cancelled (by scancel, outside clusterdp)"
 
 
+def test_a_cancelled_attempt_says_nothing_about_the_job_that_came_after(builder: RunBuilder, queue: FakeQueue) -> None:
+    attempt = builder.submitted().attempt()
+    builder.notice()
+    attempt.stopped(9).told_to_end()
+    builder.submitted("8")
+    assert headline(builder) == "digits  vanished (no ending on record, and Slurm no longer knows the job)"
+
+
+def test_what_we_cancelled_is_still_ending_as_long_as_its_ranks_save(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().trained(1, 9)
+    builder.cancelled().notice()
+    builder.event("signal", "7.0", "batch", name="TERM")
+    queue.answers("7|COMPLETING|None|n1")
+    assert headline(builder) == "digits  running (completing); cancelled, it is still ending"
+
+
 def test_what_we_cancelled_reads_cancelled_even_if_its_script_was_killed(builder: RunBuilder) -> None:
     builder.submitted().attempt().stopped(120).builder.cancelled()
     assert endings(builder) == ["cancelled at step 120, saved"]
