@@ -17,9 +17,9 @@ CAUSES = {
     "requeued": "requeued by the program or an administrator",
     "node-failed": "ended, for its node failed",
     "lost": "lost without a word (a node failed, or it was killed)",
-    "unknown": "not requeued, for Slurm's controller did not answer",
-    "overtaken": "superseded",
     "gave-up": "gave up",
+    "overtaken": "superseded",
+    "unknown": "not requeued, for Slurm's controller did not answer",
 }
 STOPPED_BY = {
     "claim": "another job has taken over the run folder",
