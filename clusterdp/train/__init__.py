@@ -17,6 +17,7 @@
     sampler       which samples, in which order, from where
     shards        samples in many files, each read by one rank
     shardloader   batches of them
+    tensorloader  batches of what lies in tensors
     seeded        augmentations that depend on sample and epoch alone
     strategy      what becomes of a model so that many devices train it: ddp, fsdp, hsdp, dp
     ddp           DistributedDataParallel: options, communication hooks, unused parameters by name

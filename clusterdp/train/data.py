@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from clusterdp.errors import ConfigError
 from clusterdp.train.loading import loader_defaults
 from clusterdp.train.seeded import SeededDataset
+from clusterdp.train.tensorloader import TensorLoader, in_columns, rows_of
 
 if TYPE_CHECKING:
     from clusterdp.train.job import JobHandle
@@ -47,7 +48,10 @@ def shared_out(
     if dataset is not None and not isinstance(dataset, IterableDataset):
         size = len(dataset)  # type: ignore[arg-type]
         share = range(job.rank, size, job.world_size)
+        rows = rows_of(dataset, options)
         options = loader_defaults(job, dataset, options)
+        if rows is not None:
+            return TensorLoader(dataset, batch_size, rows=rows, sampler=share, pin_memory=options["pin_memory"]), size
         collate_fn = options.get("collate_fn")
         if type(dataset) is not TensorDataset or collate_fn:
             dataset = SeededDataset(dataset, job.seed)  # and the training's random numbers are left alone
@@ -75,8 +79,8 @@ def as_dataset(data: Any) -> Dataset[Any] | None:
         return data
     if isinstance(data, torch.Tensor):
         return TensorDataset(data)
-    if isinstance(data, tuple) and data and all(hasattr(part, "__array__") for part in data):
-        return TensorDataset(*(torch.as_tensor(part) for part in data))
+    if isinstance(data := in_columns(data), Dataset):
+        return data
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list | Mapping | str):
         return data  # type: ignore[no-any-return]  # as DataLoader takes it: a data set need not be a Dataset
     if not isinstance(data, Iterable) or isinstance(data, str):

@@ -25,6 +25,7 @@ from clusterdp.train.position import EpochRng, LoaderState, Position, counts_sam
 from clusterdp.train.prefetch import Prefetcher
 from clusterdp.train.sampler import ResumableSampler
 from clusterdp.train.seeded import SeededDataset
+from clusterdp.train.tensorloader import TensorLoader
 
 if TYPE_CHECKING:
     from clusterdp.train.job import JobHandle
@@ -119,6 +120,7 @@ class Feed(Generic[Batch]):
             return batches
         # Only where the place is counted by what is done, and where fetching draws no random numbers that are saved.
         seeded = isinstance(getattr(self.loader, "dataset", None), SeededDataset | TensorDataset)
+        seeded = seeded or isinstance(self.loader, TensorLoader)
         counted = self.sampler is not None and not self._surplus
         ahead = counted and (seeded or getattr(self.loader, "num_workers", 0) > 0)
         transform = None if self.move is True else self.move

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 from clusterdp.errors import ConfigError
 from clusterdp.rundir import Ledger, RunDir, write_durably
@@ -28,6 +28,7 @@ from clusterdp.train.shardloader import ShardLoader
 from clusterdp.train.shards import Shards
 from clusterdp.train.stop import StopSignal
 from clusterdp.train.stopwatch import Stopwatch
+from clusterdp.train.tensorloader import TensorLoader, in_columns, rows_of
 from clusterdp.train.word import ControlWord
 
 if TYPE_CHECKING:  # a function that keeps to its own loop need not wait for these
@@ -120,7 +121,7 @@ class JobHandle:
 
     def loader(
         self,
-        dataset: Dataset[Any],
+        dataset: Any,
         batch_size: int,
         *,
         shuffle: bool = True,
@@ -133,8 +134,9 @@ class JobHandle:
 
         sampler: draws the order of all ranks' samples, as torch's WeightedRandomSampler does; shuffle is then its own.
         seed_samples: augmentations depend on seed, epoch and sample alone; see SeededDataset, which wraps `dataset`.
-        Shards are dealt out by the file, see there. Any other iterable data set shards itself, by job.rank and
-        job.world_size; see Feed for its place.
+        Tensors and arrays, in a tuple or a mapping too, a TensorDataset or a Subset of one are sliced by the batch,
+        unless options say how samples are read. Shards are dealt out by the file, see there. Any other iterable data
+        set shards itself, by job.rank and job.world_size; see Feed for its place.
         ConfigError on all ranks alike if there would be no batch at all.
         options: DataLoader's; loading.loader_defaults() says what they are otherwise.
         """
@@ -142,6 +144,8 @@ class JobHandle:
             options = {"num_workers": default_workers(), "pin_memory": self.device.type == "cuda", **options}
             options |= {"rank": self.rank, "world_size": self.world_size, "seed": self.seed, "drop_last": drop_last}
             return ShardLoader(dataset, batch_size, **options)  # type: ignore[return-value]  # is used as one
+        dataset = in_columns(dataset)
+        rows = rows_of(dataset, options)
         options = loader_defaults(self, dataset, {"batch_size": batch_size, "drop_last": drop_last, **options})
         if isinstance(dataset, IterableDataset):
             return DataLoader(dataset, **options)
@@ -156,6 +160,9 @@ class JobHandle:
                 f"{', and drop_last drops what is less' if drop_last else ''}. Use more data, fewer ranks, smaller "
                 "batches, or drop_last=False."
             )
+        if rows is not None:
+            pinned = options["pin_memory"]
+            return TensorLoader(dataset, batch_size, rows=rows, sampler=ours, drop_last=drop_last, pin_memory=pinned)
         collate_fn = options.get("collate_fn")
         if seed_samples and options["num_workers"]:  # whose numbers do not depend on how old a worker is
             options.setdefault("persistent_workers", True)

@@ -84,11 +84,18 @@ class ResumableSampler(Sampler[Any]):
         return (self.total - self.consumed) // self.world_size
 
     def __iter__(self) -> Iterator[Any]:
-        order, begin, count = self._order(), self.consumed + self.rank, len(self)
-        for chunk in range(0, count, CHUNK):
-            places = begin + self.world_size * torch.arange(chunk, min(chunk + CHUNK, count))
-            indices = order[places % self.size].tolist()  # beyond the end: padding, from the start
-            yield from zip(places.tolist(), indices, strict=True) if self.numbered else indices
+        places = range(self.consumed + self.rank, self.total, self.world_size)
+        share = self.share()
+        for chunk in range(0, len(share), CHUNK):
+            indices = share[chunk : chunk + CHUNK].tolist()
+            yield from zip(places[chunk : chunk + CHUNK], indices, strict=True) if self.numbered else indices
+
+    def share(self) -> torch.Tensor:
+        """What is iterated over, at once: this rank's indices from here to the end of the epoch."""
+        order = self._order()
+        if self.total > self.size:  # padding, from the start
+            order = torch.cat([order, order[torch.arange(self.size, self.total) % self.size]])
+        return order[self.consumed + self.rank : self.total : self.world_size]
 
     def _order(self) -> torch.Tensor:
         if self._orders is not None:

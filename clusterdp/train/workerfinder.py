@@ -24,6 +24,7 @@ from clusterdp.train.loading import cpus_of_rank, end_workers
 from clusterdp.train.sampler import ResumableSampler
 from clusterdp.train.seeded import streams_put_back
 from clusterdp.train.stop import StopSignal
+from clusterdp.train.tensorloader import TensorLoader
 from clusterdp.train.trainstep import size_of
 
 if TYPE_CHECKING:
@@ -148,6 +149,9 @@ def _with_workers(loader: Any, workers: int) -> Any:
         options |= {"batch_size": loader.batch_size, "drop_last": loader.drop_last, "sampler": sampler}
     else:
         options["batch_sampler"] = loader.batch_sampler
+    if isinstance(loader, TensorLoader) and not workers:
+        own = {name: options[name] for name in ("batch_size", "sampler", "pin_memory", "drop_last")}
+        return TensorLoader(loader.dataset, rows=loader.rows, **own)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")  # more than cpus: the table tells
         return DataLoader(loader.dataset, **options)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Trainer, early_stopping, keep_best, word
@@ -314,3 +314,21 @@ def worker_dies(job: JobHandle, rank: int) -> None:
     Trainer(net, nn.CrossEntropyLoss(), optimizer, job=job).fit(
         Deadly(rank), batch_size=4, shuffle=False, num_workers=1
     )
+
+
+def in_tensors(job: JobHandle, record: str, by_sample: str, fault: list[Any] | None = None) -> None:
+    """by_sample: the attempt that collates samples, as a collate_fn makes it do. Uneven over two ranks."""
+    word.MOST_STEPS = 1
+    torch.manual_seed(5)
+    net = Net()
+
+    def strike(trainer: Trainer, values: Any) -> None:
+        if fault and trainer.loop is not None and fault[1:] == [trainer.loop.step + 1, job.rank]:
+            os.kill(os.getpid(), getattr(signal, fault[0]))
+
+    options: dict[str, Any] = {"collate_fn": default_collate} if job.attempt == by_sample else {}
+    trainer = Trainer(net, nn.CrossEntropyLoss(), torch.optim.AdamW(net.parameters()), job=job, on_step=[strike])
+    history = trainer.fit(held_out(), held_out(), epochs=3, batch_size=9 // job.world_size, **options)
+    scores = [trainer.evaluate(held_out(), **options), trainer.predict(held_out(), **options)]
+    end = [history.rows, digest([dict(net.named_parameters()), scores, torch.get_rng_state()])]
+    Path(record, f"end-{job.rank}").write_text(json.dumps(end))
