@@ -47,6 +47,8 @@ def shared_out(
         options = {"batch_size": batch_size, **_without(OF_TRAINING, options)}
     if dataset is not None and not isinstance(dataset, IterableDataset):
         size = len(dataset)  # type: ignore[arg-type]
+        if size == 0:
+            raise ConfigError(f"{what}: the data set is empty. Give it samples.")
         share = range(job.rank, size, job.world_size)
         rows = rows_of(dataset, options)
         options = loader_defaults(job, dataset, options)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import torch
 from torch.utils.data import TensorDataset
 
-from clusterdp.errors import StateError
+from clusterdp.errors import ConfigError, StateError
 from clusterdp.train.loading import end_workers
 from clusterdp.train.position import EpochRng, LoaderState, Position, counts_samples
 from clusterdp.train.prefetch import Prefetcher
@@ -168,6 +168,7 @@ class Feed(Generic[Batch]):
 
     def _batches(self, iterator: Iterator[Batch]) -> Iterator[Batch]:
         unmeasured = self.per_epoch is None and self.job.world_size > 1
+        empty = self.position.batch == 0
         while not (self._surplus and self.left == 0):
             batch = next(iterator, END)
             here = batch is not END
@@ -176,7 +177,13 @@ class Feed(Generic[Batch]):
                 here = bool(self.job.group.agree(int(here), least=True)[0])
             if not here:
                 break
+            empty = False
             yield batch
+        if empty:  # on all ranks alike
+            raise ConfigError(
+                f"loader: epoch {self.position.epoch + 1} has no batch. Give it data; an iterator that has been read "
+                "is through, so pass what can be read again."
+            )
         if self._place is not None:
             self._drop(iterator)  # so that its state, too, is that of an end
         self.position.ended = True

@@ -19,7 +19,7 @@ from clusterdp.rundir import Ledger, RunDir, write_durably
 from clusterdp.train.claim import Claim
 from clusterdp.train.diagnosis import NOTHING
 from clusterdp.train.group import Group, own_devices
-from clusterdp.train.loading import cpus_of_rank, default_workers, loader_defaults
+from clusterdp.train.loading import check_lasts, cpus_of_rank, default_workers, loader_defaults
 from clusterdp.train.metrics import MetricLog
 from clusterdp.train.sampler import ResumableSampler
 from clusterdp.train.seeded import SeededDataset
@@ -190,6 +190,7 @@ class JobHandle:
         move: to this rank's device, the next batch while this one is trained on; a function then makes of each what the
         model takes, such as normalised floats. See Prefetcher.
         """
+        check_lasts("loader", loader, epochs)
         saving = self._settings.checkpoint
         if accumulate is None:
             accumulate = self.train.accumulate

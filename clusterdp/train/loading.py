@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+from clusterdp.errors import ConfigError
 
 if TYPE_CHECKING:
     from clusterdp.train.job import JobHandle
@@ -43,6 +46,17 @@ def cpus_of_rank(local_world_size: int) -> int:
         return int(cpus)
     here = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, here // local_world_size)
+
+
+def check_lasts(what: str, data: Any, epochs: int) -> None:
+    """ConfigError for a generator, a map, a zip, a file, ...: what is through when it has been read, where each epoch
+    reads it. A class of one's own may begin anew whenever it is asked for an iterator, and be that itself."""
+    own = isinstance(getattr(type(data), "__iter__", None), FunctionType)
+    if epochs > 1 and isinstance(data, Iterator) and not own:
+        raise ConfigError(
+            f"{what}: a {type(data).__name__} is read once, and {epochs} epochs read it {epochs} times. Pass what can "
+            "be read again: the loader itself, or an object whose __iter__ makes the generator."
+        )
 
 
 def end_workers(loader: Any) -> None:

@@ -30,6 +30,7 @@ from clusterdp.train.data import options_of_val, shared_out, training_data
 from clusterdp.train.evenly import evenly
 from clusterdp.train.history import SHAPE, History, Row, row_line
 from clusterdp.train.job import JobHandle
+from clusterdp.train.loading import check_lasts
 from clusterdp.train.loop import Loop
 from clusterdp.train.prefetch import Prefetcher
 from clusterdp.train.progress import Progress
@@ -38,6 +39,7 @@ from clusterdp.train.stop import Stopped
 from clusterdp.train.strategy import follow, is_distributed, is_sharded
 
 Metrics = Mapping[str, Any] | Sequence[Callable[..., Any]]
+NO_BATCH = "{}: the data gave no batch. Give it data; an iterator that has been read is through, so pass a new one."
 OnStep = Callable[["Trainer", Mapping[str, Any]], Any]
 
 
@@ -132,6 +134,7 @@ class Trainer:
         """
         batches = training_data(self.job, train, batch_size, loader)
         if val is not None:
+            check_lasts("val", val, epochs)
             options = options_of_val(val, loader, val_options or {})
             shared_out(self.job, val, batch_size, options, "val")  # what is wrong with it is said now, not in an hour
         self.loop = loop = self.job.loop(
@@ -168,6 +171,8 @@ class Trainer:
                     given = self.model(*trainstep.inputs_of(batch))
                 if mine:
                     outputs.append(on_host(given))  # all of them need not fit on the device
+        if size is None and not outputs:
+            raise ConfigError(NO_BATCH.format("predict"))
         return collect(self.job.group, outputs, size)
 
     def summary(self, sample: Any = None) -> str:
@@ -270,7 +275,9 @@ class Trainer:
                         scores.add(batch, loss, outputs, targets)
             finally:
                 self.scores = training
-        return scores.reduce()
+        if not (found := scores.reduce()):
+            raise ConfigError(NO_BATCH.format("evaluate"))
+        return found
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from itertools import islice
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle
 from clusterdp.train.loading import dead_worker, in_a_line
 from tests.train.trainings import Noisy
@@ -78,3 +81,60 @@ def test_a_broken_sample_is_named_in_one_line_also_from_a_worker(job: JobHandle,
 def test_an_error_of_many_lines_is_told_by_its_first() -> None:
     assert in_a_line(ValueError("a\nb")) == "ValueError: a"
     assert in_a_line(KeyError()) == "KeyError: "
+
+
+class Again:
+    """An iterator that begins anew whenever it is asked to."""
+
+    def __init__(self, size: int = 2):
+        self.size, self.at = size, 0
+
+    def __iter__(self) -> Any:
+        self.at = 0
+        return self
+
+    def __next__(self) -> int:
+        if self.at == self.size:
+            raise StopIteration
+        self.at += 1
+        return self.at
+
+
+READ_ONCE = {
+    "generator": lambda: (n for n in range(3)),
+    "map": lambda: map(abs, range(3)),
+    "zip": lambda: zip(range(3), range(3), strict=True),
+    "filter": lambda: filter(None, range(4)),
+    "enumerate": lambda: enumerate(range(3)),
+    "list_iterator": lambda: iter([1, 2, 3]),
+    "islice": lambda: islice(range(9), 3),
+    "StringIO": lambda: io.StringIO("1\n2\n3\n"),
+}
+
+
+@pytest.mark.parametrize("kind", READ_ONCE)
+def test_what_is_read_once_makes_one_epoch_and_not_several(job: JobHandle, kind: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^loader: a {kind} is read once, and 3 epochs read it 3 times\. Pass what"):
+        job.loop(READ_ONCE[kind](), {}, epochs=3)
+    assert len([*job.loop(READ_ONCE[kind](), {})]) == 3
+
+
+@pytest.mark.parametrize("loader", [[1, 2], Again(), range(2), {1: "a", 2: "b"}.keys()])
+def test_what_begins_anew_makes_as_many_epochs_as_are_asked_for(job: JobHandle, loader: Any) -> None:
+    assert len([*job.loop(loader, {}, epochs=3)]) == 6
+
+
+class Spent:
+    """Looks as if it could be read again."""
+
+    def __init__(self) -> None:
+        self.batches = iter([1, 2])
+
+    def __iter__(self) -> Any:
+        return self.batches
+
+
+@pytest.mark.parametrize(("loader", "epoch"), [(Spent(), 2), (iter(DataLoader(range(2))), 2), (Again(0), 1), ([], 1)])  # type: ignore[arg-type]
+def test_an_epoch_without_a_batch_is_no_success(job: JobHandle, loader: Any, epoch: int) -> None:
+    with pytest.raises(ConfigError, match=f"^loader: epoch {epoch} has no batch. Give it data; an iterator"):
+        list(job.loop(loader, {}, epochs=3))

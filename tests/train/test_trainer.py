@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -367,9 +368,28 @@ def test_what_cannot_be_evaluated_is_said_before_the_first_step(job: JobHandle, 
     assert trainer.loop is None
 
 
+def batches_of(data: TensorDataset) -> Iterator[Any]:
+    yield from DataLoader(data, 17)
+
+
+def test_a_generator_is_evaluated_and_predicted_as_what_it_gives(job: JobHandle) -> None:
+    trainer, data = linear(job), held()
+    assert trainer.evaluate(batches_of(data)) == trainer.evaluate(data, batch_size=17)
+    assert torch.equal(trainer.predict(batches_of(data)), trainer.predict(data, batch_size=17))
+    trainer.fit(batches_of(data), batches_of(data))
+    assert trainer.history[0]["val_loss"] == trainer.evaluate(data, batch_size=17)["loss"]
+
+
 @pytest.mark.parametrize(
     ("use", "said"),
     [
+        (lambda t: t.fit(batches_of(held()), epochs=3), "^loader: a generator is read once, and 3 epochs read it 3"),
+        (lambda t: t.fit(held(), batches_of(held()), epochs=3), "^val: a generator is read once, and 3 epochs read it"),
+        (lambda t: t.evaluate(iter(())), "^evaluate: the data gave no batch. .* an iterator that has been read"),
+        (lambda t: t.predict(iter(())), "^predict: the data gave no batch"),
+        (lambda t: t.evaluate(torch.utils.data.Subset(held(), [])), "^evaluate: the data set is empty. Give it"),
+        (lambda t: t.predict(torch.ones(0, 3)), "^predict: the data set is empty"),
+        (lambda t: t.fit(held(), torch.utils.data.Subset(held(), [])), "^val: the data set is empty"),
         (lambda t: t.fit(TensorDataset(torch.ones(4, 3))), "a batch is a list of 1; .* Pass forward="),
         (lambda t: t.evaluate([1.5]), "a batch is a float"),
         (lambda t: t.fit(DataLoader(held()), shuffle=True), "shuffle: is an option of the loader"),
