@@ -52,6 +52,7 @@ And all of it put together:
 
     trainer       fit, evaluate, predict, summary
     trainstep     what it does with a batch
+    arguments     as others have them, and what they are here
     best          the model as it was when it was best
     callbacks     early stopping, the best model: functions of (trainer, row)
     data          data sets dealt out to the ranks

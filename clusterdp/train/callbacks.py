@@ -14,11 +14,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from clusterdp.errors import ConfigError
+
 if TYPE_CHECKING:
     from clusterdp.train.history import Row
     from clusterdp.train.trainer import Trainer
 
 OnEpoch = Callable[["Trainer", "Row"], Any]
+
+
+def functions(where: str, given: Any) -> list[Callable[..., Any]]:
+    """ConfigError for what cannot be called, such as another library's callback."""
+    calls = [given] if callable(given) else list(given)
+    for call in calls:
+        if isinstance(call, type) or not callable(call):
+            name = call.__name__ if isinstance(call, type) else type(call).__name__
+            raise ConfigError(f"{where}: a {name} is no function. Pass functions, as in clusterdp.train.callbacks.")
+    return calls
 
 
 def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = "min", least: float = 0.0) -> OnEpoch:

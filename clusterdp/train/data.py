@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 
 from clusterdp.errors import ConfigError
-from clusterdp.train.loading import loader_defaults
+from clusterdp.train.loading import loader_defaults, objections
 from clusterdp.train.seeded import SeededDataset
 from clusterdp.train.tensorloader import TensorLoader, in_columns, rows_of
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OF_TRAINING = ("shuffle", "drop_last", "sampler", "batch_sampler", "seed_samples")  # which samples, in which order
 
 
-def training_data(job: JobHandle, data: Any, batch_size: int, options: Mapping[str, Any]) -> Iterable[Any]:
+def training_data(job: JobHandle, data: Any, batch_size: int | None, options: Mapping[str, Any]) -> Iterable[Any]:
     """Shuffled, unless options say otherwise."""
     dataset = as_dataset(data)
     if dataset is not None:
@@ -34,7 +34,7 @@ def training_data(job: JobHandle, data: Any, batch_size: int, options: Mapping[s
 
 
 def shared_out(
-    job: JobHandle, data: Any, batch_size: int, options: Mapping[str, Any], what: str
+    job: JobHandle, data: Any, batch_size: int | None, options: Mapping[str, Any], what: str
 ) -> tuple[Iterable[Any], int | None]:
     """To look at each sample once: rank r has every W-th from r on, no padding. With the size of the data, if known."""
     dataset = as_dataset(data)
@@ -49,17 +49,21 @@ def shared_out(
         size = len(dataset)  # type: ignore[arg-type]
         if size == 0:
             raise ConfigError(f"{what}: the data set is empty. Give it samples.")
-        share = range(job.rank, size, job.world_size)
+        share, whole = range(job.rank, size, job.world_size), None if options["batch_size"] is None else size
+        if whole is None and what == "predict" and job.world_size > 1:
+            raise ConfigError("batch_size: None leaves open which rank's samples come where. Predict on one rank.")
         rows = rows_of(dataset, options)
         options = loader_defaults(job, dataset, options)
         if rows is not None:
-            return TensorLoader(dataset, batch_size, rows=rows, sampler=share, pin_memory=options["pin_memory"]), size
+            with objections():
+                return TensorLoader(dataset, rows, share, options["batch_size"], pin_memory=options["pin_memory"]), size
         collate_fn = options.get("collate_fn")
         if type(dataset) is not TensorDataset or collate_fn:
             dataset = SeededDataset(dataset, job.seed)  # and the training's random numbers are left alone
             if collate_fn:
                 options["collate_fn"] = dataset.collation(collate_fn)
-        return DataLoader(dataset, sampler=share, **options), size
+        with objections():
+            return DataLoader(dataset, sampler=share, **options), whole
     if dataset is not None:
         return job.loader(dataset, **options), None
     if job.world_size > 1 and (what == "predict" or _is_whole(data)):
@@ -77,12 +81,12 @@ def options_of_val(data: Any, training: Mapping[str, Any], own: Mapping[str, Any
 
 def as_dataset(data: Any) -> Dataset[Any] | None:
     """None if it is a loader, or any other iterable of batches."""
-    if isinstance(data, Dataset):
-        return data
     if isinstance(data, torch.Tensor):
         return TensorDataset(data)
+    if isinstance(data, torch.nn.Module):
+        raise ConfigError(f"data: a {type(data).__name__} is a model, and the Trainer has one. Pass data.")
     if isinstance(data := in_columns(data), Dataset):
-        return data
+        return None if _is_webloader(data) else data
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list | Mapping | str):
         return data  # type: ignore[no-any-return]  # as DataLoader takes it: a data set need not be a Dataset
     if not isinstance(data, Iterable) or isinstance(data, str):
@@ -92,6 +96,11 @@ def as_dataset(data: Any) -> Dataset[Any] | None:
 
 def _is_whole(loader: Any) -> bool:
     return isinstance(loader, DataLoader) and type(loader.sampler) in (RandomSampler, SequentialSampler)
+
+
+def _is_webloader(dataset: Any) -> bool:
+    """WebDataset's loaders are data sets by their type; a pipeline of one begins with a DataLoader."""
+    return isinstance(next(iter(getattr(dataset, "pipeline", None) or ()), None), DataLoader)
 
 
 def _without(names: Collection[str], options: Mapping[str, Any]) -> dict[str, Any]:

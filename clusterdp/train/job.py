@@ -16,10 +16,18 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 from clusterdp.errors import ConfigError
 from clusterdp.rundir import Ledger, RunDir, write_durably
+from clusterdp.train.arguments import LOADER, check_words
 from clusterdp.train.claim import Claim
 from clusterdp.train.diagnosis import NOTHING
 from clusterdp.train.group import Group, own_devices
-from clusterdp.train.loading import check_lasts, cpus_of_rank, default_workers, loader_defaults
+from clusterdp.train.loading import (
+    check_lasts,
+    cpus_of_rank,
+    default_workers,
+    gives_batches,
+    loader_defaults,
+    objections,
+)
 from clusterdp.train.metrics import MetricLog
 from clusterdp.train.sampler import ResumableSampler
 from clusterdp.train.seeded import SeededDataset
@@ -122,7 +130,7 @@ class JobHandle:
     def loader(
         self,
         dataset: Any,
-        batch_size: int,
+        batch_size: int | None,
         *,
         shuffle: bool = True,
         drop_last: bool = False,
@@ -130,7 +138,8 @@ class JobHandle:
         seed_samples: bool = True,
         **options: Any,
     ) -> DataLoader[Any]:
-        """A DataLoader over this rank's share, at a position that is saved. batch_size: of one rank.
+        """A DataLoader over this rank's share, at a position that is saved. batch_size: of one rank; None: each sample
+        of the data set is a batch already.
 
         sampler: draws the order of all ranks' samples, as torch's WeightedRandomSampler does; shuffle is then its own.
         seed_samples: augmentations depend on seed, epoch and sample alone; see SeededDataset, which wraps `dataset`.
@@ -140,29 +149,37 @@ class JobHandle:
         ConfigError on all ranks alike if there would be no batch at all.
         options: DataLoader's; loading.loader_defaults() says what they are otherwise.
         """
+        check_words("loader", options, LOADER)
         if isinstance(dataset, Shards):
+            if batch_size is None:
+                raise ConfigError("batch_size: None, and Shards give single samples. Say how many make a batch.")
             options = {"num_workers": default_workers(), "pin_memory": self.device.type == "cuda", **options}
             options |= {"rank": self.rank, "world_size": self.world_size, "seed": self.seed, "drop_last": drop_last}
             return ShardLoader(dataset, batch_size, **options)  # type: ignore[return-value]  # is used as one
         dataset = in_columns(dataset)
-        rows = rows_of(dataset, options)
-        options = loader_defaults(self, dataset, {"batch_size": batch_size, "drop_last": drop_last, **options})
+        given = {"batch_size": batch_size, "drop_last": drop_last, **options}
+        options = loader_defaults(self, dataset, given)
         if isinstance(dataset, IterableDataset):
-            return DataLoader(dataset, **options)
+            if batch_size is not None and gives_batches(dataset):
+                raise ConfigError(
+                    f"batch_size: this {type(dataset).__name__} makes batches itself. Pass batch_size=None."
+                )
+            with objections():
+                return DataLoader(dataset, **options)
         share = {"rank": self.rank, "world_size": self.world_size, "seed": self.seed, "drop_last": drop_last}
         if sampler is None:
             ours = ResumableSampler(dataset, shuffle=shuffle, **share)  # type: ignore[arg-type]
         else:
             ours = ResumableSampler.over(sampler, **share)
-        if ours.size == 0 or (drop_last and len(ours) < batch_size):
+        if ours.size == 0 or (drop_last and len(ours) < (batch_size or 1)):
             raise ConfigError(
                 f"loader: {ours.size} samples are no batch of {batch_size} for each of {self.world_size} ranks"
                 f"{', and drop_last drops what is less' if drop_last else ''}. Use more data, fewer ranks, smaller "
                 "batches, or drop_last=False."
             )
-        if rows is not None:
-            pinned = options["pin_memory"]
-            return TensorLoader(dataset, batch_size, rows=rows, sampler=ours, drop_last=drop_last, pin_memory=pinned)
+        if (rows := rows_of(dataset, given)) is not None:
+            with objections():
+                return TensorLoader(dataset, rows, ours, batch_size, drop_last, options["pin_memory"])
         collate_fn = options.get("collate_fn")
         if seed_samples and options["num_workers"]:  # whose numbers do not depend on how old a worker is
             options.setdefault("persistent_workers", True)
@@ -171,7 +188,8 @@ class JobHandle:
             ours.numbered = sampler is not None
             if collate_fn is not None:
                 options["collate_fn"] = dataset.collation(collate_fn)
-        return DataLoader(dataset, sampler=ours, **options)
+        with objections():
+            return DataLoader(dataset, sampler=ours, **options)
 
     def loop(
         self,

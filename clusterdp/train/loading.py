@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,15 @@ def loader_defaults(job: JobHandle, dataset: Any, options: Mapping[str, Any]) ->
     return found
 
 
+@contextmanager
+def objections() -> Iterator[None]:
+    """torch's, to options that do not go together, in one line."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"loader: {str(error).rstrip('. ')}. Change the options.") from None
+
+
 def default_workers() -> int:
     cpus = os.environ.get("SLURM_CPUS_PER_TASK", "")
     return max(0, min(MOST_WORKERS, int(cpus) - 1)) if cpus.isdigit() else 0
@@ -57,6 +67,18 @@ def check_lasts(what: str, data: Any, epochs: int) -> None:
             f"{what}: a {type(data).__name__} is read once, and {epochs} epochs read it {epochs} times. Pass what can "
             "be read again: the loader itself, or an object whose __iter__ makes the generator."
         )
+
+
+def gives_batches(dataset: Any) -> bool:
+    """Of WebDataset's pipelines: whether one makes batches, of which a DataLoader would make batches again."""
+    sizes = [_size_after(stage) for stage in getattr(dataset, "pipeline", None) or ()]
+    return [size for size in sizes if size][-1:] == ["batches"]
+
+
+def _size_after(stage: Any) -> str | None:
+    if isinstance(stage, DataLoader):  # a WebLoader begins with one
+        return "batches"
+    return {"_batched": "batches", "_unbatched": "samples"}.get(getattr(getattr(stage, "f", None), "__name__", ""))
 
 
 def end_workers(loader: Any) -> None:

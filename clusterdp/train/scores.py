@@ -15,7 +15,7 @@ from clusterdp.train.trainstep import size_of
 if TYPE_CHECKING:
     from clusterdp.train.job import JobHandle
 
-Metrics = Mapping[str, Any] | Sequence[Callable[..., Any]]
+Metrics = Mapping[str, Any] | Sequence[Callable[..., Any]] | Callable[..., Any]
 
 
 class Scores:
@@ -23,7 +23,9 @@ class Scores:
 
     def __init__(self, metrics: Metrics, job: JobHandle):
         self.meters = Meters(job.group)
-        named = metrics if isinstance(metrics, Mapping) else {_name_of(metric): metric for metric in metrics}
+        self.added = False  # in the step at hand
+        listed: Any = metrics if isinstance(metrics, Mapping | list | tuple) else [metrics]
+        named = listed if isinstance(listed, Mapping) else {_name_of(metric): metric for metric in listed}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._objects: list[Any] = []
         for name, metric in named.items():
@@ -36,10 +38,25 @@ class Scores:
             elif callable(metric):
                 self._functions[name] = metric
             else:
+                got = repr(metric) if isinstance(metric, str) else f"a {type(metric).__name__}"
                 raise ConfigError(
-                    f"metrics.{name}: a {type(metric).__name__} is neither a function of (outputs, targets) nor an "
+                    f"metrics.{name}: {got} is neither a function of (outputs, targets) nor an "
                     "object with update() and compute(). Pass one of them."
                 )
+
+    def begin(self) -> None:
+        """A step begins."""
+        self.added = False
+
+    def add_values(self, batch: Any, values: Mapping[str, Any]) -> None:
+        """The numbers that a step of one's own returned; anything else among them is left out."""
+        size = size_of(batch)
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor):
+                if value.numel() == 1 and not value.is_complex():
+                    self._mean(size, None, name, value.detach().reshape(()))
+            elif isinstance(value, int | float):
+                self._mean(size, None, name, value)
 
     def add(
         self, batch: Any, loss: torch.Tensor, outputs: Any = None, targets: Any = None, *, only_finite: bool = False
@@ -48,6 +65,7 @@ class Scores:
 
         only_finite: a batch whose loss is not finite counts for nothing; metrics that are objects wait to know.
         """
+        self.added = True
         size = size_of(batch)
         counts = loss.detach().isfinite() if only_finite else None
         self._mean(size, counts, "loss", loss)
@@ -74,7 +92,7 @@ class Scores:
 
 
 def _name_of(metric: Any) -> str:
-    return str(getattr(metric, "__name__", type(metric).__name__)).lower()
+    return metric if isinstance(metric, str) else str(getattr(metric, "__name__", type(metric).__name__)).lower()
 
 
 def _detached(outputs: Any) -> Any:

@@ -28,7 +28,13 @@ class TensorLoader(DataLoader[Any]):
     """sampler: a ResumableSampler, or a range of indices."""
 
     def __init__(
-        self, dataset: Any, batch_size: int, *, rows: Rows, sampler: Any, pin_memory: bool, drop_last: bool = False
+        self,
+        dataset: Any,
+        rows: Rows,
+        sampler: Any,
+        batch_size: int | None,
+        drop_last: bool = False,
+        pin_memory: bool = False,
     ):
         super().__init__(dataset, batch_size, sampler=sampler, drop_last=drop_last, pin_memory=pin_memory)
         self.rows = rows

@@ -13,10 +13,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy
 import torch
 import torch.distributed as dist
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from clusterdp.checkpoint.objects import unwrap
 from clusterdp.errors import ConfigError
@@ -24,8 +26,9 @@ from clusterdp.train import strategy, trainstep
 from clusterdp.train.accumulation import AS_IT_IS
 from clusterdp.train.alone import own_job
 from clusterdp.train.amp import Amp
+from clusterdp.train.arguments import LOADER, arguments_of, check_parts, check_words
 from clusterdp.train.best import Best
-from clusterdp.train.callbacks import OnEpoch
+from clusterdp.train.callbacks import OnEpoch, functions
 from clusterdp.train.data import options_of_val, shared_out, training_data
 from clusterdp.train.evenly import evenly
 from clusterdp.train.history import SHAPE, History, Row, row_line
@@ -34,11 +37,11 @@ from clusterdp.train.loading import check_lasts
 from clusterdp.train.loop import Loop
 from clusterdp.train.prefetch import Prefetcher
 from clusterdp.train.progress import Progress
-from clusterdp.train.scores import Scores
+from clusterdp.train.scores import Metrics, Scores
 from clusterdp.train.stop import Stopped
 from clusterdp.train.strategy import follow, is_distributed, is_sharded
 
-Metrics = Mapping[str, Any] | Sequence[Callable[..., Any]]
+ARRAYS = (torch.Tensor, numpy.ndarray)
 NO_BATCH = "{}: the data gave no batch. Give it data; an iterator that has been read is through, so pass a new one."
 OnStep = Callable[["Trainer", Mapping[str, Any]], Any]
 
@@ -48,12 +51,15 @@ class Trainer:
 
     model: left as it is if it is in DDP or FSDP2 already; else it becomes what the config's `train` says.
     metrics: name -> function(outputs, targets) -> number or one number a sample; or an object with update(outputs,
-    targets), compute() and reset(), such as torchmetrics'. loss(outputs, targets) is a mean over the batch.
+    targets), compute() and reset(), such as torchmetrics'. Also a list of them, or a single one.
+    loss(outputs, targets) is a mean over the batch.
     amp: a level of Amp, or one. accumulate: batches to a step of the optimizer. clip_norm, clip_value: of the
     gradients. The defaults of these four are the config's `train`.
-    scheduler: stepped with the optimizer, or after each epoch (scheduler_every="epoch").
+    scheduler: stepped with the optimizer, or after each epoch (scheduler_every="epoch"). ReduceLROnPlateau is stepped
+    after each epoch, with val_loss, or without validation with the loss.
     forward: function(trainer, batch) -> (loss, outputs, targets); step: function(trainer, batch) -> {name: value}, a
-    whole training step. The defaults are trainstep's, to copy from.
+    whole training step, whose numbers the history has the means of unless it adds to trainer.scores itself. The
+    defaults are trainstep's, to copy from.
     on_step(trainer, values) and on_epoch(trainer, row): functions called after each. A stop waits until those after an
     epoch are done, whatever they evaluate. state: more to save, by name.
     wrap: options of job.wrap(), which are DistributedDataParallel's.
@@ -79,7 +85,10 @@ class Trainer:
         on_epoch: Sequence[OnEpoch] = (),
         state: Mapping[str, Any] | None = None,
         wrap: Mapping[str, Any] | None = None,
+        **others: NoReturn,
     ):
+        check_words("Trainer", others, arguments_of(Trainer), {"fit": Trainer.fit})
+        check_parts(model, loss, optimizer, scheduler)
         self.job = job = own_job() if job is None else job
         self.amp = job.amp if amp is None else amp if isinstance(amp, Amp) else Amp(amp, job.device)
         self._wrapped = self._wrap(model, optimizer, wrap or {})
@@ -89,7 +98,7 @@ class Trainer:
         self.loss, self.optimizer, self.scheduler = loss, optimizer, scheduler
         if scheduler_every not in ("step", "epoch"):
             raise ConfigError(f"scheduler_every: {scheduler_every!r} is neither step nor epoch. Use one of them.")
-        self.scheduler_every = scheduler_every
+        self.scheduler_every = "epoch" if isinstance(scheduler, ReduceLROnPlateau) else scheduler_every
         if optimizer is not None:
             self.amp.adopt(optimizer)
         self.accumulate = job.train.accumulate if accumulate is None else accumulate
@@ -99,7 +108,7 @@ class Trainer:
             given |= {"clip_norm": job.train.clip_norm, "clip_value": job.train.clip_value}
         self.step_options = given  # of amp.step()
         self.forward, self.step = forward, step
-        self.on_step, self.on_epoch = list(on_step), list(on_epoch)
+        self.on_step, self.on_epoch = functions("on_step", on_step), functions("on_epoch", on_epoch)
         self.history = History()
         self.scores = Scores(metrics, job)  # of the epoch at hand
         self.loop: Loop[Any] | None = None
@@ -118,7 +127,7 @@ class Trainer:
         val: Any = None,
         *,
         epochs: int = 1,
-        batch_size: int = 32,
+        batch_size: int | None = 32,
         transform: Callable[[Any], Any] | None = None,
         val_options: Mapping[str, Any] | None = None,
         **loader: Any,
@@ -126,12 +135,18 @@ class Trainer:
         """Trains from wherever the run stands to `epochs` in all, and evaluates on val after each.
 
         train, val: a data set, or tensors (x, y), dealt out to the ranks in batches of batch_size each; or a loader, or
-        any iterable of batches, that knows its rank. loader: job.loader()'s options, such as num_workers. transform: of
-        a batch, on the device.
+        any iterable of batches, that knows its rank. batch_size=None: a sample of the data set is a batch already, as
+        of a batched WebDataset. loader: job.loader()'s options, such as num_workers. transform: of a batch, on the
+        device.
         val_options: of val's loader, where they are others than the training's. Those that choose samples (sampler,
         drop_last, ...) are the training's alone. A collate_fn serves both, as padding must; one that mixes samples, as
         MixUp does, should not: val_options={"collate_fn": None}.
         """
+        self._check_loader_words("fit", loader, Trainer.fit)
+        self._check_loader_words("val_options", val_options or {})
+        usual = self.forward is trainstep.forward and self.step is trainstep.step
+        if usual and isinstance(train, ARRAYS) and isinstance(val, ARRAYS):
+            raise ConfigError("fit: inputs and targets are one argument. Write fit((x, y), (x_val, y_val)).")
         batches = training_data(self.job, train, batch_size, loader)
         if val is not None:
             check_lasts("val", val, epochs)
@@ -152,23 +167,39 @@ class Trainer:
             self.job.metrics.sinks.remove(progress)
         return self.history
 
-    def evaluate(self, data: Any, *, batch_size: int = 32, transform: Any = None, **loader: Any) -> dict[str, float]:
+    def evaluate(
+        self, data: Any, *more: NoReturn, batch_size: int | None = 32, transform: Any = None, **loader: Any
+    ) -> dict[str, float]:
         """The loss and the metrics of all samples of all ranks, each sample once."""
+        if more:
+            raise ConfigError("evaluate: inputs and targets are one argument. Write evaluate((x, y)).")
+        self._check_loader_words("evaluate", loader, Trainer.evaluate)
         return self._evaluate(data, batch_size, loader, transform)
 
-    def predict(self, data: Any, *, batch_size: int = 32, transform: Any = None, **loader: Any) -> Any:
+    def predict(
+        self,
+        data: Any,
+        *,
+        batch_size: int | None = 32,
+        transform: Any = None,
+        forward: Callable[..., Any] | None = None,
+        **loader: Any,
+    ) -> Any:
         """The model's outputs, a row a sample, in the order of the data: on all ranks, in the host's memory.
 
         data: a data set, or a tensor; of a sample (x, y), x is the input. With one rank, any iterable of batches.
+        forward: function(trainer, batch) -> outputs, such as for data without targets. Default: the Trainer's forward,
+        of which it takes the outputs; if that is not one of your own, the model.
         """
         from clusterdp.train.predictions import collect, on_host
 
+        self._check_loader_words("predict", loader, Trainer.predict)
         batches, size = shared_out(self.job, data, batch_size, loader, "predict")
         outputs = []
         with self._evaluating():
             for batch, mine in self._watched(batches, transform):
                 with self.autocast():
-                    given = self.model(*trainstep.inputs_of(batch))
+                    given = trainstep.outputs(self, batch) if forward is None else forward(self, batch)
                 if mine:
                     outputs.append(on_host(given))  # all of them need not fit on the device
         if size is None and not outputs:
@@ -232,7 +263,12 @@ class Trainer:
         step, loop, on_step = self.step, self.loop, self.on_step
         assert loop is not None
         for batch in epoch:
+            self.scores.begin()
             values = step(self, batch)
+            if not isinstance(values, Mapping):
+                raise ConfigError(f"step: returned a {type(values).__name__}. Return {{name: number}}, as of the loss.")
+            if not self.scores.added:
+                self.scores.add_values(batch, values)
             loop.log(**values)
             for call in on_step:
                 call(self, values)
@@ -240,10 +276,10 @@ class Trainer:
     def _close_epoch(self, val: Mapping[str, float]) -> None:
         """After what may be stopped, so that an attempt which was stopped in there does it again."""
         assert self.loop is not None
-        if self.scheduler is not None and self.scheduler_every == "epoch":
-            self.scheduler.step()
         row: Row = {"epoch": self.loop.epoch + 1, "step": self.loop.step, **self.scores.reduce()}
         row |= {f"val_{name}": value for name, value in val.items()}
+        if self.scheduler is not None and self.scheduler_every == "epoch":
+            self._step_scheduler(row)
         if self.optimizer is not None:
             row["lr"] = float(self.optimizer.param_groups[0]["lr"])
         self.history.append(row)
@@ -251,6 +287,15 @@ class Trainer:
         if self.job.rank == 0:
             print(f"clusterdp: {row_line(row)}", flush=True)
         self._call_back(row)
+
+    def _step_scheduler(self, row: Row) -> None:
+        if not isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step()
+            return
+        watched = row.get("val_loss", row.get("loss"))
+        if watched is None:
+            raise ConfigError("scheduler: ReduceLROnPlateau looks at the loss, and step= returned none. Return it.")
+        self.scheduler.step(watched)
 
     def _call_back(self, row: Row) -> None:
         """Nothing is saved or stopped meanwhile: the state is that of a closed epoch, which would be closed again."""
@@ -262,7 +307,14 @@ class Trainer:
             self._calling = False
         self.job.word.discount(time.monotonic() - began)
 
-    def _evaluate(self, data: Any, batch_size: int, loader: Mapping[str, Any], transform: Any) -> dict[str, float]:
+    @staticmethod
+    def _check_loader_words(where: str, options: Mapping[str, Any], method: Any = None) -> None:
+        own = arguments_of(method) if method is not None else ["batch_size"]
+        check_words(where, options, [*own, *LOADER], {"fit": Trainer.fit, "Trainer": Trainer})
+
+    def _evaluate(
+        self, data: Any, batch_size: int | None, loader: Mapping[str, Any], transform: Any
+    ) -> dict[str, float]:
         batches, _ = shared_out(self.job, data, batch_size, loader, "evaluate")
         scores, training = Scores(self._metrics, self.job), self.scores
         with self._evaluating():

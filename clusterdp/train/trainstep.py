@@ -11,6 +11,7 @@ def step(trainer, batch):                          # Trainer(..., step=step): tw
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,24 @@ def step(trainer: Trainer, batch: Any) -> Mapping[str, Any]:
     trainer.scores.add(batch, loss, outputs, targets, only_finite=skips)
     lap("metrics")
     return {"loss": loss}
+
+
+def outputs(trainer: Trainer, batch: Any) -> Any:
+    """For predictions. A forward of one's own knows what of the batch goes into the model, and how."""
+    if trainer.forward is forward:
+        return trainer.model(*inputs_of(batch))
+    try:
+        given = trainer.forward(trainer, batch)
+    except Exception as error:
+        if sys.version_info >= (3, 11):
+            error.add_note("predict asked the Trainer's forward. For data without targets: predict(forward=...).")
+        raise
+    if not isinstance(given, tuple) or len(given) != 3:
+        raise ConfigError(
+            "predict: the Trainer's forward returned the loss alone. Return (loss, outputs, targets) from it, or pass "
+            "predict(forward=...), a function of (trainer, batch) that returns the outputs."
+        )
+    return given[1]
 
 
 def parts_of(given: Any) -> tuple[torch.Tensor, Any, Any]:

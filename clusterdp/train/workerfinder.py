@@ -150,8 +150,8 @@ def _with_workers(loader: Any, workers: int) -> Any:
     else:
         options["batch_sampler"] = loader.batch_sampler
     if isinstance(loader, TensorLoader) and not workers:
-        own = {name: options[name] for name in ("batch_size", "sampler", "pin_memory", "drop_last")}
-        return TensorLoader(loader.dataset, rows=loader.rows, **own)
+        own = {name: options[name] for name in ("sampler", "batch_size", "drop_last", "pin_memory")}
+        return TensorLoader(loader.dataset, loader.rows, **own)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")  # more than cpus: the table tells
         return DataLoader(loader.dataset, **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle
+from clusterdp.train.data import as_dataset
 from clusterdp.train.loading import dead_worker, in_a_line
 from tests.train.trainings import Noisy
 
@@ -138,3 +140,43 @@ class Spent:
 def test_an_epoch_without_a_batch_is_no_success(job: JobHandle, loader: Any, epoch: int) -> None:
     with pytest.raises(ConfigError, match=f"^loader: epoch {epoch} has no batch. Give it data; an iterator"):
         list(job.loop(loader, {}, epochs=3))
+
+
+class Pipeline(Stream):
+    """As WebDataset's are: stages, each a function of the one before; and WebLoaders begin with a DataLoader."""
+
+    def __init__(self, *stages: Any):
+        self.pipeline = [stage if isinstance(stage, DataLoader) else SimpleNamespace(f=stage) for stage in stages]
+
+
+def _batched(data: Any) -> Any: ...
+
+
+def _unbatched(data: Any) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("stages", "batches"),
+    [
+        ([len, _batched], True),
+        ([_batched, len], True),
+        ([_batched, _unbatched], False),
+        ([_batched, _unbatched, _batched], True),
+        ([len], False),
+        ([DataLoader(Stream(), None)], True),
+        ([DataLoader(Stream(), None), _unbatched], False),
+    ],
+)
+def test_a_pipeline_that_makes_batches_is_not_batched_again(job: JobHandle, stages: Any, batches: bool) -> None:
+    data = Pipeline(*stages)
+    assert job.loader(data, None).batch_size is None
+    if not batches:
+        assert job.loader(data, 2).batch_size == 2
+        return
+    with pytest.raises(ConfigError, match=r"^batch_size: this Pipeline makes batches itself\. Pass"):
+        job.loader(data, 2)
+
+
+def test_webdatasets_loader_is_a_loader_and_no_data_set() -> None:
+    assert as_dataset(Pipeline(DataLoader(Stream(), None))) is None
+    assert isinstance(as_dataset(Pipeline(len)), Pipeline)

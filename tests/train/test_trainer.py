@@ -299,6 +299,87 @@ def test_a_step_of_ones_own_needs_no_subclass(job: JobHandle) -> None:
     assert history[1]["loss"] < history[0]["loss"]
 
 
+def test_the_numbers_of_a_step_of_ones_own_are_in_the_history_as_means_over_the_samples(job: JobHandle) -> None:
+    def step(trainer: Trainer, batch: Any) -> dict[str, Any]:
+        x, _ = batch
+        return {"loss": trainer.model(x).square().mean(), "first": x[0, :1], "samples": len(x), "kind": "odd"}
+
+    trainer = Trainer(nn.Linear(trainings.FEATURES, 1), job=job, step=step)
+    history = trainer.fit(held(), epochs=2, batch_size=50, shuffle=False)
+    assert list(history[0]) == ["epoch", "step", "loss", "first", "samples"]
+    x = held().tensors[0]
+    with torch.no_grad():
+        assert history["loss"] == [pytest.approx(float(trainer.net(x).square().mean()))] * 2
+    assert history[0]["first"] == pytest.approx(float(50 * x[0, 0] + x[50, 0]) / 51)
+    assert history[0]["samples"] == pytest.approx((50 * 50 + 1) / 51)
+
+
+def of_mapping(trainer: Trainer, batch: Any) -> Any:
+    outputs = trainer.model(batch["x"].flip(1))
+    return nn.functional.cross_entropy(outputs, batch["y"]), outputs, batch["y"]
+
+
+def test_predictions_are_the_outputs_of_a_forward_of_ones_own(job: JobHandle) -> None:
+    x, y = held().tensors
+    trainer = linear(job)
+    straight, flipped = trainer.predict(x), trainer.predict(x.flip(1))
+    trainer.forward = of_mapping
+    assert torch.equal(trainer.predict({"x": x, "y": y}), flipped)
+    assert torch.equal(trainer.predict(x, forward=lambda trainer, batch: trainer.model(batch[0])), straight)
+    trainer.forward = lambda trainer, batch: of_mapping(trainer, batch)[0]
+    with pytest.raises(ConfigError, match=r"^predict: the Trainer's forward returned the loss alone\. Return"):
+        trainer.predict({"x": x, "y": y})
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes yet")
+def test_who_predicts_from_data_without_targets_is_told_how(job: JobHandle) -> None:
+    trainer = linear(job)
+    trainer.forward = of_mapping
+    with pytest.raises(KeyError) as caught:
+        trainer.predict({"x": held().tensors[0]})
+    assert caught.value.__notes__ == [
+        "predict asked the Trainer's forward. For data without targets: predict(forward=...)."
+    ]
+
+
+@pytest.mark.parametrize("watched", ["val_loss", "loss"])
+def test_a_scheduler_that_waits_for_a_plateau_sees_the_loss_of_each_epoch(job: JobHandle, watched: str) -> None:
+    trainer = linear(job)
+    assert trainer.optimizer is not None
+    scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(trainer.optimizer, patience=0, threshold=0.9)
+    trainer = Trainer(trainer.net, nn.CrossEntropyLoss(), trainer.optimizer, job=job, scheduler=scheduler)
+    history = trainer.fit(trainings.Noisy(), held() if watched == "val_loss" else None, epochs=3)
+    assert scheduler.best == history[0][watched]
+    assert history["lr"] == pytest.approx([0.1, 0.01, 0.001])  # no epoch after the first is so much better
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """Gives batches."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(DataLoader(held(), 17))
+
+
+class Pile(torch.utils.data.Dataset[Any]):
+    """Gives batches by their number."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> Any:
+        return held()[17 * index : 17 * (index + 1)]
+
+
+@pytest.mark.parametrize("batches", [Stream(), Pile()])
+def test_batches_of_the_data_set_are_taken_as_they_are(job: JobHandle, batches: Any) -> None:
+    trainer = linear(job)
+    assert trainer.evaluate(batches, batch_size=None) == trainer.evaluate(held(), batch_size=17)
+    assert torch.equal(trainer.predict(batches, batch_size=None), trainer.predict(held(), batch_size=17))
+    trainer.fit(batches, batches, batch_size=None, epochs=2)
+    assert trainer.history["step"] == [3, 6]
+    assert trainer.history[1]["val_loss"] == trainer.evaluate(held(), batch_size=17)["loss"]
+
+
 def test_fit_again_goes_on_from_where_it_is(job: JobHandle) -> None:
     net = nn.Linear(trainings.FEATURES, 3)
     trainer = Trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job)

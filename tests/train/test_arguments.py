@@ -1,0 +1,136 @@
+"""What people write who come from another library: one line that says how it is written here."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
+from torch.utils.data import DataLoader
+
+from clusterdp.errors import ConfigError
+from clusterdp.train import JobHandle, Trainer
+from clusterdp.train.arguments import LOADER, MEANT, arguments_of
+
+X, Y = torch.randn(8, 3), torch.arange(8) % 2
+DATA = (X, Y)
+
+
+def trainer(job: JobHandle, **changes: Any) -> Trainer:
+    net = nn.Linear(3, 2)
+    parts: dict[str, Any] = {"model": net, "loss": nn.CrossEntropyLoss()}
+    return Trainer(**{**parts, "optimizer": torch.optim.SGD(net.parameters(), lr=0.1), "job": job, **changes})
+
+
+OPTIMIZER = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+
+
+class EarlyStopping:
+    """Of another library."""
+
+
+class Timm:
+    """Its schedulers want to know the epoch."""
+
+    def step(self, epoch: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"callbacks": []}, "Trainer: 'callbacks' is no argument here. Write Trainer(on_epoch=[...])"),
+        ({"max_epochs": 3}, "Trainer: 'max_epochs' is no argument here. Write fit(epochs=...)."),
+        ({"epochs": 3}, "Trainer: 'epochs' is no argument here. It is one of fit()."),
+        ({"precision": 16}, "Trainer: 'precision' is no argument here. Write Trainer(amp=...)"),
+        ({"devices": 4}, "Trainer: 'devices' is no argument here. The config has it, as resources."),
+        ({"clip_nrom": 1}, "Trainer: 'clip_nrom' is no argument here. Did you mean clip_norm?"),
+        ({"qqq": 1}, "Trainer: 'qqq' is no argument here. There are: model, loss, optimizer, metrics, job, amp, acc"),
+        ({"model": nn.Linear}, "model: Linear is a class. Pass a torch.nn.Module."),
+        ({"optimizer": "adam"}, "optimizer: the word 'adam' is none. Pass an object, such as torch.optim.Adam(mod"),
+        ({"optimizer": torch.optim.Adam}, "optimizer: Adam is a class. Pass an object, such as torch.optim.Adam(mod"),
+        ({"loss": "mse"}, "loss: the word 'mse' is none. Pass a function of (outputs, targets), such as torch.nn.MSE"),
+        ({"loss": nn.MSELoss}, "loss: MSELoss is a class. Pass a function of (outputs, targets)"),
+        ({"metrics": ["accuracy"]}, "metrics.accuracy: 'accuracy' is neither a function of (outputs, targets) nor"),
+        ({"metrics": "accuracy"}, "metrics.accuracy: 'accuracy' is neither a function of (outputs, targets) nor"),
+        ({"metrics": 3}, "metrics.int: a int is neither a function of (outputs, targets) nor"),
+        ({"scheduler": "cosine"}, "scheduler: the word 'cosine' is none. Pass an object of torch.optim.lr_scheduler"),
+        ({"scheduler": StepLR}, "scheduler: StepLR is a class. Pass an object of torch.optim.lr_scheduler"),
+        ({"scheduler": ReduceLROnPlateau(OPTIMIZER, "max")}, "scheduler: ReduceLROnPlateau(mode='max') cannot look at"),
+        ({"scheduler": Timm()}, "scheduler: Timm.step() wants arguments. Call it in on_epoch="),
+        ({"on_epoch": [EarlyStopping()]}, "on_epoch: a EarlyStopping is no function. Pass functions, as in clusterdp."),
+        ({"on_step": EarlyStopping}, "on_step: a EarlyStopping is no function."),
+    ],
+)
+def test_a_trainer_is_made_of_the_right_parts_or_one_line_names_them(
+    job: JobHandle, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        trainer(job, **changes)
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        (
+            lambda t: t.fit(DATA, validation_data=DATA),
+            "fit: 'validation_data' is no argument here. Write fit(tra",
+        ),
+        (
+            lambda t: t.fit(DATA, validation_split=0.1),
+            "fit: 'validation_split' is no argument here. Split the d",
+        ),
+        (lambda t: t.fit(DATA, verbose=0), "fit: 'verbose' is no argument here. A line an epoch is printed"),
+        (lambda t: t.fit(DATA, accumulate=2), "fit: 'accumulate' is no argument here. It is one of Trainer()."),
+        (lambda t: t.fit([DATA], num_worker=2), "fit: 'num_worker' is no argument here. Did you mean num_workers?"),
+        (
+            lambda t: t.fit(DATA, DATA, val_options={"bach_size": 2}),
+            "val_options: 'bach_size' is no argument here. Did",
+        ),
+        (lambda t: t.fit(t.net, train_dataloaders=[DATA]), "fit: 'train_dataloaders' is no argument here. Write fit(t"),
+        (lambda t: t.fit(t.net, [DATA]), "data: a Linear is a model, and the Trainer has one. Pass data."),
+        (lambda t: t.fit(X, Y), "fit: inputs and targets are one argument. Write fit((x, y), (x_val, y_val))."),
+        (lambda t: t.fit(X.numpy(), Y.numpy()), "fit: inputs and targets are one argument."),
+        (lambda t: t.evaluate(X, Y), "evaluate: inputs and targets are one argument. Write evaluate((x, y))."),
+        (lambda t: t.evaluate(DATA, epochs=2), "evaluate: 'epochs' is no argument here. It is one of fit()."),
+        (lambda t: t.predict(X, steps_per_epoch=3), "predict: 'steps_per_epoch' is no argument here. Call trainer.st"),
+        (lambda t: t.job.loader(DATA, 4, suffle=True), "loader: 'suffle' is no argument here. Did you mean shuffle?"),
+        (lambda t: t.fit(DATA, batch_size=0), "loader: batch_size should be a positive integer value, but got batch_s"),
+        (lambda t: t.evaluate(DATA, batch_size="4"), "loader: batch_size should be a positive integer value"),
+        (lambda t: t.fit(DATA, prefetch_factor=2), "loader: prefetch_factor option could only be specified in multip"),
+        (lambda t: t.fit(DATA, batch_size=None, drop_last=True), "loader: batch_size=None option disables auto-batch"),
+    ],
+)
+def test_a_call_has_the_right_words_or_one_line_names_them(job: JobHandle, use: Any, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        use(trainer(job))
+    assert str(caught.value).startswith(said)
+
+
+def test_a_step_that_returns_nothing_is_one_line(job: JobHandle) -> None:
+    with pytest.raises(ConfigError, match=r"^step: returned a NoneType\. Return {name: number}"):
+        trainer(job, step=lambda trainer, batch: None).fit(DATA)
+
+
+def test_inputs_alone_are_enough_for_a_forward_of_ones_own(job: JobHandle) -> None:
+    net = nn.Linear(3, 3)
+    coder = trainer(job, model=net, forward=lambda trainer, batch: (trainer.model(batch[0]) - batch[0]).square().mean())
+    assert coder.fit(X, X)[0]["val_loss"] > 0
+
+
+def test_a_single_function_is_as_good_as_a_list_of_one(job: JobHandle) -> None:
+    def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return (outputs.argmax(1) == targets).float()
+
+    seen: list[float] = []
+    trained = trainer(job, metrics=accuracy, on_epoch=lambda trainer, row: seen.append(row["accuracy"]))
+    assert trained.fit(DATA, epochs=2)["accuracy"] == seen
+
+
+def test_no_word_that_we_know_is_explained_away() -> None:
+    ours = {*LOADER, *arguments_of(Trainer), *arguments_of(Trainer.fit), *arguments_of(Trainer.predict)}
+    assert not ours & MEANT.keys()
+    assert {*inspect.signature(DataLoader).parameters} - {"dataset", "batch_size"} < {*LOADER}
