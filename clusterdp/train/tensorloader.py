@@ -140,7 +140,17 @@ def _is_array(data: Any) -> bool:
 def _is_plain(column: torch.Tensor) -> bool:
     """Not a subclass, whose rows may be anything, nor sparse, nested or quantized."""
     strided = column.layout is torch.strided and not column.is_nested and not column.is_quantized
-    return type(column) is torch.Tensor and strided and column.ndim > 0
+    return type(column) is torch.Tensor and strided and column.ndim > 0 and _can_be_taken(column)
+
+
+def _can_be_taken(column: torch.Tensor) -> bool:
+    """Older torch does not know how for each of its types."""
+    one = torch.zeros(1, dtype=torch.int64, device=column.device)
+    try:
+        column.new_empty(1).index_select(0, one)
+    except RuntimeError:  # or NotImplementedError, which is one
+        return False
+    return True
 
 
 def _as_tensor(array: Any) -> torch.Tensor:

@@ -109,6 +109,14 @@ def test_anything_else_is_read_as_before(job: JobHandle, data: Any, options: dic
     assert type(job.loader(data, 2, **options)) is DataLoader
 
 
+def test_a_type_that_torch_cannot_index_is_read_as_before(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
+    def index_select(*_: Any) -> Any:
+        raise NotImplementedError("\"index_select\" not implemented for 'UInt16'")
+
+    monkeypatch.setattr(torch.Tensor, "index_select", index_select)
+    assert type(job.loader(TensorDataset(X), 2)) is DataLoader
+
+
 def test_a_sampler_of_ones_own_gives_the_order(job: JobHandle) -> None:
     def batches(**options: Any) -> list[Any]:
         weighted = WeightedRandomSampler([0.0] + [1.0] * (SIZE - 1), 30)

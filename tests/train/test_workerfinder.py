@@ -10,6 +10,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, find_workers, workerfinder
+from clusterdp.train.tensorloader import TensorLoader
 from clusterdp.train.workerfinder import Workers
 
 DATA = TensorDataset(torch.arange(24))
@@ -57,6 +58,15 @@ def test_the_loader_is_left_as_it_was(job: JobHandle, kind: str) -> None:
     assert [*found.speeds] == [0, 1]
     assert min(found.speeds.values()) > 0
     assert everything(loader) == before
+
+
+def test_without_workers_data_in_tensors_is_measured_as_it_is_read(job: JobHandle) -> None:
+    loader: Any = job.loader(DATA, 4)
+    whole = [batch[0].tolist() for batch in loader]
+    loader.sampler.advance(20)
+    again = workerfinder._with_workers(loader, 0)
+    assert type(again) is TensorLoader
+    assert [batch[0].tolist() for batch in again] == whole
 
 
 def test_all_powers_of_two_are_tried_and_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
