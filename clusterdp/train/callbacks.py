@@ -63,7 +63,8 @@ def keep_best(monitor: str = "val_loss", *, mode: str = "min") -> OnEpoch:
 
 
 def plateau(scheduler: Any, monitor: str = "val_loss") -> OnEpoch:
-    """torch's ReduceLROnPlateau, which wants to see a number. Have it saved: Trainer(state={"plateau": scheduler})."""
+    """torch's ReduceLROnPlateau, where it is to look at something else than the loss, as Trainer(scheduler=) does.
+    Have it saved: Trainer(state={"plateau": scheduler})."""
 
     def step(trainer: Trainer, row: Row) -> None:
         scheduler.step(row[monitor])
