@@ -9,16 +9,18 @@ from __future__ import annotations
 import ast
 import difflib
 import sys
-from collections.abc import Collection
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from clusterdp import configparams
 from clusterdp.errors import EntryError
 
 
-def check_entry(entry: str, params: Collection[str], submit_dir: Path, elsewhere: bool = False) -> None:
-    """EntryError if the module is nowhere, the function is not in it, or does not take these params.
+def check_entry(entry: str, params: Mapping[str, Any], submit_dir: Path, elsewhere: bool = False) -> None:
+    """EntryError if the module is nowhere, the function is not in it, or does not take such params.
 
     `elsewhere`: the job may find modules that are not to be found here, so that a missing one is no error.
     """
@@ -88,21 +90,57 @@ def _names(tree: ast.Module) -> tuple[dict[str, ast.AST], bool]:
     return names, complete and "__getattr__" not in names
 
 
-def _check_params(entry: str, function: ast.FunctionDef | ast.AsyncFunctionDef, params: Collection[str]) -> None:
-    arguments = function.args
-    if arguments.kwarg:
-        return
-    taken = [argument.arg for argument in (*arguments.args[1:], *arguments.kwonlyargs)]
+def _check_params(entry: str, function: ast.FunctionDef | ast.AsyncFunctionDef, params: Mapping[str, Any]) -> None:
+    handle, taken = _parameters(function)
+    if handle is not None:
+        configparams.check_handle(handle.name, handle.annotation, handle.default, entry, params)
+    elif function.args.vararg is None:
+        raise EntryError(f"entry: {entry} has no room for the job handle. Write def {function.name}(job, ...).")
+    named = [each.name for each in taken]
     for name in params:
-        if name not in taken:
-            close = difflib.get_close_matches(name, taken, 1)
-            hint = f"Did you mean params.{close[0]}?" if close else f"It takes {', '.join(taken) or 'none'}."
+        if name not in named and not function.args.kwarg:
+            close = difflib.get_close_matches(name, named, 1)
+            hint = f"Did you mean params.{close[0]}?" if close else f"It takes {', '.join(named) or 'none'}."
             raise EntryError(f"params.{name}: {entry} takes no such parameter. {hint}")
-    defaults = len(arguments.defaults)
-    required = [a.arg for a in arguments.args[1 : len(arguments.args) - defaults]]
-    required += [a.arg for a, d in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if d is None]
-    for name in required:
-        if name not in params:
+    for each in taken:
+        if each.name in params:
+            configparams.check_value(each.name, params[each.name], each.annotation, each.default, entry)
+        elif each.default is REQUIRED:
             raise EntryError(
-                f"params.{name}: {entry} needs it. Give it a value in params, or a default in {function.name}()."
+                f"params.{each.name}: {entry} needs it. Give it a value in params, or a default in {function.name}()."
             )
+
+
+REQUIRED = object()
+UNKNOWN = object()  # a default that is no plain value
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    name: str
+    annotation: str | None
+    default: Any
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[_Parameter | None, list[_Parameter]]:
+    """The first, which gets the job handle, and those that params may give."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults
+    both = [
+        _Parameter(each.arg, ast.unparse(each.annotation) if each.annotation else None, _value(default))
+        for each, default in (
+            *zip(positional, defaults, strict=True),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+        )
+    ]
+    return (both[0] if positional else None), both[1:] if positional else both
+
+
+def _value(default: ast.expr | None) -> Any:
+    if default is None:
+        return REQUIRED
+    try:
+        return ast.literal_eval(default)
+    except (ValueError, TypeError):
+        return UNKNOWN

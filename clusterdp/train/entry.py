@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from clusterdp import configparams
 from clusterdp.errors import EntryError
 
 Function = Callable[..., Any]
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def load(entry: str) -> Function:
@@ -33,26 +36,57 @@ def load(entry: str) -> Function:
 
 
 def check_params(function: Function, params: Mapping[str, Any]) -> None:
-    """EntryError, naming the key, if function(job, **params) could not even be called."""
+    """EntryError, naming the key, if function(job, **params) could not be called, or contradicts what it says of them.
+
+    The same as is asked at submit, for who submits may not see the module as it is here.
+    """
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return  # some builtins have none
+    what = getattr(function, "__qualname__", repr(function))
+    _check_call(what, signature, params)
+    if hasattr(function, "__wrapped__"):
+        return  # a decorator may turn "0.1" into a float
+    handle, *taken = signature.parameters.values()
+    _check_handle(what, handle, params)
+    for each in taken:
+        if each.kind in NAMED and each.name in params:
+            configparams.check_value(each.name, params[each.name], _annotation(each), each.default, f"{what}()")
+
+
+def _check_handle(what: str, first: inspect.Parameter, params: Mapping[str, Any]) -> None:
+    if first.kind in POSITIONAL:
+        configparams.check_handle(first.name, _annotation(first), first.default, f"{what}()", params)
+
+
+def _check_call(what: str, signature: inspect.Signature, params: Mapping[str, Any]) -> None:
     try:
         signature.bind(None, **params)
         return
     except TypeError as error:
         said = str(error)
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    takes = [p.name for p in list(signature.parameters.values())[1:] if p.kind in named]
-    what = getattr(function, "__qualname__", repr(function))
+    cannot = f"entry: {what}(job, **params) cannot be called: {said}. Its first parameter is the job handle."
+    parameters = list(signature.parameters.values())
+    if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
+        raise EntryError(cannot)
+    _check_handle(what, parameters[0], params)
+    takes = [p.name for p in parameters[1:] if p.kind in NAMED]
     for key in params:
         if key not in takes:
             raise EntryError(f"params.{key}: {what}() takes no such parameter. {_did_you_mean(key, takes)}")
     for name in takes:
         if name not in params and signature.parameters[name].default is inspect.Parameter.empty:
             raise EntryError(f"params.{name}: {what}() needs it, and it is not given. Add it under params:.")
-    raise EntryError(f"entry: {what}(job, **params) cannot be called: {said}. Its first parameter is the job handle.")
+    raise EntryError(cannot)
+
+
+def _annotation(parameter: inspect.Parameter) -> str | None:
+    """As text; with `from __future__ import annotations` it is one already."""
+    said = parameter.annotation
+    if said is inspect.Parameter.empty:
+        return None
+    return said if isinstance(said, str) else inspect.formatannotation(said)
 
 
 def _import_failed(module: str, error: Exception) -> str:

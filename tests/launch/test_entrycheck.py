@@ -48,13 +48,13 @@ def folder(tmp_path: Path) -> Path:
     ],
 )
 def test_what_may_be_right_passes(folder: Path, entry: str, params: list[str]) -> None:
-    check_entry(entry, params, folder)
+    check_entry(entry, dict.fromkeys(params, 1), folder)
 
 
 def test_a_module_that_the_job_may_find_elsewhere_is_left_to_the_job(folder: Path) -> None:
-    check_entry("trian:main", [], folder, elsewhere=True)
+    check_entry("trian:main", {}, folder, elsewhere=True)
     with pytest.raises(EntryError):
-        check_entry("train:mian", [], folder, elsewhere=True)
+        check_entry("train:mian", {}, folder, elsewhere=True)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +77,6 @@ def test_a_module_that_the_job_may_find_elsewhere_is_left_to_the_job(folder: Pat
 )
 def test_what_cannot_be_right_is_one_line(folder: Path, entry: str, params: list[str], message: str) -> None:
     with pytest.raises(EntryError) as caught:
-        check_entry(entry, params, folder)
+        check_entry(entry, dict.fromkeys(params, 1), folder)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
