@@ -229,6 +229,10 @@ def _send(plan: Plan, options: argparse.Namespace, resumed: bool) -> int:
         print(f"{'Resumed' if resumed else 'Submitted'} job {job.id}: {plan.run.path}")
         if taken:
             print(f"Snapshot of the code: {taken.files} files, {taken.bytes / 1e6:.1f} MB")
+            if taken.ignored:
+                from clusterdp.launch.ignored import in_words
+
+                print(in_words(taken.ignored))
         return job
 
     if cluster == "local":

@@ -12,25 +12,28 @@ import stat
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from clusterdp.config import Snapshot
 from clusterdp.errors import ConfigError
+from clusterdp.launch.folders import is_clutter, is_run
+from clusterdp.launch.ignored import Ignored, find_ignored
 
 MIB = 1 << 20
 
 
 @dataclass(frozen=True)
 class Taken:
+    """`ignored`: what is not in it, and may be missed."""
+
     files: int
     bytes: int
+    ignored: tuple[Ignored, ...] = ()
 
 
 def take(source: Path, target: Path, limits: Snapshot, leave_out: Path) -> Taken:
-    """Copy `source` to `target` (made here), without the run folder `leave_out` and other runs."""
+    """Copy `source` to `target` (made here), without what is below `leave_out`, and without runs."""
     names = sorted(name for name in list_files(source) if leave_out not in (source / name).parents)
-    runs = tuple(name.removesuffix("job.sbatch") for name in names if name.endswith("/job.sbatch"))
-    names = [name for name in names if not name.startswith(runs)]
     linked = [link.rstrip("/") for link in limits.link]
     names = [name for name in names if not any(name == link or name.startswith(link + "/") for link in linked)]
     sizes = {name: _size(source / name) for name in names}
@@ -48,11 +51,11 @@ def take(source: Path, target: Path, limits: Snapshot, leave_out: Path) -> Taken
         _copy(source / name, target / name)
     for link in linked:
         _link(source, target, link)
-    return Taken(len(names), total)
+    return Taken(len(names), total, tuple(find_ignored(source, linked)))
 
 
 def list_files(source: Path) -> list[str]:
-    """Relative names of what belongs to the snapshot."""
+    """Relative names of what belongs to the snapshot. Of runs, made or being made, nothing does."""
     git = ["git", "-C", str(source), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         done = subprocess.run(git, capture_output=True, check=False, stdin=subprocess.DEVNULL)
@@ -61,22 +64,18 @@ def list_files(source: Path) -> list[str]:
     if done.returncode != 0:  # no work tree
         return list(_walk(source))
     names = {os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
-    return [name for name in names if os.path.lexists(source / name)]  # not what is deleted but still in the index
+    folders = {folder for name in names for folder in PurePath(name).parents if folder.name}
+    runs = {folder for folder in folders if is_run(source / folder)}
+    # Not what is deleted but still in the index.
+    return [n for n in names if os.path.lexists(source / n) and runs.isdisjoint(PurePath(n).parents)]
 
 
 def _walk(source: Path) -> Iterator[str]:
     for folder, subfolders, files in os.walk(source):
-        subfolders[:] = [name for name in subfolders if not _is_clutter(Path(folder, name))]
+        paths = {name: Path(folder, name) for name in subfolders}
+        subfolders[:] = [name for name, path in paths.items() if not is_clutter(path) and not is_run(path)]
         for name in files:
             yield str(Path(folder, name).relative_to(source))
-
-
-def _is_clutter(folder: Path) -> bool:
-    return (
-        folder.name.startswith(".")
-        or folder.name in {"__pycache__", "node_modules"}
-        or (folder / "pyvenv.cfg").exists()
-    )
 
 
 def _size(path: Path) -> int:

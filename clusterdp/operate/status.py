@@ -111,6 +111,12 @@ def _facts(history: RunHistory, standing: Standing, now: float) -> list[tuple[st
         facts.append(("last", measured(history.metrics) + heard))
     if history.lost:
         facts.append(("lost", f"{steps(history.lost)} had to be trained again"))
+    if any(attempt.failed or attempt.cause == "crash" for attempt in history.attempts):
+        from clusterdp.operate.failure import find_failure
+        from clusterdp.operate.leftout import left_out
+
+        if said := left_out(history, find_failure(history)):
+            facts.append(("file", said))
     return facts
 
 

@@ -7,6 +7,7 @@ import time
 from clusterdp.operate.advice import advice_lines
 from clusterdp.operate.failure import LINES, Failure, find_failure
 from clusterdp.operate.history import RunHistory
+from clusterdp.operate.leftout import left_out
 from clusterdp.operate.queue import Standing
 from clusterdp.operate.status import INK, attempts_table, measured
 from clusterdp.operate.story import CAUSES, STOPPED_BY, steps
@@ -46,6 +47,8 @@ def failure_lines(history: RunHistory, failure: Failure, ink: Ink) -> list[str]:
     lines += [f"  {ink('dim', '|')} {line}" for line in failure.lines] or ["  (it is empty)"]
     if failure.rank:  # `clusterdp logs` shows rank 0 by itself
         lines.append(f"  all of it: clusterdp logs {shown(history.run.path)} --rank {failure.rank}")
+    if missed := left_out(history, failure):
+        lines.append(missed)
     return lines
 
 

@@ -1,0 +1,18 @@
+"""Folders of which nothing belongs to a snapshot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def is_clutter(folder: Path) -> bool:
+    return (
+        folder.name.startswith(".")
+        or folder.name in {"__pycache__", "node_modules"}
+        or (folder / "pyvenv.cfg").exists()
+    )
+
+
+def is_run(folder: Path) -> bool:
+    """What `submit` writes first is the lock; runs of older versions have a script alone."""
+    return (folder / "submits" / "000001").exists() or (folder / "job.sbatch").exists()
