@@ -21,6 +21,7 @@ from clusterdp.errors import ClusterdpError, ConfigError, SubmitError
 
 if TYPE_CHECKING:
     from clusterdp.launch.job import Job
+    from clusterdp.launch.lock import RunLock
     from clusterdp.launch.plan import Plan
     from clusterdp.rundir import RunDir
 
@@ -176,7 +177,7 @@ def submit(options: argparse.Namespace) -> int:
     if options.dry_run:
         _print_script(plan, named=bool(loaded.run_dir))
         return 0
-    return _send(plan, options, resumed=False)
+    return _send(plan, options)
 
 
 def _print_script(plan: Plan, named: bool) -> None:
@@ -192,8 +193,9 @@ def profile(options: argparse.Namespace) -> int:
 
 
 def resume(options: argparse.Namespace) -> int:
-    from clusterdp.launch.again import plan_again
-    from clusterdp.operate.resume import prepare_resume
+    from clusterdp.launch.again import changes_the_work, plan_again
+    from clusterdp.launch.lock import RunLock
+    from clusterdp.operate.resume import nothing_left, prepare_resume
 
     back = [] if options.step is None else ["--from", str(options.step)]
     run = _named_run("resume", options.run, [*options.overrides, *back])
@@ -201,12 +203,19 @@ def resume(options: argparse.Namespace) -> int:
     if options.dry_run:
         _print_script(plan, named=True)
         return 0
-    prepare_resume(run, options.step, plan.checkpoint_url)
-    return _send(plan, options, resumed=True)
+    if options.step is None and not changes_the_work(plan) and (said := nothing_left(run)):
+        print(said)
+        return 0
+    with RunLock(run) as lock:  # until the job is submitted
+        prepare_resume(run, options.step, plan.checkpoint_url)
+        return _send(plan, options, lock)
 
 
-def _send(plan: Plan, options: argparse.Namespace, resumed: bool) -> int:
-    """Submit, say what was submitted, and follow if asked; --cluster local always follows: the cluster ends with us."""
+def _send(plan: Plan, options: argparse.Namespace, lock: RunLock | None = None) -> int:
+    """Submit, say what was submitted, and follow if asked; --cluster local always follows: the cluster ends with us.
+
+    `lock`: of the run that is to be resumed, and released as soon as its job is submitted.
+    """
     cluster = options.cluster
     if cluster == "auto":
         from clusterdp.slurm import commands
@@ -215,18 +224,19 @@ def _send(plan: Plan, options: argparse.Namespace, resumed: bool) -> int:
             raise SubmitError("--cluster auto: no sbatch here. `--cluster local` runs it on this machine.")
 
     def send() -> Job:
-        if resumed:
+        if lock:
             from clusterdp.launch.again import send_again
             from clusterdp.operate.resume import going_on
 
             with going_on(plan.run):
-                job, taken = send_again(plan), None
+                job, taken = send_again(plan, lock), None
+            lock.release()
         else:
             job, taken = plan.carry_out()
         from clusterdp.operate.find import remember  # the job may be starting already
 
         remember(plan.run)
-        print(f"{'Resumed' if resumed else 'Submitted'} job {job.id}: {plan.run.path}")
+        print(f"{'Resumed' if lock else 'Submitted'} job {job.id}: {plan.run.path}")
         if taken:
             print(f"Snapshot of the code: {taken.files} files, {taken.bytes / 1e6:.1f} MB")
             if taken.ignored:

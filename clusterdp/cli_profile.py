@@ -30,7 +30,7 @@ def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) ->
         )
     plan = make_plan(loaded)
     options.watch = True
-    code = send(plan, options, resumed=False)
+    code = send(plan, options)
     if find != "batch-size" and code == 0:
         print("\n".join(["", *lines_of(plan.run)]))
     if find and (found := found_in(plan.run)):

@@ -4,6 +4,7 @@
     ├── ConfigError           exit 2   a mistake in the YAML, an override or an argument
     │   └── EntryError        exit 2   `entry:` does not import, or does not take these params
     ├── SubmitError           exit 3   the job could not be submitted (no sbatch, or sbatch said no)
+    │   └── SubmitInDoubt     exit 3   sbatch did not say how it ended: the job may be there
     ├── SlurmError            exit 3   another Slurm command failed, or is not there
     ├── RunError              exit 4   no such run, or the run does not allow this now
     ├── CheckpointError       exit 5
@@ -35,6 +36,10 @@ class EntryError(ConfigError):
 
 class SubmitError(ClusterdpError):
     exit_code = 3
+
+
+class SubmitInDoubt(SubmitError):
+    pass
 
 
 class SlurmError(ClusterdpError):

@@ -12,6 +12,7 @@
         found.json                    what `clusterdp profile --find` has found, as lines
         trace-rank-00000.json.gz      some steps as torch.profiler saw them, if profile.trace asks for it
         logs/rank-00003.out           what rank 3 printed
+    submits/000001                    who submits a job of the run, or has: the highest number (exclusively created)
     claims/000002                     who owns the folder now: the highest number (exclusively created)
     events/<attempt>-<writer>.jsonl   the ledger, one file a writer
     metrics/<attempt>.jsonl           what rank 0 measured
@@ -102,6 +103,10 @@ class RunDir:
         return self.path / "metrics"
 
     @property
+    def submits(self) -> Path:
+        return self.path / "submits"
+
+    @property
     def claims(self) -> Path:
         return self.path / "claims"
 
@@ -190,11 +195,12 @@ def mark_cancelled(run: RunDir, job: str | None) -> None:
         ) from None
 
 
-def write_durably(path: Path, text: str) -> None:
-    """Temporary file, fsync, rename, fsync of the folder: after a crash the file is whole or not there."""
+def write_durably(path: Path, content: str | bytes) -> None:
+    """Temporary file, fsync, rename, fsync of the folder: a reader, and who looks after a crash, finds the file whole,
+    old or new. Text is written as UTF-8."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w") as file:
-        file.write(text)
+    with temporary.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterdp import config as config_module
-from clusterdp.errors import ConfigError, RunError
+from clusterdp.errors import ConfigError, RunError, SubmitInDoubt
 from clusterdp.launch.job import Job
 from clusterdp.launch.plan import Plan, plan_for
-from clusterdp.rundir import RunDir, read_events
+from clusterdp.rundir import RunDir, read_events, write_durably
+
+if TYPE_CHECKING:
+    from clusterdp.launch.lock import RunLock
 
 FIXED = ("run_dir", "snapshot", "entry", "command", "script")
 
@@ -26,19 +31,33 @@ def plan_again(run: RunDir, from_step: int | None, overrides: Sequence[str]) -> 
         raise RunError(f"{run.path}: has no config.yaml, so it is no run of clusterdp's. Name another.") from None
     values["restart"] = {**(values.get("restart") or {}), "from_step": from_step}
     config = config_module.from_mapping(_escaped(values), overrides)
-    submitted = [event for event in read_events(run) if event.get("event") == "submitted" and event.get("dir")]
-    return plan_for(config, run, Path(submitted[0]["dir"]) if submitted else Path.cwd())
+    folders = [event["dir"] for event in read_events(run) if event.get("dir")]  # one in doubt has it, too
+    return plan_for(config, run, Path(folders[0]) if folders else Path.cwd())
 
 
-def send_again(plan: Plan) -> Job:
-    """Write config and script anew and submit; if that fails, the old ones are back."""
-    before = {path: path.read_bytes() for path in (plan.run.config, plan.run.script)}
+def changes_the_work(plan: Plan) -> bool:
+    """Whether a run that is done has something left to do: of an entry, by params such as `epochs`. What a program is
+    given does not change in its run, but for its environment."""
+    config = plan.spec.config
+    before, after = config_module.read_resolved(plan.run.config), dataclasses.asdict(config)
+    parts = ("launch", "params", "train", "profile") if config.entry else ("launch",)
+    return any(before.get(part) != after[part] for part in parts)
+
+
+def send_again(plan: Plan, lock: RunLock) -> Job:
+    """Write config and script anew and submit; if that fails for sure, the old ones are back."""
+    before = {path: path.read_bytes() for path in (plan.run.config, plan.run.script) if path.exists()}
     try:
         plan.write_config()
-        return plan.send()
-    except BaseException:
+        return plan.send(lock)
+    except SubmitInDoubt:
+        raise  # there may be a job that reads the new ones
+    except BaseException as error:
         for path, content in before.items():
-            path.write_bytes(content)
+            with suppress(OSError):  # then it has not been replaced, either
+                write_durably(path, content)
+        if isinstance(error, OSError):
+            raise RunError(f"{plan.run.path}: cannot be written: {error.strerror}. Make room, then resume.") from None
         raise
 
 

@@ -11,21 +11,23 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterdp import config as config_module
 from clusterdp.config import Config
-from clusterdp.errors import RunError
+from clusterdp.errors import ClusterdpError, RunError, SubmitInDoubt
 from clusterdp.launch.entrycheck import check_entry
 from clusterdp.launch.installed import check_installed
 from clusterdp.launch.script import Script, checkpoint_url, render
 from clusterdp.launch.spec import JobSpec, make_spec
-from clusterdp.rundir import Ledger, RunDir
+from clusterdp.rundir import Ledger, RunDir, write_durably
 
 if TYPE_CHECKING:  # what only a real submission needs is loaded then: a dry run is a tenth quicker
     from clusterdp.launch.job import Job
+    from clusterdp.launch.lock import RunLock
     from clusterdp.launch.snapshot import Taken
 
 
@@ -40,57 +42,103 @@ class Plan:
         return checkpoint_url(self.spec)
 
     def carry_out(self) -> tuple[Job, Taken | None]:
-        """Make the run folder and submit. Whatever fails, a folder that was made here is gone again."""
+        """Make the run folder and submit. If that fails, or sbatch refuses, what was made here is gone again. Whatever
+        else goes wrong while sbatch is asked, the folder stays, for there may be a job that needs it."""
+        from clusterdp.launch.lock import RunLock
+
         if is_a_run(self.run.path):
-            raise RunError(
-                f"run_dir: {self.run.path} holds a run already. `clusterdp resume {self.run.path}` goes on with it; "
-                "for a new one name another folder."
-            )
-        made = _first_missing(self.run.path)
+            raise self._holds_a_run()
+        missing = [folder for folder in (self.run.path, *self.run.path.parents) if not folder.exists()]
         try:
-            taken = self._write()
-            return self.send(), taken
+            self._make_folder()
+            with RunLock(self.run) as lock:
+                if lock.number != 1:  # another process was quicker, and is through already
+                    raise self._holds_a_run()
+                taken = self._write()
+                return self._send_or_remove(lock), taken
         except OSError as error:
-            _remove(made, self.run.path)
             raise RunError(
                 f"run_dir: {self.run.path}: cannot be written: {error.strerror}. Name another folder."
             ) from None
-        except BaseException:
-            _remove(made, self.run.path)
+        finally:
+            _remove_empty(missing)
+
+    def _send_or_remove(self, lock: RunLock) -> Job:
+        try:
+            return self.send(lock)
+        except SubmitInDoubt:
+            raise
+        except ClusterdpError:
+            _empty(self.run)
             raise
 
-    def send(self) -> Job:
-        """Hand the run folder to Slurm."""
+    def send(self, lock: RunLock) -> Job:
+        """Hand the run folder to Slurm. SubmitInDoubt if there may be a job though none can be named."""
+        from clusterdp.launch.doubt import find_job, known_jobs
+
         backend = importlib.import_module(f"clusterdp.launch.{self.spec.config.backend}")
-        job: Job = backend.send(self.spec, self.script, self.run)
-        Ledger(self.run, f"submit-{job.id}", "submit").write(
-            "submitted",
-            job=job.id,
-            name=self.spec.config.name,
-            entry=self.spec.config.entry,
-            backend=self.spec.config.backend,
-            dir=str(self.spec.submit_dir),
-            cluster=os.environ.get("SLURM_CONF", ""),
-            from_step=self.spec.config.restart.from_step,
-        )
+        known = known_jobs(self.run)
+        about = {
+            "name": self.spec.config.name,
+            "entry": self.spec.config.entry,
+            "backend": self.spec.config.backend,
+            "dir": str(self.spec.submit_dir),
+            "cluster": os.environ.get("SLURM_CONF", ""),
+            "from_step": self.spec.config.restart.from_step,
+        }
+        lock.check()
+        try:
+            job: Job = backend.send(self.spec, self.script, self.run)
+        except SubmitInDoubt as doubt:
+            try:
+                job = backend.adopt(find_job(self.run, self.spec.config.name, known, doubt), self.run)
+            except SubmitInDoubt:
+                with suppress(OSError):
+                    Ledger(self.run, "submit-unknown", "submit").write("submit-in-doubt", **about)
+                raise
+        try:
+            Ledger(self.run, f"submit-{job.id}", "submit").write("submitted", job=job.id, **about)
+        except OSError as error:
+            raise SubmitInDoubt(
+                f"{self.run.path}: job {job.id} is submitted, but that cannot be written down: {error.strerror}. "
+                f"Make room, or end the job: `scancel {job.id}`."
+            ) from None
         return job
 
-    def _write(self) -> Taken | None:
-        path = self.run.path
-        path.mkdir(parents=True, exist_ok=True)
-        for folder in (self.run.events, self.run.metrics, path / "attempts", self.run.claims, self.run.checkpoints):
-            folder.mkdir()
-        taken = None
-        if self.spec.config.snapshot.enabled:
-            from clusterdp.launch import snapshot
+    def _holds_a_run(self) -> RunError:
+        return RunError(
+            f"run_dir: {self.run.path} holds a run already. `clusterdp resume {self.run.path}` goes on with it; "
+            "for a new one name another folder."
+        )
 
-            taken = snapshot.take(self.spec.submit_dir, self.run.code, self.spec.config.snapshot, leave_out=path)
-        self.write_config()
+    def _make_folder(self) -> None:
+        """`runs/`, which nobody asked for by name, hides from the user's git."""
+        if not self.spec.config.run_dir:
+            with suppress(FileExistsError):
+                self.run.path.parent.mkdir(parents=True)
+                (self.run.path.parent / ".gitignore").write_text("*\n")
+        self.run.path.mkdir(parents=True, exist_ok=True)
+
+    def _write(self) -> Taken | None:
+        """All of the run folder, or nothing of it."""
+        from clusterdp.launch import snapshot
+
+        path, taken = self.run.path, None
+        try:
+            for folder in (self.run.events, self.run.metrics, path / "attempts", self.run.claims, self.run.checkpoints):
+                folder.mkdir()
+            if self.spec.config.snapshot.enabled:
+                taken = snapshot.take(self.spec.submit_dir, self.run.code, self.spec.config.snapshot, leave_out=path)
+            self.write_config()
+        except BaseException:
+            _empty(self.run)
+            raise
         return taken
 
     def write_config(self) -> None:
-        self.run.config.write_text(config_module.dump(self.spec.config), encoding="utf-8")
-        self.run.script.write_text(self.script.text, encoding="utf-8")
+        """Each file is whole at any time: a job of the run may start at this very moment."""
+        write_durably(self.run.config, config_module.dump(self.spec.config))
+        write_durably(self.run.script, self.script.text)
 
 
 def make_plan(config: Config, submit_dir: Path | None = None) -> Plan:
@@ -138,17 +186,26 @@ def is_a_run(path: Path) -> bool:
     return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
-def _first_missing(path: Path) -> Path | None:
-    """The highest folder of `path` that is not there yet; None if all of it is."""
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    return missing[-1] if missing else None
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Those that were made here, the innermost first. Other runs may have come to lie in them since."""
+    for folder in folders:
+        ignore = folder / ".gitignore"
+        with suppress(OSError):
+            ours_alone = os.listdir(folder) == [ignore.name]
+            if ours_alone:
+                ignore.unlink()
+            try:
+                folder.rmdir()
+            except OSError:
+                if ours_alone:
+                    ignore.write_text("*\n")
 
 
-def _remove(made: Path | None, run: Path) -> None:
+def _empty(run: RunDir) -> None:
+    """The lock goes last: as long as anything is left, the folder is known as a run."""
     import shutil
 
-    if made is not None:
-        shutil.rmtree(made, ignore_errors=True)
-        return
-    for entry in run.iterdir() if run.is_dir() else ():  # the folder was there, and empty: leave it so
-        shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    for entry in run.path.iterdir():
+        if entry != run.submits:
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    shutil.rmtree(run.submits, ignore_errors=True)

@@ -12,3 +12,8 @@ from clusterdp.slurm import commands
 def send(spec: JobSpec, script: Script, run: RunDir) -> Job:
     """SubmitError, with sbatch's own text, if it refuses."""
     return Job(commands.submit(run.script, cwd=spec.submit_dir), run)
+
+
+def adopt(job: str, run: RunDir) -> Job:
+    """The job that sbatch has not named, and that was found."""
+    return Job(job, run)

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-from clusterdp.errors import ConfigError, SubmitError
+from clusterdp.errors import ConfigError, SubmitInDoubt
 from clusterdp.launch.job import Job
 from clusterdp.launch.script import Script, directive, render_part
 from clusterdp.launch.spec import JobSpec
@@ -79,9 +79,27 @@ def send(spec: JobSpec, script: Script, run: RunDir) -> Job:
     try:
         job = _executor(spec, run.path / "submitit").submit(Task(str(run.path)))
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError, RuntimeError, OSError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        raise SubmitError(f"submitit: could not submit. It says: {' '.join(str(said).split())}") from None
+        said = " ".join(str(getattr(error, "stderr", None) or error).split())
+        if isinstance(error, FailedSubmissionError):  # sbatch has succeeded, and printed no job id
+            raise SubmitInDoubt(f"submitit: {said}.") from None
+        raise commands.refused("submitit", said, getattr(error.__cause__, "returncode", 1)) from None
+    except KeyboardInterrupt:
+        raise SubmitInDoubt("submitit: interrupted before sbatch had answered.") from None
     return Job(job.job_id, run, submitit=job)
+
+
+def adopt(job: str, run: RunDir) -> Job:
+    """What submitit does once it knows the job id: the job waits for its pickle under that name."""
+    from submitit import SlurmJob
+    from submitit.core.utils import JobPaths
+
+    folder = run.path / "submitit"
+    paths = JobPaths(folder, job)
+    waiting = [path for path in folder.glob("*.pkl") if re.fullmatch(r"[0-9a-f]{32}", path.stem)]
+    if waiting:
+        newest = max(waiting, key=lambda path: path.stat().st_mtime)
+        paths.move_temporary_file(newest, "submitted_pickle")
+    return Job(job, run, submitit=SlurmJob(folder, job))
 
 
 def preview(spec: JobSpec) -> Script:

@@ -90,7 +90,7 @@ class RunHistory:
 
 def read_history(run: RunDir) -> RunHistory:
     events = read_ledger(run)
-    submitted = [event for event in events if event.get("event") == "submitted"]
+    submitted = [event for event in events if event.get("event") in ("submitted", "submit-in-doubt")]
     cancelled = run.cancelled.exists()
     attempts = _count_losses(_read_attempts(run, events, cancelled), events)
     jobs = _jobs(attempts, events)

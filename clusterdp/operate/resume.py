@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from clusterdp.errors import RunError, SlurmError
+from clusterdp.errors import RunError, SlurmError, SubmitInDoubt
 from clusterdp.operate.history import RunHistory, read_history
-from clusterdp.operate.queue import WAITS, ask, live_jobs
+from clusterdp.operate.queue import WAITS, ask, live_jobs, reachable
 from clusterdp.operate.text import shown
 from clusterdp.operate.verdict import Verdict
 from clusterdp.rundir import RunDir, write_durably
+from clusterdp.slurm.commands import jobs_of_scripts_in
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,20 @@ def prepare_resume(
     return ResumePlan(history, steps, from_step if from_step is not None else newest, from_step)
 
 
+def nothing_left(run: RunDir) -> str | None:
+    """What to tell who resumes a run that is done as it is; None if it is not done."""
+    history = read_history(run)
+    if history.verdict is not Verdict.DONE:
+        return None
+    if not history.entry:
+        return f"{shown(run.path)}: this run is done. Submit a new one."
+    at = "" if history.step is None else f" at step {history.step}"
+    return f"{shown(run.path)}: is done{at}; nothing is left. To train on, raise what ends it: params.epochs=..."
+
+
 @contextmanager
 def going_on(run: RunDir) -> Iterator[None]:
-    """Around the submit: a cancelled run may start again, unless the submit fails."""
+    """Around the submit: a cancelled run may start again, unless the submit fails for sure."""
     try:
         marker = run.cancelled.read_text()
     except FileNotFoundError:
@@ -51,6 +63,8 @@ def going_on(run: RunDir) -> Iterator[None]:
     run.cancelled.unlink(missing_ok=True)
     try:
         yield
+    except SubmitInDoubt:
+        raise
     except BaseException:
         if marker is not None:
             write_durably(run.cancelled, marker)
@@ -61,8 +75,11 @@ def _refuse_if_alive(history: RunHistory) -> None:
     """Two jobs on one run would overwrite each other's work; only squeue knows for sure."""
     try:
         rows = ask(history)
+        if reachable(history):  # jobs that are not on record: sent by hand, or by an sbatch that timed out
+            rows = {**jobs_of_scripts_in(history.run.path), **(rows or {})}
     except SlurmError as error:
-        raise SlurmError(f"{error} So it is not known whether job {history.job} is over.") from None
+        job = f"job {history.job}" if history.job else "a job of it"
+        raise SlurmError(f"{error} So it is not known whether {job} is over.") from None
     run = shown(history.run.path)
     if rows is None:
         if history.verdict.over or history.cancelled:

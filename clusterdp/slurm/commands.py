@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clusterdp.errors import SlurmError, SubmitError
+from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
 
 PATIENCE_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout is 10 s and each client retries
 
@@ -21,6 +21,13 @@ PATIENCE_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout i
 # `SLURM_NTASKS` spoil it, `SBATCH_*` and `SRUN_*` win over the script's own lines. Where the cluster is must stay.
 LEAKS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SUBMITIT)_")
 KEEPS = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS"})
+
+# What sbatch prints when it has asked the controller, and not heard how that ended.
+ANSWER_LOST = re.compile(r"timed? ?out|zero bytes|(send|receive|shutdown) failure|connection reset|broken pipe", re.I)
+
+
+class CommandTimeout(SlurmError):
+    """No answer within PATIENCE_S."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +49,41 @@ def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def submit(script: Path, cwd: Path) -> str:
-    """`sbatch --parsable SCRIPT`: the id of the new job. SubmitError holds what sbatch said."""
+    """`sbatch --parsable SCRIPT`: the id of the new job. SubmitError holds what sbatch said, and is a SubmitInDoubt if
+    the job may have been accepted all the same."""
     try:
         done = _call(["sbatch", "--parsable", str(script)], cwd=cwd)
+    except CommandTimeout as error:
+        raise SubmitInDoubt(str(error)) from None
     except SlurmError as error:
         raise SubmitError(str(error)) from None
+    except KeyboardInterrupt:
+        raise SubmitInDoubt("sbatch: interrupted before it had answered.") from None
     if done.returncode != 0:
-        raise SubmitError(f"sbatch: refused {script} (exit {done.returncode}). It says: {_said(done)}")
-    job = done.stdout.strip().split(";")[0]
-    if not job.isdigit():
-        raise SubmitError(
+        raise refused("sbatch", _said(done), done.returncode)
+    # A site's wrapper may print a greeting before it.
+    answers = re.findall(r"^[ \t]*(\d+)(?:;[\w.-]+)?[ \t]*$", done.stdout, re.MULTILINE | re.ASCII)
+    if not answers:
+        raise SubmitInDoubt(
             f"sbatch: answered {done.stdout.strip()!r}, not a job id. Is something on PATH wrapping sbatch?"
         )
-    return job
+    return str(answers[-1])
+
+
+def refused(who: str, said: str, exit_code: int) -> SubmitError:
+    """The error of an sbatch that failed: in doubt if the answer was lost on its way, or if sbatch was killed."""
+    killed = exit_code < 0 or 128 < exit_code < 192
+    kind = SubmitInDoubt if killed or ANSWER_LOST.search(said) else SubmitError
+    return kind(f"{who}: could not submit (exit {exit_code}). It says: {said}")
+
+
+def jobs_of_scripts_in(folder: Path) -> dict[str, JobRow]:
+    """My jobs whose batch script lies in `folder` or below, those that ended lately included."""
+    done = _call(["squeue", "--me", "--noheader", "--states=all", "--format=%F|%T|%o"])
+    if done.returncode != 0:
+        raise SlurmError(f"squeue: failed (exit {done.returncode}). It says: {_said(done)}")
+    rows = (line.split("|", 2) for line in done.stdout.splitlines() if line.count("|") >= 2)
+    return {job: JobRow(state, "", "") for job, state, script in rows if script.startswith(f"{folder}/")}
 
 
 def job_states(jobs: Sequence[str]) -> dict[str, JobRow]:
@@ -104,7 +133,8 @@ def _call(argv: list[str], cwd: Path | None = None) -> subprocess.CompletedProce
             env=clean_environ(os.environ),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",  # a site's greeting may be in any
             timeout=PATIENCE_S,
             check=False,
         )
@@ -113,6 +143,6 @@ def _call(argv: list[str], cwd: Path | None = None) -> subprocess.CompletedProce
             f"{argv[0]}: not on PATH. Run this on a login node of the cluster, or use `--cluster local`."
         ) from None
     except subprocess.TimeoutExpired:
-        raise SlurmError(
+        raise CommandTimeout(
             f"{argv[0]}: no answer within {PATIENCE_S:.0f} s. Is the controller up (`scontrol ping`)?"
         ) from None

@@ -11,9 +11,12 @@ import pytest
 
 import clusterdp
 from clusterdp import config
-from clusterdp.errors import RunError, SubmitError
+from clusterdp.errors import ConfigError, RunError, SubmitError
 from clusterdp.launch.again import plan_again, send_again
-from clusterdp.launch.plan import make_plan
+from clusterdp.launch.job import Job
+from clusterdp.launch.lock import RunLock
+from clusterdp.launch.plan import Plan, make_plan
+from clusterdp.launch.snapshot import Taken, list_files
 
 
 @pytest.fixture
@@ -33,6 +36,11 @@ def sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def say(folder: Path, lines: str) -> None:
     (folder / "sbatch").write_text(f"#!/bin/bash\n{lines}\n")
     (folder / "sbatch").chmod(0o755)
+
+
+def send_anew(plan: Plan) -> Job:
+    with RunLock(plan.run) as lock:
+        return send_again(plan, lock)
 
 
 def test_submit_returns_a_job_with_its_run_folder(sbatch: Path) -> None:
@@ -60,7 +68,8 @@ def test_a_dry_run_writes_nothing_and_prints_what_submit_sends(sbatch: Path, tmp
     ("lines", "said"),
     [
         ("echo 'sbatch: error: invalid partition specified: x' >&2; exit 1", "invalid partition specified: x"),
-        ("echo hello", "answered 'hello', not a job id"),
+        ("echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1", "connect failure"),
+        ("exit 1", "It says: nothing"),
     ],
 )
 @pytest.mark.parametrize("empty_folder", [False, True])
@@ -81,6 +90,57 @@ def test_no_sbatch_on_path_is_said(sbatch: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(SubmitError, match=r"sbatch: not on PATH.*--cluster local"):
         clusterdp.submit({"command": "true", "run_dir": "run"})
     assert not Path("run").exists()
+
+
+def test_a_refused_submit_leaves_the_runs_of_others_alone(sbatch: Path, tmp_path: Path) -> None:
+    """`runs/` was not there when the submit began; while sbatch thought about it, somebody else has submitted, too."""
+    say(sbatch, "mkdir -p runs/theirs; echo 7 >runs/theirs/job.sbatch; echo no >&2; exit 1")
+    with pytest.raises(SubmitError):
+        clusterdp.submit({"command": "true"})
+    assert sorted(os.listdir("runs")) == [".gitignore", "theirs"]
+    assert Path("runs/theirs/job.sbatch").exists()
+
+
+def test_runs_are_nothing_that_git_would_show_and_a_folder_of_the_users_own_stays_as_it_is(sbatch: Path) -> None:
+    subprocess.run(["git", "init", "-q"], check=True)
+    clusterdp.submit({"command": "true"})
+    status = subprocess.run(["git", "status", "--porcelain"], capture_output=True, text=True, check=True).stdout
+    assert status == "?? train.py\n"
+    Path("runs/.gitignore").unlink()
+    clusterdp.submit({"command": "true"})
+    clusterdp.submit({"command": "true", "run_dir": "mine/run"})
+    assert not Path("runs/.gitignore").exists()
+    assert not Path("mine/.gitignore").exists()
+
+
+def test_a_run_is_known_as_one_before_its_snapshot_begins(sbatch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(source: Path, target: Path, limits: object, leave_out: Path) -> Taken:
+        (target / "pkg").mkdir(parents=True)
+        (target / "pkg/old.py").write_text("")
+        assert list_files(source) == ["train.py"]
+        return Taken(0, 0)
+
+    monkeypatch.setattr("clusterdp.launch.snapshot.take", take)
+    clusterdp.submit({"command": "true", "run_dir": "run"})
+
+
+def test_who_has_lost_the_lock_sends_nothing(sbatch: Path) -> None:
+    job = clusterdp.submit({"command": "true", "run_dir": "run"})
+    say(sbatch, "touch sent; echo 42")
+    with RunLock(job.run) as lock:
+        (job.run.submits / "000009").write_text('{"pid": 7}')
+        with pytest.raises(RunError, match="process 7 on"):
+            send_again(plan_again(job.run, None, []), lock)
+    assert not Path("sent").exists()
+
+
+def test_a_script_that_is_being_replaced_is_whole_at_any_time(sbatch: Path) -> None:
+    job = clusterdp.submit({"command": "true", "run_dir": "run"})
+    with job.run.script.open() as script, job.run.config.open() as values:
+        send_anew(plan_again(job.run, None, ["resources.time=9"]))
+        assert "--time=9" not in script.read()
+        assert "time: '9'" not in values.read()
+    assert "--time=9" in job.run.script.read_text()
 
 
 def test_a_run_folder_that_holds_something_or_cannot_be_made_is_refused(sbatch: Path) -> None:
@@ -106,8 +166,15 @@ def test_a_resume_keeps_the_config_but_for_what_is_asked(sbatch: Path) -> None:
     assert "#SBATCH --time=9" in plan.script.text
     assert "echo ${HOME}" in plan.script.text
     assert "CLUSTERDP_RESUME_STEP=30" in plan.script.text
-    assert send_again(plan).id == "42"
+    assert send_anew(plan).id == "42"
     assert job.current_id == "42"
+
+
+def test_a_resume_with_params_of_another_kind_is_refused(sbatch: Path) -> None:
+    Path("train.py").write_text("def main(job, lr: float): ...\n")
+    job = clusterdp.submit({"entry": "train:main", "run_dir": "run", "params": {"lr": 1}})
+    with pytest.raises(ConfigError, match=r"params\.lr: 'abc' is no float"):
+        plan_again(job.run, None, ["params.lr=abc"])
 
 
 def test_a_resume_that_fails_leaves_the_run_as_it_was(sbatch: Path) -> None:
@@ -115,5 +182,5 @@ def test_a_resume_that_fails_leaves_the_run_as_it_was(sbatch: Path) -> None:
     before = job.run.script.read_text(), job.run.config.read_text()
     say(sbatch, "exit 1")
     with pytest.raises(SubmitError):
-        send_again(plan_again(job.run, None, ["resources.time=9"]))
+        send_anew(plan_again(job.run, None, ["resources.time=9"]))
     assert (job.run.script.read_text(), job.run.config.read_text()) == before

@@ -59,11 +59,16 @@ def test_without_git_all_but_clutter_belongs_to_it(source: Path, tmp_path: Path)
     assert files(tmp_path / "code") == {"train.py", "pkg/__init__.py", "data/big.bin"}
 
 
-def test_runs_do_not(source: Path) -> None:
-    for run in ("runs/old", "elsewhere"):
-        (source / run / "code").mkdir(parents=True)
-        (source / run / "job.sbatch").write_text("")
-        (source / run / "code/train.py").write_text("old")
+@pytest.mark.parametrize("in_git", [False, True])
+def test_runs_do_not(source: Path, in_git: bool) -> None:
+    if in_git:
+        git(source, "init", "-q")
+        (source / ".git/info/exclude").write_text(".venv/\n__pycache__/\n*.sbatch\n")
+    for run, mark in {"runs/old": "job.sbatch", "elsewhere": "job.sbatch", "being made": "submits/000001"}.items():
+        (source / run / mark).parent.mkdir(parents=True)
+        (source / run / mark).write_text("")
+        (source / run / "code/pkg").mkdir(parents=True)
+        (source / run / "code/pkg/train.py").write_text("old")
     new = source / "runs/new"
     new.mkdir()
     (new / "events").write_text("")

@@ -1,0 +1,123 @@
+"""RunLock: one process at a time submits a job of a run. Two that resume it at once would start two jobs on it.
+
+The lock is the file of the highest number in `submits/` of the run folder: created exclusively, by whoever finds the
+one before released or its owner gone. Numbers are never used twice, so two that take over at once cannot both win.
+flock is not to be trusted on NFS and Lustre; exclusive creation is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from clusterdp.errors import RunError
+from clusterdp.rundir import RunDir, write_durably
+
+STALE_S = 600.0  # an owner on another host may have been killed; a submission takes less
+
+
+class RunLock:
+    """Held inside a `with` block, or until `release`. RunError, naming the owner, if another process has it."""
+
+    def __init__(self, run: RunDir):
+        self.run = run
+        self.number = 0
+        self._owner = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
+
+    def __enter__(self) -> RunLock:
+        try:
+            self._take()
+        except OSError as error:
+            raise RunError(
+                f"{self.run.path}: cannot be written: {error.strerror}. See who owns it, and whether its disk is full."
+            ) from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def check(self) -> None:
+        """Right before the submit: a process that was suspended for long may have lost the lock."""
+        if (newest := self._newest()) != self.number:
+            raise self._refusal(newest)
+
+    def release(self) -> None:
+        """Once is enough; nothing happens if the run folder has gone, or cannot be written any more."""
+        file, self.number = self._file(self.number), 0
+        if file.exists():
+            with suppress(OSError):
+                write_durably(file, json.dumps({**self._owner, "released": time.time()}) + "\n")
+
+    def _take(self) -> None:
+        self.run.submits.mkdir(exist_ok=True)
+        newest = self._newest()
+        if newest and not _is_free(self._file(newest)):
+            raise self._refusal(newest)
+        try:
+            fd = os.open(self._file(newest + 1), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        except FileExistsError:
+            raise self._refusal(newest + 1) from None
+        self.number = newest + 1
+        with suppress(OSError), os.fdopen(fd, "w") as file:  # a full disk: it holds all the same
+            file.write(json.dumps(self._owner) + "\n")
+
+    def _file(self, number: int) -> Path:
+        return self.run.submits / f"{number:06d}"
+
+    def _newest(self) -> int:
+        return max((int(name) for name in os.listdir(self.run.submits) if re.fullmatch(r"\d{6}", name)), default=0)
+
+    def _refusal(self, number: int) -> RunError:
+        owner = _read(self._file(number))
+        for _ in range(20):
+            if "pid" in owner:
+                break
+            time.sleep(0.05)  # it has been created, and is being written
+            owner = _read(self._file(number))
+        who = f"process {owner.get('pid', '?')} on {owner.get('host', 'some host')}"
+        when = time.strftime("%H:%M:%S", time.localtime(owner["since"]))
+        path = self.run.path
+        return RunError(
+            f"{path}: {who} has been submitting a job of it since {when}. "
+            f"See `clusterdp status {path}` when that is through."
+        )
+
+
+def _is_free(file: Path) -> bool:
+    """Released, or its owner is gone: dead, if it was on this host; else by its age."""
+    owner = _read(file)
+    if "released" in owner or time.time() - owner["since"] > STALE_S:
+        return True
+    return owner.get("host") == socket.gethostname() and not _is_alive(owner.get("pid"))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """`since` is always in it. What is still being written, or was cut off by a kill, counts from the file's time."""
+    owner: Any = None
+    since = time.time()
+    with suppress(OSError, ValueError):
+        since = file.stat().st_mtime
+        owner = json.loads(file.read_text())
+    owner = owner if isinstance(owner, dict) else {}
+    return owner if isinstance(owner.get("since"), float) else {**owner, "since": since}
+
+
+def _is_alive(pid: object) -> bool:
+    if not isinstance(pid, int) or pid <= 0:
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # another user's
+        return True
+    return True
