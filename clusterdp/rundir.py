@@ -141,12 +141,21 @@ class Ledger:
 
 
 def append_line(path: Path, record: dict[str, Any]) -> None:
-    """One JSON object as one line in one write, so that a reader sees all of it or, after a kill, a torn last line."""
+    """One JSON object as one line in one write, so that a reader sees all of it or, after a kill, a torn last line.
+
+    Where the disk has room for a part of it alone, OSError, and the file is as it was: the next line must not be glued
+    to a torn one. The file has no other writer."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    line = json.dumps(record, separators=(",", ":")) + "\n"
+    line = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        os.write(fd, line.encode())
+        size = os.fstat(fd).st_size
+        try:
+            while line:
+                line = line[os.write(fd, line) :]
+        except OSError:
+            os.ftruncate(fd, size)
+            raise
     finally:
         os.close(fd)
 

@@ -106,8 +106,13 @@ class Committer:
         victims = retention.doomed(
             commits, self.keep_last, self.keep_every, bad=self.bad, unsure=self.unsure, pinned=self.pinned
         )
-        retention.prune(self.storage, commits, victims, self.may_commit)
-        if not self._cleaned and self.may_commit():
+        try:
+            retention.prune(self.storage, commits, victims, self.may_commit)
+            cleans = not self._cleaned and self.may_commit()
+        except OSError as error:  # what is newest stands all the same
+            _log.warning("%s: nobody knows who may delete: %s. Old checkpoints stay for now.", self.storage.url, error)
+            return
+        if cleans:
             self._cleaned = True
             gone = {info.name for info in victims}
             remaining = [info for info in commits if info.name not in gone]

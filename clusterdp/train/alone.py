@@ -19,6 +19,7 @@ from clusterdp.rundir import RunDir
 from clusterdp.train.attempt import agreed_name, explain, explained, fail, meet, refuse
 from clusterdp.train.claim import Claim
 from clusterdp.train.job import JobHandle
+from clusterdp.train.say import say
 from clusterdp.train.settings import Settings
 from clusterdp.train.stop import Stopped, StopSignal
 from clusterdp.train.worker import STOPPED_EXIT
@@ -40,7 +41,7 @@ def own_job() -> JobHandle:
         if isinstance(error, Stopped):
             if rank == 0:
                 kept = "; run it again to go on" if settings.run_dir else ""
-                print(f"clusterdp: stopped at step {error.step} ({error.reason}){kept}.", file=sys.stderr)
+                say(f"clusterdp: stopped at step {error.step} ({error.reason}){kept}.", error=True)
             sys.exit(STOPPED_EXIT)  # which Python heeds also here
         if job and isinstance(error, RuntimeError):
             error = explained(error, job) or error

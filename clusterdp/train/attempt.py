@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -30,11 +29,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from clusterdp.errors import ClusterdpError, ConfigError, EntryError
+from clusterdp.errors import ClusterdpError, ConfigError, EntryError, RunError
 from clusterdp.rundir import RunDir, write_durably
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import entry
+from clusterdp.train.expendable import LONGEST_WAIT_S, lasting
 from clusterdp.train.rendezvous import Rendezvous
+from clusterdp.train.say import say
 from clusterdp.train.settings import Settings
 from clusterdp.train.stop import Stopped, StopSignal
 
@@ -68,7 +69,7 @@ def of_folder(run_dir: Path, stop: StopSignal) -> Ending:
             entry.check_params(function, settings.params)
             from clusterdp.train import group, job, peers  # noqa: F401  # torch, if the entry has not
     except (EntryError, ConfigError) as error:
-        print(f"clusterdp: {error}", file=sys.stderr, flush=True)
+        say(f"clusterdp: {error}", error=True)
         return _refuse(run_dir)
     return attend(function, settings, stop)
 
@@ -96,7 +97,10 @@ def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Ending:
         return ending
     outcome = RunDir(run_dir).attempt(attempt).outcome
     if slurm.rank == 0:
-        _write_outcome(outcome, ending)
+        try:
+            _write_outcome(outcome, ending)
+        except RunError as error:  # the mistake itself has been said, and its exit code says it again
+            say(f"clusterdp: {error}", error=True)
         return ending
     # srun kills the other ranks when one ends with an error: rank 0 may be slower, and must get to write.
     deadline = time.monotonic() + (WAIT_FOR_RANK_0_S if peers else WAIT_FOR_OUTCOME_S)
@@ -109,7 +113,7 @@ def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Ending:
 
 def refuse(error: ClusterdpError, run_dir: Path | None, peers: PeerWatch | None = None) -> int:
     """Says what is wrong, and sees to it that a mistake is not tried again. Returns the exit code."""
-    print(f"clusterdp: {error}", file=sys.stderr, flush=True)
+    say(f"clusterdp: {error}", error=True)
     if isinstance(error, ConfigError) and run_dir is not None and not _has_saved(run_dir):
         _refuse(run_dir, peers)
     return error.exit_code
@@ -165,7 +169,8 @@ def _take_part(function: Callable[..., Any], settings: Settings, stop: StopSigna
         ending = _call(function, job)
     _agree_on_ending(group, ending)
     if run is not None and first:
-        _write_outcome(run.attempt(attempt).outcome, ending)
+        _write_outcome(run.attempt(attempt).outcome, ending, min(LONGEST_WAIT_S, group.timeout.total_seconds() / 2))
+    group.agree(0)  # the others stay until it is written: where one task has ended, srun may end those that have not
     return ending
 
 
@@ -196,7 +201,7 @@ def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
             raise
         raise said from None
     except ClaimLost as error:
-        print(f"clusterdp: {error}", file=sys.stderr)
+        say(f"clusterdp: {error}", error=True)
         ending = Ending("stop", "claim", job.step)
     except SystemExit as leaving:  # some scripts end in sys.exit()
         if leaving.code not in (None, 0):
@@ -234,9 +239,21 @@ def _agree_on_ending(group: Group, ending: Ending) -> None:
         )
 
 
-def _write_outcome(path: Path, ending: Ending) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(path, f"{ending.word} {ending.reason} {ending.step}\n")
+def _write_outcome(path: Path, ending: Ending, seconds: float = WAIT_FOR_OUTCOME_S) -> None:
+    """On a full disk, when there is room again; RunError if that takes longer."""
+
+    def write() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, f"{ending.word} {ending.reason} {ending.step}\n")
+
+    try:
+        lasting(write, path, seconds)
+    except OSError as error:
+        raise RunError(
+            f"{path}: cannot be written: {error.strerror}. It would say that this attempt ended with "
+            f"{ending.word!r} at step {ending.step}; the next attempt goes on from the last checkpoint. "
+            "Free some space, or see who may write there."
+        ) from None
 
 
 def _has_saved(run_dir: Path) -> bool:
@@ -260,10 +277,10 @@ def explain(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> int
     if isinstance(error, ClusterdpError):
         refuse(error, run_dir, peers)  # before the others are told, for those who hear of it end within two seconds
     else:
-        traceback.print_exception(error)
+        say("".join(traceback.format_exception(error)).rstrip("\n"), error=True)
     peers.tell(said)
     if culprit and culprit.partition(": ")[2] != said:  # else all ranks found the same, together
-        print(f"clusterdp: this follows from another rank's failure: {culprit}", file=sys.stderr)
+        say(f"clusterdp: this follows from another rank's failure: {culprit}", error=True)
     if isinstance(error, ClusterdpError):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):

@@ -13,6 +13,7 @@ import torch
 from clusterdp.checkpoint import Checkpointer
 from clusterdp.train.history import History, Row
 from clusterdp.train.saves import Tolerance
+from clusterdp.train.say import say
 
 if TYPE_CHECKING:
     from clusterdp.train.job import JobHandle
@@ -53,10 +54,9 @@ class Best:
             return None
         if self._history.rows and kept["epoch"] and self._row(kept) is None:
             if self._job.rank == 0:
-                print(
+                say(
                     f"clusterdp: the best model is of epoch {kept['epoch']} as it was before the run went back behind "
-                    "it: it is not loaded, and the model stays as it is.",
-                    flush=True,
+                    "it: it is not loaded, and the model stays as it is."
                 )
             return None
         restored = checkpointer.restore()

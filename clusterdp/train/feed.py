@@ -24,6 +24,7 @@ from clusterdp.train.loading import end_workers
 from clusterdp.train.position import EpochRng, LoaderState, Position, counts_samples
 from clusterdp.train.prefetch import Prefetcher
 from clusterdp.train.sampler import ResumableSampler
+from clusterdp.train.say import say
 from clusterdp.train.seeded import SeededDataset
 from clusterdp.train.tensorloader import TensorLoader
 
@@ -73,19 +74,16 @@ class Feed(Generic[Batch]):
         least = self.job.group.agree(own, least=True)[0]
         self._surplus = least < own
         if self._surplus:
-            print(
-                f"clusterdp: rank {self.job.rank} has {own} batches, another rank only {least}; {own - least} dropped."
-            )
+            say(f"clusterdp: rank {self.job.rank} has {own} batches, another rank only {least}; {own - least} dropped.")
         self.per_epoch = least if least >= 0 else None
 
     def resumed(self, exact: bool) -> None:
         """Says what is not as it was, with another number of ranks (not `exact`) or another batch size."""
         place = self.position
         if place.last is not None and self.job.rank == 0:
-            print(
+            say(
                 f"clusterdp: the training was ended early, after epoch {place.last} of {place.epochs}: more epochs "
-                f"than {place.epochs} go on from there.",
-                flush=True,
+                f"than {place.epochs} go on from there."
             )
         was, now = place.saved_global_batch, place.global_batch
         if was != now and self.is_global:
@@ -221,7 +219,7 @@ class Feed(Generic[Batch]):
 
     def _say(self, what: str) -> None:
         if self.job.rank == 0:
-            print(f"clusterdp: loader: {what}", flush=True)
+            say(f"clusterdp: loader: {what}")
 
 
 def _length(loader: Any) -> int:

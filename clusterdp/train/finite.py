@@ -14,7 +14,6 @@ To look, the host reads one number a step, which on a GPU waits for the backward
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from torch import nn
 from clusterdp.checkpoint.objects import unwrap
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.train.ddp import cannot_skip
+from clusterdp.train.say import say
 
 if TYPE_CHECKING:
     from clusterdp.train.group import Group
@@ -99,7 +99,7 @@ class Finite:
                 "from an older checkpoint (clusterdp resume --from STEP), with a lower learning rate."
             )
         if self.group.rendezvous.rank == 0:
-            print(f"clusterdp: step {self._step()} was skipped: {what}.", file=sys.stderr, flush=True)
+            say(f"clusterdp: step {self._step()} was skipped: {what}.", error=True)
 
 
 def _told(loss: torch.Tensor, batch: Any) -> str:

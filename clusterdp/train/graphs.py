@@ -7,11 +7,12 @@ some steps later it is looked whether the marks still live.
 
 from __future__ import annotations
 
-import sys
 import weakref
 from typing import Any
 
 import torch
+
+from clusterdp.train.say import say
 
 ROUND = 8  # steps that are marked in a row
 ALIVE = 6  # so many of them still there: nobody needs the graphs of so many steps
@@ -54,9 +55,8 @@ class GraphWatch:
         self._wait = PAUSE
         if alive >= ALIVE and self.kept is None:
             self.kept = name
-            print(
+            say(
                 f"clusterdp: {name}: the graphs of {alive} of the last {ROUND} steps are still in memory, and it fills "
                 f"up. Keep {name}.detach() (or let loop.log() and Meters keep it), not {name} itself.",
-                file=sys.stderr,
-                flush=True,
+                error=True,
             )

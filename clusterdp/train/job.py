@@ -19,6 +19,7 @@ from clusterdp.rundir import Ledger, RunDir, write_durably
 from clusterdp.train.arguments import LOADER, check_words
 from clusterdp.train.claim import Claim
 from clusterdp.train.diagnosis import NOTHING
+from clusterdp.train.expendable import Expendable, lasting
 from clusterdp.train.group import Group, own_devices
 from clusterdp.train.loading import (
     check_lasts,
@@ -30,6 +31,7 @@ from clusterdp.train.loading import (
 )
 from clusterdp.train.metrics import MetricLog
 from clusterdp.train.sampler import ResumableSampler
+from clusterdp.train.say import say
 from clusterdp.train.seeded import SeededDataset
 from clusterdp.train.settings import Measuring, Profiling, Saving, Settings, Techniques
 from clusterdp.train.shardloader import ShardLoader
@@ -76,10 +78,12 @@ class JobHandle:
         self._claim = claim
         self._run = RunDir(settings.run_dir) if settings.run_dir else None
         self._ledger: Ledger | None = None
+        self._expendable: dict[Path, Expendable] = {}
         self.metrics = MetricLog(None)
         self.stopwatch = self._stopwatch()
         if self._run is not None and self.rank == 0:
-            self._run.attempt(attempt).path.mkdir(parents=True, exist_ok=True)  # if no batch script has
+            folder = self._run.attempt(attempt).path
+            lasting(lambda: folder.mkdir(parents=True, exist_ok=True), folder)  # if no batch script has
             self._ledger = Ledger(self._run, attempt, "rank0")
             self.metrics = MetricLog(self._run.metrics / f"{attempt}.jsonl", settings.metrics.every_s)
             if settings.metrics.to:
@@ -124,7 +128,7 @@ class JobHandle:
 
         batch = BatchSize(per_rank, self.world_size, self.train.accumulate)
         if self.rank == 0:
-            print(f"clusterdp: {batch}", flush=True)
+            say(f"clusterdp: {batch}")
         return batch
 
     def loader(
@@ -281,9 +285,13 @@ class JobHandle:
         self.metrics.write(step=self.step, **values)
 
     def event(self, event: str, **fields: Any) -> None:
-        """A line in the run's ledger, by rank 0."""
+        """A line in the run's ledger, by rank 0; none while the disk is full."""
         if self._ledger is not None:
-            self._ledger.write(event, **fields)
+            with self._may_lose(self._ledger.path):
+                self._ledger.write(event, **fields)
+
+    def _may_lose(self, path: Path) -> Expendable:
+        return self._expendable.setdefault(path, Expendable(path))
 
     def _stopwatch(self) -> Stopwatch:
         trace = self.profile.trace
@@ -301,16 +309,20 @@ class JobHandle:
         if report is None or self.rank != 0:
             return report
         if self._run is not None:
-            write_durably(self._run.attempt(self.attempt).times, json.dumps(report, indent=1) + "\n")
+            times = self._run.attempt(self.attempt).times
+            with self._may_lose(times):
+                write_durably(times, json.dumps(report, indent=1) + "\n")
         spent_s = report["steps"] * sum(report["ranks"][0]["ms"].values()) / 1000
         if report["diagnosis"] != [NOTHING] and spent_s >= WORTH_A_LINE_S:
-            print("clusterdp: " + " ".join(report["diagnosis"]), flush=True)
+            say("clusterdp: " + " ".join(report["diagnosis"]))
         return report
 
     def _committed(self, commit: Commit) -> None:
         """On rank 0, after each commit."""
         if self._run is not None:
-            write_durably(self._run.attempt(self.attempt).saved, f"{commit.step}\n")
+            saved = self._run.attempt(self.attempt).saved
+            with self._may_lose(saved):
+                write_durably(saved, f"{commit.step}\n")
         self.event("saved", step=commit.step, seconds=round(commit.seconds, 4), bytes=commit.bytes)
 
 

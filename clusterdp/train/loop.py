@@ -164,7 +164,7 @@ class Loop(Generic[Batch]):
                 yield item  # type: ignore[misc]
             else:
                 self._heed(agreed)
-                if agreed["save"]:
+                if self.saves.is_due(self.step, agreed, window=0):
                     self.saves.beside(self.step)
 
     def save(self) -> None:

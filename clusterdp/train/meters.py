@@ -22,6 +22,7 @@ import torch
 
 from clusterdp.errors import ConfigError
 from clusterdp.train.graphs import GraphWatch
+from clusterdp.train.say import say
 
 if TYPE_CHECKING:
     from clusterdp.train.group import Group
@@ -169,10 +170,9 @@ class Meters:
         if self.group is not None and self.group.rendezvous.rank != 0:
             return
         for name in sorted(set(names) - self._told):
-            print(
+            say(
                 f"clusterdp: metrics.{name}: the checkpoint has nothing of it, so in an epoch that is preempted its "
-                "number is of the batches after that alone. With state_dict() and load_state_dict() it goes on.",
-                flush=True,
+                "number is of the batches after that alone. With state_dict() and load_state_dict() it goes on."
             )
             self._told.add(name)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,6 +11,8 @@ import torch
 
 from clusterdp.errors import ConfigError
 from clusterdp.rundir import append_line
+from clusterdp.train.expendable import FULL, Expendable
+from clusterdp.train.say import say
 
 Value = Any  # a number, a tensor of one element, or a string
 Sink = Callable[[dict[str, Any]], None]  # gets each record as it is written: numbers and strings
@@ -24,12 +25,15 @@ class MetricLog:
 
     Records of steps are thinned by time: the newest counts. A CUDA tensor is copied to the host behind the step's own
     work and looked at when a later record is due, when the copy has long arrived: nobody waits for the device.
+    While the disk is full, records are lost; the training goes on.
     """
 
     def __init__(self, path: Path | None, every_s: float | None = None, sinks: Sequence[Sink] = ()):
         self.path = path
         self.every_s = every_s
         self.sinks = list(sinks)
+        self._expendable = Expendable(path) if path is not None else None
+        self._full: dict[int, Expendable] = {}  # by the sink's id
         self._began = time.time()
         self._due = 0.0
         self._waiting: list[tuple[dict[str, Value], Any]] = []  # (record, CUDA event or None)
@@ -72,16 +76,18 @@ class MetricLog:
                 try:
                     close()
                 except Exception as error:  # all that was to be done has been done
-                    print(f"clusterdp: metrics: {type(sink).__name__} was not closed: {_line(error)}", file=sys.stderr)
+                    say(f"clusterdp: metrics: {type(sink).__name__} was not closed: {_line(error)}", error=True)
         self.sinks.clear()
 
     def _hand(self, sink: Sink, record: dict[str, Any]) -> None:
-        """Somebody else's server may be away; the training does not end for that, and the record is in the file."""
+        """Somebody else's server may be away; the training does not end for that, and the record is in the file. A disk
+        that is full takes records again when it has room; a server is not asked again, for that may take minutes."""
         try:
-            sink(record)
+            with self._full.setdefault(id(sink), Expendable(type(sink).__name__, FULL)):
+                sink(record)
         except Exception as error:
             self.sinks.remove(sink)
-            print(f"clusterdp: metrics: {type(sink).__name__} gets no more records: {_line(error)}", file=sys.stderr)
+            say(f"clusterdp: metrics: {type(sink).__name__} gets no more records: {_line(error)}", error=True)
 
     def _pause(self, now: float) -> float:
         if self.every_s is not None:
@@ -109,8 +115,9 @@ class MetricLog:
                 event.synchronize()
             plain = {name: _plain(value) for name, value in record.items()}
             del self._waiting[0]
-            if self.path is not None:
-                append_line(self.path, plain)
+            if self.path is not None and self._expendable is not None:
+                with self._expendable:
+                    append_line(self.path, plain)
             for sink in list(self.sinks):
                 self._hand(sink, plain)
 

@@ -17,6 +17,8 @@ from typing import NoReturn
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from clusterdp.train.say import say
+
 KEY = "clusterdp/failed"
 LEAVING = "clusterdp/leaving"
 LAST_WAIT_S = 3.0  # of rank 0 for the others: two looks at the store, and some
@@ -74,7 +76,7 @@ class PeerWatch:
                 continue
             if self._ended.wait(self.every_s):  # the main thread may be in the middle of saying it itself
                 return
-            print(f"clusterdp: ending rank {self.rank}, because another failed: {culprit}", file=sys.stderr, flush=True)
+            say(f"clusterdp: ending rank {self.rank}, because another failed: {culprit}", error=True)
             self.leave(1)  # the main thread is somewhere in C, perhaps for ever
 
     def leave(self, code: int) -> NoReturn:

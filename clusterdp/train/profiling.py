@@ -19,6 +19,7 @@ import torch
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.rundir import Attempt, RunDir, write_durably
 from clusterdp.train.group import seed_everything
+from clusterdp.train.say import say
 from clusterdp.train.sizes import Size, Sizes
 from clusterdp.train.workerfinder import find_workers
 
@@ -136,4 +137,4 @@ def _tell(job: JobHandle, lines: list[str], *, every_rank: bool = False) -> None
     if (attempt := _attempt(job)) is not None:
         write_durably(attempt.found, json.dumps(lines, indent=1) + "\n")
     else:
-        print("\n".join(lines), flush=True)
+        say("\n".join(lines))

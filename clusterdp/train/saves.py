@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.checkpoint import CheckpointError, ClaimLost, Commit, LostContact, StateError
+from clusterdp.train.say import say
 from clusterdp.train.word import Agreed
 
 if TYPE_CHECKING:
+    from clusterdp.checkpoint import Checkpointer
     from clusterdp.train.job import JobHandle
 
-
 LAST_UPLOAD_S = 600.0  # nobody waits for a store longer than that
+LAST_CHANCE_S = 600.0  # so long is a save tried again that an attempt would end without
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
 
 
 class Saves:
@@ -25,6 +27,10 @@ class Saves:
     Every so many steps, or seconds by rank 0's clock, the state is copied and written while the training goes on; the
     control word tells when all ranks have written, and that is when it is committed. What is due while a save is on its
     way is skipped. now() waits for the disk: before a stop, and at the end.
+
+    A periodic save that fails is tried again at the next period. After more failures in a row than checkpoint.
+    max_failures the training does not go on before one has succeeded, which is tried for LAST_CHANCE_S; so is one that
+    now() does, for what it would save is lost when the attempt ends without it.
     """
 
     def __init__(
@@ -55,16 +61,21 @@ class Saves:
     def heed(self, agreed: Agreed) -> None:
         """What all ranks know of the save that is on its way."""
         if self.checkpointer is not None:
-            with self._tolerant(self._job.saving.max_failures):
+            with self._tolerant(math.inf):
                 self._note(self.checkpointer.heed(agreed.progress))
+
+    @property
+    def _is_overdue(self) -> bool:
+        """On all ranks alike: they fail together."""
+        return self._tolerant.failures > self._job.saving.max_failures
 
     def is_due(self, step: int, agreed: Agreed | None, window: int = 1) -> bool:
         """By what all ranks know, and by what all can count; never by what this rank alone sees.
 
-        step: just done. window: steps since it could be done last.
+        step: just done. window: steps since it could be done last; 0 if none.
         """
         by_count = bool(self.every_steps and step % self.every_steps < window)
-        return by_count or (agreed is not None and agreed["save"])
+        return by_count or self._is_overdue or (agreed is not None and agreed["save"])
 
     def beside(self, step: int) -> None:
         """A periodic save: the training waits for the copy, and not for the disk."""
@@ -72,16 +83,19 @@ class Saves:
             self._next = time.monotonic() + self.every_s
         if self.checkpointer is None or self.at_rest == step:
             return
+        if self._is_overdue:
+            self.now(step)
+            return
         began = time.monotonic()
         if self._job.saving.async_save:
             self.checkpointer.async_save(step, self._meta())
         else:
-            with self._tolerant(self._job.saving.max_failures):
+            with self._tolerant(math.inf):
                 self._note(self.checkpointer.save(step, self._meta()))
         self._job.word.discount(time.monotonic() - began)
 
     def now(self, step: int) -> None:
-        """Until it is durable."""
+        """Until it is durable. CheckpointError if it cannot be saved for LAST_CHANCE_S."""
         if self.every_s:
             self._next = time.monotonic() + self.every_s
         if self.checkpointer is None:
@@ -90,16 +104,35 @@ class Saves:
         with self._tolerant(math.inf):  # if the one on its way fails, this one is tried all the same
             self._note(self.checkpointer.wait())
         if self.at_rest != step:
-            self._note(self.checkpointer.save(step, self._meta()))
+            self._note(self._insist(self.checkpointer, step))
         self._job.word.discount(time.monotonic() - began)
+
+    def _insist(self, checkpointer: Checkpointer, step: int) -> Commit:
+        """Again and again. The ranks fail together, and agree on whether there is time for another try."""
+        deadline, pause_s = time.monotonic() + LAST_CHANCE_S, FIRST_PAUSE_S
+        with self._tolerant(math.inf):
+            return checkpointer.save(step, self._meta())
+        if self._job.rank == 0:
+            say(f"clusterdp: the training waits for this save, for up to {LAST_CHANCE_S:.0f} s.", error=True)
+        while True:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            last = bool(self._job.group.agree(int(time.monotonic() + pause_s > deadline))[0])
+            try:
+                return checkpointer.save(step, self._meta())
+            except (ClaimLost, LostContact, StateError):
+                raise
+            except CheckpointError:
+                if last:
+                    raise
 
     def upload(self) -> None:
         """At the end of the run: what keep_local has kept nearby reaches the store, if the store is there."""
         if self.checkpointer is not None and not self.checkpointer.upload(LAST_UPLOAD_S):
-            print(
+            say(
                 f"clusterdp: the store was away for {LAST_UPLOAD_S:.0f} s; the last checkpoint is in "
                 f"{self.checkpointer.storage.url} alone.",
-                file=sys.stderr,
+                error=True,
             )
 
     def _note(self, commit: Commit | None) -> None:
@@ -128,4 +161,4 @@ class Tolerance:
             if self.failures > at_most:
                 raise
             if self._job.rank == 0:
-                print(f"clusterdp: {self._what} was not saved ({self.failures} in a row): {error}", file=sys.stderr)
+                say(f"clusterdp: {self._what} was not saved ({self.failures} in a row): {error}", error=True)

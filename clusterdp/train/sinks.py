@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -17,6 +16,7 @@ from typing import Any
 
 from clusterdp.errors import ConfigError
 from clusterdp.rundir import RunDir, write_durably
+from clusterdp.train.say import say
 
 PLACE = ("time", "step", "total")  # of a record: where it belongs, not what was measured
 
@@ -34,7 +34,7 @@ def open_sinks(names: Sequence[str], run: RunDir, options: Mapping[str, Any]) ->
             raise
         except Exception as error:  # a server that is away must not hold up the training
             what = f"{type(error).__name__}: {error}".split("\n")[0]
-            print(f"clusterdp: metrics.to: {name} gets no records in this attempt: {what}", file=sys.stderr)
+            say(f"clusterdp: metrics.to: {name} gets no records in this attempt: {what}", error=True)
     return found
 
 
@@ -51,8 +51,12 @@ class TensorBoard:
         step = record.get("step")
         if self._writer is None:
             self._writer = self._make(str(self._folder), purge_step=step, **self._options)
-        for name, value in _numbers(record).items():
-            self._writer.add_scalar(name, value, step, walltime=record["time"])
+        try:
+            for name, value in _numbers(record).items():
+                self._writer.add_scalar(name, value, step, walltime=record["time"])
+        except OSError:
+            self._writer = None  # its thread has ended, over a full disk: the next record has another file
+            raise
 
     def close(self) -> None:
         if self._writer is not None:

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from clusterdp.train.expendable import Expendable
+from clusterdp.train.say import say
 from clusterdp.train.stopwatch import Stopwatch
 
 WARM_UP = 1  # steps that the profiler takes to get going, before the first that it writes down
@@ -50,10 +52,11 @@ class Tracer:
         running.stop()
         if self._done < self.start:
             return
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        running.export_chrome_trace(str(self.file))
-        if self._told:
-            print(f"clusterdp: steps {self.start} to {self._done} are traced in {self.file}", flush=True)
+        with Expendable(self.file):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            running.export_chrome_trace(str(self.file))
+            if self._told:
+                say(f"clusterdp: steps {self.start} to {self._done} are traced in {self.file}")
 
     def _begin(self) -> None:
         activities = [ProfilerActivity.CPU]

@@ -37,6 +37,7 @@ from clusterdp.train.loading import check_lasts
 from clusterdp.train.loop import Loop
 from clusterdp.train.prefetch import Prefetcher
 from clusterdp.train.progress import Progress
+from clusterdp.train.say import say
 from clusterdp.train.scores import Metrics, Scores
 from clusterdp.train.stop import Stopped
 from clusterdp.train.strategy import follow, is_distributed, is_sharded
@@ -212,14 +213,14 @@ class Trainer:
 
         text = summary(self.net, None if sample is None else (sample,), self.job.device)
         if self.job.rank == 0:
-            print(text, flush=True)
+            say(text)
         return text
 
     def stop(self, why: str = "") -> None:
         """From a callback: training ends, on all ranks at the same step, even if one rank alone says so."""
         if why and self.job.rank == 0:
             more = f" (More epochs than {self.loop.total_epochs} go on from here.)" if self.loop is not None else ""
-            print(f"clusterdp: training ends: {why}.{more}", flush=True)
+            say(f"clusterdp: training ends: {why}.{more}")
         if self.loop is not None:
             self.loop.end()
 
@@ -285,7 +286,7 @@ class Trainer:
         self.history.append(row)
         self.job.log(epoch=self.loop.epoch, **{name: value for name, value in row.items() if name not in SHAPE})
         if self.job.rank == 0:
-            print(f"clusterdp: {row_line(row)}", flush=True)
+            say(f"clusterdp: {row_line(row)}")
         self._call_back(row)
 
     def _step_scheduler(self, row: Row) -> None:

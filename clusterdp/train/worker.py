@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.errors import ClusterdpError
+from clusterdp.train.say import say
 from clusterdp.train.stop import StopSignal
 
 if TYPE_CHECKING:
@@ -26,12 +27,12 @@ def main(argv: Sequence[str]) -> int:
     from clusterdp.train import attempt
 
     if len(argv) != 1:
-        print("usage: python -m clusterdp.train.worker RUN_DIR", file=sys.stderr)
+        say("usage: python -m clusterdp.train.worker RUN_DIR", error=True)
         return attempt.ENTRY_EXIT
     try:
         return attempt.of_folder(Path(argv[0]).absolute(), stop).exit_code
     except ClusterdpError as error:
-        print(f"clusterdp: {error}", file=sys.stderr)
+        say(f"clusterdp: {error}", error=True)
         return error.exit_code
     finally:
         stop.ignore()
@@ -64,7 +65,7 @@ def run(function: Callable[..., Any], argv: Sequence[str] | None = None) -> int:
         ending = attempt.attend(function, settings, stop)
     if ending.word == "requeue":
         kept = "; run it again to go on" if settings.run_dir else ""
-        print(f"clusterdp: stopped at step {ending.step} ({ending.reason}){kept}.", file=sys.stderr)
+        say(f"clusterdp: stopped at step {ending.step} ({ending.reason}){kept}.", error=True)
         return STOPPED_EXIT
     return ending.exit_code
 

@@ -99,14 +99,18 @@ def test_a_save_that_fails_is_told_and_the_training_goes_on(
 
 
 @pytest.mark.parametrize("async_save", [True, False])
-def test_more_failures_in_a_row_than_allowed_end_the_attempt(make: Make, broken: list[str], async_save: bool) -> None:
+def test_more_failures_in_a_row_than_allowed_end_the_attempt(
+    make: Make, broken: list[str], async_save: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterdp.train.saves.LAST_CHANCE_S", 0.0)
+    monkeypatch.setattr("clusterdp.train.saves.FIRST_PAUSE_S", 0.0)
     job = make(max_failures=2, async_save=async_save)
     loop = job.loop(job.loader(range(8), 2), {}, **ENDLESS)
     broken.append("Disk quota exceeded")
     with pytest.raises(CheckpointError, match="Disk quota exceeded"):
         for _ in loop:
             pass
-    assert len(events(job, "save-failed")) == 3
+    assert len(events(job, "save-failed")) == 4  # the last of them is of the save that was insisted on
 
 
 def test_the_last_save_is_tried_though_the_one_before_it_failed(make: Make, broken: list[str]) -> None:

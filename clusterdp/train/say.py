@@ -1,0 +1,20 @@
+"""say: a line for people, in this rank's log. A disk that is full loses it; nothing else depends on it."""
+
+from __future__ import annotations
+
+import sys
+
+_lost = 0  # lines, since the last one that could be written
+
+
+def say(text: str, *, error: bool = False) -> None:
+    """To standard output, or to standard error. Never raises: the log may lie on a disk that is full."""
+    global _lost
+    stream = sys.stderr if error else sys.stdout
+    try:
+        if _lost:
+            print(f"clusterdp: {_lost} lines were lost here, for this log could not be written.", file=stream)
+        print(text, file=stream, flush=True)
+        _lost = 0
+    except OSError:
+        _lost += 1

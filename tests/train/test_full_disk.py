@@ -1,0 +1,267 @@
+"""A disk that is full, and has room again later: the training goes on, and only what tells of it may be lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clusterdp.checkpoint import CheckpointError, list_checkpoints
+from clusterdp.errors import RunError
+from clusterdp.rundir import append_line, read_events, read_lines
+from clusterdp.train import JobHandle, attempt, expendable, saves
+from clusterdp.train.attempt import Ending
+from clusterdp.train.claim import Claim
+from clusterdp.train.metrics import MetricLog
+from clusterdp.train.settings import Measuring, Saving
+from clusterdp.train.sinks import TensorBoard
+
+
+class Disk:
+    """A file system of 4 MB."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._filler = path / "filler"
+
+    def fill(self) -> None:
+        with self._filler.open("ab", buffering=0) as file:
+            for size in (1 << 16, 1):
+                try:
+                    while True:
+                        file.write(bytes(size))
+                except OSError:
+                    continue
+
+    def clear(self) -> None:
+        self._filler.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(path)]
+    if os.geteuid() or subprocess.run(mount, stderr=subprocess.DEVNULL).returncode:
+        pytest.skip("only root may mount a small disk")
+    yield Disk(path)
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits long between two tries."""
+    for module in (saves, expendable):
+        monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
+        monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.01)
+
+
+@pytest.fixture
+def run(disk: Disk, job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> JobHandle:
+    """A job whose run folder is on that disk."""
+    monkeypatch.setattr("clusterdp.train.word.MOST_STEPS", 1)
+    folder = disk.path / "run"
+    saving = Saving(url=str(folder / "checkpoints"), every_steps=4, async_save=False, keep_last=2)
+    settings = replace(job._settings, run_dir=folder, checkpoint=saving, metrics=Measuring(every_s=0.0))
+    return JobHandle(settings, job.group, job.stop, "1.0")
+
+
+def train(run: JobHandle, at: dict[int, Any]) -> list[int]:
+    """48 steps, with something done in some of them; the steps that were made."""
+    model = torch.nn.Linear(100, 100)
+    done = []
+    loop = run.loop(run.loader(range(48), 1), {"model": model})
+    for _ in loop:
+        at.get(loop.step, lambda: None)()
+        loop.log(loss=0.5, note="x" * 3000)  # two lines do not fit into a page
+        done.append(loop.step)
+    return done
+
+
+def test_a_disk_that_is_full_for_a_while_costs_a_training_nothing_but_lines(
+    disk: Disk, run: JobHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(run, {9: disk.fill, 17: disk.clear}) == list(range(48))
+    assert run._run is not None
+    assert [info.step for info in list_checkpoints(str(run.saving.url))] == [44, 48]
+    recorded = [record["step"] for record in read_lines(run.metrics.path or Path())]
+    assert recorded == sorted(recorded)
+    assert recorded[-1] == 48
+    assert 12 not in recorded
+    said = capsys.readouterr().err.splitlines()
+    metrics = [line for line in said if str(run.metrics.path) in line]
+    assert len(metrics) == 2, said
+    assert "No space left on device. What goes there is lost until it can be written again" in metrics[0]
+    assert f"can be written again; {48 - len(recorded)} records were lost" in metrics[1]
+    assert len([line for line in said if "a checkpoint was not saved" in line]) == 2  # of the steps 12 and 16
+
+
+@pytest.mark.usefixtures("quick")
+def test_more_failures_than_allowed_hold_the_training_until_there_is_room(
+    disk: Disk, run: JobHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps would be lost, if it went on and ended."""
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            disk.clear()
+
+    monkeypatch.setattr("clusterdp.train.saves.time.sleep", sleep)
+    assert train(run, {5: disk.fill}) == list(range(48))
+    assert len(waited) == 3
+    assert run._run is not None
+    saved = [event["step"] for event in read_events(run._run) if event["event"] == "saved"]
+    assert saved[:3] == [4, 21, 24]  # those of 8, 12, 16 and 20 failed
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_disk_that_stays_full_ends_the_attempt_and_what_was_saved_stays(
+    disk: Disk, run: JobHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saves, "LAST_CHANCE_S", 0.05)
+    with pytest.raises(CheckpointError, match=r"No space left on device\. Free some space there"):
+        train(run, {5: disk.fill})
+    assert run.step == 21
+    assert [info.step for info in list_checkpoints(str(run.saving.url))] == [4]
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_last_save_of_a_run_waits_for_room(
+    disk: Disk, run: JobHandle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("clusterdp.train.saves.time.sleep", lambda seconds: disk.clear())
+    train(run, {47: disk.fill})
+    assert [info.step for info in list_checkpoints(str(run.saving.url))] == [44, 48]
+    assert "the training waits for this save, for up to 600 s." in capsys.readouterr().err
+
+
+def test_a_line_that_has_no_room_leaves_none_that_is_torn(disk: Disk) -> None:
+    file = disk.path / "lines.jsonl"
+    append_line(file, {"n": 0})
+    disk.fill()
+    with pytest.raises(OSError, match="No space left"):
+        append_line(file, {"n": "x" * 20_000})  # of which a part fits into the page that the file has
+    disk.clear()
+    append_line(file, {"n": 1})
+    assert file.read_text() == '{"n":0}\n{"n":1}\n'
+
+
+@pytest.mark.usefixtures("quick")
+def test_claim_and_outcome_wait_for_room(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterdp.train.expendable.time.sleep", lambda seconds: disk.clear())
+    disk.fill()
+    claim = Claim.take(disk.path / "claims", "1.0", "aaaa")
+    assert claim.is_newest()
+    disk.fill()
+    attempt._write_outcome(disk.path / "attempt" / "outcome", Ending("done", "finished", 7))
+    assert (disk.path / "attempt" / "outcome").read_text() == "done finished 7\n"
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_outcome_that_finds_no_room_is_said_in_one_line(disk: Disk, capsys: pytest.CaptureFixture[str]) -> None:
+    disk.fill()
+    with pytest.raises(RunError, match=r"outcome: cannot be written: No space left on device.*'done' at step 7"):
+        attempt._write_outcome(disk.path / "attempt" / "outcome", Ending("done", "finished", 7), 0.05)
+    assert capsys.readouterr().err.count("waits up to 0 s for room") == 1
+
+
+def test_who_owns_the_folder_is_not_guessed_when_nobody_can_know(tmp_path: Path, monkeypatch: Any) -> None:
+    """Neither that the claim is lost, which would end the run, nor that it stands."""
+    claim = Claim.take(tmp_path / "claims", "1.0", "aaaa")
+
+    def full(*words: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "touch", full)
+    with pytest.raises(OSError, match="No space left"):
+        claim.is_newest()
+
+
+def test_a_checkpoint_stands_though_nobody_could_ask_whether_old_ones_may_go(
+    job: JobHandle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving = replace(job.saving, every_steps=1, keep_last=1, async_save=False)
+    handle = JobHandle(replace(job._settings, checkpoint=saving), job.group, job.stop, "1.0")
+    loop = handle.loop(handle.loader(range(4), 1), {})
+    assert loop.saves.checkpointer is not None
+    committer, asked = loop.saves.checkpointer._committer, [0]
+
+    def may_commit() -> bool:
+        asked[0] += 1
+        if asked[0] % 2 == 0:  # the first question is before the commit
+            raise OSError(28, "No space left on device")
+        return True
+
+    committer.may_commit = may_commit
+    list(loop)
+    assert loop.saves._tolerant.failures == 0
+    assert [info.step for info in list_checkpoints(str(saving.url))] == [1, 2, 3, 4]
+
+
+class Full:
+    """A sink on a full disk, at first."""
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+        self.calls = 0
+
+    def __call__(self, record: Any) -> None:
+        self.calls += 1
+        if self.calls <= 2:
+            raise OSError(28, "No space left on device")
+        self.seen.append(record["step"])
+
+
+def test_a_sink_on_a_full_disk_gets_records_again_when_there_is_room(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = Full()
+    log = MetricLog(None, sinks=[sink])
+    for step in range(4):
+        log.write(step=step)
+    assert sink.seen == [2, 3]
+    said = capsys.readouterr().err.splitlines()
+    assert ["Full: No space left on device" in said[0], "2 records were lost" in said[1]] == [True, True]
+
+
+def test_tensorboard_begins_another_file_after_its_thread_has_died_of_a_full_disk() -> None:
+    class Writer:
+        def __init__(self, folder: str, **options: Any):
+            made.append(self)
+
+        def add_scalar(self, *words: Any, **options: Any) -> None:
+            if self is made[0]:
+                raise OSError(28, "No space left on device")
+
+    made: list[Any] = []
+    board = TensorBoard.__new__(TensorBoard)
+    board._make, board._folder, board._options, board._writer = Writer, Path("x"), {}, None
+    with pytest.raises(OSError, match="No space"):
+        board({"time": 1.0, "step": 1, "loss": 0.5})
+    board({"time": 2.0, "step": 2, "loss": 0.5})
+    assert len(made) == 2
+
+
+def test_an_event_on_a_full_disk_is_lost_and_the_ledger_goes_on(job: JobHandle, monkeypatch: Any) -> None:
+    """As append_line() does it: without a disk of its own."""
+    full = [True]
+
+    def write(fd: int, data: Any) -> int:
+        if full[0]:
+            raise OSError(122, "Disk quota exceeded")
+        return really(fd, data)
+
+    really = os.write
+    monkeypatch.setattr("clusterdp.rundir.os.write", write)
+    job.event("lost")
+    job.log(accuracy=0.5)
+    full[0] = False
+    job.event("kept")
+    assert job._run is not None
+    assert [event["event"] for event in read_events(job._run)] == ["kept"]
