@@ -6,13 +6,14 @@ What knows the place in a loader, in the order in which it is looked for:
     the loader             state_dict() and load_state_dict(), as torchdata's StatefulDataLoader has them: each rank's
                            own, asked between two batches of the loop. When it has ended, its state begins an epoch.
     its data set           state_dict(num_samples, from_beginning), as Mosaic's StreamingDataset has it: of all ranks
-    nothing                batches are counted, and on resume read once more and dropped; the log says what that took
+    nothing                batches are counted, and on resume read once more and dropped; the log says what that took.
+                           It draws from random numbers of its own (OwnStreams), and must be the loader that it was.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -20,12 +21,14 @@ import torch
 from torch.utils.data import TensorDataset
 
 from clusterdp.errors import ConfigError, StateError
+from clusterdp.train.loaderfacts import changes, draws_otherwise, facts, same_place
 from clusterdp.train.loading import end_workers
 from clusterdp.train.position import EpochRng, LoaderState, Position, counts_samples
 from clusterdp.train.prefetch import Prefetcher
 from clusterdp.train.sampler import ResumableSampler
 from clusterdp.train.say import say
 from clusterdp.train.seeded import SeededDataset
+from clusterdp.train.streams import OwnStreams
 from clusterdp.train.tensorloader import TensorLoader
 
 if TYPE_CHECKING:
@@ -51,6 +54,7 @@ class Feed(Generic[Batch]):
         self._surplus = False  # this rank has more batches than another
         self._ready: Iterator[Batch] | None = None  # of the epoch that is opened next
         self._epoch_rng = EpochRng(loader)
+        self._streams = OwnStreams()
         self._place: LoaderState | None = None
         self.state: dict[str, Any] = {"loop": self.position}
         if self.sampler is not None:
@@ -77,8 +81,9 @@ class Feed(Generic[Batch]):
             say(f"clusterdp: rank {self.job.rank} has {own} batches, another rank only {least}; {own - least} dropped.")
         self.per_epoch = least if least >= 0 else None
 
-    def resumed(self, exact: bool) -> None:
-        """Says what is not as it was, with another number of ranks (not `exact`) or another batch size."""
+    def resumed(self, exact: bool) -> str | None:
+        """Says what is not as it was, with another number of ranks (not `exact`), or another batch size. Returns why
+        what comes is not drawn as it would have been, if that can be known."""
         place = self.position
         if place.last is not None and self.job.rank == 0:
             say(
@@ -91,6 +96,32 @@ class Feed(Generic[Batch]):
             self._say(f"the global batch was {was} samples and is {now}: same order, but other steps.{ours}")
         if not exact and not self.is_global:
             self._say("each rank knew its own place, and the ranks are others now: the order of samples is not exact.")
+        if exact and self.sampler is None:
+            self._check_same_loader()
+        begun = place.batch > 0 and not place.ended
+        replayed = self.sampler is None and self._place is None
+        why = draws_otherwise(self.loader, begun=begun, epoch=place.epoch, replayed=replayed)
+        if why is not None:
+            self._say(why)
+        return why
+
+    def _check_same_loader(self) -> None:
+        """StateError if the batches that the checkpoint has counted are not those of this loader."""
+        place, was = self.position, self._epoch_rng.saved_facts
+        changed = ", ".join(changes(was, facts(self.loader)))
+        if not changed:
+            return
+        if self._place is None and place.batch and not place.ended:
+            batch = same_place(was, self.loader, place.batch)
+            if batch is None:
+                raise StateError(
+                    f"loader: it has changed since the checkpoint: {changed}. {place.batch} batches of epoch "
+                    f"{place.epoch} were counted, and nobody knows which samples those are now. Resume with the loader "
+                    "as it was; at the end of an epoch it may change. To train on with another one, export the "
+                    "checkpoint (clusterdp checkpoint export), and begin a new run with checkpoint.start_from."
+                )
+            place.batch = batch
+        self._say(f"it has changed since the checkpoint: {changed}. The run goes on with it.")
 
     def rest(self) -> int | None:
         """Batches from the position to the end of the epoch."""
@@ -134,6 +165,9 @@ class Feed(Generic[Batch]):
         else:
             self._epoch_rng.note()
         iterator = self._iterator()
+        self._streams.end()
+        if self._place is None and self._epoch_rng.apart and not isinstance(self.loader, Sequence):
+            self._streams.begin()
         if self._place is None or not self._place.restored:
             self._skip(iterator, self.position.batch)
         return self._batches(iterator)
@@ -168,7 +202,8 @@ class Feed(Generic[Batch]):
         unmeasured = self.per_epoch is None and self.job.world_size > 1
         empty = self.position.batch == 0
         while not (self._surplus and self.left == 0):
-            batch = next(iterator, END)
+            with self._streams:
+                batch = next(iterator, END)
             here = batch is not END
             # Without a length nobody knows who ends first, and who had more would wait for the others: all ask.
             if unmeasured:
@@ -205,11 +240,12 @@ class Feed(Generic[Batch]):
         if not batches:
             return
         began = time.monotonic()
-        for _ in islice(iterator, batches):
-            pass
+        with self._streams:
+            for _ in islice(iterator, batches):
+                pass
         self._say(
             f"it has no state to resume from: {batches} batches of epoch {self.position.epoch} were read again and "
-            f"dropped, in {time.monotonic() - began:.1f} s. job.loader() or torchdata's StatefulDataLoader would not."
+            f"dropped, in {time.monotonic() - began:.1f} s. job.loader() would not read them."
         )
 
     @staticmethod

@@ -189,8 +189,9 @@ class Loop(Generic[Batch]):
             return
         self.job.step = self.saves.at_rest = self.step
         self._rng_pending = True
-        self.feed.resumed(restored.exact)
-        self.job.event("restored", step=restored.step, checkpoint=restored.token)
+        why = self.feed.resumed(restored.exact)
+        inexact = {"inexact": why} if why is not None else {}
+        self.job.event("restored", step=restored.step, checkpoint=restored.token, **inexact)
 
     def _start_from(self, checkpointer: Checkpointer, saving: Saving) -> None:
         """What another program has trained: its weights and more, and step 0 of this run."""

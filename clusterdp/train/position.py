@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from clusterdp.checkpoint import rng
+from clusterdp.train.loaderfacts import facts
 
 
 class Position:
@@ -79,10 +80,14 @@ class EpochRng:
     def __init__(self, loader: Any):
         generator = getattr(loader, "generator", None)
         self.generator = generator if isinstance(generator, torch.Generator) else None
+        self.facts = facts(loader)
+        self.saved_facts: Mapping[str, Any] = {}  # those of the checkpoint which was restored
+        self.apart = True  # the loader draws from streams of its own; not where an older version has begun the epoch
         self._before: dict[str, Any] = {}
         self._restored: dict[str, Any] = {}
 
     def note(self) -> None:
+        self.apart = True
         self._before = {"streams": rng.capture(), "generator": self._generator_state()}
 
     def rewind(self) -> None:
@@ -97,10 +102,12 @@ class EpochRng:
             self._set_generator(self._restored["generator"])
 
     def state_dict(self) -> dict[str, Any]:
-        return {"before": self._before, "generator": self._generator_state()}
+        streams = {"before": self._before, "generator": self._generator_state()}
+        return {**streams, "facts": self.facts, "apart": self.apart}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._restored, self._before = state, state["before"]
+        self.saved_facts, self.apart = state.get("facts", {}), state.get("apart", False)
 
     def _generator_state(self) -> torch.Tensor | None:
         return self.generator.get_state() if self.generator is not None else None

@@ -126,16 +126,27 @@ def streams_put_back() -> Iterator[None]:
     if get_worker_info() is not None:
         yield
         return
-    numpy = sys.modules.get("numpy")
-    python, ours = random.getstate(), torch.default_generator.get_state()
-    theirs = numpy.random.get_state(legacy=False) if numpy else None
+    before = streams()
     try:
         yield
     finally:
-        random.setstate(python)
-        torch.default_generator.set_state(ours)
-        if numpy:
-            numpy.random.set_state(theirs)
+        put_streams(before)
+
+
+def streams() -> tuple[Any, torch.Tensor, Any]:
+    """The CPU's global ones, as they are: Python's, torch's, and numpy's if it is loaded."""
+    numpy = sys.modules.get("numpy")
+    theirs = numpy.random.get_state(legacy=False) if numpy else None
+    return random.getstate(), torch.default_generator.get_state(), theirs
+
+
+def put_streams(taken: tuple[Any, torch.Tensor, Any]) -> None:
+    """As streams() has given them."""
+    python, ours, theirs = taken
+    random.setstate(python)
+    torch.default_generator.set_state(ours)
+    if theirs is not None:
+        sys.modules["numpy"].random.set_state(theirs)
 
 
 def _index(key: Key) -> int:

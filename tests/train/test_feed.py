@@ -11,10 +11,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler, get_worker_info
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Sampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from clusterdp.errors import ConfigError, StateError
+from clusterdp.rundir import read_events
 from clusterdp.train import JobHandle, Loop, Stopped, StopSignal
 from clusterdp.train.feed import Feed
 from clusterdp.train.settings import Saving, Settings
@@ -79,6 +88,35 @@ class Mosaic(IterableDataset[Any]):
         self.resume = state["epoch"], state["sample_in_epoch"]
 
 
+class Shuffled(IterableDataset[Any]):
+    """Through a buffer of four, from which the global random numbers choose."""
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor]]:
+        buffer: list[int] = []
+        for item in range(10):
+            buffer.append(item)
+            if len(buffer) == 4:
+                yield (
+                    torch.tensor(
+                        float(buffer.pop(int(torch.randint(4, ())))),
+                    ),
+                )
+        random.shuffle(buffer)
+        yield from ((torch.tensor(float(item)),) for item in buffer)
+
+
+class Lazy(Sampler[int]):
+    """Draws each index when it is asked for it."""
+
+    def __init__(self) -> None: ...
+
+    def __iter__(self) -> Iterator[int]:
+        return (int(torch.randint(10, ())) for _ in range(10))
+
+    def __len__(self) -> int:
+        return 10
+
+
 LOADERS: dict[str, Any] = {
     "torchdata, map-style": lambda: StatefulDataLoader(DATA, 2, shuffle=True),
     "torchdata, map-style, 2 workers": lambda: StatefulDataLoader(DATA, 2, shuffle=True, num_workers=2),
@@ -91,6 +129,9 @@ LOADERS: dict[str, Any] = {
     "a global order of its own": lambda: DataLoader(DATA, 2, shuffle=True),
     "an order of its own": lambda: DataLoader(DATA, 2, shuffle=True, generator=torch.Generator()),
     "a stream that knows nothing": lambda: DataLoader(Stream(), 2),
+    "a shuffle buffer": lambda: DataLoader(Shuffled(), 2),
+    "a sampler that draws as it goes": lambda: DataLoader(DATA, 2, sampler=Lazy()),
+    "a sampler that draws as it goes, 2 workers": lambda: DataLoader(DATA, 2, sampler=Lazy(), num_workers=2),
     "any iterable": lambda: [(torch.tensor([i, i + 0.5]),) for i in range(5)],
 }
 
@@ -244,3 +285,110 @@ def test_a_rank_with_more_batches_than_another_goes_on_with_the_next_epoch(
     second, _ = attempt("run", kind)
     assert (len(first), len(second)) == (6, 3)
     assert first + second == whole
+
+
+@pytest.mark.parametrize("size", [1, 6])
+def test_a_stop_after_which_the_batches_have_another_size_goes_on_with_the_same_samples(
+    attempt: Any, capsys: pytest.CaptureFixture[str], size: int
+) -> None:
+    """Where they meet: after 6 of 10 samples."""
+
+    def loader(size: int) -> Any:
+        return lambda: DataLoader(DATA, size, shuffle=True)
+
+    whole, _ = attempt("whole", loader(2))
+    first, _ = attempt("run", loader(2), 2)
+    second, _ = attempt("run", loader(size))
+    assert len(first) == 3
+    samples = [value for batch in first + second for value in batch[1:-2]]
+    assert samples[:10] == [value for batch in whole[:5] for value in batch[1:-2]]
+    assert len(samples) == 30
+    assert f"it has changed since the checkpoint: batch size 2 -> {size}. The run" in capsys.readouterr().out
+
+
+def test_a_training_on_the_last_and_shorter_batch_may_go_on_in_any_size(attempt: Any) -> None:
+    """All samples are done, though the epoch has not been closed."""
+    first, _ = attempt("run", lambda: DataLoader(DATA, 4), 2)
+    second, _ = attempt("run", lambda: DataLoader(DATA, 3))
+    assert (len(first), first[-1][1:-2], second[0][:4]) == (3, (8.0, 9.0), (1, 0.0, 1.0, 2.0))
+
+
+CHANGED: dict[str, Any] = {
+    "batch size 2 -> 4": lambda: DataLoader(DATA, 4),
+    "samples 10 -> 12": lambda: DataLoader(TensorDataset(torch.arange(12.0)), 2),
+    "drop_last False -> True": lambda: DataLoader(DATA, 2, drop_last=True),
+    "sampler SequentialSampler -> RandomSampler": lambda: DataLoader(DATA, 2, shuffle=True),
+    "kind DataLoader -> list": lambda: [(torch.zeros(2),)] * 10,
+}
+
+
+@pytest.mark.parametrize("changed", CHANGED)
+def test_a_loader_that_has_changed_in_mid_epoch_is_refused_and_at_its_end_taken(
+    attempt: Any, changed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempt("middle", lambda: DataLoader(DATA, 2), 2)
+    with pytest.raises(
+        StateError, match=rf"changed since the checkpoint: {changed}.*3 batches of epoch 0 were counted"
+    ):
+        attempt("middle", CHANGED[changed])
+    attempt("end", lambda: DataLoader(DATA, 2), 5, watch_at_end=True)
+    second, _ = attempt("end", CHANGED[changed])
+    assert second[0][0] == 1
+    said = capsys.readouterr().out
+    assert f"changed since the checkpoint: {changed}" in said
+    assert "The run goes on with it." in said
+
+
+def test_workers_of_a_stream_that_have_changed_are_refused(attempt: Any) -> None:
+    attempt("run", lambda: DataLoader(Stream(), 2, num_workers=2), 2)
+    with pytest.raises(StateError, match="num_workers 2 -> 1"):
+        attempt("run", lambda: DataLoader(Stream(), 2, num_workers=1))
+
+
+def test_workers_of_a_data_set_with_indices_may_change(attempt: Any) -> None:
+    whole, _ = attempt("whole", lambda: DataLoader(DATA, 2))
+    first, _ = attempt("run", lambda: DataLoader(DATA, 2), 2)
+    second, _ = attempt("run", lambda: DataLoader(DATA, 2, num_workers=1))
+    assert first + second == whole
+
+
+class Noisy(Dataset[tuple[torch.Tensor]]):
+    """Augmented at random, wherever it is read."""
+
+    def __len__(self) -> int:
+        return 10
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        return (torch.rand(()) + random.random(),)
+
+
+# Whether what comes is what would have come: stopped in the first epoch, and in the second.
+AUGMENTED: dict[str, tuple[Any, bool, bool]] = {
+    "no workers": (lambda job: DataLoader(Noisy(), 2), True, True),
+    "workers": (lambda job: DataLoader(Noisy(), 2, num_workers=1), True, True),
+    "workers that persist": (
+        lambda job: DataLoader(Noisy(), 2, num_workers=1, persistent_workers=True),
+        True,
+        False,
+    ),
+    "torchdata, no workers": (lambda job: StatefulDataLoader(Noisy(), 2), True, True),
+    "torchdata": (lambda job: StatefulDataLoader(Noisy(), 2, num_workers=1), False, False),
+    "ours": (lambda job: job.loader(Noisy(), 2, num_workers=1), True, True),
+    "ours, not seeded": (lambda job: job.loader(Noisy(), 2, num_workers=1, seed_samples=False), False, False),
+    "ours, not seeded, no workers": (lambda job: job.loader(Noisy(), 2, seed_samples=False), True, True),
+}
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+@pytest.mark.parametrize("kind", AUGMENTED)
+def test_augmentations_come_again_exactly_or_the_log_says_that_they_do_not(
+    attempt: Any, job: JobHandle, kind: str, epoch: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make, *exact = AUGMENTED[kind]
+    whole, _ = attempt("whole", lambda: make(job))
+    first, _ = attempt("run", lambda: make(job), 2 + 5 * epoch)
+    assert "not exact" not in capsys.readouterr().out
+    second, loop = attempt("run", lambda: make(job))
+    (restored,) = [event for event in read_events(loop.job._run) if event["event"] == "restored"]
+    said = "what comes is not exact" in capsys.readouterr().out
+    assert [first + second == whole, not said, "inexact" not in restored] == [exact[epoch]] * 3
