@@ -25,8 +25,10 @@ from clusterdp.train.ddp import check_finished, check_never_skips
 from clusterdp.train.epoch import Epoch
 from clusterdp.train.evenly import same_number
 from clusterdp.train.feed import Feed
+from clusterdp.train.gradients import Gradients
 from clusterdp.train.graphs import GraphWatch
 from clusterdp.train.saves import Saves
+from clusterdp.train.say import say
 from clusterdp.train.stop import Stopped
 from clusterdp.train.word import Agreed
 
@@ -60,7 +62,8 @@ class Loop(Generic[Batch]):
                 optimizer.step()
                 optimizer.zero_grad()
 
-    Gradients are in no checkpoint: the run stops and saves between two windows, never within one.
+    Gradients are in no checkpoint: the run stops and saves between two windows, never within one. It also puts a stop
+    or a save off to the end of a window that it was not told of: see Gradients.
     """
 
     def __init__(
@@ -101,6 +104,10 @@ class Loop(Generic[Batch]):
         self._rng_pending = False
         self._logged: dict[str, Any] = {}
         self._graphs = GraphWatch()
+        self._gradients = Gradients(state if accumulate == 1 else {})
+        self._stopping: str | None = None  # why; at the end of the window
+        self._due = False  # a periodic save
+        self._told = False
         self.total_steps: int | None = None  # of the whole run; known once it has begun
 
     @property
@@ -164,12 +171,15 @@ class Loop(Generic[Batch]):
                 yield item  # type: ignore[misc]
             else:
                 self._heed(agreed)
+                if self._stopping:
+                    self._stop(self._stopping)
                 if self.saves.is_due(self.step, agreed, window=0):
                     self.saves.beside(self.step)
 
     def save(self) -> None:
         """Now, until it is durable; the step at hand is done. Periodic saves, and that of a stop, come unasked."""
         self._between_windows("save")
+        self._tell_of_gradients()
         self.saves.now(self.step)
 
     def end(self) -> None:
@@ -245,6 +255,7 @@ class Loop(Generic[Batch]):
         job, watch, position = self.job, self.job.stopwatch, self.position
         watch.lap("step")  # what of its body has had no lap of its own
         self.feed.advance()
+        self._gradients.close_step()
         job.step = position.step
         job.metrics.step({"step": position.step, "total": self.total_steps, "epoch": position.epoch}, self._logged)
         self._logged = {}
@@ -258,20 +269,35 @@ class Loop(Generic[Batch]):
         self.saves.look_at_the_clock()
         if job.profile.steps is not None and watch.steps >= job.profile.steps:
             profiling.end(job, self.feed)
-        agreed = job.word.tick()
+        agreed = job.word.tick() if self._stopping is None else None
         if agreed is not None:
             watch.lap("word")
             self._heed(agreed)
-        if self.saves.is_due(position.step, agreed, self.window):
+        self._due = self.saves.is_due(position.step, agreed, self.window) or self._due
+        if (self._stopping or self._due) and not self._gradients.put_off(job.group):
+            if self._stopping:
+                self._stop(self._stopping)
+            self._due = False
+            self._tell_of_gradients()
             self.saves.beside(position.step)
         watch.lap("checkpoint")
 
     def _heed(self, agreed: Agreed) -> None:
         self.saves.heed(agreed)
-        if agreed.stop:
-            self._stop(agreed.stop)
+        self._stopping = self._stopping or agreed.stop
         if agreed["enough"]:
             self.position.last, self.total_steps = self.epoch + 1, self.step  # all ranks know: no more steps
+
+    def _tell_of_gradients(self) -> None:
+        """Once, where a save cannot be exact."""
+        if self._gradients.wait and not self._told and self.job.rank == 0:
+            self._told = True
+            say(
+                f"clusterdp: step {self.step} is saved with gradients that no optimizer has used yet, and those are in "
+                "no checkpoint: a run that goes on from there is not exact. Where you accumulate, let the loop know: "
+                "job.loop(accumulate=...), loop.window_ends.",
+                error=True,
+            )
 
     def _between_windows(self, what: str) -> None:
         self._close_step()
@@ -294,7 +320,7 @@ class Loop(Generic[Batch]):
         self._restore_rng()
         self.job.word.drain()
         self.job.word.set("enough", False)
-        self.save()
+        self.saves.now(self.step)
         self.saves.upload()
         self.feed.close()
         self.job.report_times(self.feed.loader)
