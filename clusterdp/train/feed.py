@@ -81,9 +81,9 @@ class Feed(Generic[Batch]):
             say(f"clusterdp: rank {self.job.rank} has {own} batches, another rank only {least}; {own - least} dropped.")
         self.per_epoch = least if least >= 0 else None
 
-    def resumed(self, exact: bool) -> str | None:
-        """Says what is not as it was, with another number of ranks (not `exact`), or another batch size. Returns why
-        what comes is not drawn as it would have been, if that can be known."""
+    def resumed(self, same_ranks: bool) -> str | None:
+        """Says what is not as it was, with another number of ranks (not `same_ranks`), or another loader. Returns why
+        what comes is not drawn as it would have been; None if nothing is known against it."""
         place = self.position
         if place.last is not None and self.job.rank == 0:
             say(
@@ -94,9 +94,9 @@ class Feed(Generic[Batch]):
         if was != now and self.is_global:
             ours = f" {was // self.job.world_size} a rank would keep it." if was % self.job.world_size == 0 else ""
             self._say(f"the global batch was {was} samples and is {now}: same order, but other steps.{ours}")
-        if not exact and not self.is_global:
+        if not same_ranks and not self.is_global:
             self._say("each rank knew its own place, and the ranks are others now: the order of samples is not exact.")
-        if exact and self.sampler is None:
+        if same_ranks and self.sampler is None:
             self._check_same_loader()
         begun = place.batch > 0 and not place.ended
         replayed = self.sampler is None and self._place is None

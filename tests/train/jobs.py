@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Loop
+from clusterdp.train.say import say
 
 
 def parts(job: JobHandle, epochs: int = 2, **options: Any) -> tuple[Loop[Any], torch.nn.Module, torch.optim.Optimizer]:
@@ -104,3 +106,27 @@ def is_stopped_while_it_evaluates(job: JobHandle) -> None:
 
 def tells_its_group(job: JobHandle) -> str:
     return f"{dist.get_backend()} {job.device} {job.rank}/{job.world_size} {sorted(job.params)}"
+
+
+def fills_its_disk(job: JobHandle, filler: str, at: int, until: int) -> None:
+    """The one that its run folder and its logs are on, from one step to another. Its ranks talk meanwhile."""
+    loop, model, optimizer = parts(job, epochs=2, every_steps=4)
+    for (x,) in loop:
+        if job.rank == 0 and loop.step == at:
+            fill(Path(filler))
+        if job.rank == 0 and loop.step == until:
+            Path(filler).unlink()
+        loss = model(x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loop.log(loss=loss, note="x" * 3000)
+        say(f"rank {job.rank}, step {loop.step} " + "." * 3000)
+
+
+def fill(file: Path) -> None:
+    with file.open("ab", buffering=0) as filler:
+        for size in (1 << 16, 1):
+            with suppress(OSError):
+                while True:
+                    filler.write(bytes(size))

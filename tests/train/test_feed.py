@@ -130,6 +130,7 @@ LOADERS: dict[str, Any] = {
     "an order of its own": lambda: DataLoader(DATA, 2, shuffle=True, generator=torch.Generator()),
     "a stream that knows nothing": lambda: DataLoader(Stream(), 2),
     "a shuffle buffer": lambda: DataLoader(Shuffled(), 2),
+    "a shuffle buffer, 2 workers": lambda: DataLoader(Shuffled(), 2, num_workers=2),
     "a sampler that draws as it goes": lambda: DataLoader(DATA, 2, sampler=Lazy()),
     "a sampler that draws as it goes, 2 workers": lambda: DataLoader(DATA, 2, sampler=Lazy(), num_workers=2),
     "any iterable": lambda: [(torch.tensor([i, i + 0.5]),) for i in range(5)],
@@ -392,3 +393,22 @@ def test_augmentations_come_again_exactly_or_the_log_says_that_they_do_not(
     (restored,) = [event for event in read_events(loop.job._run) if event["event"] == "restored"]
     said = "what comes is not exact" in capsys.readouterr().out
     assert [first + second == whole, not said, "inexact" not in restored] == [exact[epoch]] * 3
+
+
+class Own(Noisy):
+    """Draws from a generator that it keeps."""
+
+    def __init__(self) -> None:
+        self.draw = random.Random(7)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor]:
+        return (torch.tensor(self.draw.random()),)
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_a_generator_that_a_data_set_keeps_comes_back_in_the_first_epoch_alone(attempt: Any, epoch: int) -> None:
+    """As EXACT.md says: nobody knows of it; what is read again draws again."""
+    whole, _ = attempt("whole", lambda: DataLoader(Own(), 2))
+    first, _ = attempt("run", lambda: DataLoader(Own(), 2), 2 + 5 * epoch)
+    second, _ = attempt("run", lambda: DataLoader(Own(), 2))
+    assert (first + second == whole) is (epoch == 0)

@@ -21,6 +21,10 @@ from clusterdp.train.claim import Claim
 from clusterdp.train.metrics import MetricLog
 from clusterdp.train.settings import Measuring, Saving
 from clusterdp.train.sinks import TensorBoard
+from tests.train import programs
+from tests.train.jobs import fill
+from tests.train.ranks import running
+from tests.train.runs import Run
 
 
 class Disk:
@@ -28,19 +32,13 @@ class Disk:
 
     def __init__(self, path: Path):
         self.path = path
-        self._filler = path / "filler"
+        self.filler = path / "filler"
 
     def fill(self) -> None:
-        with self._filler.open("ab", buffering=0) as file:
-            for size in (1 << 16, 1):
-                try:
-                    while True:
-                        file.write(bytes(size))
-                except OSError:
-                    continue
+        fill(self.filler)
 
     def clear(self) -> None:
-        self._filler.unlink(missing_ok=True)
+        self.filler.unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -100,6 +98,28 @@ def test_a_disk_that_is_full_for_a_while_costs_a_training_nothing_but_lines(
     assert "No space left on device. What goes there is lost until it can be written again" in metrics[0]
     assert f"can be written again; {48 - len(recorded)} records were lost" in metrics[1]
     assert len([line for line in said if "a checkpoint was not saved" in line]) == 2  # of the steps 12 and 16
+
+
+def test_two_ranks_whose_logs_lie_on_the_full_disk_train_on_and_end_in_order(disk: Disk) -> None:
+    params = {"filler": str(disk.filler), "at": 5, "until": 17}
+    run = Run(
+        disk.path / "run",
+        "tests.train.jobs:fills_its_disk",
+        params,
+        checkpoint={"async_save": False},
+        metrics={"every_s": 0.0},
+        train={"backend": "gloo"},
+    )
+    env = run.attempt("1.0")
+    args = (programs.run_worker, str(run.path))
+    with running(disk.path / "logs", *args, size=2, env=env) as ranks:
+        assert ranks.join() == [0, 0], ranks.log
+        log = ranks.rank_log(0)
+    assert run.outcome("1.0") == "done finished 24"
+    assert run.saved("1.0") == 24
+    assert run.last("step") == 24
+    assert "lines were lost here, for this log could not be written." in log
+    assert "records were lost" in log
 
 
 @pytest.mark.usefixtures("quick")

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from clusterdp.checkpoint import list_checkpoints
-from clusterdp.train import JobHandle, StopSignal
+from clusterdp.train import JobHandle, Stopped, StopSignal
 from clusterdp.train.gradients import LONGEST, SHORTEST, Gradients
 from clusterdp.train.group import seed_everything
 from clusterdp.train.settings import Saving
@@ -92,6 +92,22 @@ def test_a_save_that_the_training_asks_for_in_a_window_is_told_not_to_be_exact(
     said = capsys.readouterr().err
     assert said.count("with gradients that no optimizer has used yet") == 1
     assert "clusterdp: step 3 is saved" in said
+
+
+def test_a_stop_while_evaluating_in_a_window_is_told_not_to_be_exact(
+    job: JobHandle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterdp.train.word.MOST_STEPS", 1)
+    model = nn.Linear(1, 1)
+    loop = job.loop(job.loader(range(3), 1), {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)})
+    for epoch in loop.epochs():
+        for x in epoch:
+            model(x.float()[:, None]).sum().backward()
+        job.stop._seen[15] = 1  # as by SIGTERM
+        with pytest.raises(Stopped):
+            list(loop.watch(range(9)))
+        break
+    assert "clusterdp: step 3 is saved with gradients" in capsys.readouterr().err
 
 
 class Batches:
