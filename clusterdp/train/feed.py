@@ -21,7 +21,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from clusterdp.errors import ConfigError, StateError
-from clusterdp.train.loaderfacts import changes, draws_otherwise, facts, same_place
+from clusterdp.train.loaderfacts import changes, draws_otherwise, same_place
 from clusterdp.train.loading import end_workers
 from clusterdp.train.position import EpochRng, LoaderState, Position, counts_samples
 from clusterdp.train.prefetch import Prefetcher
@@ -107,12 +107,12 @@ class Feed(Generic[Batch]):
 
     def _check_same_loader(self) -> None:
         """StateError if the batches that the checkpoint has counted are not those of this loader."""
-        place, was = self.position, self._epoch_rng.saved_facts
-        changed = ", ".join(changes(was, facts(self.loader)))
+        place, was, now = self.position, self._epoch_rng.saved_facts, self._epoch_rng.facts
+        changed = ", ".join(changes(was, now))
         if not changed:
             return
         if self._place is None and place.batch and not place.ended:
-            batch = same_place(was, self.loader, place.batch)
+            batch = same_place(was, now, self.loader, place.batch)
             if batch is None:
                 raise StateError(
                     f"loader: it has changed since the checkpoint: {changed}. {place.batch} batches of epoch "

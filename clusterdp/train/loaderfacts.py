@@ -23,11 +23,11 @@ def facts(loader: Any) -> Facts:
         "kind": type(loader).__name__,
         "samples": _size(dataset if iterable or sampler is None else sampler) if dataset is not None else _size(loader),
         BATCH: _batch_size(loader),
-        "drop_last": getattr(loader, "drop_last", None),
+        "drop_last": getattr(loader, "drop_last", None) is True,
         "sampler": None if iterable or sampler is None else type(sampler).__name__,
     }
     if iterable:  # each worker has its own part of the stream
-        found["num_workers"] = getattr(loader, "num_workers", 0)
+        found["num_workers"] = _number(getattr(loader, "num_workers", 0))
     return found
 
 
@@ -36,12 +36,11 @@ def changes(was: Mapping[str, Any], now: Facts) -> list[str]:
     return [f"{name} {was.get(name)} -> {now.get(name)}" for name in now if name in was and was[name] != now[name]]
 
 
-def same_place(was: Mapping[str, Any], loader: Any, batches: int) -> int | None:
+def same_place(was: Mapping[str, Any], now: Facts, loader: Any, batches: int) -> int | None:
     """So many batches of now end where `batches` of then did; None if that cannot be known.
 
     A map-style data set's order does not depend on the size of the batches.
     """
-    now = facts(loader)
     size, others = now[BATCH], {name for name in now if now[name] != was.get(name)} - {BATCH}
     plain = isinstance(loader, DataLoader) and type(loader.batch_sampler) is BatchSampler
     if others or not plain or not was.get(BATCH) or now["samples"] is None:
@@ -88,4 +87,9 @@ def _batch_size(loader: Any) -> int | None:
     size = getattr(loader, "batch_size", None)
     if size is None:
         size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
-    return size if isinstance(size, int) else None
+    return _number(size)
+
+
+def _number(value: Any) -> int | None:
+    """What a checkpoint can hold, whatever somebody's loader has under that name."""
+    return int(value) if isinstance(value, int) else None

@@ -1,0 +1,74 @@
+"""What is known of a loader, and what follows when it is another one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
+
+from clusterdp.train.loaderfacts import changes, draws_otherwise, facts, same_place
+
+DATA = TensorDataset(torch.arange(12.0))
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(5))
+
+
+class Odd:
+    """A loader of somebody's own, with other things under the names that torch has."""
+
+    batch_size = numpy.int64(4)
+    drop_last = numpy.bool_(True)
+    num_workers = "auto"
+    dataset = Stream()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    "loader", [DataLoader(DATA, 2), DataLoader(Stream(), 2), Odd(), [1, 2], range(3), (i for i in range(3)), iter([])]
+)
+def test_whatever_the_loader_a_checkpoint_can_hold_what_is_known_of_it(loader: Any) -> None:
+    assert json.loads(json.dumps(facts(loader))) == facts(loader)
+    assert changes(facts(loader), facts(loader)) == []
+
+
+def test_what_an_older_checkpoint_does_not_know_has_not_changed() -> None:
+    assert changes({}, facts(DataLoader(DATA, 2))) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "batches", "new", "place"),
+    [(2, 3, 6, 1), (2, 3, 3, 2), (2, 3, 4, None), (4, 1, 1, 4), (5, 3, 4, 3), (2, 0, 4, 0)],
+)
+def test_batches_of_another_size_end_where_others_did_if_they_meet(
+    size: int, batches: int, new: int, place: int | None
+) -> None:
+    was, loader = facts(DataLoader(DATA, size)), DataLoader(DATA, new)
+    assert same_place(was, facts(loader), loader, batches) == place
+
+
+def test_batches_that_a_sampler_of_somebodys_own_makes_are_not_converted() -> None:
+    class Own(BatchSampler): ...
+
+    was = facts(DataLoader(DATA, batch_sampler=Own(SequentialSampler(DATA), 2, False)))
+    loader = DataLoader(DATA, batch_sampler=Own(SequentialSampler(DATA), 4, False))
+    assert changes(was, facts(loader)) == ["batch size 2 -> 4"]
+    assert same_place(was, facts(loader), loader, 2) is None
+
+
+def test_nothing_is_said_of_tensors_that_workers_only_send_unless_they_are_collated_by_hand() -> None:
+    plain = DataLoader(DATA, 2, num_workers=1, persistent_workers=True)
+    assert draws_otherwise(plain, begun=True, epoch=3, replayed=False) is None
+    mixing = DataLoader(DATA, 2, num_workers=1, collate_fn=list)
+    assert draws_otherwise(mixing, begun=True, epoch=0, replayed=False) is not None
+    assert draws_otherwise(mixing, begun=True, epoch=0, replayed=True) is None
+    assert draws_otherwise(mixing, begun=False, epoch=3, replayed=False) is None
