@@ -100,7 +100,9 @@ class Feed(Generic[Batch]):
             self._check_same_loader()
         begun = place.batch > 0 and not place.ended
         replayed = self.sampler is None and self._place is None
-        why = draws_otherwise(self.loader, begun=begun, epoch=place.epoch, replayed=replayed)
+        why = draws_otherwise(self.loader, begun=begun, epoch=place.epoch + place.ended, replayed=replayed)
+        if place.through:
+            return None
         if why is not None:
             self._say(why)
         return why

@@ -395,6 +395,22 @@ def test_augmentations_come_again_exactly_or_the_log_says_that_they_do_not(
     assert [first + second == whole, not said, "inexact" not in restored] == [exact[epoch]] * 3
 
 
+def test_workers_that_would_have_stayed_are_missed_from_the_end_of_the_first_epoch_on(
+    attempt: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def loader() -> Any:
+        return DataLoader(Noisy(), 2, num_workers=1, persistent_workers=True)
+
+    whole, _ = attempt("whole", loader)
+    first, _ = attempt("run", loader, 5, watch_at_end=True)
+    second, _ = attempt("run", loader)
+    assert (len(first), len(second)) == (5, 10)
+    assert first + second != whole
+    assert "what comes is not exact" in capsys.readouterr().out
+    attempt("run", loader)
+    assert capsys.readouterr().out == "", "a run that is over draws nothing more"
+
+
 class Own(Noisy):
     """Draws from a generator that it keeps."""
 
