@@ -43,6 +43,7 @@ def same_place(was: Mapping[str, Any], now: Facts, loader: Any, batches: int) ->
     """
     size, others = now[BATCH], {name for name in now if now[name] != was.get(name)} - {BATCH}
     plain = isinstance(loader, DataLoader) and type(loader.batch_sampler) is BatchSampler
+    plain = plain and not isinstance(loader.dataset, IterableDataset)  # each worker makes batches of its own samples
     if others or not plain or not was.get(BATCH) or now["samples"] is None:
         return None
     samples = min(batches * was[BATCH], now["samples"])

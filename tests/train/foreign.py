@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from clusterdp.errors import StateError
 from clusterdp.train import JobHandle, Stopped, StopSignal, word
 from clusterdp.train.group import seed_everything
 from clusterdp.train.settings import Saving, Settings
@@ -39,14 +40,16 @@ class Buffered(IterableDataset[torch.Tensor]):
         yield from (torch.full((8,), float(item)) for item in buffer)
 
 
-def train(job: JobHandle, stop_at: int | None = None, break_at: int | None = None, **options: Any) -> dict[str, Any]:
+def train(
+    job: JobHandle, stop_at: int | None = None, break_at: int | None = None, batch_size: int = 2, **options: Any
+) -> dict[str, Any]:
     """stop_at: the step in which the last rank gets a TERM. break_at: the one in which the attempt is given up."""
     torch.manual_seed(3)  # the same weights on all ranks
     net = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.3), nn.Linear(64, 1))
     seed_everything(job.seed, job.rank)
     model = job.wrap(net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    loader = DataLoader(Buffered(job.rank, job.world_size), 2)
+    loader = DataLoader(Buffered(job.rank, job.world_size), batch_size)
     loop = job.loop(loader, {"model": model, "optimizer": optimizer}, epochs=3, **options)
     seen = []
     try:
@@ -67,7 +70,8 @@ def train(job: JobHandle, stop_at: int | None = None, break_at: int | None = Non
 
 
 def whole_and_in_parts(folder: str, stops: list[int]) -> list[Any]:
-    """One that nobody stops, and for each of `stops` one that is stopped there and goes on: [whole, first, second]."""
+    """One that nobody stops, and for each of `stops` one that is stopped there and goes on: [whole, first, second].
+    In between, an attempt with another loader is refused, on all ranks."""
     word.MOST_STEPS = 1
     group = start()
 
@@ -76,11 +80,18 @@ def whole_and_in_parts(folder: str, stops: list[int]) -> list[Any]:
         saving = Saving(url=str(run_dir / "checkpoints"))
         seed_everything(50 * number, group.rendezvous.rank)  # a new process begins somewhere else
         with StopSignal() as stop:
-            return train(JobHandle(Settings(run_dir=run_dir, checkpoint=saving), group, stop, f"1.{number}"), **options)
+            job = JobHandle(Settings(run_dir=run_dir, checkpoint=saving), group, stop, f"1.{number}")
+            try:
+                return train(job, **options)
+            except StateError as error:
+                return {"refused": str(error)}
 
     found: list[Any] = [attempt("whole", 0)]
     for at in stops:
-        found += [attempt(f"stopped-{at}", 0, stop_at=at), attempt(f"stopped-{at}", 1)]
+        first = attempt(f"stopped-{at}", 0, stop_at=at)
+        refused = attempt(f"stopped-{at}", 1, batch_size=4)
+        assert "it has changed since the checkpoint: batch size 2 -> 4" in refused["refused"]
+        found += [first, attempt(f"stopped-{at}", 2)]
     dist.barrier()
     group.close()
     return found

@@ -65,6 +65,16 @@ def test_batches_that_a_sampler_of_somebodys_own_makes_are_not_converted() -> No
     assert same_place(was, facts(loader), loader, 2) is None
 
 
+def test_batches_of_a_stream_are_not_converted_though_it_has_a_length() -> None:
+    class Sized(Stream):
+        def __len__(self) -> int:
+            return 12
+
+    was = facts(DataLoader(Sized(), 2, num_workers=2))
+    loader = DataLoader(Sized(), 4, num_workers=2)
+    assert same_place(was, facts(loader), loader, 2) is None
+
+
 def test_nothing_is_said_of_tensors_that_workers_only_send_unless_they_are_collated_by_hand() -> None:
     plain = DataLoader(DATA, 2, num_workers=1, persistent_workers=True)
     assert draws_otherwise(plain, begun=True, epoch=3, replayed=False) is None
