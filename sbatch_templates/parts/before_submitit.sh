@@ -4,5 +4,4 @@ run_dir={{ run_dir }}
 
 {% include "parts/rendezvous.sh" %}
 export LOCAL_WORLD_SIZE={{ ranks_per_node }}
-
-{% include "parts/requeue.sh" %}
+began=$SECONDS

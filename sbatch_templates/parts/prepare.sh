@@ -26,56 +26,37 @@ set +eu +o pipefail # whatever it left behind
 
 job=$SLURM_JOB_ID # in an array the last element's id is the array's own, and would name all of it
 [ -z "${SLURM_ARRAY_JOB_ID-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
-attempt=$job.${SLURM_RESTART_COUNT-0}
-chain=${CLUSTERDP_CHAIN-$job}; unset CLUSTERDP_CHAIN
+restart=${SLURM_RESTART_COUNT-0}
+attempt=$job.$restart
 here=$run_dir/attempts/$attempt logs=$run_dir/attempts/$attempt/logs
-if ! mkdir -p "$logs" "$run_dir/events" || ! echo "$chain" >"$here/chain"; then
-  echo "clusterdp: cannot write to $run_dir; see who owns it, and whether its disk is full." >&2
-  exit 4
-fi
+chain=${CLUSTERDP_CHAIN-$job} # the first of the jobs that took one another's place, where a site forbids requeue
+replaces=${CLUSTERDP_REPLACES-} # JOB:ID, the one before this in that chain
+[ -n "$replaces" ] && [ "$restart" = 0 ] || replaces=:$SLURM_JOB_ID # a requeued job follows itself
+unwritten=${CLUSTERDP_UNWRITTEN-0} # attempts in the chain that found no room to leave a trace
+unset CLUSTERDP_CHAIN CLUSTERDP_REPLACES CLUSTERDP_UNWRITTEN
 
-event() { # event NAME [JSON]   one line in this script's own file of the ledger
-  local now=${EPOCHREALTIME-$(date +%s)}
-  printf '{"time":%s,"event":"%s","attempt":"%s"%s}\n' "${now/,/.}" "$1" "$attempt" "${2-}" \
-    >>"$run_dir/events/$attempt-batch.jsonl"
-}
-over() { # over CAUSE EVENT EXIT [JSON]   the last word about this attempt
-  [ -e "$here/cause" ] || echo "$1" >"$here/cause"
-  event "$2" ",\"cause\":\"$1\"${4-}"
-  exit "$3"
-}
+{% include "parts/record.sh" %}
 
-# What the earlier attempts of this job came to. Slurm requeues by itself when a node fails or a preemption has no grace
-# time; such attempts never reached the end of this script, and get their cause here. Hence budgets are checked here.
-crashes=0 idle=0
-while read -r name; do
-  then=$run_dir/attempts/$name
-  word='' reason='' cause=lost chained=''
-  [ ! -e "$then/chain" ] || read -r chained <"$then/chain"
-  [ "$name" != "$attempt" ] && [ "$chained" = "$chain" ] || continue
-  [ ! -e "$then/outcome" ] || read -r word reason _ <"$then/outcome"
-  if [ ! -e "$then/cause" ]; then
-    case "$word $reason" in "requeue time") cause=timeout ;; requeue*) cause=preempted ;; esac
-    echo "$cause" >"$then/cause"
-    event requeued ",\"cause\":\"$cause\",\"of\":\"$name\""
-  fi
-  read -r cause <"$then/cause"
-  case $word in
-    'done') echo "clusterdp: attempt $name has finished this run."; over 'done' finished 0 ;;
-    stop) echo "clusterdp: attempt $name has stopped this run for good."; over stopped failed 1 ;;
-  esac
-  [ "$cause" != crash ] || crashes=$((crashes + 1))
-  if [ -e "$then/saved" ]; then idle=0; else idle=$((idle + 1)); fi
-done < <(cd "$run_dir/attempts" && printf '%s\n' * | sort -t. -k1,1n -k2,2n)
+{% include "parts/requeue.sh" %}
 
-event started ",\"job\":\"$job\",\"restart\":${SLURM_RESTART_COUNT-0},\"nodes\":\"$SLURM_JOB_NODELIST\""
-if [ -e "$run_dir/cancelled" ]; then
+{% include "parts/room.sh" %}
+
+{% include "parts/earlier.sh" %}
+
+event started ",\"job\":\"$job\",\"restart\":$restart,\"nodes\":\"$SLURM_JOB_NODELIST\""
+if [ -e "$run_dir/cancelled" ] || was_cancelled; then
   echo "clusterdp: this run was cancelled; not starting. \`clusterdp resume $run_dir\` goes on with it." >&2
   over cancelled cancelled 1
 fi
+if [ "$crashes" -gt {{ max_crashes }} ]; then # the last one was for good: nobody asked for this attempt
+  why="$crashes crashes, where restart.max_crashes is {{ max_crashes }}"
+  echo "clusterdp: $why; not starting. \`clusterdp resume $run_dir\` goes on with the run." >&2
+  over gave-up failed 1 ",\"reason\":\"$why\""
+fi
 {% if kind == "entry" %}
 if [ "$idle" -ge {{ max_no_progress }} ]; then
-  echo "clusterdp: $idle attempts in a row without a new checkpoint; giving up. See \`clusterdp status $run_dir\`." >&2
-  over gave-up failed 1
+  why="$idle attempts in a row without a new checkpoint"
+  echo "clusterdp: $why; giving up. See \`clusterdp status $run_dir\`." >&2
+  over gave-up failed 1 ",\"reason\":\"$why\""
 fi
 {% endif %}

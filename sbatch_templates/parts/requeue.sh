@@ -1,36 +1,51 @@
-look() { # what Slurm says of this job now: running, preempted (in its grace time), time-limit, or ending
-  local said pause
-  for pause in 1 2 4 8 16 32 0; do # a controller under load is silent for a while
-    if said=$(scontrol show job "$job" 2>&1); then
-      case $said in
-        *JobState=RUNNING*PreemptTime=[0-9]*) echo preempted ;;
-        *JobState=RUNNING*) echo running ;;
-        *JobState=COMPLETING*Reason=TimeLimit*) echo time-limit ;;
-        *) echo ending ;; # cancelled, or requeued by Slurm already: not ours to bring back
-      esac
-      return
-    fi
-    sleep "$pause"
+patience_s=1800 # for a silent controller: one that fails over takes ten minutes and more
+look() { # sets `now` to what Slurm says of this job: running, preempted (in its grace time), time-limit, requeued (another
+  # attempt has it, or will), ending (cancelled), or unknown. Not for $(...), where a TERM would end it without an answer.
+  local said='' pause=1 waited=0 restarts
+  now=requeued
+  if is_replaced; then return; fi
+  now=unknown
+  until asks_anew= && said=$(scontrol show job "$job" 2>&1) && [ -z "$asks_anew" ]; do
+    case $said in *"Invalid job id"*) break ;; esac # over, and forgotten
+    [ $waited -lt $patience_s ] || return 0
+    [ $pause -lt 60 ] || echo "clusterdp: no answer from Slurm's controller for $((waited / 60)) minutes: $said" >&2
+    sleep $pause
+    waited=$((waited + pause))
+    [ $pause -ge 60 ] || pause=$((pause * 2))
   done
-  echo "clusterdp: scontrol does not answer: $said" >&2
-  echo unknown
+  restarts=${said#*Requeue=[01] Restarts=} restarts=${restarts%%[!0-9]*}
+  case $said in
+    *JobState=RUNNING*PreemptTime=[0-9]*) now=preempted ;;
+    *JobState=RUNNING*) now=running ;;
+    *JobState=COMPLETING*Reason=TimeLimit*) now='time-limit' ;;
+    *) now=ending ;;
+  esac
+  [ "${restarts:-0}" -le "$restart" ] || now=requeued
 }
-requeue() { # requeue CAUSE   only after a look. When it works, this shell gets TERM, and KILL after KillWait.
-  local pause said
+requeue() { # requeue CAUSE   only after a look. False if the job is not to be requeued after all: `now` says why.
+  # When it works, this shell gets TERM, and KILL after KillWait.
+  local pause said=''
 {% if not requeue %}
   if [ ! -e "$run_dir/cancelled" ]; then
     echo "clusterdp: stopped ($1), and restart.requeue is false. \`clusterdp resume $run_dir\` goes on." >&2
     over "$1" failed 75
   fi
 {% endif %}
-  [ ! -e "$run_dir/cancelled" ] || over cancelled cancelled 1
-  requeued=$1
   for pause in 0 1 2 5 10 20 40; do
     sleep "$pause"
-    if said=$(scontrol requeue "$job" 2>&1); then break; fi
+    [ "$pause" = 0 ] || look # it may have been cancelled meanwhile
+    [ -z "$requeued" ] || return 0 # by the trap
+    [ ! -e "$run_dir/cancelled" ] || over cancelled cancelled 1
+    case $now in
+      running | preempted | time-limit) ;;
+      requeued) requeued=$1; break ;; # the try before was heard, and only the answer was lost
+      *) return 1 ;;
+    esac
+    requeued=$1 # a TERM that comes now is our own requeue's, and must not end scontrol either
+    if said=$(trap '' TERM; scontrol requeue "$job" 2>&1); then break; fi
     case $said in
       *"pending execution"*) break ;; # Slurm was quicker
-      *disabled*) resubmit "$1" && break ;; # this site forbids requeue
+      *disabled*) if resubmit; then break; fi ;; # this site forbids requeue
     esac
     requeued=
   done
@@ -39,28 +54,42 @@ requeue() { # requeue CAUSE   only after a look. When it works, this shell gets 
     echo "clusterdp: nothing is lost; go on with \`clusterdp resume $run_dir\`." >&2
     over "$1" failed 75 ',"requeue":"refused"'
   fi
-  echo "$1" >"$here/cause"
+  note cause "$1"
   event requeued ",\"cause\":\"$1\",\"of\":\"$attempt\""
 }
 resubmit() { # a new job, which begins when this one is over, and counts as one chain with it
   local new
-  new=$(CLUSTERDP_CHAIN=$chain sbatch --parsable --dependency="afterany:$job" "$run_dir/job.sbatch") || return 1
-  requeued=$1
+  new=$(CLUSTERDP_CHAIN=$chain CLUSTERDP_REPLACES=$job:$SLURM_JOB_ID CLUSTERDP_UNWRITTEN=$unwritten \
+    sbatch --parsable --dependency="afterany:$job" "$run_dir/job.sbatch") || return 1
   event submitted ",\"job\":\"${new%%;*}\""
+}
+was_cancelled() { # was the attempt before this one? Slurm accepts a requeue in the moment after a scancel and brings the
+  # job back, and it starts what waits for the end of a job (see resubmit) if that is cancelled.
+  local said='' last out=$run_dir/slurm-${replaces##*:}.out
+  [ -z "${replaces%%:*}" ] || said=$(scontrol show job "${replaces%%:*}" 2>/dev/null)
+  case $said in *JobState=CANCELLED*) return 0 ;; esac
+  # slurmstepd wrote into the job's output what ended it; only after a scancel without "DUE TO ...", or, since 26.05,
+  # with "DUE to SIGNAL". (sacct has REQUEUED for such an attempt.)
+  [ -e "$out" ] || out=$run_dir/submitit/${replaces##*:}_0_log.out
+  last=$(grep -aE '\*\*\* JOB [0-9]+ ON .* CANCELLED AT ' "$out" 2>/dev/null | tail -n 1)
+  case $last in "" | *"DUE TO"*) return 1 ;; esac
 }
 # shellcheck disable=SC2329 # by the trap
 on_term() { # comes at scancel, at a requeue, at the time limit, and at a preemption without grace time
-  [ -z "$requeued" ] || return 0
-  # At the limit nobody requeues but us, and KILL is near: this first.
-  if [ "$(look)" = time-limit ] && ! is_final; then requeue timeout; fi
-  event signal ',"name":"TERM"'
+  if [ -z "$requeued" ]; then
+    look
+    # At the limit nobody requeues but us, and KILL is near: this first.
+    if [ "$now" = time-limit ] && ! is_final; then requeue timeout; fi
+    event signal ',"name":"TERM"'
+  fi
+  asks_anew=yes # what Slurm has said before this may be so no more
 }
 # shellcheck disable=SC2329
 is_final() { # have the ranks said that there is nothing left to do?
   local word=''
   [ ! -e "$here/outcome" ] || read -r word _ <"$here/outcome"
-  [ "$word" = "done" ] || [ "$word" = "stop" ]
+  case $word in 'done' | stop | overtaken) ;; *) false ;; esac
 }
 
-requeued=
+requeued='' now='' asks_anew=''
 trap on_term TERM

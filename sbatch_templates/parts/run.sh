@@ -1,3 +1,4 @@
+began=$SECONDS
 for again in yes no; do
   step &
   srun=$!

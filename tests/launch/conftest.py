@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -42,12 +43,22 @@ exec "$@"
 """
 SCONTROL = """#!/bin/bash
 echo "$*" >>"$STUBS/scontrol.calls"
+[ ! -e "$STUBS/on.scontrol" ] || . "$STUBS/on.scontrol"
 case "$*" in
   "show hostnames"*) echo n1 ;;
   "show node"*) echo "NodeName=n1 Arch=x86_64 NodeAddr=127.0.0.1 NodeHostName=host Version=22.05.8" ;;
   "show job"*) cat "$STUBS/job" ;;
   requeue*) cat "$STUBS/requeue" >&2; exit "$(cat "$STUBS/requeue.exit")" ;;
 esac
+"""
+
+SBATCH = """#!/bin/bash
+echo "$@" $(env | grep -E '^CLUSTERDP_(CHAIN|REPLACES|UNWRITTEN)=' | sort) >>"$STUBS/sbatch.calls"
+echo 4321
+"""
+SLEEP = """#!/bin/bash
+echo "$1" >>"$STUBS/sleep.calls"
+[ ! -e "$STUBS/on.sleep" ] || . "$STUBS/on.sleep"
 """
 
 
@@ -60,20 +71,27 @@ class Stubs:
             "srun": SRUN,
             "scontrol": SCONTROL,
             "squeue": "#!/bin/bash\necho 1-02:03:04\n",
-            "sbatch": '#!/bin/bash\necho "$@" "chain=$CLUSTERDP_CHAIN" >>"$STUBS/sbatch.calls"\necho 4321\n',
+            "sbatch": SBATCH,
             "getent": "#!/bin/bash\nexit 2\n",
-            "sleep": '#!/bin/bash\necho "$1" >>"$STUBS/sleeps"\n',
+            "sleep": SLEEP,
         }.items():
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
         self.answer("RUNNING", "None")
 
-    def answer(self, state: str, reason: str, preempt_time: str = "None", requeue: str = "", code: int = 0) -> None:
+    def answer(
+        self, state: str, reason: str, preempt_time: str = "None", requeue: str = "", code: int = 0, restarts: int = 0
+    ) -> None:
         text = f"JobId=1 JobName=x\n   JobState={state} Reason={reason} Dependency=(null)\n"
         text += f"   PreemptEligibleTime=2026-01-01T00:00:00 PreemptTime={preempt_time}\n"
+        text += f"   Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode=0:0\n"
         (self.folder / "job").write_text(text)
         (self.folder / "requeue").write_text(requeue)
         (self.folder / "requeue.exit").write_text(str(code))
+
+    def on(self, command: str, lines: str) -> None:
+        """Bash lines that the stand-in (scontrol, sleep) runs before it answers; what it is asked is in "$*"."""
+        (self.folder / f"on.{command}").write_text(lines + "\n")
 
     def calls(self, command: str) -> list[str]:
         path = self.folder / f"{command}.calls"
@@ -122,3 +140,32 @@ def run_script(tmp_path: Path, stubs: Stubs) -> RunScript:
         )
 
     return run
+
+
+LEAVE = (
+    "mkdir -p {run}/attempts/$CLUSTERDP_ATTEMPT; echo {outcome} >{run}/attempts/$CLUSTERDP_ATTEMPT/outcome; exit {code}"
+)
+
+
+def worker(tmp_path: Path, outcome: str | None, code: int = 0) -> dict[str, object]:
+    """An entry job whose interpreter is a shell script that leaves this outcome and exit code."""
+    python = tmp_path / "python"
+    lines = LEAVE.format(run=tmp_path / "run", outcome=f"'{outcome}'", code=code) if outcome else f"exit {code}"
+    python.write_text(f"#!/bin/bash\n{lines}\n")
+    python.chmod(0o755)
+    return {"entry": "a:b", "launch": {"python": str(python)}}
+
+
+def ledger(tmp_path: Path) -> list[tuple[str, str | None]]:
+    lines = [line for path in (tmp_path / "run/events").glob("*-batch.jsonl") for line in path.read_text().splitlines()]
+    events = sorted((json.loads(line) for line in lines), key=lambda event: float(event["time"]))
+    return [(event["event"], event.get("cause")) for event in events]
+
+
+def requeues(stubs: Stubs) -> list[str]:
+    return [call for call in stubs.calls("scontrol") if call.startswith("requeue")]
+
+
+def cause(tmp_path: Path, attempt: str = "7.0") -> str | None:
+    path = tmp_path / "run/attempts" / attempt / "cause"
+    return path.read_text().strip() if path.exists() else None

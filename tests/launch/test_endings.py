@@ -5,40 +5,11 @@ Where it is wrong, a user loses a week, or finds that a cancelled job has come b
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from tests.launch.conftest import RunScript, Stubs
-
-LEAVE = (
-    "mkdir -p {run}/attempts/$CLUSTERDP_ATTEMPT; echo {outcome} >{run}/attempts/$CLUSTERDP_ATTEMPT/outcome; exit {code}"
-)
-
-
-def worker(tmp_path: Path, outcome: str | None, code: int = 0) -> dict[str, object]:
-    """An entry job whose interpreter is a shell script that leaves this outcome and exit code."""
-    python = tmp_path / "python"
-    lines = LEAVE.format(run=tmp_path / "run", outcome=f"'{outcome}'", code=code) if outcome else f"exit {code}"
-    python.write_text(f"#!/bin/bash\n{lines}\n")
-    python.chmod(0o755)
-    return {"entry": "a:b", "launch": {"python": str(python)}}
-
-
-def ledger(tmp_path: Path) -> list[tuple[str, str | None]]:
-    lines = [line for path in (tmp_path / "run/events").glob("*-batch.jsonl") for line in path.read_text().splitlines()]
-    events = sorted((json.loads(line) for line in lines), key=lambda event: float(event["time"]))
-    return [(event["event"], event.get("cause")) for event in events]
-
-
-def requeues(stubs: Stubs) -> list[str]:
-    return [call for call in stubs.calls("scontrol") if call.startswith("requeue")]
-
-
-def cause(tmp_path: Path, attempt: str = "7.0") -> str | None:
-    path = tmp_path / "run/attempts" / attempt / "cause"
-    return path.read_text().strip() if path.exists() else None
+from tests.launch.conftest import RunScript, Stubs, cause, ledger, requeues, worker
 
 
 @pytest.mark.parametrize(
@@ -101,7 +72,7 @@ def test_a_cancelled_run_does_not_start(run_script: RunScript, stubs: Stubs, tmp
 
 
 @pytest.mark.parametrize(
-    ("outcome", "code", "expected"), [("done finished 9", 0, 0), ("stop entry 0", 2, 2), ("stop claim 4", 0, 1)]
+    ("outcome", "code", "expected"), [("done finished 9", 0, 0), ("stop entry 0", 2, 2), ("stop cancelled 0", 0, 1)]
 )
 def test_done_and_stop_are_final_whatever_slurm_says(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str, code: int, expected: int
@@ -186,7 +157,9 @@ def test_where_requeue_is_forbidden_a_new_job_of_the_same_chain_is_submitted(
     stubs.answer("RUNNING", "None", requeue="Requested operation is presently disabled for job 7", code=1)
     done = run_script(worker(tmp_path, "requeue term 5"))
     assert done.returncode == 0, done.stderr
-    assert stubs.calls("sbatch") == [f"--parsable --dependency=afterany:7 {tmp_path}/run/job.sbatch chain=7"]
+    [call] = stubs.calls("sbatch")
+    assert call.startswith(f"--parsable --dependency=afterany:7 {tmp_path}/run/job.sbatch CLUSTERDP_CH")
+    assert " CLUSTERDP_CHAIN=7 " in call
     assert ("submitted", None) in ledger(tmp_path)
 
 

@@ -1,0 +1,70 @@
+"""How often what is tried again, by the script alone; and that who gives up says why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch.conftest import RunScript, Stubs, cause, requeues, worker
+
+
+def last_event(tmp_path: Path, attempt: str) -> dict[str, Any]:
+    event: dict[str, Any] = json.loads((tmp_path / f"run/events/{attempt}-batch.jsonl").read_text().splitlines()[-1])
+    return event
+
+
+def test_who_gives_up_for_want_of_progress_says_so_in_the_ledger(run_script: RunScript, tmp_path: Path) -> None:
+    values = worker(tmp_path, "requeue term 5") | {"restart": {"max_no_progress": 2}}
+    for restart in range(3):
+        run_script(values, restart=restart)
+    event = last_event(tmp_path, "7.2")
+    assert (event["event"], event["cause"]) == ("failed", "gave-up")
+    assert event["reason"] == "2 attempts in a row without a new checkpoint"
+
+
+@pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("not-executable", 126)])
+def test_a_program_that_cannot_be_started_is_tried_once_more(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, program: str, code: int
+) -> None:
+    """On another node it may be there; on the second one as well it is a mistake."""
+    (stubs.folder / "not-executable").write_text("text")
+    values = {"command": [f"{stubs.folder}/{program}"], "restart": {"max_crashes": 5}}
+    assert [run_script(values, restart=restart).returncode for restart in range(2)] == [0, code]
+    assert requeues(stubs) == ["requeue 7"]
+    assert "was not found or cannot be executed" in last_event(tmp_path, "7.1")["reason"]
+
+
+def test_a_program_that_was_found_in_between_is_tried_again(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    for restart, code in enumerate([127, 75, 127]):
+        run_script({"command": ["bash", "-c", f"exit {code}"]}, restart=restart)
+    assert requeues(stubs) == ["requeue 7"] * 3
+
+
+def asks_at_once(tmp_path: Path) -> dict[str, object]:
+    """A program that asks to be requeued, in an instant."""
+    return {"command": ["bash", "-c", "exit 75"], "restart": {"max_no_progress": 3}}
+
+
+def test_a_program_that_asks_at_once_to_be_requeued_is_not_heard_for_ever(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    codes = [run_script(asks_at_once(tmp_path), restart=restart).returncode for restart in range(3)]
+    assert codes == [0, 0, 1]
+    assert requeues(stubs) == ["requeue 7"] * 2
+    event = last_event(tmp_path, "7.2")
+    assert event["cause"] == cause(tmp_path, "7.2") == "gave-up"
+    assert event["reason"] == "3 attempts in a row that asked to be requeued (exit 75) within a minute"
+
+
+def test_a_program_that_has_worked_before_it_asks_is_heard_as_often_as_it_asks(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    for restart in range(5):
+        assert run_script(asks_at_once(tmp_path), restart=restart).returncode == 0
+        (tmp_path / f"run/attempts/7.{restart}/exit").write_text("75 3600\n")
+    assert len(requeues(stubs)) == 5

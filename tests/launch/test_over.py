@@ -1,0 +1,150 @@
+"""What is over stays over, though Slurm brings the job back: a run that is done, that has failed, that was cancelled.
+
+Slurm 24.05 to 25.11 requeue a job that was in a grace time once when it ends, whatever its exit code. All releases
+accept a requeue in the moment after a scancel, and start what waits for the end of a job if that is cancelled.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.launch.conftest import RunScript, Stubs, cause, ledger, requeues, worker
+
+STEPD = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T10:59:26"
+
+
+def program(tmp_path: Path, code: int = 0) -> dict[str, object]:
+    """A command job that counts how often it has run."""
+    return {"command": ["bash", "-c", f"echo x >>{tmp_path}/ran; exit {code}"]}
+
+
+def runs(tmp_path: Path) -> int:
+    return len((tmp_path / "ran").read_text().split()) if (tmp_path / "ran").exists() else 0
+
+
+def test_a_command_that_is_done_does_not_run_again(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    assert run_script(program(tmp_path)).returncode == 0
+    again = run_script(program(tmp_path), restart=1)
+    once_more = run_script(program(tmp_path), restart=2)
+    assert (again.returncode, once_more.returncode, runs(tmp_path)) == (0, 0, 1)
+    assert f"clusterdp resume {tmp_path}/run` runs the program again" in again.stdout
+    assert [cause(tmp_path, f"7.{n}") for n in range(3)] == ["done"] * 3
+
+
+def test_in_a_job_of_its_own_it_runs_again(run_script: RunScript, tmp_path: Path) -> None:
+    run_script(program(tmp_path))
+    run_script(program(tmp_path), job=8)
+    assert runs(tmp_path) == 2
+
+
+def test_after_its_last_crash_a_job_does_not_start_again(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    values = program(tmp_path, code=9) | {"restart": {"max_crashes": 1}}
+    codes = [run_script(values, restart=restart).returncode for restart in range(4)]
+    assert codes == [0, 9, 1, 1]
+    assert runs(tmp_path) == 2
+    assert cause(tmp_path, "7.3") == "gave-up"
+    assert requeues(stubs) == ["requeue 7"]
+
+
+def test_a_job_that_is_cancelled_while_its_requeue_is_tried_again_is_let_go(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    stubs.answer("RUNNING", "None", requeue="Unable to contact slurm controller", code=1)
+    cancelled = "JobState=COMPLETING Reason=None Requeue=1 Restarts=0"
+    stubs.on("sleep", f'[ "$1" != 2 ] || echo "{cancelled}" >"$STUBS/job"')
+    done = run_script(worker(tmp_path, "requeue term 5"))
+    assert len(requeues(stubs)) == 2  # at once and after a second
+    assert cause(tmp_path) is None
+    assert "COULD NOT" not in done.stderr
+
+
+def test_a_run_that_is_cancelled_while_its_requeue_is_tried_again_is_let_go(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    stubs.answer("RUNNING", "None", requeue="Unable to contact slurm controller", code=1)
+    stubs.on("sleep", f'[ "$1" != 2 ] || touch {tmp_path}/run/cancelled')
+    run_script(worker(tmp_path, "requeue term 5"))
+    assert len(requeues(stubs)) == 2
+    assert cause(tmp_path) == "cancelled"
+
+
+def test_a_requeue_whose_answer_was_lost_is_known_by_the_number_of_restarts(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    stubs.answer("RUNNING", "None", requeue="Socket timed out on send/recv operation", code=1)
+    stubs.on("scontrol", 'case "$*" in requeue*) sed -i s/Restarts=0/Restarts=1/ "$STUBS/job" ;; esac')
+    done = run_script(worker(tmp_path, None, code=9))
+    assert done.returncode == 0, done.stderr
+    assert len(requeues(stubs)) == 1
+    assert cause(tmp_path) == "crash"
+
+
+def test_an_answer_of_before_a_term_is_asked_for_anew(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    """The controller says RUNNING, and the scancel comes before the script has read it."""
+    values = worker(tmp_path, "requeue term 5")
+    python = tmp_path / "python"
+    python.write_text(python.read_text().replace("mkdir", 'echo $PPID >"$STUBS/script"; mkdir'))
+    stubs.on(
+        "scontrol",
+        'if [ "$1" = show ] && [ -e "$STUBS/script" ]; then cat "$STUBS/job"; kill -TERM "$(cat "$STUBS/script")"\n'
+        'rm "$STUBS/script"; echo "JobState=COMPLETING Reason=None Requeue=1 Restarts=0" >"$STUBS/job"; exit; fi',
+    )
+    run_script(values)
+    assert not (stubs.folder / "script").exists()
+    assert requeues(stubs) == []
+
+
+def test_the_term_of_its_own_requeue_does_not_end_the_command_that_asks_for_it(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    stubs.on("scontrol", '[ "$1" != requeue ] || kill -TERM $$')
+    run_script(worker(tmp_path, "requeue term 5"))
+    assert requeues(stubs) == ["requeue 7"]
+    assert cause(tmp_path) == "signal"
+
+
+@pytest.mark.parametrize("ends", [" ***", " DUE to SIGNAL Terminated ***"])
+def test_an_attempt_that_follows_a_cancelled_one_ends_as_cancelled(
+    run_script: RunScript, tmp_path: Path, ends: str
+) -> None:
+    run_script(worker(tmp_path, "requeue term 5"))
+    (tmp_path / "run/slurm-7.out").write_text(f"{STEPD} DUE TO PREEMPTION ***\n{STEPD}{ends}\n")
+    done = run_script(program(tmp_path), restart=1)
+    assert (done.returncode, runs(tmp_path)) == (1, 0)
+    assert cause(tmp_path, "7.1") == "cancelled"
+    assert "was cancelled" in done.stderr
+    assert run_script(program(tmp_path), restart=2).returncode == 1
+    assert runs(tmp_path) == 0
+    assert run_script(program(tmp_path), job=8).returncode == 0  # `clusterdp resume`
+
+
+@pytest.mark.parametrize("why", ["JOB REQUEUE", "PREEMPTION", "TIME LIMIT", "NODE FAILURE, SEE SLURMCTLD LOG"])
+def test_an_ordinary_requeue_is_not_taken_for_a_cancel(run_script: RunScript, tmp_path: Path, why: str) -> None:
+    run_script(worker(tmp_path, "requeue term 5"))
+    lines = f"slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-22T10:59:26 ***\n{STEPD} DUE TO {why} ***\n"
+    (tmp_path / "run/slurm-7.out").write_text(lines)
+    run_script(program(tmp_path), restart=1)
+    assert runs(tmp_path) == 1
+
+
+FORBIDDEN = "Requested operation is presently disabled for job 7"
+
+
+@pytest.mark.parametrize("known", ["to Slurm", "by its output", "by nobody"])
+def test_a_job_that_replaces_a_cancelled_one_ends_as_cancelled(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, known: str
+) -> None:
+    stubs.answer("RUNNING", "None", requeue=FORBIDDEN, code=1)
+    run_script(worker(tmp_path, "requeue term 5"))
+    [call] = stubs.calls("sbatch")
+    passed = dict(word.split("=", 1) for word in call.split() if word.startswith("CLUSTERDP_"))
+    assert passed == {"CLUSTERDP_CHAIN": "7", "CLUSTERDP_REPLACES": "7:7", "CLUSTERDP_UNWRITTEN": "0"}
+    if known == "to Slurm":
+        stubs.answer("CANCELLED", "None")
+    if known == "by its output":
+        (tmp_path / "run/slurm-7.out").write_text(f"{STEPD} ***\n")
+    run_script(program(tmp_path), job=8, **passed)
+    assert runs(tmp_path) == (known == "by nobody")
+    assert ("cancelled", "cancelled") in ledger(tmp_path) or known == "by nobody"
