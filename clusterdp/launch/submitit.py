@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any, cast
 
-from clusterdp.errors import ConfigError, SubmitInDoubt
+from clusterdp.errors import ConfigError, SlurmError, SubmitInDoubt
 from clusterdp.launch.job import Job
 from clusterdp.launch.script import Script, directive, render_part
 from clusterdp.launch.spec import JobSpec
@@ -64,10 +64,18 @@ class Task:
             log.symlink_to(os.path.relpath(JobEnvironment().paths.stdout, log.parent))
 
     def _may_requeue(self) -> bool:
-        """The look of parts/requeue.sh: a cancelled job must not come back, nor one that Slurm requeued."""
+        """The look of parts/requeue.sh: a cancelled job must not come back, nor is one to be requeued that Slurm has
+        requeued. Where the controller does not answer, the batch script looks again, and has more patience."""
         if Path(self.run_dir, "cancelled").exists():
             return False
-        job = commands.show_job(os.environ["SLURM_JOB_ID"])
+        element, _, restart = os.environ["CLUSTERDP_ATTEMPT"].rpartition(".")
+        try:
+            job = commands.show_job(element)
+        except SlurmError as error:
+            print(f"clusterdp: {error}", file=sys.stderr, flush=True)
+            return False
+        if int(job.get("Restarts", restart)) > int(restart):
+            return False
         state, reason = job.get("JobState"), job.get("Reason")
         return state == "RUNNING" or (state == "COMPLETING" and reason == "TimeLimit")
 

@@ -47,7 +47,7 @@ echo "$*" >>"$STUBS/scontrol.calls"
 case "$*" in
   "show hostnames"*) echo n1 ;;
   "show node"*) echo "NodeName=n1 Arch=x86_64 NodeAddr=127.0.0.1 NodeHostName=host Version=22.05.8" ;;
-  "show job"*) cat "$STUBS/job" ;;
+  *"show job"*) cat "$STUBS/job" ;;
   requeue*) cat "$STUBS/requeue" >&2; exit "$(cat "$STUBS/requeue.exit")" ;;
 esac
 """
