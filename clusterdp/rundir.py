@@ -4,8 +4,9 @@
     job.sbatch                        the script; `sbatch job.sbatch` by hand does what `clusterdp submit` did
     code/                             the snapshot that every attempt runs
     attempts/<job>.<restart>/         one folder an attempt, made by the batch script
-        outcome                       `<done|requeue|stop> <reason> <step>`: the ranks' last word, all agreed
-        cause                         why the attempt ended: the batch script's last word
+        outcome                       `<done|requeue|stop|overtaken> <reason> <step>`: the ranks' last word, all agreed
+        cause                         why the attempt ended: the batch script's last word, or the next attempt's
+        exit                          the program's exit code, and how many seconds it ran
         saved                         the last step that this attempt committed a checkpoint of
         chain                         the first job of the chain of resubmissions that this attempt belongs to
         times.json                    where the steps' time went, by rank, and what that means

@@ -22,7 +22,7 @@ CAUSES = {
     "unknown": "not requeued, for Slurm's controller did not answer",
 }
 STOPPED_BY = {
-    "claim": "another job has taken over the run folder",
+    "claim": "another attempt has taken over the run folder",
     "entry": "it cannot run as it is: a mistake in its config, its code or what is installed",
 }
 ON_REQUEUE = frozenset({"preempted", "timeout", "signal", "crash", "cancelled", "requeued", "node-failed"})

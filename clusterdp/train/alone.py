@@ -14,9 +14,10 @@ import os
 import sys
 from types import TracebackType
 
+from clusterdp.checkpoint.errors import ClaimLost
 from clusterdp.errors import ClusterdpError
 from clusterdp.rundir import RunDir
-from clusterdp.train.attempt import agreed_name, explain, explained, fail, meet, refuse
+from clusterdp.train.attempt import Ending, agreed_name, explain, explained, fail, meet, refuse, write_outcome
 from clusterdp.train.claim import Claim
 from clusterdp.train.job import JobHandle
 from clusterdp.train.say import say
@@ -45,6 +46,8 @@ def own_job() -> JobHandle:
             sys.exit(STOPPED_EXIT)  # which Python heeds also here
         if job and isinstance(error, RuntimeError):
             error = explained(error, job) or error
+        if job and isinstance(error, ClaimLost) and settings.run_dir is not None and rank == 0:
+            write_outcome(RunDir(settings.run_dir).attempt(attempt).outcome, Ending("overtaken", "claim", job.step))
         if world_size > 1:
             fail(error, peers, settings.run_dir)
         if isinstance(error, ClusterdpError):

@@ -5,7 +5,7 @@
 How it ends             outcome                        exit
     function returned   done finished STEP             0
     agreed stop, saved  requeue term|time STEP         0
-    claim lost          stop claim STEP                0
+    claim lost          overtaken claim STEP           0    whatever else it came to
     run cancelled       stop cancelled 0               0
     bad entry, params   stop entry 0                   2
     any ConfigError     stop entry 0                   2    of rank 0, in a run that has never saved
@@ -24,7 +24,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -40,6 +40,7 @@ from clusterdp.train.settings import Settings
 from clusterdp.train.stop import Stopped, StopSignal
 
 if TYPE_CHECKING:
+    from clusterdp.train.claim import Claim
     from clusterdp.train.group import Group
     from clusterdp.train.job import JobHandle
     from clusterdp.train.peers import PeerWatch
@@ -51,7 +52,10 @@ WAIT_FOR_RANK_0_S = 3.0  # in mid-run, where it may well have met no mistake
 
 @dataclass(frozen=True)
 class Ending:
-    """`word` is done, requeue or stop; `reason` is finished, term, time, claim, cancelled or entry."""
+    """`word` is done, requeue, stop or overtaken; `reason` is finished, term, time, cancelled, entry or claim.
+
+    Overtaken: another attempt has the run folder, so this one has no say about the run. The others are about the run.
+    """
 
     word: str
     reason: str
@@ -98,7 +102,7 @@ def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Ending:
     outcome = RunDir(run_dir).attempt(attempt).outcome
     if slurm.rank == 0:
         try:
-            _write_outcome(outcome, ending)
+            write_outcome(outcome, ending)
         except RunError as error:  # the mistake itself has been said, and its exit code says it again
             say(f"clusterdp: {error}", error=True)
         return ending
@@ -155,6 +159,7 @@ def _take_part(function: Callable[..., Any], settings: Settings, stop: StopSigna
     attempt = settings.attempt or agreed_name(group)
     run = RunDir(settings.run_dir) if settings.run_dir else None
 
+    job, claim = None, None
     asked = stop.reason()
     cancelled, term, at_limit = group.agree(
         first and run is not None and run.cancelled.exists(), asked == "term", asked == "time"
@@ -168,10 +173,23 @@ def _take_part(function: Callable[..., Any], settings: Settings, stop: StopSigna
         job = JobHandle(settings, group, stop, attempt, claim)
         ending = _call(function, job)
     _agree_on_ending(group, ending)
+    if any(group.agree(_is_lost(claim))):
+        ending = replace(ending, word="overtaken", reason="claim")
+    if job and ending.word == "done":
+        job.event("finished", step=job.step)
     if run is not None and first:
-        _write_outcome(run.attempt(attempt).outcome, ending, min(LONGEST_WAIT_S, group.timeout.total_seconds() / 2))
+        write_outcome(run.attempt(attempt).outcome, ending, min(LONGEST_WAIT_S, group.timeout.total_seconds() / 2))
     group.agree(0)  # the others stay until it is written: where one task has ended, srun may end those that have not
     return ending
+
+
+def _is_lost(claim: Claim | None) -> bool:
+    """Asked at the end, for a run that saves nothing, or saved last before it was overtaken."""
+    try:
+        return claim is not None and not claim.is_newest()
+    except OSError as error:  # a full disk: the batch script still asks Slurm whose the run is
+        say(f"clusterdp: {claim and claim.folder}: cannot be looked at: {error.strerror}.", error=True)
+        return False
 
 
 def agreed_name(group: Group) -> str:
@@ -202,15 +220,13 @@ def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
         raise said from None
     except ClaimLost as error:
         say(f"clusterdp: {error}", error=True)
-        ending = Ending("stop", "claim", job.step)
+        ending = Ending("overtaken", "claim", job.step)
     except SystemExit as leaving:  # some scripts end in sys.exit()
         if leaving.code not in (None, 0):
             raise
         ending = Ending("done", "finished", job.step)
     job.word.drain()
     job.metrics.close()
-    if ending.word == "done":
-        job.event("finished", step=job.step)
     return ending
 
 
@@ -230,7 +246,7 @@ def explained(error: RuntimeError, job: JobHandle) -> ClusterdpError | None:
 
 def _agree_on_ending(group: Group, ending: Ending) -> None:
     """No rank goes, and no outcome is written, before all have come to the same end."""
-    code = ("done", "requeue", "stop").index(ending.word)
+    code = ("done", "requeue", "stop", "overtaken").index(ending.word)
     most, least = group.agree(code, -code)
     if most != -least:
         raise ClusterdpError(
@@ -239,7 +255,7 @@ def _agree_on_ending(group: Group, ending: Ending) -> None:
         )
 
 
-def _write_outcome(path: Path, ending: Ending, seconds: float = WAIT_FOR_OUTCOME_S) -> None:
+def write_outcome(path: Path, ending: Ending, seconds: float = WAIT_FOR_OUTCOME_S) -> None:
     """On a full disk, when there is room again; RunError if that takes longer."""
 
     def write() -> None:

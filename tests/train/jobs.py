@@ -85,6 +85,16 @@ def loses_its_claim(job: JobHandle) -> None:
             Path(job.run_dir, "claims", "000002").write_text("another\n")
 
 
+def ends_overtaken(job: JobHandle, ends: str) -> None:
+    if job.rank == 0:
+        assert job.run_dir
+        Path(job.run_dir, "claims", "000002").write_text("another\n")
+    if ends == "stopped":
+        from clusterdp.train import Stopped
+
+        raise Stopped("term", 0)
+
+
 def ends_differently(job: JobHandle) -> None:
     if job.rank == 1:
         raise SystemExit(0)

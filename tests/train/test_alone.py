@@ -42,6 +42,15 @@ def test_a_mistake_is_one_line_and_not_tried_again(tmp_path: Path, last: str, sa
     assert run.outcome("7.0") == "stop entry 0"
 
 
+def test_a_lost_claim_is_left_as_the_outcome_for_slurm_would_try_a_crash_again(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", "")
+    lost = "from clusterdp.checkpoint.errors import ClaimLost; raise ClaimLost('claims: another attempt has the run.')"
+    code, output = script(run, lost, **run.attempt("7.0"))
+    assert code == 5
+    assert output.startswith("clusterdp: claims: another attempt has the run.")
+    assert run.outcome("7.0") == "overtaken claim 0"
+
+
 def test_any_other_error_is_python_s(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "")
     code, output = script(run, "1 / 0", **run.attempt("7.0"))

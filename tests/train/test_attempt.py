@@ -124,9 +124,19 @@ def test_a_run_that_another_attempt_has_claimed_stops_before_it_commits(tmp_path
     run = Run(tmp_path / "run", f"{JOBS}:loses_its_claim", checkpoint=EVERY_TEN)
     ranks = one(run)
     assert ranks.join() == [0, 0], ranks.log
-    assert run.outcome("1.0") == "stop claim 10"
+    assert run.outcome("1.0") == "overtaken claim 10"
     assert run.saved("1.0") == 5
     assert len(list(run.dir.checkpoints.glob("*/MANIFEST*"))) == 1
+
+
+@pytest.mark.parametrize("ends", ["done", "stopped"])
+def test_an_attempt_that_was_overtaken_is_neither_done_nor_to_be_requeued(tmp_path: Path, ends: str) -> None:
+    """One that saves nothing any more, and so would not notice."""
+    run = Run(tmp_path / "run", f"{JOBS}:ends_overtaken", {"ends": ends})
+    ranks = one(run)
+    assert ranks.join() == [0, 0], ranks.log
+    assert run.outcome("1.0") == "overtaken claim 0"
+    assert "finished" not in run.events
 
 
 def test_a_cancelled_run_does_not_start(tmp_path: Path) -> None:
