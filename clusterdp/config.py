@@ -114,8 +114,10 @@ class Restart:
     """When a job that ended goes on by itself."""
 
     requeue: bool = True  # false: `--no-requeue`, and the job ends where it is stopped; e.g. `false`
-    max_crashes: int = 3  # so often is a crash tried again; preemptions and time-outs are free; e.g. `0`
-    max_no_progress: int = 5  # entry jobs: attempts in a row without a newer checkpoint; e.g. `3`
+    # So often is a crash tried again, exit 126 and 127 once; preemptions and time-outs are free; e.g. `0`
+    max_crashes: int = 3
+    # Attempts in a row without a newer checkpoint; other than entry jobs: exit 75 within a minute; e.g. `3`
+    max_no_progress: int = 5
     from_step: int | None = None  # go on from this checkpoint (set by `resume --from`); e.g. `1000`
 
 

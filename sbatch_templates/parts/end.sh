@@ -24,9 +24,10 @@ cause=''
 case $word:$now in
   *:ending | *:requeued) leave "$code" ;;
   *:unknown)
-    echo "clusterdp: Slurm's controller has not answered for $((patience_s / 60)) minutes, so nobody knows whether this" \
-      "job may go on. What was saved is safe: \`clusterdp resume $run_dir\` goes on with it." >&2
-    over unknown failed 75 ",\"exit\":$code"
+    why="Slurm's controller has not answered for $((patience_s / 60)) minutes"
+    echo "clusterdp: $why, so nobody knows whether this job may go on. What was saved is safe:" \
+      "\`clusterdp resume $run_dir\` goes on with it." >&2
+    over unknown failed 75 ",\"reason\":\"$why\",\"exit\":$code"
     ;;
   *:preempted) cause=preempted ;; # whatever the exit code: killed in its grace time is no crash
   *:time-limit) cause=timeout ;;
