@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,6 +80,34 @@ def test_a_cancelled_job_does_not_come_back_for_want_of_room(
     fill(tmp_path, "attempts/7.0/chain")
     assert run_script(worker(tmp_path, "done finished 9")).returncode == 4
     assert requeues(stubs) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """The run folder on a disk of its own."""
+    if os.geteuid() or not shutil.which("mount"):
+        pytest.skip("to mount a small disk takes root")
+    folder = tmp_path / "run"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("cannot mount a small disk")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_on_a_disk_that_is_truly_full_it_is_no_different(
+    run_script: RunScript, stubs: Stubs, small_disk: Path, tmp_path: Path
+) -> None:
+    values = worker(tmp_path, None, code=9)
+    full: dict[str, object] = {"python": str(tmp_path / "python"), "setup": f"cat /dev/zero >{small_disk}/filler"}
+    stubs.on("sleep", f'[ "$(grep -cx 60 "$STUBS/sleep.calls")" -lt 12 ] || rm -f {small_disk}/filler')
+    codes = [run_script(values | {"launch": full}, restart=restart).returncode for restart in range(2)]
+    assert codes == [0, 0]
+    assert requeues(stubs) == ["requeue 7"] * 2
+    assert waits(stubs) == 12  # ten in vain; in the second attempt there was room after two
+    assert not cause(tmp_path, "7.0")  # there was no room for the word
+    assert cause(tmp_path, "7.1") == "crash"
 
 
 @pytest.mark.parametrize(
