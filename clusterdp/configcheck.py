@@ -194,12 +194,16 @@ def _bad_values(c: Config) -> Iterator[tuple[str, str, str]]:
     yield from _bad_gpus(r)
     yield from _bad_signal(c.launch.signal)
     for key, lines in {"launch.setup": c.launch.setup, "script": c.script}.items():
-        if lines is not None and not isinstance(lines, str):
-            yield key, f"{lines!r} is not text", "Write lines of bash below `|`"
-    if c.command is not None and not isinstance(c.command, (str, list)):
+        if not isinstance(lines, (str, type(None))) and not _is_list_of_text(lines):
+            yield key, f"{lines!r} is no text", "Write lines of bash below `|`"
+    if not isinstance(c.command, (str, type(None))) and not _is_list_of_text(c.command):
         yield "command", f"{c.command!r} is no command", "Write words: [python, train.py]"
     yield from _bad_environment(c.launch.env)
     yield from _bad_options(r.extra)
+
+
+def _is_list_of_text(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _bad_numbers(c: Config) -> Iterator[tuple[str, str, str]]:

@@ -77,9 +77,11 @@ def is_killed_on(job: JobHandle, rank: int) -> None:
 
 
 def loses_its_claim(job: JobHandle) -> None:
-    loop, model, _ = parts(job, every_steps=5)
+    loop, model, optimizer = parts(job, every_steps=5)
     for (x,) in loop:
         model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
         if loop.step == 7 and job.rank == 0:
             assert job.run_dir
             Path(job.run_dir, "claims", "000002").write_text("another\n")
