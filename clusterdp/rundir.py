@@ -8,6 +8,7 @@
         cause                         why the attempt ended: the batch script's last word, or the next attempt's
         exit                          the program's exit code, and how many seconds it ran
         saved                         the last step that this attempt committed a checkpoint of
+        key                           of the notes that the ranks leave each other; nobody but the owner can read it
         chain                         the first job of the chain of resubmissions that this attempt belongs to
         times.json                    where the steps' time went, by rank, and what that means
         found.json                    what `clusterdp profile --find` has found, as lines
@@ -59,6 +60,10 @@ class Attempt:
     @property
     def logs(self) -> Path:
         return self.path / "logs"
+
+    @property
+    def key(self) -> Path:
+        return self.path / "key"
 
     @property
     def times(self) -> Path:

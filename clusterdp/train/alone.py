@@ -17,7 +17,7 @@ from types import TracebackType
 from clusterdp.checkpoint.errors import ClaimLost
 from clusterdp.errors import ClusterdpError
 from clusterdp.rundir import RunDir
-from clusterdp.train.attempt import Ending, agreed_name, explain, explained, fail, meet, refuse, write_outcome
+from clusterdp.train.attempt import Ending, explain, explained, fail, meet, refuse, write_outcome
 from clusterdp.train.claim import Claim
 from clusterdp.train.job import JobHandle
 from clusterdp.train.say import say
@@ -34,7 +34,7 @@ def own_job() -> JobHandle:
         settings = Settings.own({})
     except ClusterdpError as error:
         sys.exit(refuse(error, Settings.bare({}).run_dir))
-    group, peers = meet(settings, stop)
+    group, peers, attempt = meet(settings, stop)
     rank, world_size = group.rendezvous.rank, group.rendezvous.world_size
     job: JobHandle | None = None
 
@@ -55,7 +55,6 @@ def own_job() -> JobHandle:
         before(kind, error, at)
 
     before, sys.excepthook = sys.excepthook, end
-    attempt = settings.attempt or agreed_name(group)
     claim = None
     if settings.run_dir is not None and rank == 0:
         claim = Claim.take(RunDir(settings.run_dir).claims, attempt, os.urandom(4).hex())

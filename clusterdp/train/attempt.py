@@ -109,7 +109,7 @@ def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Ending:
     # srun kills the other ranks when one ends with an error: rank 0 may be slower, and must get to write.
     deadline = time.monotonic() + (WAIT_FOR_RANK_0_S if peers else WAIT_FOR_OUTCOME_S)
     while not outcome.exists() and time.monotonic() < deadline:
-        if peers and peers.are_leaving():  # a rank has waited long enough
+        if peers and peers.culprit():  # a rank has waited long enough, and goes
             break
         time.sleep(0.05 + slurm.world_size / 5000)  # thousands of ranks look at one file
     return ending
@@ -125,9 +125,9 @@ def refuse(error: ClusterdpError, run_dir: Path | None, peers: PeerWatch | None 
 
 def attend(function: Callable[..., Any], settings: Settings, stop: StopSignal) -> Ending:
     """Collective from the rendezvous to the end. Does not return from a crash."""
-    group, peers = meet(settings, stop)
+    group, peers, attempt = meet(settings, stop)
     try:
-        ending = _take_part(function, settings, stop, group)
+        ending = _take_part(function, settings, stop, group, attempt)
     except BaseException as error:
         fail(error, peers, settings.run_dir)
     peers.stop()
@@ -135,28 +135,38 @@ def attend(function: Callable[..., Any], settings: Settings, stop: StopSignal) -
     return ending
 
 
-def meet(settings: Settings, stop: StopSignal) -> tuple[Group, PeerWatch]:
-    """Collective: the rendezvous, and the seeds. Does not return, but says why, if the ranks do not find each other."""
+def meet(settings: Settings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
+    """Collective: the rendezvous, the seeds, and the attempt's name. Does not return, but says why, if the ranks do not
+    find each other."""
     from clusterdp.train.group import Group, seed_everything  # loads torch
+    from clusterdp.train.job import new_attempt_name
+    from clusterdp.train.notes import Notes, make_key, read_key
     from clusterdp.train.peers import PeerWatch, leave_now
 
     if settings.end_time is not None:
         stop.set_end_time(settings.end_time, settings.margin_s)
+    attempt = settings.attempt or new_attempt_name()
+    run = RunDir(settings.run_dir) if settings.run_dir else None
     try:
         place = Rendezvous.find()
+        if run and place.rank == 0:
+            make_key(run.attempt(attempt).key)
         group = Group.start(place, backend=settings.backend, timeout_s=settings.timeout_s)
     except ClusterdpError as error:
         leave_now(refuse(error, settings.run_dir))
     seed_everything(settings.seed, place.rank, deterministic=settings.deterministic)
-    return group, PeerWatch(group.store, place.rank, place.world_size).start()
+    attempt = settings.attempt or str(group.gather(attempt)[0])
+    notes = Notes(group.store, read_key(run.attempt(attempt).key) if run else None, attempt)
+    return group, PeerWatch(notes, place.rank, place.world_size).start(), attempt
 
 
-def _take_part(function: Callable[..., Any], settings: Settings, stop: StopSignal, group: Group) -> Ending:
+def _take_part(
+    function: Callable[..., Any], settings: Settings, stop: StopSignal, group: Group, attempt: str
+) -> Ending:
     from clusterdp.train.claim import Claim
     from clusterdp.train.job import JobHandle
 
     first = group.rendezvous.rank == 0
-    attempt = settings.attempt or agreed_name(group)
     run = RunDir(settings.run_dir) if settings.run_dir else None
 
     job, claim = None, None
@@ -190,15 +200,6 @@ def _is_lost(claim: Claim | None) -> bool:
     except OSError as error:  # a full disk: the batch script still asks Slurm whose the run is
         say(f"clusterdp: {claim and claim.folder}: cannot be looked at: {error.strerror}.", error=True)
         return False
-
-
-def agreed_name(group: Group) -> str:
-    """For a run without a Slurm job, whose attempt would have the same name on all ranks."""
-    from clusterdp.train.job import new_attempt_name
-
-    if group.rendezvous.rank == 0:
-        group.store.set("clusterdp/attempt", new_attempt_name())
-    return str(group.store.get("clusterdp/attempt").decode())
 
 
 def _call(function: Callable[..., Any], job: JobHandle) -> Ending:

@@ -149,7 +149,8 @@ def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
 def _agree_on_backend(store: Store, place: Rendezvous, device: torch.device) -> str:
     """nccl if each rank has a GPU of its own: NCCL refuses two ranks on one. Rank 0 looks, all do as it says.
 
-    Who has no GPU knows what it will say, and waits for nobody.
+    Who has no GPU knows what it will say, and waits for nobody. Whoever can reach the store can write there, too: what
+    it says is one of two words, or it is nothing, and is not printed.
     """
     if place.world_size == 1:
         return "nccl" if device.type == "cuda" else "gloo"
@@ -157,10 +158,13 @@ def _agree_on_backend(store: Store, place: Rendezvous, device: torch.device) -> 
     store.set(f"card/{place.rank}", card)
     if place.rank == 0:
         others = range(1, place.world_size) if card != "none" else ()
-        cards = [card, *(store.get(f"card/{rank}").decode() for rank in others)]
+        cards = [card, *(store.get(f"card/{rank}").decode(errors="replace") for rank in others)]
         own = "none" not in cards and len(set(cards)) == len(cards) and dist.is_nccl_available()
         store.set("backend", "nccl" if own else "gloo")
-    return "gloo" if card == "none" else str(store.get("backend").decode())
+    said = b"gloo" if card == "none" else store.get("backend")
+    if said not in (b"gloo", b"nccl"):
+        raise RendezvousError("the store of this job: somebody else writes to it. Start again, on nodes of your own.")
+    return str(said.decode())
 
 
 def _name_interface(place: Rendezvous) -> None:

@@ -15,18 +15,17 @@ import time
 from contextlib import suppress
 from typing import NoReturn
 
-from torch.distributed import Store  # type: ignore[attr-defined]
-
+from clusterdp.train.notes import Notes
 from clusterdp.train.say import say
 
-KEY = "clusterdp/failed"
-LEAVING = "clusterdp/leaving"
+FAILED = "failed"
+LEAVING = "leaving"  # /<rank>
 LAST_WAIT_S = 3.0  # of rank 0 for the others: two looks at the store, and some
 
 
 class PeerWatch:
-    def __init__(self, store: Store, rank: int, world_size: int, every_s: float = 1.0):
-        self.store = store
+    def __init__(self, notes: Notes, rank: int, world_size: int, every_s: float = 1.0):
+        self.notes = notes
         self.rank = rank
         self.world_size = world_size
         self.alone = world_size == 1
@@ -51,23 +50,17 @@ class PeerWatch:
         if self.alone:
             return
         with suppress(RuntimeError):  # rank 0, which holds the store, may be gone already
-            self.store.compare_set(KEY, "", f"rank {self.rank}: {what}")
+            self.notes.leave(FAILED, self.rank, what)
 
     def culprit(self) -> str | None:
         """Another rank's note, if there is one."""
         if self.alone:
             return None
         try:
-            note = self.store.get(KEY).decode() if self.store.check([KEY]) else ""
+            note = self.notes.find(FAILED)
         except RuntimeError:
             return "rank 0 is gone"
-        return note if note and not note.startswith(f"rank {self.rank}:") else None
-
-    def are_leaving(self) -> bool:
-        try:
-            return self.store.add(LEAVING, 0) > 0
-        except RuntimeError:
-            return True
+        return f"rank {note[0]}: {note[1]}" if note and note[0] != self.rank else None
 
     def _watch(self) -> None:
         while not self._ended.wait(self.every_s):
@@ -85,11 +78,11 @@ class PeerWatch:
         with suppress(RuntimeError):
             if not self.alone and not self._leaving:  # once: this thread and the main one may both come here
                 self._leaving = True
-                self.store.add(LEAVING, 1)
+                self.notes.leave(f"{LEAVING}/{self.rank}", self.rank)
             deadline = time.monotonic() + LAST_WAIT_S
-            while self.rank == 0 and not self.alone and time.monotonic() < deadline:
-                if self.store.add(LEAVING, 0) >= self.world_size:
-                    break
+            staying = set(range(1, self.world_size)) if self.rank == 0 and self.notes.key else set()
+            while staying and time.monotonic() < deadline:
+                staying -= {rank for rank in staying if self.notes.find(f"{LEAVING}/{rank}")}
                 time.sleep(0.02)
         leave_now(code)
 

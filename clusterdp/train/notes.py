@@ -1,0 +1,86 @@
+"""Notes: what the ranks tell each other through the job's store, to which everybody on the network can write.
+
+A note is one line of text with a digest (HMAC-SHA256) that binds its name, the attempt and the rank that wrote it. The
+key of the digest is a file in the attempt's folder that only the job's owner can read. What has no right digest is as
+if it were not there. Where there is no run folder there is no key: then no note is left, and none is believed.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+KEY_BYTES = 32
+MOST = 400  # characters of a note
+
+
+class Notes:
+    def __init__(self, store: Store, key: bytes | None, attempt: str):
+        self.store = store
+        self.key = key
+        self.attempt = attempt
+
+    def leave(self, name: str, rank: int, text: str = "") -> None:
+        """Unless there is one of that name already. RuntimeError if the store is gone."""
+        if self.key is None:
+            return
+        line = plain(f"{rank} {text}")
+        note = f"{self._digest(name, line)} {line}"
+        if self._read(name, self.store.compare_set(_key(name), "", note)) is None:
+            self.store.set(_key(name), note)  # a stranger's stood there
+
+    def find(self, name: str) -> tuple[int, str] | None:
+        """Who has left the note of that name, and what it says. RuntimeError if the store is gone."""
+        return self._read(name, self.store.get(_key(name))) if self.store.check([_key(name)]) else None
+
+    def _read(self, name: str, note: bytes) -> tuple[int, str] | None:
+        digest, _, line = note.decode(errors="replace").partition(" ")
+        if self.key is None or not hmac.compare_digest(digest.encode(), self._digest(name, line).encode()):
+            return None
+        rank, _, text = line.partition(" ")
+        return int(rank), text
+
+    def _digest(self, name: str, line: str) -> str:
+        assert self.key is not None
+        return hmac.new(self.key, f"{self.attempt}\n{name}\n{line}".encode(), "sha256").hexdigest()
+
+
+def make_key(path: Path) -> None:
+    """Rank 0 only, before it meets the others: so they find this one and none of an earlier start. Where the disk is
+    full there is none."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, os.urandom(KEY_BYTES))
+        finally:
+            os.close(fd)
+
+
+def read_key(path: Path) -> bytes | None:
+    """None if there is no whole one."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        key = os.read(fd, KEY_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return key if len(key) == KEY_BYTES else None
+
+
+def plain(text: str) -> str:
+    """One line that a terminal can be shown: no control characters, and not too long."""
+    return "".join(letter if letter.isprintable() else " " for letter in text[:MOST])
+
+
+def _key(name: str) -> str:
+    return f"clusterdp/{name}"

@@ -1,0 +1,92 @@
+"""What stands in a store that everybody can write to is believed only if a rank of this very attempt has written it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from clusterdp.train.notes import MOST, Notes, make_key, read_key
+from clusterdp.train.peers import FAILED, PeerWatch
+
+KEY = bytes(range(32))
+
+
+@pytest.fixture
+def store() -> dist.HashStore:
+    return dist.HashStore()
+
+
+def notes(store: dist.HashStore, key: bytes | None = KEY, attempt: str = "7.0") -> Notes:
+    return Notes(store, key, attempt)
+
+
+def test_a_note_says_who_left_it_and_the_first_one_stays(store: dist.HashStore) -> None:
+    assert notes(store).find("failed") is None
+    notes(store).leave("failed", 3, "ValueError: a bad sample")
+    notes(store).leave("failed", 5, "RuntimeError: connection closed")
+    assert notes(store).find("failed") == (3, "ValueError: a bad sample")
+
+
+@pytest.mark.parametrize("forged", ["rank 7: \x1b[31mboo", "", "0", "3 boo", "\udcff", f"{'0' * 64} 3 boo", "é 3 boo"])
+def test_what_a_stranger_writes_is_as_if_it_were_not_there(store: dist.HashStore, forged: str) -> None:
+    store.set("clusterdp/failed", forged.encode(errors="surrogateescape"))
+    assert notes(store).find("failed") is None
+    assert PeerWatch(notes(store), 1, 2).culprit() is None
+    notes(store).leave("failed", 0, "ValueError")
+    assert notes(store).find("failed") == (0, "ValueError")
+
+
+def test_a_note_holds_for_its_name_its_attempt_its_rank_and_its_key(store: dist.HashStore) -> None:
+    notes(store).leave("failed", 3, "ValueError")
+    note = store.get("clusterdp/failed")
+    assert notes(store, attempt="7.1").find("failed") is None
+    assert notes(store, key=bytes(32)).find("failed") is None
+    store.set("clusterdp/leaving/3", note)
+    assert notes(store).find("leaving/3") is None
+    store.set("clusterdp/failed", note.replace(b" 3 ", b" 4 "))
+    assert notes(store).find("failed") is None
+
+
+def test_without_a_key_nothing_is_left_and_nothing_believed(store: dist.HashStore) -> None:
+    notes(store, key=None).leave("failed", 3, "ValueError")
+    assert store.num_keys() == 0
+    notes(store).leave("failed", 3, "ValueError")
+    assert notes(store, key=None).find("failed") is None
+
+
+def test_a_note_is_one_bounded_line_that_a_terminal_can_be_shown(store: dist.HashStore) -> None:
+    notes(store).leave(FAILED, 0, "a\nb\x1b[2Jc\x85" + "x" * 10_000)
+    said = PeerWatch(notes(store), 1, 2).culprit()
+    assert said is not None
+    assert said.startswith("rank 0: a b [2Jc x")
+    assert len(said) < MOST + 20
+
+
+def test_the_key_is_for_its_owner_alone_and_new_at_each_start(tmp_path: Path) -> None:
+    path = tmp_path / "attempts" / "7.0" / "key"
+    assert read_key(path) is None
+    before = os.umask(0)
+    try:
+        make_key(path)
+    finally:
+        os.umask(before)
+    first = read_key(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    make_key(path)
+    assert first not in (None, read_key(path))
+
+
+def test_a_key_that_is_torn_a_link_or_a_pipe_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_bytes(b"short")
+    assert read_key(path) is None
+    (tmp_path / "elsewhere").write_bytes(KEY)
+    path.unlink()
+    path.symlink_to("elsewhere")
+    assert read_key(path) is None
+    path.unlink()
+    os.mkfifo(path)
+    assert read_key(path) is None
