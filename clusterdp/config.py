@@ -65,7 +65,12 @@ class Launch:
     template: str | None = None  # a script template of your own in place of ours; e.g. `mine.sbatch.j2`
     # The interpreter of `entry:` jobs; default: the one that submits; e.g. `/opt/env/bin/python`
     python: str | None = None
-    env: dict[str, str] = field(default_factory=dict)  # variables of the ranks; e.g. `{NCCL_DEBUG: WARN}`
+    # Variables of the ranks; they stand in job.sbatch, so no secrets; e.g. `{NCCL_DEBUG: WARN}`
+    env: dict[str, str] = field(default_factory=dict)
+    # Variables of your own environment that travel with the job and stand in no file; e.g. `[WANDB_API_KEY]`
+    secrets: list[str] = field(default_factory=list)
+    # Variables that each attempt reads from a file that you alone can read; e.g. `{WANDB_API_KEY: ~/.wandb-key}`
+    secret_files: dict[str, str] = field(default_factory=dict)
     modules: list[str] = field(default_factory=list)  # `module load` of each, before setup; e.g. `[cuda/12.4]`
     # Bash lines, run once, on the first node, before the ranks start; e.g. `source ~/envs/torch/bin/activate`
     setup: Any = field(default=None, metadata=TEXT)

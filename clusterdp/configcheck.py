@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from clusterdp.config import Config, Resources
+from clusterdp.configsecrets import secrets
 from clusterdp.errors import ConfigError
 
 SEXAGESIMAL = "[0-5]?[0-9]"
@@ -16,8 +17,6 @@ TIME = re.compile(
 )
 MEMORY = re.compile(r"(?i)\d+[KMGT]?B?")
 SIGNALS = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU".split()
-CREDENTIALS = "Leave it out: the store's own environment variables or files of credentials are read on every node"
-SECRET = re.compile(r"(?i)(^|_)(API_?KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)")
 LEAST_STEPS = 6  # one more than a stopwatch leaves out
 OURS = {  # options of sbatch that the script needs for itself, and the key that sets them
     "job-name": "name",
@@ -38,8 +37,10 @@ OURS = {  # options of sbatch that the script needs for itself, and the key that
 def check(config: Config, sources: Mapping[str, str]) -> None:
     """Raises ConfigError for the first mistake, with its place."""
     for key, problem, remedy in (
+        *secrets(config),
         *_misfits(config),
         *_bad_values(config),
+        *_bad_secrets(config),
         *_bad_saving(config),
         *_bad_train(config),
         *_bad_measuring(config),
@@ -132,11 +133,6 @@ def _bad_measuring(c: Config) -> Iterator[tuple[str, str, str]]:
     for name in c.metrics.to:
         if name not in known:
             yield "metrics.to", f"{name!r} is none of {', '.join(known)}", "Write one of them"
-    for name, options in c.metrics.options.items():
-        for key in options if isinstance(options, Mapping) else ():
-            if SECRET.search(str(key)):
-                remedy = "Leave it out, and set the environment variable of its own on the nodes"
-                yield f"metrics.options.{name}.{key}", "is a secret, and would stand in the run folder", remedy
 
 
 def _bad_saving(c: Config) -> Iterator[tuple[str, str, str]]:
@@ -146,16 +142,8 @@ def _bad_saving(c: Config) -> Iterator[tuple[str, str, str]]:
         number, least = getattr(saving, name), int(name in positive)
         if number is not None and number < least:
             yield f"checkpoint.{name}", f"{number} is less than {least}", f"Write {least} or more"
-    if saving.url and "://" in saving.url:
-        from clusterdp.storage.address import has_password
-
-        if has_password(saving.url):
-            yield "checkpoint.url", "has a secret in it, which would stand in the run folder", CREDENTIALS
-    elif saving.keep_local:
+    if saving.keep_local and "://" not in (saving.url or ""):
         yield "checkpoint.keep_local", "is for a checkpoint.url that is a store", "Leave it out, or set checkpoint.url"
-    for name in saving.storage_options:
-        if name in ("key", "secret") or SECRET.search(name):
-            yield f"checkpoint.storage_options.{name}", "is a secret, which would stand in the run folder", CREDENTIALS
 
 
 def _bad_signal(signal: str | None) -> Iterator[tuple[str, str, str]]:
@@ -241,8 +229,6 @@ def _bad_environment(env: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
         key = f"launch.env.{name}"
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
             yield key, "is not the name of an environment variable", "Use letters, digits and _"
-        if SECRET.search(name):
-            yield key, "is a secret by its name, and would stand in job.sbatch", "Export it before you submit instead"
         if "\0" in value:
             yield key, "has a NUL character", "Remove it"
 
@@ -256,3 +242,12 @@ def _bad_options(extra: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
             yield key, "has a key of its own", f"Write resources.{option.replace('-', '_')}"
         if not re.fullmatch(r"[a-z][a-z0-9-]+", option):
             yield key, "is not a long option of sbatch", "Write it without dashes in front: mail-type: END"
+
+
+def _bad_secrets(c: Config) -> Iterator[tuple[str, str, str]]:
+    for name in (*c.launch.secrets, *c.launch.secret_files):
+        key = f"launch.secret_files.{name}" if name in c.launch.secret_files else "launch.secrets"
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            yield key, "holds what is not the name of an environment variable", "Write names alone: [WANDB_API_KEY]"
+        if name in c.launch.env or (name in c.launch.secrets and name in c.launch.secret_files):
+            yield key, f"{name} is given twice", "Keep one"

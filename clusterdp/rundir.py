@@ -153,7 +153,7 @@ def append_line(path: Path, record: dict[str, Any]) -> None:
     to a torn one. The file has no other writer."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     try:
         size = os.fstat(fd).st_size
         try:
@@ -210,11 +210,16 @@ def mark_cancelled(run: RunDir, job: str | None) -> None:
         ) from None
 
 
-def write_durably(path: Path, content: str | bytes) -> None:
+def write_durably(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     """Temporary file, fsync, rename, fsync of the folder: a reader, and who looks after a crash, finds the file whole,
-    old or new. Text is written as UTF-8."""
+    old or new. Text is written as UTF-8.
+
+    mode: what the umask takes from is taken; 0o600 is for the owner alone.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
+    temporary.unlink(missing_ok=True)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with open(fd, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())

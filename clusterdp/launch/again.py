@@ -55,7 +55,7 @@ def send_again(plan: Plan, lock: RunLock) -> Job:
     except BaseException as error:
         for path, content in before.items():
             with suppress(OSError):  # then it has not been replaced, either
-                write_durably(path, content)
+                write_durably(path, content, mode=0o600)
         if isinstance(error, OSError):
             raise RunError(f"{plan.run.path}: cannot be written: {error.strerror}. Make room, then resume.") from None
         raise

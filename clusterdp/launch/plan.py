@@ -22,6 +22,7 @@ from clusterdp.errors import ClusterdpError, RunError, SubmitInDoubt
 from clusterdp.launch.entrycheck import check_entry
 from clusterdp.launch.installed import check_installed
 from clusterdp.launch.script import Script, checkpoint_url, render
+from clusterdp.launch.secrets import check_secrets
 from clusterdp.launch.spec import JobSpec, make_spec
 from clusterdp.rundir import Ledger, RunDir, write_durably
 
@@ -136,9 +137,10 @@ class Plan:
         return taken
 
     def write_config(self) -> None:
-        """Each file is whole at any time: a job of the run may start at this very moment."""
-        write_durably(self.run.config, config_module.dump(self.spec.config))
-        write_durably(self.run.script, self.script.text)
+        """Each file is whole at any time, for a job of the run may start at this very moment. They are for their owner
+        alone, whatever the umask, which is the user's and goes with the job."""
+        write_durably(self.run.config, config_module.dump(self.spec.config), mode=0o600)
+        write_durably(self.run.script, self.script.text, mode=0o600)
 
 
 def make_plan(config: Config, submit_dir: Path | None = None) -> Plan:
@@ -151,6 +153,7 @@ def make_plan(config: Config, submit_dir: Path | None = None) -> Plan:
 
 def plan_for(config: Config, run: RunDir, submit_dir: Path) -> Plan:
     """The plan for this very run folder: `resume` takes the folder that is there."""
+    check_secrets(config.launch)
     spec = make_spec(config, run.path, submit_dir, sys.executable)
     if config.entry and spec.python == sys.executable and not config.launch.container.image:
         code = run.code if run.code.is_dir() else submit_dir

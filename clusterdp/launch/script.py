@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,9 @@ from typing import Any
 import jinja2
 
 import clusterdp
+from clusterdp.config import Launch
 from clusterdp.errors import ConfigError
+from clusterdp.launch.secrets import secret_path
 from clusterdp.launch.spec import JobSpec, lines_of
 
 
@@ -36,7 +37,7 @@ def render(spec: JobSpec) -> Script:
     """The whole script. Pure but for the reading of the template: the same spec gives the same bytes."""
     ours = template_folder()
     launch = spec.config.launch
-    _refuse_collisions(launch.env, ours)
+    _refuse_collisions(launch, ours)
     template = Path(launch.template) if launch.template else ours / f"{launch.launcher}.sbatch.j2"
     if not template.is_file():
         raise ConfigError(f"launch.template: no such file: {template}. Start from a copy of one in {ours}.")
@@ -54,7 +55,7 @@ def render(spec: JobSpec) -> Script:
 def render_part(spec: JobSpec, name: str) -> str:
     """One of the parts alone, for a script that somebody else writes."""
     ours = template_folder()
-    _refuse_collisions(spec.config.launch.env, ours)
+    _refuse_collisions(spec.config.launch, ours)
     return _environment(ours).get_template(f"parts/{name}").render(_values(spec))
 
 
@@ -68,12 +69,14 @@ YIELDING = {
 }
 
 
-def _refuse_collisions(names: Iterable[str], folder: Path) -> None:
+def _refuse_collisions(launch: Launch, folder: Path) -> None:
     """A variable that the script sets for itself would not reach the program as the user wrote it."""
     source = "\n".join(path.read_text() for path in sorted(folder.rglob("*")) if path.is_file())
-    for name in set(names) - YIELDING:
+    keys = {name: f"launch.secret_files.{name}" for name in launch.secret_files}
+    keys |= {name: f"launch.env.{name}" for name in launch.env}
+    for name in keys.keys() - YIELDING:
         if re.search(rf"(?<![\w-]){name}=|\bread -r[^<\n]*\s{name}\b|\bfor {name} in\b", source):
-            raise ConfigError(f"launch.env.{name}: is a variable that the script sets itself. Choose another name.")
+            raise ConfigError(f"{keys[name]}: is a variable that the script sets itself. Choose another name.")
 
 
 def _environment(*folders: Path) -> jinja2.Environment:
@@ -118,6 +121,8 @@ def _values(spec: JobSpec) -> dict[str, Any]:
         "script": Shell(script),
         "delimiter": Shell(_delimiter(script)),
         "env": {Shell(name): value for name, value in config.launch.env.items()},
+        "secrets": [Shell(name) for name in config.launch.secrets],
+        "secret_files": {Shell(name): secret_path(path) for name, path in config.launch.secret_files.items()},
         "modules": config.launch.modules,
         "setup": Shell(lines_of(config.launch.setup, "launch.setup")),
         "checkpoint_url": checkpoint_url(spec),

@@ -13,6 +13,8 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -84,8 +86,11 @@ def send(spec: JobSpec, script: Script, run: RunDir) -> Job:
     """Submit through submitit's public interface; SubmitError with sbatch's text if it refuses."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
+    folder = run.path / "submitit"
     try:
-        job = _executor(spec, run.path / "submitit").submit(Task(str(run.path)))
+        folder.mkdir(exist_ok=True)
+        with _private(folder):
+            job = _executor(spec, folder).submit(Task(str(run.path)))
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError, RuntimeError, OSError) as error:
         said = " ".join(str(getattr(error, "stderr", None) or error).split())
         if isinstance(error, FailedSubmissionError):  # sbatch has succeeded, and printed no job id
@@ -108,6 +113,20 @@ def adopt(job: str, run: RunDir) -> Job:
         newest = max(waiting, key=lambda path: path.stat().st_mtime)
         paths.move_temporary_file(newest, "submitted_pickle")
     return Job(job, run, submitit=SlurmJob(folder, job))
+
+
+@contextmanager
+def _private(folder: Path) -> Iterator[None]:
+    """submitit writes the script, launch.env and all, by the umask. That goes with the job, and stays the user's: so
+    nobody else gets in until the script is for its owner alone. The logs, which come later, are by the umask."""
+    mode = folder.stat().st_mode & 0o777
+    folder.chmod(0o700)
+    try:
+        yield
+    finally:
+        for script in folder.glob("*.sh"):
+            script.chmod(0o600)
+        folder.chmod(mode)
 
 
 def preview(spec: JobSpec) -> Script:

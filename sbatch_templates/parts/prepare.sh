@@ -17,6 +17,19 @@ export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS-{{ cpus_per_task }}}
 {% for name, value in env.items() %}
 export {{ name }}={{ value }}
 {% endfor %}
+{% for name in secrets %}
+if [ -z "${{ name }}" ]; then # it came with the environment, where the site lets that pass
+  echo "clusterdp: launch.secrets: {{ name }} is not set in the job: this site passes no environment on. Use launch.secret_files." >&2
+  exit 4
+fi
+{% endfor %}
+{% for name, path in secret_files.items() %}
+{{ name }}=$(cat {{ path }}) || {
+  echo "clusterdp: launch.secret_files.{{ name }}: cannot be read on $HOSTNAME. Put it where the nodes see it." >&2
+  exit 4
+}
+export {{ name }}
+{% endfor %}
 export PYTHONPATH={{ work_dir }}${PYTHONPATH:+:$PYTHONPATH}
 {% if setup %}
 # launch.setup:

@@ -1,0 +1,38 @@
+"""Secrets reach a job by its environment, or by a file that each attempt reads; never by the run folder.
+
+sbatch keeps the environment of who submits in Slurm's own state, which root and Slurm alone can read, and hands it to
+each attempt; `scontrol show job` does not show it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from clusterdp.config import Launch
+from clusterdp.errors import ConfigError
+
+
+def secret_path(path: str) -> str:
+    """As the script names it: absolute, for `~` is the submitter's home."""
+    return str(Path(path).expanduser().absolute())
+
+
+def check_secrets(launch: Launch) -> None:
+    """ConfigError for the first one that the job would not find, or that others could read."""
+    for name in launch.secrets:
+        if not os.environ.get(name):
+            raise ConfigError(f"launch.secrets: {name} is not set here. Export it, and submit again.")
+    for name, path in launch.secret_files.items():
+        key, file = f"launch.secret_files.{name}", secret_path(path)
+        try:
+            status = os.stat(file)
+        except OSError as error:
+            raise ConfigError(f"{key}: {file}: {error.strerror}. Name the file that holds it.") from None
+        if not stat.S_ISREG(status.st_mode) or status.st_size == 0:
+            raise ConfigError(f"{key}: {file} is not a file with something in it. Name the one that holds it.")
+        if status.st_mode & 0o077:
+            raise ConfigError(f"{key}: others can read or write {file}. `chmod 600` it.")
+        if status.st_uid != os.geteuid():
+            raise ConfigError(f"{key}: {file} is not yours. Name a file of your own.")

@@ -1,0 +1,127 @@
+"""A secret reaches the program, and no file of the run folder; config and script are for their owner alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import clusterdp
+from clusterdp import config
+from clusterdp.errors import ConfigError
+from clusterdp.launch.plan import make_plan
+from tests.launch.conftest import RunScript, Stubs
+from tests.launch.test_hostile import TELL
+
+VALUE = "a\"b'c $HOME `id` \\ *\nsecond line"
+COMMAND = [sys.executable, "-c", TELL]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "it's a file"
+    path.write_text(VALUE + "\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077], ids=oct)
+def umask(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def told(tmp_path: Path) -> dict[str, str]:
+    return dict(json.loads((tmp_path / "told").read_text())[1])
+
+
+def test_a_file_is_read_by_each_attempt_and_its_content_arrives_as_it_is(
+    run_script: RunScript, tmp_path: Path, file: Path
+) -> None:
+    values = {"command": COMMAND, "launch": {"secret_files": {"WANDB_API_KEY": str(file)}}}
+    for restart, value in enumerate((VALUE, "renewed")):
+        file.write_text(value + "\n")
+        done = run_script(values, restart=restart, TELL=str(tmp_path / "told"))
+        assert done.returncode == 0, done.stderr
+        assert told(tmp_path)["WANDB_API_KEY"] == value
+    kept = [path.read_text() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert not any("second line" in text or "renewed" in text for text in kept)
+
+
+def test_a_file_that_the_node_cannot_read_is_one_line(run_script: RunScript, tmp_path: Path) -> None:
+    done = run_script({"command": "true", "launch": {"secret_files": {"KEY": str(tmp_path / "none")}}})
+    assert done.returncode == 4
+    assert "clusterdp: launch.secret_files.KEY: cannot be read on" in done.stderr
+
+
+def test_a_variable_comes_with_the_environment_or_the_job_says_that_it_did_not(
+    run_script: RunScript, tmp_path: Path
+) -> None:
+    values = {"command": COMMAND, "launch": {"secrets": ["WANDB_API_KEY"]}}
+    assert run_script(values, TELL=str(tmp_path / "told"), WANDB_API_KEY=VALUE).returncode == 0
+    assert told(tmp_path)["WANDB_API_KEY"] == VALUE
+    done = run_script(values, TELL=str(tmp_path / "told"))
+    assert done.returncode == 4
+    assert "WANDB_API_KEY is not set in the job" in done.stderr
+    assert "Use launch.secret_files." in done.stderr
+
+
+def refused(**launch: object) -> str:
+    with pytest.raises(ConfigError) as error:
+        make_plan(config.from_mapping({"command": "true", "launch": launch}))
+    return str(error.value)
+
+
+def test_what_the_job_would_not_find_or_others_could_read_is_refused_at_submit(
+    tmp_path: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    assert refused(secrets=["WANDB_API_KEY"]) == (
+        "launch.secrets: WANDB_API_KEY is not set here. Export it, and submit again."
+    )
+    assert "No such file" in refused(secret_files={"KEY": str(tmp_path / "none")})
+    assert "is not a file" in refused(secret_files={"KEY": str(tmp_path)})
+    assert "is a variable that the script sets itself" in refused(secret_files={"MASTER_ADDR": str(file)})
+    file.chmod(0o640)
+    assert "others can read or write" in refused(secret_files={"KEY": str(file)})
+
+
+@pytest.mark.parametrize(
+    "launch",
+    [
+        {"secrets": ["A=1"]},
+        {"secret_files": {"A;id": "/x"}},
+        {"secrets": ["A"], "env": {"A": "1"}},
+        {"secrets": ["A"], "secret_files": {"A": "/x"}},
+    ],
+)
+def test_a_name_is_one_of_a_variable_and_given_once(launch: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=r"launch\.secret"):
+        config.from_mapping({"command": "true", "launch": launch})
+
+
+@pytest.mark.parametrize("backend", ["sbatch", "submitit"])
+def test_config_and_script_are_their_owners_alone_whatever_the_umask(
+    backend: str, umask: int, stubs: Stubs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (stubs.folder / "sbatch").write_text(
+        f"#!/bin/bash\numask >{tmp_path}/umask\necho Submitted batch job 41\n"
+        if backend == "submitit"
+        else f"#!/bin/bash\numask >{tmp_path}/umask\necho 41\n"
+    )
+    monkeypatch.setenv("PATH", f"{stubs.folder}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("def main(job): ...\n")
+    values = {"entry": "train:main", "backend": backend, "resources": {"time": 5}, "snapshot": {"link": ["stubs"]}}
+    run = clusterdp.submit({**values, "run_dir": "run"}).run
+    assert int((tmp_path / "umask").read_text(), 8) == umask
+    files = [run.config, run.script, *run.path.glob("submitit/*.sh")]
+    assert len(files) == (4 if backend == "submitit" else 2)
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
+    assert run.events.stat().st_mode & 0o777 == 0o777 & ~umask
+    assert {path.stat().st_mode & 0o777 for path in run.events.iterdir()} == {0o666 & ~umask}
