@@ -88,11 +88,28 @@ class LocalStorage(Storage):
         _sync_folder(self.path(folder))
 
     def remove(self, name: str) -> None:
-        self.path(name).unlink(missing_ok=True)
+        folder, _, file = checked(name).rpartition("/")
+        with suppress(FileNotFoundError), self._inside(folder) as fd:
+            os.unlink(file, dir_fd=fd)
 
     def remove_folder(self, folder: str) -> None:
-        with suppress(FileNotFoundError, OSError):
-            self.path(folder).rmdir()
+        outer, _, inner = checked(folder).rpartition("/")
+        with suppress(OSError), self._inside(outer) as fd:
+            os.rmdir(inner, dir_fd=fd)
+
+    @contextmanager
+    def _inside(self, folder: str) -> Iterator[int]:
+        """A descriptor of a folder in which something is to be deleted. OSError if a link leads there: what lies behind
+        one may be another run's. The root itself may be a link, for it was named by the user."""
+        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in filter(None, folder.split("/")):
+                inner = _open_folder(part, fd)
+                os.close(fd)
+                fd = inner
+            yield fd
+        finally:
+            os.close(fd)
 
     def forget(self, name: str) -> None:
         if sys.platform != "linux":
@@ -103,6 +120,15 @@ class LocalStorage(Storage):
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             finally:
                 os.close(fd)
+
+
+def _open_folder(name: str, within: int) -> int:
+    try:
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
+    except OSError as error:
+        if stat.S_ISLNK(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode):
+            raise OSError(error.errno, f"{name} is a link, and what it leads to is left alone") from None
+        raise
 
 
 def _create(path: Path, chunks: Iterable[memoryview]) -> None:

@@ -162,6 +162,10 @@ class SftpStorage(Storage):
 
     def remove(self, name: str) -> None:
         path = self._path(name)
+        folder = name.rpartition("/")[0]
+        found = self._ask(folder, lambda client: _lstat(client, self._path(folder))) if folder else None
+        if found is not None and stat.S_ISLNK(found.st_mode):
+            raise OSError(errno.ELOOP, f"{folder} is a link, and what it leads to is left alone")
         self._ask(name, lambda client: _remove(client, path))
 
     def remove_folder(self, folder: str) -> None:

@@ -92,6 +92,26 @@ def test_one_that_cannot_be_deleted_does_not_keep_the_others(tmp_path: Path, cap
     assert f"{commits[0].name}: could not be deleted: " in caplog.text
 
 
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_retention_while_training_deletes_nothing_behind_a_link(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    save(theirs, 1)
+    before = contents(theirs)
+    ours.mkdir()
+    (ours / "step_00000001").symlink_to(theirs / "step_00000001")
+    checkpointer = Checkpointer(ours, {"x": Counter()}, keep_last=1)
+    for step in (2, 3):
+        checkpointer.save(step)
+    assert contents(theirs) == before
+    assert "step_00000001 is a link, and what it leads to is left alone" in caplog.text
+    assert [info.step for info in list_checkpoints(ours)] == [1, 3]
+
+
 def test_leftovers_are_files_that_nobody_will_ever_commit(tmp_path: Path) -> None:
     def names() -> set[str]:
         return {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*-r0000*")}

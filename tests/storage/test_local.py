@@ -46,6 +46,33 @@ def test_a_symlink_in_place_of_a_file_is_not_followed(tmp_path: Path) -> None:
         LocalStorage(tmp_path).read("link")
 
 
+@pytest.mark.parametrize("name", ["link/file", "a/link/file", "link/b/file"])
+def test_nothing_is_deleted_through_a_link_however_deep(tmp_path: Path, name: str) -> None:
+    theirs = tmp_path / "theirs"
+    (theirs / "b").mkdir(parents=True)
+    for file in (theirs / "file", theirs / "b" / "file"):
+        file.touch()
+    (tmp_path / "ours" / "a").mkdir(parents=True)
+    (tmp_path / "ours" / name[: name.index("link")] / "link").symlink_to(theirs)
+    storage = LocalStorage(tmp_path / "ours")
+    with pytest.raises(OSError, match="link is a link"):
+        storage.remove(name)
+    storage.remove_folder(name.rpartition("/")[0])
+    assert sorted(theirs.rglob("*")) == [theirs / "b", theirs / "b" / "file", theirs / "file"]
+
+
+def test_a_root_that_is_a_link_is_where_it_leads_and_a_link_itself_can_go(tmp_path: Path) -> None:
+    (tmp_path / "far" / "step").mkdir(parents=True)
+    (tmp_path / "far" / "step" / "file").touch()
+    (tmp_path / "far" / "step" / "link").symlink_to(tmp_path)
+    (tmp_path / "near").symlink_to("far")
+    storage = LocalStorage(tmp_path / "near")
+    for name in ("step/file", "step/link", "step/none", "none/none"):
+        storage.remove(name)
+    storage.remove_folder("step")
+    assert list((tmp_path / "far").iterdir()) == []
+
+
 def test_a_plain_path_loads_neither_fsspec_nor_what_it_needs() -> None:
     program = "import sys, clusterdp.storage as s; s.open_storage('/x'); s.open_storage('file:///x'); "
     program += "assert not sys.modules.keys() & {'fsspec', 'asyncio', 's3fs', 'paramiko', 'concurrent.futures'}"

@@ -130,6 +130,16 @@ def test_a_link_in_place_of_a_file_is_not_followed(storage: SftpStorage, tmp_pat
     assert stat.S_ISREG(os.stat("/etc/passwd").st_mode)
 
 
+def test_nothing_is_deleted_through_a_link(storage: SftpStorage, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/file").touch()
+    (tmp_path / "far/a/step").symlink_to(tmp_path / "theirs")
+    with pytest.raises(OSError, match="a/step is a link"):
+        storage.remove("a/step/file")
+    storage.remove_folder("a/step")
+    assert (tmp_path / "theirs/file").exists()
+
+
 def test_a_host_that_is_not_known_is_not_trusted(
     sftp_server: SftpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from clusterdp.checkpoint import Checkpointer, list_checkpoints, retention
+from clusterdp.cli import main
 from clusterdp.operate.text import size
 from tests.operate.builder import RunBuilder
 from tests.operate.checkpoints.conftest import Run, Save, data_file, flip, manifest_file, model, thing
@@ -158,3 +159,16 @@ def test_a_rule_that_keeps_nothing_is_refused(save: Save, folder: Path, cli: Run
     save(1)
     assert cli("prune", "saved", *words, "--yes")[0] == 2
     assert steps(folder) == [1]
+
+
+def test_nothing_is_deleted_behind_a_link(save: Save, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    theirs = folder.parent / "theirs"
+    save(1, at=theirs)
+    before = sorted(path.name for path in theirs.glob("*/*"))
+    save(2)
+    save(3)
+    (folder / "step_00000001").symlink_to("../theirs/step_00000001")
+    assert main(["checkpoint", "prune", "saved", "--keep-last", "1", "--yes"]) != 0
+    said = capsys.readouterr().err
+    assert "step 1 could not be deleted: step_00000001 is a link, and what it leads to is left alone" in said
+    assert sorted(path.name for path in theirs.glob("*/*")) == before
