@@ -78,6 +78,13 @@ def test_any_number_of_ranks_trains_what_one_process_would_of_the_same_batches(
         assert 0 < error < 0.05, (options, error)
 
 
+def test_nothing_that_comes_from_another_rank_is_unpickled(tmp_path: Path) -> None:
+    """A pickle runs code, and the ranks meet at a store and at sockets that every user of their nodes can reach."""
+    strategies = [{}, {"strategy": "fsdp"}, {"strategy": "hsdp", "fsdp": {"shard_size": 2}}, *HOOKS]
+    with running(tmp_path, techniques.unpickled, strategies, str(tmp_path / "saved"), size=2) as ranks:
+        assert ranks.answers == [[], []]
+
+
 BLOCKS = ["blocks.0", "blocks.1", "blocks.2"]
 LAYERS = ["stem", *(name for block in BLOCKS for name in (block, f"{block}.inner")), "head"]
 
