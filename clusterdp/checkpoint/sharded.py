@@ -21,6 +21,7 @@ from torch.futures import Future
 
 from clusterdp.checkpoint.chunks import Chunk, Chunks, header, name_of
 from clusterdp.checkpoint.errors import FailedElsewhere
+from clusterdp.checkpoint.plans import plans_only
 from clusterdp.checkpoint.ranks import Ranks
 from clusterdp.checkpoint.tree import as_bytes, dtype_name, memory_of
 
@@ -38,7 +39,8 @@ def copy(tensors: Mapping[str, torch.Tensor], staging: Staging, note: Mapping[st
     memory = _Memory(staging, note, tensors)
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     try:
-        dcp.save(dict(tensors), storage_writer=memory, planner=planner, process_group=ranks.group)
+        with plans_only():
+            dcp.save(dict(tensors), storage_writer=memory, planner=planner, process_group=ranks.group)
     except CheckpointException as error:
         if ranks.rank not in error.failures:
             raise FailedElsewhere from None

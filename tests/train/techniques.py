@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import traceback
 from pathlib import Path
@@ -368,12 +369,14 @@ def here(tree: Any) -> Any:
 
 
 def unpickled(strategies: list[dict[str, Any]], folder: str) -> list[str]:
-    """The functions of torch that unpickle what came from another rank, while each strategy trains, and saves."""
+    """The functions of torch that read any pickle that comes from another rank, while each strategy trains, saves,
+    restores."""
     callers: list[str] = []
     plain = distributed_c10d._tensor_to_object
 
     def spy(*words: Any) -> Any:
-        callers.append(" < ".join(frame.name for frame in traceback.extract_stack()[-6:-1][::-1]))
+        if distributed_c10d._unpickler is pickle.Unpickler:
+            callers.append(" < ".join(frame.name for frame in traceback.extract_stack()[-6:-1][::-1]))
         return plain(*words)
 
     distributed_c10d._tensor_to_object = spy
@@ -382,9 +385,8 @@ def unpickled(strategies: list[dict[str, Any]], folder: str) -> list[str]:
         job = JobHandle(Settings(train=Techniques(**options)), group, StopSignal(), "local.1")
         model = job.wrap(Net())
         train(job, model)
-        if not options.get("strategy"):  # sharded, torch.distributed.checkpoint plans the pieces, by objects
-            saved = Checkpointer(Path(folder, str(number)), {"model": model})
-            saved.save(1)
-            saved.restore()
+        saved = Checkpointer(Path(folder, str(number)), {"model": model})
+        saved.save(1)
+        saved.restore()
     group.close()
     return callers

@@ -78,7 +78,7 @@ def test_any_number_of_ranks_trains_what_one_process_would_of_the_same_batches(
         assert 0 < error < 0.05, (options, error)
 
 
-def test_nothing_that_comes_from_another_rank_is_unpickled(tmp_path: Path) -> None:
+def test_no_pickle_of_another_rank_is_read_but_of_plans_of_saves(tmp_path: Path) -> None:
     """A pickle runs code, and the ranks meet at a store and at sockets that every user of their nodes can reach."""
     strategies = [{}, {"strategy": "fsdp"}, {"strategy": "hsdp", "fsdp": {"shard_size": 2}}, *HOOKS]
     with running(tmp_path, techniques.unpickled, strategies, str(tmp_path / "saved"), size=2) as ranks:

@@ -1,0 +1,55 @@
+"""A stranger who comes between two ranks while they plan a save must not run code on them."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed import distributed_c10d
+from torch.distributed.checkpoint.metadata import MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
+
+from clusterdp.checkpoint.plans import plans_only
+from clusterdp.errors import StateError
+
+
+class Payload:
+    def __init__(self, marker: Path):
+        self.marker = str(marker)
+
+    def __reduce__(self) -> tuple[object, tuple[str, str]]:
+        return open, (self.marker, "w")
+
+
+def received(thing: Any) -> Any:
+    """As a rank has it that got it from another."""
+    data = pickle.dumps(thing)
+    return distributed_c10d._tensor_to_object(torch.frombuffer(bytearray(data), dtype=torch.uint8), len(data), None)
+
+
+def test_code_is_not_run_and_what_is_outside_stays_as_torch_has_it(tmp_path: Path) -> None:
+    marker = tmp_path / "executed"
+    with plans_only(), pytest.raises(pickle.UnpicklingError, match=r"a rank has sent a (_io|io)\.open"):
+        received(Payload(marker))
+    assert not marker.exists()
+    received(Payload(marker)).close()
+    assert marker.exists()
+
+
+@pytest.mark.parametrize("name", ["os\nsystem", "builtins\neval", "torch\nload", "torch.serialization\nload"])
+def test_no_function_can_be_named(name: str) -> None:
+    data = f"c{name}\n.".encode()
+    with plans_only(), pytest.raises(pickle.UnpicklingError):
+        distributed_c10d._unpickler(io.BytesIO(data)).load()
+
+
+def test_plans_and_the_errors_of_ranks_arrive() -> None:
+    plan = SavePlan([WriteItem(MetadataIndex("w", torch.Size([2])), WriteItemType.TENSOR)])
+    with plans_only():
+        assert received(plan) == plan
+        assert isinstance(received(StateError("w: no")), StateError)
+        assert received([torch.float32, torch.strided]) == [torch.float32, torch.strided]
