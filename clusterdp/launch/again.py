@@ -29,6 +29,8 @@ def plan_again(run: RunDir, from_step: int | None, overrides: Sequence[str]) -> 
         values = config_module.read_resolved(run.config)
     except FileNotFoundError:
         raise RunError(f"{run.path}: has no config.yaml, so it is no run of clusterdp's. Name another.") from None
+    except OSError as error:  # it is for its owner alone
+        raise RunError(f"{run.config}: cannot be read: {error.strerror}. Whoever owns the run can resume it.") from None
     values["restart"] = {**(values.get("restart") or {}), "from_step": from_step}
     config = config_module.from_mapping(_escaped(values), overrides)
     folders = [event["dir"] for event in read_events(run) if event.get("dir")]  # one in doubt has it, too

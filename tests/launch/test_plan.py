@@ -17,6 +17,7 @@ from clusterdp.launch.job import Job
 from clusterdp.launch.lock import RunLock
 from clusterdp.launch.plan import Plan, make_plan
 from clusterdp.launch.snapshot import Taken, list_files
+from clusterdp.rundir import RunDir
 
 
 @pytest.fixture
@@ -83,6 +84,12 @@ def test_what_sbatch_refuses_is_passed_on_and_nothing_is_left(
         clusterdp.submit({"command": "true", "run_dir": "deep/run"})
     assert Path("deep").exists() == empty_folder
     assert not list(Path().glob("deep/run/*"))
+
+
+def test_a_config_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").mkdir()
+    with pytest.raises(RunError, match=r"config\.yaml: cannot be read: Is a directory"):
+        plan_again(RunDir(tmp_path), None, [])
 
 
 def test_no_sbatch_on_path_is_said(sbatch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
