@@ -149,7 +149,7 @@ def meet(settings: Settings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
     run = RunDir(settings.run_dir) if settings.run_dir else None
     try:
         place = Rendezvous.find()
-        if run and place.rank == 0:
+        if run and place.rank == 0 and place.world_size > 1:
             make_key(run.attempt(attempt).key)
         group = Group.start(place, backend=settings.backend, timeout_s=settings.timeout_s)
     except ClusterdpError as error:

@@ -136,7 +136,7 @@ def run_script(tmp_path: Path, stubs: Stubs) -> RunScript:
             capture_output=True,
             text=True,
             cwd=tmp_path,
-            timeout=60,
+            timeout=150,
         )
 
     return run
