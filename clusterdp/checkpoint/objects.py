@@ -181,11 +181,24 @@ def compare_keys(name: str, here: Any, saved: Any, different: list[str] | None =
 
 
 def _restore_dtypes(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Optimizer.load_state_dict() casts to the parameter's dtype: fp32 moments of bf16 weights would lose bits."""
+    """Optimizer.load_state_dict() casts to the parameter's dtype, in lists and dicts too: fp32 moments of bf16 weights
+    would lose bits, and so would integers. Of a str it makes the name of a generator."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = [number for group in state["param_groups"] for number in group["params"]]
+    made: dict[int, torch.Tensor] = {}
     for number, parameter in zip(numbers, parameters, strict=True):
         for key, saved in state["state"].get(number, {}).items():
-            live = optimizer.state[parameter][key]
-            if isinstance(saved, torch.Tensor) and saved.dtype != live.dtype:
-                optimizer.state[parameter][key] = saved.to(live.device, copy=True)
+            optimizer.state[parameter][key] = _as_saved(saved, optimizer.state[parameter][key], made)
+
+
+def _as_saved(saved: Any, live: Any, made: dict[int, torch.Tensor]) -> Any:
+    """`live` with the types of `saved`. made: what has become of each tensor: tied ones stay tied."""
+    if isinstance(saved, torch.Tensor) and isinstance(live, torch.Tensor):
+        if saved.dtype == live.dtype:
+            return live
+        return made.setdefault(id(saved), saved.to(live.device, copy=True))
+    if isinstance(saved, dict) and isinstance(live, dict) and saved.keys() == live.keys():
+        return type(saved)({key: _as_saved(item, live[key], made) for key, item in saved.items()})
+    if type(saved) in (list, tuple) and type(live) is type(saved) and len(live) == len(saved):
+        return type(saved)([_as_saved(*pair, made) for pair in zip(saved, live, strict=True)])
+    return saved if type(saved) is str else live

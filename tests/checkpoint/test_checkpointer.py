@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -399,6 +400,27 @@ def test_moments_of_another_dtype_than_their_weight_keep_their_bits(tmp_path: Pa
     loaded = second.state[second.param_groups[0]["params"][0]]["momentum_buffer"]
     assert loaded.dtype == torch.float32
     assert torch.equal(loaded, moment)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_state_in_lists_and_dicts_keeps_its_bits_types_and_ties(tmp_path: Path, dtype: torch.dtype) -> None:
+    """As Shampoo and SOAP have it: preconditioners in a list, and counters beside them."""
+
+    def build() -> torch.optim.Optimizer:
+        return torch.optim.SGD([torch.nn.Parameter(torch.zeros(50, dtype=dtype))], momentum=0.9)
+
+    index, factor = torch.tensor([1073741825]), torch.randn(5)
+    deep = OrderedDict({"a": (torch.tensor([True]), [torch.randn(2, dtype=torch.float64)])})
+    state = {"GG": [factor, factor], "idx": [index], "deep": deep, "kind": "soap", "n": 3, "step": torch.tensor(1.0)}
+    first = build()
+    first.state[first.param_groups[0]["params"][0]].update(state)
+    Checkpointer(tmp_path, {"o": first}).save(1)
+    second = build()
+    Checkpointer(tmp_path, {"o": second}).restore()
+    loaded = second.state[second.param_groups[0]["params"][0]]
+    assert digest(loaded) == digest(state)
+    assert loaded["GG"][0] is loaded["GG"][1]
+    assert type(loaded["deep"]) is OrderedDict
 
 
 def test_loaded_state_does_not_hold_on_to_the_buffer_of_the_whole_checkpoint(tmp_path: Path) -> None:
