@@ -106,8 +106,8 @@ class Checkpoint:
     keep_local: int = 0
     async_save: bool = True  # write while the training goes on; the save before a stop is waited for; e.g. `false`
     max_failures: int = 3  # so many periodic saves in a row may fail; then the training waits for one; e.g. `10`
-    # At the first of so many saves, ranks whose state differs end the attempt; 0: never; e.g. `1`
-    check_replicas_every: int = 10
+    # At the first of so many saves, ranks whose state differs end the attempt; 0: never; e.g. `10`
+    check_replicas_every: int = 1
     # A torch.save file or DCP folder, taken while the run has no checkpoint of its own; e.g. `old/model.pt`
     start_from: str | None = None
     # what of the state to take from there; default: all; e.g. `[model]`

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterdp.checkpoint import migration, objects, rng, snapshot
+from clusterdp.checkpoint import migration, objects, replicas, rng, snapshot
 from clusterdp.checkpoint.choosing import choose
 from clusterdp.checkpoint.commit import Committer
 from clusterdp.checkpoint.errors import ClaimLost, LostContact
@@ -60,7 +60,7 @@ class Checkpointer:
         local: str | os.PathLike[str] | None = None,
         keep_local: int = 2,
         attempt: str = "",
-        check_replicas_every: int = 10,
+        check_replicas_every: int = 1,
         may_commit: Callable[[], bool] = lambda: True,
         on_commit: Callable[[Commit], None] | None = None,
     ):
@@ -108,11 +108,12 @@ class Checkpointer:
         self._rng: dict[str, Any] | None = None
         self._rng_seed: str | None = None
 
-    def save(self, step: int, meta: Mapping[str, Any] | None = None) -> Commit:
+    def save(self, step: int, meta: Mapping[str, Any] | None = None, *, compare_all: bool = False) -> Commit:
         """Commit the state as `step`. If anything fails on any rank, all raise the same CheckpointError, there is no
         new checkpoint, and the old ones are as they were. `meta`: JSON values for restore(), rank 0's.
 
-        A save that is on its way is waited for first; should that one fail, it is logged.
+        A save that is on its way is waited for first; should that one fail, it is logged. compare_all: what is to be
+        equal on all ranks is compared on all of them, and not with the next one alone; for the last save of a run.
         """
         try:
             self.wait()
@@ -120,7 +121,7 @@ class Checkpointer:
             raise
         except CheckpointError as error:
             _log.warning("a checkpoint was not saved: %s", error)
-        self._begin(step, meta, beside=False)
+        self._begin(step, meta, beside=False, compare_all=compare_all)
         commit = self.wait()
         assert commit is not None
         return commit
@@ -171,9 +172,12 @@ class Checkpointer:
         """With `local`: on rank 0, wait until the store has the newest commit; False if that takes longer."""
         return self._mirror is None or self._ranks.rank != 0 or self._mirror.wait(seconds)
 
-    def _begin(self, step: int, meta: Mapping[str, Any] | None, *, beside: bool) -> None:
+    def _begin(self, step: int, meta: Mapping[str, Any] | None, *, beside: bool, compare_all: bool = False) -> None:
         started = time.monotonic()
         taken = snapshot.take(self._state, self._ranks, step, meta)
+        compare_all = compare_all and self._check_every > 0
+        if compare_all:
+            replicas.compare_all(taken.shared, self._ranks)
         writer = Writer(self.storage, step_folder(step), self._next_token(), self._ranks)
         self._save = Save(
             self._ranks,
@@ -183,7 +187,7 @@ class Checkpointer:
             self._staging,
             started=started,
             read_back=self._prove_next,
-            compare=self._check_next,
+            compare=self._check_next and not compare_all,
             on_commit=self._committed,
             gives_way=beside,
         )

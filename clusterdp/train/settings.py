@@ -28,7 +28,7 @@ class Saving:
     keep_local: int = 0
     async_save: bool = True
     max_failures: int = 3
-    check_replicas_every: int = 10
+    check_replicas_every: int = 1
     start_from: str | None = None
     start_only: Sequence[str] = ()
 

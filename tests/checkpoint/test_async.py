@@ -249,6 +249,30 @@ def test_replicas_that_differ_fail_the_save_with_the_names_of_their_tensors(tmp_
     assert steps(tmp_path) == [1, 2, 4]
 
 
+def drift_far_away(rank: int, size: int, folder: str) -> list[Any]:
+    """Rank 2 has another value in the slice that rank 0 writes and rank 3 looks at."""
+    net = torch.nn.ModuleDict({name: torch.nn.Linear(40, 40) for name in "abcd"})
+    checkpointer = Checkpointer(folder, {"model": net})
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.fill_(1.0)
+        net["a"].weight[0, 0] += rank == 2
+    checkpointer.save(1)
+    with pytest.raises(StateError) as caught:
+        checkpointer.save(2, compare_all=True)
+    with torch.no_grad():
+        net["a"].weight.fill_(2.0)
+    checkpointer.save(3, compare_all=True)
+    return [str(caught.value)]
+
+
+def test_the_save_of_a_stop_compares_everything_on_all_ranks(tmp_path: Path) -> None:
+    answers = on_ranks(4, drift_far_away, str(tmp_path))
+    assert answers == answers[:1] * 4
+    assert "no longer the same, and only one of them could be saved: model/a.weight (rank 2 beside" in answers[0][0]
+    assert steps(tmp_path) == [1, 3]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="no thread has a priority of its own here")
 def test_writing_gives_way_to_the_training_but_not_where_all_wait_for_it(tmp_path: Path) -> None:
     storage = Nice(tmp_path)

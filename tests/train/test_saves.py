@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterdp.checkpoint import CheckpointError, ClaimLost, StateError, list_checkpoints
+from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, StateError, list_checkpoints
 from clusterdp.rundir import read_events
 from clusterdp.storage import LocalStorage
 from clusterdp.train import JobHandle, StopSignal
@@ -183,3 +183,21 @@ def test_the_clock_asks_once_for_a_save_and_again_when_it_was_done(make: Make, m
     saves.now(1)
     saves.look_at_the_clock()
     assert asked == ["save", "save"]
+
+
+def test_what_stops_or_ends_a_run_compares_all_ranks_and_what_is_saved_meanwhile_the_next_one(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[bool, bool]] = []
+    begin = Checkpointer._begin
+
+    def noted(self: Checkpointer, *args: Any, beside: bool, compare_all: bool = False) -> None:
+        asked.append((beside, compare_all))
+        begin(self, *args, beside=beside, compare_all=compare_all)
+
+    monkeypatch.setattr(Checkpointer, "_begin", noted)
+    job = make()
+    for _ in job.loop([1, 2, 3], {}, every_steps=2):
+        pass
+    assert asked == [(True, False), (False, True)]
+    assert job.saving.check_replicas_every == 1
