@@ -118,6 +118,15 @@ def buffer_keys(thing: Any) -> Iterator[str]:
             yield key
 
 
+def load_buffers(name: str, module: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> None:
+    """Some of a module's buffers, by their keys."""
+    live = dict(module.named_buffers(remove_duplicate=False))
+    for key, saved in state.items():
+        if key not in live or live[key].shape != saved.shape:
+            raise StateError(f"{name}: there is no buffer {key} of shape {tuple(saved.shape)} any more. Make it again.")
+        live[key].copy_(saved)
+
+
 def compare(name: str, thing: Any, state: Any) -> None:
     """Raises StateError if a module's state does not fit. Of other things load() alone can tell."""
     if isinstance(thing, torch.nn.Module):

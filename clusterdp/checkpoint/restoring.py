@@ -35,7 +35,8 @@ class Restored:
 class Loaded:
     manifest: Manifest
     tensors: Mapping[str, torch.Tensor]  # views of a flat buffer, or live tensors
-    own: dict[str, Any] | None  # {"rng": ..., "objects": {name: state}} of this rank, if it was there at the save
+    # Of this rank, if it was there at the save: {"rng": ..., "objects": {name: state}, "buffers": {name: {key: tensor}}}
+    own: dict[str, Any] | None
     flat: Flat | None  # unless it is sharded
 
     def state(self, name: str, *, copy: bool) -> Any:
@@ -105,6 +106,7 @@ def put_back(loaded: Loaded, state: Mapping[str, Any], world_size: int) -> None:
         for name, thing in shared.items():  # all of them, before any is changed
             objects.compare(name, thing, loaded.state(name, copy=False))
         loaded.flat.fill()
+    mine = loaded.own if loaded.manifest.info.world_size == world_size else None
     for name, thing in objects.modules_first(shared):
         # A module copies what it is given. An optimizer keeps all of it, and may keep the very pages that were read.
         # Others may keep a little of it, which must not hold on to all the rest.
@@ -112,10 +114,12 @@ def put_back(loaded: Loaded, state: Mapping[str, Any], world_size: int) -> None:
         objects.load(name, thing, loaded.state(name, copy=not (keeps or copies)))
         if not keeps:
             loaded.release(name)
-    if loaded.manifest.info.world_size == world_size and loaded.own is not None:
-        objects.compare_keys("state with per_rank = True", own, loaded.own["objects"])
+        if mine is not None and name in mine.get("buffers", {}):  # those of rank 0 are there by now
+            objects.load_buffers(name, thing, mine["buffers"][name])
+    if mine is not None:
+        objects.compare_keys("state with per_rank = True", own, mine["objects"])
         for name, thing in own.items():
-            objects.load(name, thing, loaded.own["objects"][name])
+            objects.load(name, thing, mine["objects"][name])
 
 
 def _read_parts(storage: Storage, manifest: Manifest, state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:

@@ -39,6 +39,13 @@ class Part:
         layout = Layout.of({name: (dtype_name(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()})
         return cls(skeleton, tensors, layout)
 
+    def also(self, name: str, tree: Any) -> Part:
+        """With one more tree."""
+        more = Part.of({name: tree})
+        tensors = {**self.tensors, **more.tensors}
+        layout = Layout.of({name: (dtype_name(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()})
+        return Part({**self.skeleton, **more.skeleton}, tensors, layout)
+
 
 @dataclass
 class Snapshot:
@@ -71,7 +78,8 @@ def take(state: Mapping[str, Any], ranks: Ranks, step: int, meta: Mapping[str, A
         assert snapshot is not None
         _explain_difference(snapshot.outline(), ranks)
     assert snapshot is not None
-    _adopt_buffers(snapshot.shared, state, ranks)
+    if different := _adopt_buffers(snapshot.shared, state, ranks):
+        snapshot.own = snapshot.own.also("buffers", different)
     return snapshot
 
 
@@ -128,18 +136,27 @@ def _difference(first: Any, here: Any, *path: Any) -> str | None:
     return None if first == here else key_of(*path)
 
 
-def _adopt_buffers(shared: Part, state: Mapping[str, Any], ranks: Ranks) -> None:
-    """Take rank 0's module buffers: each rank has its own BatchNorm statistics, and half of each would be nobody's."""
-    names = [key_of(name, key) for name, thing in state.items() for key in objects.buffer_keys(thing)]
-    names = [name for name in dict.fromkeys(names) if name in shared.tensors and not is_sharded(shared.tensors[name])]
+def _adopt_buffers(shared: Part, state: Mapping[str, Any], ranks: Ranks) -> dict[str, dict[str, torch.Tensor]]:
+    """Take rank 0's module buffers: each rank has its own BatchNorm statistics, and half of each would be nobody's.
+
+    Collective. Returns this rank's own where they are others: {module: {key: buffer}}.
+    """
+    keys = [(name, key) for name, thing in state.items() for key in objects.buffer_keys(thing)]
+    places = {key_of(name, key): (name, key) for name, key in keys}
+    names = [name for name in places if name in shared.tensors and not is_sharded(shared.tensors[name])]
     if ranks.size == 1 or not names:
-        return
+        return {}
     packed = torch.cat([as_bytes(shared.tensors[name]).cpu() for name in names])
+    here = packed.clone()
     ranks.broadcast(packed, 0)
+    different: dict[str, dict[str, torch.Tensor]] = {}
     start = 0
     for name in names:
         old = shared.tensors[name]
-        data = packed[start : start + old.numel() * old.element_size()]
+        part = slice(start, start := start + old.numel() * old.element_size())
+        if not torch.equal(packed[part], here[part]):
+            module, key = places[name]
+            different.setdefault(module, {})[key] = old
         # A copy, aligned for its dtype, which a piece of `packed` need not be.
-        shared.tensors[name] = data.clone().view(old.dtype).reshape(old.shape)
-        start += data.numel()
+        shared.tensors[name] = packed[part].clone().view(old.dtype).reshape(old.shape)
+    return different

@@ -85,6 +85,5 @@ def train(
     own = {name: thing.state_dict() for name, thing in loop.state.items() if name not in ("model", "ema")}
     parameters = [list(net.parameters()) for net in (model, ema)]
     end = {"rank": digest([own, streams, [[p.detach() for p in net] for net in parameters]])}
-    if job.rank == 0:
-        end["buffers"] = digest(dict(model.module.named_buffers()))  # those of rank 0 are everyone's on resume
+    end["buffers"] = digest(dict(model.module.named_buffers()))  # each rank's own
     Path(record, f"end-{job.rank}").write_text(json.dumps(end))

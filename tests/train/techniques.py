@@ -354,7 +354,7 @@ def resumes(job: JobHandle, record: str, signal_at: int | None = None, evaluate_
     assert all(bool(here(p.detach()).isfinite().all()) for p in model.parameters()), "NaN is the same as any NaN"
     own = {name: thing.state_dict() for name, thing in loop.state.items() if name != "model"}
     whole = [own, [p.detach() for p in model.parameters()], torch.get_rng_state()]
-    buffers = [*unwrap(model).buffers()] if job.rank == 0 else []  # rank 0's are everyone's on resume
+    buffers = [*unwrap(model).buffers()]
     Path(record).mkdir(exist_ok=True)
     Path(record, str(job.rank)).write_text(digest(here(whole)) + digest(buffers))
 

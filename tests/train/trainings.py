@@ -89,8 +89,7 @@ def fit(job: JobHandle, record: str, amp: str = "fp32", epochs: int = 3, fault: 
     state = [net.state_dict(), optimizer.state_dict(), trainer.amp.state_dict(), torch.get_rng_state()]
     norms = [name for name in net.state_dict() if name.startswith("norm.")]
     end = {"history": history.rows, "digest": digest([dict(net.named_parameters()), *state[1:]]), "best": None}
-    if job.rank == 0:  # those of rank 0 are everyone's on resume
-        end["buffers"] = digest({name: net.state_dict()[name] for name in norms})
+    end["buffers"] = digest({name: net.state_dict()[name] for name in norms})
     scores = trainer.evaluate(held_out())
     best = min(history, key=lambda row: row["val_loss"])
     assert trainer.load_best() == best["step"]
