@@ -7,10 +7,13 @@ layout, manifest and some others need no torch, and login nodes read checkpoints
     retention     which checkpoints go, and how                                    torch-free
     blocks        verified reads                                                   torch-free
     chunks        where the pieces of sharded tensors lie                          torch-free
+    strides       how tensors lie in memory                                        torch-free
     skeleton      a state without its tensors, as JSON                             torch-free
     payload       the bytes of a tensor, wherever they lie                         torch-free
     tree          nested state <-> JSON and tensors
     objects       what is taken from modules, optimizers, ... and how it is put back
+    buffers       those of modules
+    fit           where an object is not what was saved
     rng           the random number generators of a rank
     ranks         the point where all ranks agree
     snapshot      the state of all ranks at one moment

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from clusterdp.checkpoint import skeleton, strictjson
+from clusterdp.checkpoint import skeleton, strictjson, strides
 from clusterdp.checkpoint.checksum import checksum, checksums
 from clusterdp.checkpoint.layout import BLOCK, HEADER, Layout, local_name, rank_name
 from clusterdp.checkpoint.manifest import (
@@ -24,6 +24,7 @@ from clusterdp.checkpoint.manifest import (
     decode,
     expected_files,
 )
+from clusterdp.checkpoint.strides import Shape
 from clusterdp.checkpoint.targets import Nowhere, Target, Whole
 from clusterdp.errors import DamagedError
 from clusterdp.storage import Readable, Storage
@@ -226,9 +227,9 @@ def _read_whole(storage: Storage, name: str, record: FileRecord) -> bytearray:
 
 def read_rank_file(
     storage: Storage, manifest: Manifest, rank: int, blocks: int = _RUN
-) -> tuple[Any, Layout, list[Run]]:
-    """What belonged to this rank alone: its skeleton, where its tensors are in their flat buffer, and what to read to
-    fill that. Raises DamagedError, or OSError."""
+) -> tuple[Any, Layout, list[Run], dict[str, Shape]]:
+    """What belonged to this rank alone: its skeleton, where its tensors are in their flat buffer, what to read to fill
+    that, and the strides of those that did not lie row by row. Raises DamagedError, or OSError."""
     info = manifest.info
     name, local = f"{info.folder}/{rank_name(info.data, rank)}", local_name(info.data, rank)
     data = read_file(storage, name, manifest.files[rank_name(info.data, rank)])
@@ -240,7 +241,8 @@ def read_rank_file(
         if plan.total != (record.size - HEADER if record else 0):
             raise ValueError(f"its tensors have {plan.total} bytes, and not those of {local}")
         skeleton.check(content["state"], {entry.name for entry in plan.entries})
+        noted = strides.from_json(content.get("strides", {}), plan.shapes)
     except MALFORMED as error:
         raise DamagedError(f"{name}: {error}. This was not written by a save; use another checkpoint.") from error
     check_sizes(storage, runs)
-    return content["state"], plan, runs
+    return content["state"], plan, runs, noted

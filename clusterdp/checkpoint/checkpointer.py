@@ -24,6 +24,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterdp.checkpoint import migration, objects, replicas, rng, snapshot
@@ -234,20 +235,23 @@ class Checkpointer:
         loaded = choice.loaded
         if loaded is None:
             return None
-        self._load(loaded)
+        different = self._load(loaded)
         info = loaded.manifest.info
         if retire_later and step is not None and info.token != choice.newest:
             info = self._commit_anew(loaded.manifest)
         self._committer.pinned = {info.token}
         self._prove_next = True
-        exact = info.world_size == self._ranks.size
-        if not exact and self._ranks.rank == 0:
-            _log.warning(
-                "%s was saved by %d ranks, and there are %d now: what each rank had for itself is not restored, ranks "
-                "that are new draw other random numbers, and sums are rounded otherwise.",
-                *(info.name, info.world_size, self._ranks.size),
+        if info.world_size != self._ranks.size:
+            different.append(
+                f"it was saved by {info.world_size} ranks, and there are {self._ranks.size} now: what each rank had "
+                "for itself is not restored, buffers that differed are rank 0's, ranks that are new draw other random "
+                "numbers, and sums are rounded otherwise"
             )
-        return Restored(info.step, info.token, unflatten(loaded.manifest.meta, {}), exact, tuple(choice.skipped))
+        for line in different if self._ranks.rank == 0 else ():
+            _log.warning("%s: not exact: %s.", info.name, line)
+        meta = unflatten(loaded.manifest.meta, {})
+        lists = tuple(choice.skipped), tuple(different)
+        return Restored(info.step, info.token, meta, not different, *lists, info.world_size)
 
     def peek(self) -> Any:
         """`meta` of the newest commit, of which nothing is loaded; None if there is none that can be read."""
@@ -279,10 +283,13 @@ class Checkpointer:
         self._saves += 1
         return f"{self._run}-{self._saves:04d}"
 
-    def _load(self, loaded: Loaded) -> None:
-        self._together(lambda: put_back(loaded, self._state, self._ranks.size))
+    def _load(self, loaded: Loaded) -> list[str]:
+        """What is not as it was, on any rank."""
+        here = self._together(lambda: put_back(loaded, self._state, self._ranks.size))
+        different = self._ranks.settle(report=here, conclude=lambda every: [*dict.fromkeys(chain(*every))])
         self._rng = loaded.own["rng"] if loaded.own is not None else None
         self._rng_seed = loaded.manifest.info.data
+        return different  # type: ignore[no-any-return]
 
     def _together(self, work: Callable[[], T]) -> T:
         """On all ranks, or an error on all."""

@@ -121,6 +121,10 @@ class Layout:
     def overlapping(self, start: int, stop: int) -> Iterator[Entry]:
         return (entry for entry in self.entries if entry.offset < stop and entry.end > start)
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {entry.name: entry.shape for entry in self.entries}
+
     @cached_property
     def digest(self) -> str:
         return hashlib.blake2b(json.dumps(self.to_json()).encode(), digest_size=16).hexdigest()

@@ -1,7 +1,8 @@
 """The manifest: the small file whose existence is the checkpoint, and the list of them in a folder. Torch-free.
 
     {"head": {"format": 1, "step": 1000, "token": ..., "order": ..., ..., "body_digest": ..., "digest": ...},
-    "body": {"block": 1048576, "files": {name: {"size": n, "xxh3": ...}}, "index": {...}, "state": ..., "meta": ...}}
+    "body": {"block": 1048576, "files": {name: {"size": n, "xxh3": ...}}, "index": {...}, "state": ..., "meta": ...,
+             "strides": {...}}}
 
 Format 1 is the flat buffer; format 2 is the same with "chunks" in its body, where the pieces of sharded tensors lie.
 One JSON document in two lines: to list checkpoints is to read their first lines. Each line is covered by a digest, so
@@ -19,7 +20,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from clusterdp.checkpoint import chunks, layout, skeleton, strictjson
+from clusterdp.checkpoint import chunks, layout, skeleton, strictjson, strides
 from clusterdp.checkpoint.chunks import Chunks, Shape
 from clusterdp.checkpoint.layout import Entry, Layout
 from clusterdp.errors import DamagedError
@@ -100,6 +101,7 @@ class Manifest:
     state: Any  # the tree of JSON values with references to tensors; tree.py reads it
     meta: Any
     chunks: Chunks | None = None  # None: the flat buffer
+    strides: Mapping[str, Shape] | None = None  # of what does not lie row by row (strides.py); None: nobody noted it
 
     @cached_property
     def bases(self) -> list[int]:
@@ -119,6 +121,7 @@ class Manifest:
 
     def encode(self) -> bytes:
         sharded = {} if self.chunks is None else {"chunks": chunks.to_json(self.chunks)}
+        noted = {} if self.strides is None else {"strides": self.strides}
         body = _dump(
             {
                 "block": layout.BLOCK,
@@ -130,6 +133,7 @@ class Manifest:
                 "state": self.state,
                 "meta": self.meta,
                 **sharded,
+                **noted,
             }
         )
         head = {
@@ -275,4 +279,7 @@ def _manifest(info: CheckpointInfo, content: dict[str, Any], *, sharded: bool) -
     pieces = chunks.from_json(content["chunks"], index, sizes) if sharded else None
     skeleton.check(content["state"], {entry.name for entry in index.entries})
     skeleton.check(content["meta"], set())
-    return Manifest(info, files, index, content["state"], content["meta"], pieces)
+    noted: dict[str, Shape] | None = None
+    if "strides" in content:  # older versions did not note them
+        noted = strides.from_json(content["strides"], index.shapes)
+    return Manifest(info, files, index, content["state"], content["meta"], pieces, noted)

@@ -111,22 +111,6 @@ def renew(state: Mapping[str, Any], restored: Collection[str]) -> None:
             again()
 
 
-def buffer_keys(thing: Any) -> Iterator[str]:
-    """The keys of a module's buffers in its state_dict(). DDP keeps parameters equal on all ranks, but not these."""
-    if isinstance(thing, torch.nn.Module):
-        for key, _ in thing.named_buffers(remove_duplicate=False):
-            yield key
-
-
-def load_buffers(name: str, module: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Some of a module's buffers, by their keys."""
-    live = dict(module.named_buffers(remove_duplicate=False))
-    for key, saved in state.items():
-        if key not in live or live[key].shape != saved.shape:
-            raise StateError(f"{name}: there is no buffer {key} of shape {tuple(saved.shape)} any more. Make it again.")
-        live[key].copy_(saved)
-
-
 def compare(name: str, thing: Any, state: Any) -> None:
     """Raises StateError if a module's state does not fit. Of other things load() alone can tell."""
     if isinstance(thing, torch.nn.Module):

@@ -56,7 +56,7 @@ def shared_payload(storage: Storage, manifest: Manifest) -> Iterator[Payload]:
 @contextmanager
 def own_payload(storage: Storage, manifest: Manifest, rank: int) -> Iterator[tuple[Any, Payload]]:
     """What belonged to this rank alone: its skeleton, and the tensors of that."""
-    skeleton, plan, runs = read_rank_file(storage, manifest, rank, PIECE)
+    skeleton, plan, runs, _ = read_rank_file(storage, manifest, rank, PIECE)
     with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as pool:
         yield skeleton, FlatPayload(storage, plan, runs, pool)
 

@@ -19,7 +19,7 @@ from clusterdp.checkpoint.layout import Entry, Layout
 from clusterdp.checkpoint.manifest import Manifest
 from clusterdp.checkpoint.ranks import Ranks
 from clusterdp.checkpoint.targets import Nowhere, Pieces, Whole
-from clusterdp.checkpoint.tree import DTYPES, as_bytes, from_bytes, memory_of, unflatten
+from clusterdp.checkpoint.tree import DTYPES, as_bytes, copied, from_bytes, memory_of, unflatten
 from clusterdp.storage import Storage
 
 # Up to so many ranks each read all bytes: they are few enough nodes for the storage, ranks of one node share its page
@@ -114,11 +114,12 @@ def live_tensors(plan: Layout, found: Mapping[str, torch.Tensor]) -> dict[str, t
 
 def read_own(storage: Storage, manifest: Manifest, rank: int) -> Any:
     """What belonged to this rank alone."""
-    skeleton, plan, runs = read_rank_file(storage, manifest, rank)
+    skeleton, plan, runs, strides = read_rank_file(storage, manifest, rank)
     buffer = torch.empty(plan.total, dtype=torch.uint8)
     read_runs(storage, runs, Whole(memory_of(buffer)))
     # Copies: torch.Generator.set_state() reads a view from where its storage begins, and crashes on what is there.
-    return unflatten(skeleton, {name: view.clone() for name, view in tensors_of(plan, buffer).items()})
+    views = tensors_of(plan, buffer)
+    return unflatten(skeleton, {name: copied(view, strides.get(name)) for name, view in views.items()})
 
 
 def tensors_of(plan: Layout, buffer: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -8,20 +8,21 @@ from typing import Any
 
 import torch
 
-from clusterdp.checkpoint import objects
+from clusterdp.checkpoint import buffers, fit, objects
 from clusterdp.checkpoint.blocks import check_sizes, read_manifest, runs_of
 from clusterdp.checkpoint.manifest import CheckpointInfo, Manifest, decode
 from clusterdp.checkpoint.ranks import Ranks
 from clusterdp.checkpoint.reader import Flat, live_tensors, read_own
-from clusterdp.checkpoint.tree import is_sharded, unflatten
+from clusterdp.checkpoint.tree import copied, is_sharded, unflatten
 from clusterdp.storage import Storage
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What the run goes on from. `exact`: with as many ranks as it was saved with, so that every bit is as it was.
+    """What the run goes on from. `exact`: with as many ranks as it was saved with, and every bit is as it was.
 
-    `skipped` says which newer checkpoints were not good, and why.
+    `skipped` says which newer checkpoints were not good, and why; `differences`, what is not as it was; `world_size`,
+    how many ranks saved it.
     """
 
     step: int
@@ -29,40 +30,52 @@ class Restored:
     meta: Any
     exact: bool
     skipped: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
+    world_size: int = 0
 
 
 @dataclass
 class Loaded:
     manifest: Manifest
     tensors: Mapping[str, torch.Tensor]  # views of a flat buffer, or live tensors
-    # Of this rank, if it was there at the save: {"rng": ..., "objects": {name: state}, "buffers": {name: {key: tensor}}}
-    own: dict[str, Any] | None
+    own: dict[str, Any] | None  # {"rng": ..., "objects": {name: state}} of this rank, if it was there at the save
     flat: Flat | None  # unless it is sharded
 
-    def state(self, name: str, *, copy: bool) -> Any:
-        """What state_dict() of that object gave. Without `copy` its tensors are those of `tensors`."""
-        return unflatten(self.manifest.state[name], _Copies(self.tensors) if copy else self.tensors)
+    @property
+    def strides(self) -> Mapping[str, tuple[int, ...]]:
+        return self.manifest.strides or {}
 
-    def release(self, name: str) -> None:
-        """Nobody uses the views of that object's tensors any more."""
+    def views(self, name: str) -> Any:
+        """What state_dict() of that object gave, of the tensors as they are here: row by row."""
+        return unflatten(self.manifest.state[name], self.tensors)
+
+    def state(self, name: str, *, copy: bool) -> Any:
+        """The same with the strides that they had. Without `copy` all that lie row by row are those of `tensors`."""
+        return unflatten(self.manifest.state[name], _Copies(self.tensors, self.strides, everything=copy))
+
+    def release(self, name: str, *, everything: bool) -> None:
+        """Nobody uses the views of that object's tensors any more, or of those that state() copies in any case."""
         for entry in self.manifest.layout.entries if self.flat is not None else ():
-            if entry.name == name or entry.name.startswith(f"{name}/"):
+            if (entry.name == name or entry.name.startswith(f"{name}/")) and (everything or entry.name in self.strides):
                 assert self.flat is not None
                 self.flat.buffer.release(entry.offset, entry.end)
 
 
 class _Copies(Mapping[str, torch.Tensor]):
     """Tensors of their own memory, made when asked for: one view that somebody keeps would keep the whole buffer, and
-    a live parameter would be tied to its graph."""
+    a live parameter would be tied to its graph. Not `everything`: of those that have strides of their own."""
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor]):
-        self._tensors = tensors
+    def __init__(
+        self, tensors: Mapping[str, torch.Tensor], strides: Mapping[str, tuple[int, ...]], *, everything: bool
+    ):
+        self._tensors, self._strides, self._everything = tensors, strides, everything
         self._made: dict[str, torch.Tensor] = {}
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._made:
-            tensor = self._tensors[name]
-            self._made[name] = tensor if is_sharded(tensor) else tensor.detach().clone()
+            tensor, strides = self._tensors[name], self._strides.get(name)
+            keep = is_sharded(tensor) or not (self._everything or strides)
+            self._made[name] = tensor if keep else copied(tensor, strides)
         return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -97,29 +110,41 @@ def read(storage: Storage, info: CheckpointInfo, ranks: Ranks, state: Mapping[st
     return Loaded(manifest, tensors, own, flat)
 
 
-def put_back(loaded: Loaded, state: Mapping[str, Any], world_size: int) -> None:
-    """Into the objects of this rank. Raises StateError if they are not those that were saved."""
+def put_back(loaded: Loaded, state: Mapping[str, Any], world_size: int) -> list[str]:
+    """Into the objects of this rank. Returns what is not as it was, in words. Raises StateError if they are not those
+    that were saved."""
     shared = {name: thing for name, thing in state.items() if not objects.is_per_rank(thing)}
     own = {name: thing for name, thing in state.items() if objects.is_per_rank(thing)}
     objects.compare_keys("state", shared, loaded.manifest.state)
     if loaded.flat is not None:
         for name, thing in shared.items():  # all of them, before any is changed
-            objects.compare(name, thing, loaded.state(name, copy=False))
+            objects.compare(name, thing, loaded.views(name))
         loaded.flat.fill()
+    noted = loaded.manifest.strides
     mine = loaded.own if loaded.manifest.info.world_size == world_size else None
+    different: list[str] = []
     for name, thing in objects.modules_first(shared):
         # A module copies what it is given. An optimizer keeps all of it, and may keep the very pages that were read.
         # Others may keep a little of it, which must not hold on to all the rest.
-        keeps, copies = isinstance(thing, torch.optim.Optimizer), isinstance(thing, torch.nn.Module)
-        objects.load(name, thing, loaded.state(name, copy=not (keeps or copies)))
-        if not keeps:
-            loaded.release(name)
+        keeps = isinstance(thing, torch.optim.Optimizer)
+        if isinstance(thing, torch.nn.Module):
+            given = loaded.views(name)
+            buffers.make_room(thing, given)
+            objects.load(name, thing, given)
+            if noted is not None:
+                buffers.restride(name, thing, noted, loaded.tensors)
+        else:
+            given = loaded.state(name, copy=not keeps)
+            objects.load(name, thing, given)
+        different += fit.differences(name, thing, given, noted, loaded.tensors)
+        loaded.release(name, everything=not keeps)
         if mine is not None and name in mine.get("buffers", {}):  # those of rank 0 are there by now
-            objects.load_buffers(name, thing, mine["buffers"][name])
+            different += buffers.load(name, thing, mine["buffers"][name])
     if mine is not None:
         objects.compare_keys("state with per_rank = True", own, mine["objects"])
         for name, thing in own.items():
             objects.load(name, thing, mine["objects"][name])
+    return different
 
 
 def _read_parts(storage: Storage, manifest: Manifest, state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from clusterdp.checkpoint import objects, rng
+from clusterdp.checkpoint import buffers, objects, rng
 from clusterdp.checkpoint.layout import Layout
 from clusterdp.checkpoint.ranks import Ranks
 from clusterdp.checkpoint.tree import Flattener, as_bytes, dtype_name, is_sharded, key_of
@@ -20,11 +20,15 @@ from clusterdp.errors import StateError
 
 @dataclass
 class Part:
-    """A tree taken apart: its skeleton, its tensors (the live ones, not copies) and their places in a flat buffer."""
+    """A tree taken apart: its skeleton, its tensors (the live ones, not copies) and their places in a flat buffer.
+
+    strides: of those tensors that do not lie row by row. Other ranks may have others; rank 0's are saved.
+    """
 
     skeleton: Any
     tensors: dict[str, torch.Tensor]
     layout: Layout
+    strides: dict[str, tuple[int, ...]]
 
     @property
     def sharded(self) -> bool:
@@ -37,14 +41,14 @@ class Part:
         skeleton = {name: flattener.flatten(tree, name) for name, tree in trees.items()}
         tensors = flattener.tensors
         layout = Layout.of({name: (dtype_name(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()})
-        return cls(skeleton, tensors, layout)
+        return cls(skeleton, tensors, layout, flattener.strides)
 
     def also(self, name: str, tree: Any) -> Part:
         """With one more tree."""
         more = Part.of({name: tree})
         tensors = {**self.tensors, **more.tensors}
         layout = Layout.of({name: (dtype_name(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()})
-        return Part({**self.skeleton, **more.skeleton}, tensors, layout)
+        return Part({**self.skeleton, **more.skeleton}, tensors, layout, {**self.strides, **more.strides})
 
 
 @dataclass
@@ -141,7 +145,7 @@ def _adopt_buffers(shared: Part, state: Mapping[str, Any], ranks: Ranks) -> dict
 
     Collective. Returns this rank's own where they are others: {module: {key: buffer}}.
     """
-    keys = [(name, key) for name, thing in state.items() for key in objects.buffer_keys(thing)]
+    keys = [(name, key) for name, thing in state.items() for key in buffers.keys(thing)]
     places = {key_of(name, key): (name, key) for name, key in keys}
     names = [name for name in places if name in shared.tensors and not is_sharded(shared.tensors[name])]
     if ranks.size == 1 or not names:

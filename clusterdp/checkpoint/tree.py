@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from clusterdp.checkpoint import strides
 from clusterdp.checkpoint.layout import ITEM_SIZES
 from clusterdp.errors import StateError
 
@@ -66,6 +67,7 @@ class Flattener:
     def __init__(self, *, sharded: bool = False) -> None:
         self._sharded = sharded
         self.tensors: dict[str, torch.Tensor] = {}
+        self.strides: dict[str, tuple[int, ...]] = {}  # of those that do not lie row by row
         self._names: dict[tuple[Any, ...], str] = {}
 
     def flatten(self, value: Any, *path: Any) -> Any:
@@ -151,6 +153,10 @@ class Flattener:
             key += "~2"
         self.tensors[key] = tensor
         self._names[memory] = key
+        if local is given or not is_sharded(given):
+            noted = strides.noted(shape, tensor.stride())
+            if noted is not None:
+                self.strides[key] = noted
         return key
 
 
@@ -234,6 +240,16 @@ def memory_of(data: torch.Tensor) -> memoryview:
     array = (ctypes.c_char * (data.numel() * data.element_size())).from_address(data.data_ptr())
     array._owner = data  # type: ignore[attr-defined]
     return memoryview(array).cast("B")
+
+
+def copied(tensor: torch.Tensor, wanted: tuple[int, ...] | None) -> torch.Tensor:
+    """A copy with these strides (strides.py), or its own. Where one is 0, it is one element that stands for many."""
+    tensor = tensor.detach()
+    if wanted is None:
+        return tensor.clone()
+    part = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in wanted)]
+    made = torch.empty_strided(part.shape, wanted, dtype=tensor.dtype, device=tensor.device).copy_(part)
+    return made.expand(tensor.shape)
 
 
 def from_bytes(data: torch.Tensor, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:

@@ -139,7 +139,7 @@ class Writer:
     def stage(self, staging: Staging, shared: Part, own: Part) -> Staged:
         """Copies this rank's share of the shared state, and what it has for itself. Collective if that is sharded."""
         file, chunks = self._stage_shared(staging, shared)
-        content = {**self.note, "state": own.skeleton, "index": own.layout.to_json()}
+        content = {**self.note, "state": own.skeleton, "index": own.layout.to_json(), "strides": own.strides}
         return Staged(
             file,
             Staging().fill(own, 0, own.layout.total, self.note) if own.tensors else None,

@@ -199,7 +199,7 @@ class Loop(Generic[Batch]):
             return
         self.job.step = self.saves.at_rest = self.step
         self._rng_pending = True
-        why = self.feed.resumed(restored.exact)
+        why = self.feed.resumed(restored.world_size == self.job.world_size)
         inexact = {"inexact": why} if why is not None else {}
         self.job.event("restored", step=restored.step, checkpoint=restored.token, **inexact)
 

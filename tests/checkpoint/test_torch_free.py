@@ -11,7 +11,7 @@ HEAVY = ("torch", "numpy", "safetensors", "fsspec")
 
 
 @pytest.mark.parametrize(
-    "module", ["layout", "manifest", "retention", "errors", "blocks", "skeleton", "payload", "chunks"]
+    "module", ["layout", "manifest", "retention", "errors", "blocks", "skeleton", "payload", "chunks", "strides"]
 )
 def test_the_torch_free_half_loads_nothing_heavy(module: str) -> None:
     program = f"import sys, clusterdp.checkpoint.{module}; print([m for m in {HEAVY} if m in sys.modules])"
