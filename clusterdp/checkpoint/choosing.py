@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,8 +15,12 @@ from clusterdp.checkpoint.mirror import Mirror
 from clusterdp.checkpoint.ranks import Ranks
 from clusterdp.checkpoint.restoring import Loaded, read
 from clusterdp.errors import CheckpointError, DamagedError
+from clusterdp.storage import Storage
 
 _log = logging.getLogger("clusterdp.checkpoint")
+# An I/O error of a shared file system may be over in a moment, and to skip a checkpoint for it costs what it has of the
+# training. A store (Storage.rereads is False) has been asked for long enough by then.
+PAUSES_S = (0.2, 1.0, 4.0)
 
 
 @dataclass
@@ -50,7 +55,10 @@ def _list(committer: Committer, step: int | None, mirror: Mirror | None) -> dict
     """Rank 0: what there is to restore, the newest commit first."""
     if mirror is not None:
         mirror.bring_back(step)
-    commits, damaged = scan(committer.storage)
+    for _ in _tries(committer.storage):
+        commits, damaged = scan(committer.storage)
+        if not any(damage.unread for damage in damaged):
+            break
     for damage in damaged:
         _log.warning("checkpoint skipped: %s", damage.why)
     wanted = [info for info in commits if step is None or info.step == step]
@@ -75,7 +83,7 @@ def _try(
     """The checkpoint, if all ranks could read it: nearby, or else from the store that has a copy."""
     for storage in (committer.storage, mirror.far) if mirror is not None else (committer.storage,):
         try:
-            return read(storage, info, ranks, state)
+            return _read(storage, info, ranks, state)
         except LostContact:
             raise
         except DamagedError as error:
@@ -89,3 +97,24 @@ def _try(
         if ranks.rank == 0:
             _log.warning("checkpoint skipped: %s", skipped[-1])
     return None
+
+
+def _read(storage: Storage, info: CheckpointInfo, ranks: Ranks, state: Mapping[str, Any]) -> Loaded:
+    """Again after an error of the storage. All ranks see the same errors."""
+    for last in _tries(storage):
+        try:
+            return read(storage, info, ranks, state)
+        except CheckpointError as error:
+            if last or type(error) is not CheckpointError:
+                raise
+            if ranks.rank == 0:
+                _log.warning("%s: %s. Reading it again.", info.name, str(error).rstrip("."))
+    raise AssertionError("the last try has returned or raised")
+
+
+def _tries(storage: Storage) -> Iterator[bool]:
+    """With pauses between them. Whether it is the last one."""
+    for pause in PAUSES_S if storage.rereads else ():
+        yield False
+        time.sleep(pause)
+    yield True

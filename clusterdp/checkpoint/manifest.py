@@ -70,10 +70,11 @@ _FIELDS = tuple(field.name for field in fields(CheckpointInfo))
 
 @dataclass(frozen=True)
 class Damage:
-    """A manifest that cannot be believed."""
+    """A manifest that cannot be believed, or `unread`, which is not its fault."""
 
     name: str
     why: str
+    unread: bool = False
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ def _look(storage: Storage, name: str) -> CheckpointInfo | Damage | None:
     except FileNotFoundError:
         return None
     except (DamagedError, OSError) as error:
-        return Damage(name, str(error))
+        return Damage(name, str(error), unread=isinstance(error, OSError))
 
 
 def list_checkpoints(url: str | os.PathLike[str]) -> list[CheckpointInfo]:

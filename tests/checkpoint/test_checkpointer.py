@@ -498,6 +498,26 @@ def test_a_read_error_skips_a_checkpoint_for_now_but_does_not_condemn_it(
     assert steps(tmp_path) == [2, 3]
 
 
+@pytest.mark.parametrize("method", ["open", "read", "size"])
+def test_a_read_error_that_passes_costs_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    for step in (1, 2):
+        Checkpointer(tmp_path, {"x": numbers(step)}).save(step)
+    whole, failures = getattr(LocalStorage, method), [1, 1]
+
+    def fail(self: LocalStorage, name: str, *span: int | None) -> Any:
+        if name.startswith("step_00000002/") and failures:
+            failures.pop()
+            raise OSError(5, "Input/output error", name)
+        return whole(self, name, *span)
+
+    monkeypatch.setattr(LocalStorage, method, fail)
+    restored = Checkpointer(tmp_path, {"x": numbers()}).restore()
+    assert restored is not None
+    assert (restored.step, restored.skipped, failures) == (2, (), [])
+
+
 def test_one_wrong_read_is_not_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Checkpointer(tmp_path, {"x": numbers(1)}).save(1)
     opened, sized = LocalStorage.open, LocalStorage.size
