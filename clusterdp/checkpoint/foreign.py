@@ -12,7 +12,7 @@ import re
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -98,17 +98,18 @@ def _folder(path: Path, live: Mapping[str, torch.Tensor]) -> Any:
     described: Metadata = _metadata(path / ".metadata")
     places = described.planner_data if isinstance(described.planner_data, dict) else {}
     target: dict[str, Any] = {}
-    for fqn, about in described.state_dict_metadata.items():
-        target[fqn] = None
-        if isinstance(about, TensorStorageMetadata):
-            name = key_of(*places.get(fqn, (fqn,)))
-            target[fqn] = resharding.like(name, about.properties.dtype, tuple(about.size), live)
     try:
+        for fqn, about in described.state_dict_metadata.items():
+            target[fqn] = None
+            if isinstance(about, TensorStorageMetadata):
+                name = key_of(*places.get(fqn, (fqn,)))
+                target[fqn] = resharding.like(name, about.properties.dtype, tuple(about.size), live)
         resharding.load(target, Reader(path), Planner(flatten_state_dict=False, flatten_sharded_tensors=False))
     except CheckpointError:
         raise
     except Exception as error:  # a folder that lacks a file, say
-        raise CheckpointError(f"{path}: cannot be read: {error}.") from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{path}: cannot be read: {reason}.") from error
     tree: Any = {}
     for fqn, value in target.items():
         _put(tree, places.get(fqn, (fqn,)), value)
@@ -132,7 +133,20 @@ def _metadata(path: Path) -> Any:
     return found
 
 
-class _Restricted(pickle.Unpickler):
+class _Restricted(pickle._Unpickler):  # that of Python: the one in C lets nobody look at what BUILD changes
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+
+    def load_build(self) -> None:
+        """Sets attributes of what is on the stack: of a class, they would be those of the whole process."""
+        built = type(self.stack[-2])  # type: ignore[attr-defined]
+        if (built.__module__, built.__qualname__) not in _DESCRIBES:
+            raise StateError(
+                f"it changes a {built.__qualname__}, as no description of tensors does. It may be hostile."
+            )
+        super().load_build()  # type: ignore[misc]
+
+    dispatch[pickle.BUILD[0]] = load_build
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _DESCRIBES:
             return super().find_class(module, name)

@@ -220,6 +220,30 @@ def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(tmp_path: Path
     assert made.exists(), "it would have"
 
 
+@pytest.mark.parametrize(
+    "what", ["pathlib PosixPath", "torch.distributed.checkpoint.metadata Metadata", "torch float32"]
+)
+def test_a_metadata_that_changes_a_class_is_refused_and_changes_nothing(tmp_path: Path, what: str) -> None:
+    module, name = what.split()
+    state = pickle.dumps({"is_dir": 7}, protocol=2)[2:-1]
+    hostile = b"\x80\x02c" + f"{module}\n{name}\n".encode() + b"N" + state + b"\x86b."  # BUILD with slots
+    (tmp_path / ".metadata").write_bytes(hostile)
+    with pytest.raises(StateError, match=r"\.metadata: it changes a (type|EnumType|dtype)"):
+        restore(Here(), tmp_path, tmp_path)
+    assert tmp_path.is_dir()
+
+
+def test_a_metadata_of_more_than_there_is_memory_is_one_line(tmp_path: Path, there: Here) -> None:
+    dcp.save({"model": {"w": torch.ones(3)}}, checkpoint_id=tmp_path)
+    path = tmp_path / ".metadata"
+    about = pickle.loads(path.read_bytes())
+    about.state_dict_metadata["model.w"].size = torch.Size([1 << 44])
+    path.write_bytes(pickle.dumps(about))
+    with pytest.raises(CheckpointError, match="cannot be read: ") as caught:
+        restore(Here(), tmp_path, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
 def test_what_is_harmless_but_no_weights_says_how_to_convert_it(tmp_path: Path, there: Here) -> None:
     torch.save({**FILES["scaler"](*states(there)), "args": argparse.Namespace(lr=1)}, tmp_path / "x.pt")
     with pytest.raises(StateError, match=r"a argparse\.Namespace that only .* convert it once: d = torch\.load"):
