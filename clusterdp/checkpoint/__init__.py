@@ -12,6 +12,7 @@ layout, manifest and some others need no torch, and login nodes read checkpoints
     payload       the bytes of a tensor, wherever they lie                         torch-free
     tree          nested state <-> JSON and tensors
     objects       what is taken from modules, optimizers, ... and how it is put back
+    built         what the program built before training changed it
     buffers       those of modules
     fit           where an object is not what was saved
     rng           the random number generators of a rank

@@ -3,13 +3,13 @@ differ between ranks, grow, and be put elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
 import torch
 
-from clusterdp.checkpoint import strides
+from clusterdp.checkpoint import built, strides
 from clusterdp.checkpoint.tree import copied, is_sharded, key_of
 
 
@@ -30,8 +30,11 @@ def load(name: str, module: torch.nn.Module, state: Mapping[str, torch.Tensor]) 
             live[key].copy_(saved)
 
 
-def make_room(module: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    """What shows one element in many places cannot be written to: it gets memory for all of them."""
+def make_room(module: torch.nn.Module, state: Mapping[str, Any], resized: Collection[str]) -> None:
+    """For what was resized. And what shows one element in many places cannot be written to: it gets memory for all."""
+    for key in resized:
+        if key in state:
+            built.replace(module, key, state[key])
     for key, live in chain(module.named_parameters(), module.named_buffers()):
         if key in state and not is_sharded(live) and 0 in _noted(live, ()):
             live.data = torch.empty_like(live, memory_format=torch.contiguous_format)

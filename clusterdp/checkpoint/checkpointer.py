@@ -27,7 +27,7 @@ from dataclasses import asdict, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterdp.checkpoint import migration, objects, replicas, rng, snapshot
+from clusterdp.checkpoint import built, migration, objects, replicas, rng, snapshot
 from clusterdp.checkpoint.choosing import choose
 from clusterdp.checkpoint.commit import Committer
 from clusterdp.checkpoint.errors import ClaimLost, LostContact
@@ -87,6 +87,8 @@ class Checkpointer:
             )
         self.storage = url if isinstance(url, Storage) else open_storage(url)
         self._state = objects.check(state)
+        for thing in self._state.values():
+            built.note(thing)
         self._ranks = Ranks(group)
         self._mirror: Mirror | None = None
         if local is not None:

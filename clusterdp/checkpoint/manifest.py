@@ -2,7 +2,7 @@
 
     {"head": {"format": 1, "step": 1000, "token": ..., "order": ..., ..., "body_digest": ..., "digest": ...},
     "body": {"block": 1048576, "files": {name: {"size": n, "xxh3": ...}}, "index": {...}, "state": ..., "meta": ...,
-             "strides": {...}}}
+             "strides": {...}, "changed": {...}}}
 
 Format 1 is the flat buffer; format 2 is the same with "chunks" in its body, where the pieces of sharded tensors lie.
 One JSON document in two lines: to list checkpoints is to read their first lines. Each line is covered by a digest, so
@@ -103,6 +103,7 @@ class Manifest:
     meta: Any
     chunks: Chunks | None = None  # None: the flat buffer
     strides: Mapping[str, Shape] | None = None  # of what does not lie row by row (strides.py); None: nobody noted it
+    changed: Any = None  # since it was built (built.py), as a tree like `state`; None: nothing, or nobody noted it
 
     @cached_property
     def bases(self) -> list[int]:
@@ -123,6 +124,7 @@ class Manifest:
     def encode(self) -> bytes:
         sharded = {} if self.chunks is None else {"chunks": chunks.to_json(self.chunks)}
         noted = {} if self.strides is None else {"strides": self.strides}
+        noted |= {"changed": self.changed} if self.changed else {}
         body = _dump(
             {
                 "block": layout.BLOCK,
@@ -283,4 +285,6 @@ def _manifest(info: CheckpointInfo, content: dict[str, Any], *, sharded: bool) -
     noted: dict[str, Shape] | None = None
     if "strides" in content:  # older versions did not note them
         noted = strides.from_json(content["strides"], index.shapes)
-    return Manifest(info, files, index, content["state"], content["meta"], pieces, noted)
+    changed = content.get("changed")
+    skeleton.check(changed, {entry.name for entry in index.entries})
+    return Manifest(info, files, index, content["state"], content["meta"], pieces, noted, changed)

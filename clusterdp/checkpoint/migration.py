@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from clusterdp.checkpoint import foreign, objects
-from clusterdp.checkpoint.tree import is_sharded, key_of
+from clusterdp.checkpoint.tree import cloned, key_of
 from clusterdp.errors import StateError
 
 _log = logging.getLogger("clusterdp.checkpoint")
@@ -152,7 +152,7 @@ def _fitted(name: str, thing: Any, tree: Any, state: Mapping[str, Any]) -> Any:
         from clusterdp.checkpoint import resharding
 
         return resharding.spread(tree, resharding.live_tensors({name: thing}), name)
-    return tree if isinstance(thing, torch.nn.Module) else _copied(tree)
+    return tree if isinstance(thing, torch.nn.Module) else cloned(tree)
 
 
 def _without_wrappers(tree: dict[str, Any]) -> dict[str, Any]:
@@ -204,14 +204,3 @@ def _check_known(name: str, state: Mapping[Any, Any], parameters: Collection[Any
     strange = [str(key) for key in state if key not in parameters]
     if strange:
         raise StateError(f"{name}: state of parameters that its groups have not: {', '.join(strange[:8])}.")
-
-
-def _copied(tree: Any) -> Any:
-    """The file may be mapped, and is not to stay open for who keeps a part of it."""
-    if isinstance(tree, torch.Tensor):
-        return tree if is_sharded(tree) else tree.clone()
-    if isinstance(tree, dict):
-        return type(tree)((key, _copied(item)) for key, item in tree.items())
-    if type(tree) in (list, tuple):
-        return type(tree)(_copied(item) for item in tree)
-    return tree

@@ -9,8 +9,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from clusterdp.checkpoint import built
 from clusterdp.checkpoint.tree import Flattener, is_sharded, key_of
 from clusterdp.errors import CheckpointError, StateError
+
+EXTRA_STATE = "_extra_state"  # torch's key of what set_extra_state() gets
 
 
 @runtime_checkable
@@ -69,8 +72,12 @@ def live_tensors(name: str, thing: Any) -> Mapping[str, torch.Tensor]:
         plain = type(thing).load_state_dict is torch.nn.Module.load_state_dict and all(
             map(_loads_plainly, thing.modules())
         )
-        tensors = (thing.named_parameters(remove_duplicate=False), thing.named_buffers(remove_duplicate=False))
-        return {key_of(name, key): tensor for key, tensor in chain(*tensors)} if plain else {}
+        hidden = {key for key, _, hidden in built.buffers_of(thing) if hidden}  # which load_state_dict() does not fill
+        tensors = chain(
+            thing.named_parameters(remove_duplicate=False),
+            (item for item in thing.named_buffers(remove_duplicate=False) if item[0] not in hidden),
+        )
+        return {key_of(name, key): tensor for key, tensor in tensors} if plain else {}
     if isinstance(thing, torch.optim.Optimizer):
         plain = type(thing).load_state_dict is torch.optim.Optimizer.load_state_dict
         if plain and not thing._optimizer_load_state_dict_pre_hooks:
@@ -111,11 +118,12 @@ def renew(state: Mapping[str, Any], restored: Collection[str]) -> None:
             again()
 
 
-def compare(name: str, thing: Any, state: Any) -> None:
-    """Raises StateError if a module's state does not fit. Of other things load() alone can tell."""
+def compare(name: str, thing: Any, state: Any, resized: Collection[str] = ()) -> None:
+    """Raises StateError if a module's state does not fit. Of other things load() alone can tell. resized: keys that
+    will fit when they are needed."""
     if isinstance(thing, torch.nn.Module):
         with _explained(name, thing):
-            _check_module(name, thing, state)
+            _check_module(name, thing, {key: value for key, value in state.items() if key not in resized}, resized)
 
 
 def load(name: str, thing: Any, state: Any) -> None:
@@ -144,14 +152,16 @@ def _explained(name: str, thing: Any) -> Iterator[None]:
         ) from error
 
 
-def _check_module(name: str, module: torch.nn.Module, state: Mapping[str, Any]) -> None:
-    live: Mapping[str, Any] = module.state_dict()
+def _check_module(name: str, module: torch.nn.Module, state: Mapping[str, Any], resized: Collection[str]) -> None:
+    live = {key: value for key, value in module.state_dict().items() if key not in resized}
     different = [
         f"{key} ({tuple(state[key].shape)} in the checkpoint, {tuple(live[key].shape)} here)"
         for key in live.keys() & state.keys()
         if isinstance(live[key], torch.Tensor) and isinstance(state[key], torch.Tensor)
         # A lazy module has no shapes yet, and takes any.
-        if not torch.nn.parameter.is_lazy(live[key]) and live[key].shape != state[key].shape
+        if not torch.nn.parameter.is_lazy(live[key])
+        and live[key].shape != state[key].shape
+        and key.rpartition(".")[2] != EXTRA_STATE  # whose length is the module's own business
     ]
     # A hook may rename what an older version of the module has saved: torch's own strict loading decides then.
     hooked = any(part._load_state_dict_pre_hooks for part in module.modules())

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from clusterdp.checkpoint import buffers, fit, objects
+from clusterdp.checkpoint import buffers, built, fit, objects
 from clusterdp.checkpoint.blocks import check_sizes, read_manifest, runs_of
 from clusterdp.checkpoint.manifest import CheckpointInfo, Manifest, decode
 from clusterdp.checkpoint.ranks import Ranks
 from clusterdp.checkpoint.reader import Flat, live_tensors, read_own
-from clusterdp.checkpoint.tree import copied, is_sharded, unflatten
+from clusterdp.checkpoint.tree import cloned, copied, is_sharded, unflatten
 from clusterdp.storage import Storage
 
 
@@ -48,6 +48,13 @@ class Loaded:
     def views(self, name: str) -> Any:
         """What state_dict() of that object gave, of the tensors as they are here: row by row."""
         return unflatten(self.manifest.state[name], self.tensors)
+
+    def given(self, name: str) -> Any:
+        """The same for a module, which copies it, but for what set_extra_state() may keep."""
+        state = self.views(name)
+        for key in [key for key in state if str(key).rpartition(".")[2] == objects.EXTRA_STATE]:
+            state[key] = cloned(state[key])
+        return state
 
     def state(self, name: str, *, copy: bool) -> Any:
         """The same with the strides that they had. Without `copy` all that lie row by row are those of `tensors`."""
@@ -116,9 +123,11 @@ def put_back(loaded: Loaded, state: Mapping[str, Any], world_size: int) -> list[
     shared = {name: thing for name, thing in state.items() if not objects.is_per_rank(thing)}
     own = {name: thing for name, thing in state.items() if objects.is_per_rank(thing)}
     objects.compare_keys("state", shared, loaded.manifest.state)
+    changed = unflatten(loaded.manifest.changed, loaded.tensors) or {}
+    sizes = {name: built.resized(thing, changed.get(name, {})) for name, thing in shared.items()}
     if loaded.flat is not None:
         for name, thing in shared.items():  # all of them, before any is changed
-            objects.compare(name, thing, loaded.views(name))
+            objects.compare(name, thing, loaded.views(name), sizes[name])
         loaded.flat.fill()
     noted = loaded.manifest.strides
     mine = loaded.own if loaded.manifest.info.world_size == world_size else None
@@ -128,18 +137,23 @@ def put_back(loaded: Loaded, state: Mapping[str, Any], world_size: int) -> list[
         # Others may keep a little of it, which must not hold on to all the rest.
         keeps = isinstance(thing, torch.optim.Optimizer)
         if isinstance(thing, torch.nn.Module):
-            given = loaded.views(name)
-            buffers.make_room(thing, given)
+            given = loaded.given(name)
+            buffers.make_room(thing, given, sizes[name])
             objects.load(name, thing, given)
+            different += built.put_back(name, thing, changed.get(name, {}))
             if noted is not None:
                 buffers.restride(name, thing, noted, loaded.tensors)
         else:
             given = loaded.state(name, copy=not keeps)
+            if keeps and loaded.flat is not None:
+                built.add_groups(thing, given, changed.get(name, {}), shared)
             objects.load(name, thing, given)
         different += fit.differences(name, thing, given, noted, loaded.tensors)
         loaded.release(name, everything=not keeps)
         if mine is not None and name in mine.get("buffers", {}):  # those of rank 0 are there by now
             different += buffers.load(name, thing, mine["buffers"][name])
+        if mine is not None and name in mine.get("changed", {}):
+            different += built.put_back(name, thing, mine["changed"][name])
     if mine is not None:
         objects.compare_keys("state with per_rank = True", own, mine["objects"])
         for name, thing in own.items():

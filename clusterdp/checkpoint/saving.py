@@ -134,7 +134,9 @@ class Save:
         total = sum(record.size for record in files.values())
         token, shared = self._writer.token, self._taken.shared
         info = CheckpointInfo(self.step, token, token, 0, 0.0, self._ranks.size, total, "")
-        manifest = Manifest(info, files, shared.layout, shared.skeleton, self._taken.meta, self._chunks, shared.strides)
+        manifest = Manifest(
+            info, files, shared.layout, shared.skeleton, self._taken.meta, self._chunks, shared.strides, shared.changed
+        )
         self._committing = Task(lambda: self._commit(manifest), "commit", gives_way=self._gives_way)
 
     def _commit(self, manifest: Manifest) -> Commit:

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from clusterdp.checkpoint import buffers, objects, rng
+from clusterdp.checkpoint import buffers, built, objects, rng
 from clusterdp.checkpoint.layout import Layout
 from clusterdp.checkpoint.ranks import Ranks
 from clusterdp.checkpoint.tree import Flattener, as_bytes, dtype_name, is_sharded, key_of
@@ -23,25 +23,34 @@ class Part:
     """A tree taken apart: its skeleton, its tensors (the live ones, not copies) and their places in a flat buffer.
 
     strides: of those tensors that do not lie row by row. Other ranks may have others; rank 0's are saved.
+    changed: what the objects have beside their trees (built.py), taken apart.
     """
 
     skeleton: Any
     tensors: dict[str, torch.Tensor]
     layout: Layout
     strides: dict[str, tuple[int, ...]]
+    changed: Any = None
 
     @property
     def sharded(self) -> bool:
         return any(map(is_sharded, self.tensors.values()))
 
     @classmethod
-    def of(cls, trees: Mapping[str, Any], *, sharded: bool = False) -> Part:
+    def of(cls, trees: Mapping[str, Any], changed: Mapping[str, Any] | None = None, *, sharded: bool = False) -> Part:
         """sharded: DTensors may be among the tensors, which count with their whole shape."""
         flattener = Flattener(sharded=sharded)
         skeleton = {name: flattener.flatten(tree, name) for name, tree in trees.items()}
+        beside = {
+            name: {
+                what: flattener.flatten(of, *((name,) if what == "buffers" else (name, what)))
+                for what, of in some.items()
+            }
+            for name, some in (changed or {}).items()
+        }
         tensors = flattener.tensors
         layout = Layout.of({name: (dtype_name(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()})
-        return cls(skeleton, tensors, layout, flattener.strides)
+        return cls(skeleton, tensors, layout, flattener.strides, beside)
 
     def also(self, name: str, tree: Any) -> Part:
         """With one more tree."""
@@ -60,19 +69,22 @@ class Snapshot:
 
     def digest(self) -> bytes:
         """Of the outline."""
-        skeleton = json.dumps(self.shared.skeleton, sort_keys=True)
+        skeleton = json.dumps([self.shared.skeleton, self.shared.changed], sort_keys=True)
         return hashlib.blake2b(f"{self.step} {self.shared.layout.digest} {skeleton}".encode(), digest_size=8).digest()
 
     def outline(self) -> dict[str, Any]:
         """All but the tensors' values: what must be equal on all ranks for their slices to make one whole."""
-        return {"step": self.step, "index": self.shared.layout.to_json(), "state": self.shared.skeleton}
+        index, changed = self.shared.layout.to_json(), self.shared.changed
+        return {"step": self.step, "index": index, "state": self.shared.skeleton, "changed": changed}
 
 
 def take(state: Mapping[str, Any], ranks: Ranks, step: int, meta: Mapping[str, Any] | None) -> Snapshot:
     """Collective. Raises StateError on all ranks if one has state that cannot be saved, or differs from rank 0's."""
     snapshot, failure, digest = None, None, b""
+    own_changed: dict[str, dict[str, Any]] = {}
     try:
-        snapshot = _take_here(state, step, meta)
+        changed, own_changed = _changed(state, ranks)
+        snapshot = _take_here(state, step, meta, changed)
         digest = snapshot.digest()
     except Exception as error:
         failure = error
@@ -82,12 +94,52 @@ def take(state: Mapping[str, Any], ranks: Ranks, step: int, meta: Mapping[str, A
         assert snapshot is not None
         _explain_difference(snapshot.outline(), ranks)
     assert snapshot is not None
+    if own_changed:
+        snapshot.own = snapshot.own.also("changed", own_changed)
     if different := _adopt_buffers(snapshot.shared, state, ranks):
         snapshot.own = snapshot.own.also("buffers", different)
     return snapshot
 
 
-def _take_here(state: Mapping[str, Any], step: int, meta: Mapping[str, Any] | None) -> Snapshot:
+def _changed(state: Mapping[str, Any], ranks: Ranks) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Collective, whatever fails here. (What has changed since it was built, and what only this rank has so.)
+
+    A cache that grows with what a rank has seen has another size on each.
+    """
+    changed: dict[str, dict[str, Any]] = {}
+    failure = None
+    try:
+        with objects.as_trained(state):
+            changed = built.changes({name: thing for name, thing in state.items() if not objects.is_per_rank(thing)})
+    except Exception as error:
+        failure = error
+    own = {name: _hidden(some) for name, some in changed.items() if "buffers" in some}
+    outline = [
+        (name, key, was, dtype_name(own[name]["buffers"][key]), tuple(own[name]["buffers"][key].shape))
+        for name, some in own.items()
+        for key, was in some["from"].items()
+    ]
+    digest = hashlib.blake2b(repr(outline).encode(), digest_size=8).digest()
+    alike = ranks.are_equal(digest if failure is None else secrets.token_bytes(8))
+    if failure is not None:
+        raise failure
+    if alike:
+        return changed, {}
+    for name, some in own.items():
+        rest = {key: was for key, was in changed[name]["from"].items() if key not in some["buffers"]}
+        changed[name] = {"from": rest, **{k: v for k, v in changed[name].items() if k not in ("from", "buffers")}}
+    return changed, own
+
+
+def _hidden(changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Of buffers that are in no state_dict() alone."""
+    buffers = changed["buffers"]
+    return {"from": {key: was for key, was in changed["from"].items() if key in buffers}, "buffers": buffers}
+
+
+def _take_here(
+    state: Mapping[str, Any], step: int, meta: Mapping[str, Any] | None, changed: Mapping[str, Any]
+) -> Snapshot:
     if type(step) is not int or step < 0:
         raise StateError(f"step: {step!r} is not a number of steps done. Give an int of 0 or more.")
     shared: dict[str, Any] = {}
@@ -98,7 +150,7 @@ def _take_here(state: Mapping[str, Any], step: int, meta: Mapping[str, Any] | No
     note = Part.of({"meta": dict(meta or {})})
     if note.tensors:
         raise StateError(f"{next(iter(note.tensors))}: meta is for small values, not tensors. Put it into the state.")
-    whole = Part.of(shared, sharded=True)
+    whole = Part.of(shared, changed, sharded=True)
     return Snapshot(whole, Part.of({"rng": rng.capture(), "objects": own}), step, note.skeleton["meta"])
 
 
@@ -122,7 +174,7 @@ def _first_difference(first: dict[str, Any], here: dict[str, Any]) -> str | None
     for name in sorted(names):
         if first["index"].get(name) != here["index"].get(name):
             return name
-    return _difference(first["state"], here["state"])
+    return _difference(first["state"], here["state"]) or _difference(first["changed"], here["changed"])
 
 
 def _difference(first: Any, here: Any, *path: Any) -> str | None:

@@ -252,6 +252,17 @@ def copied(tensor: torch.Tensor, wanted: tuple[int, ...] | None) -> torch.Tensor
     return made.expand(tensor.shape)
 
 
+def cloned(tree: Any) -> Any:
+    """The tree in memory of its own: who keeps a part of it must not keep a mapped file or a whole buffer."""
+    if isinstance(tree, torch.Tensor):
+        return tree if is_sharded(tree) else tree.clone()
+    if isinstance(tree, dict):
+        return type(tree)((key, cloned(item)) for key, item in tree.items())
+    if type(tree) in (list, tuple):
+        return type(tree)(cloned(item) for item in tree)
+    return tree
+
+
 def from_bytes(data: torch.Tensor, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
     """The view of `data` (one dimension of uint8) as a tensor."""
     return data.view(DTYPES[dtype]).reshape(shape)

@@ -1,0 +1,215 @@
+"""What training has changed and no state_dict() has, or no load_state_dict() takes back, is restored all the same."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clusterdp.checkpoint import Checkpointer, Restored, StateError
+from clusterdp.checkpoint.manifest import decode
+from tests.checkpoint.gang import on_ranks
+
+
+class Net(torch.nn.Module):
+    def __init__(self, theta: float = 10.0, queue: int = 4) -> None:
+        super().__init__()
+        self.body, self.head = torch.nn.Linear(3, 3), torch.nn.Linear(3, 2)
+        self.register_buffer("frequencies", theta ** torch.arange(3.0), persistent=False)
+        self.register_buffer("mask", torch.ones(5, dtype=torch.bool), persistent=False)
+        self.register_buffer("cache", None, persistent=False)
+        self.register_buffer("queue", torch.zeros(queue))
+        self.register_buffer("seen", None)
+
+
+def restore(folder: Path, **state: Any) -> Restored:
+    restored = Checkpointer(folder, state).restore()
+    assert restored is not None
+    return restored
+
+
+def tensors_in(folder: Path) -> set[str]:
+    (path,) = folder.rglob("MANIFEST*")
+    return {entry.name for entry in decode(path.read_bytes(), str(path.relative_to(folder))).layout.entries}
+
+
+def test_buffers_that_are_not_persistent_are_saved_once_training_has_changed_them(tmp_path: Path) -> None:
+    model = Net()
+    checkpointer = Checkpointer(tmp_path, {"model": model})
+    model.frequencies.data.mul_(2)  # type: ignore[operator]
+    model.cache = torch.arange(6.0)
+    checkpointer.save(1)
+    assert "model/mask" not in tensors_in(tmp_path), "the program makes it again"
+    other = Net()
+    assert restore(tmp_path, model=other).exact
+    assert torch.equal(other.frequencies, model.frequencies)  # type: ignore[arg-type]
+    assert torch.equal(other.cache, model.cache)
+    Checkpointer(tmp_path / "again", {"model": other}).save(2)
+    third = Net()
+    restore(tmp_path / "again", model=third)
+    assert torch.equal(third.cache, model.cache), "what was restored has been changed, too"
+
+
+def test_a_program_that_builds_another_buffer_keeps_its_own_and_the_log_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Net()
+    checkpointer = Checkpointer(tmp_path, {"model": model})
+    model.frequencies.mul_(2)  # type: ignore[operator]
+    checkpointer.save(1)
+    other = Net(theta=500.0)
+    with caplog.at_level(logging.WARNING):
+        restored = restore(tmp_path, model=other)
+    assert torch.equal(other.frequencies, 500.0 ** torch.arange(3.0))  # type: ignore[arg-type]
+    assert not restored.exact
+    (line,) = restored.differences
+    assert line.startswith("model/frequencies: training had changed this buffer")
+    assert line in caplog.text
+
+
+@pytest.mark.parametrize("frozen", ["body", ""])
+def test_what_was_frozen_in_mid_run_is_frozen_again_and_what_the_program_freezes_now_stays_so(
+    tmp_path: Path, frozen: str
+) -> None:
+    model = Net()
+    checkpointer = Checkpointer(tmp_path, {"model": model})
+    if frozen:
+        model.body.requires_grad_(False)
+    checkpointer.save(1)
+    other = Net()
+    other.head.requires_grad_(False)
+    assert restore(tmp_path, model=other).exact
+    assert not other.head.weight.requires_grad
+    assert other.body.weight.requires_grad is not (frozen == "body")
+
+
+def test_buffers_that_were_resized_or_made_in_mid_run_come_back(tmp_path: Path) -> None:
+    model = Net()
+    checkpointer = Checkpointer(tmp_path, {"model": model})
+    model.queue = torch.arange(9.0)
+    model.seen = torch.arange(7)
+    checkpointer.save(1)
+    other = Net()
+    assert restore(tmp_path, model=other).exact
+    assert torch.equal(other.queue, model.queue)
+    assert torch.equal(other.seen, model.seen)
+    with pytest.raises(StateError, match=r"of another shape: queue \(\(9,\) in the checkpoint, \(5,\) here\)"):
+        restore(tmp_path, model=Net(queue=5))
+
+
+def test_a_buffer_that_has_another_size_in_another_program_is_refused(tmp_path: Path) -> None:
+    Checkpointer(tmp_path, {"model": Net()}).save(1)
+    with pytest.raises(StateError, match="of another shape: queue"):
+        restore(tmp_path, model=Net(queue=5))
+
+
+class Extra(torch.nn.Module):
+    """As Transformer Engine's layers have it: bytes, whose number varies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.big = torch.nn.Parameter(torch.zeros(2_000_000))
+        self.kept = torch.zeros(0, dtype=torch.uint8)
+
+    def get_extra_state(self) -> torch.Tensor:
+        return self.kept
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.kept = state
+
+
+def test_extra_state_may_have_any_length_and_be_kept_as_it_is_given(tmp_path: Path) -> None:
+    model, other = torch.nn.Sequential(Extra()), torch.nn.Sequential(Extra())
+    model[0].kept = torch.arange(100, dtype=torch.uint8).repeat(100)
+    Checkpointer(tmp_path, {"model": model}).save(1)
+    assert restore(tmp_path, model=other).exact
+    assert torch.equal(other[0].kept, model[0].kept)
+    assert other[0].kept.untyped_storage().nbytes() == 10_000
+
+
+def training(optimizer_of: Any = torch.optim.Adam, *, named: bool = False) -> dict[str, Any]:
+    torch.manual_seed(0)
+    model = Net()
+    parameters = model.body.named_parameters(prefix="body") if named else model.body.parameters()
+    optimizer = optimizer_of(parameters, lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    return {"model": model, "optimizer": optimizer, "schedule": schedule}
+
+
+def train(state: dict[str, Any], first: int, last: int, *, named: bool = False) -> None:
+    """In step 2 the head is trained, too."""
+    model: Net = state["model"]
+    for step in range(first, last):
+        if step == 2:
+            head = model.head.named_parameters(prefix="head") if named else model.head.parameters()
+            state["optimizer"].add_param_group({"params": head, "lr": 0.5, "weight_decay": 0.1})
+        torch.manual_seed(step)
+        model.zero_grad()
+        model.head(model.body(torch.randn(4, 3))).square().sum().backward()
+        state["optimizer"].step()
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("at", [2, 3])
+def test_a_group_that_an_optimizer_got_in_mid_run_is_there_when_the_same_script_resumes(
+    tmp_path: Path, at: int, named: bool
+) -> None:
+    whole = training(named=named)
+    checkpointer = Checkpointer(tmp_path, whole)
+    train(whole, 0, at, named=named)
+    checkpointer.save(at)
+    train(whole, at, 5, named=named)
+    for folder in (tmp_path, tmp_path / "again"):
+        state = training(named=named)
+        assert restore(folder, **state).exact
+        assert len(state["optimizer"].param_groups) == (2 if at == 3 else 1)
+        Checkpointer(tmp_path / "again", state).save(at)
+    train(state, at, 5, named=named)
+    for mine, other in zip(state["model"].parameters(), whole["model"].parameters(), strict=True):
+        assert torch.equal(mine, other)
+    groups = [thing["optimizer"].state_dict()["param_groups"] for thing in (state, whole)]
+    assert groups[0] == groups[1]
+
+
+def test_a_group_of_parameters_that_nobody_can_find_again_is_told_when_it_is_saved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = training()
+    checkpointer = Checkpointer(tmp_path, state)
+    state["optimizer"].add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
+    with caplog.at_level(logging.WARNING):
+        checkpointer.save(1)
+        checkpointer.save(2)
+    assert caplog.text.count("optimizer: a group was added to it whose parameters are of no module") == 1
+    with pytest.raises(StateError, match="different number of parameter groups"):
+        restore(tmp_path, **training())
+    here = training()
+    here["optimizer"].add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
+    assert restore(tmp_path, **here).exact
+
+
+def grow(rank: int, size: int, folder: str) -> list[Any]:
+    """A cache that has another size on each rank; and one of the same size with other values."""
+    logging.disable()
+    answers = []
+    for grown in (3 + rank, 6):
+        model = Net()
+        checkpointer = Checkpointer(f"{folder}/{grown == 6}", {"model": model})
+        model.cache = torch.arange(float(grown)) + rank
+        model.body.requires_grad_(False)
+        checkpointer.save(1)
+        other = Net()
+        restored = Checkpointer(f"{folder}/{grown == 6}", {"model": other}).restore()
+        assert restored is not None
+        assert restored.exact, restored.differences
+        assert not other.body.weight.requires_grad
+        answers.append(other.cache.tolist())
+    return answers
+
+
+def test_caches_are_each_ranks_own(tmp_path: Path) -> None:
+    answers = on_ranks(2, grow, str(tmp_path))
+    assert answers == [[[0.0, 1.0, 2.0], [*map(float, range(6))]], [[1.0, 2.0, 3.0, 4.0], [*map(float, range(1, 7))]]]
