@@ -108,7 +108,7 @@ class Checkpoint:
     max_failures: int = 3  # so many periodic saves in a row may fail; then the training waits for one; e.g. `10`
     # At the first of so many saves, ranks whose state differs end the attempt; 0: never; e.g. `10`
     check_replicas_every: int = 1
-    # A torch.save file or DCP folder, taken while the run has no checkpoint of its own; e.g. `old/model.pt`
+    # A file or folder of torch, Hugging Face, accelerate or Lightning, for a run without its own; e.g. `old/model.pt`
     start_from: str | None = None
     # what of the state to take from there; default: all; e.g. `[model]`
     start_only: list[str] = field(default_factory=list)

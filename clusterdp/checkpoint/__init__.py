@@ -27,6 +27,7 @@ layout, manifest and some others need no torch, and login nodes read checkpoints
     sharded       the pieces of FSDP2's tensors, copied as torch.distributed.checkpoint plans it
     resharding    state of which each rank needs another part than it has saved
     foreign       what other programs have saved, read without running it
+    libraries     what Hugging Face, accelerate and Lightning have saved
     migration     a start from that
     restoring     all ranks read one checkpoint
     checkpointer  the whole

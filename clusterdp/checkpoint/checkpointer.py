@@ -262,7 +262,8 @@ class Checkpointer:
 
     def restore_from(self, path: str | os.PathLike[str], only: Iterable[str] | None = None) -> Restored:
         """Start from what another program has saved: a file of torch.save() such as the classic dict of 'model',
-        'optimizer' and 'amp' or 'scaler' (or a URL of one), or a folder of torch.distributed.checkpoint.
+        'optimizer' and 'amp' or 'scaler' (or a URL of one), a folder of torch.distributed.checkpoint, or what Hugging
+        Face, accelerate and Lightning write (libraries.py).
 
         Every tensor in there must find its object, and every module, optimizer, scheduler and scaler here its state;
         `only` names the objects to restore if that is not so. Raises StateError with the keys that do not fit, and

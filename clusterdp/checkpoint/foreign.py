@@ -1,7 +1,9 @@
-"""What other programs have saved, as a tree: a file of torch.save(), or a folder of torch.distributed.checkpoint.
+"""What other programs have saved, as a tree: a file of torch.save(), a folder of torch.distributed.checkpoint, or what
+libraries write (libraries.py).
 
-Both are pickles, and reading a pickle can run any code. Here it cannot: of a file only what torch.load() allows with
-weights_only=True is read, and of a folder's .metadata only descriptions of tensors. All else is refused by name.
+The first two are pickles, and reading a pickle can run any code. Here it cannot: of a file only what torch.load()
+allows with weights_only=True is read, and of a folder's .metadata only descriptions of tensors. All else is refused by
+name.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from clusterdp.checkpoint import libraries
 from clusterdp.checkpoint.tree import key_of
 from clusterdp.errors import CheckpointError, StateError
 from clusterdp.storage import open_storage
@@ -40,16 +43,29 @@ def read(where: str, live: Mapping[str, torch.Tensor]) -> Any:
     the format allows it. Raises StateError if it cannot be read safely, CheckpointError if not at all."""
     if "://" in where and not where.startswith("file://"):
         folder, _, name = where.rpartition("/")
-        return _torch_file(where, io.BytesIO(_from(folder, name)))
+        return libraries.of_lightning(_torch_file(where, io.BytesIO(_from(folder, name))))
     path = Path(where.removeprefix("file://")).expanduser()
     if (path / ".metadata").is_file():
         return _folder(path, live)
-    if path.is_dir():
+    try:
+        if path.is_dir():
+            return _library_folder(where, path)
+        if path.suffix == ".safetensors" and path.is_file():
+            return libraries.read_safetensors(path)
+    except OSError as error:
+        raise CheckpointError(f"{where}: cannot be read: {error.strerror or error}. Look at the path.") from error
+    return libraries.of_lightning(_torch_file(where, path))
+
+
+def _library_folder(where: str, path: Path) -> Any:
+    tree = libraries.read_folder(path, _torch_file)
+    if tree is None:
         raise CheckpointError(
-            f"{where}: a folder without a .metadata is nothing that torch.distributed.checkpoint has written. "
-            "Name a file of torch.save(); checkpoints of clusterdp are restored with restore()."
+            f"{where}: a folder without a .metadata, a model.safetensors or a pytorch_model.bin is nothing that "
+            "torch.distributed.checkpoint, Hugging Face or accelerate has written. Name a file of torch.save(); "
+            "checkpoints of clusterdp are restored with restore()."
         )
-    return _torch_file(where, path)
+    return tree
 
 
 def _from(folder: str, name: str) -> bytes:

@@ -11,11 +11,12 @@ import torch
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from clusterdp.checkpoint import foreign, objects
-from clusterdp.checkpoint.tree import cloned, key_of
+from clusterdp.checkpoint.tree import cloned, is_sharded, key_of
 from clusterdp.errors import StateError
 
 _log = logging.getLogger("clusterdp.checkpoint")
 
+SHOWN = 8  # keys in an error
 # What programs call it. A name of the user's own comes first.
 NAMES = {
     "model": ("model", "model_state_dict", "state_dict", "module", "net", "network"),
@@ -23,6 +24,10 @@ NAMES = {
     "scheduler": ("scheduler", "lr_scheduler", "scheduler_state_dict", "lr_scheduler_state_dict"),
     "scaler": ("scaler", "amp", "grad_scaler", "scaler_state_dict", "grad_scaler_state_dict", "amp_state_dict"),
 }
+_PART_OF_IT = (
+    "Start with a part of the state, such as the weights alone, by naming it: only=['model'], or in a config "
+    "checkpoint.start_only: [model]."
+)
 _STEPS = ("step", "global_step", "iteration", "iter")
 
 
@@ -79,6 +84,12 @@ def _sources(
     if tree and all(isinstance(value, torch.Tensor) for value in tree.values()):
         if len(models) != 1:
             raise StateError(f"{where}: it is the state of one module. Say of which with only=[name].")
+        others = [name for name in wanted or state if name != models[0] and kinds[name] and state[name].state_dict()]
+        if others:
+            raise StateError(
+                f"{where}: it is the state of one module, and has nothing for {', '.join(others)}. It holds: "
+                f"{_first(tree)}. {_PART_OF_IT}"
+            )
         return {models[0]: None}
     found: dict[str, Any] = {}
     for name in wanted or state:
@@ -89,10 +100,7 @@ def _sources(
         if key is not None:
             found[name] = key
         elif wanted is not None or (kind is not None and state[name].state_dict()):  # a scaler that is off has none
-            raise StateError(
-                f"{where}: it has nothing for {name}. It holds: {', '.join(map(str, tree))}. "
-                "Start with a part of the state by naming it: only=['model']."
-            )
+            raise StateError(f"{where}: it has nothing for {name}. It holds: {_first(tree)}. {_PART_OF_IT}")
     left = [str(key) for key, value in tree.items() if key not in found.values() and _has_tensors(value)]
     if left and wanted is None:
         raise StateError(
@@ -145,7 +153,7 @@ def _live(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
 def _fitted(name: str, thing: Any, tree: Any, state: Mapping[str, Any]) -> Any:
     """As load_state_dict() wants it; in memory of its own unless that copies."""
     if isinstance(thing, torch.nn.Module):
-        tree = _without_wrappers(tree)
+        tree = _with_tied(_without_wrappers(tree, thing), thing)
     elif isinstance(thing, torch.optim.Optimizer):
         tree = _by_number(name, thing, tree, state)
     if objects.are_sharded({name: thing}):
@@ -155,12 +163,37 @@ def _fitted(name: str, thing: Any, tree: Any, state: Mapping[str, Any]) -> Any:
     return tree if isinstance(thing, torch.nn.Module) else cloned(tree)
 
 
-def _without_wrappers(tree: dict[str, Any]) -> dict[str, Any]:
-    """DistributedDataParallel and torch.compile put their own names before those of the module."""
+def _without_wrappers(tree: dict[str, Any], module: torch.nn.Module) -> dict[str, Any]:
+    """DistributedDataParallel, torch.compile and a LightningModule put their own names before those of the module."""
     for prefix in ("module.", "_orig_mod.", "module."):
         if tree and all(str(key).startswith(prefix) for key in tree):
             consume_prefix_in_state_dict_if_present(tree, prefix)
+    keys = module.state_dict().keys()
+    first = next(iter(keys), "")
+    for prefix in [str(key).removesuffix(first) for key in tree if str(key).endswith(f".{first}")]:
+        if {f"{prefix}{key}" for key in keys} == tree.keys():
+            consume_prefix_in_state_dict_if_present(tree, prefix)
+            break
     return tree
+
+
+def _with_tied(tree: dict[str, Any], module: torch.nn.Module) -> dict[str, Any]:
+    """A safetensors file has of tied weights one, under one of their names."""
+    live = {key: value for key, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
+    places = {
+        key: (value.data_ptr(), value.shape, value.stride()) for key, value in live.items() if not is_sharded(value)
+    }
+    there = {places[key]: key for key in tree if key in places and live[key].numel()}
+    for key, place in places.items():
+        if key not in tree and place in there:
+            tree[key] = tree[there[place]]
+    return tree
+
+
+def _first(tree: Mapping[Any, Any]) -> str:
+    """Keys, of many the first."""
+    names = [*map(str, tree)]
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _numbers(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, int]:

@@ -128,7 +128,12 @@ def test_a_url_and_what_is_kept_of_a_file_is_not_the_file(tmp_path: Path, there:
 def test_a_file_of_weights_alone(tmp_path: Path, there: Here) -> None:
     torch.save(there.training.model.state_dict(), tmp_path / "x.pt")
     here = Here()
-    restore(here, tmp_path / "x.pt", tmp_path)
+    with pytest.raises(
+        StateError,
+        match=r"nothing for optimizer, scaler\. It holds: head\.weight, .* and 7 more.*start_only: \[model\]",
+    ):
+        restore(here, tmp_path / "x.pt", tmp_path)
+    restore(here, tmp_path / "x.pt", tmp_path, only=["model"])
     assert here.training.optimizer.state_dict()["state"] == {}
     for key, value in there.training.model.state_dict().items():
         assert torch.equal(here.training.model.state_dict()[key], value)
