@@ -20,8 +20,10 @@ def keys(thing: Any) -> Iterator[str]:
             yield key
 
 
-def load(name: str, module: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> Iterator[str]:
+def load(name: str, module: Any, state: Mapping[str, torch.Tensor]) -> Iterator[str]:
     """Some of them by their keys. Yields what there is no place for, in words."""
+    if not state:
+        return
     live = dict(module.named_buffers(remove_duplicate=False))
     for key, saved in state.items():
         if key not in live or live[key].shape != saved.shape:

@@ -111,9 +111,11 @@ def add_groups(
     """Those that were added while training, if they are not here yet and all their parameters are."""
     added, groups = changed.get("groups", []), saved["param_groups"]
     here, first = len(optimizer.param_groups), len(groups) - len(added)
-    for group, places in zip(groups[here:], added[max(here - first, 0) :], strict=False) if here >= first else ():
+    if here < first:
+        return
+    for group, places in zip(groups[here:], added[here - first :], strict=True):
         parameters = [_parameter(state, place) for place in places]
-        if None in [None if parameter is None else 0 for parameter in parameters]:
+        if any(parameter is None for parameter in parameters):
             return
         names = group.get("param_names")
         given = parameters if names is None else [*zip(names, parameters, strict=True)]
@@ -134,8 +136,10 @@ def resized(thing: Any, changed: Mapping[str, Any]) -> set[str]:
     return {key for key, was in came_from.items() if built is not None and built.buffers.get(key, ...) == was}
 
 
-def put_back(name: str, module: torch.nn.Module, changed: Mapping[str, Any]) -> Iterator[str]:
+def put_back(name: str, module: Any, changed: Mapping[str, Any]) -> Iterator[str]:
     """All but sizes. Yields what is left as the program has built it, in words."""
+    if not changed:
+        return
     parameters = dict(module.named_parameters())
     for key, flag in changed.get("requires_grad", {}).items():
         if key in parameters:

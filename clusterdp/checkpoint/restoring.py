@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,36 +129,41 @@ def put_back(loaded: Loaded, state: Mapping[str, Any], world_size: int) -> list[
         for name, thing in shared.items():  # all of them, before any is changed
             objects.compare(name, thing, loaded.views(name), sizes[name])
         loaded.flat.fill()
-    noted = loaded.manifest.strides
-    mine = loaded.own if loaded.manifest.info.world_size == world_size else None
+    mine = loaded.own if loaded.own is not None and loaded.manifest.info.world_size == world_size else {}
     different: list[str] = []
     for name, thing in objects.modules_first(shared):
-        # A module copies what it is given. An optimizer keeps all of it, and may keep the very pages that were read.
-        # Others may keep a little of it, which must not hold on to all the rest.
+        # An optimizer keeps all that it is given, and may keep the very pages that were read. Others may keep a little
+        # of it, which must not hold on to all the rest.
         keeps = isinstance(thing, torch.optim.Optimizer)
         if isinstance(thing, torch.nn.Module):
-            given = loaded.given(name)
-            buffers.make_room(thing, given, sizes[name])
-            objects.load(name, thing, given)
-            different += built.put_back(name, thing, changed.get(name, {}))
-            if noted is not None:
-                buffers.restride(name, thing, noted, loaded.tensors)
+            different += _into_module(loaded, name, thing, changed.get(name, {}), sizes[name])
         else:
             given = loaded.state(name, copy=not keeps)
             if keeps and loaded.flat is not None:
                 built.add_groups(thing, given, changed.get(name, {}), shared)
             objects.load(name, thing, given)
-        different += fit.differences(name, thing, given, noted, loaded.tensors)
+            different += fit.differences(name, thing, given, loaded.manifest.strides, loaded.tensors)
         loaded.release(name, everything=not keeps)
-        if mine is not None and name in mine.get("buffers", {}):  # those of rank 0 are there by now
-            different += buffers.load(name, thing, mine["buffers"][name])
-        if mine is not None and name in mine.get("changed", {}):
-            different += built.put_back(name, thing, mine["changed"][name])
-    if mine is not None:
+        different += buffers.load(name, thing, mine.get("buffers", {}).get(name, {}))  # those of rank 0 are there
+        different += built.put_back(name, thing, mine.get("changed", {}).get(name, {}))
+    if mine:
         objects.compare_keys("state with per_rank = True", own, mine["objects"])
         for name, thing in own.items():
             objects.load(name, thing, mine["objects"][name])
     return different
+
+
+def _into_module(
+    loaded: Loaded, name: str, module: torch.nn.Module, changed: Mapping[str, Any], resized: Collection[str]
+) -> list[str]:
+    noted = loaded.manifest.strides
+    given = loaded.given(name)
+    buffers.make_room(module, given, resized)
+    objects.load(name, module, given)
+    different = [*built.put_back(name, module, changed)]
+    if noted is not None:
+        buffers.restride(name, module, noted, loaded.tensors)
+    return [*different, *fit.differences(name, module, given, noted, loaded.tensors)]
 
 
 def _read_parts(storage: Storage, manifest: Manifest, state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
