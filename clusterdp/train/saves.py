@@ -111,7 +111,7 @@ class Saves:
         """Again and again. The ranks fail together, and agree on whether there is time for another try."""
         deadline, pause_s = time.monotonic() + LAST_CHANCE_S, FIRST_PAUSE_S
         with self._tolerant(math.inf):
-            return checkpointer.save(step, self._meta())
+            return checkpointer.save(step, self._meta(), compare_all=True)
         if self._job.rank == 0:
             say(f"clusterdp: the training waits for this save, for up to {LAST_CHANCE_S:.0f} s.", error=True)
         while True:
@@ -119,7 +119,7 @@ class Saves:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             last = bool(self._job.group.agree(int(time.monotonic() + pause_s > deadline))[0])
             try:
-                return checkpointer.save(step, self._meta())
+                return checkpointer.save(step, self._meta(), compare_all=True)
             except (ClaimLost, LostContact, StateError):
                 raise
             except CheckpointError:
