@@ -2,7 +2,7 @@
 
     ClusterdpError            exit 1
     ├── ConfigError           exit 2   a mistake in the YAML, an override or an argument
-    │   └── EntryError        exit 2   `entry:` does not import, or does not take these params
+    │   └── EntryError        exit 2   the program cannot be run at all: `entry:` does not import, ...
     ├── SubmitError           exit 3   the job could not be submitted (no sbatch, or sbatch said no)
     │   └── SubmitInDoubt     exit 3   sbatch did not say how it ended: the job may be there
     ├── SlurmError            exit 3   another Slurm command failed, or is not there

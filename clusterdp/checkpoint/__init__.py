@@ -3,6 +3,7 @@ layout, manifest and some others need no torch, and login nodes read checkpoints
 
     layout        what is on disk: names, the flat buffer, slices, checksums       torch-free
     manifest      the file that is the checkpoint; list_checkpoints()              torch-free
+    phase         a part of a run that has a state of its own                      torch-free
     strictjson    JSON as we write it                                              torch-free
     retention     which checkpoints go, and how                                    torch-free
     blocks        verified reads                                                   torch-free

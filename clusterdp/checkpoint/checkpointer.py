@@ -13,6 +13,8 @@ or, while the training goes on,
     checkpointer.step()                 # after every training step: commits, once all ranks have written
     checkpointer.wait()                 # at the end
 
+A run of several trainings, one after the other, calls begin(name, state) before each: see Phase.
+
 Every method is collective: call it on every rank, in the same order. One process without a process group will do.
 """
 
@@ -34,6 +36,7 @@ from clusterdp.checkpoint.errors import ClaimLost, LostContact
 from clusterdp.checkpoint.layout import step_folder
 from clusterdp.checkpoint.manifest import CheckpointInfo, Manifest
 from clusterdp.checkpoint.mirror import Mirror
+from clusterdp.checkpoint.phase import Phase
 from clusterdp.checkpoint.ranks import Pulse, Ranks
 from clusterdp.checkpoint.restoring import Loaded, Restored, put_back
 from clusterdp.checkpoint.saving import STAGES, Commit, Save
@@ -110,6 +113,19 @@ class Checkpointer:
         self._prove_next = False  # the next save is read back: what this run came from is kept until then
         self._rng: dict[str, Any] | None = None
         self._rng_seed: str | None = None
+
+    def begin(self, name: str, state: Mapping[str, Any], first: int = 0) -> None:
+        """From here on restore() and save() are of this phase of the run, and of this state; the newest commit of each
+        phase stays. first: steps that the run has come to; save() counts on from there.
+
+        The phase before has been restored at its end, or has saved that: only what was committed after it counts. To
+        begin the phase that is at work again changes its state alone.
+        """
+        self.wait()
+        self._state = objects.check(state)
+        if name != self._committer.phase.name:
+            self._committer.phase = Phase(name, self._committer.stands_at, first)
+        self._check_next = self._check_every > 0
 
     def save(self, step: int, meta: Mapping[str, Any] | None = None, *, compare_all: bool = False) -> Commit:
         """Commit the state as `step`. If anything fails on any rank, all raise the same CheckpointError, there is no
@@ -226,7 +242,8 @@ class Checkpointer:
         self._pulse.drain()
 
     def restore(self, step: int | None = None, *, retire_later: bool = False) -> Restored | None:
-        """Load the newest good checkpoint, or that of `step`, into the state; restore_rng() is left to the caller.
+        """Load the newest good checkpoint, or that of `step`, into the state; restore_rng() is left to the caller. With
+        phases: those of this one; its newest too if `step` is of another one.
 
         None if there are no checkpoints at all. Raises CheckpointError if there are and none is good, and StateError if
         it does not fit the objects. `retire_later`: commit `step` anew, so that from now on it is the newest and not
@@ -239,9 +256,9 @@ class Checkpointer:
             return None
         different = self._load(loaded)
         info = loaded.manifest.info
-        if retire_later and step is not None and info.token != choice.newest:
+        if retire_later and step == info.step and info.token != choice.newest:
             info = self._commit_anew(loaded.manifest)
-        self._committer.pinned = {info.token}
+        self._committer.pinned, self._committer.stands_at = {info.token}, info.order
         self._prove_next = True
         if info.world_size != self._ranks.size:
             different.append(

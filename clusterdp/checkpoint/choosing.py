@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from clusterdp.checkpoint.commit import Committer
 from clusterdp.checkpoint.errors import LostContact
-from clusterdp.checkpoint.manifest import CheckpointInfo, scan
+from clusterdp.checkpoint.layout import step_of
+from clusterdp.checkpoint.manifest import CheckpointInfo, Damage, scan
 from clusterdp.checkpoint.mirror import Mirror
+from clusterdp.checkpoint.phase import called
 from clusterdp.checkpoint.ranks import Ranks
 from clusterdp.checkpoint.restoring import Loaded, read
 from clusterdp.errors import CheckpointError, DamagedError
@@ -35,7 +37,8 @@ class Choice:
 def choose(
     committer: Committer, ranks: Ranks, state: Mapping[str, Any], step: int | None, mirror: Mirror | None
 ) -> Choice:
-    """Collective. Of `step` alone if one is given. Raises CheckpointError if there are some and none is good."""
+    """Collective. Of the committer's phase; of `step` alone if one is given, unless that is another phase's. Raises
+    CheckpointError if there are some and none is good, or none of this phase where there should be one."""
     listing = ranks.settle(conclude=lambda _: _list(committer, step, mirror))
     candidates = [CheckpointInfo(**fields) for fields in listing["candidates"]]
     choice = Choice(None, listing["newest"], listing["damaged"])
@@ -53,23 +56,44 @@ def choose(
 
 def _list(committer: Committer, step: int | None, mirror: Mirror | None) -> dict[str, Any]:
     """Rank 0: what there is to restore, the newest commit first."""
-    if mirror is not None:
-        mirror.bring_back(step)
+    phase = committer.phase
+    far = mirror.bring_back(phase, step) if mirror is not None else []
     for _ in _tries(committer.storage):
         commits, damaged = scan(committer.storage)
         if not any(damage.unread for damage in damaged):
             break
     for damage in damaged:
         _log.warning("checkpoint skipped: %s", damage.why)
-    wanted = [info for info in commits if step is None or info.step == step]
-    if step is not None and not wanted:
+    own = [info for info in commits if phase.has(info)]
+    wanted = [info for info in own if step is None or info.step == step]
+    if not wanted and any(info.step == step and info.phase != phase.name for info in commits):
+        wanted = own
+    elif step is not None and not wanted:
         steps = ", ".join(str(s) for s in sorted({info.step for info in commits})) or "none"
         raise CheckpointError(f"{committer.storage.url}: no checkpoint of step {step}. Those that exist: {steps}.")
+    if not own:
+        _refuse_others(committer, [*commits, *far])
     return {
         "candidates": [asdict(info) for info in reversed(wanted)],
         "newest": commits[-1].token if commits else None,
-        "damaged": [damage.why for damage in damaged],
+        "damaged": [damage.why for damage in damaged if not phase.first or _step_of(damage) > phase.first],
     }
+
+
+def _refuse_others(committer: Committer, commits: Sequence[CheckpointInfo]) -> None:
+    """Only a phase that was trained to its end, and so has commits, is followed by others."""
+    phase = committer.phase
+    others = dict.fromkeys(info.phase for info in commits if info.order > phase.after)
+    if others:
+        raise CheckpointError(
+            f"{committer.storage.url}: there is no checkpoint of {called(phase.name)}, and there are some of "
+            f"{', '.join(map(called, others))}: this is not the program that saved them. Name its phases as they were, "
+            "and begin them in the same order, or use an empty folder to start from the beginning."
+        )
+
+
+def _step_of(damage: Damage) -> int:
+    return step_of(damage.name.partition("/")[0]) or 0
 
 
 def _try(

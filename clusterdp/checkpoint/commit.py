@@ -14,6 +14,7 @@ from clusterdp.checkpoint.blocks import read_manifest
 from clusterdp.checkpoint.errors import ClaimLost, not_saved
 from clusterdp.checkpoint.layout import manifest_name, token_of_file
 from clusterdp.checkpoint.manifest import CheckpointInfo, Manifest, scan
+from clusterdp.checkpoint.phase import Phase
 from clusterdp.errors import DamagedError
 from clusterdp.storage import Storage
 
@@ -29,6 +30,8 @@ class Committer:
         self.may_commit = may_commit
         self.keep_last = keep_last
         self.keep_every = keep_every
+        self.phase = Phase()  # whose state is saved and restored
+        self.stands_at = -1  # the order of what this attempt has restored or committed last
         self.bad: set[str] = set()  # tokens proved damaged by this attempt
         self.unsure: set[str] = set()  # tokens that this attempt could not read
         self.pinned: set[str] = set()  # what this attempt restored from, until there is proof of a newer one
@@ -64,6 +67,7 @@ class Committer:
     def _commit(self, manifest: Manifest) -> CheckpointInfo:
         self._commits()
         info = replace(manifest.info, order=self._order + 1, committed_at=time.time(), attempt=self.attempt)
+        info = replace(info, phase=self.phase.name)
         manifest = replace(manifest, info=info)
         data = manifest.encode()
         if not self.may_commit():
@@ -80,6 +84,7 @@ class Committer:
                 self.storage.remove(info.name)
                 self.storage.sync_folder(info.folder)  # nor may it come back, after a power cut, without its files
             raise
+        self.stands_at = info.order
         return info
 
     def discard(self, info: CheckpointInfo) -> None:

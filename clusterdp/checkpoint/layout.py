@@ -43,6 +43,7 @@ _STEP_FOLDER = re.compile(r"step_(\d{8,})")
 _TOKEN = re.compile(r"[0-9a-f]{12}-\d{4,}")
 _MANIFEST = re.compile(rf"MANIFEST\.({_TOKEN.pattern})\.json")
 _OWN_FILE = re.compile(rf"({_TOKEN.pattern})-r\d{{4,}}(-of-\d{{4,}}\.safetensors|\.json|\.local\.safetensors)")
+_PHASE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _TEMPORARY = re.compile(rf"\.MANIFEST\.({_TOKEN.pattern})\.json\.\d+\.tmp")
 
 
@@ -57,6 +58,11 @@ def step_of(folder: str) -> int | None:
 
 def is_token(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None
+
+
+def is_phase(text: str) -> bool:
+    """Whether a phase may have this name, which is also part of a folder's."""
+    return _PHASE.fullmatch(text) is not None
 
 
 def manifest_name(token: str) -> str:

@@ -39,7 +39,8 @@ class CheckpointInfo:
     """What `ls` shows. `order` counts the commits to a folder: the highest is the newest, whatever its step.
 
     `data` is the token that names the files: another checkpoint's where this one commits the same bytes anew, which is
-    how a run that goes on from an older step makes that step the newest.
+    how a run that goes on from an older step makes that step the newest. `phase` is the part of the run that it is of
+    (phase.py), through all of which `step` counts on.
     """
 
     step: int
@@ -50,6 +51,7 @@ class CheckpointInfo:
     world_size: int
     bytes: int
     attempt: str
+    phase: str = ""  # in the file only if it has a name
 
     @property
     def folder(self) -> str:
@@ -65,7 +67,7 @@ class CheckpointInfo:
         return self.order, self.committed_at, self.token
 
 
-_FIELDS = tuple(field.name for field in fields(CheckpointInfo))
+_FIELDS = tuple(field.name for field in fields(CheckpointInfo) if field.name != "phase")
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ class Manifest:
         )
         head = {
             "format": SHARDED if sharded else FLAT,
-            **asdict(self.info),
+            **{name: value for name, value in asdict(self.info).items() if name != "phase" or value},
             "body_bytes": len(body),
             "body_digest": _digest(body),
         }
@@ -242,7 +244,7 @@ def _decode_head(data: bytes) -> tuple[dict[str, Any], int]:
 
 
 def _info(head: dict[str, Any], name: str) -> CheckpointInfo:
-    info = CheckpointInfo(**{name: head[name] for name in _FIELDS})
+    info = CheckpointInfo(**{name: head[name] for name in _FIELDS}, phase=head.get("phase", ""))
     if info.name != name:
         raise ValueError(f"it is the manifest of {info.name}")
     counts = (info.step, info.order, info.world_size, info.bytes)
@@ -252,6 +254,8 @@ def _info(head: dict[str, Any], name: str) -> CheckpointInfo:
         raise ValueError(f"committed_at is {info.committed_at!r:.80}")
     if type(info.attempt) is not str or not layout.is_token(info.data):
         raise ValueError(f"data is {info.data!r:.80} and attempt {info.attempt!r:.80}")
+    if type(info.phase) is not str or not (info.phase == "" or layout.is_phase(info.phase)):
+        raise ValueError(f"phase is {info.phase!r:.80}")
     return info
 
 

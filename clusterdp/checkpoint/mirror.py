@@ -14,6 +14,7 @@ from collections.abc import Callable
 from clusterdp.checkpoint import retention
 from clusterdp.checkpoint.blocks import check_sizes, data_of, read_manifest, runs_of_file
 from clusterdp.checkpoint.manifest import CheckpointInfo, scan
+from clusterdp.checkpoint.phase import Phase
 from clusterdp.errors import CheckpointError, DamagedError
 from clusterdp.storage import Storage
 
@@ -48,22 +49,24 @@ class Mirror:
         with self._changed:
             return self._changed.wait_for(lambda: self._done >= self._wanted, seconds)
 
-    def bring_back(self, step: int | None) -> None:
-        """Before a restore: the store's newest commit, or that of `step`, is nearby too afterwards, if it was not.
+    def bring_back(self, phase: Phase, step: int | None) -> list[CheckpointInfo]:
+        """Before a restore: the store's newest commit of the phase, or that of `step`, is nearby too afterwards, if it
+        was not. Returns all that the store has; none if it is away.
 
         The folder nearby is behind the store only if somebody has emptied it. Raises OSError if the store cannot be
         asked and there is nothing nearby: nobody may take that for a run without checkpoints.
         """
-        commits, _ = scan(self.near)
+        near, _ = scan(self.near)
         try:
             there, damaged = scan(self.far)
         except OSError as error:
-            if not commits:
+            if not near:
                 raise
             _log.warning("%s: %s. Going on from %s.", self.far.url, error, self.near.url)
-            return
+            return []
+        commits, of_phase = ([info for info in some if phase.has(info)] for some in (near, there))
         newest = commits[-1].age if commits else (0, 0.0, "")
-        wanted = [info for info in there if (info.age > newest if step is None else info.step == step)]
+        wanted = [info for info in of_phase if info.step == step] or [info for info in of_phase if info.age > newest]
         bad = [damage.why for damage in damaged]
         for info in reversed(wanted):
             if info in commits:
@@ -75,11 +78,12 @@ class Mirror:
                 bad.append(str(error))
                 continue
             self.near.publish(info.name, self.far.read(info.name))
-            return
-        if commits:
+            return there
+        if near:
             self.notify()  # what an earlier attempt had no time for
         elif bad:
             raise CheckpointError(f"{self.far.url}: there are checkpoints, and none is good: {'; '.join(bad)}.")
+        return there
 
     def _run(self) -> None:
         pause = 0.0
@@ -87,13 +91,12 @@ class Mirror:
             with self._changed:
                 self._changed.wait_for(lambda: self._done < self._wanted)
                 wanted = self._wanted
-            newest = None
+            newest: list[CheckpointInfo] = []
             try:
                 newest = self._newest()
-                if newest is not None:
-                    self._catch_up(newest)
+                self._catch_up(newest)
             except (OSError, CheckpointError) as error:
-                if newest is not None and newest != self._newest():
+                if newest and newest != self._newest():
                     continue  # retention has removed it under our hands, for a newer one
                 if pause == 0.0:
                     _log.warning("%s: %s. Checkpoints stay in %s meanwhile.", self.far.url, error, self.near.url)
@@ -108,19 +111,24 @@ class Mirror:
                 self._done = max(self._done, wanted)
                 self._changed.notify_all()
 
-    def _newest(self) -> CheckpointInfo | None:
+    def _newest(self) -> list[CheckpointInfo]:
+        """Of each phase, oldest first."""
         commits, _ = scan(self.near)
-        return commits[-1] if commits else None
+        return sorted({info.phase: info for info in commits}.values(), key=lambda info: info.age)
 
-    def _catch_up(self, newest: CheckpointInfo) -> None:
+    def _catch_up(self, newest: list[CheckpointInfo]) -> None:
         there, _ = scan(self.far)
-        if newest.token in {info.token for info in there} or not self._may_commit():
+        missing = [info for info in newest if info.token not in {other.token for other in there}]
+        if not missing:
             return
-        self._copy(self.near, self.far, newest)
-        if not self._may_commit():
-            return
-        self.far.publish(newest.name, self.near.read(newest.name))
-        there.append(newest)
+        for info in missing:
+            if not self._may_commit():
+                return
+            self._copy(self.near, self.far, info)
+            if not self._may_commit():
+                return
+            self.far.publish(info.name, self.near.read(info.name))
+            there.append(info)
         victims = retention.doomed(there, self._keep_last, self._keep_every)
         retention.prune(self.far, there, victims, self._may_commit)
 

@@ -29,7 +29,8 @@ def doomed(
 ) -> list[CheckpointInfo]:
     """What may be deleted, oldest first.
 
-    Kept are the newest `keep_last` good ones, and the good ones whose order of commit is a multiple of `keep_every`.
+    Kept are the newest `keep_last` good ones, the newest good one of each phase, which is where a run takes up what
+    that phase came to, and the good ones whose order of commit is a multiple of `keep_every`.
     `bad` tokens (proved damaged) count for nothing, and go when `keep_last` good ones are newer. `unsure` ones (could
     not be read just now) count for nothing and stay, as do those `pinned`.
     """
@@ -39,6 +40,7 @@ def doomed(
         return []
     last = good[-keep_last:]
     kept = {info.token for info in last} | set(unsure) | set(pinned)
+    kept |= set({info.phase: info.token for info in good}.values())
     if keep_every:
         kept |= {info.token for info in good if info.order % keep_every == 0}
     return [info for info in commits if info.token not in kept and info.age < last[0].age]

@@ -11,6 +11,7 @@
     word          what all ranks know, at the same step
     job           the handle that the user's function gets
     loop          batches, restored, saved and stopped
+    phases        the loops of one job, each with a position and a state of its own
     saves         when it saves, and what a save that fails comes to
     feed          the batches of a loader, from where training stands in it
     position      where that is, as state

@@ -8,7 +8,7 @@ How it ends             outcome                        exit
     claim lost          overtaken claim STEP           0    whatever else it came to
     run cancelled       stop cancelled 0               0
     bad entry, params   stop entry 0                   2
-    any ConfigError     stop entry 0                   2    of rank 0, in a run that has never saved
+    any ConfigError     stop entry 0                   2    of rank 0; in a run that has saved, an EntryError alone
     port taken          none                           98
     an error of ours    none                           the error's own code
     any other exception none                           1
@@ -118,7 +118,8 @@ def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Ending:
 def refuse(error: ClusterdpError, run_dir: Path | None, peers: PeerWatch | None = None) -> int:
     """Says what is wrong, and sees to it that a mistake is not tried again. Returns the exit code."""
     say(f"clusterdp: {error}", error=True)
-    if isinstance(error, ConfigError) and run_dir is not None and not _has_saved(run_dir):
+    final = isinstance(error, EntryError) or (isinstance(error, ConfigError) and run_dir and not _has_saved(run_dir))
+    if final and run_dir is not None:
         _refuse(run_dir, peers)
     return error.exit_code
 

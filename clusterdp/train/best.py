@@ -1,45 +1,47 @@
 """Best: the model as it was when it was best, beside the run's checkpoints; what keep_best saves and load_best() takes.
 
-Only the newest stays. It is saved with its row of the history, by which it is known: a run that has gone back to an
-older step, and then does otherwise, has other rows, even where they have the same step.
+Only the newest of each phase stays. It is saved with its row of the history, by which it is known: a run that has gone
+back to an older step, and then does otherwise, has other rows, even where they have the same step.
 """
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from clusterdp.checkpoint import Checkpointer
+from clusterdp.checkpoint import Checkpointer, Restored
+from clusterdp.checkpoint.objects import unwrap
+from clusterdp.checkpoint.tree import is_sharded
 from clusterdp.train.history import History, Row
 from clusterdp.train.saves import Tolerance
 from clusterdp.train.say import say
 
 if TYPE_CHECKING:
-    from clusterdp.train.job import JobHandle
+    from clusterdp.train.trainer import Trainer
 
 
 class Best:
-    """A no-op if the run has no place for checkpoints. All methods are collective; a save that fails is tolerated."""
+    """In memory if the run has no place for checkpoints. All methods are collective; a save that fails is tolerated."""
 
-    def __init__(self, job: JobHandle, model: torch.nn.Module, history: History):
-        self._job, self._model, self._history = job, model, history
-        self._tolerant = Tolerance(job, "the best model")
-        self._opened: Checkpointer | None = None
+    def __init__(self, trainer: Trainer, model: torch.nn.Module):
+        self._trainer, self._model = trainer, model
+        self._job, self._history = trainer.job, trainer.history
+        self._tolerant = Tolerance(trainer.job, "the best model")
+        self._opened: Checkpointer | InMemory | None = None
         self._kept: Any = None  # what was saved with it
         self._looked = False  # after what an attempt before this one has kept
 
     def save(self) -> None:
         """The model as it is now, until it is durable."""
         with self._tolerant(self._job.saving.max_failures):
-            if (checkpointer := self._checkpointer()) is not None:
-                self._save(checkpointer)
+            self._save(self._checkpointer())
 
     def save_if_better(self, monitor: str, mode: str) -> None:
         """If the newest epoch is better than the one that is kept: that of a better one may not have been saved."""
         with self._tolerant(self._job.saving.max_failures):
-            if (checkpointer := self._checkpointer()) is None:
-                return
+            checkpointer = self._checkpointer()
             if not self._looked:
                 self._kept, self._looked = checkpointer.peek(), True
             row, kept = self._history[-1], self._row(self._kept)
@@ -49,8 +51,8 @@ class Best:
     def load(self) -> int | None:
         """Into the model; its step. None, and the model stays as it is, if there is none that is of this run's past."""
         checkpointer = self._checkpointer()
-        kept = checkpointer.peek() if checkpointer is not None else None
-        if checkpointer is None or kept is None:
+        kept = checkpointer.peek()
+        if kept is None:
             return None
         if self._history.rows and kept["epoch"] and self._row(kept) is None:
             if self._job.rank == 0:
@@ -62,10 +64,11 @@ class Best:
         restored = checkpointer.restore()
         return restored.step if restored is not None else None
 
-    def _save(self, checkpointer: Checkpointer) -> None:
+    def _save(self, checkpointer: Checkpointer | InMemory) -> None:
         rows = self._history.rows
         meta = {"epoch": len(rows), "row": dict(rows[-1]) if rows else {}}
-        checkpointer.save(self._job.step, meta)
+        loop = self._trainer.loop
+        checkpointer.save(loop.step if loop is not None else self._job.step, meta)
         self._kept, self._looked = meta, True
         self._tolerant.failures = 0
 
@@ -78,10 +81,38 @@ class Best:
         then = kept.get("row", {})  # none in what an older version has saved
         return row if all(name in row and _same(row[name], value) for name, value in then.items()) else None
 
-    def _checkpointer(self) -> Checkpointer | None:
+    def _checkpointer(self) -> Checkpointer | InMemory:
         if self._opened is None:
-            self._opened = self._job.checkpointer({"model": self._model}, beside="best")
+            beside = f"best-{self._trainer.name}" if self._trainer.name else "best"
+            self._opened = self._job.checkpointer({"model": self._model}, beside=beside) or InMemory(self._model)
         return self._opened
+
+
+class InMemory:
+    """What Best asks of a Checkpointer, for this process alone. The copy is on the host: there is more room."""
+
+    def __init__(self, model: torch.nn.Module):
+        self._model = unwrap(model)
+        self._kept: tuple[int, Any, dict[str, Any]] | None = None
+
+    def save(self, step: int, meta: Any) -> None:
+        self._kept = step, meta, {name: _copied(value) for name, value in self._model.state_dict().items()}
+
+    def peek(self) -> Any:
+        return self._kept[1] if self._kept is not None else None
+
+    def restore(self) -> Restored | None:
+        if self._kept is None:
+            return None
+        step, meta, state = self._kept
+        self._model.load_state_dict(state)
+        return Restored(step, "", meta, exact=True)
+
+
+def _copied(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return copy.deepcopy(value)
+    return value.detach().clone() if is_sharded(value) else value.detach().to("cpu", copy=True)
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sized
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+)
 
 from clusterdp.errors import ConfigError
 from clusterdp.train.loading import loader_defaults, objections
@@ -110,3 +118,19 @@ def _without(names: Collection[str], options: Mapping[str, Any]) -> dict[str, An
 def _refuse_options(options: Mapping[str, Any]) -> None:
     if options:
         raise ConfigError(f"{min(options)}: is an option of the loader, and this loader is made. Set it there.")
+
+
+def is_same(data: Any, before: Any) -> bool:
+    """Whether it is the same data, which may have been made anew; of a data set of your own, by its type and length."""
+    data, before = (each if isinstance(each, Dataset) else getattr(each, "dataset", each) for each in (data, before))
+    if data is before or type(data) is not type(before):
+        return data is before
+    if isinstance(data, torch.Tensor):
+        return torch.equal(data, before)
+    if isinstance(data, tuple):
+        return len(data) == len(before) and all(map(is_same, data, before))
+    if isinstance(data, TensorDataset):
+        return is_same(data.tensors, before.tensors)
+    if isinstance(data, Subset):
+        return is_same(data.dataset, before.dataset) and list(data.indices) == list(before.indices)
+    return not isinstance(data, Sized) or len(data) == len(before)

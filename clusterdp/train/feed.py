@@ -189,6 +189,14 @@ class Feed(Generic[Batch]):
             # random numbers, and only one has done so in the uninterrupted run; so both are made here.
             self._place.load_state_dict(self._place.state_dict())
 
+    def pass_all(self) -> None:
+        """The checkpoint is of the end of all epochs: what the next loop may use as well is where that left it."""
+        if self.position.batch:
+            return
+        self._epoch_rng.forward()
+        if self._place is not None and not self.is_global:
+            self._place.load_state_dict(self._place.state_dict())
+
     def advance(self) -> None:
         """The loop is done with a batch."""
         self.position.advance()

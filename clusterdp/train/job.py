@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
@@ -30,6 +31,7 @@ from clusterdp.train.loading import (
     objections,
 )
 from clusterdp.train.metrics import MetricLog
+from clusterdp.train.phases import Phases
 from clusterdp.train.sampler import ResumableSampler
 from clusterdp.train.say import say
 from clusterdp.train.seeded import SeededDataset
@@ -72,10 +74,11 @@ class JobHandle:
         self.params: Mapping[str, Any] = settings.params
         self.stop = stop
         self.word = ControlWord(group.control_word_group, stop)
-        self.step = 0  # the loop's; what the outcome says
-        self.wrapped: list[torch.nn.Module] = []
+        self.step = 0  # of all loops; what the outcome says
+        self.wrapped: WeakSet[torch.nn.Module] = WeakSet()
         self._settings = settings
         self._claim = claim
+        self.phases = Phases(self, settings.resume_step)
         self._run = RunDir(settings.run_dir) if settings.run_dir else None
         self._ledger: Ledger | None = None
         self._expendable: dict[Path, Expendable] = {}
@@ -100,7 +103,7 @@ class JobHandle:
         from clusterdp.train import strategy
 
         wrapped = strategy.wrap(model, self.group, self.train, self.amp, options)
-        self.wrapped.append(wrapped)
+        self.wrapped.add(wrapped)
         return wrapped
 
     @property
@@ -205,9 +208,13 @@ class JobHandle:
         every_steps: int | None = None,
         every_s: float | None = None,
         move: bool | Callable[[Any], Any] = False,
+        name: str = "",
+        continues: Loop[Any] | None = None,
     ) -> Loop[Batch]:
         """Batches to train on, from wherever the run stands. See Loop.
 
+        name: of this phase, where the program trains more than once; see Phases. continues: the loop before, which this
+        one goes on from, to more epochs.
         accumulate: batches to a step of the optimizer. Defaults: the config's train.accumulate, checkpoint.every_*
         move: to this rank's device, the next batch while this one is trained on; a function then makes of each what the
         model takes, such as normalised floats. See Prefetcher.
@@ -225,7 +232,8 @@ class JobHandle:
         from clusterdp.train.loop import Loop
 
         every = {"every_steps": every_steps, "every_s": every_s}
-        return Loop(self, loader, state, epochs=epochs, accumulate=accumulate, move=move, **every)  # type: ignore[arg-type]
+        phase: dict[str, Any] = {"name": name, "continues": continues}
+        return Loop(self, loader, state, epochs=epochs, accumulate=accumulate, move=move, **every, **phase)  # type: ignore[arg-type]
 
     def checkpointer(self, state: Mapping[str, Any], *, beside: str | None = None) -> Checkpointer | None:
         """For the state of a loop of your own. None if the run has no folder and no checkpoint.url.
@@ -277,12 +285,13 @@ class JobHandle:
         return JobHandle(settings, self.group, self.stop, self.attempt)
 
     @property
-    def resume_step(self) -> int | None:
-        return self._settings.resume_step
+    def is_kept(self) -> bool:
+        """Whether the run has a place for checkpoints."""
+        return self.saving.url is not None
 
     def log(self, **values: Any) -> None:
         """A record in the metrics, by rank 0: a result such as an accuracy. For losses of steps: loop.log."""
-        self.metrics.write(step=self.step, **values)
+        self.metrics.write(step=self.step, **self.phases.named, **values)
 
     def event(self, event: str, **fields: Any) -> None:
         """A line in the run's ledger, by rank 0; none while the disk is full."""
@@ -323,7 +332,8 @@ class JobHandle:
             saved = self._run.attempt(self.attempt).saved
             with self._may_lose(saved):
                 write_durably(saved, f"{commit.step}\n")
-        self.event("saved", step=commit.step, seconds=round(commit.seconds, 4), bytes=commit.bytes)
+        told = {"seconds": round(commit.seconds, 4), "bytes": commit.bytes, **self.phases.named}
+        self.event("saved", step=commit.step, **told)
 
 
 def new_attempt_name() -> str:

@@ -51,7 +51,8 @@ class Loop(Generic[Batch]):
             scheduler.step()                              # state changes after what may be stopped
 
     An attempt that is stopped while it evaluates does that evaluation again; so change state after it, not before.
-    All ranks do the same. `step` counts the batches that are done with.
+    All ranks do the same. `step` counts the batches that are done with; the run's steps count on from `first`, where
+    other loops came before this one (see Phases).
 
     With accumulate=k, every k batches are a window, and what is left at the end of an epoch is a shorter one:
 
@@ -77,8 +78,13 @@ class Loop(Generic[Batch]):
         every_steps: int | None = None,
         every_s: float | None = None,
         move: bool | Callable[[Any], Any] = False,
+        name: str = "",
+        continues: Loop[Any] | None = None,
     ):
         self.job = job
+        self.name = name
+        self.continues = continues
+        self.over = False
         self.feed = Feed(job, loader, move)
         self.position = self.feed.position
         self.position.epochs = self.total_epochs = epochs
@@ -108,11 +114,20 @@ class Loop(Generic[Batch]):
         self._stopping: str | None = None  # why; at the end of the window
         self._due = False  # a periodic save
         self._told = False
-        self.total_steps: int | None = None  # of the whole run; known once it has begun
+        self.total_steps: int | None = None  # of the whole loop; known once it has begun
+        job.phases.name(name, continues)  # last: a loop that is refused for something else has taken none
+
+    def __str__(self) -> str:
+        return f"phase {self.name!r}" if self.name else "the training"
 
     @property
     def step(self) -> int:
         return self.position.step
+
+    @property
+    def first(self) -> int:
+        """Steps of the run before this loop."""
+        return self.saves.first
 
     @property
     def epoch(self) -> int:
@@ -141,8 +156,11 @@ class Loop(Generic[Batch]):
                 "accumulate: the loader has no length, so nobody knows which batch ends an epoch's last window. "
                 "Give its data set a __len__."
             )
+        self.job.phases.begin(self)
         self._restore()
         self._count_steps()
+        if self.position.through:
+            self._say_complete()
         while not self.position.through:
             yield Epoch(self, self.position.epoch)
             self._close_step()
@@ -163,10 +181,14 @@ class Loop(Generic[Batch]):
         """Iterates over anything else than training batches, on all ranks, and looks at the control word meanwhile.
         Ranks may have uneven numbers of items, unless the model is sharded: see evenly. In the middle of an epoch, the
         step at hand counts as done from here on."""
-        self._between_windows("watch")
         with self.job.stop.shielded():
             iterator = iter(items)
-        for item, agreed in self.job.word.together(same_number(iterator, self.job.group, self.state)):
+        yield from self.job.phases.watch(same_number(iterator, self.job.group, self.state))
+
+    def watched(self, items: Iterable[Item]) -> Iterator[Item]:
+        """watch() by whoever evaluates while this loop is the one at work."""
+        self._between_windows("watch")
+        for item, agreed in self.job.word.together(items):
             if agreed is None:
                 yield item  # type: ignore[misc]
             else:
@@ -177,7 +199,10 @@ class Loop(Generic[Batch]):
                     self.saves.beside(self.step)
 
     def save(self) -> None:
-        """Now, until it is durable; the step at hand is done. Periodic saves, and that of a stop, come unasked."""
+        """Now, until it is durable; the step at hand is done. Periodic saves, and that of a stop, come unasked.
+        StateError before the first batch, when nothing has been restored, and once another loop has begun."""
+        if self.job.phases.loop is not self:
+            raise StateError(f"loop.save(): {self} is not at work. Save between its first batch and the next loop.")
         self._between_windows("save")
         self._tell_of_gradients()
         self.saves.now(self.step)
@@ -191,17 +216,33 @@ class Loop(Generic[Batch]):
     def _restore(self) -> None:
         for model in self._models:
             settle(model)
+        phases = self.job.phases
         if self.saves.checkpointer is None:
+            if self.continues is not None:
+                self.position.go_on_from(self.continues.position)
             return
-        restored = self.saves.checkpointer.restore(self.job.resume_step, retire_later=True)
+        restored = self.saves.checkpointer.restore(phases.resume_step, retire_later=True)
         if restored is None:
-            self._start_from(self.saves.checkpointer, self.job.saving)
+            if phases.begun == 1:
+                self._start_from(self.saves.checkpointer, self.job.saving)
             return
-        self.job.step = self.saves.at_rest = self.step
+        if restored.step == phases.resume_step:
+            phases.resume_step = None
+        self.job.step = restored.step
+        self.saves.note_restored(restored.step, self.step)
         self._rng_pending = True
         why = self.feed.resumed(restored.world_size == self.job.world_size)
         inexact = {"inexact": why} if why is not None else {}
-        self.job.event("restored", step=restored.step, checkpoint=restored.token, **inexact)
+        told = {**inexact, **phases.named}
+        self.job.event("restored", step=restored.step, checkpoint=restored.token, **told)
+
+    def _say_complete(self) -> None:
+        """Nothing is left to do."""
+        if self._rng_pending:
+            self.feed.pass_all()
+        if self.job.rank == 0:
+            epochs = f"{self.epoch} epoch{'' if self.epoch == 1 else 's'}"
+            say(f"clusterdp: {self} is complete ({epochs}, step {self.step}): nothing left to do.")
 
     def _start_from(self, checkpointer: Checkpointer, saving: Saving) -> None:
         """What another program has trained: its weights and more, and step 0 of this run."""
@@ -256,8 +297,9 @@ class Loop(Generic[Batch]):
         watch.lap("step")  # what of its body has had no lap of its own
         self.feed.advance()
         self._gradients.close_step()
-        job.step = position.step
-        job.metrics.step({"step": position.step, "total": self.total_steps, "epoch": position.epoch}, self._logged)
+        job.step = self.first + position.step
+        total = self.total_steps + self.first if self.total_steps is not None else None
+        job.metrics.step({"step": job.step, "total": total, "epoch": position.epoch, **job.phases.named}, self._logged)
         self._logged = {}
         self._in_window += 1
         watch.step()
@@ -308,19 +350,20 @@ class Loop(Generic[Batch]):
             )
 
     def _stop(self, reason: str) -> None:
-        self.job.event("signal", name=self.job.stop.name_of(reason), step=self.step)
+        self.job.event("signal", name=self.job.stop.name_of(reason), step=self.job.step)
         self.save()
         self.feed.close()
         self.job.report_times(self.feed.loader)
-        self.job.event("stopped", step=self.step, reason=reason)
+        self.job.event("stopped", step=self.job.step, reason=reason)
         self.job.metrics.flush()  # last: somebody's server that is away may take the rest of the time
-        raise Stopped(reason, self.step)
+        raise Stopped(reason, self.job.step)
 
     def _finish(self) -> None:
         self._restore_rng()
         self.job.word.drain()
         self.job.word.set("enough", False)
         self.saves.now(self.step)
+        self.over = True
         self.saves.upload()
         self.feed.close()
         self.job.report_times(self.feed.loader)

@@ -27,12 +27,13 @@ class Progress:
             return
         if self._first is None:
             self._first = (record["time"], step)
-        words = [f"epoch {record['epoch'] + 1}/{self.epochs}", f"step {step}/{total}"]
+        words = [record["phase"]] if "phase" in record else []
+        words += [f"epoch {record['epoch'] + 1}/{self.epochs}", f"step {step}/{total}"]
         seconds, steps = record["time"] - self._first[0], step - self._first[1]
         if steps and seconds > 0:
             rate = steps / seconds
             words += [f"{rate:.3g} steps/s", time.strftime("%H:%M:%S", time.gmtime((total - step) / rate)) + " to go"]
-        place = ("time", "step", "total", "epoch")
+        place = ("time", "step", "total", "epoch", "phase")
         words += [f"{name} {value:.4g}" for name, value in record.items() if name not in place and _is_number(value)]
         self._show("  ".join(words))
 

@@ -13,16 +13,16 @@ from clusterdp.train.say import say
 from clusterdp.train.word import Agreed
 
 if TYPE_CHECKING:
-    from clusterdp.checkpoint import Checkpointer
     from clusterdp.train.job import JobHandle
 
 LAST_UPLOAD_S = 600.0  # nobody waits for a store longer than that
 LAST_CHANCE_S = 600.0  # so long is a save tried again that an attempt would end without
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
+Moment = tuple[int, int]  # steps, and epochs that are closed: what comes at an epoch's end changes the state, too
 
 
 class Saves:
-    """Of one loop; a no-op if the run has no place for checkpoints. All methods are collective.
+    """Of one loop, whose steps they count; a no-op if the run has no place for checkpoints. All methods are collective.
 
     Every so many steps, or seconds by rank 0's clock, the state is copied and written while the training goes on; the
     control word tells when all ranks have written, and that is when it is committed. What is due while a save is on its
@@ -42,15 +42,24 @@ class Saves:
         every_steps: int | None,
         every_s: float | None,
     ):
-        self.checkpointer = job.checkpointer(state)
+        self.checkpointer = job.phases.checkpointer(state)
         self.every_steps = every_steps
         self.every_s = every_s
-        self.at_rest = -1  # the step whose state is in a checkpoint
+        self._at_rest: Moment | None = None  # whose state is in a checkpoint
+        self._taken: Moment | None = None  # whose state is being written
+        self.first = 0  # steps of the run before this loop's
         self._job, self._meta = job, meta
         self._tolerant = Tolerance(job, "a checkpoint")
         self._next = time.monotonic() + (every_s or 0.0)
         if self.checkpointer is not None:
             job.word.progress = self.checkpointer.progress
+
+    def note_restored(self, run_step: int, step: int) -> None:
+        self.first = run_step - step
+        self._at_rest = self._moment(step)
+
+    def _moment(self, step: int) -> Moment:
+        return step, self._meta()["epoch"]
 
     def look_at_the_clock(self) -> None:
         """Rank 0's decides; the others hear of it by the word."""
@@ -81,17 +90,19 @@ class Saves:
         """A periodic save: the training waits for the copy, and not for the disk."""
         if self.every_s:
             self._next = time.monotonic() + self.every_s
-        if self.checkpointer is None or self.at_rest == step:
+        moment = self._moment(step)
+        if self.checkpointer is None or self._at_rest == moment:
             return
         if self._is_overdue:
             self.now(step)
             return
         began = time.monotonic()
         if self._job.saving.async_save:
-            self.checkpointer.async_save(step, self._meta())
+            if self.checkpointer.async_save(self.first + step, self._meta()):
+                self._taken = moment
         else:
             with self._tolerant(math.inf):
-                self._note(self.checkpointer.save(step, self._meta()))
+                self._save(step)
         self._job.word.discount(time.monotonic() - began)
 
     def now(self, step: int) -> None:
@@ -103,15 +114,16 @@ class Saves:
         began = time.monotonic()
         with self._tolerant(math.inf):  # if the one on its way fails, this one is tried all the same
             self._note(self.checkpointer.wait())
-        if self.at_rest != step:
-            self._note(self._insist(self.checkpointer, step))
+        if self._at_rest != self._moment(step):
+            self._insist(step)
         self._job.word.discount(time.monotonic() - began)
 
-    def _insist(self, checkpointer: Checkpointer, step: int) -> Commit:
+    def _insist(self, step: int) -> None:
         """Again and again. The ranks fail together, and agree on whether there is time for another try."""
         deadline, pause_s = time.monotonic() + LAST_CHANCE_S, FIRST_PAUSE_S
         with self._tolerant(math.inf):
-            return checkpointer.save(step, self._meta(), compare_all=True)
+            self._save(step, compare_all=True)
+            return
         if self._job.rank == 0:
             say(f"clusterdp: the training waits for this save, for up to {LAST_CHANCE_S:.0f} s.", error=True)
         while True:
@@ -119,7 +131,8 @@ class Saves:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             last = bool(self._job.group.agree(int(time.monotonic() + pause_s > deadline))[0])
             try:
-                return checkpointer.save(step, self._meta(), compare_all=True)
+                self._save(step, compare_all=True)
+                return
             except (ClaimLost, LostContact, StateError):
                 raise
             except CheckpointError:
@@ -135,9 +148,14 @@ class Saves:
                 error=True,
             )
 
+    def _save(self, step: int, compare_all: bool = False) -> None:
+        assert self.checkpointer is not None
+        self._taken = self._moment(step)
+        self._note(self.checkpointer.save(self.first + step, self._meta(), compare_all=compare_all))
+
     def _note(self, commit: Commit | None) -> None:
         if commit is not None:
-            self.at_rest = commit.step
+            self._at_rest = self._taken
             self._tolerant.failures = 0
             self._job.word.save_s = commit.seconds
 

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from clusterdp.checkpoint.objects import unwrap
-from clusterdp.errors import ConfigError
+from clusterdp.errors import ConfigError, EntryError
 from clusterdp.train import strategy, trainstep
 from clusterdp.train.accumulation import AS_IT_IS
 from clusterdp.train.alone import own_job
@@ -29,7 +29,7 @@ from clusterdp.train.amp import Amp
 from clusterdp.train.arguments import LOADER, arguments_of, check_parts, check_words
 from clusterdp.train.best import Best
 from clusterdp.train.callbacks import OnEpoch, functions
-from clusterdp.train.data import options_of_val, shared_out, training_data
+from clusterdp.train.data import is_same, options_of_val, shared_out, training_data
 from clusterdp.train.evenly import evenly
 from clusterdp.train.history import SHAPE, History, Row, row_line
 from clusterdp.train.job import JobHandle
@@ -39,7 +39,6 @@ from clusterdp.train.prefetch import Prefetcher
 from clusterdp.train.progress import Progress
 from clusterdp.train.say import say
 from clusterdp.train.scores import Metrics, Scores
-from clusterdp.train.stop import Stopped
 from clusterdp.train.strategy import follow, is_distributed, is_sharded
 
 ARRAYS = (torch.Tensor, numpy.ndarray)
@@ -64,6 +63,8 @@ class Trainer:
     on_step(trainer, values) and on_epoch(trainer, row): functions called after each. A stop waits until those after an
     epoch are done, whatever they evaluate. state: more to save, by name.
     wrap: options of job.wrap(), which are DistributedDataParallel's.
+    name: of this phase, where the program trains more than once (see Phases). Position, history and best model are of
+    the Trainer.
     """
 
     def __init__(
@@ -86,11 +87,13 @@ class Trainer:
         on_epoch: Sequence[OnEpoch] = (),
         state: Mapping[str, Any] | None = None,
         wrap: Mapping[str, Any] | None = None,
+        name: str = "",
         **others: NoReturn,
     ):
         check_words("Trainer", others, arguments_of(Trainer), {"fit": Trainer.fit})
         check_parts(model, loss, optimizer, scheduler)
         self.job = job = own_job() if job is None else job
+        self.name = name
         self.amp = job.amp if amp is None else amp if isinstance(amp, Amp) else Amp(amp, job.device)
         self._wrapped = self._wrap(model, optimizer, wrap or {})
         self._sharded = is_sharded(self._wrapped)
@@ -115,7 +118,8 @@ class Trainer:
         self.loop: Loop[Any] | None = None
         self._calling = False  # the callbacks after an epoch are at work
         self._metrics = metrics
-        self.best_model = Best(job, self._wrapped, self.history)
+        self._data: Any = None  # of fit()
+        self.best_model = Best(self, self._wrapped)
         self._state = {"model": self._wrapped, "amp": self.amp, "history": self.history, "scores": self.scores.meters}
         self._state |= {name: thing for name, thing in (("optimizer", optimizer), ("scheduler", scheduler)) if thing}
         if taken := sorted(self._state.keys() & (state or {}).keys()):
@@ -133,7 +137,8 @@ class Trainer:
         val_options: Mapping[str, Any] | None = None,
         **loader: Any,
     ) -> History:
-        """Trains from wherever the run stands to `epochs` in all, and evaluates on val after each.
+        """Trains from wherever the run stands to `epochs` in all, and evaluates on val after each. Called again it goes
+        on with the same data, to more epochs; other data is for another Trainer, with a name.
 
         train, val: a data set, or tensors (x, y), dealt out to the ranks in batches of batch_size each; or a loader, or
         any iterable of batches, that knows its rank. batch_size=None: a sample of the data set is a batch already, as
@@ -148,14 +153,21 @@ class Trainer:
         usual = self.forward is trainstep.forward and self.step is trainstep.step
         if usual and isinstance(train, ARRAYS) and isinstance(val, ARRAYS):
             raise ConfigError("fit: inputs and targets are one argument. Write fit((x, y), (x_val, y_val)).")
+        if self.loop is not None and not is_same(train, self._data):
+            raise EntryError(
+                "Trainer.fit: these are other data than before, where this Trainer has no position. Make another one: "
+                'Trainer(model, ..., name="finetune").'
+            )
         batches = training_data(self.job, train, batch_size, loader)
         if val is not None:
             check_lasts("val", val, epochs)
             options = options_of_val(val, loader, val_options or {})
             shared_out(self.job, val, batch_size, options, "val")  # what is wrong with it is said now, not in an hour
+        phase: dict[str, Any] = {"name": self.name, "continues": self.loop}
         self.loop = loop = self.job.loop(
-            batches, self._state, epochs=epochs, accumulate=self.accumulate, move=transform or True
+            batches, self._state, epochs=epochs, accumulate=self.accumulate, move=transform or True, **phase
         )
+        self._data = train
         progress = Progress(epochs) if self.job.rank == 0 and Progress.is_wanted() else None
         if progress is not None:
             self.job.metrics.sinks.append(progress)
@@ -230,7 +242,8 @@ class Trainer:
 
     def load_best(self) -> int | None:
         """The weights that keep_best or save_best() saved last; returns their step. None, and the model stays as it is,
-        if there are none, or if the run has gone back behind them (`clusterdp resume --from`)."""
+        if there are none, or if the run has gone back behind them (`clusterdp resume --from`). Where the run has no
+        place for checkpoints, they are in this process's memory alone."""
         step = self.best_model.load()
         if step is not None:
             self.amp.renew()
@@ -255,7 +268,7 @@ class Trainer:
             return model
         before = dict(model.named_parameters())
         wrapped = strategy.wrap(model, job.group, job.train, self.amp, options, share=several)
-        job.wrapped.append(wrapped)
+        job.wrapped.add(wrapped)
         if is_sharded(wrapped) and optimizer is not None:
             follow(optimizer, before, wrapped)
         return wrapped
@@ -286,7 +299,7 @@ class Trainer:
         self.history.append(row)
         self.job.log(epoch=self.loop.epoch, **{name: value for name, value in row.items() if name not in SHAPE})
         if self.job.rank == 0:
-            say(f"clusterdp: {row_line(row)}")
+            say(f"clusterdp: {self.name}{'  ' if self.name else ''}{row_line(row)}")
         self._call_back(row)
 
     def _step_scheduler(self, row: Row) -> None:
@@ -360,14 +373,4 @@ class Trainer:
             iterator = iter(batches)
         moved = Prefetcher(iterator, self.job.device, transform=transform, ahead=False)
         items = evenly(moved, self.job.group) if self._sharded else ((batch, True) for batch in moved)
-        if self._calling:
-            yield from items
-            return
-        if self.loop is not None:
-            yield from self.loop.watch(items)
-            return
-        for item, agreed in self.job.word.together(items):
-            if agreed is None:
-                yield item
-            elif agreed.stop:
-                raise Stopped(agreed.stop, self.job.step)
+        yield from items if self._calling else self.job.phases.watch(items)

@@ -48,6 +48,8 @@ def test_a_manifest_reads_back_as_it_was_and_is_plain_json() -> None:
     assert decode(one.encode(), one.info.name) == one
     assert decode_head(one.encode()[:1000], one.info.name) == one.info
     assert json.loads(one.encode())["head"]["step"] == 3
+    named = replace(one, info=replace(one.info, phase="fold1"))
+    assert decode(named.encode(), named.info.name) == named
 
 
 def test_no_byte_of_a_manifest_can_change_unnoticed() -> None:
@@ -89,6 +91,8 @@ def test_a_manifest_under_another_name_is_not_believed() -> None:
         lambda one: replace(one, info=replace(one.info, data="../0123456789ab-0001")),
         lambda one: replace(one, info=replace(one.info, world_size=10**9)),
         lambda one: replace(one, info=replace(one.info, world_size=0)),
+        lambda one: replace(one, info=replace(one.info, phase="../b")),
+        lambda one: replace(one, info=replace(one.info, phase=3)),
     ],
 )
 def test_a_manifest_that_is_whole_but_impossible_is_refused(change) -> None:

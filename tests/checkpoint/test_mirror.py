@@ -76,6 +76,17 @@ def test_a_store_that_is_away_holds_up_nothing_and_gets_the_newest_when_it_is_ba
     assert caplog.text.count("Connection timed out") == 1
 
 
+def test_a_store_that_was_away_gets_the_newest_of_each_phase(make: Any, tmp_path: Path) -> None:
+    checkpointer, store = make(counter(1.0), keep_local=1)
+    store.away = True
+    checkpointer.save(1)
+    checkpointer.begin("second", {"x": counter(1.0)}, 1)
+    checkpointer.save(2)
+    store.away = False
+    assert checkpointer.upload(60)
+    assert steps(tmp_path / "far") == [1, 2]
+
+
 def test_it_resumes_from_nearby_while_the_store_is_away(make: Any, tmp_path: Path) -> None:
     checkpointer, store = make(counter(1.0))
     checkpointer.save(1)

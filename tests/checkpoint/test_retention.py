@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,16 @@ def test_what_is_doomed_is_never_among_what_must_stay(
         assert gone == {n for n in range(1, min(newest)) if n not in stay}
     else:
         assert not gone
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=12), st.integers(1, 5), numbers)
+def test_the_newest_good_one_of_each_phase_stays(phases: list[str], keep_last: int, bad: set[int]) -> None:
+    all_of_them = [replace(info, phase=phase) for info, phase in zip(commits(len(phases)), phases, strict=True)]
+    tokens = {f"{n:012x}-0001" for n in bad}
+    gone = doomed(all_of_them, keep_last, bad=tokens)
+    newest = {info.phase: info for info in all_of_them if info.token not in tokens}
+    assert not {info.token for info in newest.values()} & {info.token for info in gone}
+    assert all(info.token in tokens or info.order < newest[info.phase].order for info in gone)
 
 
 class Noted(LocalStorage):

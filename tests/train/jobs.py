@@ -57,6 +57,12 @@ def is_mistaken(job: JobHandle, on: list[int]) -> None:
     dist.barrier()
 
 
+def trains_twice(job: JobHandle) -> None:
+    for _ in range(2):
+        for _ in job.loop([1, 2, 3], {}):
+            pass
+
+
 def compiles(job: JobHandle) -> None:
     torch.compile(lambda x: x.sin() + 1)(torch.ones(8))
 

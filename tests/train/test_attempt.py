@@ -212,3 +212,15 @@ def test_without_a_compiler_torch_compile_is_one_line(tmp_path: Path, monkeypatc
     assert done.stderr.startswith("clusterdp: train.compile: torch.compile found no C++ compiler")
     assert done.stderr.count("\n") == 1
     assert run.outcome("1.0") == "stop entry 0"
+
+
+def test_a_second_loop_without_a_name_ends_the_run_though_it_has_saved(tmp_path: Path) -> None:
+    """Any other attempt would train no more than this one."""
+    run = Run(tmp_path / "run", "tests.train.jobs:trains_twice")
+    ranks = one(run)
+    assert ranks.join() == [2, 2], ranks.log
+    assert run.saved("1.0") == 3
+    assert run.outcome("1.0") == "stop entry 0"
+    for rank in (0, 1):
+        assert 'Give it one: job.loop(..., name="finetune")' in ranks.rank_log(rank)
+    assert "Traceback" not in ranks.log

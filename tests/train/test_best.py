@@ -14,7 +14,7 @@ from torch import nn
 from clusterdp.checkpoint import CheckpointError, list_checkpoints
 from clusterdp.storage import LocalStorage
 from clusterdp.train import JobHandle, Trainer, keep_best
-from clusterdp.train.settings import Saving
+from clusterdp.train.settings import Saving, Settings
 from tests.train.trainings import FEATURES, Noisy
 
 EPOCH = 6  # steps; the run saves after every four
@@ -113,10 +113,30 @@ def test_an_epoch_that_is_done_otherwise_after_that_is_known_from_the_one_before
     assert torch.equal(last, again.net.weight)  # type: ignore[arg-type]
 
 
-def test_without_a_place_for_checkpoints_there_is_no_best_model(job: JobHandle) -> None:
-    trainer = fit(job, 1, 2, checkpoint=Saving())
-    assert len(trainer.history) == 2
+def test_without_a_place_for_checkpoints_the_best_model_is_kept_in_memory(job: JobHandle) -> None:
+    trainer = fit(job, 1, 5, 2, checkpoint=Saving())
+    best = fit(job, 1, 5, checkpoint=Saving()).net.weight
+    assert not torch.equal(trainer.net.weight, best)  # type: ignore[arg-type]
+    assert trainer.load_best() == 2 * EPOCH
+    assert torch.equal(trainer.net.weight, best)  # type: ignore[arg-type]
+
+
+def test_without_a_place_for_checkpoints_and_before_the_first_save_there_is_none(job: JobHandle) -> None:
+    trainer = Trainer(nn.Linear(FEATURES, 3), job=JobHandle(Settings(), job.group, job.stop, "1.0"))
     assert trainer.load_best() is None
+
+
+def test_each_phase_has_a_best_model_of_its_own(job: JobHandle) -> None:
+    trainers = []
+    for name in ("first", "second"):
+        net = nn.Linear(FEATURES, 3)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        trainer = Trainer(net, nn.CrossEntropyLoss(), optimizer, job=job, on_epoch=[keep_best("loss")], name=name)
+        trainer.fit(Noisy(), epochs=1)
+        trainers.append((trainer, torch.clone(net.weight)))
+    for trainer, weight in trainers:
+        assert trainer.load_best() == EPOCH
+        assert torch.equal(trainer.net.weight, weight)  # type: ignore[arg-type]
 
 
 def test_a_program_of_its_own_takes_what_is_kept(job: JobHandle) -> None:

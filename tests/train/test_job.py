@@ -44,7 +44,7 @@ def test_the_samples_of_a_batch_are_known_to_whom_it_concerns(job: JobHandle) ->
     named = [(loop.samples() if loop.samples else None, batch.tolist()) for batch in loop]
     assert len(named) == 8
     assert all(samples == batch for samples, batch in named)
-    assert job.loop([1, 2], {}).samples is None
+    assert job.loop([1, 2], {}, name="other").samples is None
 
 
 @pytest.mark.parametrize(

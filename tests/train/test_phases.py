@@ -1,0 +1,351 @@
+"""Programs that train more than once: each phase has its own position and state, and none is trained twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from clusterdp.checkpoint import CheckpointError, list_checkpoints
+from clusterdp.errors import ConfigError, EntryError, StateError
+from clusterdp.rundir import read_events
+from clusterdp.train import JobHandle, Stopped, StopSignal, Trainer
+from clusterdp.train.group import seed_everything
+from clusterdp.train.settings import Saving
+from tests.train import phased, programs
+from tests.train.ranks import Ranks, running, wait_until
+from tests.train.runs import Run
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning"),  # torchdata 0.11, torch 2.13
+    # An attempt that goes on where an epoch has ended steps its scheduler first.
+    pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step:UserWarning"),
+]
+
+
+class Killed(BaseException):
+    """What a test of one process has for SIGKILL: from here on nothing is done in this attempt."""
+
+
+class Program:
+    """Attempts of one run, in this process. `done` is what each has done, by attempt."""
+
+    def __init__(self, job: JobHandle, name: str, folder: Path, **saving: Any):
+        saving = {"every_steps": 4, "every_s": None, "async_save": False, "keep_last": 99, **saving}
+        checkpoint = Saving(url=str(folder / "checkpoints"), **saving)
+        self.settings = replace(job._settings, run_dir=folder, checkpoint=checkpoint)
+        self.group, self.name = job.group, name
+        self.done: list[list[str]] = []
+        self.job = job
+
+    def attempt(self, fault: tuple[str, str] | None = None, **settings: Any) -> Any:
+        """What it ended with; None if it was stopped or killed."""
+        done: list[str] = []
+        self.done.append(done)
+        seed_everything(0, rank=0)
+        with StopSignal() as stop:
+            settings = replace(self.settings, **settings) if settings else self.settings
+            self.job = JobHandle(settings, self.group, stop, f"1.{len(self.done)}")
+
+            def strike(where: str) -> None:
+                done.append(where)
+                if fault == ("KILL", where):
+                    raise Killed
+                if fault == ("TERM", where):
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+            try:
+                return phased.ended(self.job, phased.PROGRAMS[self.name](self.job, strike))
+            except (Stopped, Killed):
+                return None
+
+    def commits(self) -> list[tuple[str, int]]:
+        return [(info.phase, info.step) for info in list_checkpoints(str(self.settings.checkpoint.url))]
+
+    def events(self, kind: str) -> list[Any]:
+        assert self.job._run is not None
+        return [event for event in read_events(self.job._run) if event["event"] == kind]
+
+
+Make = Callable[..., Program]
+
+
+@pytest.fixture
+def program(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    monkeypatch.setattr("clusterdp.train.word.MOST_STEPS", 1)  # these steps take microseconds; look after each
+    return lambda name, folder="run", **saving: Program(job, name, tmp_path / folder, **saving)
+
+
+FAULTS = {
+    "finetune": ("unnamed 11", "between 1", "head 5", "all 4"),
+    "folds": ("fold0 4", "between 0", "fold1 5", "fold2 3"),
+    "gan": ("warm-up 2", "between", "gan 5"),
+}
+
+
+def phase(where: str) -> str:
+    return where.split()[0]
+
+
+@pytest.mark.parametrize("how", ["TERM", "KILL"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_stopped_or_killed_in_any_phase_and_between_it_ends_in_the_bits_of_the_undisturbed_run(
+    program: Make, name: str, how: str
+) -> None:
+    whole = program(name, "whole").attempt()
+    for where in FAULTS[name]:
+        run = program(name, where.replace(" ", "-"))
+        end = run.attempt((how, where))
+        assert end is None if how == "KILL" else end in (None, whole), where  # no loop follows to heed it
+        assert run.attempt() == whole, where
+        first, second = run.done
+        assert where in first
+        if how == "TERM" and phase(where) == "between":
+            assert first[-1] == where, "it began the next phase"
+        over = {phase(step) for step in first} - {phase(first[-1]), "between"}
+        assert not {phase(step) for step in second} & over, f"{where}: it has trained {over} again"
+
+
+def test_steps_count_on_through_the_phases_and_every_record_names_its_own(program: Make) -> None:
+    run = program("finetune")
+    run.attempt()
+    assert run.commits() == [
+        *[("", step) for step in (4, 8, 12, 12)],  # the last one is of the closed epoch
+        *[("head", step) for step in (16, 20, 20)],
+        *[("all", step) for step in (24, 28, 28)],
+    ]
+    assert [event.get("phase") for event in run.events("saved")][3:5] == [None, "head"]
+    run.job.metrics.flush()
+    assert run.job.metrics.path is not None
+    rows = [json.loads(line) for line in run.job.metrics.path.read_text().splitlines()]
+    assert [(row["step"], row["total"]) for row in (rows[0], rows[-1])] == [(1, 12), (28, 28)]
+    assert {row.get("phase") for row in rows} == {None, "head", "all"}
+
+
+def test_the_end_of_each_phase_stays_whatever_retention_deletes(program: Make) -> None:
+    run = program("finetune", keep_last=1)
+    whole = run.attempt()
+    assert run.commits() == [("", 12), ("head", 20), ("all", 28)]
+    assert run.attempt() == whole
+    assert run.done[1] == ["between 1", "between head", "between all"]
+    assert len(run.commits()) == 3
+
+
+def test_a_phase_that_is_complete_says_so(program: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    run = program("folds")
+    run.attempt()
+    capsys.readouterr()
+    run.attempt(("KILL", "between 1"))
+    said = capsys.readouterr().out.splitlines()
+    assert said == [
+        "clusterdp: phase 'fold0' is complete (2 epochs, step 8): nothing left to do.",
+        "clusterdp: phase 'fold1' is complete (2 epochs, step 8): nothing left to do.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("step", "again"),
+    [
+        (8, ["unnamed 8", "head 0", "all 0"]),  # of the first phase: those after it are begun anew
+        (16, ["head 4", "all 0"]),
+        (24, ["all 4"]),
+    ],
+)
+def test_a_run_goes_back_to_a_step_of_any_phase_and_retires_what_came_later(
+    program: Make, step: int, again: list[str]
+) -> None:
+    run = program("finetune")
+    whole = run.attempt()
+    assert run.attempt(("KILL", "all 6"), resume_step=step) is None
+    done = [where for where in run.done[1] if phase(where) != "between"]
+    assert [next(where for where in done if phase(where) == name) for name in map(phase, again)] == again
+    assert {phase(where) for where in done} == set(map(phase, again))
+    assert run.attempt() == whole, "the attempt after that knows nothing of the step"
+    assert {phase(where) for where in run.done[2]} == {"between", "all"}
+
+
+def test_a_step_that_no_phase_has_is_refused(program: Make) -> None:
+    run = program("gan")
+    run.attempt()
+    with pytest.raises(CheckpointError, match=r"no checkpoint of step 5\. Those that exist: 4, 6, 10, 14, 18"):
+        run.attempt(resume_step=5)
+
+
+def test_a_program_whose_phases_have_other_names_is_not_begun_anew(
+    program: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = program("gan")
+    run.attempt(("KILL", "gan 5"))
+    before = run.commits()
+    monkeypatch.setitem(phased.PROGRAMS, "gan", phased.finetune)
+    with pytest.raises(CheckpointError, match="of the phase without a name, and there are some of phase 'warm-up'"):
+        run.attempt()
+    assert run.commits() == before
+
+
+def test_weights_from_elsewhere_are_the_start_of_the_first_phase_alone(program: Make, tmp_path: Path) -> None:
+    torch.manual_seed(9)
+    other = nn.Linear(phased.WIDTH, phased.WIDTH)
+    torch.save(other.state_dict(), tmp_path / "other.pt")
+    run = program("gan", start_from=str(tmp_path / "other.pt"), start_only=["g"])
+    run.attempt()
+    assert len(run.events("started-from")) == 1
+
+
+def train(job: JobHandle, **options: Any) -> Any:
+    """A loop to its end."""
+    loop = job.loop([1, 2, 3], {}, **options)
+    for _ in loop:
+        pass
+    return loop
+
+
+def test_a_second_loop_without_a_name_is_refused_with_the_remedy(job: JobHandle) -> None:
+    train(job)
+    with pytest.raises(EntryError, match=r'has no name, .* Give it one: job\.loop\(\.\.\., name="finetune"\)'):
+        train(job)
+    train(job, name="finetune")
+    with pytest.raises(EntryError, match="phase 'finetune': there is a loop or Trainer of this name"):
+        train(job, name="finetune")
+    with pytest.raises(ConfigError, match=r"'a/b' is no name of a phase\. Use at most 64 letters"):
+        train(job, name="a/b")
+
+
+def test_without_a_place_for_checkpoints_nothing_can_be_mixed_up(job: JobHandle) -> None:
+    bare = replace(job._settings, run_dir=None, checkpoint=Saving())
+    job = JobHandle(bare, job.group, job.stop, "local.1")
+    assert [train(job).step, train(job).step, job.step] == [3, 3, 6]
+
+
+def test_who_leaves_a_phase_before_its_end_hears_that_it_cannot_be_resumed(job: JobHandle) -> None:
+    loop = job.loop([1, 2, 3], {}, epochs=3)
+    for _ in loop:
+        if loop.step == 4:
+            break
+    with pytest.raises(EntryError, match="the training: it was left at step 4, before its end"):
+        train(job, name="next")
+
+
+def test_a_loop_saves_only_while_it_is_at_work(job: JobHandle) -> None:
+    first, second = (job.loop([1, 2, 3], {}, name=name) for name in ("first", "second"))
+    with pytest.raises(StateError, match=r"loop\.save\(\): phase 'second' is not at work"):
+        second.save()
+    assert len(list(first)) == 3
+    first.save()
+    assert len(list(second)) == 3
+    with pytest.raises(StateError, match="phase 'first' is not at work"):
+        first.save()
+
+
+def test_a_stop_while_an_earlier_model_evaluates_saves_the_phase_at_work(job: JobHandle) -> None:
+    teacher, student = trainer(job, "teacher"), trainer(job, "student")
+    teacher.fit(phased.data(), epochs=1)
+
+    def ask(_: Any, values: Any) -> None:
+        if student.loop is not None and student.loop.step == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+            teacher.evaluate(phased.data(400), batch_size=4)
+
+    student.on_step.append(ask)
+    with job.stop.install(), pytest.raises(Stopped):
+        student.fit(phased.data(), epochs=1, batch_size=4)
+    newest = list_checkpoints(str(job.saving.url))[-1]
+    assert (newest.phase, newest.step) == ("student", 1 + 2)
+
+
+def trainer(job: JobHandle, name: str = "", **options: Any) -> Trainer:
+    torch.manual_seed(0)
+    net = nn.Linear(phased.WIDTH, 1)
+    return Trainer(net, nn.MSELoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job, name=name, **options)
+
+
+def test_fit_with_other_data_or_by_another_trainer_is_a_phase_of_its_own(job: JobHandle) -> None:
+    first = trainer(job)
+    x, y = phased.data().tensors
+    first.fit((x, y), epochs=1)
+    first.fit((x.clone(), y), epochs=2)
+    with pytest.raises(EntryError, match=r'other data than before.* Trainer\(model, \.\.\., name="finetune"\)'):
+        first.fit(phased.data(), epochs=3)
+    with pytest.raises(EntryError, match=r'Give it one: .* Trainer\(\.\.\., name="finetune"\)'):
+        trainer(job).fit((x, y))
+    second = trainer(job, "second")
+    assert second.fit(phased.data(), epochs=2)["epoch"] == [1, 2]
+    with pytest.raises(EntryError, match="the training: it is over, for phase 'second' has begun since"):
+        first.fit((x, y), epochs=3)
+
+
+def test_without_a_place_for_checkpoints_fit_counts_epochs_in_all(
+    job: JobHandle, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = replace(job._settings, run_dir=None, checkpoint=Saving())
+    alone = trainer(JobHandle(bare, job.group, job.stop, "local.1"))
+    data = phased.data()
+    for epochs in (2, 2, 3):
+        alone.fit(data, epochs=epochs, batch_size=4)
+    assert alone.history["epoch"] == [1, 2, 3]
+    assert alone.history["step"] == [6, 12, 18]
+    assert "the training is complete (2 epochs, step 12): nothing left to do." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
+def test_a_loader_that_two_phases_share_goes_on_as_in_the_undisturbed_run(
+    job: JobHandle, tmp_path: Path, kind: Any
+) -> None:
+    """It draws its order from a generator of its own, or knows its own place."""
+
+    def attempt(folder: str, number: int, *, until: str) -> list[Any]:
+        settings = replace(job._settings, run_dir=tmp_path / folder, checkpoint=Saving(url=str(tmp_path / folder)))
+        handle = JobHandle(settings, job.group, StopSignal(), f"1.{number}")
+        seed_everything(number, rank=0)  # a new process draws other numbers, until it has restored those of before
+        generator = torch.Generator().manual_seed(number) if kind is DataLoader else None
+        loader = kind(phased.data(), 6, shuffle=True, generator=generator)
+        seen: list[Any] = []
+        for name in ("first", "second"):
+            seen += [(name, x.tolist()) for x, _ in handle.loop(loader, {}, epochs=2, name=name)]
+            if name == until:
+                break
+        return seen
+
+    whole = attempt("whole", 0, until="second")
+    assert attempt("run", 0, until="first") == whole[:8]
+    assert attempt("run", 1, until="second") == whole[8:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_over_two_ranks_too(tmp_path: Path, name: str, how: str) -> None:
+    """A fault in each phase and between two, one after the other, in one run."""
+    size, ends = 2, []
+    for faults in ([], FAULTS[name]):
+        record = tmp_path / ("faults" if faults else "whole")
+        record.mkdir()
+        params = {"program": name, "record": str(record)}
+        run = Run(record / "run", "tests.train.phased:main", params, checkpoint={"every_steps": 4, "keep_last": 1})
+        for number, fault in enumerate([*([how, where, size - 1] for where in faults), None]):
+            config = json.loads(run.dir.config.read_text())
+            config["params"]["fault"] = fault
+            run.dir.config.write_text(json.dumps(config))
+            ranks = attempt_of(run, f"1.{number}", size)
+            if how == "SIGTERM" or fault is None:
+                assert ranks.join() == [0] * size, ranks.log
+        ends.append([json.loads((record / f"end-{rank}").read_text()) for rank in range(size)])
+    assert ends[0] == ends[1]
+
+
+def attempt_of(run: Run, name: str, size: int) -> Ranks:
+    """To its end; where one rank is killed, the others are too, as by srun."""
+    with running(run.path / name, programs.run_worker, str(run.path), size=size, env=run.attempt(name)) as ranks:
+        codes = lambda: [process.exitcode for process in ranks.processes]  # noqa: E731
+        wait_until(lambda: None not in codes() or any(codes()), "the end of the attempt")
+        return ranks
