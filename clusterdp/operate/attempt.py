@@ -14,7 +14,7 @@ CAUSE_OF_REASON = {"finished": "done", "term": "preempted", "time": "timeout", "
 ENDINGS = frozenset({"finished", "failed", "requeued", "cancelled"})  # the batch script's last words
 # What the batch script notes if Slurm ends the attempt, and not it itself. (The ranks name the step as well.)
 SIGNALS = frozenset({"TERM", "ending"})
-NOT_MEASURED = frozenset({"time", "step", "total"})
+NOT_MEASURED = frozenset({"time", "step", "total", "phase"})
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ class AttemptRecord:
     heard_at: float | None = None  # its last sign of life of any kind
     rate: float | None = None  # steps a second, lately
     total: int | None = None
+    phase: str = ""  # of the training, where it has several; `total` is the step of its end
     metrics: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -106,6 +107,7 @@ def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Re
         heard_at=max((time_of(record) for record in [*own[-1:], *records[-1:]]), default=None),
         rate=_rate(trained[-50:]),
         total=next((t for record in reversed(records) if (t := integer(record.get("total"))) is not None), None),
+        phase=str(records[-1].get("phase") or "") if records else "",
         metrics=_latest(records),
     )
 

@@ -65,6 +65,10 @@ class RunHistory:
         return next((a.total for a in reversed(self.attempts) if a.total is not None), None)
 
     @property
+    def phase(self) -> str:
+        return next((a.phase for a in reversed(self.attempts) if a.last_step is not None), "")
+
+    @property
     def metrics(self) -> dict[str, Any]:
         return next((a.metrics for a in reversed(self.attempts) if a.metrics), {})
 

@@ -87,6 +87,7 @@ def as_data(history: RunHistory, standing: Standing) -> dict[str, Any]:
         "submitted": history.submitted,
         "step": history.step,
         "total": history.total,
+        "phase": history.phase,
         "saved": {"step": saved[0], "time": saved[1]} if saved else None,
         "steps_lost": history.lost,
         "metrics": history.metrics,
@@ -133,6 +134,7 @@ def measured(metrics: dict[str, Any], most: int = 6) -> str:
 def _progress(history: RunHistory, standing: Standing) -> str:
     step, total, last = history.step or 0, history.total, history.last
     words = f"{step} of {total} ({100 * step // total} %)" if total else str(step)
+    words += f", phase {history.phase}" if history.phase else ""
     if total and last and last.rate and step < total and standing.verdict is Verdict.RUNNING:
         words += f", about {span((total - step) / last.rate)} left"
     return words

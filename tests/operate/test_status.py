@@ -36,6 +36,14 @@ def test_a_running_run_shows_attempts_step_checkpoint_and_time_left(elsewhere: P
     assert "\x1b" not in text
 
 
+def test_the_phase_of_the_training_is_named_where_it_has_several(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().trained(1, 9, total=10).trained(10, 12, total=20, phase="finetune")
+    queue.answers("7|RUNNING|None|n1")
+    lines = status(builder.run, builder.now).splitlines()
+    assert "step   12 of 20 (60 %), phase finetune, about 1 s left" in lines
+    assert not [line for line in lines if line.startswith("last") and "finetune" in line]
+
+
 def test_a_requeued_job_says_when_it_may_start(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted")
     queue.answers("7|PENDING|BeginTime|")

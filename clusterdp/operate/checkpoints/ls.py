@@ -31,12 +31,15 @@ def as_text(
     if damaged:
         lines[0] += ", " + ink("red", f"{_count(len(damaged), 'damaged manifest')}")
     if wanted:
-        head, *rows = table([HEAD, *(_row(info, info is commits[-1], now) for info in reversed(wanted))])
+        cells = [HEAD, *(_row(info, info is commits[-1], now) for info in reversed(wanted))]
+        if not any(info.phase for info in wanted):
+            cells = [row[:-1] for row in cells]
+        head, *rows = table(cells)
         lines += ["", ink("dim", head), *rows, "", ink("dim", LEGEND)]
     return lines + [f"{ink('red', 'damaged')}  {why_of(damage)}" for damage in reversed(damaged)]
 
 
-HEAD = ("  step", "age", "committed", "size", "ranks", "attempt", "token")
+HEAD = ("  step", "age", "committed", "size", "ranks", "attempt", "token", "phase")
 LEGEND = "* a resume takes this one, if `clusterdp checkpoint verify` finds it good"
 
 
@@ -67,6 +70,7 @@ def _row(info: CheckpointInfo, newest: bool, now: float) -> tuple[str, ...]:
         str(info.world_size),
         info.attempt or "-",
         info.token,
+        info.phase or "-",
     )
 
 

@@ -24,6 +24,18 @@ def test_the_newest_commit_comes_first_and_is_marked_whatever_its_step(save: Sav
     assert all(len(line) <= 80 for line in lines[:5])
 
 
+def test_a_run_of_several_phases_names_them(save: Save, folder: Path, cli: Run) -> None:
+    save(1)
+    checkpointer = Checkpointer(folder, {"model": thing(model(2))}, keep_last=99)
+    checkpointer.begin("finetune", {"model": thing(model(2))})
+    checkpointer.save(2)
+    lines = cli("ls", "saved")[1].splitlines()
+    assert lines[2].split()[-2:] == ["token", "phase"]
+    assert [line.split()[-1] for line in lines[3:5]] == ["finetune", "-"]
+    listed = json.loads(cli("ls", "saved", "--json")[1])["checkpoints"]
+    assert [each["phase"] for each in listed] == ["finetune", ""]
+
+
 def test_a_damaged_manifest_is_named_with_the_reason_and_the_others_stand(save: Save, folder: Path, cli: Run) -> None:
     good = save(1)
     bad = manifest_file(folder, save(2).token)
