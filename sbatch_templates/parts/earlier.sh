@@ -28,11 +28,7 @@ while read -r name; do
     overtaken:* | *:claim) continue ;; # it had lost the run to another attempt, and counts for nothing
     'done':* | *:'done':*)
       # Since 24.05 Slurm requeues a job that was preempted once when it ends, whatever its exit code.
-{% if kind == "entry" %}
-      echo "clusterdp: attempt $name has finished this run. To train again, submit it with another run_dir."
-{% else %}
-      echo "clusterdp: attempt $name has finished this run. \`clusterdp resume $run_dir\` runs the program again."
-{% endif %}
+      echo "clusterdp: attempt $name has finished this run. To run it again, submit a new run."
       over 'done' finished 0
       ;;
     cancelled:* | *:stop:cancelled)

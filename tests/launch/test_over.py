@@ -29,7 +29,7 @@ def test_a_command_that_is_done_does_not_run_again(run_script: RunScript, stubs:
     again = run_script(program(tmp_path), restart=1)
     once_more = run_script(program(tmp_path), restart=2)
     assert (again.returncode, once_more.returncode, runs(tmp_path)) == (0, 0, 1)
-    assert f"clusterdp resume {tmp_path}/run` runs the program again" in again.stdout
+    assert "has finished this run. To run it again, submit a new run." in again.stdout
     assert [cause(tmp_path, f"7.{n}") for n in range(3)] == ["done"] * 3
 
 
