@@ -131,10 +131,13 @@ class Daemon:
                 continue
             connection.setblocking(False)
             if len(self._silent) >= MOST_SILENT:
-                next(iter(self._silent)).cancel()
+                oldest = next(iter(self._silent))
+                del self._silent[oldest]
+                oldest.cancel()
             task = self.background(self._serve(connection))
             self._silent[task] = None
             task.add_done_callback(lambda task: self._silent.pop(task, None))
+            await asyncio.sleep(0)  # sock_accept does not pause while others wait in line: let the accepted be served
 
     async def _serve(self, connection: socket.socket) -> None:
         """One command, or one supervisor that looks for its daemon."""

@@ -14,7 +14,7 @@ from .usage import Usage
 if TYPE_CHECKING:
     from .controller import Controller
 
-BOOKING_S = 0.3  # until the books have answered the controller that they know of an array
+BOOKING = 0.3  # of the books' lag: until they have answered the controller that they know of an array
 
 
 def step_ended(controller: Controller, job: Job, step: Step, report: dict[str, Any]) -> None:
@@ -195,7 +195,7 @@ def cancel(controller: Controller, job: Job, uid: int | None = None) -> None:
     job.cancelled_by = controller.user.uid if uid is None else uid
     if job.waits:
         job.booked = True
-        if job.array and controller.clock() - job.array.booked_at < BOOKING_S:
+        if job.array and controller.clock() - job.array.booked_at < BOOKING * controller.settings.accounting_lag_s:
             job.array.booked_as = ""  # the books have not got so far
         job.state, job.end = JobState.CANCELLED, controller.clock()
         job.start = job.end

@@ -147,11 +147,14 @@ def alive(pid: int) -> bool:
 
 
 def birth(pid: int) -> str:
-    """Something that a later process of the same number does not share; "" if there is no such process."""
+    """Something that a later process of the same number does not share; "" if there is no such process.
+
+    OSError if no descriptor is left to look with: a cluster whose owner only seemed to be gone once took itself down.
+    """
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[19]
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         if LINUX:
             return ""
     return subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()

@@ -1,5 +1,6 @@
 """The fake believes and executes what lies in its folder: so that must be its user's alone."""
 
+import contextlib
 import os
 import resource
 import shutil
@@ -10,8 +11,10 @@ import pytest
 
 from clusterdp.cli import main
 from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm.daemon import MOST_SILENT
 from clusterdp.fakeslurm.errors import FakeSlurmError
 from clusterdp.fakeslurm.paths import Paths, private_place
+from clusterdp.fakeslurm.processes import MANY
 from tests.fakeslurm.conftest import Desk
 
 NOBODY = 65534
@@ -101,20 +104,19 @@ def test_a_cluster_is_found_by_shells_that_know_no_runtime_folder(monkeypatch: p
         shutil.rmtree(runtime)
 
 
-def test_connections_that_ask_nothing_do_not_keep_commands_out(desk: Desk) -> None:
+def test_connections_that_ask_nothing_do_not_keep_commands_out(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 4600
-    if hard != resource.RLIM_INFINITY and hard < wanted + 100:
-        pytest.skip(f"needs {wanted} descriptors")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted + 100, hard))
-    idle = []
+    wanted = MANY + 100
+    needed = len(os.listdir("/dev/fd")) + wanted + 100
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        pytest.skip(f"needs {needed} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (MOST_SILENT, hard))
     try:
-        for _ in range(wanted):
-            line = socket.socket(socket.AF_UNIX)
-            line.connect(str(desk.cluster.folder / "socket"))
-            idle.append(line)
-        assert desk.say("squeue -h") == ""
+        with FakeCluster(quick=True) as cluster, contextlib.ExitStack() as idle:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
+            for _ in range(wanted):
+                line = idle.enter_context(socket.socket(socket.AF_UNIX))
+                line.connect(str(cluster.folder / "socket"))
+            assert Desk(cluster, tmp_path).say("squeue -h") == ""
     finally:
-        for line in idle:
-            line.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
