@@ -25,6 +25,7 @@ class Ranks:
     def __init__(self, group: dist.ProcessGroup | None = None):
         """Collective if there is a process group without gloo: one is made then."""
         self.rank, self.size = 0, 1
+        self._lost: str | None = None  # what was said when contact was lost
         if not (dist.is_available() and dist.is_initialized()):
             return
         if "gloo" not in str(dist.get_backend_config(group)):
@@ -76,14 +77,14 @@ class Ranks:
             return True
         number = int.from_bytes(digest, "little") >> 1  # MAX finds the least of the negated ones
         both = torch.tensor([number, -number])
-        with _contact():
+        with self.contact():
             dist.all_reduce(both, dist.ReduceOp.MAX, group=self.group)
         return int(both[0]) == -int(both[1])
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """Bytes of rank `source`, in place, on all."""
         if self.size > 1 and tensor.numel():
-            with _contact():
+            with self.contact():
                 dist.broadcast(tensor, dist.get_global_rank(self._world(), source), group=self.group)
 
     def _world(self) -> dist.ProcessGroup:
@@ -91,12 +92,28 @@ class Ranks:
         assert group is not None
         return group
 
+    @contextmanager
+    def contact(self) -> Iterator[None]:
+        """Around a collective. Raises LostContact; from then on at once, for what would the others answer to?
+
+        A rank that went on to the next collective once waited there for ever, and the others for it.
+        """
+        if self._lost is not None:
+            raise LostContact(self._lost)
+        try:
+            yield
+        except RuntimeError as error:  # what gloo raises when a peer dies or does not answer in time
+            self._lost = (
+                f"checkpoint: the ranks have lost contact: {error}. Another rank has failed first: its log says why."
+            )
+            raise LostContact(self._lost) from error
+
     def _gather(self, message: Any) -> list[Any]:
         """All ranks' messages on rank 0; on the others none."""
         if self.size == 1:
             return [message]
         data = _encode(message)
-        with _contact():
+        with self.contact():
             longest = torch.tensor([data.numel()])
             dist.all_reduce(longest, dist.ReduceOp.MAX, group=self.group)
             padded = torch.full((int(longest),), ord(" "), dtype=torch.uint8)
@@ -132,7 +149,7 @@ class Pulse:
             return number
         least = self.drain()
         self._number.fill_(number)
-        with _contact():
+        with self._ranks.contact():
             self._work = dist.all_reduce(self._number, dist.ReduceOp.MIN, group=self._ranks.group, async_op=True)
         return least
 
@@ -140,20 +157,10 @@ class Pulse:
         """What was asked for last, if anybody did. Collective in the sense that all have asked, or nobody."""
         if self._work is None:
             return None
-        with _contact():
+        with self._ranks.contact():
             self._work.wait()
         self._work = None
         return int(self._number)
-
-
-@contextmanager
-def _contact() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:  # what gloo raises when a peer dies or does not answer in time
-        raise LostContact(
-            f"checkpoint: the ranks have lost contact: {error}. Another rank has failed first: its log says why."
-        ) from error
 
 
 def _describe(failure: Exception | None) -> dict[str, str] | None:

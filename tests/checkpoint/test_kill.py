@@ -15,6 +15,7 @@ from clusterdp.checkpoint import Checkpointer, Commit, LostContact
 from clusterdp.checkpoint.layout import token_of_file, token_of_manifest
 from tests.checkpoint.gang import Gang, on_ranks
 from tests.checkpoint.training import Counter
+from tests.waiting import wait_for
 
 
 def state(step: int) -> Counter:
@@ -120,3 +121,25 @@ def test_survivors_of_a_dead_rank_are_told_and_do_not_hang(tmp_path: Path) -> No
 
 def _restored_step(rank: int, size: int, folder: str) -> int:
     return restore(folder, Counter())
+
+
+def save_once_more(rank: int, size: int, folder: str) -> None:
+    checkpointer = Checkpointer(folder, {"x": state(1)})
+    checkpointer.save(1)
+    told = Path(folder, "told")
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(LostContact):
+        checkpointer.save(2)
+    if rank == 2:
+        wait_for("rank 1", told.exists, 60)
+        return
+    with pytest.raises(LostContact):
+        checkpointer.save(2)
+    told.touch()
+
+
+def test_a_rank_that_has_lost_contact_does_not_wait_for_the_others_again(tmp_path: Path) -> None:
+    with Gang(3, save_once_more, str(tmp_path)) as gang, pytest.raises(AssertionError) as caught:
+        gang.results(timeout=30)
+    assert str(caught.value) == "rank 0: it died without an answer"
