@@ -12,6 +12,7 @@ from clusterdp.operate.tail import last_bytes, last_lines
 from clusterdp.rundir import RunDir
 
 if TYPE_CHECKING:
+    from clusterdp.operate.attempt import AttemptRecord
     from clusterdp.operate.history import RunHistory
 
 LINES = 15
@@ -51,8 +52,8 @@ def rank_logs(logs: Path) -> list[tuple[int, Path]]:
 def find_failure(history: RunHistory) -> Failure:
     """Of the newest attempt that ran anything; of the batch script if none did."""
     last = history.last
-    if last is not None and last.cause == "gave-up" and len(history.attempts) > 1:
-        last = history.attempts[-2]  # the one that gave up never ran: it counted those before
+    if last is not None and last.cause == "gave-up" and len(history.attempts) > 1 and not _ran(history.run, last):
+        last = history.attempts[-2]  # it only counted those before
     batch = batch_log(history.run, history.job)
     if last is None or last.job != history.job:
         return Failure(None, batch if batch.exists() else None, last_lines(batch, LINES))
@@ -66,6 +67,12 @@ def find_failure(history: RunHistory) -> Failure:
         rank = culprit[0] if culprit[1].name.startswith("rank-") else None
         return Failure(rank, culprit[1], last_lines(culprit[1], LINES), words)
     return Failure(None, batch if batch.exists() else None, last_lines(batch, LINES), words)
+
+
+def _ran(run: RunDir, attempt: AttemptRecord) -> bool:
+    """Did it start its program? One that gives up may do so before, or because of how often that asks for a requeue."""
+    logs = run.attempt(attempt.name).logs
+    return bool(rank_logs(logs) or _numbered(logs, "node"))
 
 
 def _first_to_fail(logs: list[tuple[int, Path]]) -> tuple[int, Path] | None:

@@ -11,6 +11,7 @@ CAUSES = {
     "preempted": "preempted",
     "timeout": "out of time",
     "signal": "stopped by a signal",
+    "asked": "asked to be requeued",
     "crash": "crashed",
     "cancelled": "cancelled",
     "stopped": "stopped for good",
@@ -25,7 +26,7 @@ STOPPED_BY = {
     "claim": "another attempt has taken over the run folder",
     "entry": "it cannot run as it is: a mistake in its config, its code or what is installed",
 }
-ON_REQUEUE = frozenset({"preempted", "timeout", "signal", "crash", "cancelled", "requeued", "node-failed"})
+ON_REQUEUE = frozenset({"preempted", "timeout", "signal", "asked", "crash", "cancelled", "requeued", "node-failed"})
 
 
 def tell(event: Record, history: RunHistory) -> str | None:

@@ -44,5 +44,5 @@ while read -r name; do
   if [ -e "$then/saved" ]; then idle=0; else idle=$((idle + 1)); fi
   # In a row: programs that were not found, and programs that asked to be requeued within a minute.
   case $cause:$code in crash:12[67]) missing=$((missing + 1)) ;; *) missing=0 ;; esac
-  case $cause:$code in signal:75) [ "$took" -lt 60 ] && short=$((short + 1)) || short=0 ;; *) short=0 ;; esac
+  case $cause:$code in asked:75) [ "$took" -lt 60 ] && short=$((short + 1)) || short=0 ;; *) short=0 ;; esac
 done < <(cd "$run_dir/attempts" && printf '%s\n' * | sort -t. -k1,1n -k2,2n)

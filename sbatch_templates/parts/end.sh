@@ -37,7 +37,7 @@ case $word:$now in
     case $code in
       0) over 'done' finished 0 ;;
       75) # EX_TEMPFAIL: the program asks for it, having saved. Who asks at once, time after time, saves nothing.
-        cause=signal
+        cause=asked
         if [ "$took" -lt 60 ] && [ $((short + 1)) -ge {{ max_no_progress }} ]; then
           why="$((short + 1)) attempts in a row that asked to be requeued (exit 75) within a minute"
           echo "clusterdp: $why; giving up. See $logs" >&2

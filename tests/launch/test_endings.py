@@ -184,7 +184,7 @@ def test_a_command_that_exits_75_asks_to_be_requeued(run_script: RunScript, stub
     done = run_script({"command": ["bash", "-c", "exit 75"], "restart": {"max_crashes": 0}})
     assert done.returncode == 0, done.stderr
     assert requeues(stubs) == ["requeue 7"]
-    assert cause(tmp_path) == "signal"
+    assert cause(tmp_path) == "asked"
 
 
 def test_a_command_that_ends_well_is_done(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:

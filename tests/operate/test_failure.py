@@ -88,6 +88,12 @@ def test_an_attempt_that_gave_up_points_to_the_one_before(builder: RunBuilder) -
     assert find_failure(read_history(builder.run)).rank == 1
 
 
+def test_an_attempt_that_ran_and_then_gave_up_speaks_for_itself(builder: RunBuilder) -> None:
+    builder.submitted().attempt("7.0").printed(CAUSE, 1).requeued("asked")
+    builder.attempt("7.1").printed(CAUSE, 2).failed("gave-up")
+    assert find_failure(read_history(builder.run)).rank == 2
+
+
 def test_a_thousand_ranks_are_read_once_each_and_only_at_their_ends(
     builder: RunBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
