@@ -78,15 +78,18 @@ was_cancelled() { # was the attempt before this one? Slurm accepts a requeue in 
 on_term() { # comes at scancel, at a requeue, at the time limit, and at a preemption without grace time
   if [ -z "$requeued" ]; then
     look
+{% if requeue %}
     # At the limit nobody requeues but us, and KILL is near: this first.
     if [ "$now" = time-limit ] && ! is_final; then requeue timeout; fi
+{% endif %}
     event signal ',"name":"TERM"'
   fi
   asks_anew=yes # what Slurm has said before this may be so no more
 }
 # shellcheck disable=SC2329
-is_final() { # have the ranks said that there is nothing left to do?
+is_final() { # have the ranks, or the user, said that there is nothing left to do?
   local word=''
+  [ ! -e "$run_dir/cancelled" ] || return 0
   [ ! -e "$here/outcome" ] || read -r word _ <"$here/outcome"
   case $word in 'done' | stop | overtaken) ;; *) false ;; esac
 }

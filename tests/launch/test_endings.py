@@ -217,6 +217,23 @@ def test_at_the_time_limit_the_script_requeues_before_its_ranks_have_ended(
     assert cause(tmp_path) == "timeout"
 
 
+@pytest.mark.parametrize("because", ["restart.requeue is false", "the user cancelled"])
+def test_at_the_time_limit_the_script_outlives_its_ranks_save_where_it_is_not_to_requeue(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, because: str
+) -> None:
+    """Slurm kills the ranks as soon as the batch script has ended."""
+    stubs.answer("COMPLETING", "TimeLimit")
+    (tmp_path / "run").mkdir()
+    cancel = f"touch {tmp_path}/run/cancelled; " if "user" in because else ""
+    said = f"{tmp_path}/run/events/7.0-batch.jsonl"
+    lines = f"{cancel}kill -TERM $PPID; until grep -qE 'signal|failed|cancelled' {said}; do /bin/sleep 0.01; done; "
+    lines += f"grep -q signal {said} && touch {tmp_path}/saved; exit 7"
+    done = run_script({"command": ["bash", "-c", lines], "restart": {"requeue": bool(cancel)}})
+    assert (tmp_path / "saved").exists()
+    assert (done.returncode, cause(tmp_path)) == ((1, "cancelled") if cancel else (75, "timeout"))
+    assert requeues(stubs) == []
+
+
 @pytest.mark.parametrize("how", ["the user cancelled", "the ranks are done"])
 def test_at_the_time_limit_what_is_over_stays_over(
     run_script: RunScript, stubs: Stubs, tmp_path: Path, how: str
