@@ -58,10 +58,27 @@ requeue() { # requeue CAUSE   only after a look. False if the job is not to be r
   event requeued ",\"cause\":\"$1\",\"of\":\"$attempt\""
 }
 resubmit() { # a new job, which begins when this one is over, and counts as one chain with it
-  local new
-  new=$(CLUSTERDP_CHAIN=$chain CLUSTERDP_REPLACES=$job:$SLURM_JOB_ID CLUSTERDP_UNWRITTEN=$unwritten \
-    sbatch --parsable --dependency="afterany:$job" "$run_dir/job.sbatch") || return 1
-  event submitted ",\"job\":\"${new%%;*}\""
+  local said new=''
+  find_waiting
+  if [ -z "$new" ]; then
+    if said=$(CLUSTERDP_CHAIN=$chain CLUSTERDP_REPLACES=$job:$SLURM_JOB_ID CLUSTERDP_UNWRITTEN=$unwritten \
+      sbatch --parsable --dependency="afterany:$job" "$run_dir/job.sbatch"); then
+      while read -r said; do # a site's wrapper may print more than the job's id
+        said=${said%%;*}
+        case $said in "" | *[!0-9]*) ;; *) new=$said ;; esac
+      done <<<"$said"
+    else
+      find_waiting # it may have been accepted, and only the answer was lost
+      [ -n "$new" ] || return 1
+    fi
+  fi
+  [ -z "$new" ] || event submitted ",\"job\":\"$new\""
+}
+find_waiting() { # sets `new` to the job of this run that waits for the end of this one, if there is one
+  local id waits script
+  while IFS='|' read -r id waits script; do
+    case $script:$waits: in "$run_dir/job.sbatch:"*":$job"[!0-9_]*) new=$id ;; esac
+  done < <(squeue --me --noheader --states=PENDING --format='%F|%E|%o' 2>/dev/null)
 }
 was_cancelled() { # was the attempt before this one? Slurm accepts a requeue in the moment after a scancel and brings the
   # job back, and it starts what waits for the end of a job (see resubmit) if that is cancelled.

@@ -54,7 +54,14 @@ esac
 
 SBATCH = """#!/bin/bash
 echo "$@" $(env | grep -E '^CLUSTERDP_(CHAIN|REPLACES|UNWRITTEN)=' | sort) >>"$STUBS/sbatch.calls"
+[ ! -e "$STUBS/on.sbatch" ] || . "$STUBS/on.sbatch"
 echo 4321
+"""
+SQUEUE = """#!/bin/bash
+case "$*" in
+  *%L*) echo 1-02:03:04 ;;
+  *) [ ! -e "$STUBS/waiting" ] || cat "$STUBS/waiting" ;;
+esac
 """
 SLEEP = """#!/bin/bash
 echo "$1" >>"$STUBS/sleep.calls"
@@ -70,7 +77,7 @@ class Stubs:
         for name, text in {
             "srun": SRUN,
             "scontrol": SCONTROL,
-            "squeue": "#!/bin/bash\necho 1-02:03:04\n",
+            "squeue": SQUEUE,
             "sbatch": SBATCH,
             "getent": "#!/bin/bash\nexit 2\n",
             "sleep": SLEEP,
@@ -90,7 +97,7 @@ class Stubs:
         (self.folder / "requeue.exit").write_text(str(code))
 
     def on(self, command: str, lines: str) -> None:
-        """Bash lines that the stand-in (scontrol, sleep) runs before it answers; what it is asked is in "$*"."""
+        """Bash lines that the stand-in (scontrol, sbatch, sleep) runs before it answers; its words are in "$*"."""
         (self.folder / f"on.{command}").write_text(lines + "\n")
 
     def calls(self, command: str) -> list[str]:

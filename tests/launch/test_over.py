@@ -6,6 +6,7 @@ accept a requeue in the moment after a scancel, and start what waits for the end
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,47 @@ def test_a_job_that_replaces_a_cancelled_one_ends_as_cancelled(
     run_script(program(tmp_path), job=8, **passed)
     assert runs(tmp_path) == (known == "by nobody")
     assert ("cancelled", "cancelled") in ledger(tmp_path) or known == "by nobody"
+
+
+def submitted(tmp_path: Path) -> list[object]:
+    lines = [json.loads(line) for line in (tmp_path / "run/events/7.0-batch.jsonl").read_text().splitlines()]
+    return [event["job"] for event in lines if event["event"] == "submitted"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["Welcome to Site X\n4321", "4321;blue\nYour project has 12 hours left.\n7 days", '  4321  \n"quota": 90 %'],
+)
+def test_of_a_talkative_sbatch_only_the_id_of_the_new_job_is_read(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, words: str
+) -> None:
+    stubs.answer("RUNNING", "None", requeue=FORBIDDEN, code=1)
+    stubs.on("sbatch", f"echo '{words}'; exit 0")
+    done = run_script(worker(tmp_path, "requeue term 5"))
+    assert done.returncode == 0, done.stderr
+    assert submitted(tmp_path) == ["4321"]
+
+
+def test_a_replacement_whose_number_was_lost_is_not_submitted_twice(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    stubs.answer("RUNNING", "None", requeue=FORBIDDEN, code=1)
+    others = f"97|afterany:7(unfulfilled)|/else/job.sbatch\\n98|afterany:77(unfulfilled)|{tmp_path}/run/job.sbatch\\n"
+    row = f"99|afterany:7(unfulfilled)|{tmp_path}/run/job.sbatch\\n"
+    stubs.on("sbatch", f'printf "{others}{row}" >"$STUBS/waiting"; echo Socket timed out >&2; exit 1')
+    done = run_script(worker(tmp_path, "requeue term 5"))
+    assert done.returncode == 0, done.stderr
+    assert len(stubs.calls("sbatch")) == 1
+    assert submitted(tmp_path) == ["99"]
+
+
+def test_a_replacement_that_comes_up_late_is_not_submitted_twice(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    stubs.answer("RUNNING", "None", requeue=FORBIDDEN, code=1)
+    stubs.on("sbatch", "echo Socket timed out >&2; exit 1")
+    row = f"99|afterany:7(unfulfilled)|{tmp_path}/run/job.sbatch"
+    stubs.on("sleep", f'[ "$1" != 5 ] || echo "{row}" >"$STUBS/waiting"')
+    assert run_script(worker(tmp_path, "requeue term 5")).returncode == 0
+    assert len(stubs.calls("sbatch")) == 3  # at once, after 1 and after 2 seconds
+    assert submitted(tmp_path) == ["99"]
