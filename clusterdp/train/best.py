@@ -7,6 +7,7 @@ back to an older step, and then does otherwise, has other rows, even where they 
 from __future__ import annotations
 
 import copy
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class Best:
-    """In memory if the run has no place for checkpoints. All methods are collective; a save that fails is tolerated."""
+    """In memory if the run has no place for checkpoints. All methods are collective. A save that fails is told, however
+    often: the run loses no step by it. Whether a run goes on without checkpoints is for those to say."""
 
     def __init__(self, trainer: Trainer, model: torch.nn.Module):
         self._trainer, self._model = trainer, model
@@ -35,12 +37,12 @@ class Best:
 
     def save(self) -> None:
         """The model as it is now, until it is durable."""
-        with self._tolerant(self._job.saving.max_failures):
+        with self._tolerant(math.inf):
             self._save(self._checkpointer())
 
     def save_if_better(self, monitor: str, mode: str) -> None:
         """If the newest epoch is better than the one that is kept: that of a better one may not have been saved."""
-        with self._tolerant(self._job.saving.max_failures):
+        with self._tolerant(math.inf):
             checkpointer = self._checkpointer()
             if not self._looked:
                 self._kept, self._looked = checkpointer.peek(), True

@@ -53,7 +53,7 @@ def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = 
 
 def keep_best(monitor: str = "val_loss", *, mode: str = "min") -> OnEpoch:
     """Saves the model when `monitor` is better than in the epoch that is kept: trainer.load_best() takes it back.
-    Beside the checkpoints, and as tolerant of a store that is away (checkpoint.max_failures)."""
+    Beside the checkpoints; where it cannot be saved, that is said, and the training goes on."""
 
     def keep(trainer: Trainer, row: Row) -> None:
         trainer.history.best(monitor, mode)  # says what is wrong with the name, if anything is
