@@ -1,5 +1,14 @@
 # What the earlier attempts of this job came to. Slurm requeues by itself when a node fails or a preemption has no grace
 # time; such attempts never reached the end of this script, and get their cause here. Hence budgets are checked here.
+has_saved() { # did that attempt make progress? Where there was no room for its file `saved`, by the checkpoints there
+  local found
+  [ ! -e "$then/saved" ] || return 0
+  found=$(grep -lsF "\"attempt\":\"$name\"" "$run_dir/checkpoints"/step_*/MANIFEST.*.json \
+    {{ checkpoint_url }}/step_*/MANIFEST.*.json | tail -n 1)
+  found=${found##*/step_} found=${found%%/*}
+  case $found in "" | *[!0-9]*) return 1 ;; esac
+  { echo $((10#$found)) >"$then/saved"; } 2>/dev/null || missed "attempts/$name/saved"
+}
 crashes=0 idle=0 short=0 missing=0
 while read -r name; do
   [ "$name" != "$attempt" ] || break # those after it, if there are, have replaced this one
@@ -41,7 +50,7 @@ while read -r name; do
       ;;
   esac
   [ "$cause" != crash ] || crashes=$((crashes + 1))
-  if [ -e "$then/saved" ]; then idle=0; else idle=$((idle + 1)); fi
+  if has_saved; then idle=0; else idle=$((idle + 1)); fi
   # In a row: programs that were not found, and programs that asked to be requeued within a minute.
   case $cause:$code in crash:12[67]) missing=$((missing + 1)) ;; *) missing=0 ;; esac
   case $cause:$code in asked:75) [ "$took" -lt 60 ] && short=$((short + 1)) || short=0 ;; *) short=0 ;; esac

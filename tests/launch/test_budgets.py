@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.checkpoint.test_manifest import manifest, write
 from tests.launch.conftest import RunScript, Stubs, cause, requeues, worker
 
 
@@ -23,6 +25,21 @@ def test_who_gives_up_for_want_of_progress_says_so_in_the_ledger(run_script: Run
     event = last_event(tmp_path, "7.2")
     assert (event["event"], event["cause"]) == ("failed", "gave-up")
     assert event["reason"] == "2 attempts in a row without a new checkpoint"
+
+
+@pytest.mark.parametrize("where", ["run/checkpoints", "else where"])
+def test_an_attempt_whose_file_saved_was_lost_has_saved_if_its_checkpoint_is_there(
+    run_script: RunScript, tmp_path: Path, where: str
+) -> None:
+    values = worker(tmp_path, "requeue term 5") | {"restart": {"max_no_progress": 2}}
+    values["checkpoint"] = {"url": str(tmp_path / where)} if "else" in where else {}
+    for restart in range(2):
+        run_script(values, restart=restart)
+    one = manifest(step=1000)
+    write(tmp_path / where, replace(one, info=replace(one.info, attempt="7.1")))
+    assert run_script(values, restart=2).returncode == 0
+    assert (tmp_path / "run/attempts/7.1/saved").read_text() == "1000\n"
+    assert not (tmp_path / "run/attempts/7.0/saved").exists()
 
 
 @pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("not-executable", 126)])
