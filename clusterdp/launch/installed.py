@@ -20,6 +20,11 @@ def check_installed(config: Config) -> None:
         if find_spec(module) is None:
             remedy = f"pip install 'clusterdp[{EXTRAS[module]}]'"
             raise ConfigError(f"{key} needs {module}, which is not installed. {remedy}.")
+    url = config.checkpoint.url or ""
+    if "://" in url and not url.startswith("file://"):
+        from clusterdp.storage.url import check_scheme  # a plain path needs no fsspec, which takes 30 ms
+
+        check_scheme(url)
 
 
 def _asked(config: Config) -> Iterator[tuple[str, str]]:

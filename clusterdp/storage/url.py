@@ -165,9 +165,26 @@ def _filesystem(url: str, shown: str, options: Mapping[str, Any]) -> tuple[Any, 
     """fsspec's file system for the URL, and the path there."""
     import fsspec  # deferred: 30 ms that a plain path need not pay
 
+    with _explained(url, shown):
+        return fsspec.core.url_to_fs(url, use_listings_cache=False, **options)  # type: ignore[no-any-return]
+
+
+def check_scheme(url: str) -> None:
+    """ConfigError if fsspec does not know its scheme, or needs a package that is not installed. Opens nothing."""
+    import fsspec
+
+    with _explained(url, masked(url)):
+        for scheme in url.partition("://")[0].split("::"):  # one within another, as simplecache::gs
+            fsspec.get_filesystem_class(scheme)
+
+
+@contextmanager
+def _explained(url: str, shown: str) -> Iterator[None]:
+    import fsspec
+
     scheme = url.partition("://")[0]
     try:
-        return fsspec.core.url_to_fs(url, use_listings_cache=False, **options)  # type: ignore[no-any-return]
+        yield
     except ImportError as error:
         remedy = f"pip install 'clusterdp[{_EXTRAS[scheme]}]'" if scheme in _EXTRAS else str(error)
         raise ConfigError(f"checkpoint.url: {shown} needs a package that is not installed: {remedy}") from error

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.registry import known_implementations
 
 from clusterdp import config
 from clusterdp.errors import ConfigError
@@ -21,6 +22,8 @@ ENTRY = {"entry": "clusterdp.recipes.characters:main"}
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with none of the extras."""
     there = installed.find_spec
+    away = {"class": "no_such_package.AwayFileSystem", "err": "pip install away"}
+    monkeypatch.setitem(known_implementations, "away", away)
     monkeypatch.setattr(installed, "find_spec", lambda name: None if name in EXTRAS else there(name))
 
 
@@ -30,6 +33,8 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"metrics": {"to": ["wandb"]}}, r"metrics.to: wandb needs wandb, .* pip install 'clusterdp\[wandb\]'\.$"),
         ({"checkpoint": {"url": "s3://b/x"}}, r"checkpoint.url: s3:// needs s3fs, .* pip install 'clusterdp\[s3\]'\.$"),
         ({"checkpoint": {"url": "sftp://h/x"}}, r"checkpoint.url: sftp:// .* pip install 'clusterdp\[sftp\]'\.$"),
+        ({"checkpoint": {"url": "s4://b/x"}}, r"checkpoint.url: s4://b/x has an unknown scheme, 's4'\. Give a path,"),
+        ({"checkpoint": {"url": "away://b/x"}}, r"checkpoint.url: away://b/x needs a package .*: pip install away$"),
     ],
 )
 @pytest.mark.usefixtures("bare")
