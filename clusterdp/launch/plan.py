@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterdp import config as config_module
 from clusterdp.config import Config
-from clusterdp.errors import ClusterdpError, RunError, SubmitInDoubt
+from clusterdp.errors import ClusterdpError, RunError, SubmitError, SubmitInDoubt
 from clusterdp.launch.entrycheck import check_entry
 from clusterdp.launch.installed import check_installed
 from clusterdp.launch.script import Script, checkpoint_url, render
@@ -97,6 +97,8 @@ class Plan:
                 with suppress(OSError):
                     Ledger(self.run, "submit-unknown", "submit").write("submit-in-doubt", **about)
                 raise
+        except SubmitError as error:
+            raise self._with_key(error) from None
         try:
             Ledger(self.run, f"submit-{job.id}", "submit").write("submitted", job=job.id, **about)
         except OSError as error:
@@ -105,6 +107,14 @@ class Plan:
                 f"Make room, or end the job: `scancel {job.id}`."
             ) from None
         return job
+
+    def _with_key(self, error: SubmitError) -> SubmitError:
+        """sbatch names an option; what stands in the config is its key. Which options it knows, it alone can say."""
+        for option, value in self.spec.config.resources.extra.items():
+            if re.search(rf"--{re.escape(option)}(?![\w-])", str(error)):
+                key = f"resources.extra.{option}: {value!r}"
+                return SubmitError(f"{key} is refused by sbatch. Correct it or leave it out. {error}")
+        return error
 
     def _holds_a_run(self) -> RunError:
         return RunError(

@@ -86,6 +86,16 @@ def test_what_sbatch_refuses_is_passed_on_and_nothing_is_left(
     assert not list(Path().glob("deep/run/*"))
 
 
+@pytest.mark.parametrize("option", ["--foo=bar", "--foo"])
+def test_an_option_that_sbatch_does_not_know_is_named_by_its_key(sbatch: Path, option: str) -> None:
+    say(sbatch, f"""echo "sbatch: unrecognized option '{option}'" >&2; exit 1""")
+    with pytest.raises(SubmitError) as caught:
+        clusterdp.submit({"command": "true", "resources": {"extra": {"fo": 1, "foo": "bar"}}})
+    assert str(caught.value).startswith("resources.extra.foo: 'bar' is refused by sbatch. Correct it or leave it out.")
+    assert f"unrecognized option '{option}'" in str(caught.value)
+    assert "job.sbatch" not in str(caught.value)  # which is gone
+
+
 def test_a_config_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").mkdir()
     with pytest.raises(RunError, match=r"config\.yaml: cannot be read: Is a directory"):
