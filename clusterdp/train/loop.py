@@ -12,6 +12,7 @@ agreed stop it saves and raises Stopped. It owns no step of the training itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -33,7 +34,7 @@ from clusterdp.train.stop import Stopped
 from clusterdp.train.word import Agreed
 
 if TYPE_CHECKING:
-    from clusterdp.checkpoint import Checkpointer
+    from clusterdp.checkpoint import Checkpointer, Restored
     from clusterdp.train.job import JobHandle
     from clusterdp.train.settings import Saving
 
@@ -115,6 +116,7 @@ class Loop(Generic[Batch]):
         self._due = False  # a periodic save
         self._told = False
         self.total_steps: int | None = None  # of the whole loop; known once it has begun
+        self.restored: Restored | None = None  # what it goes on from, and whether that is exact, by its loader too
         job.phases.name(name, continues)  # last: a loop that is refused for something else has taken none
 
     def __str__(self) -> str:
@@ -232,8 +234,10 @@ class Loop(Generic[Batch]):
         self.saves.note_restored(restored.step, self.step)
         self._rng_pending = True
         why = self.feed.resumed(restored.world_size == self.job.world_size)
-        inexact = {"inexact": why} if why is not None else {}
-        told = {**inexact, **phases.named}
+        if why is not None:
+            restored = replace(restored, exact=False, differences=(*restored.differences, f"loader: {why}"))
+        self.restored = restored
+        told = {**({} if restored.exact else {"inexact": "; ".join(restored.differences)}), **phases.named}
         self.job.event("restored", step=restored.step, checkpoint=restored.token, **told)
 
     def _say_complete(self) -> None:
