@@ -1,4 +1,5 @@
-"""Which run the user means: a folder, a job id, or nothing for the latest of the folder where they are.
+"""Which run the user means: a folder, a job id, or nothing for the latest of the folder where they are, which is never
+one of `clusterdp profile`.
 
 Runs lie in `runs/`, or anywhere if `run_dir=` said so; submit therefore remembers each in a small file of the user's
 own. It is a convenience: what is in there may be gone, and a run that it does not know is found by its folder.
@@ -75,12 +76,12 @@ def _latest(runs: Path) -> RunDir:
     here, elsewhere = Path.cwd(), None
     for path, _, submit_dir in reversed(_remembered()):
         is_here = submit_dir == str(here) or here in path.parents or path in (here, *here.parents)
-        if (is_here or elsewhere is None) and _is_run(path):
+        if (is_here or elsewhere is None) and _is_run(path) and not _is_profile(path):
             if is_here:
                 return RunDir(path)
             elsewhere = path
     if folders := _folders(runs):
-        return RunDir(max(folders, key=_made))
+        return RunDir(max(folders, key=lambda path: (not _is_profile(path), _made(path))))
     if elsewhere is None:
         looked = f"{runs.absolute()} nor in {index_path()}"
         raise RunError(f"RUN: none yet, neither in {looked}. Submit one, or name a run folder or a job id.")
@@ -137,6 +138,14 @@ def _folders(runs: Path) -> list[Path]:
 
 def _is_run(path: Path) -> bool:
     return any((path / name).exists() for name in ("config.yaml", "events", "attempts"))
+
+
+def _is_profile(path: Path) -> bool:
+    """Of `clusterdp profile`: nobody means it who does not name it. Its config is as submit writes it."""
+    try:
+        return bool(re.search(r"^profile:\n(?:  .*\n)*?  steps: \d", (path / "config.yaml").read_text(), re.MULTILINE))
+    except (OSError, ValueError):
+        return False
 
 
 def _made(path: Path) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterdp.config import dump, from_mapping
 from clusterdp.errors import RunError
 from clusterdp.operate.find import KEEP, find_run, index_path, remember
 from clusterdp.rundir import RunDir
@@ -55,6 +56,19 @@ def test_the_latest_is_that_of_the_folder_where_the_user_is(
     RunBuilder(other / "src" / "runs" / "c")  # that nobody has remembered
     assert find_run().path.name == "c"
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_a_run_that_only_measures_is_not_the_latest(elsewhere: Path, remembered: bool) -> None:
+    """Whoever asks for the status of the latest means a training."""
+    for when, (name, steps) in enumerate({"trains": None, "measures": 50}.items()):
+        run = RunBuilder(elsewhere / "runs" / name).run
+        run.config.write_text(dump(from_mapping({"entry": "a:b", "profile": {"steps": steps}})))
+        os.utime(run.config, (when, when))
+        if remembered:
+            remember(run)
+    assert find_run().path.name == "trains"
+    assert find_run("measures").path.name == "measures"
 
 
 def test_a_remembered_run_that_is_gone_is_passed_over(elsewhere: Path, tmp_path: Path) -> None:
