@@ -18,5 +18,12 @@ class Epoch(Generic[Batch]):
         self.loop = loop
         self.index = index
 
+    def __repr__(self) -> str:
+        """The number, for it is printed by whoever takes it for one."""
+        return str(self.index)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.index, spec)
+
     def __iter__(self) -> Iterator[Batch]:
         return self.loop._batches()

@@ -218,6 +218,12 @@ def test_the_end_of_an_epoch_runs_again_if_it_was_stopped_and_not_if_it_was_done
     assert ends == [("first", 0), ("second", 1), ("second", 2)]
 
 
+def test_an_epoch_that_is_printed_is_its_number(another: Any) -> None:
+    job = another("run")
+    told = [f"{epoch} {(epoch,)} {epoch:02d}" for epoch in job.loop(job.loader(DATA, 2), {}, epochs=2).epochs()]
+    assert told == ["0 (0,) 00", "1 (1,) 01"]
+
+
 def test_a_run_that_is_over_has_no_more_batches(another: Any) -> None:
     job = another("run")
     _, loop, _ = seen(job, job.loader(DATA, 2))
