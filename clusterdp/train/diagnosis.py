@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-ORDER = ("data", "copy", "forward", "backward", "optimizer", "metrics", "step", "word", "checkpoint")
+ORDER = ("data", "copy", "forward", "backward", "optimizer", "metrics", "step", "agreement", "checkpoint")
 NOTHING = "Nothing stands out: the time goes into the training itself."
 NOTABLE = 0.15  # of a rank's time
 

@@ -317,7 +317,7 @@ class Loop(Generic[Batch]):
             profiling.end(job, self.feed)
         agreed = job.word.tick() if self._stopping is None else None
         if agreed is not None:
-            watch.lap("word")
+            watch.lap("agreement")
             self._heed(agreed)
         self._due = self.saves.is_due(position.step, agreed, self.window) or self._due
         if (self._stopping or self._due) and not self._gradients.put_off(job.group):
