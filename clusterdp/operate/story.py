@@ -52,6 +52,8 @@ def tell(event: Record, history: RunHistory) -> str | None:
         return f"a checkpoint was not saved at step {event.get('step')}: {event.get('error')}"
     if kind == "rehearsal":
         return f"rehearsal: preempting job {job} at step {event.get('step')}, to see it come back"
+    if kind == "trying":
+        return f"trying {event.get('what')}"
     if kind == "finished" and event.get("cause") is None:  # rank 0's; the batch script's comes right after
         return f"finished at step {event.get('step')}"
     if kind == "cancelled" and event.get("cause") is None:  # `clusterdp cancel`; the batch script's comes after

@@ -50,6 +50,7 @@ def end(job: JobHandle, feed: Feed[Any]) -> NoReturn:
     job.metrics.flush()
     batch = _mean_batch(feed)
     if job.profile.find == "workers":
+        job.event("trying", what="num_workers")
         needed = batch / _seconds(report, without="data") if report else None
         found = find_workers(feed.loader, job.group, needed=needed)
         _tell(job, found.lines())
@@ -65,6 +66,7 @@ def find_batch_size(function: Callable[..., Any], job: JobHandle, **params: Any)
     size = _first_size(function, params)
     sizes = Sizes(job.world_size, on_gpu=job.device.type == "cuda")
     while sizes.go_on(size):
+        job.event("trying", what=f"{PARAMETER} {size}")
         try:
             sizes.add(_measured(function, job, params, size))
         except torch.OutOfMemoryError:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from clusterdp.errors import ConfigError
+from clusterdp.operate.history import read_history
+from clusterdp.operate.story import tell
 from clusterdp.train import JobHandle, workerfinder
 from clusterdp.train.profiling import Profiled, find_batch_size
 from clusterdp.train.settings import Profiling, Settings
@@ -40,6 +42,9 @@ def test_alone_it_ends_as_any_run(tmp_path: Path) -> None:
     assert run.outcome("1.0") == "done finished 0"
     found = json.loads(run.dir.attempt("1.0").found.read_text())
     assert [line.split()[0] for line in found[:5]] == ["batch", "4", "8", "16", "32"]
+    history = read_history(run.dir)
+    told = [line for event in history.events if event["event"] == "trying" and (line := tell(event, history))]
+    assert told == [f"trying batch_size {size}" for size in (4, 8, 16, 32)]
 
 
 def test_an_entry_without_a_batch_size_is_told_what_to_take(job: JobHandle) -> None:
