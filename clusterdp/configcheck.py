@@ -142,6 +142,9 @@ def _bad_saving(c: Config) -> Iterator[tuple[str, str, str]]:
         number, least = getattr(saving, name), int(name in positive)
         if number is not None and number < least:
             yield f"checkpoint.{name}", f"{number} is less than {least}", f"Write {least} or more"
+    scheme, separator, place = (saving.url or "").partition("://")
+    if separator and not place.strip("/") and scheme != "memory":
+        yield "checkpoint.url", f"{saving.url} names no place", "Write e.g. s3://bucket/folder, or a path"
     if saving.keep_local and "://" not in (saving.url or ""):
         yield "checkpoint.keep_local", "is for a checkpoint.url that is a store", "Leave it out, or set checkpoint.url"
 

@@ -56,6 +56,7 @@ WRONG_VALUES = {
     "checkpoint.every_steps": ["0"],
     "checkpoint.keep_last": ["0"],
     "checkpoint.max_failures": ["-1"],
+    "checkpoint.url": ["s3://", "file:///"],
     "restart.max_crashes": ["-1"],
     "restart.max_no_progress": ["-1"],
     "train.strategy": ["dpp", "zero"],
