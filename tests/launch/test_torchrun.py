@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.conftest import RunScript, Stubs
+from tests.waiting import wait_for
 
 ROOT = Path(__file__).parents[2]
 FIRST_PORT = 10_000  # of job 0, see parts/rendezvous.sh
@@ -106,3 +107,17 @@ def test_agents_whose_port_was_taken_after_the_probe_start_once_more_with_the_ne
     assert done.returncode == 0, said
     assert "EADDRINUSE" in said
     assert f"the port was taken; once more with {FIRST_PORT + job * 10 + 1}." in done.stderr
+
+
+def test_the_agent_waits_for_its_ranks_as_long_as_the_variable_says_that_the_script_exports(tmp_path: Path) -> None:
+    """By itself it kills them after 30 s, in the middle of a longer grace time. To see it obey, it is told 1 s here."""
+    deaf = f"trap '' TERM; touch {tmp_path}/up; for _ in {{1..60}}; do sleep 1; done"
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+    environ = {**os.environ, "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1"}
+    agent = subprocess.Popen([*words, "--no-python", "bash", "-c", deaf], env=environ, stderr=subprocess.DEVNULL)
+    try:
+        wait_for("the rank", (tmp_path / "up").exists, 60)
+        agent.terminate()
+        agent.wait(20)
+    finally:
+        agent.kill()
