@@ -9,6 +9,7 @@ How it ends             outcome                        exit
     run cancelled       stop cancelled 0               0
     bad entry, params   stop entry 0                   2
     any ConfigError     stop entry 0                   2    of rank 0; in a run that has saved, an EntryError alone
+    a bug in the code   stop entry 0                   1     of rank 0, in a run that has not saved: see BUGS
     port taken          none                           98
     an error of ours    none                           the error's own code
     any other exception none                           1
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from clusterdp.train.peers import PeerWatch
 
 ENTRY_EXIT = 2
+# What no other node mends: a run without a checkpoint would come to the same line, after another wait in the queue.
+BUGS = (AttributeError, ImportError, NameError, SyntaxError, TypeError)
 WAIT_FOR_OUTCOME_S = 10.0
 WAIT_FOR_RANK_0_S = 3.0  # in mid-run, where it may well have met no mistake
 
@@ -296,6 +299,8 @@ def explain(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> int
         refuse(error, run_dir, peers)  # before the others are told, for those who hear of it end within two seconds
     else:
         say("".join(traceback.format_exception(error)).rstrip("\n"), error=True)
+        if isinstance(error, BUGS) and not culprit and run_dir is not None and not _has_saved(run_dir):
+            _refuse(run_dir, peers)
     peers.tell(said)
     if culprit and culprit.partition(": ")[2] != said:  # else all ranks found the same, together
         say(f"clusterdp: this follows from another rank's failure: {culprit}", error=True)

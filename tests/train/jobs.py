@@ -57,6 +57,10 @@ def is_mistaken(job: JobHandle, on: list[int]) -> None:
     dist.barrier()
 
 
+def has_a_bug(job: JobHandle) -> None:
+    job.lopo([1, 2, 3])  # type: ignore[attr-defined]
+
+
 def trains_twice(job: JobHandle) -> None:
     for _ in range(2):
         for _ in job.loop([1, 2, 3], {}):

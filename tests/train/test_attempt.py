@@ -200,6 +200,20 @@ def test_a_mistake_that_shows_late_is_not_tried_again_either(
     assert "clusterdp: lr: is odd. Make it even." in ranks.rank_log(on[0])
 
 
+@pytest.mark.parametrize("saved", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_bug_is_not_tried_again_before_the_first_save(tmp_path: Path, saved: bool) -> None:
+    run = Run(tmp_path / "run", f"{JOBS}:has_a_bug")
+    if saved:
+        before = RunDir(tmp_path / "run").attempt("0.9")
+        before.path.mkdir(parents=True)
+        before.saved.write_text("7\n")
+    ranks = one(run)
+    assert ranks.join() == [1, 1], ranks.log
+    assert run.outcome("1.0") == (None if saved else "stop entry 0")
+    assert "AttributeError: 'JobHandle' object has no attribute 'lopo'" in ranks.rank_log(0)
+    assert "Traceback" in ranks.rank_log(0)
+
+
 @pytest.mark.slow
 def test_without_a_compiler_torch_compile_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
