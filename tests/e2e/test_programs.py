@@ -9,6 +9,7 @@ import pytest
 
 from tests.e2e.cluster import Cluster
 from tests.e2e.run import submit
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -40,3 +41,25 @@ def test_an_unmodified_program_finds_its_peers_and_gets_its_words_unchanged(clus
     said = [attempt.rank_log(rank).read_text().strip().splitlines()[-1] for rank in range(4)]
     assert said == [f"sum 6 of 4 local {rank % 2} argv {[word]}" for rank in range(4)]
     assert run.causes() == ["done"]
+
+
+SAVES = """\
+trap 'sleep 1; touch saved; exit 7' TERM
+while :; do sleep 0.1; done
+"""
+
+
+@pytest.mark.slow
+def test_at_its_time_limit_a_program_that_is_not_to_be_requeued_has_its_save_through(
+    cluster: Cluster, project: Path
+) -> None:
+    (project / "program.sh").write_text(SAVES)
+    (project / "job.yaml").write_text(
+        "command: [bash, program.sh]\nsnapshot: {enabled: false}\nrestart: {requeue: false}\n"
+        "resources: {partition: short, time: 1}\n"
+    )
+    run = submit(cluster, project, "job.yaml", f"run_dir={project}/run")
+    assert run.wait_end(200) == "TIMEOUT", run.account()
+    assert (project / "saved").exists(), run.account()
+    wait_for("the script's last word", lambda: run.causes() == ["timeout"], 30, report=run.account)
+    assert (run.files.attempts()[0].path / "exit").read_text().split()[0] == "7", run.account()
