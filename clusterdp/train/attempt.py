@@ -48,7 +48,8 @@ if TYPE_CHECKING:
 
 ENTRY_EXIT = 2
 # What no other node mends: a run without a checkpoint would come to the same line, after another wait in the queue.
-BUGS = (AttributeError, ImportError, NameError, SyntaxError, TypeError)
+# Not ImportError as such: a node may lack a library that the others have.
+BUGS = (AttributeError, ModuleNotFoundError, NameError, SyntaxError, TypeError)
 WAIT_FOR_OUTCOME_S = 10.0
 WAIT_FOR_RANK_0_S = 3.0  # in mid-run, where it may well have met no mistake
 
