@@ -37,6 +37,15 @@ def test_an_older_job_that_somebody_requeued_refuses_as_well(builder: RunBuilder
         prepare_resume(builder.run)
 
 
+def test_a_finished_run_whose_job_slurm_queues_again_says_what_will_become_of_it(
+    builder: RunBuilder, queue: FakeQueue
+) -> None:
+    builder.submitted().attempt().finished(9)
+    queue.answers("7|PENDING|BeginTime|")
+    with pytest.raises(RunError, match=r"is done, and Slurm has put job 7 into its queue again.*will end at once"):
+        prepare_resume(builder.run)
+
+
 def test_a_cancelled_job_on_its_way_out_has_to_be_waited_for(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt()
     queue.answers("7|COMPLETING|None|n1")
