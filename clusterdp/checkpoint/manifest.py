@@ -22,6 +22,7 @@ from typing import Any
 
 from clusterdp.checkpoint import chunks, layout, skeleton, strictjson, strides
 from clusterdp.checkpoint.chunks import Chunks, Shape
+from clusterdp.checkpoint.errors import is_no_file
 from clusterdp.checkpoint.layout import Entry, Layout
 from clusterdp.errors import DamagedError
 from clusterdp.storage import Storage, open_storage
@@ -206,7 +207,7 @@ def _look(storage: Storage, name: str) -> CheckpointInfo | Damage | None:
     except FileNotFoundError:
         return None
     except (DamagedError, OSError) as error:
-        return Damage(name, str(error), unread=isinstance(error, OSError))
+        return Damage(name, str(error), unread=isinstance(error, OSError) and not is_no_file(error))
 
 
 def list_checkpoints(url: str | os.PathLike[str]) -> list[CheckpointInfo]:
