@@ -15,9 +15,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from clusterdp import __version__
+from clusterdp import __version__, cli_streams
 from clusterdp.cli_parser import Parser
-from clusterdp.errors import ClusterdpError, ConfigError, SubmitError
+from clusterdp.errors import ClusterdpError, ConfigError, OutputError, SubmitError
 
 if TYPE_CHECKING:
     from clusterdp.launch.job import Job
@@ -36,35 +36,55 @@ RUN is a run folder, a job id, or nothing for the latest run of this folder; can
 def main(words: Sequence[str] | None = None) -> int:
     # Imports and configs make objects that stay. Looking for garbage among them takes a tenth of the start of a verb.
     gc.set_threshold(100_000)
-    _mend_streams()
-    words = sys.argv[1:] if words is None else words
+    with cli_streams.mended():
+        return _main(sys.argv[1:] if words is None else words)
+
+
+def _main(words: Sequence[str]) -> int:
+    debug = False
+    try:
+        options = _options(words)
+        debug = options.debug
+        code: int = options.verb(options)
+        sys.stdout.flush()  # here, where a closed pipe can still be handled
+        return code
+    except BrokenPipeError:  # `clusterdp logs | head`
+        cli_streams.abandon(sys.stdout)
+        return 141
+    except KeyboardInterrupt:
+        return 130
+    except (ClusterdpError, UnicodeEncodeError, OSError) as error:
+        if debug:
+            raise
+        if isinstance(error, OutputError):
+            cli_streams.abandon(sys.stdout)
+        cli_streams.complain(_in_words(error))
+        return error.exit_code if isinstance(error, ClusterdpError) else 2 if isinstance(error, ValueError) else 4
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
     top = parser(words)
-    options, rest = top.parse_known_args(words or ["--help"])
+    try:
+        options, rest = top.parse_known_args(words or ["--help"])
+    except SystemExit:  # of --help
+        sys.stdout.flush()
+        raise
     # argparse takes a list of words in one place only: `submit cfg.yaml --watch lr=1` leaves lr=1 over.
     if any(word.startswith("-") for word in rest) or (rest and "overrides" not in options):
         at = next((i for i, word in enumerate(rest) if word.startswith("-")), 0)
         options.parser.error(f"unrecognized arguments: {' '.join(rest[at:])}")
     if rest:
         options.overrides = [*options.overrides, *rest]
-    try:
-        code: int = options.verb(options)
-        sys.stdout.flush()  # here, where a closed pipe can still be handled
-        return code
-    except ClusterdpError as error:
-        if options.debug:
-            raise
-        print(f"clusterdp: {error}", file=sys.stderr)
-        return error.exit_code
-    except UnicodeEncodeError as error:
-        if options.debug:
-            raise
-        print(f"clusterdp: {_unwritable(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # `clusterdp logs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    return options
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return _unwritable(error)
+    if isinstance(error, OSError):  # of a file that nobody thought of
+        where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+        return f"{where}{error.strerror or error}. See what is there."
+    return str(error)
 
 
 def _unwritable(error: UnicodeEncodeError) -> str:
@@ -73,20 +93,6 @@ def _unwritable(error: UnicodeEncodeError) -> str:
         line = before[before.rfind("\n") + 1 :] + after.partition("\n")[0]
         return f"{line.encode(errors='surrogateescape')!r}: is not UTF-8. Type it in a terminal that is."
     return f"{error.object!r} has letters that this locale lacks. Set LC_ALL=C.UTF-8."  # by which files are named
-
-
-def _mend_streams() -> None:
-    """What is printed is UTF-8, as the files are from which it comes, whatever the locale. A stream that the caller has
-    closed (`>&-`) leads to nowhere: else the next file to be opened would get its number, and what is meant for it."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        stream = getattr(sys, name)
-        if stream is None:
-            null = os.open(os.devnull, os.O_RDWR)
-            os.dup2(null, number)
-            os.set_inheritable(number, True)  # it is the same number, most often, which dup2 leaves as it is
-            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
-        elif number and hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def parser(words: Sequence[str] | None = None) -> Parser:
@@ -181,7 +187,7 @@ def submit(options: argparse.Namespace) -> int:
 
 
 def _print_script(plan: Plan, named: bool) -> None:
-    sys.stdout.write(plan.script.text)
+    cli_streams.exact(sys.stdout).write(plan.script.text)
     if not named:
         print(f"clusterdp: for {plan.run.path}: a name that changes; run_dir=NAME fixes it.", file=sys.stderr)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from clusterdp.errors import ConfigError, RunError
+from clusterdp.plainfile import read_plain
 
 STEPS = {None: 50, "workers": 50, "batch-size": 20}
 
@@ -42,7 +43,7 @@ def lines_of(run: Any) -> list[str]:
     """Of the newest attempt that has measured. RunError if none has."""
     for attempt in reversed(run.attempts()):
         if attempt.times.exists():
-            report = json.loads(attempt.times.read_text())
+            report = json.loads(read_plain(attempt.times))
             traces = [f"Traced: {file}" for file in sorted(attempt.path.glob("trace-*"))]
             said = f"({report['steps']} steps; {attempt.times})"
             return [*report["table"], "", *report["diagnosis"], said, *traces]
@@ -52,4 +53,4 @@ def lines_of(run: Any) -> list[str]:
 def found_in(run: Any) -> list[str]:
     """What the newest attempt that has found something says; nothing if none has."""
     files = [attempt.found for attempt in reversed(run.attempts()) if attempt.found.exists()]
-    return list(json.loads(files[0].read_text())) if files else []
+    return list(json.loads(read_plain(files[0]))) if files else []

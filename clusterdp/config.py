@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.errors import ConfigError
+from clusterdp.plainfile import read_plain
 
 if TYPE_CHECKING:
     from clusterdp.configfile import Layer
@@ -325,10 +326,18 @@ def read_resolved(path: Path) -> dict[str, Any]:
     ConfigError if somebody has written something else there."""
     import yaml
 
+    from clusterdp.configfile import check_depth
+
+    loader = None
     try:
-        with path.open(encoding="utf-8") as file:
-            return dict(yaml.load(file, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
-    except (yaml.YAMLError, ValueError, TypeError) as error:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(read_plain(path).decode())
+        node = loader.get_single_node()
+        check_depth(node, str(path))
+        return {str(key): value for key, value in dict(loader.construct_document(node)).items()}
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         raise ConfigError(f"{path}{line}: is not the config of a run. Put back what submit wrote there.") from None
+    finally:
+        if loader is not None:
+            loader.dispose()

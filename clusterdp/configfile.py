@@ -125,11 +125,11 @@ def _compose(text: str, where: str) -> Any:
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise ConfigError(f"{where}{line}: is not YAML: {problem}. Check indentation and quotes there.") from None
-    _check_depth(node, where)
+    check_depth(node, where)
     return node
 
 
-def _check_depth(node: Any, where: str) -> None:
+def check_depth(node: Any, where: str) -> None:
     """An alias may stand within what it names, and a dozen lines of aliases for a thousand million values."""
     seen, todo = 0, [(node, 0)]
     while todo:

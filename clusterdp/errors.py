@@ -14,6 +14,7 @@
     │   └── StateError        exit 5   the state does not fit the checkpoint, or cannot be saved as it is
     ├── RendezvousError       exit 6   the ranks did not find each other
     ├── FakeError             exit 7   the fake cluster could not do it
+    ├── OutputError           exit 1   what it has to say cannot be written: a full disk
     └── TrainError            exit 8   this training cannot go on: ranks with different models, a loss that is NaN
 
 A message reads `<key or object>: <what is wrong, with the value>. <what to do>.`
@@ -68,6 +69,10 @@ class RendezvousError(ClusterdpError):
 
 class FakeError(ClusterdpError):
     exit_code = 7
+
+
+class OutputError(ClusterdpError):
+    pass
 
 
 class TrainError(ClusterdpError):

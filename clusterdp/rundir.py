@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,6 +37,13 @@ from pathlib import Path
 from typing import Any
 
 from clusterdp.errors import RunError
+from clusterdp.plainfile import open_plain, read_plain
+from clusterdp.slurm.jobid import is_job_id
+
+# Of an event, what is text if it is there. The ledger's other values are numbers.
+TEXTS = frozenset(
+    "event attempt of job name entry backend dir cluster nodes host cause reason error checkpoint phase".split()
+)
 
 
 @dataclass(frozen=True)
@@ -125,9 +133,17 @@ class RunDir:
 
     def attempts(self) -> list[Attempt]:
         """Those that have begun, oldest first (job ids of one run grow, except where Slurm wraps them)."""
-        folder = self.path / "attempts"
-        names = [entry.name for entry in os.scandir(folder)] if folder.is_dir() else []
-        return [self.attempt(name) for name in sorted(names, key=_attempt_order)]
+        return [self.attempt(name) for name in sorted(_names(self.path / "attempts"), key=_attempt_order)]
+
+    def event_files(self) -> list[Path]:
+        return [self.events / name for name in sorted(_names(self.events)) if name.endswith(".jsonl")]
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:  # there is none yet, or something else is in its place
+        return []
 
 
 def _attempt_order(name: str) -> tuple[int, int, str]:
@@ -153,7 +169,7 @@ def append_line(path: Path, record: dict[str, Any]) -> None:
     to a torn one. The file has no other writer."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
-    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    fd = open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         size = os.fstat(fd).st_size
         try:
@@ -167,23 +183,39 @@ def append_line(path: Path, record: dict[str, Any]) -> None:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of a file that may be missing, or have a torn line."""
+    """The records of a file that may be missing, have a torn line, or be no file of ours at all."""
     try:
-        text = path.read_text(errors="replace")
-    except FileNotFoundError:
+        data = read_plain(path)
+    except OSError:
         return
-    for line in text.splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(record, dict):
+    for line in data.splitlines():
+        if (record := parse(line)) is not None:
             yield record
+
+
+def parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def as_event(record: dict[str, Any]) -> dict[str, Any]:
+    """The record without what somebody else must have written: texts that are none, and jobs that Slurm cannot have."""
+    return {key: value for key, value in record.items() if key not in TEXTS or _is_sound(key, value)}
+
+
+def _is_sound(key: str, value: object) -> bool:
+    if key == "job":
+        return is_job_id(value)
+    # No name of a file has a NUL or half a character in it, and to ask for one is an error of another kind.
+    return isinstance(value, str) and "\0" not in value and not re.search("[\ud800-\udfff]", value)
 
 
 def read_events(run: RunDir) -> list[dict[str, Any]]:
     """All writers' events, by time."""
-    records = [r for path in sorted(run.events.glob("*.jsonl")) for r in read_lines(path)]
+    records = [as_event(record) for path in run.event_files() for record in read_lines(path)]
     return sorted(records, key=_time_of)
 
 

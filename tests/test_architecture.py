@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "clusterdp"
 
-LOGIN_NODE = {"slurm", "config", "rundir", "storage", "errors"}
+LOGIN_NODE = {"plainfile", "slurm", "config", "rundir", "storage", "errors"}
 # What of checkpoint/ needs no torch, itself or by what it imports.
 LOGIN_NODE_CHECKPOINTS = (
     "layout",
@@ -30,10 +30,11 @@ LOGIN_NODE_CHECKPOINTS = (
 # Which of our own parts each part may import; itself goes without saying. `a.b` allows that module alone.
 MAY_IMPORT = {
     "errors": set(),
-    "rundir": {"errors"},
-    "storage": {"errors"},
+    "plainfile": set(),
+    "rundir": {"errors", "plainfile", "slurm.jobid"},
+    "storage": {"errors", "plainfile"},
     "slurm": {"errors"},
-    "config": {"errors", "storage.address"},  # a URL with a password in it is refused
+    "config": {"errors", "plainfile", "storage.address"},  # a URL with a password in it is refused
     "launch": LOGIN_NODE,
     "operate": LOGIN_NODE | {f"checkpoint.{name}" for name in LOGIN_NODE_CHECKPOINTS},
     "checkpoint": {"storage", "rundir", "errors"},

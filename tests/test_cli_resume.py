@@ -19,6 +19,10 @@ until mkdir "$QUEUE/$((++id))" 2>/dev/null; do :; done
 echo "$id|PENDING|${@: -1}" >"$QUEUE/$id/row"
 echo $id
 """
+# In either format: with a job's script, or with the reason that it waits and its nodes.
+SQUEUE = """#!/bin/bash
+cat "$QUEUE"/*/row 2>/dev/null | if [[ $* == *%r* ]]; then sed 's/[^|]*$/|/'; else cat; fi
+"""
 
 
 @pytest.fixture
@@ -26,7 +30,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one folder for each job that was submitted."""
     for name in ("bin", "queue", "work"):
         (tmp_path / name).mkdir()
-    for name, lines in {"sbatch": SBATCH, "squeue": '#!/bin/bash\ncat "$QUEUE"/*/row 2>/dev/null; true\n'}.items():
+    for name, lines in {"sbatch": SBATCH, "squeue": SQUEUE}.items():
         (tmp_path / "bin" / name).write_text(lines)
         (tmp_path / "bin" / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")

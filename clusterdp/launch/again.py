@@ -12,6 +12,7 @@ from clusterdp import config as config_module
 from clusterdp.errors import ConfigError, RunError, SubmitInDoubt
 from clusterdp.launch.job import Job
 from clusterdp.launch.plan import Plan, plan_for
+from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, read_events, write_durably
 
 if TYPE_CHECKING:
@@ -31,10 +32,17 @@ def plan_again(run: RunDir, from_step: int | None, overrides: Sequence[str]) -> 
         raise RunError(f"{run.path}: has no config.yaml, so it is no run of clusterdp's. Name another.") from None
     except OSError as error:  # it is for its owner alone
         raise RunError(f"{run.config}: cannot be read: {error.strerror}. Whoever owns the run can resume it.") from None
-    values["restart"] = {**(values.get("restart") or {}), "from_step": from_step}
+    values["restart"] = {**_section(values, "restart", run), "from_step": from_step}
     config = config_module.from_mapping(_escaped(values), overrides)
     folders = [event["dir"] for event in read_events(run) if event.get("dir")]  # one in doubt has it, too
     return plan_for(config, run, Path(folders[0]) if folders else Path.cwd())
+
+
+def _section(values: dict[str, Any], name: str, run: RunDir) -> dict[str, Any]:
+    section = values.get(name) or {}
+    if not isinstance(section, dict):
+        raise ConfigError(f"{run.config}: {name}: is not a mapping. Put back what submit wrote there.")
+    return section
 
 
 def changes_the_work(plan: Plan) -> bool:
@@ -48,7 +56,7 @@ def changes_the_work(plan: Plan) -> bool:
 
 def send_again(plan: Plan, lock: RunLock) -> Job:
     """Write config and script anew and submit; if that fails for sure, the old ones are back."""
-    before = {path: path.read_bytes() for path in (plan.run.config, plan.run.script) if path.exists()}
+    before = {path: read_plain(path) for path in (plan.run.config, plan.run.script) if path.exists()}
     try:
         plan.write_config()
         return plan.send(lock)

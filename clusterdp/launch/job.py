@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from clusterdp.errors import RunError
+from clusterdp.plainfile import reading
 from clusterdp.rundir import RunDir, mark_cancelled, read_events
 from clusterdp.slurm import commands
 from clusterdp.slurm.state import JobState
@@ -57,7 +59,7 @@ class Job:
     def logs(self, rank: int = 0) -> str:
         """What this rank printed, in all attempts so far."""
         logs = (attempt.rank_log(rank) for attempt in self.run.attempts())
-        return "".join(log.read_text(errors="replace") for log in logs if log.exists())
+        return "".join(_text(log) for log in logs if log.exists())
 
     def result(self) -> Any:
         """What the entry returned on rank 0; waits for it. Only with backend: submitit, which carries results."""
@@ -75,3 +77,8 @@ class Job:
         endings = [str(event.get("event")) for event in read_events(self.run)]
         words = {"finished": "COMPLETED", "failed": "FAILED", "cancelled": "CANCELLED"}
         return next((words[ending] for ending in reversed(endings) if ending in words), "UNKNOWN")
+
+
+def _text(log: Path) -> str:
+    with reading(log) as file:
+        return file.read().decode(errors="replace")

@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import Any
 
 from clusterdp.errors import RunError
-from clusterdp.rundir import RunDir, write_durably
+from clusterdp.plainfile import read_plain
+from clusterdp.rundir import RunDir, parse, write_durably
 
 STALE_S = 600.0  # an owner on another host may have been killed; a submission takes less
 
@@ -74,7 +75,7 @@ class RunLock:
         return self.run.submits / f"{number:06d}"
 
     def _newest(self) -> int:
-        return max((int(name) for name in os.listdir(self.run.submits) if re.fullmatch(r"\d{6}", name)), default=0)
+        return max((int(name) for name in os.listdir(self.run.submits) if re.fullmatch(r"[0-9]{6}", name)), default=0)
 
     def _refusal(self, number: int) -> RunError:
         owner = _read(self._file(number))
@@ -102,13 +103,14 @@ def _is_free(file: Path) -> bool:
 
 def _read(file: Path) -> dict[str, Any]:
     """`since` is always in it. What is still being written, or was cut off by a kill, counts from the file's time."""
-    owner: Any = None
+    owner: dict[str, Any] | None = None
     since = time.time()
-    with suppress(OSError, ValueError):
+    with suppress(OSError):
         since = file.stat().st_mtime
-        owner = json.loads(file.read_text())
-    owner = owner if isinstance(owner, dict) else {}
-    return owner if isinstance(owner.get("since"), float) else {**owner, "since": since}
+        owner = parse(read_plain(file))
+    owner = owner or {}
+    told = owner.get("since")
+    return owner if isinstance(told, float) and 0 <= told < 1e11 else {**owner, "since": since}
 
 
 def _is_alive(pid: object) -> bool:

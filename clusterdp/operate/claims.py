@@ -37,7 +37,7 @@ def _after(attempt: AttemptRecord, attempts: Sequence[AttemptRecord], claims: li
 
 def _in_order(run: RunDir) -> list[str]:
     try:
-        names = sorted(name for name in os.listdir(run.claims) if name.isdigit())
+        names = sorted(name for name in os.listdir(run.claims) if name.isdecimal())
     except OSError:
         return []
     return ["".join(words(run.claims / name)[:1]) for name in names]

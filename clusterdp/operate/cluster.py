@@ -38,7 +38,8 @@ def is_gone(cluster: str) -> bool:
 def join(run: RunDir) -> None:
     """If the run is on a fake cluster that is up here, and ours, let the Slurm commands of this process be that one's:
     who has several terminals has put its commands on the PATH of one."""
-    cluster = str(next((event["cluster"] for event in reversed(read_ledger(run)) if event.get("cluster")), ""))
+    events, _ = read_ledger(run)
+    cluster = str(next((event["cluster"] for event in reversed(events) if event.get("cluster")), ""))
     if is_here(cluster) or is_gone(cluster) or not os.path.isabs(cluster):
         return
     folder = Path(os.path.realpath(os.path.dirname(cluster)))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clusterdp.operate.records import modified
 from clusterdp.operate.tail import last_bytes, last_lines
 from clusterdp.rundir import RunDir
 
@@ -24,8 +25,8 @@ ECHO = re.compile(
     rb"NCCL communicator was aborted|Socket Timeout|Timed out waiting|gloo/transport"
 )
 # What our ranks say of the one that failed first.
-NAMED = re.compile(rb"^clusterdp: .*another(?: rank's failure| failed): rank (\d+): ", re.MULTILINE)
-SRUN = re.compile(r"srun: error: \S+: tasks? (\d+)[\d,-]*: (?!Terminated)(.+)")
+NAMED = re.compile(rb"^clusterdp: .*another(?: rank's failure| failed): rank (\d{1,9}): ", re.MULTILINE)
+SRUN = re.compile(r"srun: error: \S+: tasks? (\d{1,9})[\d,-]*: (?!Terminated)(.+)")
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def _first_to_fail(logs: list[tuple[int, Path]]) -> tuple[int, Path] | None:
         echo = bool(ECHO.search(end))
         named.update(map(int, NAMED.findall(end)))
         if TRACEBACK.search(end):
-            found.append((echo, log.stat().st_mtime, rank, log))
+            found.append((echo, modified(log) or 0.0, rank, log))
         if not echo:
             said_why[rank] = log
     if causes := sorted(named & said_why.keys()):
@@ -101,9 +102,9 @@ def _srun_says(batch: Path) -> tuple[int, str] | None:
 
 
 def _numbered(logs: Path, word: str) -> list[tuple[int, Path]]:
-    pattern = re.compile(rf"{word}-(\d+)\.out")
+    pattern = re.compile(rf"{word}-([0-9]{{1,9}})\.out")
     try:
         names = [entry.name for entry in os.scandir(logs)]
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return []
     return sorted((int(match[1]), logs / name) for name in names if (match := pattern.fullmatch(name)))

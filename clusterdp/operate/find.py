@@ -15,7 +15,10 @@ import time
 from pathlib import Path
 
 from clusterdp.errors import RunError
+from clusterdp.operate.records import time_of
+from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, read_lines
+from clusterdp.slurm.jobid import is_job_id
 
 KEEP = 500  # runs; a job id is looked for in all of them
 
@@ -32,7 +35,7 @@ def find_run(word: str | os.PathLike[str] | None = None, runs: Path = Path("runs
             return RunDir(path.absolute())
         raise RunError(f"{word}: not a run folder, for it has no config.yaml and no events. Name the run's own folder.")
     name = os.fspath(word)
-    if re.fullmatch(r"\d+(_\d+)?", name):
+    if is_job_id(name):
         return _with_job(name, runs)
     if _is_run(runs / name):
         return RunDir((runs / name).absolute())
@@ -111,15 +114,15 @@ def _remembered() -> list[tuple[Path, float, object]]:
     """(run, when and from which folder it was submitted), in that order; lines that are torn are left out."""
     runs = []
     for record in read_lines(index_path()):
-        path, when = record.get("run"), record.get("time")
-        if isinstance(path, str) and isinstance(when, int | float):
-            runs.append((Path(path), float(when), record.get("dir")))
+        path = record.get("run")
+        if isinstance(path, str) and "\0" not in path:
+            runs.append((Path(path), time_of(record), record.get("dir")))
     return runs
 
 
 def _prune(path: Path) -> None:
     try:
-        lines = path.read_bytes().splitlines(keepends=True)
+        lines = read_plain(path).splitlines(keepends=True)
     except FileNotFoundError:
         return
     if len(lines) >= 2 * KEEP:

@@ -114,7 +114,8 @@ class _Queue:
             # Nothing is concluded from silence, and a controller in trouble is asked less and less.
             self.wait = min(2 * self.wait, 60.0)
             self.since = None
-            self.standing = Standing(history.verdict, f"{history.verdict.value}, but squeue does not answer")
+            but = history.unread or "squeue does not answer"
+            self.standing = Standing(history.verdict, f"{history.verdict.value}, but {but}")
             return
         self.wait = self.pace.ask_s
         self.standing = None if rows is None else weigh(history, rows)

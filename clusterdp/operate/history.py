@@ -34,6 +34,7 @@ class RunHistory:
     attempts: tuple[AttemptRecord, ...]  # in the order they began
     events: tuple[Record, ...]
     cancelled: bool  # `clusterdp cancel` has been here
+    unread: str = ""  # what of the records cannot be read, and why
 
     @property
     def job(self) -> str | None:
@@ -93,7 +94,7 @@ class RunHistory:
 
 
 def read_history(run: RunDir) -> RunHistory:
-    events = read_ledger(run)
+    events, unread = read_ledger(run)
     submitted = [event for event in events if event.get("event") in ("submitted", "submit-in-doubt")]
     cancelled = run.cancelled.exists()
     attempts = _count_losses(_read_attempts(run, events, cancelled), events)
@@ -104,13 +105,14 @@ def read_history(run: RunDir) -> RunHistory:
         name=_said(submitted, "name") or run.path.absolute().name,
         entry=_said(submitted, "entry"),
         verdict=verdict,
-        why=why,
+        why=why or ("" if verdict.over else unread),
         jobs=jobs,
         cluster=_said(submitted, "cluster"),
         submitted=time_of(submitted[-1]) if submitted else None,
         attempts=attempts,
         events=tuple(events),
         cancelled=cancelled,
+        unread=unread,
     )
 
 

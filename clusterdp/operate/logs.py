@@ -13,9 +13,11 @@ from clusterdp.operate.failure import batch_log, find_failure, rank_logs
 from clusterdp.operate.follow import Pace
 from clusterdp.operate.follow import follow as follow_run
 from clusterdp.operate.history import RunHistory, read_history
+from clusterdp.operate.outlet import for_logs
 from clusterdp.operate.tail import Tail, last_lines
 from clusterdp.operate.text import shown
 from clusterdp.operate.verdict import BROKEN_PIPE, INTERRUPTED
+from clusterdp.plainfile import open_plain
 from clusterdp.rundir import RunDir
 
 BATCH_LINES = 30
@@ -35,7 +37,7 @@ def logs(
 ) -> int:
     """`every`: all ranks, each line with its own; else `rank`, by default 0. `attempt`: a name (`123.1`) or a number
     (`2`), by default the newest. Returns an exit code."""
-    out = out or sys.stdout
+    out = for_logs(out or sys.stdout)
     wanted = None if every else (rank or 0)
     try:
         if follow:
@@ -97,7 +99,7 @@ def _follow(run: RunDir, out: TextIO, rank: int | None, wanted: str | None, pace
                 begun.append(attempt.name)
             for number, log in rank_logs(run.attempt(attempt.name).logs):
                 if rank in (None, number):
-                    tails[number] = files.setdefault(log.resolve(), Tail(log))
+                    tails[number] = files.setdefault(Path(os.path.realpath(log)), Tail(log))
             over = moment.over or (wanted is not None and bool(attempt.cause))
             _drain(tails, out, rank is None, final=over)
             out.flush()
@@ -125,6 +127,10 @@ def _drain(tails: dict[int, Tail], out: TextIO, labelled: bool, final: bool) -> 
 
 
 def _copy(log: Path, out: TextIO, label: str) -> None:
+    try:
+        os.close(open_plain(log))
+    except OSError as error:
+        out.write(f"==> {shown(log)}: cannot be read: {error.strerror} <==\n")
     tail = Tail(log)
     while text := tail.read(final=True):
         out.write(_prefixed(text, label) if label else text)

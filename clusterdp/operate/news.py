@@ -111,4 +111,4 @@ def _subject(event: Record) -> str:
 
 
 def _key(event: Record) -> Key:
-    return event.get("time"), event.get("event"), event.get("attempt"), event.get("of")
+    return time_of(event), event.get("event"), event.get("attempt"), event.get("of")

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from clusterdp.operate.records import Record, modified, time_of
 from clusterdp.rundir import RunDir
+from clusterdp.slurm.jobid import JOB_ID
 
-ATTEMPT = re.compile(r"(\d+(?:_\d+)?)\.(\d+)")  # job, or element of an array, and restart count
+ATTEMPT = re.compile(rf"({JOB_ID})\.([0-9]{{1,9}})")  # job, or element of an array, and restart count
 
 
 def by_beginning(run: RunDir, events: Mapping[str, Sequence[Record]]) -> list[str]:

@@ -103,10 +103,12 @@ def _done(history: RunHistory) -> Standing:
 def ask(history: RunHistory) -> dict[str, JobRow] | None:
     """One squeue for all jobs of the run. None if there is no queue to ask: no Slurm here, or another cluster's.
 
-    SlurmError if squeue does not answer.
+    SlurmError if squeue does not answer, or if the run's jobs are not all known.
     """
     from clusterdp.slurm import commands
 
+    if history.unread:
+        raise SlurmError(f"{history.unread}. So nobody knows which jobs there are. Mend that first.")
     if not history.jobs or is_gone(history.cluster):
         return {}
     return commands.job_states(list(history.jobs)) if reachable(history) else None

@@ -6,14 +6,14 @@ once. The size is asked of the open file, for over NFS only open() asks the serv
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from clusterdp.operate.tail import CHUNK, last_bytes
-from clusterdp.rundir import RunDir
+from clusterdp.operate.tail import CHUNK, end_of
+from clusterdp.plainfile import MOST, read_plain, reading
+from clusterdp.rundir import RunDir, as_event, parse
 
 Record = dict[str, Any]
 
@@ -21,27 +21,48 @@ Record = dict[str, Any]
 def first_record(path: Path) -> Record:
     """The first line of a file of JSON lines; empty if there is none yet."""
     try:
-        with path.open("rb") as file:
-            return _parse(file.readline(CHUNK)) or {}
+        with reading(path) as file:
+            return parse(file.readline(CHUNK)) or {}
     except OSError:
         return {}
 
 
 def last_records(path: Path) -> Sequence[Record]:
     """The records in the last 64 KiB of a file of JSON lines, so that its length costs nothing."""
-    return _records(path, CHUNK)
+    try:
+        return _records(path, CHUNK)
+    except OSError:
+        return ()
 
 
-def read_ledger(run: RunDir) -> list[Record]:
-    """All writers' events, by time."""
-    records = [record for path in sorted(run.events.glob("*.jsonl")) for record in _records(path, None)]
-    return sorted(records, key=time_of)
+def read_ledger(run: RunDir) -> tuple[list[Record], str]:
+    """All writers' events, by time; and what there is that cannot be read, with the reason, or nothing."""
+    records: list[Record] = []
+    unread = [why for folder in ("attempts", "events") if (why := _unlisted(run, folder))]
+    for path in run.event_files():
+        try:
+            records += _records(path, MOST, as_event)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            unread.append(f"events/{path.name}: cannot be read: {error.strerror}")
+    return sorted(records, key=time_of), "".join(unread[:1])
+
+
+def _unlisted(run: RunDir, folder: str) -> str:
+    try:
+        os.listdir(run.path / folder)
+    except FileNotFoundError:  # not yet
+        return ""
+    except OSError as error:
+        return f"{folder}/: cannot be read: {error.strerror}"
+    return ""
 
 
 def words(path: Path) -> list[str]:
     """Of a file such as `outcome`: `requeue term 120`."""
     try:
-        return path.read_text(errors="replace").split()
+        return read_plain(path, CHUNK).decode(errors="replace").split()
     except OSError:
         return []
 
@@ -61,31 +82,21 @@ def time_of(record: Record) -> float:
 
 def integer(value: object) -> int | None:
     try:
-        return int(value)  # type: ignore[call-overload, no-any-return]
+        number = int(value)  # type: ignore[call-overload]
     except (TypeError, ValueError, OverflowError):
         return None
+    return number if abs(number) < 1 << 63 else None
 
 
 _seen: dict[Path, tuple[tuple[int, int, int], Sequence[Record]]] = {}
 
 
-def _records(path: Path, limit: int | None) -> Sequence[Record]:
-    """A file is always read with the same limit."""
-    try:
-        with path.open("rb") as file:
-            stat = os.fstat(file.fileno())
-    except OSError:
-        return ()
-    stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-    if path not in _seen or _seen[path][0] != stamp:
-        records = map(_parse, last_bytes(path, limit).splitlines())
-        _seen[path] = (stamp, tuple(record for record in records if record is not None))
+def _records(path: Path, limit: int, clean: Callable[[Record], Record] = dict) -> Sequence[Record]:
+    """A file is always read with the same limit, and cleaned in the same way."""
+    with reading(path) as file:
+        stat = os.fstat(file.fileno())
+        stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if path not in _seen or _seen[path][0] != stamp:
+            records = map(parse, end_of(file, limit).splitlines())
+            _seen[path] = (stamp, tuple(clean(record) for record in records if record is not None))
     return _seen[path][1]
-
-
-def _parse(line: bytes) -> Record | None:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) else None

@@ -12,6 +12,7 @@ from clusterdp.operate.history import RunHistory, read_history
 from clusterdp.operate.queue import WAITS, ask, live_jobs, reachable
 from clusterdp.operate.text import shown
 from clusterdp.operate.verdict import Verdict
+from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, write_durably
 from clusterdp.slurm.commands import jobs_of_scripts_in
 
@@ -57,7 +58,7 @@ def nothing_left(run: RunDir) -> str | None:
 def going_on(run: RunDir) -> Iterator[None]:
     """Around the submit: a cancelled run may start again, unless the submit fails for sure."""
     try:
-        marker = run.cancelled.read_text()
+        marker = read_plain(run.cancelled)
     except FileNotFoundError:
         marker = None
     run.cancelled.unlink(missing_ok=True)

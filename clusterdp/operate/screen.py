@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from clusterdp.operate.follow import Moment
+from clusterdp.operate.outlet import bare, printable
 from clusterdp.operate.queue import WAITS
 from clusterdp.operate.story import ending, tell
 from clusterdp.operate.text import clock, is_terminal, number, span
@@ -69,7 +70,7 @@ class Bar:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        console = Console(file=out, highlight=False)
+        console = Console(file=bare(out), highlight=False)
         self.progress: Progress = Progress(
             # No markup: a reason such as `UnavailableNodes:n[a-b]` would be read as a style.
             TextColumn("{task.description}", markup=False),
@@ -90,17 +91,17 @@ class Bar:
 
         for line in news_lines(moment):
             at, gap, words = line.partition("  ")
-            self.progress.console.print(Text.assemble((at, "dim"), gap, words))
+            self.progress.console.print(Text.assemble((at, "dim"), gap, printable(words)))
         history = moment.history
         step, total = history.step or 0, history.total
         # Without a total the bar would pulse for ever as if it knew something: it stays empty, and the step counts.
         self.progress.update(
             self.task,
-            description=_state(moment),
+            description=printable(_state(moment)),
             total=total or 1,
             completed=step if total else 0,
             count=f"{step}/{total}" if total else (f"step {step}" if step else ""),
-            loss=loss_words(moment),
+            loss=printable(loss_words(moment)),
             left=left_words(moment),
         )
         self.progress.refresh()

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import BinaryIO
+
+from clusterdp.plainfile import reading
 
 CHUNK = 64 * 1024
 
 
-def last_bytes(path: Path, limit: int | None = CHUNK) -> bytes:
-    """The end of a file (with None all of it), from the start of a line on; empty if it is not there."""
+def last_bytes(path: Path, limit: int = CHUNK) -> bytes:
+    """The end of a file, from the start of a line on; empty if it is not there, or no file."""
     try:
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            start = max(0, size - limit) if limit is not None else 0
-            file.seek(start)
-            data = file.read(size - start)
+        with reading(path) as file:
+            return end_of(file, limit)
     except OSError:
         return b""
+
+
+def end_of(file: BinaryIO, limit: int) -> bytes:
+    size = file.seek(0, 2)
+    start = max(0, size - limit)
+    file.seek(start)
+    data = file.read(size - start)
     return data.partition(b"\n")[2] if start else data
 
 
@@ -37,7 +44,7 @@ class Tail:
     def read(self, final: bool = False, limit: int = 16 * CHUNK) -> str:
         """At most `limit` bytes; with `final` what is left of an unfinished last line too."""
         try:
-            with self.path.open("rb") as file:
+            with reading(self.path) as file:
                 if file.seek(0, 2) < self.offset:
                     self.offset = 0
                 file.seek(self.offset)

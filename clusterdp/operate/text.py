@@ -6,8 +6,10 @@ import os
 import shlex
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
@@ -74,7 +76,7 @@ def number(value: object) -> str:
 def shown(path: Path) -> str:
     """As the user would type it: relative if it lies below the working directory, quoted if a shell needs it."""
     try:
-        path = path.absolute().relative_to(Path.cwd())
+        path = path.absolute().relative_to(os.getcwd())
     except ValueError:
         pass
     return shlex.quote(str(path))

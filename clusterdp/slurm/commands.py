@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
+from clusterdp.slurm.jobid import JOB_ID, is_job_id
 
 PATIENCE_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout is 10 s and each client retries
 
@@ -24,6 +25,11 @@ KEEPS = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS"})
 
 # What sbatch prints when it has asked the controller, and not heard how that ended.
 ANSWER_LOST = re.compile(r"timed? ?out|zero bytes|(send|receive|shutdown) failure|connection reset|broken pipe", re.I)
+
+
+# A row of squeue. What is left of an array (`7_[2-9]`), or a part of a heterogeneous job (`7+0`), goes by the job's id.
+ROW = re.compile(rf"({JOB_ID})(?:_\[[^|]*\]|\+[0-9]+)?\|([A-Z_]+)\|(.*)\|([^|]*)")
+OWN_ROW = re.compile(r"([0-9]+)\|([A-Z_]+)\|(.*)")
 
 
 class CommandTimeout(SlurmError):
@@ -62,7 +68,7 @@ def submit(script: Path, cwd: Path) -> str:
     if done.returncode != 0:
         raise refused("sbatch", _said(done), done.returncode)
     # A site's wrapper may print a greeting before it.
-    answers = re.findall(r"^[ \t]*(\d+)(?:;[\w.-]+)?[ \t]*$", done.stdout, re.MULTILINE | re.ASCII)
+    answers = re.findall(rf"^[ \t]*({JOB_ID})(?:;[\w.-]+)?[ \t]*$", done.stdout, re.MULTILINE | re.ASCII)
     if not answers:
         raise SubmitInDoubt(
             f"sbatch: answered {done.stdout.strip()!r}, not a job id. Is something on PATH wrapping sbatch?"
@@ -82,7 +88,10 @@ def jobs_of_scripts_in(folder: Path) -> dict[str, JobRow]:
     done = _call(["squeue", "--me", "--noheader", "--states=all", "--format=%F|%T|%o"])
     if done.returncode != 0:
         raise SlurmError(f"squeue: failed (exit {done.returncode}). It says: {_said(done)}")
-    rows = (line.split("|", 2) for line in done.stdout.splitlines() if line.count("|") >= 2)
+    lines = _lines(done)
+    rows = [match.groups() for match in map(OWN_ROW.fullmatch, lines) if match]
+    if lines and not rows:
+        raise _unheard(lines)
     return {job: JobRow(state, "", "") for job, state, script in rows if script.startswith(f"{folder}/")}
 
 
@@ -90,18 +99,27 @@ def job_states(jobs: Sequence[str]) -> dict[str, JobRow]:
     """What squeue knows of these jobs, those that ended lately included; a job that it has forgotten is not in it."""
     if not jobs:
         return {}
-    done = _call(["squeue", "--noheader", "--states=all", f"--jobs={','.join(jobs)}", "--format=%i|%T|%r|%N"])
+    asked = ",".join(map(_checked, jobs))
+    done = _call(["squeue", "--noheader", "--states=all", f"--jobs={asked}", "--format=%i|%T|%r|%N"])
     if done.returncode != 0:
         if "Invalid job id" in done.stderr:
             return {}
         raise SlurmError(f"squeue: failed (exit {done.returncode}). It says: {_said(done)}")
-    rows = (line.split("|") for line in done.stdout.splitlines() if line.count("|") >= 3)
-    return {row[0]: JobRow(row[1], row[2], row[-1]) for row in rows}
+    rows: dict[str, JobRow] = {}
+    odd = []
+    for line in _lines(done):
+        if match := ROW.fullmatch(line):
+            rows.setdefault(match[1], JobRow(match[2], match[3], match[4]))
+        else:
+            odd.append(line)
+    if odd and not rows.keys() >= set(jobs):  # that a job is not there would only be a guess
+        raise _unheard(odd)
+    return rows
 
 
 def show_job(job: str) -> dict[str, str]:
     """`scontrol show job`, as a dictionary; SlurmError if the controller no longer knows the job."""
-    done = _call(["scontrol", "--oneliner", "show", "job", job])
+    done = _call(["scontrol", "--oneliner", "show", "job", _checked(job)])
     if done.returncode != 0:
         raise SlurmError(f"scontrol: cannot show job {job}. It says: {_said(done)}")
     return dict(pair.split("=", 1) for pair in done.stdout.split() if "=" in pair)
@@ -109,16 +127,31 @@ def show_job(job: str) -> dict[str, str]:
 
 def cancel(job: str) -> None:
     """`scancel`; a job that is over is no error, as for Slurm."""
-    done = _call(["scancel", job])
+    done = _call(["scancel", _checked(job)])
     if done.returncode != 0:
         raise SlurmError(f"scancel: cannot cancel job {job}. It says: {_said(done)}")
 
 
 def requeue(job: str) -> None:
     """`scontrol requeue`; a job that Slurm has requeued already (`Job is pending execution`) is as good."""
-    done = _call(["scontrol", "requeue", job])
+    done = _call(["scontrol", "requeue", _checked(job)])
     if done.returncode != 0 and "pending execution" not in done.stderr:
         raise SlurmError(f"scontrol: cannot requeue job {job}. It says: {_said(done)}")
+
+
+def _checked(job: str) -> str:
+    """The last door: scancel takes `--me` as well."""
+    if not is_job_id(job):
+        raise SlurmError(f"{job!r:.80}: is no job id. Look at what the run folder has in events/.")
+    return job
+
+
+def _lines(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [line for line in done.stdout.split("\n") if line.strip()]
+
+
+def _unheard(lines: Sequence[str]) -> SlurmError:
+    return SlurmError(f"squeue: answered {lines[0]!r:.80}, not rows. Is something on PATH wrapping squeue?")
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:

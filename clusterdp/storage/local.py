@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+from clusterdp.plainfile import open_plain
 from clusterdp.storage.base import Readable, Storage, checked, temporary_name
 
 
@@ -55,13 +56,8 @@ class LocalStorage(Storage):
             return bytes(buffer[: _File(file).read_at(0, buffer)])
 
     def _open(self, name: str) -> int:
-        # A link in a checkpoint folder was not put there by us, and may lead anywhere; to open a pipe may never end.
-        path = self._path(name)
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise OSError(errno.EINVAL, "not a plain file", path)
-        return fd
+        # A link in a checkpoint folder was not put there by us, and may lead anywhere.
+        return open_plain(self._path(name), os.O_RDONLY | os.O_NOFOLLOW)
 
     def make_folder(self, folder: str) -> None:
         missing = [path for path in (self.path(folder), *self.path(folder).parents) if not path.exists()]

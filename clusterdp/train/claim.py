@@ -58,4 +58,4 @@ def _create(folder: Path, text: str) -> int:
 
 
 def _newest(folder: Path) -> int:
-    return max((int(entry.name) for entry in os.scandir(folder) if entry.name.isdigit()), default=0)
+    return max((int(entry.name) for entry in os.scandir(folder) if entry.name.isdecimal()), default=0)

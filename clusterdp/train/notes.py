@@ -14,6 +14,8 @@ from pathlib import Path
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from clusterdp.plainfile import open_plain
+
 KEY_BYTES = 32
 MOST = 400  # characters of a note
 
@@ -65,7 +67,7 @@ def make_key(path: Path) -> None:
 def read_key(path: Path) -> bytes | None:
     """None if there is no whole one."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = open_plain(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return None
     try:

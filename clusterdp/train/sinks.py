@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterdp.errors import ConfigError
+from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, write_durably
 from clusterdp.train.say import say
 
@@ -95,7 +96,7 @@ class MLflow:
             known = self._client.get_experiment_by_name(name)
             experiment = known.experiment_id if known else self._client.create_experiment(name)
             _kept(file, self._client.create_run(experiment, run_name=run.path.name).info.run_id)
-        self._id = file.read_text().strip()
+        self._id = read_plain(file).decode().strip()
         self._client.update_run(self._id, status="RUNNING")
 
     def __call__(self, record: Mapping[str, Any]) -> None:
@@ -147,4 +148,4 @@ def _kept(file: Path, value: str) -> str:
     """In the run folder: what was there before, else this."""
     if not file.exists():
         write_durably(file, value + "\n")
-    return file.read_text().strip()
+    return read_plain(file).decode().strip()

@@ -27,7 +27,7 @@ class Slurm:
         self.ids = iter(range(41, 99))
         self.queue = folder / "queue"
         self.queue.touch()
-        self.command("squeue", f"cat {self.queue}")
+        self.command("squeue", f"[[ $* == *%r* ]] && sed 's/[^|]*$/|/' {self.queue} || cat {self.queue}")
         self.command("srun", "true")
 
     def command(self, name: str, lines: str) -> None:

@@ -39,7 +39,7 @@ def test_all_ranks_carry_their_rank(builder: RunBuilder) -> None:
     for rank in (0, 3, 11):
         attempt.printed(f"I am {rank}\nbye\x0c\n", rank)
     assert printed(builder.run, every=True) == (
-        "[ 0] I am 0\n[ 0] bye\x0c\n[ 3] I am 3\n[ 3] bye\x0c\n[11] I am 11\n[11] bye\x0c\n"
+        "[ 0] I am 0\n[ 0] bye\n[ 3] I am 3\n[ 3] bye\n[11] I am 11\n[11] bye\n"
     )
 
 

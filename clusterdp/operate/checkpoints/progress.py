@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from clusterdp.operate.outlet import OURS, bare, printable
 from clusterdp.operate.text import is_terminal
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Bar:
             BarColumn(bar_width=None, complete_style="cyan", finished_style="green"),
             DownloadColumn(),
             TimeRemainingColumn(compact=True),
-            console=Console(file=out, highlight=False),
+            console=Console(file=bare(out), highlight=False),
             transient=True,
             expand=True,
         )
@@ -75,7 +76,7 @@ class Bar:
         self.bar.stop()
 
     def begin(self, what: str) -> None:
-        self.bar.update(self.task, description=what)
+        self.bar.update(self.task, description=printable(what))
 
     def advance(self, nbytes: int) -> None:
         self.bar.advance(self.task, nbytes)
@@ -83,4 +84,4 @@ class Bar:
     def say(self, line: str) -> None:
         from rich.text import Text
 
-        self.bar.console.print(Text.from_ansi(line), soft_wrap=True)
+        self.bar.console.print(Text.from_ansi(printable(line, OURS)), soft_wrap=True)

@@ -7,6 +7,7 @@ saves. Beside these: a folder of checkpoints, one of its step folders, or any UR
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -69,10 +70,14 @@ def locate(word: str | None, which: str | None = None) -> Place:
     """RunError or CheckpointError if there is no such place. `which` wins over what follows an @."""
     if word is not None and not Path(word).exists():
         head, at, tail = word.rpartition("@")
-        if at and (tail.isdecimal() or layout.is_token(tail)):  # and not sftp://user@host
+        if at and (_is_step(tail) or layout.is_token(tail)):  # and not sftp://user@host
             return locate(head or None, which or tail)
     place = _place(word)
-    return replace(place, which=str(int(which)) if which.isdecimal() else which) if which else place
+    return replace(place, which=str(int(which)) if _is_step(which) else which) if which else place
+
+
+def _is_step(word: str) -> bool:
+    return re.fullmatch("[0-9]{1,18}", word) is not None
 
 
 def look(place: Place) -> tuple[list[CheckpointInfo], list[Damage]]:
@@ -137,8 +142,9 @@ def _url_of(run: RunDir) -> str:
         raise RunError(f"{shown(run.config)}: cannot be read: {reason}. Name the checkpoints' folder itself.") from None
     if not url:
         return str(run.checkpoints)
+    url = str(url)
     if "://" in url or os.path.isabs(url):
-        return str(url)
+        return url
     submitted = (event["dir"] for event in read_events(run) if event.get("dir"))
     base = run.code if run.code.is_dir() else Path(next(submitted, "."))
     return str(base / url)

@@ -1,0 +1,36 @@
+"""Opening files in which others may have put anything: to open a pipe may never end, and a device may have no end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+MOST = 64 << 20  # bytes of a file that is read whole
+
+
+def open_plain(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """os.open() of a regular file, or of a link to one unless `flags` forbid it. OSError where it is anything else."""
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, mode)
+    kind = os.fstat(fd).st_mode
+    if stat.S_ISREG(kind):
+        return fd
+    os.close(fd)
+    if stat.S_ISDIR(kind):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    raise OSError(errno.EINVAL, "not a plain file", os.fspath(path))
+
+
+def reading(path: Path) -> BinaryIO:
+    return os.fdopen(open_plain(path), "rb")
+
+
+def read_plain(path: Path, most: int = MOST) -> bytes:
+    """All of a file. OSError, also where it has more than `most` bytes."""
+    with reading(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+    return data

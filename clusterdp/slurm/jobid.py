@@ -1,0 +1,13 @@
+"""What a job id is, wherever one comes from: typed, in a record, or in what a command printed."""
+
+from __future__ import annotations
+
+import re
+
+JOB_ID = "[0-9]{1,18}(?:_[0-9]{1,18})?"  # an element of an array has its number behind it
+_WHOLE = re.compile(JOB_ID)
+
+
+def is_job_id(word: object) -> bool:
+    """Anything else must not get near scancel, which has options and takes names."""
+    return isinstance(word, str) and _WHOLE.fullmatch(word) is not None
