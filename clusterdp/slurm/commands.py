@@ -16,6 +16,7 @@ from pathlib import Path
 from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
 from clusterdp.slurm.jobid import JOB_ID, is_job_id
 
+MOST_SAID = 500  # characters of a complaint that are passed on
 PATIENCE_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout is 10 s and each client retries
 
 # What leaks from an outer job into sbatch and from there into the new job's srun: `SLURM_CPU_BIND` and a size such as
@@ -155,7 +156,8 @@ def _unheard(lines: Sequence[str]) -> SlurmError:
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:
-    return " ".join((done.stderr or done.stdout).split()) or "nothing"
+    said = " ".join((done.stderr or done.stdout).split()) or "nothing"
+    return said if len(said) <= MOST_SAID else f"{said[:MOST_SAID]}..."
 
 
 def _call(argv: list[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
