@@ -58,7 +58,7 @@ def _main(words: Sequence[str]) -> int:
             raise
         if isinstance(error, OutputError):
             cli_streams.abandon(sys.stdout)
-        cli_streams.complain(_in_words(error))
+        cli_streams.complain(error)
         return error.exit_code if isinstance(error, ClusterdpError) else 2 if isinstance(error, ValueError) else 4
 
 
@@ -76,23 +76,6 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     if rest:
         options.overrides = [*options.overrides, *rest]
     return options
-
-
-def _in_words(error: Exception) -> str:
-    if isinstance(error, UnicodeEncodeError):
-        return _unwritable(error)
-    if isinstance(error, OSError):  # of a file that nobody thought of
-        where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
-        return f"{where}{error.strerror or error}. See what is there."
-    return str(error)
-
-
-def _unwritable(error: UnicodeEncodeError) -> str:
-    if error.encoding == "utf-8":  # a word's bytes are no text, and Python has kept them as what they are
-        before, after = error.object[: error.start], error.object[error.start :]
-        line = before[before.rfind("\n") + 1 :] + after.partition("\n")[0]
-        return f"{line.encode(errors='surrogateescape')!r}: is not UTF-8. Type it in a terminal that is."
-    return f"{error.object!r} has letters that this locale lacks. Set LC_ALL=C.UTF-8."  # by which files are named
 
 
 def parser(words: Sequence[str] | None = None) -> Parser:
@@ -187,7 +170,9 @@ def submit(options: argparse.Namespace) -> int:
 
 
 def _print_script(plan: Plan, named: bool) -> None:
-    cli_streams.exact(sys.stdout).write(plan.script.text)
+    from clusterdp.operate.outlet import exact
+
+    exact(sys.stdout).write(plan.script.text)
     if not named:
         print(f"clusterdp: for {plan.run.path}: a name that changes; run_dir=NAME fixes it.", file=sys.stderr)
 

@@ -38,19 +38,31 @@ def mend() -> None:
             stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
-def complain(message: str) -> None:
+def complain(error: Exception) -> None:
     try:
-        print(f"clusterdp: {message}", file=sys.stderr, flush=True)
+        print(f"clusterdp: {_in_words(error)}", file=sys.stderr, flush=True)
     except (OSError, OutputError):  # nobody is there to be told
         abandon(sys.stderr)
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return _unwritable(error)
+    if isinstance(error, OSError):  # of a file that nobody thought of
+        where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+        return f"{where}{error.strerror or error}. See what is there."
+    return str(error)
+
+
+def _unwritable(error: UnicodeEncodeError) -> str:
+    if error.encoding == "utf-8":  # a word's bytes are no text, and Python has kept them as what they are
+        before, after = error.object[: error.start], error.object[error.start :]
+        line = before[before.rfind("\n") + 1 :] + after.partition("\n")[0]
+        return f"{line.encode(errors='surrogateescape')!r}: is not UTF-8. Type it in a terminal that is."
+    return f"{error.object!r} has letters that this locale lacks. Set LC_ALL=C.UTF-8."  # by which files are named
 
 
 def abandon(stream: TextIO) -> None:
     """What is left in its buffer is for nobody. Python would complain once more when it flushes it at its end."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), bare(stream).fileno())
-
-
-def exact(stream: TextIO) -> TextIO:
-    """Where every byte counts: for a file or another program as it is, for a terminal as it may be shown."""
-    return stream if stream.isatty() else bare(stream)

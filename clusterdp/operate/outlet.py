@@ -24,6 +24,7 @@ NONE = re.compile(r"(?!)")
 OURS = re.compile(rf"\x1b\[(?:0|{'|'.join(CODES.values())})m")
 COLOURS = re.compile(r"\x1b\[[\d;:]*m|\r")
 BARS = re.compile(r"\r")
+ALL = re.compile(r".*", re.DOTALL)
 
 
 def printable(text: str, keeps: re.Pattern[str] = NONE) -> str:
@@ -68,6 +69,11 @@ def outlet(stream: TextIO) -> TextIO:
 
 def for_logs(out: TextIO) -> TextIO:
     return cast(TextIO, Outlet(bare(out), COLOURS if is_terminal(out) else BARS))
+
+
+def exact(out: TextIO) -> TextIO:
+    """Where every byte counts: for a file or another program as it is, for a terminal as it may be shown."""
+    return out if out.isatty() else cast(TextIO, Outlet(bare(out), ALL))
 
 
 def bare(out: TextIO) -> TextIO:

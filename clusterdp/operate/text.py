@@ -70,6 +70,8 @@ def clock(then: float, now: float | None = None) -> str:
 
 def number(value: object) -> str:
     """Four significant digits are enough to read."""
+    if isinstance(value, int) and value.bit_length() > 1000:  # Python spells no number of more than 4,300 digits
+        return hex(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -72,7 +72,7 @@ def submit(script: Path, cwd: Path) -> str:
     answers = re.findall(rf"^[ \t]*({JOB_ID})(?:;[\w.-]+)?[ \t]*$", done.stdout, re.MULTILINE | re.ASCII)
     if not answers:
         raise SubmitInDoubt(
-            f"sbatch: answered {done.stdout.strip()!r}, not a job id. Is something on PATH wrapping sbatch?"
+            f"sbatch: answered {done.stdout.strip()!r:.200}, not a job id. Is something on PATH wrapping sbatch?"
         )
     return str(answers[-1])
 

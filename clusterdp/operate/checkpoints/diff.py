@@ -126,12 +126,17 @@ def _differing(a: Any, b: Any, *path: Any) -> Iterator[str]:
     told = a == b  # what JSON cannot hold is spelled out in it, so that this is to the last bit
     for keys in dict.fromkeys([*left, *right]):
         old, new = left.get(keys, Absent), right.get(keys, Absent)
-        if (type(old), repr(old)) != (type(new), repr(new)):  # NaN does not equal itself
+        if (type(old), _spelled(old)) != (type(new), _spelled(new)):
             told = True
             if not (Absent in (old, new) and Reference in (type(old), type(new))):
                 yield f"{_key(keys)}: {_said(old)} -> {_said(new)}"
     if not told:
         yield f"{_key(path) or 'state'}: the same values in other containers"
+
+
+def _spelled(value: Any) -> str:
+    """NaN does not equal itself, and a whole number may be too long for repr()."""
+    return hex(value) if isinstance(value, int) else repr(value)
 
 
 def _key(path: tuple[Any, ...]) -> str:

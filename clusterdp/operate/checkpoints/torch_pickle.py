@@ -14,6 +14,7 @@ from typing import Any
 
 from clusterdp.checkpoint.layout import Entry
 from clusterdp.checkpoint.skeleton import TENSORS, key_from, tag_of
+from clusterdp.errors import StateError
 
 # The dtypes that have a storage class of their own; those that came later name their dtype beside an untyped one.
 STORAGES = {
@@ -83,7 +84,7 @@ class Pickle:
                 self.add({"_metadata": {"$ordered": value["$versions"]}})
                 self._out += pickle.BUILD
         else:
-            raise ValueError(f"the state has a {tag}, which this version does not know")
+            raise StateError(f"the state has a {tag}, which this version does not know. Take the one that saved it.")
 
     def _add_ordered(self, value: dict[str, Any]) -> None:
         self._add_global("collections", "OrderedDict")
@@ -127,4 +128,9 @@ class Pickle:
             self._out += pickle.BININT + struct.pack("<i", value)
         else:
             data = pickle.encode_long(value)
+            if len(data) > 255:  # what torch's reader takes is no longer than that
+                raise StateError(
+                    f"the state has a whole number of {8 * len(data)} bits, which torch.load() does not read. "
+                    "Export to .safetensors, which holds the tensors alone, or --only another object."
+                )
             self._out += pickle.LONG1 + bytes([len(data)]) + data

@@ -1,0 +1,171 @@
+"""A run folder in which somebody has put what does not belong there: nothing waits for it, and what is not known is
+not guessed. test_fuzz.py throws dice at the same; these are the cases that have a name."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterdp.cli import main
+from clusterdp.errors import RunError, SlurmError
+from clusterdp.launch.again import plan_again
+from clusterdp.operate.cancel import cancel
+from clusterdp.operate.find import find_run
+from clusterdp.operate.follow import follow
+from clusterdp.operate.history import read_history
+from clusterdp.operate.queue import consult
+from clusterdp.operate.records import first_record, last_records, read_ledger, words
+from clusterdp.operate.resume import prepare_resume
+from clusterdp.operate.tail import Tail, last_bytes
+from clusterdp.operate.verdict import Verdict
+from clusterdp.plainfile import read_plain
+from clusterdp.rundir import RunDir, append_line, read_lines
+from tests.operate.builder import RunBuilder
+from tests.operate.conftest import FakeQueue
+
+KINDS: dict[str, Callable[[Path], Any]] = {
+    "a pipe": os.mkfifo,
+    "a folder": os.mkdir,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a link to itself": lambda path: path.symlink_to(path),
+}
+odd = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+
+
+@odd
+def test_what_is_no_plain_file_is_not_waited_for(make: Callable[[Path], Any], tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    make(path)
+    assert words(path) == []
+    assert first_record(path) == {}
+    assert list(last_records(path)) == list(read_lines(path)) == []
+    assert last_bytes(path) == b""
+    assert Tail(path).read(final=True) == ""
+    for use in (read_plain, lambda path: append_line(path, {})):
+        with pytest.raises(OSError, match=r"not a plain file|directory|symbolic links|No such device"):
+            use(path)
+
+
+def test_a_file_that_is_read_whole_has_a_size_that_memory_has(tmp_path: Path) -> None:
+    with (tmp_path / "x").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(OSError, match="it has more than 67,108,864 bytes"):
+        read_plain(tmp_path / "x")
+
+
+def test_a_config_that_is_a_pipe_ends_resume_with_a_line(builder: RunBuilder) -> None:
+    builder.run.config.unlink()
+    os.mkfifo(builder.run.config)
+    with pytest.raises(RunError, match=r"config.yaml: cannot be read: not a plain file"):
+        plan_again(builder.run, None, ())
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, KINDS["a link to itself"]])
+@pytest.mark.parametrize("name", ["events", "events/7.0-rank0.jsonl", "attempts"])
+def test_what_cannot_be_read_of_the_ledger_is_said(
+    name: str, make: Callable[[Path], Any], builder: RunBuilder, queue: FakeQueue
+) -> None:
+    path = builder.run.path / name
+    path.parent.mkdir(exist_ok=True)
+    make(path)
+    history = read_history(builder.run)
+    assert name in history.why and "cannot be read" in history.why
+    assert "cannot be read" in consult(history).why
+    assert "cannot be read" in next(follow(builder.run)).standing.why
+
+
+def test_with_a_ledger_that_cannot_be_read_no_job_is_thought_to_be_gone(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted()
+    (builder.run.events / "8.0-batch.jsonl").mkdir()
+    with pytest.raises(SlurmError, match=r"8.0-batch.jsonl: cannot be read.*not known whether job 7 is over"):
+        prepare_resume(builder.run)
+    with pytest.raises(SlurmError, match=r"8.0-batch.jsonl: cannot be read.*no attempt starts any more"):
+        cancel(builder.run)
+    assert builder.run.cancelled.exists()
+
+
+@pytest.mark.parametrize("job", ["--me", "7 8", "²", "٣", "", "7\n", None, 7, ["7"], "1_2_3"])
+def test_what_is_no_job_id_is_no_job(job: object, builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().event("submitted", "submit-x", "submit", job=job)
+    queue.write("squeue", "echo '7|RUNNING|None|n1'; echo '--me|RUNNING|None|n1'")
+    assert read_history(builder.run).jobs == ("7",)
+    cancel(builder.run)
+    assert [line for line in queue.asked if line.startswith("scancel")] == ["scancel 7"]
+
+
+def test_a_digit_that_is_no_decimal_is_no_job_id() -> None:
+    with pytest.raises(RunError, match="no such run folder"):
+        find_run("²")
+
+
+@pytest.mark.parametrize("said", ["hello", "7|RUNNING", "7|running|None|n1", "²|RUNNING|None|n1", "\x1b[2J", "8|9|0|1"])
+def test_an_answer_that_holds_no_rows_says_nothing_of_a_job(said: str, builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt()
+    queue.answers(said)
+    standing = consult(read_history(builder.run))
+    assert standing.verdict is Verdict.RUNNING
+    assert standing.why.startswith("as last recorded; squeue: answered ")
+    with pytest.raises(SlurmError, match="not known whether job 7 is over"):
+        prepare_resume(builder.run)
+
+
+def test_what_is_left_of_an_array_goes_by_the_id_of_the_array(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted()
+    queue.answers("7_[2-9%4]|PENDING|JobArrayTaskLimit|")
+    assert consult(read_history(builder.run)).verdict is Verdict.WAITING
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"step": 1' + "0" * 5000 + "}", "\xff\xfe", "null", "[1]"])
+def test_a_line_that_is_no_record_is_left_out(line: str, builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt()
+    for path in (builder.run.metrics / "7.0.jsonl", builder.run.events / "7.0-batch.jsonl"):
+        path.parent.mkdir(exist_ok=True)
+        with path.open("a", encoding="latin-1") as file:
+            file.write(line + "\n")
+    attempt.trained(1, 3)
+    assert read_history(builder.run).step == 3
+    assert len(list(read_lines(builder.run.events / "7.0-batch.jsonl"))) == 1
+
+
+def test_values_that_no_writer_of_ours_writes_are_left_out(builder: RunBuilder) -> None:
+    builder.submitted().attempt()
+    odd = {"event": ["x"], "attempt": {}, "of": 1, "nodes": None, "time": float("nan"), "dir": "\0", "name": "\ud800"}
+    with (builder.run.events / "x.jsonl").open("a") as file:
+        file.write(json.dumps(odd) + "\n")
+    events, unread = read_ledger(builder.run)
+    assert [event for event in events if not event.keys() - {"time"}] and not unread
+    next(follow(builder.run))
+
+
+def test_a_step_beyond_any_counter_is_none(builder: RunBuilder) -> None:
+    builder.submitted().attempt().measured(step=10**4000, total=1e300).measured(step=3)
+    assert read_history(builder.run).step == 3
+
+
+def test_a_log_that_is_a_pipe_is_said_and_the_next_is_printed(
+    builder: RunBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempt = builder.submitted().attempt().printed("hello\n", 1)
+    os.mkfifo(attempt.files.rank_log(0))
+    assert main(["logs", "--all", str(builder.run.path)]) == 0
+    out = capsys.readouterr().out
+    assert "rank-00000.out: cannot be read: not a plain file" in out and "hello" in out
+
+
+def test_a_path_that_nobody_foresaw_is_one_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "x" * 300]) == 4
+    assert capsys.readouterr().err.endswith("x: File name too long. See what is there.\n")
+
+
+def test_a_number_in_a_log_that_is_no_rank_is_no_rank(builder: RunBuilder, queue: FakeQueue) -> None:
+    from clusterdp.operate.failure import find_failure
+
+    attempt = builder.submitted().attempt().failed(exit=1).printed("Traceback (most recent call last):\n", 0)
+    builder.batch_log(f"srun: error: n1: task {'9' * 5000}: Killed\n")
+    attempt.printed(f"clusterdp: another failed: rank {'9' * 5000}: x\n", 1)
+    assert find_failure(read_history(RunDir(builder.run.path))).rank == 0
