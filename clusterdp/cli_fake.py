@@ -165,7 +165,7 @@ def read_shape(file: str, *, quick: bool = False, time_scale: float = 1.0) -> Sh
         return shape_from(data, quick=quick, time_scale=time_scale)
     except OSError as error:
         raise FakeError(f"--shape: {file}: {error.strerror}. Write the path of a YAML file.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise FakeError(f"--shape: {file}: no YAML: {' '.join(str(error).split())}. Mend the file.") from None
     except FakeSlurmError as error:
         raise FakeError(f"{file}: {error}") from None

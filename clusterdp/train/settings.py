@@ -162,5 +162,8 @@ def parse_words(words: Sequence[str]) -> dict[str, Any]:
         key, equals, value = word.partition("=")
         if not equals or not key.isidentifier():
             raise ConfigError(f"{word}: is not of the form key=value. Write e.g. epochs=3.")
-        params[key] = float(value) if FLOAT.fullmatch(value) else yaml.safe_load(value)
+        try:
+            params[key] = float(value) if FLOAT.fullmatch(value) else yaml.safe_load(value)
+        except (yaml.YAMLError, ValueError, RecursionError):  # ValueError: a date that is none, 5,000 digits
+            raise ConfigError(f"{word:.80}: its value is not YAML. Put it in quotes within the shell's.") from None
     return params

@@ -110,3 +110,6 @@ def test_words_of_a_command_line_are_read_as_a_config_reads_them() -> None:
     }
     with pytest.raises(ConfigError, match="epochs: is not of the form key=value"):
         parse_words(["epochs"])
+    for value in ("[", "9" * 5000, "2026-99-99", "[" * 2000):
+        with pytest.raises(ConfigError, match="its value is not YAML"):
+            parse_words([f"epochs={value}"])
