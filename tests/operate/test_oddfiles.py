@@ -25,6 +25,8 @@ from clusterdp.operate.tail import Tail, last_bytes
 from clusterdp.operate.verdict import Verdict
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, append_line, read_lines
+from clusterdp.slurm import commands
+from clusterdp.slurm.commands import job_states
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 
@@ -96,6 +98,13 @@ def test_what_is_no_job_id_is_no_job(job: object, builder: RunBuilder, queue: Fa
     assert read_history(builder.run).jobs == ("7",)
     cancel(builder.run)
     assert [line for line in queue.asked if line.startswith("scancel")] == ["scancel 7"]
+
+
+@pytest.mark.parametrize("call", [commands.cancel, commands.requeue, commands.show_job, lambda job: job_states([job])])
+def test_nothing_but_a_job_id_reaches_a_command(call: Callable[[str], Any], queue: FakeQueue) -> None:
+    with pytest.raises(SlurmError, match="'--me': is no job id"):
+        call("--me")
+    assert queue.asked == []
 
 
 def test_a_digit_that_is_no_decimal_is_no_job_id() -> None:

@@ -149,3 +149,10 @@ def test_an_object_that_is_not_there_is_said(save: Save, cli: Run) -> None:
     save(1, at="a"), save(2, at="b")
     code, out = cli("diff", "a", "b", "--only", "optimizer")
     assert code == 5 and "It has: model." in out
+
+
+def test_numbers_too_long_to_be_spelled_are_compared(save: Save, cli: Run) -> None:
+    save(1, {"model": {"n": 10**5000, "w": torch.ones(1)}}), save(2, {"model": {"n": 7, "w": torch.ones(1)}})
+    code, said = cli("diff", "saved", 1, 2)
+    assert code == 1
+    assert "model/n: 0x" in said and said.count(" -> 7\n") == 1

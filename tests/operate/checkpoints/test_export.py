@@ -262,3 +262,13 @@ def test_memory_is_bounded_whatever_the_size_of_the_state(folder: Path) -> None:
     assert peak_mb("verify", "saved") - base < 48
     shutil.copytree("saved", "twin")
     assert peak_mb("diff", "saved", "twin") - base < 2 * 48
+
+
+def test_a_number_longer_than_torchs_reader_takes_is_one_line(save: Save, cli: Run) -> None:
+    save(1, {"model": {"n": 1 << 2039, "w": torch.ones(1)}}, at="most")
+    assert cli("export", "most", "m.pt")[0] == 0
+    assert torch.load("m.pt", weights_only=True)["model"]["n"] == 1 << 2039
+    save(1, {"model": {"n": 10**5000, "w": torch.ones(1)}})
+    code, said = cli("export", "saved", "x.pt")
+    assert (code, "a whole number of 16616 bits" in said) == (5, True)
+    assert cli("export", "saved", "x.safetensors")[0] == 0
