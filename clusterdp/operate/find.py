@@ -146,7 +146,8 @@ def _is_run(path: Path) -> bool:
 def _is_profile(path: Path) -> bool:
     """Of `clusterdp profile`: nobody means it who does not name it. Its config is as submit writes it."""
     try:
-        return bool(re.search(r"^profile:\n(?:  .*\n)*?  steps: \d", (path / "config.yaml").read_text(), re.MULTILINE))
+        text = read_plain(path / "config.yaml").decode()
+        return bool(re.search(r"^profile:\n(?:  .*\n)*?  steps: \d", text, re.MULTILINE))
     except (OSError, ValueError):
         return False
 

@@ -27,7 +27,7 @@ from tests.operate.builder import preempted_once
 from tests.operate.damage import spoil_answer, spoil_folder
 
 VERBS = ["status", "status --json", "watch", "logs", "logs --all", "logs --attempt 1", "cancel",
-         "checkpoint ls", "checkpoint ls --json", "find"] * 2  # fmt: skip
+         "checkpoint ls", "checkpoint ls --json", "status of 7", "status of the latest"] * 2  # fmt: skip
 VERBS += ["resume", "resume --dry-run", "resume --from 120"]  # each takes as long as ten of the others
 # \r is what progress bars are made of: logs let it pass.
 CONTROL = re.compile(r"[^\n\t\r\x20-\x7e\xa0-\U0010ffff]")
@@ -129,8 +129,8 @@ class Odd:
         assert not wrong, f"{case}: {wrong}"
 
     def type(self, verb: str, run: Path) -> int:
-        if verb == "find":
-            return cli.main(["status", "7"])
+        if " of " in verb:
+            return cli.main(["status", *(["7"] if verb.endswith("7") else [])])
         words = verb.split()
         at = 2 if words[0] == "checkpoint" else 1
         try:
