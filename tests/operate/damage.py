@@ -30,9 +30,9 @@ Damage = Callable[[Path, Random], None]
 def spoil_folder(run: Path, dice: Random) -> str:
     """Damages one thing below `run`; returns what, and how."""
     path = dice.choice([path for path in sorted(run.rglob("*")) if not path.is_symlink()])
-    kinds = [*OF_ANY] if path.is_dir() else [*OF_ANY, *OF_FILES] * 2
+    kinds = [*OF_ANY, *OF_FILES] if path.is_file() else [*OF_ANY]  # a pipe of an earlier damage has nothing to cut
     if path.suffix in (".jsonl", ".json") and path.is_file():
-        kinds += [a_value] * 12
+        kinds += [a_value] * 6
     damage = dice.choice(kinds)
     damage(path, dice)
     return f"{damage.__name__} for {path.relative_to(run)}"
