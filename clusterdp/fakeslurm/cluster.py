@@ -17,7 +17,7 @@ from typing import Any
 
 from clusterdp.slurm.state import FINAL, JobState
 
-from . import names, processes, releases
+from . import login_shells, names, processes, releases
 from .control_line import ControlLine
 from .environ import MARK
 from .errors import FakeSlurmError
@@ -137,6 +137,7 @@ class FakeCluster:
         paths.shape.write_text(json.dumps({"shape": self._shape.to_json(), "owner": owner}))
         paths.conf.write_text(conf_text(self._shape, self.folder))
         names.write((node.name for node in self._shape.nodes), paths.hosts)
+        login_shells.write(paths)
         install(paths)
         paths.up.touch()
 

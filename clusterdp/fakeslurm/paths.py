@@ -25,6 +25,8 @@ class Paths:
         self.shape = self.state / "shape.json"
         self.journal = self.state / "journal"
         self.hosts = self.state / "hosts"
+        self.profile = self.state / "profile"
+        self.bash_env = self.state / "bash_env"
         self.lock = self.state / "lock"
         self.log = folder / "daemon.log"
         self.history = folder / HISTORY

@@ -3,7 +3,7 @@
 import os
 import re
 
-from . import environ
+from . import environ, login_shells
 from .controller import Controller
 from .model import NOT_AN_ARRAY_INDEX, Job, Step
 from .paths import Paths
@@ -35,7 +35,8 @@ def default_output(job: Job) -> str:
 def batch_plan(controller: Controller, job: Job, paths: Paths) -> StepPlan:
     spec, spool = job.spec, controller.spool.of(job)
     saved = (spool / "environment").read_bytes().decode("utf-8", "surrogateescape")
-    variables = dict(line.split("=", 1) for line in saved.split("\0") if "=" in line)
+    variables = login_shells.variables(paths)
+    variables |= dict(line.split("=", 1) for line in saved.split("\0") if "=" in line)
     variables |= environ.of_job(job, controller.user, controller.shape, str(controller.conf_path()))
     variables |= environ.of_het(controller.model, job, controller.user, controller.shape) | environ.of_batch(job)
     append = spec.open_mode == "append"

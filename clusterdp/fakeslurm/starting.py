@@ -5,7 +5,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from . import names, processes
+from . import login_shells, mounting, names, processes
 from .nursery import Nursery
 from .paths import Paths
 
@@ -29,7 +29,7 @@ def start(folder: str) -> int:
         if not paths.up.exists():  # it went down meanwhile
             os._exit(1)
         paths.pid.write_text(str(os.getpid()))
-        names.make_known(paths.hosts)
+        mounting.show({paths.hosts: names.HOSTS, paths.profile: login_shells.PROFILE})
         nursery = Nursery(folder)
         processes.allow_descriptors()
         # Heavy, and nothing that the nursery should carry; asyncio does without ssl, which takes long to load.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.fakeslurm import FakeCluster, names
+from clusterdp.fakeslurm import FakeCluster, mounting, names
 from tests.fakeslurm.conftest import Desk
 from tests.train.ranks import free_port
 
@@ -62,9 +62,9 @@ def test_the_machine_itself_is_left_as_it_is(cluster: FakeCluster) -> None:
 def test_where_names_cannot_be_made_known_no_file_says_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(names, "_mount", refuse)
+    monkeypatch.setattr(mounting, "_mount", refuse)
     names.write(["n1"], tmp_path / "hosts")
-    names.make_known(tmp_path / "hosts")
+    mounting.show({tmp_path / "hosts": names.HOSTS})
     assert not (tmp_path / "hosts").exists()
 
 
@@ -76,5 +76,5 @@ def test_names_that_are_known_need_nothing(tmp_path: Path, monkeypatch: pytest.M
     assert not (tmp_path / "hosts").exists()
 
 
-def refuse(hosts: Path) -> None:
+def refuse(files: dict[Path, Path]) -> None:
     raise PermissionError(1, "Operation not permitted")

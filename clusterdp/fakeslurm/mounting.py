@@ -1,0 +1,55 @@
+"""Files that the cluster and its jobs see in the place of the machine's, such as an /etc/hosts of their own.
+
+Linux can do that: it takes a mount namespace, which root may have, and others within a user namespace (see
+user_namespaces(7)). There, files of other users belong to nobody, which ssh and sudo do not like.
+"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+CLONE_NEWNS, CLONE_NEWUSER = 0x0002_0000, 0x1000_0000  # linux/sched.h
+MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x8_0000  # linux/mount.h
+
+
+def show(files: Mapping[Path, Path]) -> None:
+    """Ours in the place of the machine's, to this process, which must have one thread, and to all that it starts from
+    now on. Those of ours that do not exist are left out; all are removed if this cannot be done here."""
+    files = {ours: machines for ours, machines in files.items() if ours.exists()}
+    if not files:
+        return
+    trial = os.fork()  # half a namespace is none to live in
+    if trial == 0:
+        try:
+            _mount(files)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    if os.waitpid(trial, 0)[1]:
+        for ours in files:
+            ours.unlink()
+    else:
+        _mount(files)
+
+
+def _mount(files: Mapping[Path, Path]) -> None:
+    if sys.platform != "linux":
+        raise OSError("no namespaces")
+    import ctypes  # deferred: not every Python has it
+
+    def check(result: int) -> None:
+        if result:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.geteuid(), os.getegid()
+    check(libc.unshare(CLONE_NEWNS | (CLONE_NEWUSER if user else 0)))
+    if user:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    # What is mounted elsewhere later is seen here, but not the other way round.
+    check(libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None))
+    for ours, machines in files.items():
+        check(libc.mount(os.fsencode(ours), os.fsencode(machines), None, MS_BIND, None))
