@@ -48,7 +48,7 @@ class Row:
     asked_nodes: int
     cpus: int
     asked_cpus: int
-    asked_mem: str
+    asked_mem: int  # MB
     tasks: int | None
     submit: float
     eligible: float | None
@@ -153,7 +153,7 @@ def _row(model: Model, job: Job, created: int, word: str | None) -> Row:
         asked_nodes=asked_nodes,
         cpus=job.cpus or (job_cpus(job) if job.start is None else 0),
         asked_cpus=spec.asked_cpus,
-        asked_mem=f"{asked_memory(job, memory)}M",
+        asked_mem=asked_memory(job, memory),
         tasks=spec.tasks,
         submit=job.submit_time,
         eligible=job.eligible_time,
@@ -183,14 +183,17 @@ def asked_memory(job: Job, node_memory: int) -> int:
     spec = job.spec
     if spec.mem_per_cpu is not None:
         return spec.mem_per_cpu * spec.asked_cpus
+    if spec.mem_per_gpu is not None:
+        return spec.mem_per_gpu * spec.asked_gpus
     return (spec.mem_per_node or node_memory) * spec.min_nodes
 
 
 def size(megabytes: int) -> str:
-    """62.50G, 16000M."""
-    if megabytes < 1024 * 16:
+    """62.50G, 16000M: in the largest unit, if it is a multiple of half a GB."""
+    if megabytes % 512 or megabytes < 1024:
         return f"{megabytes}M"
-    return f"{megabytes / 1024:.2f}G" if megabytes % 1024 else f"{megabytes // 1024}G"
+    number, unit = (megabytes / 1024, "G") if megabytes < 1024**2 else (megabytes / 1024**2, "T")
+    return f"{number:g}{unit}" if number.is_integer() else f"{number:.2f}{unit}"
 
 
 def _step_row(step: Step) -> StepRow:

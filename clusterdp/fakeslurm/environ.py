@@ -118,8 +118,10 @@ def of_job(job: Job, user: User, shape: Shape, conf: str) -> dict[str, str]:
     asked = {
         "SLURM_NTASKS_PER_NODE": spec.tasks_per_node,
         "SLURM_CPUS_PER_TASK": spec.cpus_per_task,
+        "SLURM_CPUS_PER_GPU": spec.cpus_per_gpu,
         "SLURM_MEM_PER_NODE": spec.mem_per_node,
         "SLURM_MEM_PER_CPU": spec.mem_per_cpu,
+        "SLURM_MEM_PER_GPU": spec.mem_per_gpu,
         "SLURM_DISTRIBUTION": spec.distribution,
         "SLURM_HINT": spec.hint,
         "SLURM_OVERCOMMIT": "1" if spec.overcommit else None,
@@ -256,7 +258,7 @@ def of_task(
         "SLURM_NODEID": str(node_index),
         "SLURM_PROCID": str(rank),
     }
-    if per_task and step.tasks > 1:
+    if per_task and step.tasks > len(step.nodes):
         found["SLURMD_TRES_BIND"] = f"gpu:per_task:{per_task}"
     if gpus:
         found |= {"SLURM_STEP_GPUS": _list(gpus), **gpu_variables(gpus, len(on_node))}

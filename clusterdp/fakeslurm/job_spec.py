@@ -49,7 +49,8 @@ def _size(asked: Asked, spec: JobSpec, folder: str, warn: Warn) -> None:
     spec.tasks, spec.tasks_per_node = tasks, per_node or None
     spec.cpus_per_task, spec.min_cpus = asked.number("cpus-per-task"), asked.number("mincpus")
     spec.nodelist, spec.exclude = nodelist, asked.hosts("exclude")
-    spec.mem_per_node, spec.mem_per_cpu = asked.megabytes("mem"), asked.megabytes("mem-per-cpu")
+    # 0 is what a job has that asks for none.
+    spec.mem_per_node, spec.mem_per_cpu = asked.megabytes("mem") or None, asked.megabytes("mem-per-cpu") or None
     spec.minutes, spec.overcommit = asked.minutes(), "overcommit" in asked
 
 
@@ -63,9 +64,9 @@ def _gpus(asked: Asked, spec: JobSpec) -> None:
         raise _no_gres(asked, f"{text} specification")
     if "gpus-per-socket" in asked:
         raise _no_gres(asked, "--gpus-per-socket option requires --sockets-per-node specification")
-    if "mem-per-gpu" in asked and not gpus:
-        megabytes = asked.megabytes("mem-per-gpu")
-        raise _no_gres(asked, f"Requested mem_per_tres=gres:gpu:{megabytes} but did not request any GPU.")
+    spec.mem_per_gpu = asked.megabytes("mem-per-gpu")
+    if spec.mem_per_gpu is not None and not gpus:
+        raise _no_gres(asked, f"Requested mem_per_tres=gres:gpu:{spec.mem_per_gpu} but did not request any GPU.")
     if spec.tasks is None and gpus.per_job and (gpus.per_task or per_gpu):
         spec.tasks = gpus.per_job // gpus.per_task if gpus.per_task else gpus.per_job * (per_gpu or 1)
     elif spec.tasks is None and gpus.per_node and per_gpu:

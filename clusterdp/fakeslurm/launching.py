@@ -60,17 +60,18 @@ def _check_tmpdir(environ: dict[str, str]) -> None:
 
 
 def _exec(argv: tuple[str, ...], environ: dict[str, str]) -> None:
+    """The program's first argument is the path by which it was found: `bash` calls itself /usr/bin/bash."""
     program = argv[0]
-    found = program if "/" in program else _search(program, environ.get("PATH", ""))
-    if not found:
-        os.write(2, f"slurmstepd: error: execve(): {program}: No such file or directory\n".encode())
-        return
+    if program.startswith("."):
+        program = os.path.join(os.getcwd(), program)
+    elif not program.startswith("/"):
+        program = _search(program, environ.get("PATH", "")) or program  # else one of the folder where tasks start
     try:
-        os.execve(found, argv, environ)
+        os.execve(program, (program, *argv[1:]), environ)
     except OSError as error:
         what = f"{program}: {os.strerror(error.errno or 0)}"
-        if error.errno == errno.ENOENT and os.path.exists(found):
-            what = f"bad interpreter({_interpreter(found)}): {os.strerror(errno.ENOENT)}"
+        if error.errno == errno.ENOENT and os.path.exists(program):
+            what = f"bad interpreter({_interpreter(program)}): {os.strerror(errno.ENOENT)}"
         os.write(2, f"slurmstepd: error: execve(): {what}\n".encode("utf-8", "surrogateescape"))
 
 

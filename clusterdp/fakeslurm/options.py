@@ -21,7 +21,7 @@ SBATCH = SHARED + table("""
 """)
 
 SRUN = SHARED + table("""
-    accel-bind:gpu-bind= bcast? bcast-exclude= cluster-constraint= compress? cpu-bind= cpu_bind:cpu-bind=
+    accel-bind= bcast? bcast-exclude= cluster-constraint= compress? cpu-bind= cpu_bind:cpu-bind=
     debugger-test disable-status,X epilog= exact het-group= immediate,I? interactive jobid= kill-on-bad-exit,K? label,l
     mpi= msg-timeout= multi-prog no-allocate,Z overlap? pack-group:het-group= preserve-env,E prolog= pty
     quit-on-interrupt relative,r= resv-ports? send-libs? slurmd-debug= task-epilog= task-prolog= test-only threads,T=
@@ -37,9 +37,9 @@ SALLOC = [option for option in SHARED if option.name not in OF_SCRIPTS] + table(
 # Accepted, for they ask for nothing that a laptop could give or that anybody could miss; scontrol shows some of them.
 IDLE = frozenset(
     """
-    acctg-freq bcast bcast-exclude bell cluster-constraint comment compress contiguous cores-per-socket cpu-bind
-    cpu-freq debugger-test delay-boot disable-status extra-node-info get-user-env gid gpu-bind gpu-freq gres-flags
-    interactive mail-type mail-user mcs-label mem-bind mem-per-gpu mpi msg-timeout network no-bell ntasks-per-core
+    accel-bind acctg-freq bcast bcast-exclude bell cluster-constraint comment compress contiguous cores-per-socket
+    cpu-bind cpu-freq debugger-test delay-boot disable-status extra-node-info get-user-env gid gpu-bind gpu-freq
+    gres-flags interactive mail-type mail-user mcs-label mem-bind mpi msg-timeout network no-bell ntasks-per-core
     ntasks-per-socket oversubscribe power preserve-env profile propagate reboot send-libs slurmd-debug
     sockets-per-node spread-job switches threads threads-per-core time-min tmp uid wait-all-nodes wckey whole
     """.split()

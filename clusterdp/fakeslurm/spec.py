@@ -37,6 +37,7 @@ class JobSpec:
     min_cpus: int | None = None  # per node
     mem_per_node: int | None = None  # MB
     mem_per_cpu: int | None = None
+    mem_per_gpu: int | None = None
     minutes: int | None = None  # None: not asked for; 0: no limit
     exclusive: bool = False
     overcommit: bool = False
@@ -90,6 +91,11 @@ class JobSpec:
             tasks = max(tasks, self.min_nodes * self.tasks_per_node)
         nodes, gpus = self.min_nodes, self.gpus.per_job or (self.gpus.per_node or 0) * self.min_nodes
         return max(tasks * (self.cpus_per_task or 1), nodes * (self.min_cpus or 0), gpus * (self.cpus_per_gpu or 0))
+
+    @property
+    def asked_gpus(self) -> int:
+        gpus = self.gpus
+        return gpus.per_job or (gpus.per_node or 0) * self.min_nodes or (gpus.per_task or 0) * (self.tasks or 1)
 
     @property
     def cpus_of_a_node(self) -> int:

@@ -47,10 +47,16 @@ class StepRequest:
     gpus_per_node: int | None = None
     gpus_per_task: int | None = None
     gpus: int | None = None
+    cpus_per_gpu: int = 0
     no_gres: bool = False
     minutes: int | None = None
     pid: int = 0
     gpu_options: dict[str, str] = field(default_factory=dict)  # for scontrol show step
+
+    @property
+    def asks_gpus(self) -> bool:
+        """Then it gets some in a job that never asked for any: with --exclusive it has those of its nodes."""
+        return bool(self.gpus_per_node or self.gpus_per_task or self.gpus)
 
 
 def settle(request: StepRequest, nodes: int) -> list[str]:
@@ -140,6 +146,8 @@ def layout(request: StepRequest, job: Job, step_id: str, now: float) -> Step:
     free = {share.node: share.cpus - used.get(share.node, 0) for share in candidates}
     if request.overlap:
         free = {share.node: share.cpus for share in candidates}
+    gpus = _free_gpus(request, job)
+    candidates = [share for share in candidates if len(gpus[share.node]) >= _gpus_wanted(request, job, share, 1)]
     if not request.exact:
         candidates_free = [share for share in candidates if free[share.node] >= share.cpus]
     else:
@@ -158,8 +166,12 @@ def layout(request: StepRequest, job: Job, step_id: str, now: float) -> Step:
         raise Busy
     room = [max(min(each, request.tasks_per_node or each), 1) for each in room]
     counts = deal(request.tasks, room, (request.distribution or "").startswith("cyclic"))
+    given = _gpus(request, job, chosen, counts, gpus)
+    for_gpus = {node: len(numbers) * request.cpus_per_gpu for node, numbers in given.items()}
     cpus = {
-        share.node: min(count * request.cpus_per_task, share.cpus) if request.exact else share.cpus
+        share.node: min(max(count * request.cpus_per_task, for_gpus[share.node]), share.cpus)
+        if request.exact
+        else share.cpus
         for share, count in zip(chosen, counts, strict=True)
     }
     if request.overlap and not request.exact:
@@ -170,7 +182,7 @@ def layout(request: StepRequest, job: Job, step_id: str, now: float) -> Step:
         nodes=[share.node for share in chosen],
         tasks_per_node=counts,
         cpus=cpus,
-        gpus=_gpus(request, chosen, counts) if job.spec.gpus or request.gpu_options else {},
+        gpus=given,
         start=now,
         restart=job.restarts,
         overlap=request.overlap,
@@ -193,15 +205,34 @@ def _used(job: Job) -> dict[str, int]:
     return used
 
 
-def _gpus(request: StepRequest, chosen: list[Share], counts: list[int]) -> dict[str, list[int]]:
-    if request.no_gres:
-        return {}
-    found = {}
+def _free_gpus(request: StepRequest, job: Job) -> dict[str, list[int]]:
+    """By node, those that no other step has; one that overlaps looks at none, and none looks at it."""
+    steps = [step for step in job.steps if step.live and step.id != BATCH and not step.overlap and not request.overlap]
+    used = {(node, gpu) for step in steps for node, gpus in step.gpus.items() for gpu in gpus}
+    return {share.node: [gpu for gpu in share.gpus if (share.node, gpu) not in used] for share in job.shares}
+
+
+def _gpus_wanted(request: StepRequest, job: Job, share: Share, tasks: int) -> int:
+    """On a node with so many of its tasks: all that the job has there, unless it asks for some."""
+    if request.no_gres or not (job.spec.gpus or request.asks_gpus):
+        return 0
+    if request.gpus_per_node is not None:
+        return min(request.gpus_per_node, len(share.gpus))
+    if request.gpus_per_task:
+        return min(tasks * request.gpus_per_task, len(share.gpus))
+    return len(share.gpus) if request.gpus is None else min(request.gpus, len(share.gpus))
+
+
+def _gpus(
+    request: StepRequest, job: Job, chosen: list[Share], counts: list[int], free: dict[str, list[int]]
+) -> dict[str, list[int]]:
+    found, left = {}, request.gpus
     for share, count in zip(chosen, counts, strict=True):
-        most = len(share.gpus)
-        if request.gpus_per_node is not None:
-            most = request.gpus_per_node
-        elif request.gpus_per_task:
-            most = count * request.gpus_per_task
-        found[share.node] = share.gpus[:most]
+        wanted = _gpus_wanted(request, job, share, count)
+        if left is not None:
+            wanted = min(wanted, left)
+            left -= wanted
+        if len(free[share.node]) < wanted:
+            raise Busy
+        found[share.node] = free[share.node][:wanted]
     return found

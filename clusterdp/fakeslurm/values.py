@@ -87,6 +87,7 @@ def _cpu_freq(value: str) -> str | None:
 
 
 CHECKS: dict[str, Check] = {
+    "accel-bind": _matches("[gmnv]+", "Invalid --accel-bind specification"),
     "acctg-freq": _matches(r"((task|energy|network|filesystem)=\d+,?)+|\d+", "Invalid --acctg-freq specification: {}"),
     "bbf": lambda value: "Invalid --bbf specification",  # there are no burst buffers
     "cpu-freq": _cpu_freq,

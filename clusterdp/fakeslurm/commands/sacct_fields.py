@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clusterdp.fakeslurm.accounting import Row, StepRow
+from clusterdp.fakeslurm.accounting import Row, StepRow, size
 from clusterdp.fakeslurm.shape import User
 from clusterdp.fakeslurm.times import clock, cpu_clock, limit_clock, stamp
 from clusterdp.fakeslurm.usage import Usage
@@ -72,7 +72,7 @@ class Line:
         row = self.row
         if self.step:
             return ""
-        return f"billing={row.asked_cpus},cpu={row.asked_cpus},mem={row.asked_mem},node={row.asked_nodes}"
+        return f"billing={row.asked_cpus},cpu={row.asked_cpus},mem={size(row.asked_mem)},node={row.asked_nodes}"
 
     @property
     def usages(self) -> list[Usage]:
@@ -145,7 +145,7 @@ FIELDS: dict[str, Field] = {
     "QOS": Field(lambda line: line.of_job(line.row.qos)),
     "Reason": Field(lambda line: line.of_job("None"), 22),
     "ReqCPUS": Field(lambda line: str(line.step.cpus if line.step else line.row.asked_cpus), 8),
-    "ReqMem": Field(lambda line: line.of_job(line.row.asked_mem)),
+    "ReqMem": Field(lambda line: line.of_job(size(line.row.asked_mem))),
     "ReqNodes": Field(lambda line: str(len(line.step.nodes) if line.step else line.row.asked_nodes), 8),
     "ReqTRES": Field(lambda line: line.req_tres),
     "Start": Field(lambda line: stamp(line.start), 19),

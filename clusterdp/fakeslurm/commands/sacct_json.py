@@ -54,7 +54,7 @@ class AccountingWriter(Writer):
             "steps": [self._step(row, step, now) for step in row.steps],
             "tres": {
                 "allocated": _tres(row.cpus, None, len(row.nodes)) if row.nodes else [],
-                "requested": _tres(row.asked_cpus, int(row.asked_mem.rstrip("M")), row.asked_nodes),
+                "requested": _tres(row.asked_cpus, row.asked_mem, row.asked_nodes),
             },
             "user": user.name,
             "wckey": {"wckey": "", "flags": []},

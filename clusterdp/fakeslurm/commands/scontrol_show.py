@@ -130,6 +130,8 @@ def _place(job: Job, user: User) -> list[str]:
             f"StdOut={shown_path(job, spec.output, user.name)}",
         ]
     lines.append("Power=")
+    if spec.mem_per_gpu is not None:
+        lines.append(f"MemPerTres=gres:gpu:{spec.mem_per_gpu}")
     if spec.gpus_option:
         lines.append(f"TresPerJob=gres:gpu:{spec.gpus_option}")
     if tres_per_node(job):

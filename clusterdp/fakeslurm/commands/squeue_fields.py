@@ -113,9 +113,7 @@ class JobRow:
     def memory(self) -> str:
         spec = self.job.spec
         amount = spec.mem_per_node if spec.mem_per_cpu is None else spec.mem_per_cpu
-        if not amount:
-            return "0"
-        return f"{amount // 1024}G" if amount % 1024 == 0 else f"{amount}M"
+        return size(amount) if amount else "0"
 
     @property
     def task_id(self) -> str:

@@ -37,6 +37,7 @@ def request_of(component: "Component", pid: int) -> StepRequest:
     request.minutes = asked.minutes() or None if "time" in given else None
     gpus = asked.gpus()
     request.gpus_per_node, request.gpus_per_task, request.gpus = gpus.per_node, gpus.per_task, gpus.per_job
+    request.cpus_per_gpu = asked.number("cpus-per-gpu") or 0
     request.no_gres = (asked.get("gres") or "").lower() == "none"
     if "gpus-per-node" in asked:
         request.gpu_options["TresPerNode"] = f"gres:gpu:{asked.get('gpus-per-node')}"
