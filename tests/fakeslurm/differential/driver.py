@@ -42,9 +42,10 @@ class Cluster:
         self._looking = threading.Lock()
         self._rows: list[tuple[str, str, str]] = []
 
-    def call(self, *words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def call(self, *words: str, cwd: Path | None = None, **environ: str) -> subprocess.CompletedProcess[str]:
+        environ = {**self.environ, **environ}
         return subprocess.run(
-            words, env=self.environ, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
+            words, env=environ, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120
         )
 
     def queue(self) -> list[tuple[str, str, str]]:
