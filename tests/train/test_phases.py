@@ -97,8 +97,17 @@ def phase(where: str) -> str:
     return where.split()[0]
 
 
-@pytest.mark.parametrize("how", ["TERM", "KILL"])
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("finetune", "KILL"),
+        ("folds", "TERM"),
+        ("gan", "KILL"),
+        ("gan", "TERM"),
+        pytest.param("finetune", "TERM", marks=pytest.mark.slow),
+        pytest.param("folds", "KILL", marks=pytest.mark.slow),
+    ],
+)
 def test_stopped_or_killed_in_any_phase_and_between_it_ends_in_the_bits_of_the_undisturbed_run(
     program: Make, name: str, how: str
 ) -> None:
