@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,7 @@ def modules() -> Iterator[str]:
     yield from sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 
 
+@cache
 def imports(file: str) -> set[str]:
     """The full names that a file imports, wherever in it; those for type checkers alone do not count."""
     tree = ast.parse((PACKAGE / file).read_text())

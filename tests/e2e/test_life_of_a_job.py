@@ -110,6 +110,7 @@ def test_out_of_time_it_stops_before_the_limit_and_goes_on_in_the_next_attempt(
     assert run.digest() == reference_on(cluster).digest
 
 
+@pytest.mark.slow  # on the fake; test-slurm runs the first one all the same
 @pytest.mark.parametrize("by", ["scancel", pytest.param("clusterdp cancel", marks=pytest.mark.slow)])
 def test_cancelled_it_stays_cancelled_though_its_ranks_cannot_tell_that_from_a_preemption(
     cluster: Cluster, start: Callable[..., Run], project: Path, by: str

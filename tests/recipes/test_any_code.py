@@ -55,6 +55,7 @@ def test_the_difference_is_about_ten_lines() -> None:
     assert len(added) <= 11
 
 
+@pytest.mark.slow
 def test_with_plain_python_it_trains_as_before_and_can_now_be_stopped(tmp_path: Path) -> None:
     short = script(" +").replace("epochs = 20", "epochs = 1")
     assert run(tmp_path / "whole", short) == (0, "")

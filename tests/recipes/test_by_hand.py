@@ -29,7 +29,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return of
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_by_hand_is_ddp_to_the_last_bit(trained: Any, size: int) -> None:
     answer = trained(size)[0]
     assert answer["by_hand"] == answer["ddp"]

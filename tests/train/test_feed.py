@@ -178,7 +178,7 @@ def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("kind", LOADERS)
-@pytest.mark.parametrize("stop_at", [1, 4, 7])
+@pytest.mark.parametrize("stop_at", [1, pytest.param(4, marks=pytest.mark.slow), 7])
 def test_stopped_and_resumed_every_kind_of_loader_gives_the_same_batches(attempt: Any, kind: str, stop_at: int) -> None:
     whole, _ = attempt("whole", LOADERS[kind])
     first, _ = attempt("run", LOADERS[kind], stop_at)
