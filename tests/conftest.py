@@ -11,6 +11,9 @@ import pytest
 from tests.slurm import packages
 from tests.slurm.testbed import RealSlurm
 
+# Before torch is loaded: threads of several test processes that share two cores spend their time waiting in loops.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="session", autouse=True)
 def ctrl_c_is_heard() -> None:

@@ -273,7 +273,7 @@ def full(name: str, data: bytes) -> None:
 
 
 class TestHistory(History.TestCase):  # type: ignore[name-defined, misc]
-    settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+    settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
         SLOW,
     ),
     "bf16 hook": ({"comm_hook": "bf16", "accumulate": 3}, SLOW),
-    "O2": ({"amp": {"level": "O2", **HALF}, "accumulate": 2, "sync_batchnorm": True, "on_nan": "skip"}, ()),
+    "O2": ({"amp": {"level": "O2", **HALF}, "accumulate": 2, "sync_batchnorm": True, "on_nan": "skip"}, SLOW),
     "O3": ({"amp": {"level": "O3", "loss_scale": 128}, "clip_value": 0.1, "recompute": ["Block"]}, SLOW),
     "compiled": ({"compile": {"backend": "eager"}, "on_nan": "stop", "deterministic": True}, SLOW),
 }

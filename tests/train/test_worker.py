@@ -142,6 +142,7 @@ def test_words_that_fit_no_parameter_are_refused_before_anything_starts() -> Non
     assert "params.epoch: main() takes no such parameter. Did you mean epochs?" in output
 
 
+@pytest.mark.slow  # end to end it runs in test-slurm
 def test_torchrun_runs_the_same_worker(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "tests.train.jobs:train", {"epochs": 1})
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
