@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,8 @@ import yaml
 
 from clusterdp import config
 from clusterdp.fakeslurm import FakeCluster
-from clusterdp.fakeslurm.errors import FakeSlurmError
 from clusterdp.launch.plan import make_plan
+from tests.waiting import wait_for
 
 PAGE = Path(__file__).resolve().parents[2] / "clusterdp" / "recipes" / "CLUSTERS.md"
 BLOCKS = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S)
@@ -111,7 +110,8 @@ def test_the_interface_that_is_named_stays(site: Site) -> None:
 
 def test_a_signal_makes_a_hung_program_print_where_it_stands(site: Site) -> None:
     (site.work / "hang.py").write_text(
-        "import threading\n\ndef stands_here():\n    threading.Event().wait()\n\nstands_here()\n"
+        "import pathlib\nimport threading\n\n\ndef stands_here():\n"
+        f"    pathlib.Path({str(site.work / 'hangs')!r}).touch()\n    threading.Event().wait()\n\n\nstands_here()\n"
     )
     text = {
         "command": [sys.executable, "hang.py"],
@@ -120,10 +120,8 @@ def test_a_signal_makes_a_hung_program_print_where_it_stands(site: Site) -> None
     }
     (site.work / "job.yaml").write_text(yaml.safe_dump(text))
     job, _ = make_plan(config.load(site.work / "job.yaml")).carry_out()
-    site.cluster.wait(job.id, "RUNNING")
-    while job.state == "RUNNING":  # the first signals may come before Python listens
-        with suppress(FakeSlurmError):  # it may end meanwhile
-            site.cluster.run("scancel", "--signal=ABRT", f"{job.id}.0")
+    wait_for("the program", (site.work / "hangs").exists, 60)
+    site.cluster.run("scancel", "--signal=ABRT", f"{job.id}.0")
     site.cluster.wait(job.id)
     log = "".join(path.read_text() for path in job.run.path.glob("attempts/*/logs/rank-00000.out"))
     assert "Fatal Python error: Aborted" in log
