@@ -51,6 +51,11 @@ def test_templates_and_configs_travel_inside_it(installed: Path) -> None:
     assert "digits" in say(installed, "configs")
 
 
+def test_type_checkers_see_its_types(installed: Path) -> None:
+    site = next((installed.parent / "lib").glob("python*/site-packages"))
+    assert (site / "clusterdp" / "py.typed").exists()
+
+
 def test_nothing_of_the_tests_travels(installed: Path) -> None:
     site = next((installed.parent / "lib").glob("python*/site-packages"))
     assert not (site / "tests").exists()
