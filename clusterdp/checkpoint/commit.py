@@ -72,6 +72,7 @@ class Committer:
         data = manifest.encode()
         if not self.may_commit():
             raise ClaimLost(f"{info.name}: another attempt owns these checkpoints now. This one commits nothing.")
+        self._order = info.order  # the next is newer also if this one cannot be read then
         try:
             self.storage.publish(info.name, data)
             if self.pinned:

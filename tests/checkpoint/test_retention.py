@@ -182,3 +182,16 @@ def test_a_commit_is_newer_than_those_that_cannot_be_read_also_after_one_that_fa
     checkpointer.save(4)
     assert [info.step for info in list_checkpoints(tmp_path)] == [1, 2, 4]
     assert len({info.order for info in list_checkpoints(tmp_path)}) == 3
+
+
+def test_a_commit_is_newer_than_the_one_that_retired_others_and_cannot_be_read_just_now(tmp_path: Path) -> None:
+    first = Checkpointer(tmp_path, {"x": Counter()})
+    first.save(1)
+    first.save(2)
+    storage = Sick(tmp_path)
+    checkpointer = Checkpointer(storage, {"x": Counter()})
+    checkpointer.restore(1, retire_later=True)
+    storage.sick = {list_checkpoints(tmp_path)[-1].name}
+    checkpointer.save(3)
+    orders = [info.order for info in list_checkpoints(tmp_path)]
+    assert orders == sorted(set(orders))
