@@ -11,7 +11,6 @@
     │   ├── DamagedError      exit 5   bytes on disk are not the bytes that were written
     │   ├── ClaimLost         exit 5   another attempt owns the run folder now (checkpoint/errors.py)
     │   ├── LostContact       exit 5   a rank went away in the middle of a save (checkpoint/errors.py)
-    │   ├── NotAFile          exit 5   a pipe, a folder or a link stands where a file was (checkpoint/errors.py)
     │   └── StateError        exit 5   the state does not fit the checkpoint, or cannot be saved as it is
     ├── RendezvousError       exit 6   the ranks did not find each other
     ├── FakeError             exit 7   the fake cluster could not do it

@@ -1,9 +1,8 @@
-"""Three more branches of the tree in clusterdp.errors.
+"""Two more branches of the tree in clusterdp.errors.
 
 CheckpointError           exit 5
 ├── ClaimLost             exit 5   another attempt owns the folder now: nothing was committed or deleted any more
-├── LostContact           exit 5   a rank died or hung while all were agreeing
-└── NotAFile              exit 5   a pipe, a folder or a link stands where a file was: reading again changes nothing
+└── LostContact           exit 5   a rank died or hung while all were agreeing
 """
 
 from __future__ import annotations
@@ -19,16 +18,6 @@ class ClaimLost(CheckpointError):
 
 class LostContact(CheckpointError):
     pass
-
-
-class NotAFile(CheckpointError):
-    pass
-
-
-def is_no_file(error: BaseException) -> bool:
-    """Does another look at what could not be read change nothing? EINVAL is what storage.local says of a pipe."""
-    no_file = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
-    return isinstance(error, OSError) and error.errno in no_file
 
 
 def not_saved(where: str, error: OSError) -> CheckpointError:

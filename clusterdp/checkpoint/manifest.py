@@ -11,6 +11,7 @@ that a flipped digit in `order` cannot make an old checkpoint the newest.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -22,7 +23,6 @@ from typing import Any
 
 from clusterdp.checkpoint import chunks, layout, skeleton, strictjson, strides
 from clusterdp.checkpoint.chunks import Chunks, Shape
-from clusterdp.checkpoint.errors import is_no_file
 from clusterdp.checkpoint.layout import Entry, Layout
 from clusterdp.errors import DamagedError
 from clusterdp.storage import Storage, open_storage
@@ -31,6 +31,8 @@ FLAT, SHARDED = 1, 2  # formats
 HEAD_LIMIT = 4096  # bytes of a first line, so that one small read lists a checkpoint
 LIMIT = 1 << 30  # bytes of all of it: nobody reads a larger one into memory to find out what it is
 MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+# Of a pipe or a link where a manifest was: another look changes nothing. EINVAL: see plainfile.
+NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
 _YEAR_10000 = 253402300800  # in seconds: no clock shows it, and no calendar can
 _OPEN, _MIDDLE, _CLOSE = b'{"head": ', b',\n"body": ', b"}\n"
 
@@ -207,7 +209,7 @@ def _look(storage: Storage, name: str) -> CheckpointInfo | Damage | None:
     except FileNotFoundError:
         return None
     except (DamagedError, OSError) as error:
-        return Damage(name, str(error), unread=isinstance(error, OSError) and not is_no_file(error))
+        return Damage(name, str(error), unread=isinstance(error, OSError) and error.errno not in NO_FILE)
 
 
 def list_checkpoints(url: str | os.PathLike[str]) -> list[CheckpointInfo]:

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from clusterdp.checkpoint.errors import ClaimLost, LostContact, NotAFile, is_no_file
+from clusterdp.checkpoint.errors import ClaimLost, LostContact
 from clusterdp.checkpoint.tree import memory_of
 from clusterdp.errors import CheckpointError, DamagedError, StateError
 
 _KINDS: dict[str, type[CheckpointError]] = {
-    kind.__name__: kind for kind in (CheckpointError, DamagedError, StateError, ClaimLost, NotAFile)
+    kind.__name__: kind for kind in (CheckpointError, DamagedError, StateError, ClaimLost)
 }
 
 
@@ -169,10 +169,8 @@ def _describe(failure: Exception | None) -> dict[str, str] | None:
     if isinstance(failure, CheckpointError):
         kind = next(name for name in (type(failure).__name__, "CheckpointError") if name in _KINDS)
         return {"kind": kind, "message": str(failure)}
-    if isinstance(failure, OSError):
-        kind = "NotAFile" if is_no_file(failure) else "CheckpointError"
-        return {"kind": kind, "message": str(failure)}
-    return {"kind": "CheckpointError", "message": f"{type(failure).__name__}: {failure}"}
+    message = str(failure) if isinstance(failure, OSError) else f"{type(failure).__name__}: {failure}"
+    return {"kind": "CheckpointError", "message": message}
 
 
 def _encode(message: Any) -> torch.Tensor:

@@ -4,6 +4,7 @@ Linux has subreapers, parent-death signals and /proc; elsewhere process groups a
 """
 
 import ctypes
+import errno
 import os
 import resource
 import signal
@@ -154,7 +155,9 @@ def birth(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[19]
-    except (FileNotFoundError, ProcessLookupError):
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
         if LINUX:
             return ""
     return subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()

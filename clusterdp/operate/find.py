@@ -84,7 +84,8 @@ def _latest(runs: Path) -> RunDir:
                 return RunDir(path)
             elsewhere = path
     if folders := _folders(runs):
-        return RunDir(max(folders, key=lambda path: (not _is_profile(path), _made(path))))
+        newest = sorted(folders, key=_made, reverse=True)
+        return RunDir(next((path for path in newest if not _is_profile(path)), newest[0]))
     if elsewhere is None:
         looked = f"{runs.absolute()} nor in {index_path()}"
         raise RunError(f"RUN: none yet, neither in {looked}. Submit one, or name a run folder or a job id.")

@@ -13,14 +13,15 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from clusterdp.checkpoint import Checkpointer, list_checkpoints
+from clusterdp.checkpoint import Checkpointer, choosing, list_checkpoints
 from clusterdp.checkpoint.checksum import checksums
-from clusterdp.checkpoint.layout import BLOCK, HEADER, pack_checksums
+from clusterdp.checkpoint.layout import BLOCK, HEADER, pack_checksums, slice_name
 from tests.checkpoint.gang import Gang
 from tests.checkpoint.training import Counter
 
@@ -301,3 +302,17 @@ def test_a_forged_manifest_is_as_good_as_any_if_nothing_is_wrong_with_it(tmp_pat
     assert restored is not None
     assert (restored.step, restored.skipped, live["shared"].state["value"]) == (2, (), 2.0)
     assert list_checkpoints(tmp_path)[-1].attempt == "7"
+
+
+@pytest.mark.parametrize("name", ["MANIFEST.*.json", slice_name("*", 0, 1)])
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for value in (1.0, 2.0):
+        Checkpointer(tmp_path, state(value)).save(int(value))
+    (file,) = (tmp_path / "step_00000002").glob(name)
+    file.unlink()
+    os.mkfifo(file)
+    pauses: list[float] = []
+    monkeypatch.setattr(choosing, "time", SimpleNamespace(sleep=pauses.append))
+    restored = Checkpointer(tmp_path, state(0.0)).restore()
+    assert restored is not None
+    assert (restored.step, pauses) == (1, [])

@@ -167,12 +167,17 @@ class Sick(LocalStorage):
         super().publish(name, data)
 
 
+def after_two_saves(folder: Path) -> tuple[Sick, Checkpointer]:
+    """A new attempt, which has not looked yet."""
+    before = Checkpointer(folder, {"x": Counter()})
+    before.save(1)
+    before.save(2)
+    storage = Sick(folder)
+    return storage, Checkpointer(storage, {"x": Counter()})
+
+
 def test_a_commit_is_newer_than_those_that_cannot_be_read_also_after_one_that_failed(tmp_path: Path) -> None:
-    first = Checkpointer(tmp_path, {"x": Counter()})
-    first.save(1)
-    first.save(2)
-    storage = Sick(tmp_path)
-    checkpointer = Checkpointer(storage, {"x": Counter()})
+    storage, checkpointer = after_two_saves(tmp_path)
     storage.sick = {list_checkpoints(tmp_path)[-1].name}
     checkpointer.restore()
     storage.full = True
@@ -185,11 +190,7 @@ def test_a_commit_is_newer_than_those_that_cannot_be_read_also_after_one_that_fa
 
 
 def test_a_commit_is_newer_than_the_one_that_retired_others_and_cannot_be_read_just_now(tmp_path: Path) -> None:
-    first = Checkpointer(tmp_path, {"x": Counter()})
-    first.save(1)
-    first.save(2)
-    storage = Sick(tmp_path)
-    checkpointer = Checkpointer(storage, {"x": Counter()})
+    storage, checkpointer = after_two_saves(tmp_path)
     checkpointer.restore(1, retire_later=True)
     storage.sick = {list_checkpoints(tmp_path)[-1].name}
     checkpointer.save(3)

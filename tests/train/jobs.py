@@ -61,6 +61,10 @@ def has_a_bug(job: JobHandle) -> None:
     job.lopo([1, 2, 3])  # type: ignore[attr-defined]
 
 
+def lacks_a_library(job: JobHandle) -> None:
+    raise ImportError("libfast.so: cannot open shared object file")
+
+
 def trains_twice(job: JobHandle) -> None:
     for _ in range(2):
         for _ in job.loop([1, 2, 3], {}):

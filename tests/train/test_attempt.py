@@ -215,6 +215,14 @@ def test_a_bug_is_not_tried_again_before_the_first_save(tmp_path: Path, saved: b
 
 
 @pytest.mark.slow
+def test_a_library_that_a_node_lacks_is_looked_for_on_another(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", f"{JOBS}:lacks_a_library")
+    ranks = one(run)
+    assert ranks.join() == [1, 1], ranks.log
+    assert run.outcome("1.0") is None
+
+
+@pytest.mark.slow
 def test_without_a_compiler_torch_compile_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))

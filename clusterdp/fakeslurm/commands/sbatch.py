@@ -84,7 +84,8 @@ def _answer(job: Job, asked: Asked, cluster: str | None) -> str:
 
 def _spec(talk: "Conversation", daemon: "Daemon", asked: Asked, name: str, rest: list[str]) -> JobSpec:
     partition = _partition(asked, daemon)
-    folder = os.path.join(talk.cwd, asked.get("chdir") or "") if "chdir" in asked else talk.cwd
+    chdir = asked.get("chdir")
+    folder = os.path.join(talk.cwd, chdir) if chdir else talk.cwd
     spec = job_spec(asked, folder, partition, talk.error, daemon.controller.clock())
     spec.shown["submit-dir"] = talk.cwd
     given_name = asked.get("job-name")
