@@ -7,7 +7,7 @@ pin; and a manifest goes before its files, so that whatever has a manifest is wh
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from clusterdp.checkpoint import layout
 from clusterdp.checkpoint.errors import ClaimLost
@@ -47,14 +47,22 @@ def doomed(
 
 
 def delete(storage: Storage, info: CheckpointInfo, others: Collection[CheckpointInfo]) -> None:
-    """Remove a checkpoint, but not files that one of `others` has committed anew."""
+    """Remove a checkpoint, but not files that one of `others` has committed anew, or that a manifest beside it may use
+    which cannot be read just now and so is not among them."""
     storage.remove(info.name)
     storage.sync_folder(info.folder)  # after a power cut, the manifest must not come back without its files
-    if info.data not in {other.data for other in others}:
-        for name in storage.list(info.folder):
+    names = storage.list(info.folder)
+    if info.data not in {other.data for other in others} and not _unread(info.folder, names, others):
+        for name in names:
             if layout.token_of_file(name) == info.data:
                 storage.remove(f"{info.folder}/{name}")
     storage.remove_folder(info.folder)
+
+
+def _unread(folder: str, names: Iterable[str], commits: Iterable[CheckpointInfo]) -> bool:
+    """Whether one of the manifests in this folder is not among the commits."""
+    known = {info.name for info in commits}
+    return any(layout.token_of_manifest(name) and f"{folder}/{name}" not in known for name in names)
 
 
 def prune(
@@ -81,11 +89,10 @@ def leftovers(
     LEFTOVER_AGE_S, by the storage's own clock. A folder with a manifest that cannot be read is left alone.
     """
     deadline = storage.modified(newest.name) - LEFTOVER_AGE_S
-    known = {info.name for info in commits}
     used = {token for info in commits for token in (info.token, info.data)}
     for folder in storage.list():
         names = storage.list(folder) if layout.step_of(folder) is not None else []
-        if any(layout.token_of_manifest(name) and f"{folder}/{name}" not in known for name in names):
+        if _unread(folder, names, commits):
             continue
         for name in names:
             token = layout.token_of_file(name)

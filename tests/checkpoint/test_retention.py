@@ -167,13 +167,13 @@ class Sick(LocalStorage):
         super().publish(name, data)
 
 
-def after_two_saves(folder: Path) -> tuple[Sick, Checkpointer]:
+def after_two_saves(folder: Path, keep_last: int = 3) -> tuple[Sick, Checkpointer]:
     """A new attempt, which has not looked yet."""
     before = Checkpointer(folder, {"x": Counter()})
     before.save(1)
     before.save(2)
     storage = Sick(folder)
-    return storage, Checkpointer(storage, {"x": Counter()})
+    return storage, Checkpointer(storage, {"x": Counter()}, keep_last=keep_last)
 
 
 def test_a_commit_is_newer_than_those_that_cannot_be_read_also_after_one_that_failed(tmp_path: Path) -> None:
@@ -196,3 +196,15 @@ def test_a_commit_is_newer_than_the_one_that_retired_others_and_cannot_be_read_j
     checkpointer.save(3)
     orders = [info.order for info in list_checkpoints(tmp_path)]
     assert orders == sorted(set(orders))
+
+
+def test_the_files_stay_that_a_manifest_may_use_which_cannot_be_read_just_now(tmp_path: Path) -> None:
+    storage, checkpointer = after_two_saves(tmp_path, keep_last=1)
+    checkpointer.restore(1, retire_later=True)  # a second manifest of step 1, with the files of the first
+    storage.sick = {list_checkpoints(tmp_path)[-1].name}
+    checkpointer.save(3)
+    assert [info.step for info in list_checkpoints(tmp_path)] == [1, 3], "the first manifest of step 1 goes"
+    storage.sick = set()
+    restored = Checkpointer(tmp_path, {"x": Counter()}).restore(1)
+    assert restored is not None
+    assert restored.step == 1

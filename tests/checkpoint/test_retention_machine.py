@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -224,7 +224,7 @@ class History(RuleBasedStateMachine):
         if anew:
             self.look()
             self.committed(restored.token)
-            self.made[restored.token] = Made(self.order, source.step, source.value, source.files, listed=True)
+            self.made[restored.token] = Made(self.order, source.step, source.value, source.files)  # listed by the next
         self.pinned = restored.token
 
     @rule(step=STEPS)
@@ -273,7 +273,8 @@ def full(name: str, data: bytes) -> None:
 
 
 class TestHistory(History.TestCase):  # type: ignore[name-defined, misc]
-    settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
+    # A history is short enough to be read as it is: to shrink it takes longer than a test may.
+    settings = settings(max_examples=15, stateful_step_count=20, deadline=None, phases=[Phase.explicit, Phase.generate])
 
 
 @pytest.mark.slow

@@ -36,15 +36,15 @@ def test_one_rank_that_runs_out_of_memory_ends_the_search_and_all_ranks(tmp_path
 
 
 def test_alone_it_ends_as_any_run(tmp_path: Path) -> None:
-    run = Run(tmp_path / "run", ENTRY, {"batch_size": 4, "rank": 0}, profile=FIND)
+    run = Run(tmp_path / "run", ENTRY, {"batch_size": 8, "rank": 0}, profile=FIND)
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=1, env=run.attempt("1.0")) as ranks:
         assert ranks.join() == [0], ranks.log
     assert run.outcome("1.0") == "done finished 0"
     found = json.loads(run.dir.attempt("1.0").found.read_text())
-    assert [line.split()[0] for line in found[:5]] == ["batch", "4", "8", "16", "32"]
+    assert [line.split()[0] for line in found[:4]] == ["batch", "8", "16", "32"]
     history = read_history(run.dir)
     told = [line for event in history.events if event["event"] == "trying" and (line := tell(event, history))]
-    assert told == [f"trying batch_size {size}" for size in (4, 8, 16, 32)]
+    assert told == [f"trying batch_size {size}" for size in (8, 16, 32)]
 
 
 def test_an_entry_without_a_batch_size_is_told_what_to_take(job: JobHandle) -> None:
