@@ -12,6 +12,7 @@ import yaml
 
 import clusterdp
 from clusterdp import cli
+from clusterdp.cli import verbs
 
 CONFIG = "command: [echo, hello]\nresources: {time: 5}\n"
 
@@ -172,7 +173,7 @@ def test_the_configs_that_come_along_are_found_from_anywhere(work: Path) -> None
 
 def test_no_verb_is_undocumented() -> None:
     readme = (Path(__file__).parent.parent / "README.md").read_text()
-    actions = [action for action in cli.parser()._actions if action.choices]
+    actions = [action for action in verbs.parser()._actions if action.choices]
     for verb in actions[0].choices or ():
         assert f"clusterdp {verb}" in readme, verb
 
@@ -203,7 +204,7 @@ def test_a_word_that_is_no_text_is_one_line(work: Path, capfd: pytest.CaptureFix
 
 
 def test_a_command_that_we_run_has_the_streams_that_we_were_not_given() -> None:
-    runs = "from clusterdp.cli_streams import mend; mend(); import os; assert os.system('echo >&2 && echo') == 0"
+    runs = "from clusterdp.cli.streams import mend; mend(); import os; assert os.system('echo >&2 && echo') == 0"
     done = subprocess.run(["bash", "-c", f'"{sys.executable}" -c "{runs}" >&- 2>&-'], check=False)
     assert done.returncode == 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.cli import main
-from clusterdp.cli_fake import fresh_job_id
+from clusterdp.cli.fake import fresh_job_id
 from clusterdp.fakeslurm import FakeCluster
 
 

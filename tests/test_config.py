@@ -185,7 +185,7 @@ def test_an_escaped_dollar_is_the_shells(tmp_path: Path) -> None:
 
 
 def test_every_config_that_comes_along_loads() -> None:
-    from clusterdp.launch.starting import config_folder
+    from clusterdp.launch.example_configs import config_folder
 
     paths = sorted(config_folder().glob("*.yaml"))
     assert paths

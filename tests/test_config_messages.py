@@ -13,8 +13,8 @@ import yaml
 from clusterdp import config
 from clusterdp.cli import main
 from clusterdp.config import Config
-from clusterdp.configexplain import Explanation, explain, explanations
-from clusterdp.configtypes import misfits
+from clusterdp.config.explain import Explanation, explain, explanations
+from clusterdp.config.value_types import misfits
 from clusterdp.errors import ConfigError
 
 KEYS = {one.key: one for one in explanations()}

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from clusterdp.errors import EntryError
-from clusterdp.launch.entrycheck import check_entry
-from clusterdp.train.entry import check_params
+from clusterdp.launch.entry_check import check_entry
+from clusterdp.train.process.entry import check_params
 
 IMPORTS = """
 import enum, pathlib, typing

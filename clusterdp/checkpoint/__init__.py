@@ -42,19 +42,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from clusterdp.checkpoint.checkpointer import Checkpointer
     from clusterdp.checkpoint.errors import ClaimLost, LostContact
-    from clusterdp.checkpoint.manifest import CheckpointInfo, list_checkpoints
-    from clusterdp.checkpoint.restoring import Restored
-    from clusterdp.checkpoint.saving import Commit
+    from clusterdp.checkpoint.format.manifest import CheckpointInfo, list_checkpoints
+    from clusterdp.checkpoint.load.restore import Restored
+    from clusterdp.checkpoint.save.save import Commit
     from clusterdp.errors import CheckpointError, DamagedError, StateError
 
 _HOMES = {
     "Checkpointer": "clusterdp.checkpoint.checkpointer",
-    "Commit": "clusterdp.checkpoint.saving",
-    "Restored": "clusterdp.checkpoint.restoring",
+    "Commit": "clusterdp.checkpoint.save.save",
+    "Restored": "clusterdp.checkpoint.load.restore",
     "ClaimLost": "clusterdp.checkpoint.errors",
     "LostContact": "clusterdp.checkpoint.errors",
-    "CheckpointInfo": "clusterdp.checkpoint.manifest",
-    "list_checkpoints": "clusterdp.checkpoint.manifest",
+    "CheckpointInfo": "clusterdp.checkpoint.format.manifest",
+    "list_checkpoints": "clusterdp.checkpoint.format.manifest",
     "CheckpointError": "clusterdp.errors",
     "DamagedError": "clusterdp.errors",
     "StateError": "clusterdp.errors",

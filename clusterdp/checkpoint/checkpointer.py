@@ -29,19 +29,21 @@ from dataclasses import asdict, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from clusterdp.checkpoint import built, migration, objects, replicas, rng, snapshot
-from clusterdp.checkpoint.choosing import choose
-from clusterdp.checkpoint.commit import Committer
 from clusterdp.checkpoint.errors import ClaimLost, LostContact
-from clusterdp.checkpoint.layout import step_folder
-from clusterdp.checkpoint.manifest import CheckpointInfo, Manifest
-from clusterdp.checkpoint.mirror import Mirror
-from clusterdp.checkpoint.phase import Phase
-from clusterdp.checkpoint.ranks import Pulse, Ranks
-from clusterdp.checkpoint.restoring import Loaded, Restored, put_back
-from clusterdp.checkpoint.saving import STAGES, Commit, Save
-from clusterdp.checkpoint.tree import unflatten
-from clusterdp.checkpoint.writer import Staging, Writer
+from clusterdp.checkpoint.format.layout import step_folder
+from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest
+from clusterdp.checkpoint.format.phase import Phase
+from clusterdp.checkpoint.load import import_foreign
+from clusterdp.checkpoint.load.choose import choose
+from clusterdp.checkpoint.load.restore import Loaded, Restored, put_back
+from clusterdp.checkpoint.save import replica_check, snapshot
+from clusterdp.checkpoint.save.commit import Committer
+from clusterdp.checkpoint.save.mirror import Mirror
+from clusterdp.checkpoint.save.save import STAGES, Commit, Save
+from clusterdp.checkpoint.save.writer import Staging, Writer
+from clusterdp.checkpoint.state import built, rng, stateful
+from clusterdp.checkpoint.state.collectives import Pulse, Ranks
+from clusterdp.checkpoint.state.tree import unflatten
 from clusterdp.errors import CheckpointError
 from clusterdp.storage import Storage, open_storage
 
@@ -89,7 +91,7 @@ class Checkpointer:
                 "Use 1 or more."
             )
         self.storage = url if isinstance(url, Storage) else open_storage(url)
-        self._state = objects.check(state)
+        self._state = stateful.check(state)
         for thing in self._state.values():
             built.note(thing)
         self._ranks = Ranks(group)
@@ -122,7 +124,7 @@ class Checkpointer:
         begin the phase that is at work again changes its state alone.
         """
         self.wait()
-        self._state = objects.check(state)
+        self._state = stateful.check(state)
         if name != self._committer.phase.name:
             self._committer.phase = Phase(name, self._committer.stands_at, first)
         self._check_next = self._check_every > 0
@@ -196,7 +198,7 @@ class Checkpointer:
         taken = snapshot.take(self._state, self._ranks, step, meta)
         compare_all = compare_all and self._check_every > 0
         if compare_all:
-            replicas.compare_all(taken.shared, self._ranks)
+            replica_check.compare_all(taken.shared, self._ranks)
         writer = Writer(self.storage, step_folder(step), self._next_token(), self._ranks)
         self._save = Save(
             self._ranks,
@@ -288,8 +290,8 @@ class Checkpointer:
         restored and has copies of the weights (O2's masters, averages) makes them anew.
         """
         self.wait()
-        start = self._together(lambda: migration.prepare(os.fspath(path), self._state, only))
-        self._together(lambda: migration.put_back(start, self._state))
+        start = self._together(lambda: import_foreign.prepare(os.fspath(path), self._state, only))
+        self._together(lambda: import_foreign.put_back(start, self._state))
         return Restored(start.step, "", start.values, exact=False)
 
     def restore_rng(self) -> None:

@@ -3,9 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cluster import FakeCluster
-    from .errors import FakeSlurmError
-    from .shape import NodeShape, PartitionShape, Settings, Shape
+    from clusterdp.fakeslurm.cluster import FakeCluster
+    from clusterdp.fakeslurm.core.shape import NodeShape, PartitionShape, Settings, Shape
+    from clusterdp.fakeslurm.errors import FakeSlurmError
 
 __all__ = ["FakeCluster", "FakeSlurmError", "NodeShape", "PartitionShape", "Settings", "Shape"]
 
@@ -17,4 +17,4 @@ def __getattr__(name: str) -> Any:
     homes = {"FakeCluster": ".cluster", "FakeSlurmError": ".errors"}
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(homes.get(name, ".shape"), __name__), name)
+    return getattr(import_module(homes.get(name, ".core.shape"), __name__), name)

@@ -15,15 +15,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from clusterdp.fakeslurm.control import ControlLine
+from clusterdp.fakeslurm.core import hosts_file, login_shells, processes, versions
+from clusterdp.fakeslurm.core.job_environ import MARK
+from clusterdp.fakeslurm.core.paths import REVIVE, Paths
+from clusterdp.fakeslurm.core.shape import PartitionShape, Shape, conf_text
+from clusterdp.fakeslurm.errors import FakeSlurmError
+from clusterdp.fakeslurm.install_commands import install
 from clusterdp.slurm.state import FINAL, JobState
-
-from . import login_shells, names, processes, releases
-from .control_line import ControlLine
-from .environ import MARK
-from .errors import FakeSlurmError
-from .installing import SHIMS, install
-from .paths import Paths
-from .shape import PartitionShape, Shape, conf_text
 
 STOP_WITHIN_S = 15
 
@@ -66,7 +65,7 @@ class FakeCluster:
         if partitions:
             made = Shape(made.nodes, tuple(partitions), made.settings, made.name)
         if slurm_version:
-            made = replace(made, settings=replace(made.settings, slurm_version=releases.check(slurm_version)))
+            made = replace(made, settings=replace(made.settings, slurm_version=versions.check(slurm_version)))
         self._shape = made
         self._line = ControlLine(self._paths)
         self._lifeline: socket.socket | None = None
@@ -136,13 +135,13 @@ class FakeCluster:
         owner = [os.getpid(), processes.birth(os.getpid())] if owned else None
         paths.shape.write_text(json.dumps({"shape": self._shape.to_json(), "owner": owner}))
         paths.conf.write_text(conf_text(self._shape, self.folder))
-        names.write((node.name for node in self._shape.nodes), paths.hosts)
+        hosts_file.write((node.name for node in self._shape.nodes), paths.hosts)
         login_shells.write(paths)
         install(paths)
         paths.up.touch()
 
     def _start_daemon(self) -> None:
-        command = [sys.executable, "-S", "-E", "-s", str(SHIMS / "revive.py"), str(self.folder)]
+        command = [sys.executable, "-S", "-E", "-s", REVIVE, str(self.folder)]
         environ = {"PATH": os.environ.get("PATH", os.defpath)}
         done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode or not self._paths.answers():
@@ -193,8 +192,8 @@ class FakeCluster:
 
     @property
     def unknown_names(self) -> list[str]:
-        """Nodes whose names do not resolve in jobs (names.py says why), and which /etc/hosts should have."""
-        return [] if self._paths.hosts.exists() else names.unknown(node.name for node in self._shape.nodes)
+        """Nodes whose names do not resolve in jobs (hosts_file.py says why), and which /etc/hosts should have."""
+        return [] if self._paths.hosts.exists() else hosts_file.unknown(node.name for node in self._shape.nodes)
 
     @property
     def env(self) -> dict[str, str]:
@@ -248,7 +247,7 @@ class FakeCluster:
 
     def history(self) -> list[dict[str, Any]]:
         """What happened so far, in its order: changes of jobs, and all that was broken on purpose (history.jsonl)."""
-        from .history import read
+        from clusterdp.fakeslurm.slurmdbd.history import read
 
         return list(read(self._paths.history))
 

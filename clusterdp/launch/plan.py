@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from clusterdp import config as config_module
 from clusterdp.config import Config
 from clusterdp.errors import ClusterdpError, RunError, SubmitError, SubmitInDoubt
-from clusterdp.launch.entrycheck import check_entry
-from clusterdp.launch.installed import check_installed
+from clusterdp.launch.entry_check import check_entry
+from clusterdp.launch.installed_check import check_installed
 from clusterdp.launch.script import Script, checkpoint_url, render
 from clusterdp.launch.secrets import check_secrets
 from clusterdp.launch.spec import JobSpec, make_spec
@@ -75,7 +75,7 @@ class Plan:
 
     def send(self, lock: RunLock) -> Job:
         """Hand the run folder to Slurm. SubmitInDoubt if there may be a job though none can be named."""
-        from clusterdp.launch.doubt import find_job, known_jobs
+        from clusterdp.launch.in_doubt import find_job, known_jobs
 
         backend = importlib.import_module(f"clusterdp.launch.{self.spec.config.backend}")
         known = known_jobs(self.run)

@@ -16,8 +16,8 @@ from pathlib import Path, PurePath
 
 from clusterdp.config import Snapshot
 from clusterdp.errors import ConfigError
-from clusterdp.launch.folders import is_clutter, is_run
-from clusterdp.launch.ignored import Ignored, find_ignored
+from clusterdp.launch.excluded_folders import is_clutter, is_run
+from clusterdp.launch.git_ignored import Ignored, find_ignored
 
 MIB = 1 << 20
 

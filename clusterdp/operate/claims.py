@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clusterdp.operate.attempt import AttemptRecord
-from clusterdp.operate.records import words
+from clusterdp.operate.attempt_record import AttemptRecord
 from clusterdp.rundir import RunDir
+from clusterdp.rundir.records import words
 
 
 def with_owners(run: RunDir, attempts: Sequence[AttemptRecord]) -> tuple[AttemptRecord, ...]:

@@ -10,8 +10,8 @@ import os
 import stat
 from pathlib import Path
 
-from clusterdp.operate.records import read_ledger
 from clusterdp.rundir import RunDir
+from clusterdp.rundir.records import read_ledger
 
 DEFAULT_CONF = "/etc/slurm/slurm.conf"  # where Slurm's clients look if SLURM_CONF is not set
 # What a fake cluster has beside its slurm.conf (fakeslurm/paths.py): its commands, a file that marks it as one, and one

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clusterdp.operate.records import modified
-from clusterdp.operate.tail import last_bytes, last_lines
 from clusterdp.rundir import RunDir
+from clusterdp.rundir.records import modified
+from clusterdp.rundir.tail import last_bytes, last_lines
 
 if TYPE_CHECKING:
-    from clusterdp.operate.attempt import AttemptRecord
+    from clusterdp.operate.attempt_record import AttemptRecord
     from clusterdp.operate.history import RunHistory
 
 LINES = 15

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from clusterdp.errors import SlurmError
+from clusterdp.operate.event_order import News
 from clusterdp.operate.history import RunHistory, read_history
-from clusterdp.operate.news import News
 from clusterdp.operate.queue import Standing, ask, weigh
-from clusterdp.operate.records import Record
-from clusterdp.operate.verdict import Verdict
+from clusterdp.operate.run_state import Verdict
 from clusterdp.rundir import RunDir
+from clusterdp.rundir.records import Record
 
 
 @dataclass(frozen=True)

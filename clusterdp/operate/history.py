@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterdp.operate.attempt import AttemptRecord, read_attempt
+from clusterdp.operate.attempt_order import ATTEMPT, by_beginning
+from clusterdp.operate.attempt_record import AttemptRecord, read_attempt
 from clusterdp.operate.claims import with_owners
-from clusterdp.operate.notice import with_notices
-from clusterdp.operate.order import ATTEMPT, by_beginning
-from clusterdp.operate.records import Record, read_ledger, time_of
-from clusterdp.operate.verdict import Verdict
+from clusterdp.operate.run_state import Verdict
+from clusterdp.operate.slurmstepd_notice import with_notices
 from clusterdp.rundir import RunDir
+from clusterdp.rundir.records import Record, read_ledger, time_of
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TextIO
 
 from clusterdp.errors import RunError
-from clusterdp.operate.attempt import AttemptRecord
+from clusterdp.operate.attempt_record import AttemptRecord
 from clusterdp.operate.failure import batch_log, find_failure, rank_logs
 from clusterdp.operate.follow import Pace
 from clusterdp.operate.follow import follow as follow_run
+from clusterdp.operate.formatting import shown
 from clusterdp.operate.history import RunHistory, read_history
-from clusterdp.operate.outlet import for_logs
-from clusterdp.operate.tail import Tail, last_lines
-from clusterdp.operate.text import shown
-from clusterdp.operate.verdict import BROKEN_PIPE, INTERRUPTED
+from clusterdp.operate.run_state import BROKEN_PIPE, INTERRUPTED
+from clusterdp.operate.terminal import for_logs
 from clusterdp.plainfile import open_plain
 from clusterdp.rundir import RunDir
+from clusterdp.rundir.tail import Tail, last_lines
 
 BATCH_LINES = 30
 FINE = frozenset(

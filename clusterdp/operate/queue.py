@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from clusterdp.errors import SlurmError
 from clusterdp.operate.cluster import is_gone, is_here
+from clusterdp.operate.formatting import clock
 from clusterdp.operate.history import RunHistory
-from clusterdp.operate.text import clock
-from clusterdp.operate.verdict import Verdict
+from clusterdp.operate.run_state import Verdict
 
 if TYPE_CHECKING:
     from clusterdp.slurm.commands import JobRow

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from clusterdp.errors import RunError, SlurmError, SubmitInDoubt
+from clusterdp.operate.formatting import shown
 from clusterdp.operate.history import RunHistory, read_history
 from clusterdp.operate.queue import WAITS, ask, live_jobs, reachable
-from clusterdp.operate.text import shown
-from clusterdp.operate.verdict import Verdict
+from clusterdp.operate.run_state import Verdict
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, write_durably
 from clusterdp.slurm.commands import jobs_of_scripts_in
@@ -33,7 +33,7 @@ def prepare_resume(
     """RunError if a job of the run lives or waits, or if there is no checkpoint of `from_step`. Changes nothing."""
     history = read_history(run)
     _refuse_if_alive(history)
-    from clusterdp.checkpoint.manifest import list_checkpoints
+    from clusterdp.checkpoint.format.manifest import list_checkpoints
 
     found = list_checkpoints(os.fspath(checkpoint_url or run.checkpoints))
     steps = tuple(sorted({checkpoint.step for checkpoint in found}))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from clusterdp.operate.event_text import ending, tell
 from clusterdp.operate.follow import Moment
-from clusterdp.operate.outlet import bare, printable
+from clusterdp.operate.formatting import clock, is_terminal, number, span
 from clusterdp.operate.queue import WAITS
-from clusterdp.operate.story import ending, tell
-from clusterdp.operate.text import clock, is_terminal, number, span
-from clusterdp.operate.verdict import Verdict
+from clusterdp.operate.run_state import Verdict
+from clusterdp.operate.terminal import bare, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

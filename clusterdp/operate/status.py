@@ -8,13 +8,13 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from clusterdp.errors import SlurmError
-from clusterdp.operate.advice import advice_lines
-from clusterdp.operate.attempt import AttemptRecord
+from clusterdp.operate.attempt_record import AttemptRecord
+from clusterdp.operate.event_text import ending, steps
+from clusterdp.operate.formatting import Ink, ago, clock, number, shown, span, table
 from clusterdp.operate.history import RunHistory, newest, read_history
+from clusterdp.operate.next_command import advice_lines
 from clusterdp.operate.queue import Standing, consult, in_words
-from clusterdp.operate.story import ending, steps
-from clusterdp.operate.text import Ink, ago, clock, number, shown, span, table
-from clusterdp.operate.verdict import Verdict
+from clusterdp.operate.run_state import Verdict
 from clusterdp.rundir import RunDir
 
 INK = {
@@ -114,7 +114,7 @@ def _facts(history: RunHistory, standing: Standing, now: float) -> list[tuple[st
         facts.append(("lost", f"{steps(history.lost)} had to be trained again"))
     if any(attempt.failed or attempt.cause == "crash" for attempt in history.attempts):
         from clusterdp.operate.failure import find_failure
-        from clusterdp.operate.leftout import left_out
+        from clusterdp.operate.missing_file import left_out
 
         if said := left_out(history, find_failure(history)):
             facts.append(("file", said))

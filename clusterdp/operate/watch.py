@@ -8,11 +8,11 @@ from contextlib import closing
 from typing import TextIO
 
 from clusterdp.operate.follow import Moment, Pace, follow
+from clusterdp.operate.formatting import Ink, shown
 from clusterdp.operate.queue import consult
+from clusterdp.operate.run_state import INTERRUPTED
 from clusterdp.operate.screen import screen_for
 from clusterdp.operate.summary import summary
-from clusterdp.operate.text import Ink, shown
-from clusterdp.operate.verdict import INTERRUPTED
 from clusterdp.rundir import RunDir
 
 

@@ -110,72 +110,73 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clusterdp.train.accumulation import gradient_sync, windows
-    from clusterdp.train.activations import recompute
-    from clusterdp.train.alone import own_job
-    from clusterdp.train.amp import Amp
-    from clusterdp.train.batchsize import BatchSize
-    from clusterdp.train.buckets import settle
-    from clusterdp.train.callbacks import early_stopping, keep_best
-    from clusterdp.train.ema import Ema
-    from clusterdp.train.epoch import Epoch
-    from clusterdp.train.evenly import evenly
-    from clusterdp.train.finite import Finite
-    from clusterdp.train.group import Group, seed_everything
-    from clusterdp.train.history import History
+    from clusterdp.train.data.even_batches import evenly
+    from clusterdp.train.data.prefetch import Prefetcher
+    from clusterdp.train.data.sampler import ResumableSampler
+    from clusterdp.train.data.seeded import SeededDataset
+    from clusterdp.train.data.shards import Shards, read_tar
+    from clusterdp.train.dist.control_word import ControlWord
+    from clusterdp.train.dist.group import Group, seed_everything
+    from clusterdp.train.dist.rendezvous import Rendezvous
+    from clusterdp.train.dist.stop import Stopped, StopSignal
     from clusterdp.train.job import JobHandle
-    from clusterdp.train.loop import Loop
-    from clusterdp.train.meters import Meters
-    from clusterdp.train.prefetch import Prefetcher
-    from clusterdp.train.rendezvous import Rendezvous
-    from clusterdp.train.sampler import ResumableSampler
-    from clusterdp.train.schedule import warmup_cosine
-    from clusterdp.train.seeded import SeededDataset
-    from clusterdp.train.shards import Shards, read_tar
-    from clusterdp.train.split import Split, in_parts
-    from clusterdp.train.stop import Stopped, StopSignal
-    from clusterdp.train.syncbn import sync_batchnorm
-    from clusterdp.train.tracer import Tracer
-    from clusterdp.train.trainer import Trainer
-    from clusterdp.train.word import ControlWord
-    from clusterdp.train.workerfinder import find_workers
+    from clusterdp.train.loop.epoch import Epoch
+    from clusterdp.train.loop.history import History
+    from clusterdp.train.loop.loop import Loop
+    from clusterdp.train.optim.accumulation import gradient_sync, windows
+    from clusterdp.train.optim.amp import Amp
+    from clusterdp.train.optim.batch_size import BatchSize
+    from clusterdp.train.optim.ema import Ema
+    from clusterdp.train.optim.lr_schedule import warmup_cosine
+    from clusterdp.train.optim.nan_guard import Finite
+    from clusterdp.train.parallel.activation_checkpointing import recompute
+    from clusterdp.train.parallel.buckets import settle
+    from clusterdp.train.parallel.model_parallel import Split, in_parts
+    from clusterdp.train.parallel.syncbn import sync_batchnorm
+    from clusterdp.train.process.own_job import own_job
+    from clusterdp.train.profile.tracer import Tracer
+    from clusterdp.train.profile.worker_finder import find_workers
+    from clusterdp.train.trainer.callbacks import early_stopping, keep_best, plateau
+    from clusterdp.train.trainer.meters import Meters
+    from clusterdp.train.trainer.trainer import Trainer
 
 _HOMES = {
-    "Amp": "amp",
-    "BatchSize": "batchsize",
-    "ControlWord": "word",
-    "Ema": "ema",
-    "Epoch": "epoch",
-    "Finite": "finite",
-    "Group": "group",
-    "History": "history",
+    "Amp": "optim.amp",
+    "BatchSize": "optim.batch_size",
+    "ControlWord": "dist.control_word",
+    "Ema": "optim.ema",
+    "Epoch": "loop.epoch",
+    "Finite": "optim.nan_guard",
+    "Group": "dist.group",
+    "History": "loop.history",
     "JobHandle": "job",
-    "Loop": "loop",
-    "Meters": "meters",
-    "Prefetcher": "prefetch",
-    "Rendezvous": "rendezvous",
-    "ResumableSampler": "sampler",
-    "SeededDataset": "seeded",
-    "Shards": "shards",
-    "Split": "split",
-    "StopSignal": "stop",
-    "Stopped": "stop",
-    "Tracer": "tracer",
-    "find_workers": "workerfinder",
-    "gradient_sync": "accumulation",
-    "in_parts": "split",
-    "read_tar": "shards",
-    "recompute": "activations",
-    "Trainer": "trainer",
-    "early_stopping": "callbacks",
-    "evenly": "evenly",
-    "keep_best": "callbacks",
-    "own_job": "alone",
-    "seed_everything": "group",
-    "settle": "buckets",
-    "sync_batchnorm": "syncbn",
-    "warmup_cosine": "schedule",
-    "windows": "accumulation",
+    "Loop": "loop.loop",
+    "Meters": "trainer.meters",
+    "Prefetcher": "data.prefetch",
+    "Rendezvous": "dist.rendezvous",
+    "ResumableSampler": "data.sampler",
+    "SeededDataset": "data.seeded",
+    "Shards": "data.shards",
+    "Split": "parallel.model_parallel",
+    "StopSignal": "dist.stop",
+    "Stopped": "dist.stop",
+    "Tracer": "profile.tracer",
+    "Trainer": "trainer.trainer",
+    "early_stopping": "trainer.callbacks",
+    "evenly": "data.even_batches",
+    "find_workers": "profile.worker_finder",
+    "gradient_sync": "optim.accumulation",
+    "in_parts": "parallel.model_parallel",
+    "keep_best": "trainer.callbacks",
+    "own_job": "process.own_job",
+    "plateau": "trainer.callbacks",
+    "read_tar": "data.shards",
+    "recompute": "parallel.activation_checkpointing",
+    "seed_everything": "dist.group",
+    "settle": "parallel.buckets",
+    "sync_batchnorm": "parallel.syncbn",
+    "warmup_cosine": "optim.lr_schedule",
+    "windows": "optim.accumulation",
 }
 __all__ = [
     "Amp",
@@ -206,6 +207,7 @@ __all__ = [
     "in_parts",
     "keep_best",
     "own_job",
+    "plateau",
     "read_tar",
     "recompute",
     "seed_everything",

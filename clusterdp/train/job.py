@@ -17,12 +17,8 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 from clusterdp.errors import ConfigError
 from clusterdp.rundir import Ledger, RunDir, write_durably
-from clusterdp.train.arguments import LOADER, check_words
-from clusterdp.train.claim import Claim
-from clusterdp.train.diagnosis import NOTHING
-from clusterdp.train.expendable import Expendable, lasting
-from clusterdp.train.group import Group, own_devices
-from clusterdp.train.loading import (
+from clusterdp.train.argument_names import LOADER, check_words
+from clusterdp.train.data.loader_defaults import (
     check_lasts,
     cpus_of_rank,
     default_workers,
@@ -30,26 +26,30 @@ from clusterdp.train.loading import (
     loader_defaults,
     objections,
 )
-from clusterdp.train.metrics import MetricLog
-from clusterdp.train.phases import Phases
-from clusterdp.train.sampler import ResumableSampler
-from clusterdp.train.say import say
-from clusterdp.train.seeded import SeededDataset
+from clusterdp.train.data.sampler import ResumableSampler
+from clusterdp.train.data.seeded import SeededDataset
+from clusterdp.train.data.shard_loader import ShardLoader
+from clusterdp.train.data.shards import Shards
+from clusterdp.train.data.tensor_loader import TensorLoader, in_columns, rows_of
+from clusterdp.train.dist.claim import Claim
+from clusterdp.train.dist.control_word import ControlWord
+from clusterdp.train.dist.group import Group, own_devices
+from clusterdp.train.dist.stop import StopSignal
+from clusterdp.train.loop.phases import Phases
+from clusterdp.train.output.best_effort import Expendable, lasting
+from clusterdp.train.output.metric_log import MetricLog
+from clusterdp.train.output.say import say
+from clusterdp.train.profile.diagnosis import NOTHING
+from clusterdp.train.profile.stopwatch import Stopwatch
 from clusterdp.train.settings import Measuring, Profiling, Saving, Settings, Techniques
-from clusterdp.train.shardloader import ShardLoader
-from clusterdp.train.shards import Shards
-from clusterdp.train.stop import StopSignal
-from clusterdp.train.stopwatch import Stopwatch
-from clusterdp.train.tensorloader import TensorLoader, in_columns, rows_of
-from clusterdp.train.word import ControlWord
 
 if TYPE_CHECKING:  # a function that keeps to its own loop need not wait for these
     from clusterdp.checkpoint import Checkpointer, Commit
     from clusterdp.storage import Storage
-    from clusterdp.train.amp import Amp
-    from clusterdp.train.batchsize import BatchSize
-    from clusterdp.train.finite import Finite
-    from clusterdp.train.loop import Loop
+    from clusterdp.train.loop.loop import Loop
+    from clusterdp.train.optim.amp import Amp
+    from clusterdp.train.optim.batch_size import BatchSize
+    from clusterdp.train.optim.nan_guard import Finite
 
 WORTH_A_LINE_S = 60.0  # of training: of less than that nobody wants to hear where the time went unless they ask
 Batch = TypeVar("Batch")
@@ -90,7 +90,7 @@ class JobHandle:
             self._ledger = Ledger(self._run, attempt, "rank0")
             self.metrics = MetricLog(self._run.metrics / f"{attempt}.jsonl", settings.metrics.every_s)
             if settings.metrics.to:
-                from clusterdp.train.sinks import open_sinks
+                from clusterdp.train.output.sinks import open_sinks
 
                 self.metrics.sinks += open_sinks(settings.metrics.to, self._run, settings.metrics.options)
 
@@ -100,7 +100,7 @@ class JobHandle:
 
         options: DistributedDataParallel's own; the config's come first.
         """
-        from clusterdp.train import strategy
+        from clusterdp.train.parallel import strategy
 
         wrapped = strategy.wrap(model, self.group, self.train, self.amp, options)
         self.wrapped.add(wrapped)
@@ -114,20 +114,20 @@ class JobHandle:
     @cached_property
     def amp(self) -> Amp:
         """As the config's train.amp has it."""
-        from clusterdp.train.amp import Amp
+        from clusterdp.train.optim.amp import Amp
 
         return Amp(**{"level": "O0", **self.train.amp, "device": self.device})
 
     def finite(self, model: torch.nn.Module) -> Finite | None:
         """For Amp.step(finite=...), as the config's train.on_nan has it; None if nobody is to look."""
-        from clusterdp.train.finite import Finite
+        from clusterdp.train.optim.nan_guard import Finite
 
         on_nan = self.train.on_nan
         return Finite(model, self.group, on_nan, step=lambda: self.step + 1) if on_nan is not None else None
 
     def batch_size(self, per_rank: int) -> BatchSize:
         """What a step sees, over all ranks and the config's train.accumulate. Rank 0 prints it."""
-        from clusterdp.train.batchsize import BatchSize
+        from clusterdp.train.optim.batch_size import BatchSize
 
         batch = BatchSize(per_rank, self.world_size, self.train.accumulate)
         if self.rank == 0:
@@ -229,7 +229,7 @@ class JobHandle:
             every_steps, every_s = saving.every_steps, saving.every_s
         if "amp" in self.__dict__:  # it has been used
             self.amp.check_kept_in(state)
-        from clusterdp.train.loop import Loop
+        from clusterdp.train.loop.loop import Loop
 
         every = {"every_steps": every_steps, "every_s": every_s}
         phase: dict[str, Any] = {"name": name, "continues": continues}
@@ -306,7 +306,7 @@ class JobHandle:
         trace = self.profile.trace
         if trace.start is None or self.rank not in trace.ranks or self._run is None:
             return Stopwatch()
-        from clusterdp.train.tracer import Tracer, TracingStopwatch
+        from clusterdp.train.profile.tracer import Tracer, TracingStopwatch
 
         file = self._run.attempt(self.attempt).trace(self.rank)
         return TracingStopwatch(Tracer(file, start=trace.start, steps=trace.steps))

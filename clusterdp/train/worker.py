@@ -12,19 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.errors import ClusterdpError
-from clusterdp.train.say import say
-from clusterdp.train.stop import StopSignal
+from clusterdp.train.dist.stop import STOPPED_EXIT, StopSignal
+from clusterdp.train.output.say import say
 
 if TYPE_CHECKING:
-    from clusterdp.train.attempt import Ending
-
-STOPPED_EXIT = 75  # of a bare run that was stopped: EX_TEMPFAIL, run it again and it goes on
+    from clusterdp.train.process.attempt import Ending
 
 
 def main(argv: Sequence[str]) -> int:
     """For a run folder. Returns the exit code; does not return from a crash."""
     stop = StopSignal().install()
-    from clusterdp.train import attempt
+    from clusterdp.train.process import attempt
 
     if len(argv) != 1:
         say("usage: python -m clusterdp.train.worker RUN_DIR", error=True)
@@ -41,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
 def run_in_submitit(run_dir: str) -> Ending:
     """For a task of submitit, whose own handlers are back in place when this returns. Does not return from a crash."""
     with StopSignal() as stop:
-        from clusterdp.train import attempt
+        from clusterdp.train.process import attempt
 
         return attempt.of_folder(Path(run_dir).absolute(), stop)
 
@@ -52,7 +50,7 @@ def run(function: Callable[..., Any], argv: Sequence[str] | None = None) -> int:
     If CLUSTERDP_RUN_DIR names a folder, the run is kept there, and the same command goes on where it was stopped; a
     config.yaml in it, as a job has one, says what of `checkpoint`, `train` and `metrics` is not left at its default.
     """
-    from clusterdp.train import attempt, entry
+    from clusterdp.train.process import attempt, entry
     from clusterdp.train.settings import Settings, parse_words
 
     with StopSignal() as stop:

@@ -7,9 +7,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from clusterdp.checkpoint import layout
-from clusterdp.checkpoint.layout import HEADER, Layout
-from clusterdp.checkpoint.manifest import CheckpointInfo, FileRecord, Manifest
+from clusterdp.checkpoint.format import layout
+from clusterdp.checkpoint.format.layout import HEADER, Layout
+from clusterdp.checkpoint.format.manifest import CheckpointInfo, FileRecord, Manifest
 from tests.benchmarks.startup import BARE, clusterdp, timed
 from tests.benchmarks.table import show, take_turns
 

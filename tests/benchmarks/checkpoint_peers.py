@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-from clusterdp.checkpoint import Checkpointer, blocks
+from clusterdp.checkpoint import Checkpointer
+from clusterdp.checkpoint.format import verified_reads
 
 CHUNK = 16 << 20
 warnings.simplefilter("ignore")
@@ -197,7 +198,7 @@ class Peers:
         self._saved(self._save_ours, "ours")
 
         def restore() -> None:
-            with mock.patch.object(blocks, "checksum", return_value=mock.ANY):
+            with mock.patch.object(verified_reads, "checksum", return_value=mock.ANY):
                 self.checkpointer.restore()
 
         return restore

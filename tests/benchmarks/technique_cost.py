@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import Amp, Ema, Finite, Group, JobHandle, Rendezvous, StopSignal, gradient_sync
-from clusterdp.train.ddp import check_finished
+from clusterdp.train.parallel.ddp import check_finished
 from clusterdp.train.settings import Settings
 from tests.benchmarks.table import machine
 

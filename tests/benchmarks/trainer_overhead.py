@@ -27,8 +27,8 @@ from torch import nn
 
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import Group, JobHandle, Meters, Rendezvous, StopSignal, Trainer
+from clusterdp.train.profile.stopwatch import Stopwatch
 from clusterdp.train.settings import Saving, Settings
-from clusterdp.train.stopwatch import Stopwatch
 from tests.benchmarks.table import machine
 
 Run = Callable[["Batches"], Any]  # trains on them

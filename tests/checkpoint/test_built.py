@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from clusterdp.checkpoint import Checkpointer, Restored, StateError
-from clusterdp.checkpoint.manifest import decode
+from clusterdp.checkpoint.format.manifest import decode
 from tests.checkpoint.gang import on_ranks
 
 

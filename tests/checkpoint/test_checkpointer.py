@@ -17,17 +17,10 @@ import torch
 from safetensors.torch import load_file
 from torch.optim import lr_scheduler
 
-from clusterdp.checkpoint import (
-    Checkpointer,
-    CheckpointError,
-    ClaimLost,
-    Commit,
-    StateError,
-    list_checkpoints,
-)
-from clusterdp.checkpoint.layout import slice_name
-from clusterdp.checkpoint.manifest import decode
-from clusterdp.checkpoint.tree import as_bytes
+from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, Commit, StateError, list_checkpoints
+from clusterdp.checkpoint.format.layout import slice_name
+from clusterdp.checkpoint.format.manifest import decode
+from clusterdp.checkpoint.state.tree import as_bytes
 from clusterdp.storage import LocalStorage
 from tests.checkpoint.training import Counter, Training, digest
 

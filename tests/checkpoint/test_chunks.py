@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from clusterdp.checkpoint import chunks
-from clusterdp.checkpoint.layout import HEADER, Layout
+from clusterdp.checkpoint.format import chunks
+from clusterdp.checkpoint.format.layout import HEADER, Layout
 
 PLAN = Layout.of({"w": ("float32", (4, 6)), "step": ("float32", ()), "none": ("int8", (0, 3))})
 SIZES = [HEADER + 100, HEADER + 100]

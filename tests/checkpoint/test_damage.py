@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from clusterdp.checkpoint import Checkpointer, DamagedError, Restored, list_checkpoints
-from clusterdp.checkpoint.blocks import read_manifest, verify
-from clusterdp.checkpoint.checksum import checksums
-from clusterdp.checkpoint.layout import manifest_name
+from clusterdp.checkpoint.format.checksum import checksums
+from clusterdp.checkpoint.format.layout import manifest_name
+from clusterdp.checkpoint.format.verified_reads import read_manifest, verify
 from clusterdp.storage import LocalStorage
 from tests.checkpoint.gang import on_ranks
 from tests.checkpoint.training import Counter

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from clusterdp.checkpoint import difference
-from clusterdp.checkpoint.difference import Difference, measure
-from clusterdp.checkpoint.tree import DTYPES, as_bytes, dtype_name, memory_of
+from clusterdp.checkpoint.load import difference
+from clusterdp.checkpoint.load.difference import Difference, measure
+from clusterdp.checkpoint.state.tree import DTYPES, as_bytes, dtype_name, memory_of
 
 
 def between(a: torch.Tensor, b: torch.Tensor) -> Difference:

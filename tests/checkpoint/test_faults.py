@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError, Commit, list_checkpoints
-from clusterdp.checkpoint.blocks import read_manifest, verify
-from clusterdp.checkpoint.layout import token_of_file, token_of_manifest
+from clusterdp.checkpoint.format.layout import token_of_file, token_of_manifest
+from clusterdp.checkpoint.format.verified_reads import read_manifest, verify
 from clusterdp.storage import LocalStorage
 from tests.checkpoint.faulty import Faulty, fail_with, fill, state, try_to_save, until_clean
 from tests.checkpoint.gang import on_ranks

@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 import torch
 
-from clusterdp.checkpoint import Checkpointer, choosing, list_checkpoints
-from clusterdp.checkpoint.checksum import checksums
-from clusterdp.checkpoint.layout import BLOCK, HEADER, pack_checksums, slice_name
+from clusterdp.checkpoint import Checkpointer, list_checkpoints
+from clusterdp.checkpoint.format.checksum import checksums
+from clusterdp.checkpoint.format.layout import BLOCK, HEADER, pack_checksums, slice_name
+from clusterdp.checkpoint.load import choose
 from tests.checkpoint.gang import Gang
 from tests.checkpoint.training import Counter
 
@@ -312,7 +313,7 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.M
     file.unlink()
     os.mkfifo(file)
     pauses: list[float] = []
-    monkeypatch.setattr(choosing, "time", SimpleNamespace(sleep=pauses.append))
+    monkeypatch.setattr(choose, "time", SimpleNamespace(sleep=pauses.append))
     restored = Checkpointer(tmp_path, state(0.0)).restore()
     assert restored is not None
     assert (restored.step, pauses) == (1, [])

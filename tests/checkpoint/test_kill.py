@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from clusterdp.checkpoint import Checkpointer, Commit, LostContact
-from clusterdp.checkpoint.layout import token_of_file, token_of_manifest
+from clusterdp.checkpoint.format.layout import token_of_file, token_of_manifest
 from tests.checkpoint.gang import Gang, on_ranks
 from tests.checkpoint.training import Counter
 from tests.waiting import wait_for

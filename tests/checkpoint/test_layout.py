@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import deserialize
 
-from clusterdp.checkpoint.checksum import checksum, checksums
-from clusterdp.checkpoint.layout import (
+from clusterdp.checkpoint.format.checksum import checksum, checksums
+from clusterdp.checkpoint.format.layout import (
     ALIGN,
     BLOCK,
     HEADER,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.checkpoint.layout import HEADER, Layout
-from clusterdp.checkpoint.manifest import (
+from clusterdp.checkpoint.format.layout import HEADER, Layout
+from clusterdp.checkpoint.format.manifest import (
     CheckpointInfo,
     FileRecord,
     Manifest,

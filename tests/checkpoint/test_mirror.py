@@ -35,7 +35,7 @@ class Store(LocalStorage):
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Checkpointer, Store]]:
-    monkeypatch.setattr("clusterdp.checkpoint.mirror.LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr("clusterdp.checkpoint.save.mirror.LONGEST_PAUSE_S", 0.01)
 
     def checkpointer(x: Any, **options: Any) -> tuple[Checkpointer, Store]:
         store = Store(tmp_path / "far")

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from clusterdp.checkpoint import blocks, layout, list_checkpoints
-from clusterdp.checkpoint.checksum import checksums
-from clusterdp.checkpoint.chunks import Chunk, Chunks
-from clusterdp.checkpoint.layout import Layout
-from clusterdp.checkpoint.manifest import CheckpointInfo, FileRecord, Manifest
-from clusterdp.checkpoint.payload import Payload, own_payload, shared_payload, whole
-from clusterdp.checkpoint.targets import Target
-from clusterdp.checkpoint.tree import as_bytes, memory_of
+from clusterdp.checkpoint import list_checkpoints
+from clusterdp.checkpoint.format import layout, verified_reads
+from clusterdp.checkpoint.format.checksum import checksums
+from clusterdp.checkpoint.format.chunks import Chunk, Chunks
+from clusterdp.checkpoint.format.layout import Layout
+from clusterdp.checkpoint.format.manifest import CheckpointInfo, FileRecord, Manifest
+from clusterdp.checkpoint.format.payload import Payload, own_payload, shared_payload, whole
+from clusterdp.checkpoint.format.read_targets import Target
+from clusterdp.checkpoint.state.tree import as_bytes, memory_of
 from clusterdp.errors import DamagedError
 from clusterdp.storage import LocalStorage
 
@@ -73,7 +74,7 @@ def tensor(payload: Payload, name: str) -> torch.Tensor:
 
 def test_each_tensor_has_its_bytes_in_whatever_order_they_are_asked_for(folder: Path) -> None:
     storage = LocalStorage(folder)
-    manifest = blocks.read_manifest(storage, list_checkpoints(folder)[0])
+    manifest = verified_reads.read_manifest(storage, list_checkpoints(folder)[0])
     expected = state()
     names = list(expected)
     with shared_payload(storage, manifest) as payload:
@@ -85,7 +86,7 @@ def test_each_tensor_has_its_bytes_in_whatever_order_they_are_asked_for(folder: 
 
 def test_what_belongs_to_a_rank_is_read_too(folder: Path) -> None:
     storage = LocalStorage(folder)
-    manifest = blocks.read_manifest(storage, list_checkpoints(folder)[0])
+    manifest = verified_reads.read_manifest(storage, list_checkpoints(folder)[0])
     for rank in range(3):
         with own_payload(storage, manifest, rank) as (skeleton, payload):
             assert skeleton["objects"] == {"own": {"mine": {"$tensor": "objects/own/mine"}}}
@@ -94,15 +95,15 @@ def test_what_belongs_to_a_rank_is_read_too(folder: Path) -> None:
 
 def test_bytes_are_read_once_in_the_payloads_own_order(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = LocalStorage(folder)
-    manifest = blocks.read_manifest(storage, list_checkpoints(folder)[0])
+    manifest = verified_reads.read_manifest(storage, list_checkpoints(folder)[0])
     seen: list[tuple[str, int]] = []
-    read = blocks.read_run
+    read = verified_reads.read_run
 
-    def noted(storage: LocalStorage, run: blocks.Run, target: Target) -> None:
+    def noted(storage: LocalStorage, run: verified_reads.Run, target: Target) -> None:
         seen.append((run.name, run.first))
         read(storage, run, target)
 
-    monkeypatch.setattr(blocks, "read_run", noted)
+    monkeypatch.setattr(verified_reads, "read_run", noted)
     with shared_payload(storage, manifest) as payload:
         for entry in payload.entries:
             whole(payload, entry)
@@ -113,7 +114,7 @@ def test_bytes_are_read_once_in_the_payloads_own_order(folder: Path, monkeypatch
 def test_a_flipped_bit_never_gets_out(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path / "copy")
     storage = LocalStorage(tmp_path / "copy")
-    manifest = blocks.read_manifest(storage, list_checkpoints(storage.root)[0])
+    manifest = verified_reads.read_manifest(storage, list_checkpoints(storage.root)[0])
     (path,) = storage.root.glob("step_*/*-r0001-of-0003.safetensors")
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -152,7 +153,7 @@ def test_sharded_tensors_are_put_together_from_their_pieces(tmp_path: Path) -> N
     files |= {layout.rank_name(token, rank): b"{}" for rank in range(RANKS)}
     plan = Layout.of({name: ("float32", tuple(tensor.shape)) for name, tensor in whole_ones.items()})
     storage = LocalStorage(written(tmp_path, token, files, plan, chunks))
-    manifest = blocks.read_manifest(storage, list_checkpoints(tmp_path)[0])
+    manifest = verified_reads.read_manifest(storage, list_checkpoints(tmp_path)[0])
     with shared_payload(storage, manifest) as payload:
         for name, expected in whole_ones.items():
             assert torch.equal(tensor(payload, name), expected.flatten()), name

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError, list_checkpoints
-from clusterdp.checkpoint.phase import Phase
+from clusterdp.checkpoint.format.phase import Phase
 from tests.checkpoint.test_async import counter
 from tests.operate.checkpoints.conftest import flip, manifest_file
 

@@ -14,7 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, StateError, list_checkpoints, reader
+from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, StateError, list_checkpoints
+from clusterdp.checkpoint.load import reader
 from clusterdp.storage import LocalStorage
 from tests.checkpoint.gang import on_ranks
 from tests.checkpoint.training import Counter, Training, digest

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from clusterdp.checkpoint import Checkpointer, CheckpointError, reader
-from clusterdp.checkpoint.layout import BLOCK
-from clusterdp.checkpoint.targets import Pieces
+from clusterdp.checkpoint import Checkpointer, CheckpointError
+from clusterdp.checkpoint.format.layout import BLOCK
+from clusterdp.checkpoint.format.read_targets import Pieces
+from clusterdp.checkpoint.load import reader
 from clusterdp.storage import LocalStorage
 
 

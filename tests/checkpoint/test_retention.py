@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError, list_checkpoints
-from clusterdp.checkpoint.layout import token_of_file
-from clusterdp.checkpoint.manifest import CheckpointInfo
-from clusterdp.checkpoint.retention import doomed, leftovers, prune
+from clusterdp.checkpoint.format.layout import token_of_file
+from clusterdp.checkpoint.format.manifest import CheckpointInfo
+from clusterdp.checkpoint.format.retention import doomed, leftovers, prune
 from clusterdp.storage import LocalStorage
 from tests.checkpoint.training import Counter
 

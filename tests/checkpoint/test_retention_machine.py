@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, list_checkpoints
-from clusterdp.checkpoint.layout import local_name, rank_name, slice_name
+from clusterdp.checkpoint.format.layout import local_name, rank_name, slice_name
 from clusterdp.storage import LocalStorage
 from tests.checkpoint.training import Counter
 
@@ -82,7 +82,7 @@ class History(RuleBasedStateMachine):
         super().__init__()
         logging.disable()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr("clusterdp.checkpoint.commit.time", Clock())
+        self.patch.setattr("clusterdp.checkpoint.save.commit.time", Clock())
         # In memory where there is such a folder: thousands of fsyncs prove nothing here.
         self.folder = Path(tempfile.mkdtemp(dir=next(Path("/dev").glob("shm"), None)))
         self.storage = Flaky(self.folder)

@@ -14,9 +14,9 @@ import torch.distributed as dist
 from torch import nn
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError, list_checkpoints
-from clusterdp.checkpoint.blocks import read_manifest, verify
-from clusterdp.checkpoint.manifest import Manifest
-from clusterdp.checkpoint.payload import shared_payload, whole
+from clusterdp.checkpoint.format.manifest import Manifest
+from clusterdp.checkpoint.format.payload import shared_payload, whole
+from clusterdp.checkpoint.format.verified_reads import read_manifest, verify
 from clusterdp.cli import main
 from clusterdp.storage import LocalStorage
 from tests.checkpoint.gang import on_ranks

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterdp.checkpoint import strictjson
+from clusterdp.checkpoint.format import strictjson
 
 
 class Key(str):

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from clusterdp.checkpoint import Checkpointer, strides
-from clusterdp.checkpoint.manifest import decode
+from clusterdp.checkpoint import Checkpointer
+from clusterdp.checkpoint.format import strides
+from clusterdp.checkpoint.format.manifest import decode
 from clusterdp.errors import DamagedError
 from tests.checkpoint.training import Counter, digest
 

@@ -16,9 +16,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterdp.checkpoint.snapshot import Part
-from clusterdp.checkpoint.tree import DTYPES, Flattener, as_bytes, unflatten
-from clusterdp.checkpoint.writer import Staging
+from clusterdp.checkpoint.save.snapshot import Part
+from clusterdp.checkpoint.save.writer import Staging
+from clusterdp.checkpoint.state.tree import DTYPES, Flattener, as_bytes, unflatten
 from clusterdp.errors import StateError
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)

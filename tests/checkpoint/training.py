@@ -11,7 +11,7 @@ import numpy
 import torch
 from torch import nn
 
-from clusterdp.checkpoint.tree import Flattener, as_bytes
+from clusterdp.checkpoint.state.tree import Flattener, as_bytes
 
 
 class Counter:

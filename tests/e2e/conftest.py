@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.cli_fake import fresh_job_id
+from clusterdp.cli.fake import fresh_job_id
 from clusterdp.fakeslurm.cluster import FakeCluster
-from clusterdp.fakeslurm.shape import PartitionShape, Shape
+from clusterdp.fakeslurm.core.shape import PartitionShape, Shape
 from tests.e2e.cluster import Cluster
 from tests.slurm.testbed import RealSlurm
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.fakeslurm import FakeCluster
-from clusterdp.fakeslurm.shape import Settings, Shape
+from clusterdp.fakeslurm.core.shape import Settings, Shape
 
 
 class Desk:
@@ -47,7 +47,7 @@ class Desk:
     def output(self, job: str) -> str:
         return (self.folder / f"{job}.out").read_text()
 
-    def until(self, condition: Callable[[], object], what: str = "", within_s: float = 40) -> None:
+    def until(self, condition: Callable[[], object], what: str = "", within_s: float = 120) -> None:
         deadline = time.monotonic() + within_s
         while not condition():
             assert time.monotonic() < deadline, f"waited in vain for {what or condition}"

@@ -2,7 +2,7 @@
 
 import textwrap
 
-from clusterdp.fakeslurm.options import IDLE, SALLOC, SBATCH, SRUN, UNSUPPORTED
+from clusterdp.fakeslurm.commands.options import IDLE, SALLOC, SBATCH, SRUN, UNSUPPORTED
 
 HEAD = """\
 # Options that mean nothing on a fake cluster

@@ -194,7 +194,8 @@ def test_the_clock_stays_where_it_was_put_when_the_daemon_is_killed(desk: Desk) 
     desk.until_said(job, "up")  # before that, a killed daemon may start the job anew
     desk.cluster.advance(1800)
     os.kill(int((desk.cluster.folder / "daemon.pid").read_text()), signal.SIGKILL)
-    assert desk.say(f"squeue -h -j {job} -o %M").startswith("30:0")
+    minutes = int(desk.say(f"squeue -h -j {job} -o %M").partition(":")[0])
+    assert 30 <= minutes < 40
     desk.say(f"scancel {job}")
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.fakeslurm import journal, looks
-from clusterdp.fakeslurm.accounting import Books
-from clusterdp.fakeslurm.controller import Controller
-from clusterdp.fakeslurm.model import Job, Model
-from clusterdp.fakeslurm.shape import Shape, User
-from clusterdp.fakeslurm.spec import JobSpec
+from clusterdp.fakeslurm.core.job_spec import JobSpec
+from clusterdp.fakeslurm.core.model import Job, Model
+from clusterdp.fakeslurm.core.shape import Shape, User
+from clusterdp.fakeslurm.slurmctld import journal, timers
+from clusterdp.fakeslurm.slurmctld.controller import Controller
+from clusterdp.fakeslurm.slurmdbd.accounting import Books
 from clusterdp.slurm.state import JobState
 
 DAY_S = 86400
@@ -46,7 +46,7 @@ def test_a_job_keeps_its_time_when_the_machine_s_clock_is_set(
     job = Job(1, JobSpec("j", "main"), 1, before, state=JobState.RUNNING, start=before, minutes=60)
     controller.model.jobs[1] = job
     request.getfixturevalue("set_forward")
-    looks.look(controller)
+    timers.look(controller)
     assert job.running
     assert controller.clock() - before < DAY_S / 2
 

@@ -3,9 +3,9 @@
 import pytest
 
 from clusterdp.fakeslurm import FakeCluster, FakeSlurmError
-from clusterdp.fakeslurm.directives import directive_words
-from clusterdp.fakeslurm.patterns import expand
-from clusterdp.fakeslurm.times import BadTime, minutes
+from clusterdp.fakeslurm.commands.directives import directive_words
+from clusterdp.fakeslurm.core.filename_patterns import expand
+from clusterdp.fakeslurm.core.times import BadTime, minutes
 
 from .conftest import Desk
 

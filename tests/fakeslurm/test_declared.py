@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.cli_fake import read_shape
+from clusterdp.cli.fake import read_shape
 from clusterdp.errors import FakeError
 from clusterdp.fakeslurm import FakeCluster, FakeSlurmError
-from clusterdp.fakeslurm.declared import shape_from
+from clusterdp.fakeslurm.shape_file import shape_from
 
 from .conftest import Desk
 

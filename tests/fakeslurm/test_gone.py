@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from clusterdp.fakeslurm import FakeCluster, processes, wire
-from clusterdp.fakeslurm.loop import Loop
-from clusterdp.fakeslurm.model import Job, Step
-from clusterdp.fakeslurm.plan import Part, StepPlan, Target, TaskPlan
-from clusterdp.fakeslurm.reporting import Reporter
-from clusterdp.fakeslurm.spec import JobSpec
-from clusterdp.fakeslurm.srun_line import SrunLine
-from clusterdp.fakeslurm.streams import Files
-from clusterdp.fakeslurm.supervisors import Supervisors
+from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm.core import processes, wire
+from clusterdp.fakeslurm.core.job_spec import JobSpec
+from clusterdp.fakeslurm.core.model import Job, Step
+from clusterdp.fakeslurm.core.step_plan import Part, StepPlan, Target, TaskPlan
+from clusterdp.fakeslurm.slurmctld.stepds import Supervisors
+from clusterdp.fakeslurm.slurmstepd.event_loop import Loop
+from clusterdp.fakeslurm.slurmstepd.messages import Reporter
+from clusterdp.fakeslurm.slurmstepd.output_files import Files
+from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunLine
 
 from .conftest import Desk
 

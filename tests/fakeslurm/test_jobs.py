@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.fakeslurm import FakeCluster
-from clusterdp.fakeslurm.shape import Shape
+from clusterdp.fakeslurm.core.shape import Shape
 from clusterdp.slurm.state import JobState
 
 from .conftest import Desk

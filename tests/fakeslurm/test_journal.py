@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.fakeslurm import journal
+from clusterdp.fakeslurm.slurmctld import journal
 
 
 def test_a_long_history_is_not_written_again_at_every_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterdp.fakeslurm import FakeCluster, FakeSlurmError
-from clusterdp.fakeslurm.shape import Shape
+from clusterdp.fakeslurm.core.shape import Shape
 
 from .conftest import Desk
 

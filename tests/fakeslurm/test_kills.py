@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.fakeslurm import FakeCluster, processes
+from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm.core import processes
 
 from .conftest import Desk
 

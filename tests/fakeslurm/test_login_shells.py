@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.fakeslurm import FakeCluster, login_shells
-from clusterdp.fakeslurm.paths import Paths
+from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm.core import login_shells
+from clusterdp.fakeslurm.core.paths import Paths
 from tests.fakeslurm.conftest import Desk
 
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.fakeslurm import journal, looks, scheduler
-from clusterdp.fakeslurm.accounting import Books
-from clusterdp.fakeslurm.columns import Cell, Field, render
+from clusterdp.fakeslurm.commands.columns import Cell, Field, render
 from clusterdp.fakeslurm.commands.sacct import aligned, fit
-from clusterdp.fakeslurm.controller import Controller
-from clusterdp.fakeslurm.jobs import Jobs
-from clusterdp.fakeslurm.model import Array, Job, Model, Share, Step
-from clusterdp.fakeslurm.shape import Shape, User
-from clusterdp.fakeslurm.spec import Gpus, JobSpec
+from clusterdp.fakeslurm.core.job_spec import Gpus, JobSpec
+from clusterdp.fakeslurm.core.jobs import Jobs
+from clusterdp.fakeslurm.core.model import Array, Job, Model, Share, Step
+from clusterdp.fakeslurm.core.shape import Shape, User
+from clusterdp.fakeslurm.slurmctld import journal, scheduler, timers
+from clusterdp.fakeslurm.slurmctld.controller import Controller
+from clusterdp.fakeslurm.slurmdbd.accounting import Books
 from clusterdp.slurm.state import JobState
 
 
@@ -66,8 +66,8 @@ def test_neither_a_look_nor_the_scheduler_touches_what_is_over(controller: Contr
     model = controller.model
     model.jobs[1] = job(1, JobState.COMPLETED, end=controller.clock())
     dict.__setitem__(model.jobs, 1, None)  # whoever looks at it stumbles
-    looks.look(controller)
-    looks.forget(controller)
+    timers.look(controller)
+    timers.forget(controller)
     assert scheduler.schedule(model, controller.clock()) == []
     assert list(model.holding()) == list(model.live_jobs()) == []
 

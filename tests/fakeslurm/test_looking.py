@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from clusterdp.fakeslurm import FakeCluster
-from clusterdp.fakeslurm.shape import Shape
+from clusterdp.fakeslurm.core.shape import Shape
 
 from .conftest import Desk
 

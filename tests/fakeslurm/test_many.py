@@ -12,21 +12,22 @@ from typing import Any
 
 import pytest
 
-from clusterdp.fakeslurm import FakeCluster, processes
-from clusterdp.fakeslurm.accounting import Books
-from clusterdp.fakeslurm.controller import Controller
-from clusterdp.fakeslurm.journal import Journal
-from clusterdp.fakeslurm.model import Job, Model, Step
-from clusterdp.fakeslurm.paths import Paths
-from clusterdp.fakeslurm.shape import Shape, User
-from clusterdp.fakeslurm.spec import JobSpec
+from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm.core import processes
+from clusterdp.fakeslurm.core.job_spec import JobSpec
+from clusterdp.fakeslurm.core.model import Job, Model, Step
+from clusterdp.fakeslurm.core.paths import Paths
+from clusterdp.fakeslurm.core.shape import Shape, User
+from clusterdp.fakeslurm.slurmctld.controller import Controller
+from clusterdp.fakeslurm.slurmctld.journal import Journal
+from clusterdp.fakeslurm.slurmdbd.accounting import Books
 
 from .conftest import Desk
 
 ASK = """
 import socket, sys
-from clusterdp.fakeslurm.nursery import Nursery
-from clusterdp.fakeslurm.plan import Part, StepPlan, Target
+from clusterdp.fakeslurm.slurmstepd.forkserver import Nursery
+from clusterdp.fakeslurm.core.step_plan import Part, StepPlan, Target
 
 nursery, asked, born, lines = Nursery(sys.argv[1]), 600, 0, []
 none = Target("null")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from clusterdp.fakeslurm.multi_prog import BadFile, read, words
+from clusterdp.fakeslurm.slurmctld.multi_prog import BadFile, read, words
 
 from .conftest import Desk
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.fakeslurm import FakeCluster, mounting, names
+from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm.core import hosts_file, mounts
 from tests.fakeslurm.conftest import Desk
 from tests.train.ranks import free_port
 
@@ -37,11 +38,11 @@ def test_ranks_meet_at_the_name_of_the_first_node(desk: Desk) -> None:
 
 def test_the_machines_own_name_is_at_the_same_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = os.uname().nodename
-    monkeypatch.setattr(names, "HOSTS", tmp_path / "debians")
+    monkeypatch.setattr(hosts_file, "HOSTS", tmp_path / "debians")
     (tmp_path / "debians").write_text(
         f"127.0.0.1 localhost\n127.0.1.1 {own}.example {own} # Debian's\n172.17.0.2 {own}\n"
     )
-    names.write(["n1"], tmp_path / "hosts")
+    hosts_file.write(["n1"], tmp_path / "hosts")
     lines = [line.split() for line in (tmp_path / "hosts").read_text().splitlines()]
     assert [line[0] for line in lines if own in line] == ["127.0.0.1"]
     assert ["127.0.1.1", f"{own}.example"] in lines
@@ -56,23 +57,23 @@ def test_a_node_asked_for_its_address_prints_one(desk: Desk) -> None:
 
 def test_the_machine_itself_is_left_as_it_is(cluster: FakeCluster) -> None:
     assert cluster.is_up
-    assert "fake cluster" not in names.HOSTS.read_text()
+    assert "fake cluster" not in hosts_file.HOSTS.read_text()
 
 
 def test_where_names_cannot_be_made_known_no_file_says_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mounting, "_mount", refuse)
-    names.write(["n1"], tmp_path / "hosts")
-    mounting.show({tmp_path / "hosts": names.HOSTS})
+    monkeypatch.setattr(mounts, "_mount", refuse)
+    hosts_file.write(["n1"], tmp_path / "hosts")
+    mounts.show({tmp_path / "hosts": hosts_file.HOSTS})
     assert not (tmp_path / "hosts").exists()
 
 
 def test_names_that_are_known_need_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "HOSTS", tmp_path / "known")
+    monkeypatch.setattr(hosts_file, "HOSTS", tmp_path / "known")
     (tmp_path / "known").write_text("127.0.0.1 localhost # n3\n127.0.0.1\tn1 n2\n")
-    names.write(["n1", "n2"], tmp_path / "hosts")
-    assert names.unknown(["n1", "n2", "n3"]) == ["n3"]
+    hosts_file.write(["n1", "n2"], tmp_path / "hosts")
+    assert hosts_file.unknown(["n1", "n2", "n3"]) == ["n3"]
     assert not (tmp_path / "hosts").exists()
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 import clusterdp
-from clusterdp.fakeslurm import FakeCluster, processes, wire
+from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm.core import processes, wire
 
 from .conftest import Desk
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import clusterdp.fakeslurm
-from clusterdp.fakeslurm.options import IDLE, SALLOC, SBATCH, SRUN, UNSUPPORTED
-from clusterdp.fakeslurm.values import CHECKS
+from clusterdp.fakeslurm.commands.option_values import CHECKS
+from clusterdp.fakeslurm.commands.options import IDLE, SALLOC, SBATCH, SRUN, UNSUPPORTED
 
 from .options_page import page
 

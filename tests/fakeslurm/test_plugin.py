@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import clusterdp.fakeslurm
-from clusterdp.cli_fake import read_shape
+from clusterdp.cli.fake import read_shape
 from clusterdp.fakeslurm import FakeCluster
 
 README = (Path(clusterdp.fakeslurm.__file__).parent / "README.md").read_text()

@@ -11,10 +11,10 @@ import pytest
 
 from clusterdp.cli import main
 from clusterdp.fakeslurm import FakeCluster
-from clusterdp.fakeslurm.daemon import MOST_SILENT
+from clusterdp.fakeslurm.core.paths import Paths, private_place
+from clusterdp.fakeslurm.core.processes import MANY
 from clusterdp.fakeslurm.errors import FakeSlurmError
-from clusterdp.fakeslurm.paths import Paths, private_place
-from clusterdp.fakeslurm.processes import MANY
+from clusterdp.fakeslurm.slurmctld.daemon import MOST_SILENT
 from tests.fakeslurm.conftest import Desk
 
 NOBODY = 65534

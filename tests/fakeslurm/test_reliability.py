@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.fakeslurm import FakeCluster, FakeSlurmError, processes
-from clusterdp.fakeslurm.environ import MARK
+from clusterdp.fakeslurm import FakeCluster, FakeSlurmError
+from clusterdp.fakeslurm.core import processes
+from clusterdp.fakeslurm.core.job_environ import MARK
 from clusterdp.slurm.state import JobState
 
 from .conftest import Desk

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from clusterdp.fakeslurm.model import Array, Job, Model
-from clusterdp.fakeslurm.scheduler import Invalid, Preempt, Start, Wait, schedule
-from clusterdp.fakeslurm.shape import Shape
-from clusterdp.fakeslurm.spec import Gpus, JobSpec
+from clusterdp.fakeslurm.core.job_spec import Gpus, JobSpec
+from clusterdp.fakeslurm.core.model import Array, Job, Model
+from clusterdp.fakeslurm.core.shape import Shape
+from clusterdp.fakeslurm.slurmctld.scheduler import Invalid, Preempt, Start, Wait, schedule
 from clusterdp.slurm.state import JobState
 
 NOW = 1_000_000.0

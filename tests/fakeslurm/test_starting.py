@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.fakeslurm import FakeCluster, FakeSlurmError, processes
-from clusterdp.fakeslurm.daemon_line import is_daemon
-from clusterdp.fakeslurm.shape import Shape
+from clusterdp.fakeslurm import FakeCluster, FakeSlurmError
+from clusterdp.fakeslurm.core import processes
+from clusterdp.fakeslurm.core.shape import Shape
+from clusterdp.fakeslurm.slurmstepd.controller_connection import is_daemon
 
 from .conftest import Desk
 

@@ -9,9 +9,9 @@ import pytest
 
 import clusterdp
 from clusterdp.errors import SubmitError, SubmitInDoubt
-from clusterdp.launch.again import plan_again, send_again
 from clusterdp.launch.job import Job
 from clusterdp.launch.lock import RunLock
+from clusterdp.launch.resume import plan_again, send_again
 from clusterdp.operate.resume import going_on, prepare_resume
 from clusterdp.rundir import RunDir, read_events
 
@@ -45,7 +45,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.delenv("SLURM_CONF", raising=False)
     monkeypatch.chdir(tmp_path / "work")
-    monkeypatch.setattr("clusterdp.launch.doubt.PAUSES_S", (0, 0))
+    monkeypatch.setattr("clusterdp.launch.in_doubt.PAUSES_S", (0, 0))
     return Slurm(tmp_path / "bin")
 
 

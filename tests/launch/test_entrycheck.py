@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.errors import EntryError
-from clusterdp.launch.entrycheck import check_entry
+from clusterdp.launch.entry_check import check_entry
 
 SOURCE = """
 raise SystemExit("imported")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from clusterdp.config import Snapshot
-from clusterdp.launch import ignored
-from clusterdp.launch.ignored import Ignored, find_ignored, in_words
+from clusterdp.launch import git_ignored
+from clusterdp.launch.git_ignored import Ignored, find_ignored, in_words
 from clusterdp.launch.snapshot import take
 from tests.launch.test_snapshot import git
 
@@ -72,12 +72,12 @@ def test_outside_git_nothing_is_ignored(tmp_path: Path) -> None:
 def test_of_a_million_files_some_are_looked_at(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(6):
         (source / f"data/images/{i}.csv").touch()
-    monkeypatch.setattr(ignored, "MOST_OF_A_FOLDER", 4)
+    monkeypatch.setattr(git_ignored, "MOST_OF_A_FOLDER", 4)
     data = next(one for one in find_ignored(source, []) if one.name == "data")
     assert data.more
-    monkeypatch.setattr(ignored, "MOST_FILES", 0)
+    monkeypatch.setattr(git_ignored, "MOST_FILES", 0)
     assert "data" not in [one.name for one in find_ignored(source, [])]
-    monkeypatch.setattr(ignored, "MOST_NAMES", 0)
+    monkeypatch.setattr(git_ignored, "MOST_NAMES", 0)
     assert find_ignored(source, []) == []
 
 

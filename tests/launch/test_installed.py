@@ -10,8 +10,8 @@ from fsspec.registry import known_implementations
 
 from clusterdp import config
 from clusterdp.errors import ConfigError
-from clusterdp.launch import installed
-from clusterdp.launch.installed import EXTRAS, check_installed
+from clusterdp.launch import installed_check
+from clusterdp.launch.installed_check import EXTRAS, check_installed
 from clusterdp.launch.plan import make_plan
 
 REPO = Path(__file__).parents[2]
@@ -21,10 +21,10 @@ ENTRY = {"entry": "clusterdp.recipes.characters:main"}
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with none of the extras."""
-    there = installed.find_spec
+    there = installed_check.find_spec
     away = {"class": "no_such_package.AwayFileSystem", "err": "pip install away"}
     monkeypatch.setitem(known_implementations, "away", away)
-    monkeypatch.setattr(installed, "find_spec", lambda name: None if name in EXTRAS else there(name))
+    monkeypatch.setattr(installed_check, "find_spec", lambda name: None if name in EXTRAS else there(name))
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import pytest
 import clusterdp
 from clusterdp import config
 from clusterdp.errors import ConfigError, RunError, SubmitError
-from clusterdp.launch.again import plan_again, send_again
 from clusterdp.launch.job import Job
 from clusterdp.launch.lock import RunLock
 from clusterdp.launch.plan import Plan, make_plan
+from clusterdp.launch.resume import plan_again, send_again
 from clusterdp.launch.snapshot import Taken, list_files
 from clusterdp.rundir import RunDir
 

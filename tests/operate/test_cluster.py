@@ -12,7 +12,7 @@ from clusterdp.operate.cancel import cancel
 from clusterdp.operate.cluster import is_gone, is_here, join
 from clusterdp.operate.history import read_history
 from clusterdp.operate.queue import consult
-from clusterdp.operate.verdict import Verdict
+from clusterdp.operate.run_state import Verdict
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from clusterdp.errors import RunError
+from clusterdp.operate.event_text import ending, tell
 from clusterdp.operate.history import read_history
 from clusterdp.operate.queue import consult
 from clusterdp.operate.resume import prepare_resume
+from clusterdp.operate.run_state import Verdict
 from clusterdp.operate.status import show_status
-from clusterdp.operate.story import ending, tell
-from clusterdp.operate.verdict import Verdict
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 

@@ -10,7 +10,7 @@ import pytest
 
 from clusterdp.config import dump, from_mapping
 from clusterdp.errors import RunError
-from clusterdp.operate.find import KEEP, find_run, index_path, remember
+from clusterdp.operate.find_run import KEEP, find_run, index_path, remember
 from clusterdp.rundir import RunDir
 from tests.operate.builder import RunBuilder
 

@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from clusterdp import cli, config
-from clusterdp.launch import doubt, lock
+from clusterdp.cli import verbs
+from clusterdp.launch import in_doubt, lock
 from clusterdp.operate.follow import Pace
 from clusterdp.operate.watch import watch
 from clusterdp.slurm import commands
@@ -93,8 +94,8 @@ class Odd:
         self.runs, self.place, self.monkeypatch = runs, place, monkeypatch
         # In a case nobody waits: a busy lock, a lost answer, and a run that goes on are looked at a few times.
         monkeypatch.setattr(lock.time, "sleep", lambda seconds: None)
-        monkeypatch.setattr(doubt, "PAUSES_S", (0,))
-        monkeypatch.setattr(cli, "_follow", lambda run: watch(run, pace=impatient()))
+        monkeypatch.setattr(in_doubt, "PAUSES_S", (0,))
+        monkeypatch.setattr(verbs, "_follow", lambda run: watch(run, pace=impatient()))
         (place / "bin").mkdir(exist_ok=True)
         for name in ("squeue", "sbatch"):
             (place / "bin" / name).touch(0o755)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from clusterdp.operate.history import read_history
-from clusterdp.operate.records import last_records
-from clusterdp.operate.verdict import Verdict
+from clusterdp.operate.run_state import Verdict
+from clusterdp.rundir.records import last_records
 from tests.operate.builder import RunBuilder, preempted_once
 
 

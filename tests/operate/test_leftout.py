@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from clusterdp.operate.failure import find_failure
+from clusterdp.operate.formatting import Ink
 from clusterdp.operate.history import read_history
-from clusterdp.operate.leftout import left_out
+from clusterdp.operate.missing_file import left_out
 from clusterdp.operate.queue import Standing
 from clusterdp.operate.status import as_text
 from clusterdp.operate.summary import summary
-from clusterdp.operate.text import Ink
 from tests.operate.builder import RunBuilder
 
 PYTHON = "Traceback (most recent call last):\nFileNotFoundError: [Errno 2] No such file or directory: '{}'\n"

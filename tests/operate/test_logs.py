@@ -13,7 +13,7 @@ import pytest
 from clusterdp.errors import RunError
 from clusterdp.operate.follow import Pace
 from clusterdp.operate.logs import logs
-from clusterdp.operate.tail import CHUNK, Tail, last_lines
+from clusterdp.rundir.tail import CHUNK, Tail, last_lines
 from tests.operate.builder import RunBuilder, preempted_once
 from tests.operate.conftest import FakeQueue
 

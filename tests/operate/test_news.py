@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from clusterdp.operate.event_order import in_order
 from clusterdp.operate.history import read_history
-from clusterdp.operate.news import in_order
 from tests.operate.builder import RunBuilder
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from clusterdp.cli import main
 from clusterdp.operate.logs import logs
-from clusterdp.operate.outlet import COLOURS, OURS, outlet, printable
+from clusterdp.operate.terminal import COLOURS, OURS, outlet, printable
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 

@@ -8,7 +8,7 @@ import pytest
 
 from clusterdp.operate.history import read_history
 from clusterdp.operate.queue import ENDED_AS, WORDS, alive, consult, in_words
-from clusterdp.operate.verdict import Verdict
+from clusterdp.operate.run_state import Verdict
 from clusterdp.slurm.commands import JobRow
 from clusterdp.slurm.state import JobState
 from tests.operate.builder import RunBuilder, preempted_once

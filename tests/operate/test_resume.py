@@ -17,7 +17,7 @@ from tests.operate.conftest import FakeQueue
 def checkpoints(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
     """What the manifests say, in order of commit."""
     found = [SimpleNamespace(step=step, order=order) for order, step in enumerate((50, 100, 150, 60), start=1)]
-    monkeypatch.setattr("clusterdp.checkpoint.manifest.list_checkpoints", lambda url: found)
+    monkeypatch.setattr("clusterdp.checkpoint.format.manifest.list_checkpoints", lambda url: found)
     return found
 
 

@@ -127,7 +127,7 @@ def test_status_loads_nothing_heavy(elsewhere: Path, tmp_path: Path) -> None:
 
     preempted_once(elsewhere / "r").run  # noqa: B018
     code = (
-        "import sys; from clusterdp.operate.find import find_run; from clusterdp.operate.status import show_status;"
+        "import sys; from clusterdp.operate.find_run import find_run; from clusterdp.operate.status import show_status;"
         "show_status(find_run('r'), sys.stdout);"
         "print(sorted({'torch', 'rich', 'yaml', 'omegaconf', 'fsspec', 'jinja2', 'submitit'} & set(sys.modules)))"
     )

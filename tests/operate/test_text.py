@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.operate.text import ago, clock, number, shown, size, span, table
+from clusterdp.operate.formatting import ago, clock, number, shown, size, span, table
 
 
 @pytest.mark.parametrize(

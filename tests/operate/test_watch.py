@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.operate.follow import Pace, follow
-from clusterdp.operate.verdict import EXIT_CODES, Verdict
+from clusterdp.operate.run_state import EXIT_CODES, Verdict
 from clusterdp.operate.watch import watch
 from tests.operate.builder import RunBuilder, preempted_once
 from tests.operate.conftest import FakeQueue

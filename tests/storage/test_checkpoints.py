@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from clusterdp.checkpoint import Checkpointer, list_checkpoints
-from clusterdp.checkpoint.manifest import scan
+from clusterdp.checkpoint.format.manifest import scan
 from clusterdp.storage import Storage
 from tests.checkpoint.training import Counter
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from clusterdp.checkpoint.manifest import scan
+from clusterdp.checkpoint.format.manifest import scan
 from clusterdp.errors import ConfigError
 from clusterdp.storage import Patience, multipart, open_storage, s3, url
 from clusterdp.storage.s3 import S3Storage
@@ -308,14 +308,14 @@ def test_a_thousand_checkpoints_are_listed_in_few_requests(
 
 
 def test_a_verified_read_downloads_each_byte_once(storage: S3Storage, proxy: Proxy) -> None:
-    from clusterdp.checkpoint import blocks
-    from clusterdp.checkpoint.manifest import FileRecord
+    from clusterdp.checkpoint.format import verified_reads
+    from clusterdp.checkpoint.format.manifest import FileRecord
 
     data = os.urandom(20 * MIB + 5)
     storage.write("x", chunks(data))
-    record = FileRecord(len(data), tuple(blocks.checksums(memoryview(data))))
+    record = FileRecord(len(data), tuple(verified_reads.checksums(memoryview(data))))
     proxy.requests.clear()
-    blocks.verify(storage, "x", record)
+    verified_reads.verify(storage, "x", record)
     assert sum(r.returned for r in proxy.requests) == len(data)
     assert len(proxy.of("GET")) == 2, "16 blocks at a time"
 

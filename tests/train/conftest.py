@@ -7,7 +7,7 @@ import pytest
 
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import Group, JobHandle, Rendezvous, StopSignal
-from clusterdp.train.group import seed_everything
+from clusterdp.train.dist.group import seed_everything
 from clusterdp.train.settings import Saving, Settings
 
 

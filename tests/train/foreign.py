@@ -15,8 +15,9 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from clusterdp.errors import StateError
-from clusterdp.train import JobHandle, Stopped, StopSignal, word
-from clusterdp.train.group import seed_everything
+from clusterdp.train import JobHandle, Stopped, StopSignal
+from clusterdp.train.dist import control_word
+from clusterdp.train.dist.group import seed_everything
 from clusterdp.train.settings import Saving, Settings
 from tests.checkpoint.training import digest
 from tests.train.programs import start
@@ -72,7 +73,7 @@ def train(
 def whole_and_in_parts(folder: str, stops: list[int]) -> list[Any]:
     """One that nobody stops, and for each of `stops` one that is stopped there and goes on: [whole, first, second].
     In between, an attempt with another loader is refused, on all ranks."""
-    word.MOST_STEPS = 1
+    control_word.MOST_STEPS = 1
     group = start()
 
     def attempt(name: str, number: int, **options: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Loop
-from clusterdp.train.say import say
+from clusterdp.train.output.say import say
 
 
 def parts(job: JobHandle, epochs: int = 2, **options: Any) -> tuple[Loop[Any], torch.nn.Module, torch.optim.Optimizer]:

@@ -17,7 +17,8 @@ import torch
 from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
-from clusterdp.train import JobHandle, Loop, Trainer, keep_best, word
+from clusterdp.train import JobHandle, Loop, Trainer, keep_best
+from clusterdp.train.dist import control_word
 from tests.checkpoint.training import digest
 
 Strike = Callable[[str], None]
@@ -149,7 +150,7 @@ def ended(job: JobHandle, end: Any) -> list[str]:
 
 def main(job: JobHandle, program: str, record: str, fault: list[Any] | None = None) -> None:
     """fault: (signal, where, the rank that gets it)."""
-    word.MOST_STEPS = 1
+    control_word.MOST_STEPS = 1
     done = open(Path(record, f"done-{job.rank}"), "a", buffering=1)  # noqa: SIM115
 
     def strike(where: str) -> None:

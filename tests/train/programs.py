@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import ControlWord, Group, JobHandle, Meters, Rendezvous, StopSignal, settle, worker
+from clusterdp.train.dist.control_word import Agreed
 from clusterdp.train.settings import Settings
-from clusterdp.train.word import Agreed
 
 
 def start(timeout_s: float = 60.0) -> Group:
@@ -191,7 +191,7 @@ def meters_over(shares: list[list[float]]) -> dict[str, float]:
 
 def with_job(function: str, params: dict[str, Any], train: dict[str, Any] | None = None) -> Any:
     """What an entry returns, on each rank. train: of the config."""
-    from clusterdp.train import entry
+    from clusterdp.train.process import entry
     from clusterdp.train.settings import Techniques
 
     group = start()

@@ -17,7 +17,9 @@ from typing import Any
 PATIENCE_S = 150.0  # for machines that are busy with other things; pytest's own limit comes later
 
 quick_to_start = multiprocessing.get_context("forkserver")
-quick_to_start.set_forkserver_preload(["torch", "torch._dynamo", "clusterdp.train.job", "clusterdp.train.attempt"])
+quick_to_start.set_forkserver_preload(
+    ["torch", "torch._dynamo", "clusterdp.train.job", "clusterdp.train.process.attempt"]
+)
 
 
 def free_port() -> int:

@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.checkpoint import Checkpointer
-from clusterdp.checkpoint.objects import unwrap
+from clusterdp.checkpoint.state.stateful import unwrap
 from clusterdp.errors import ClusterdpError
 from clusterdp.train import (
     Amp,
@@ -30,8 +30,8 @@ from clusterdp.train import (
     in_parts,
     warmup_cosine,
     windows,
-    word,
 )
+from clusterdp.train.dist import control_word
 from clusterdp.train.settings import Settings, Techniques
 from tests.checkpoint.training import digest
 
@@ -321,7 +321,7 @@ def meets_nan(job: JobHandle, bad: int) -> None:
 def resumes(job: JobHandle, record: str, signal_at: int | None = None, evaluate_at: int | None = None) -> None:
     """An entry that takes all it can from the config. Rank 1 gets a signal in step `signal_at`, in the middle of an
     evaluation of the averages if that is the step `evaluate_at`."""
-    word.MOST_STEPS = 1
+    control_word.MOST_STEPS = 1
     buckets = {} if job.train.compile else {"bucket_cap_mb": 0.02}
     model = job.wrap(Net(norm=job.train.strategy == "ddp"), **buckets)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-4)  # 1e-8 is 0 in fp16

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from clusterdp.errors import ConfigError
-from clusterdp.train.accumulation import windows
+from clusterdp.train.optim.accumulation import windows
 from tests.train import techniques
 from tests.train.ranks import running
 from tests.train.test_strategy import close

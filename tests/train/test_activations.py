@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from clusterdp.errors import ConfigError
-from clusterdp.train.activations import recompute
+from clusterdp.train.parallel.activation_checkpointing import recompute
 
 
 class Block(nn.Module):

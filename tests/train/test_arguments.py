@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Trainer
-from clusterdp.train.arguments import LOADER, MEANT, arguments_of
+from clusterdp.train.argument_names import LOADER, MEANT, arguments_of
 
 X, Y = torch.randn(8, 3), torch.arange(8) % 2
 DATA = (X, Y)

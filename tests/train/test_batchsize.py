@@ -4,7 +4,7 @@ import pytest
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle
-from clusterdp.train.batchsize import BatchSize
+from clusterdp.train.optim.batch_size import BatchSize
 
 
 def test_what_a_step_sees_is_computed_and_printed() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from clusterdp import cli
-from clusterdp.cli_profile import lines_of
+from clusterdp.cli.profile import lines_of
 from clusterdp.errors import RunError
 from clusterdp.rundir import RunDir
 from clusterdp.train import JobHandle
-from clusterdp.train.profiling import Profiled
+from clusterdp.train.profile.profiling import Profiled
 from clusterdp.train.settings import Profiling, Settings
 
 

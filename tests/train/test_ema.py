@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from clusterdp.checkpoint import Checkpointer, list_checkpoints
 from clusterdp.errors import ConfigError
 from clusterdp.train import Amp, JobHandle, Stopped, StopSignal
-from clusterdp.train.ema import Ema
+from clusterdp.train.optim.ema import Ema
 from clusterdp.train.settings import Saving, Settings
 from tests.checkpoint.training import digest
 
@@ -159,7 +159,7 @@ def test_a_run_that_ends_while_they_are_evaluated_goes_on_from_its_own_weights(
     job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Stopped, it saves in there; killed, it goes on from the save that was due in there."""
-    monkeypatch.setattr("clusterdp.train.word.MOST_STEPS", 1)
+    monkeypatch.setattr("clusterdp.train.dist.control_word.MOST_STEPS", 1)
 
     def strike(step: int, item: int) -> None:
         if (step, item) == (3, 2):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterdp.errors import ConfigError, EntryError
-from clusterdp.train import entry
+from clusterdp.train.process import entry
 from clusterdp.train.settings import parse_words
 
 
@@ -38,8 +38,8 @@ def test_a_function_is_found_by_its_name(module: Path) -> None:
         ("users_module", "not of the form package.module:function"),
         ("no_such_module:main", "no module 'no_such_module' here"),
         ("clusterdp.no_such:main", "no module 'clusterdp.no_such' here"),
-        ("clusterdp.train.entry:laod", "no function 'laod'. Did you mean load?"),
-        ("clusterdp.train.entry:Path", None),
+        ("clusterdp.train.process.entry:laod", "no function 'laod'. Did you mean load?"),
+        ("clusterdp.train.process.entry:Path", None),
     ],
 )
 def test_an_entry_that_cannot_be_loaded_is_explained(text: str, message: str | None) -> None:

@@ -25,9 +25,9 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.rundir import read_events
 from clusterdp.train import JobHandle, Loop, Stopped, StopSignal
-from clusterdp.train.feed import Feed
+from clusterdp.train.dist.control_word import ControlWord
+from clusterdp.train.loop.batches import Feed
 from clusterdp.train.settings import Saving, Settings
-from clusterdp.train.word import ControlWord
 from tests.train import programs
 from tests.train.ranks import running
 
@@ -140,7 +140,7 @@ LOADERS: dict[str, Any] = {
 @pytest.fixture
 def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs an attempt of a run: what it saw, with the random numbers that it drew."""
-    monkeypatch.setattr("clusterdp.train.word.MOST_STEPS", 1)
+    monkeypatch.setattr("clusterdp.train.dist.control_word.MOST_STEPS", 1)
 
     def run(
         name: str, make_loader: Any, stop_at: int | None = None, watch_at_end: bool = False

@@ -12,7 +12,7 @@ from torch import nn
 
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.train import Amp, Group, JobHandle, Trainer
-from clusterdp.train.finite import MOST_IN_A_ROW, Finite
+from clusterdp.train.optim.nan_guard import MOST_IN_A_ROW, Finite
 from clusterdp.train.settings import Settings, Techniques
 from tests.train import programs, techniques
 from tests.train.ranks import running

@@ -15,12 +15,15 @@ import torch
 from clusterdp.checkpoint import CheckpointError, list_checkpoints
 from clusterdp.errors import RunError
 from clusterdp.rundir import append_line, read_events, read_lines
-from clusterdp.train import JobHandle, attempt, expendable, saves
-from clusterdp.train.attempt import Ending
-from clusterdp.train.claim import Claim
-from clusterdp.train.metrics import MetricLog
+from clusterdp.train import JobHandle
+from clusterdp.train.dist.claim import Claim
+from clusterdp.train.loop import save_schedule
+from clusterdp.train.output import best_effort
+from clusterdp.train.output.metric_log import MetricLog
+from clusterdp.train.output.sinks import TensorBoard
+from clusterdp.train.process import attempt
+from clusterdp.train.process.attempt import Ending
 from clusterdp.train.settings import Measuring, Saving
-from clusterdp.train.sinks import TensorBoard
 from tests.train import programs
 from tests.train.jobs import fill
 from tests.train.ranks import running
@@ -55,7 +58,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long between two tries."""
-    for module in (saves, expendable):
+    for module in (save_schedule, best_effort):
         monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.01)
         monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.01)
 
@@ -63,7 +66,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def run(disk: Disk, job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> JobHandle:
     """A job whose run folder is on that disk."""
-    monkeypatch.setattr("clusterdp.train.word.MOST_STEPS", 1)
+    monkeypatch.setattr("clusterdp.train.dist.control_word.MOST_STEPS", 1)
     folder = disk.path / "run"
     saving = Saving(url=str(folder / "checkpoints"), every_steps=4, async_save=False, keep_last=2)
     settings = replace(job._settings, run_dir=folder, checkpoint=saving, metrics=Measuring(every_s=0.0))
@@ -134,7 +137,7 @@ def test_more_failures_than_allowed_hold_the_training_until_there_is_room(
         if len(waited) == 3:
             disk.clear()
 
-    monkeypatch.setattr("clusterdp.train.saves.time.sleep", sleep)
+    monkeypatch.setattr("clusterdp.train.loop.save_schedule.time.sleep", sleep)
     assert train(run, {5: disk.fill}) == list(range(48))
     assert len(waited) == 3
     assert run._run is not None
@@ -146,7 +149,7 @@ def test_more_failures_than_allowed_hold_the_training_until_there_is_room(
 def test_a_disk_that_stays_full_ends_the_attempt_and_what_was_saved_stays(
     disk: Disk, run: JobHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saves, "LAST_CHANCE_S", 0.05)
+    monkeypatch.setattr(save_schedule, "LAST_CHANCE_S", 0.05)
     with pytest.raises(CheckpointError, match=r"No space left on device\. Free some space there"):
         train(run, {5: disk.fill})
     assert run.step == 21
@@ -157,7 +160,7 @@ def test_a_disk_that_stays_full_ends_the_attempt_and_what_was_saved_stays(
 def test_the_last_save_of_a_run_waits_for_room(
     disk: Disk, run: JobHandle, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("clusterdp.train.saves.time.sleep", lambda seconds: disk.clear())
+    monkeypatch.setattr("clusterdp.train.loop.save_schedule.time.sleep", lambda seconds: disk.clear())
     train(run, {47: disk.fill})
     assert [info.step for info in list_checkpoints(str(run.saving.url))] == [44, 48]
     assert "the training waits for this save, for up to 600 s." in capsys.readouterr().err
@@ -176,7 +179,7 @@ def test_a_line_that_has_no_room_leaves_none_that_is_torn(disk: Disk) -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_claim_and_outcome_wait_for_room(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterdp.train.expendable.time.sleep", lambda seconds: disk.clear())
+    monkeypatch.setattr("clusterdp.train.output.best_effort.time.sleep", lambda seconds: disk.clear())
     disk.fill()
     claim = Claim.take(disk.path / "claims", "1.0", "aaaa")
     assert claim.is_newest()
@@ -278,7 +281,7 @@ def test_an_event_on_a_full_disk_is_lost_and_the_ledger_goes_on(job: JobHandle, 
         return really(fd, data)
 
     really = os.write
-    monkeypatch.setattr("clusterdp.rundir.os.write", write)
+    monkeypatch.setattr("clusterdp.rundir.ledger.os.write", write)
     job.event("lost")
     job.log(accuracy=0.5)
     full[0] = False

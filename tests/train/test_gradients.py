@@ -13,8 +13,8 @@ from torch import nn
 
 from clusterdp.checkpoint import list_checkpoints
 from clusterdp.train import JobHandle, Stopped, StopSignal
-from clusterdp.train.gradients import LONGEST, SHORTEST, Gradients
-from clusterdp.train.group import seed_everything
+from clusterdp.train.dist.group import seed_everything
+from clusterdp.train.optim.open_window import LONGEST, SHORTEST, Gradients
 from clusterdp.train.settings import Saving
 from tests.train import foreign
 from tests.train.ranks import running
@@ -24,7 +24,7 @@ Attempt = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
-    monkeypatch.setattr("clusterdp.train.word.MOST_STEPS", 1)
+    monkeypatch.setattr("clusterdp.train.dist.control_word.MOST_STEPS", 1)
 
     def run(name: str, number: int = 0, **options: Any) -> dict[str, Any]:
         saving = Saving(url=str(tmp_path / name / "checkpoints"), async_save=False)
@@ -97,7 +97,7 @@ def test_a_save_that_the_training_asks_for_in_a_window_is_told_not_to_be_exact(
 def test_a_stop_while_evaluating_in_a_window_is_told_not_to_be_exact(
     job: JobHandle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterdp.train.word.MOST_STEPS", 1)
+    monkeypatch.setattr("clusterdp.train.dist.control_word.MOST_STEPS", 1)
     model = nn.Linear(1, 1)
     loop = job.loop(job.loader(range(3), 1), {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)})
     for epoch in loop.epochs():

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from clusterdp.train.graphs import PAUSE, ROUND, GraphWatch
+from clusterdp.train.loop.graph_watch import PAUSE, ROUND, GraphWatch
 
 weight = torch.ones(3, requires_grad=True)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
 
-from clusterdp.train.loaderfacts import changes, draws_otherwise, facts, same_place
+from clusterdp.train.data.loader_identity import changes, draws_otherwise, facts, same_place
 
 DATA = TensorDataset(torch.arange(12.0))
 

@@ -14,8 +14,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle
-from clusterdp.train.data import as_dataset
-from clusterdp.train.loading import dead_worker, in_a_line
+from clusterdp.train.data.datasets import as_dataset
+from clusterdp.train.data.loader_defaults import dead_worker, in_a_line
 from tests.train.trainings import Noisy
 
 

@@ -17,8 +17,8 @@ from clusterdp.checkpoint import list_checkpoints
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.rundir import read_events
 from clusterdp.train import JobHandle, Loop, Stopped, StopSignal
+from clusterdp.train.dist.control_word import ControlWord
 from clusterdp.train.settings import Saving, Settings
-from clusterdp.train.word import ControlWord
 
 DATA = TensorDataset(torch.arange(10.0))
 
@@ -60,7 +60,9 @@ def seen(
 @pytest.fixture
 def another(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes handles for further runs, with folders of their own."""
-    monkeypatch.setattr("clusterdp.train.word.MOST_STEPS", 1)  # these steps take microseconds; look after each
+    monkeypatch.setattr(
+        "clusterdp.train.dist.control_word.MOST_STEPS", 1
+    )  # these steps take microseconds; look after each
 
     def make(name: str, **saving: Any) -> JobHandle:
         run_dir = tmp_path / name

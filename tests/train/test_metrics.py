@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from clusterdp.train.metrics import MetricLog
+from clusterdp.train.output.metric_log import MetricLog
 
 
 def records(path: Path) -> list[dict[str, object]]:

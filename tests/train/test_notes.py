@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from clusterdp.train.notes import MOST, Notes, make_key, read_key
-from clusterdp.train.peers import FAILED, PeerWatch
+from clusterdp.train.dist.peers import FAILED, PeerWatch
+from clusterdp.train.dist.store_notes import MOST, Notes, make_key, read_key
 
 KEY = bytes(range(32))
 

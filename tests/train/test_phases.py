@@ -20,7 +20,7 @@ from clusterdp.checkpoint import CheckpointError, list_checkpoints
 from clusterdp.errors import ConfigError, EntryError, StateError
 from clusterdp.rundir import read_events
 from clusterdp.train import JobHandle, Stopped, StopSignal, Trainer
-from clusterdp.train.group import seed_everything
+from clusterdp.train.dist.group import seed_everything
 from clusterdp.train.settings import Saving
 from tests.train import phased, programs
 from tests.train.ranks import Ranks, running, wait_until
@@ -82,7 +82,9 @@ Make = Callable[..., Program]
 
 @pytest.fixture
 def program(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    monkeypatch.setattr("clusterdp.train.word.MOST_STEPS", 1)  # these steps take microseconds; look after each
+    monkeypatch.setattr(
+        "clusterdp.train.dist.control_word.MOST_STEPS", 1
+    )  # these steps take microseconds; look after each
     return lambda name, folder="run", **saving: Program(job, name, tmp_path / folder, **saving)
 
 

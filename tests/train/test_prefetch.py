@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from clusterdp.train import JobHandle, Prefetcher
-from clusterdp.train.prefetch import to_device
+from clusterdp.train.data.prefetch import to_device
 
 DATA = TensorDataset(torch.arange(10.0))
 

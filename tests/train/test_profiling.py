@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from clusterdp.errors import ConfigError
+from clusterdp.operate.event_text import tell
 from clusterdp.operate.history import read_history
-from clusterdp.operate.story import tell
-from clusterdp.train import JobHandle, workerfinder
-from clusterdp.train.profiling import Profiled, find_batch_size
+from clusterdp.train import JobHandle
+from clusterdp.train.profile import worker_finder
+from clusterdp.train.profile.profiling import Profiled, find_batch_size
 from clusterdp.train.settings import Profiling, Settings
 from tests.train import programs
 from tests.train.ranks import running
@@ -63,7 +64,7 @@ def test_workers_are_tried_after_the_steps(job: JobHandle, monkeypatch: pytest.M
     import torch
     from torch.utils.data import TensorDataset
 
-    monkeypatch.setattr(workerfinder, "samples_per_s", lambda loader: 1e9)
+    monkeypatch.setattr(worker_finder, "samples_per_s", lambda loader: 1e9)
     settings = Settings(run_dir=job.run_dir, profile=Profiling(steps=7, find="workers"))
     short = JobHandle(settings, job.group, job.stop, "1.0")
     seen: list[Any] = []

@@ -20,7 +20,9 @@ Make = Callable[..., JobHandle]
 @pytest.fixture
 def make(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """A handle with these settings of checkpoint."""
-    monkeypatch.setattr("clusterdp.train.word.MOST_STEPS", 1)  # these steps take microseconds; look after each
+    monkeypatch.setattr(
+        "clusterdp.train.dist.control_word.MOST_STEPS", 1
+    )  # these steps take microseconds; look after each
 
     def settings(**saving: Any) -> JobHandle:
         run_dir = tmp_path / "made"
@@ -102,8 +104,8 @@ def test_a_save_that_fails_is_told_and_the_training_goes_on(
 def test_more_failures_in_a_row_than_allowed_end_the_attempt(
     make: Make, broken: list[str], async_save: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterdp.train.saves.LAST_CHANCE_S", 0.0)
-    monkeypatch.setattr("clusterdp.train.saves.FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr("clusterdp.train.loop.save_schedule.LAST_CHANCE_S", 0.0)
+    monkeypatch.setattr("clusterdp.train.loop.save_schedule.FIRST_PAUSE_S", 0.0)
     job = make(max_failures=2, async_save=async_save)
     loop = job.loop(job.loader(range(8), 2), {}, **ENDLESS)
     broken.append("Disk quota exceeded")

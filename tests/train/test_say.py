@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from clusterdp.train.say import say
+from clusterdp.train.output.say import say
 
 
 class Log(io.StringIO):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from clusterdp.errors import ConfigError
-from clusterdp.train.schedule import warmup_cosine
+from clusterdp.train.optim.lr_schedule import warmup_cosine
 
 
 def test_the_rate_rises_then_falls_and_stays_at_its_floor() -> None:

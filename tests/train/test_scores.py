@@ -10,7 +10,7 @@ from torch import nn
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle
-from clusterdp.train.scores import Scores
+from clusterdp.train.trainer.scores import Scores
 
 BATCH = torch.arange(6.0).reshape(3, 2)
 LOSS = torch.tensor(0.5)

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from clusterdp.train import SeededDataset
-from clusterdp.train.seeded import mixed
+from clusterdp.train.data.seeded import mixed
 from tests.train.ranks import quick_to_start
 
 

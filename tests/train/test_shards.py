@@ -13,8 +13,8 @@ import torch
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Shards, read_tar
+from clusterdp.train.data.shard_loader import ShardLoader
 from clusterdp.train.settings import Saving, Settings
-from clusterdp.train.shardloader import ShardLoader
 from tests.train import programs
 from tests.train.ranks import running
 

@@ -15,9 +15,9 @@ import pytest
 
 from clusterdp.errors import ConfigError
 from clusterdp.rundir import RunDir
-from clusterdp.train import sinks
-from clusterdp.train.metrics import MetricLog
-from clusterdp.train.sinks import open_sinks
+from clusterdp.train.output import sinks
+from clusterdp.train.output.metric_log import MetricLog
+from clusterdp.train.output.sinks import open_sinks
 
 RECORD = {"time": 12.5, "step": 40, "total": 80, "epoch": 1, "loss": 0.5, "digest": "a0", "norm": "nan"}
 

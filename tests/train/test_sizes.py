@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from clusterdp.train.sizes import MOST_ON_CPU, Size, Sizes
+from clusterdp.train.profile.batch_size_finder import MOST_ON_CPU, Size, Sizes
 
 
 def searched(step_s: dict[int, float], *, on_gpu: bool = True, **facts: float) -> Sizes:

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from clusterdp.errors import ConfigError
-from clusterdp.train import JobHandle, strategy
-from clusterdp.train.split import Split, in_parts, is_split
+from clusterdp.train import JobHandle
+from clusterdp.train.parallel import strategy
+from clusterdp.train.parallel.model_parallel import Split, in_parts, is_split
 from tests.train import techniques
 from tests.train.ranks import running
 from tests.train.test_strategy import close

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterdp.train.stop import Stopped, StopSignal
+from clusterdp.train.dist.stop import Stopped, StopSignal
 
 
 @pytest.mark.parametrize(("number", "reason"), [(signal.SIGTERM, "term"), (signal.SIGUSR2, "time")])
@@ -37,7 +37,7 @@ def test_the_handlers_before_are_given_back() -> None:
 
 def test_the_end_of_the_time_is_a_reason_as_early_as_a_save_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("clusterdp.train.stop.time", SimpleNamespace(time=lambda: now))
+    monkeypatch.setattr("clusterdp.train.dist.stop.time", SimpleNamespace(time=lambda: now))
     stop = StopSignal(end_time=2000.0, margin_s=60.0)
     stop.reserve_s = 15.0
     now = 1924.0
@@ -48,7 +48,7 @@ def test_the_end_of_the_time_is_a_reason_as_early_as_a_save_needs(monkeypatch: p
 
 
 def test_a_margin_longer_than_the_job_still_leaves_it_time_to_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterdp.train.stop.time", SimpleNamespace(time=lambda: 1000.0))
+    monkeypatch.setattr("clusterdp.train.dist.stop.time", SimpleNamespace(time=lambda: 1000.0))
     assert StopSignal(end_time=1060.0, margin_s=300.0).stop_at == 1045.0
 
 
@@ -77,7 +77,7 @@ def test_a_process_with_shielded_workers_left_over_ends_all_the_same() -> None:
     """multiprocessing sends them TERM and waits for them; they do not hear it."""
     program = (
         "import multiprocessing, time\n"
-        "from clusterdp.train.stop import StopSignal\n"
+        "from clusterdp.train.dist.stop import StopSignal\n"
         "def work(): time.sleep(600)\n"
         "if __name__ == '__main__':\n"
         "    with StopSignal().shielded():\n"
@@ -101,5 +101,7 @@ def test_stopped_passes_through_except_exception() -> None:
 
 
 def test_neither_the_handlers_nor_the_worker_load_torch() -> None:
-    program = "import sys; import clusterdp.train.worker, clusterdp.train.attempt; assert 'torch' not in sys.modules"
+    program = (
+        "import sys; import clusterdp.train.worker, clusterdp.train.process.attempt; assert 'torch' not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from clusterdp.train import JobHandle
-from clusterdp.train.diagnosis import NOTHING, diagnose, table
-from clusterdp.train.stopwatch import WARM_UP, Stopwatch
+from clusterdp.train.profile.diagnosis import NOTHING, diagnose, table
+from clusterdp.train.profile.stopwatch import WARM_UP, Stopwatch
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
             return self.now
 
     clock = Clock()
-    monkeypatch.setattr("clusterdp.train.stopwatch.time", clock)
+    monkeypatch.setattr("clusterdp.train.profile.stopwatch.time", clock)
     return clock
 
 

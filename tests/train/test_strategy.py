@@ -105,7 +105,7 @@ def test_what_a_config_says_of_sharding_is_what_torch_is_told_of_each_unit(
     job: JobHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[dict[str, Any]] = []
-    monkeypatch.setattr("clusterdp.train.fsdp.fully_shard", lambda module, **arguments: told.append(arguments))
+    monkeypatch.setattr("clusterdp.train.parallel.fsdp.fully_shard", lambda module, **arguments: told.append(arguments))
     dtypes = {"param_dtype": "bfloat16", "reduce_dtype": "torch.float32", "output_dtype": "float16"}
     options = {**dtypes, "cast_forward_inputs": False, "reshard_after_forward": False, "cpu_offload": True}
     handle(job, strategy="fsdp", fsdp=options).wrap(techniques.Net())
@@ -211,7 +211,7 @@ def test_powersgd_and_what_skips_steps_unknown_to_the_config_are_one_line(job: J
 
 
 def test_a_model_of_two_devices_is_left_where_it_is(job: JobHandle) -> None:
-    from clusterdp.train.ddp import _device_ids
+    from clusterdp.train.parallel.ddp import _device_ids
 
     model = torch.nn.ModuleList([torch.nn.Linear(1, 1), torch.nn.Linear(1, 1, device="meta")])
     assert _device_ids(model) is None
@@ -219,7 +219,7 @@ def test_a_model_of_two_devices_is_left_where_it_is(job: JobHandle) -> None:
 
 def test_of_many_unused_parameters_the_first_are_named() -> None:
     """In one line, also where half of a large model is unused."""
-    from clusterdp.train.ddp import explained
+    from clusterdp.train.parallel.ddp import explained
 
     layers = torch.nn.ModuleList(torch.nn.Linear(1, 1, bias=False) for _ in range(11))
     model: Any = SimpleNamespace(module=layers, parameters_to_ignore=set())

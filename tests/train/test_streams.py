@@ -7,7 +7,7 @@ import random
 import numpy
 import torch
 
-from clusterdp.train.streams import OwnStreams
+from clusterdp.train.data.loader_rng import OwnStreams
 
 
 def draw() -> list[float]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from clusterdp.train import JobHandle
-from clusterdp.train.syncbn import sync_batchnorm
+from clusterdp.train.parallel.syncbn import sync_batchnorm
 from tests.train import techniques
 from tests.train.ranks import running
 from tests.train.test_strategy import close

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset, WeightedRandomSa
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Trainer
-from clusterdp.train.tensorloader import TensorLoader
+from clusterdp.train.data.tensor_loader import TensorLoader
 from tests.train.test_trainer import trained
 
 SIZE = 23

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from clusterdp.train import JobHandle, Tracer
+from clusterdp.train.profile.stopwatch import Stopwatch
 from clusterdp.train.settings import Profiling, Settings, Tracing
-from clusterdp.train.stopwatch import Stopwatch
 
 
 def steps_in(file: Path) -> list[str]:

@@ -69,7 +69,7 @@ def test_after_an_evaluation_a_rank_has_items_again() -> None:
 
 def test_a_word_goes_out_every_200_ms_of_steps_and_at_least_every_32(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("clusterdp.train.word.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("clusterdp.train.dist.control_word.time", SimpleNamespace(monotonic=lambda: now))
 
     def settled(step_s: float) -> int:
         nonlocal now
@@ -108,7 +108,7 @@ class Ring:
 
 
 def train(ring: Ring, steps: int, monkeypatch: pytest.MonkeyPatch, *, step_s: float = 0.05) -> ControlWord:
-    monkeypatch.setattr("clusterdp.train.word.time", ring)
+    monkeypatch.setattr("clusterdp.train.dist.control_word.time", ring)
     word = ControlWord(ring)  # type: ignore[arg-type]
     go_on(ring, word, steps, step_s=step_s)
     return word
@@ -158,7 +158,7 @@ def test_before_the_time_is_up_there_is_room_for_two_words_and_a_save(monkeypatc
 
 def test_time_before_the_first_step_and_in_saves_is_no_step_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("clusterdp.train.word.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("clusterdp.train.dist.control_word.time", SimpleNamespace(monotonic=lambda: now))
     word = ControlWord(None)
     now += 100.0  # loading data
     word.tick()

@@ -107,7 +107,7 @@ import gc, sys
 looking = gc.isenabled()
 
 def main(job):
-    late = {"omegaconf", "fsspec", "torch._dynamo", "clusterdp.checkpoint.checkpointer", "clusterdp.train.loop"}
+    late = {"omegaconf", "fsspec", "torch._dynamo", "clusterdp.checkpoint.checkpointer", "clusterdp.train.loop.loop"}
     print("loaded:", *sorted(late & set(sys.modules)))
     print("garbage is looked for:", looking, gc.isenabled(), gc.get_freeze_count() > 100_000)
 """

@@ -9,9 +9,10 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from clusterdp.errors import ConfigError
-from clusterdp.train import JobHandle, find_workers, workerfinder
-from clusterdp.train.tensorloader import TensorLoader
-from clusterdp.train.workerfinder import Workers
+from clusterdp.train import JobHandle, find_workers
+from clusterdp.train.data.tensor_loader import TensorLoader
+from clusterdp.train.profile import worker_finder
+from clusterdp.train.profile.worker_finder import Workers
 
 DATA = TensorDataset(torch.arange(24))
 
@@ -35,7 +36,7 @@ def test_the_advice_follows_from_what_the_training_takes(needed: float | None, b
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workerfinder, "SECONDS", 0.01)
+    monkeypatch.setattr(worker_finder, "SECONDS", 0.01)
 
 
 def everything(loader: Any) -> Any:
@@ -64,13 +65,13 @@ def test_without_workers_data_in_tensors_is_measured_as_it_is_read(job: JobHandl
     loader: Any = job.loader(DATA, 4)
     whole = [batch[0].tolist() for batch in loader]
     loader.sampler.advance(20)
-    again = workerfinder._with_workers(loader, 0)
+    again = worker_finder._with_workers(loader, 0)
     assert type(again) is TensorLoader
     assert [batch[0].tolist() for batch in again] == whole
 
 
 def test_all_powers_of_two_are_tried_and_the_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workerfinder, "samples_per_s", lambda loader: 1.0 + loader.num_workers)
+    monkeypatch.setattr(worker_finder, "samples_per_s", lambda loader: 1.0 + loader.num_workers)
     assert [*find_workers(DataLoader(DATA), most=6).speeds] == [0, 1, 2, 4, 6]
     assert [*find_workers(DataLoader(DATA), most=0).speeds] == [0]
 

@@ -5,21 +5,22 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import admission, ending, refusals
-from clusterdp.fakeslurm.asking import Asked
-from clusterdp.fakeslurm.conversation import Gone
-from clusterdp.fakeslurm.getopt import Parser
-from clusterdp.fakeslurm.job_spec import job_spec
-from clusterdp.fakeslurm.model import Job
-from clusterdp.fakeslurm.refusals import ControllerError, Refusal
-from clusterdp.fakeslurm.shape import host_name
-from clusterdp.fakeslurm.spec import JobSpec
-from clusterdp.fakeslurm.times import stamp
+from clusterdp.fakeslurm.commands.getopt import Parser
+from clusterdp.fakeslurm.commands.parsed_options import Asked
+from clusterdp.fakeslurm.commands.spec_of_options import job_spec
+from clusterdp.fakeslurm.core import error_texts
+from clusterdp.fakeslurm.core.error_texts import ControllerError, Refusal
+from clusterdp.fakeslurm.core.job_spec import JobSpec
+from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.core.shape import host_name
+from clusterdp.fakeslurm.core.times import stamp
+from clusterdp.fakeslurm.slurmctld import job_end, submit_checks
+from clusterdp.fakeslurm.slurmctld.connection import Gone
 from clusterdp.slurm.hostlist import compress
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 Pairs = list[tuple[str, str]]
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -72,7 +73,7 @@ def spec_for(talk: "Conversation", daemon: "Daemon", asked: Asked, voice: Voice,
     for each in partition.split(","):
         if each not in partitions:
             text = f"{voice.command}: error: invalid partition specified: {each}"
-            raise Refusal(f"{text}\n{voice.refused}{refusals.INVALID_PARTITION}")
+            raise Refusal(f"{text}\n{voice.refused}{error_texts.INVALID_PARTITION}")
     try:
         spec = job_spec(asked, talk.cwd, partition.split(",")[0], talk.error, daemon.controller.clock())
     except ControllerError as error:
@@ -93,8 +94,8 @@ async def allocate(talk: "Conversation", daemon: "Daemon", asked: Asked, specs: 
         raise error.refusal(voice.command, voice.refused) from None
     daemon.controller.settle()
     if not job.shares and not job.over and "immediate" in asked:
-        ending.cancel(daemon.controller, job)
-        raise Refusal(f"{voice.command}: error: Unable to allocate resources: {refusals.NODES_BUSY}")
+        job_end.cancel(daemon.controller, job)
+        raise Refusal(f"{voice.command}: error: Unable to allocate resources: {error_texts.NODES_BUSY}")
     if not job.shares:
         if job.reason in ("PartitionConfig", "PartitionNodeLimit"):
             voice.info(talk, asked, "Requested partition configuration not available now")
@@ -111,12 +112,12 @@ def test_only(talk: "Conversation", daemon: "Daemon", spec: JobSpec, command: st
     """When and where it would run; as if the cluster were empty. It takes a number all the same."""
     number = daemon.model.new_id()
     try:
-        admission.check(daemon.model, spec, daemon.controller.clock())
+        submit_checks.check(daemon.model, spec, daemon.controller.clock())
         shares = daemon.controller.would_run(spec)
     except ControllerError as error:
         raise Refusal(f"allocation failure: {error}") from None
     if not shares:
-        raise Refusal(f"allocation failure: {refusals.NODE_CONFIG}")
+        raise Refusal(f"allocation failure: {error_texts.NODE_CONFIG}")
     nodes, cpus = compress([share.node for share in shares]), sum(share.cpus for share in shares)
     talk.error(
         f"{command}: Job {number} to start at {stamp(daemon.controller.clock())} using {cpus} "
@@ -142,11 +143,11 @@ async def _wait_for_nodes(talk: "Conversation", daemon: "Daemon", job: Job, aske
         try:
             number = await change_or_signal(talk, daemon)
         except Gone:
-            ending.cancel(daemon.controller, job)
+            job_end.cancel(daemon.controller, job)
             daemon.controller.settle()
             raise
         if number in ENDING:
-            ending.cancel(daemon.controller, job)
+            job_end.cancel(daemon.controller, job)
             raise Refusal("\n".join(text.format(job.id) for text in voice.interrupted))
 
 

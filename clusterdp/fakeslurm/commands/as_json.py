@@ -8,18 +8,17 @@ import json
 import platform
 from typing import Any
 
-from clusterdp.fakeslurm.accounting import asked_memory, size
-from clusterdp.fakeslurm.controller import Controller
-from clusterdp.fakeslurm.dependencies import outlook
-from clusterdp.fakeslurm.lists import index_text, ranges
-from clusterdp.fakeslurm.model import Job, Model, Node
-from clusterdp.fakeslurm.releases import NUMBERS_AS_OBJECTS, Release
-from clusterdp.fakeslurm.running import shown_path
-from clusterdp.fakeslurm.shape import host_name
+from clusterdp.fakeslurm.commands.sinfo_fields import allocated, state_words
+from clusterdp.fakeslurm.commands.squeue_fields import JobRow, tres_per_node
+from clusterdp.fakeslurm.core.model import Job, Model, Node
+from clusterdp.fakeslurm.core.ranges import index_text, ranges
+from clusterdp.fakeslurm.core.shape import host_name
+from clusterdp.fakeslurm.core.versions import NUMBERS_AS_OBJECTS, Release
+from clusterdp.fakeslurm.slurmctld.controller import Controller
+from clusterdp.fakeslurm.slurmctld.dependencies import outlook
+from clusterdp.fakeslurm.slurmctld.step_plans import shown_path
+from clusterdp.fakeslurm.slurmdbd.accounting import asked_memory, size
 from clusterdp.slurm.hostlist import compress
-
-from .sinfo_fields import allocated, state_words
-from .squeue_fields import JobRow, tres_per_node
 
 Json = dict[str, Any]
 

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.refusals import Refusal
+from clusterdp.fakeslurm.core.error_texts import Refusal
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 
 def named(command: str, name: str | None, daemon: "Daemon", entry: str = "SLURM_CLUSTERS") -> str | None:

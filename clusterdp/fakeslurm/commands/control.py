@@ -5,17 +5,17 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import attempts, nodes
-from clusterdp.fakeslurm.ahead import advance
-from clusterdp.fakeslurm.ids import find, parse
-from clusterdp.fakeslurm.model import BATCH
-from clusterdp.fakeslurm.refusals import ControllerError, Refusal
+from clusterdp.fakeslurm.core.error_texts import ControllerError, Refusal
+from clusterdp.fakeslurm.core.job_ids import find, parse
+from clusterdp.fakeslurm.core.model import BATCH
+from clusterdp.fakeslurm.slurmctld import nodes, requeue
+from clusterdp.fakeslurm.slurmctld.advance import advance
 from clusterdp.slurm.hostlist import compress
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.controller import Controller
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.controller import Controller
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 FOREVER = 1e9  # seconds; JSON knows no infinity
 
@@ -67,7 +67,7 @@ def _preempt(controller: "Controller", job: str, grace_s: str | None = None) -> 
     if not jobs:
         raise Refusal(f"{job}: no such job is running. Look with `squeue`.")
     for each in jobs:
-        attempts.preempt(controller, each, None if grace_s is None else float(grace_s))
+        requeue.preempt(controller, each, None if grace_s is None else float(grace_s))
 
 
 def _node(act: "Callable[[Controller, str], None]") -> "Callable[[Controller, str], None]":

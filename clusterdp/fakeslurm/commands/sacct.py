@@ -4,19 +4,18 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import times
-from clusterdp.fakeslurm.accounting import Row, StepRow
-from clusterdp.fakeslurm.getopt import Parser, table
-from clusterdp.fakeslurm.ids import Name, parse, split_list
-from clusterdp.fakeslurm.refusals import NoMore, Refusal
-from clusterdp.fakeslurm.shape import User
-
-from .sacct_fields import ALL, FIELDS, LONG, Line
-from .sacct_json import AccountingWriter
+from clusterdp.fakeslurm.commands.getopt import Parser, table
+from clusterdp.fakeslurm.commands.sacct_fields import ALL, FIELDS, LONG, Line
+from clusterdp.fakeslurm.commands.sacct_json import AccountingWriter
+from clusterdp.fakeslurm.core import times
+from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
+from clusterdp.fakeslurm.core.job_ids import Name, parse, split_list
+from clusterdp.fakeslurm.core.shape import User
+from clusterdp.fakeslurm.slurmdbd.accounting import Row, StepRow
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
     allclusters,L allusers,a accounts,A= associations,x= allocations,X batch-script,B brief,b cluster:clusters,M=

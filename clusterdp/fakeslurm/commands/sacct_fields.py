@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from clusterdp.fakeslurm.accounting import Row, StepRow, size
-from clusterdp.fakeslurm.shape import User
-from clusterdp.fakeslurm.times import clock, cpu_clock, limit_clock, stamp
-from clusterdp.fakeslurm.usage import Usage
+from clusterdp.fakeslurm.core.shape import User
+from clusterdp.fakeslurm.core.task_usage import Usage
+from clusterdp.fakeslurm.core.times import clock, cpu_clock, limit_clock, stamp
+from clusterdp.fakeslurm.slurmdbd.accounting import Row, StepRow, size
 from clusterdp.slurm.hostlist import compress
 from clusterdp.slurm.state import accounted_exit_word, exit_word
 

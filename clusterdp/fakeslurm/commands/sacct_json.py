@@ -1,9 +1,8 @@
 """--json of sacct."""
 
-from clusterdp.fakeslurm.accounting import Row, StepRow
+from clusterdp.fakeslurm.commands.as_json import Json, Writer
+from clusterdp.fakeslurm.slurmdbd.accounting import Row, StepRow
 from clusterdp.slurm.hostlist import compress
-
-from .as_json import Json, Writer
 
 
 class AccountingWriter(Writer):

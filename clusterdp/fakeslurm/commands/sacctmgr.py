@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.getopt import Parser, table
-from clusterdp.fakeslurm.refusals import NoMore, Refusal
+from clusterdp.fakeslurm.commands.getopt import Parser, table
+from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
     associations,s help,h immediate,i noheader,n oneliner,o parsable,p parsable2,P quiet,Q readonly,r usage verbose,v

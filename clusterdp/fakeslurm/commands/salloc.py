@@ -3,20 +3,20 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import ending, environ, refusals
-from clusterdp.fakeslurm.asking import Asked, signal_number
-from clusterdp.fakeslurm.conversation import Gone
-from clusterdp.fakeslurm.getopt import Parser
-from clusterdp.fakeslurm.model import Job
-from clusterdp.fakeslurm.options import SALLOC, SALLOC_ENVIRON
-from clusterdp.fakeslurm.refusals import NoMore
-from clusterdp.fakeslurm.values import BAD
-
-from .allocation import Voice, allocate, command_line, components_of, spec_for
+from clusterdp.fakeslurm.commands.allocation import Voice, allocate, command_line, components_of, spec_for
+from clusterdp.fakeslurm.commands.getopt import Parser
+from clusterdp.fakeslurm.commands.option_values import BAD
+from clusterdp.fakeslurm.commands.options import SALLOC, SALLOC_ENVIRON
+from clusterdp.fakeslurm.commands.parsed_options import Asked, signal_number
+from clusterdp.fakeslurm.core import error_texts, job_environ
+from clusterdp.fakeslurm.core.error_texts import NoMore
+from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.slurmctld import job_end
+from clusterdp.fakeslurm.slurmctld.connection import Gone
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 REFUSED = "salloc: error: Job submit/allocate failed: "
 REVOKED = "Job allocation {} has been revoked."
@@ -28,7 +28,7 @@ VOICE = Voice(
     cancelled=(
         "salloc: Job has been cancelled",
         f"salloc: {REVOKED}",
-        f"{REFUSED}{refusals.ALREADY_DONE}",
+        f"{REFUSED}{error_texts.ALREADY_DONE}",
     ),
 )
 
@@ -61,9 +61,9 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
 def _variables(daemon: "Daemon", job: Job) -> dict[str, str]:
     """What the command has on top of its environment: less than a batch script, for it runs on no node."""
     controller = daemon.controller
-    found = environ.of_job(job, controller.user, daemon.shape, str(controller.conf_path()))
-    found = {name: value for name, value in found.items() if name not in environ.ON_NODES_ONLY}
-    of_components = environ.of_het(daemon.model, job, controller.user, daemon.shape)
+    found = job_environ.of_job(job, controller.user, daemon.shape, str(controller.conf_path()))
+    found = {name: value for name, value in found.items() if name not in job_environ.ON_NODES_ONLY}
+    of_components = job_environ.of_het(daemon.model, job, controller.user, daemon.shape)
     return found | {name: value for name, value in of_components.items() if "PACK" not in name}
 
 
@@ -88,5 +88,5 @@ async def _while_it_runs(talk: "Conversation", daemon: "Daemon", asked: Asked, j
         ended.cancel()
     if not revoked:
         VOICE.info(talk, asked, f"Relinquishing job allocation {job.id}")
-        ending.relinquish(daemon.controller, job, status)
+        job_end.relinquish(daemon.controller, job, status)
     return status >> 8

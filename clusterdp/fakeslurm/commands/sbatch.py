@@ -5,23 +5,22 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import directives, environ, refusals
-from clusterdp.fakeslurm.asking import Asked
-from clusterdp.fakeslurm.getopt import Parser
-from clusterdp.fakeslurm.job_spec import job_spec
-from clusterdp.fakeslurm.model import Array, Job
-from clusterdp.fakeslurm.options import SBATCH, SBATCH_ENVIRON
-from clusterdp.fakeslurm.refusals import ControllerError, NoMore, Refusal
-from clusterdp.fakeslurm.shape import host_name
-from clusterdp.fakeslurm.spec import JobSpec
-from clusterdp.fakeslurm.values import BAD
-
-from . import clusters
-from .allocation import command_line, components_of, show_options, test_only
+from clusterdp.fakeslurm.commands import clusters, directives
+from clusterdp.fakeslurm.commands.allocation import command_line, components_of, show_options, test_only
+from clusterdp.fakeslurm.commands.getopt import Parser
+from clusterdp.fakeslurm.commands.option_values import BAD
+from clusterdp.fakeslurm.commands.options import SBATCH, SBATCH_ENVIRON
+from clusterdp.fakeslurm.commands.parsed_options import Asked
+from clusterdp.fakeslurm.commands.spec_of_options import job_spec
+from clusterdp.fakeslurm.core import error_texts, job_environ
+from clusterdp.fakeslurm.core.error_texts import ControllerError, NoMore, Refusal
+from clusterdp.fakeslurm.core.job_spec import JobSpec
+from clusterdp.fakeslurm.core.model import Array, Job
+from clusterdp.fakeslurm.core.shape import host_name
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 HELP = """Usage: sbatch [OPTIONS(0)...] [ : [OPTIONS(N)...]] script(0) [args(0)...]
 
@@ -62,7 +61,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         array = _array(first.get("array"), daemon.shape.settings.max_array)
         if "test-only" in first:
             return test_only(talk, daemon, specs[0], "sbatch")
-        variables = environ.of_submitter(talk.environ, first.get("export")) | await _export_file(talk, first)
+        variables = job_environ.of_submitter(talk.environ, first.get("export")) | await _export_file(talk, first)
         job = daemon.controller.submit_together(specs, array, script, variables)
     except ControllerError as error:
         raise error.refusal("sbatch", FAILED) from None
@@ -160,7 +159,7 @@ def _partition(asked: Asked, daemon: "Daemon") -> str:
         wrong = next(part for part in name.split(",") if part not in partitions)
         text = f"{asked.command}: error: invalid partition specified: {wrong}"
         failed = "allocation failure: " if "test-only" in asked else FAILED
-        raise Refusal(f"{text}\n{failed}{refusals.INVALID_PARTITION}")
+        raise Refusal(f"{text}\n{failed}{error_texts.INVALID_PARTITION}")
     return first
 
 
@@ -174,10 +173,10 @@ def _array(text: str | None, most: int) -> Array | None:
     for part in body.split(","):
         match = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
         if not match:
-            raise ControllerError(refusals.INVALID_ARRAY)
+            raise ControllerError(error_texts.INVALID_ARRAY)
         low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
         if high < low or high >= most or not step:
-            raise ControllerError(refusals.INVALID_ARRAY)
+            raise ControllerError(error_texts.INVALID_ARRAY)
         if match[2]:
             steps.add(step)
         indexes |= set(range(low, high + 1, step))

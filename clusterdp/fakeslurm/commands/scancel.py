@@ -2,16 +2,17 @@
 
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import ending, refusals
-from clusterdp.fakeslurm.asking import signal_number
-from clusterdp.fakeslurm.getopt import Parser, table
-from clusterdp.fakeslurm.ids import Name, find, parse, split_list
-from clusterdp.fakeslurm.model import Job
-from clusterdp.fakeslurm.refusals import NoMore, Refusal
+from clusterdp.fakeslurm.commands.getopt import Parser, table
+from clusterdp.fakeslurm.commands.parsed_options import signal_number
+from clusterdp.fakeslurm.core import error_texts
+from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
+from clusterdp.fakeslurm.core.job_ids import Name, find, parse, split_list
+from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.slurmctld import job_end
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
     account,A= batch,b ctld full,f help hurry,H interactive,i cluster:clusters,M= clusters,M= name,n= jobname:name,n=
@@ -75,10 +76,10 @@ def _one(talk: "Conversation", daemon: "Daemon", options: dict[str, str], name: 
     live = [job for job in jobs if not job.over]
     if any(job.het and job.waits and (name.offset or job.het.leader != name.job) for job in live):
         text = name.job if name.offset is None else f"{name.job}+{name.offset}"
-        talk.error(f"scancel: error: Kill job error on job id {text}: {refusals.ONE_COMPONENT}")
+        talk.error(f"scancel: error: Kill job error on job id {text}: {error_texts.ONE_COMPONENT}")
         return 60
     if not live and number not in (None, KILL):
-        talk.error(f"scancel: error: Kill job error on job id {name.job}: {refusals.INVALID_JOB_ID}")
+        talk.error(f"scancel: error: Kill job error on job id {name.job}: {error_texts.INVALID_JOB_ID}")
         return 1
     for job in live:
         if name.indexes is not None and job.array and not job.array.split:
@@ -96,7 +97,7 @@ def _drop_element(daemon: "Daemon", job: Job, index: int) -> None:
     assert array
     if len(array.indexes) == 1:
         array.emptied = array.count > 1
-        ending.cancel(daemon.controller, job)
+        job_end.cancel(daemon.controller, job)
         return
     array.indexes.remove(index)
     if job.held and not array.booked_as:
@@ -111,14 +112,14 @@ def _end(daemon: "Daemon", options: dict[str, str], job: Job, step_id: str | Non
         if not step or not step.live:
             return
         if number in (None, KILL):
-            ending.cancel_step(controller, job, step, by_name=number == KILL)
+            job_end.cancel_step(controller, job, step, by_name=number == KILL)
         else:
             controller.runner.order(job, step, op="signal", signal=number)
         return
     if "batch" in options:
         controller.signal(job, number or KILL, script=True)
     elif number in (None, KILL):
-        ending.cancel(controller, job)
+        job_end.cancel(controller, job)
     else:
         controller.signal(job, number, full="full" in options)
 

@@ -3,24 +3,24 @@
 import os
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import attempts, holding, refusals
-from clusterdp.fakeslurm.getopt import Parser, table
-from clusterdp.fakeslurm.ids import Name, alone, find, parse
-from clusterdp.fakeslurm.model import Job
-from clusterdp.fakeslurm.refusals import ControllerError, NoMore, Refusal
-from clusterdp.fakeslurm.releases import NODES_OF_JOB, SCONTROL_JSON, Release
-from clusterdp.fakeslurm.shape import host_name
+from clusterdp.fakeslurm.commands import scontrol_show as show
+from clusterdp.fakeslurm.commands.as_json import Writer
+from clusterdp.fakeslurm.commands.getopt import Parser, table
+from clusterdp.fakeslurm.commands.scontrol_assoc import associations
+from clusterdp.fakeslurm.commands.scontrol_update import update
+from clusterdp.fakeslurm.commands.scontrol_update_job import parts
+from clusterdp.fakeslurm.core import error_texts
+from clusterdp.fakeslurm.core.error_texts import ControllerError, NoMore, Refusal
+from clusterdp.fakeslurm.core.job_ids import Name, alone, find, parse
+from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.core.shape import host_name
+from clusterdp.fakeslurm.core.versions import NODES_OF_JOB, SCONTROL_JSON, Release
+from clusterdp.fakeslurm.slurmctld import hold, requeue
 from clusterdp.slurm import hostlist
 
-from . import scontrol_show as show
-from .as_json import Writer
-from .scontrol_assoc import associations
-from .scontrol_update import update
-from .scontrol_update_job import parts
-
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
     all,a cluster:clusters,M= clusters,M= details,d federation,F future help,h hide json? local
@@ -131,7 +131,7 @@ def _show_json(talk: "Conversation", daemon: "Daemon", entity: str, argument: st
         name = parse(argument) if argument else None
         jobs = find(model, name) if name else [] if argument else list(model.jobs.values())
         if argument and not jobs:
-            raise Refusal(f"slurm_load_jobs error: {refusals.INVALID_JOB_ID}")
+            raise Refusal(f"slurm_load_jobs error: {error_texts.INVALID_JOB_ID}")
         talk.print(writer.write("jobs", [writer.job(job) for job in jobs]))
     elif entity.startswith("node"):
         names = hostlist.expand(argument) if argument else list(model.nodes)
@@ -184,12 +184,12 @@ def _jobs(daemon: "Daemon", argument: str, details: bool) -> list[str]:
         return [show.job(daemon, job, details) for job in jobs] or ["No jobs in the system"]
     name = parse(argument)
     if not name:
-        raise Refusal(f"scontrol_print_job error: {refusals.INVALID_JOB_ID}")
+        raise Refusal(f"scontrol_print_job error: {error_texts.INVALID_JOB_ID}")
     jobs = find(daemon.model, name)
     if not jobs and name.indexes is not None and daemon.model.elements(name.job):
         raise show.NotFound(f"Job {argument} not found")
     if not jobs:
-        raise Refusal(f"slurm_load_jobs error: {refusals.INVALID_JOB_ID}")
+        raise Refusal(f"slurm_load_jobs error: {error_texts.INVALID_JOB_ID}")
     jobs.sort(key=lambda job: (not job.waits, job.id if job.het else -job.id))
     if name.indexes is not None:
         jobs = [alone(job, index) for job in jobs for index in name.indexes if job.array and index in job.array.indexes]
@@ -212,14 +212,14 @@ def _each(talk: "Conversation", daemon: "Daemon", words: list[str], verb: str) -
             jobs = [job for job in daemon.model.live_jobs() if job.spec.name == text]
         try:
             if not name or not jobs:
-                raise ControllerError(refusals.INVALID_JOB_ID)
+                raise ControllerError(error_texts.INVALID_JOB_ID)
             if verb.startswith("requeue"):  # a heterogeneous job goes with its leader
                 jobs = [job for job in jobs if not job.het or not job.het.offset] or jobs
             for job in jobs:
                 for one in parts(daemon, job, name):
                     _do(daemon, one, verb, state)
         except ControllerError as error:
-            if verb == "suspend" and str(error) == refusals.INVALID_JOB_ID:
+            if verb == "suspend" and str(error) == error_texts.INVALID_JOB_ID:
                 error = ControllerError("Unexpected message received")  # so says slurmctld
             talk.error(f"{error} for job {text}")
             if verb in ("hold", "uhold", "release"):
@@ -231,23 +231,23 @@ def _each(talk: "Conversation", daemon: "Daemon", words: list[str], verb: str) -
 def _do(daemon: "Daemon", job: Job, verb: str, state: str) -> None:
     controller = daemon.controller
     if verb == "requeue":
-        attempts.requeue(controller, job)
+        requeue.requeue(controller, job)
     elif verb == "requeuehold":
-        attempts.requeue(
+        requeue.requeue(
             controller, job, hold="special" if state.startswith("special") else "job requeued in held state"
         )
     elif job.over:
-        raise ControllerError(refusals.FINISHED)
+        raise ControllerError(error_texts.FINISHED)
     elif verb == "release":
-        holding.release(controller, job)
+        hold.release(controller, job)
     elif verb == "top":
-        holding.to_the_top(controller, job)
+        hold.to_the_top(controller, job)
     elif verb == "suspend":
-        attempts.suspend(controller, job)
+        requeue.suspend(controller, job)
     elif verb == "resume":
-        attempts.resume(controller, job)
+        requeue.resume(controller, job)
     else:
-        holding.hold(controller, job, "JobHeldAdmin" if verb == "hold" else "JobHeldUser")
+        hold.hold(controller, job, "JobHeldAdmin" if verb == "hold" else "JobHeldUser")
 
 
 async def _write(talk: "Conversation", daemon: "Daemon", words: list[str]) -> int:
@@ -257,7 +257,7 @@ async def _write(talk: "Conversation", daemon: "Daemon", words: list[str]) -> in
     job = daemon.model.jobs.get(int(number)) if number.isdigit() else None
     script = daemon.controller.spool.of(job) / "slurm_script" if job else None
     if not script or not script.exists():
-        talk.error(f"job script retrieval failed: {refusals.INVALID_JOB_ID}")
+        talk.error(f"job script retrieval failed: {error_texts.INVALID_JOB_ID}")
         return 0
     text = script.read_bytes().decode("utf-8", "surrogateescape")
     target = words[2] if len(words) > 2 else f"slurm-{number}.sh"

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 NOTHING = ",".join(f"{name}=N(0)" for name in "cpu mem energy node billing fs/disk vmem pages".split())
 LIMITS = f"""    SharesRaw/Norm/Level/Factor=1/18446744073709551616.00/1/0.00

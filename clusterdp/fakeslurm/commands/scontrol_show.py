@@ -4,25 +4,24 @@ import platform
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.accounting import size
 from clusterdp.fakeslurm.commands.scontrol_config import CONFIG
-from clusterdp.fakeslurm.dependencies import outlook
-from clusterdp.fakeslurm.ids import parse
-from clusterdp.fakeslurm.lists import index_text, ranges
-from clusterdp.fakeslurm.model import BATCH, Job, Node, Step
-from clusterdp.fakeslurm.running import shown_path
-from clusterdp.fakeslurm.shape import User, host_name
-from clusterdp.fakeslurm.spec import JobSpec
-from clusterdp.fakeslurm.stepping import StepRequest
-from clusterdp.fakeslurm.times import clock, limit_clock, minutes, stamp
+from clusterdp.fakeslurm.commands.sinfo_fields import allocated, state_words
+from clusterdp.fakeslurm.commands.squeue_fields import JobRow, het_ids, min_cpus, over_subscribe, tres_per_node
+from clusterdp.fakeslurm.core.job_ids import parse
+from clusterdp.fakeslurm.core.job_spec import JobSpec
+from clusterdp.fakeslurm.core.model import BATCH, Job, Node, Step
+from clusterdp.fakeslurm.core.ranges import index_text, ranges
+from clusterdp.fakeslurm.core.shape import User, host_name
+from clusterdp.fakeslurm.core.times import clock, limit_clock, minutes, stamp
+from clusterdp.fakeslurm.slurmctld.dependencies import outlook
+from clusterdp.fakeslurm.slurmctld.step_layout import StepRequest
+from clusterdp.fakeslurm.slurmctld.step_plans import shown_path
+from clusterdp.fakeslurm.slurmdbd.accounting import size
 from clusterdp.slurm.hostlist import HostlistError, compress, expand
 from clusterdp.slurm.state import exit_word
 
-from .sinfo_fields import allocated, state_words
-from .squeue_fields import JobRow, het_ids, min_cpus, over_subscribe, tres_per_node
-
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 
 class NotFound(Exception):

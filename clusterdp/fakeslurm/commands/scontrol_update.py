@@ -2,15 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import nodes, refusals, times
-from clusterdp.fakeslurm.refusals import ControllerError, Refusal
+from clusterdp.fakeslurm.commands.scontrol_update_job import unsupported, update_jobs
+from clusterdp.fakeslurm.core import error_texts, times
+from clusterdp.fakeslurm.core.error_texts import ControllerError, Refusal
+from clusterdp.fakeslurm.slurmctld import nodes
 from clusterdp.slurm.hostlist import HostlistError, expand
 
-from .scontrol_update_job import unsupported, update_jobs
-
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 
 NODE_STATES = "NoResp DRAIN FAIL FUTURE RESUME POWER_DOWN POWER_UP UNDRAIN"
@@ -47,7 +47,7 @@ def _nodes(daemon: "Daemon", fields: list[tuple[str, str, str]]) -> None:
         names = [values["nodename"]]
     for name in names:
         if name not in daemon.model.nodes:
-            raise Refusal(f"slurm_update error: {refusals.INVALID_NODE}")
+            raise Refusal(f"slurm_update error: {error_texts.INVALID_NODE}")
     for name in names if "availablefeatures" in values else []:
         daemon.model.nodes[name].features = [word for word in values["availablefeatures"].split(",") if word]
         daemon.controller.records.node(name)
@@ -67,7 +67,7 @@ def _partition(daemon: "Daemon", fields: list[tuple[str, str, str]]) -> None:
     values = {name: value for name, value, _ in fields}
     name = values.pop("partitionname")
     if name not in daemon.model.partitions:
-        raise Refusal(f"slurm_update error: {refusals.INVALID_PARTITION}")
+        raise Refusal(f"slurm_update error: {error_texts.INVALID_PARTITION}")
     part = daemon.model.partitions[name]
     for field, value, word in fields:
         if field == "gracetime":

@@ -4,15 +4,16 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import dependencies, features, holding, refusals, times
-from clusterdp.fakeslurm.ids import Name, find, parse
-from clusterdp.fakeslurm.model import Job
-from clusterdp.fakeslurm.refusals import ControllerError, Refusal
+from clusterdp.fakeslurm.core import constraints, error_texts, times
+from clusterdp.fakeslurm.core.error_texts import ControllerError, Refusal
+from clusterdp.fakeslurm.core.job_ids import Name, find, parse
+from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.slurmctld import dependencies, hold
 from clusterdp.slurm.hostlist import HostlistError, expand
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 Change = Callable[["Daemon", Job, str], None]
 ONLY_WHILE_IT_WAITS = frozenset(
@@ -44,7 +45,7 @@ def update_jobs(talk: "Conversation", daemon: "Daemon", fields: list[tuple[str, 
         jobs = find(daemon.model, wanted) if wanted else []
         try:
             if not wanted or not jobs:
-                raise ControllerError(refusals.INVALID_JOB_ID)
+                raise ControllerError(error_texts.INVALID_JOB_ID)
             for part in [part for job in jobs for part in parts(daemon, job, wanted)]:
                 _change(daemon, part, changes)
         except ControllerError as error:
@@ -67,12 +68,12 @@ def parts(daemon: "Daemon", job: Job, name: Name) -> list[Job]:
 
 def _change(daemon: "Daemon", job: Job, changes: list[tuple[str, str, str]]) -> None:
     if job.over:
-        raise ControllerError(refusals.FINISHED)
+        raise ControllerError(error_texts.FINISHED)
     for name, value, word in changes:
         if name == "partition" and value == job.spec.partition:
             continue
         if name in ONLY_WHILE_IT_WAITS and not job.waits:
-            raise ControllerError(refusals.NOT_PENDING)
+            raise ControllerError(error_texts.NOT_PENDING)
         try:
             CHANGES[name](daemon, job, value)
         except ValueError:
@@ -104,7 +105,7 @@ def _nice(daemon: "Daemon", job: Job, value: str) -> None:
     job.priority += job.spec.nice - new
     job.spec.nice = new
     if job.held:
-        holding.release(daemon.controller, job)
+        hold.release(daemon.controller, job)
 
 
 def _priority(daemon: "Daemon", job: Job, value: str) -> None:
@@ -122,7 +123,7 @@ def _throttle(daemon: "Daemon", job: Job, value: str) -> None:
 
 def _partition(daemon: "Daemon", job: Job, value: str) -> None:
     if value not in daemon.model.partitions:
-        raise ControllerError(refusals.INVALID_PARTITION)
+        raise ControllerError(error_texts.INVALID_PARTITION)
     job.spec.partition = value
 
 
@@ -153,7 +154,7 @@ def _memory(daemon: "Daemon", job: Job, value: str) -> None:
 
 def _required(daemon: "Daemon", job: Job, value: str) -> None:
     if not job.waits or (value and not set(_hosts(value)) <= set(daemon.model.nodes)):
-        raise ControllerError(refusals.INVALID_NODE)
+        raise ControllerError(error_texts.INVALID_NODE)
     job.spec.nodelist = _hosts(value)
 
 
@@ -165,19 +166,19 @@ def _hosts(text: str) -> list[str]:
     try:
         return expand(text) if text else []
     except HostlistError:
-        raise ControllerError(refusals.INVALID_NODE) from None
+        raise ControllerError(error_texts.INVALID_NODE) from None
 
 
 def _features(daemon: "Daemon", job: Job, value: str) -> None:
-    if value and not features.known(value, [node.features for node in daemon.model.nodes.values()]):
-        raise ControllerError(refusals.INVALID_FEATURE)
+    if value and not constraints.known(value, [node.features for node in daemon.model.nodes.values()]):
+        raise ControllerError(error_texts.INVALID_FEATURE)
     job.spec.features = value or None
 
 
 def _gres(daemon: "Daemon", job: Job, value: str) -> None:
     kind, _, count = value.removeprefix("gres:").partition(":")
     if value and kind != "gpu":
-        raise ControllerError(refusals.INVALID_GRES)
+        raise ControllerError(error_texts.INVALID_GRES)
     job.spec.gpus.gres, job.spec.gpus.per_node = value, int(count or 1) if value else None
 
 

@@ -3,13 +3,13 @@
 import time
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.getopt import Parser, table
-from clusterdp.fakeslurm.refusals import NoMore
+from clusterdp.fakeslurm.commands.getopt import Parser, table
+from clusterdp.fakeslurm.core.error_texts import NoMore
 from clusterdp.slurm.state import JobState
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
     all,a help,h cluster:clusters,M= clusters,M= reset,r sort-by-id,i sort-by-time,t sort-by-time2,T usage version,V

@@ -3,19 +3,18 @@
 import time
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import columns
-from clusterdp.fakeslurm.commands import clusters
+from clusterdp.fakeslurm.commands import clusters, columns
 from clusterdp.fakeslurm.commands.as_json import Writer
+from clusterdp.fakeslurm.commands.getopt import Parser, table
 from clusterdp.fakeslurm.commands.sinfo_fields import LETTERS, NAMES, SHORT, Row
 from clusterdp.fakeslurm.commands.sinfo_rows import Layout, letters_of, matches
-from clusterdp.fakeslurm.getopt import Parser, table
-from clusterdp.fakeslurm.model import Node
-from clusterdp.fakeslurm.refusals import NoMore, Refusal
+from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
+from clusterdp.fakeslurm.core.model import Node
 from clusterdp.slurm.hostlist import expand
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
     all,a cluster:clusters,M= clusters,M= dead,d exact,e federation format,o= Format,O= help hide iterate,i= json local

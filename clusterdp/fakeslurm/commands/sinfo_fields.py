@@ -3,9 +3,9 @@
 import os
 from dataclasses import dataclass
 
-from clusterdp.fakeslurm.columns import Field
-from clusterdp.fakeslurm.model import Model, Node, Partition
-from clusterdp.fakeslurm.times import short_clock, stamp
+from clusterdp.fakeslurm.commands.columns import Field
+from clusterdp.fakeslurm.core.model import Model, Node, Partition
+from clusterdp.fakeslurm.core.times import short_clock, stamp
 from clusterdp.slurm.hostlist import compress
 from clusterdp.slurm.state import JobState
 

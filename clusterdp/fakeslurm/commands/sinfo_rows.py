@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from clusterdp.fakeslurm.commands.sinfo_fields import LETTERS, NAMES, ORDER, SAME, Row, state_words, word
-from clusterdp.fakeslurm.model import Model, Node
+from clusterdp.fakeslurm.core.model import Model, Node
 
 OF_PARTITION = "agIlLMpPrRhsB"  # the letters of -o; a field of -O counts as its letter
 OF_NODE = "bfEGHnotTuU"

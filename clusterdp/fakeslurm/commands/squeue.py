@@ -6,22 +6,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from clusterdp.fakeslurm import columns, refusals
-from clusterdp.fakeslurm.getopt import Parser, table
-from clusterdp.fakeslurm.ids import Name, alone, parse, split_list
-from clusterdp.fakeslurm.model import Array, Job
-from clusterdp.fakeslurm.refusals import NoMore, Refusal
+from clusterdp.fakeslurm.commands import clusters, columns
+from clusterdp.fakeslurm.commands.as_json import Writer
+from clusterdp.fakeslurm.commands.getopt import Parser, table
+from clusterdp.fakeslurm.commands.squeue_fields import LETTERS, NAMES, JobRow
+from clusterdp.fakeslurm.commands.squeue_steps import STEP_LETTERS, StepRow
+from clusterdp.fakeslurm.core import error_texts
+from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
+from clusterdp.fakeslurm.core.job_ids import Name, alone, parse, split_list
+from clusterdp.fakeslurm.core.model import Array, Job
 from clusterdp.slurm.hostlist import expand
 from clusterdp.slurm.state import JobState
 
-from . import clusters
-from .as_json import Writer
-from .squeue_fields import LETTERS, NAMES, JobRow
-from .squeue_steps import STEP_LETTERS, StepRow
-
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
     accounts:account,A= all,a array,r array-unique cluster:clusters,M= clusters,M= federation format,o= Format,O= help
@@ -133,7 +132,7 @@ def _listed(text: str, daemon: "Daemon") -> list[Job]:
     meant = {job.id: job for name in names for job in daemon.model.jobs.named(name.job)}
     jobs = [found for number in sorted(meant) for found in _element(meant[number], names)]
     if not jobs and len(names) == 1 and not daemon.model.elements(names[0].job):
-        raise Refusal(f"slurm_load_jobs error: {refusals.INVALID_JOB_ID}")
+        raise Refusal(f"slurm_load_jobs error: {error_texts.INVALID_JOB_ID}")
     return jobs
 
 

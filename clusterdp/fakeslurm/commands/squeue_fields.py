@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from clusterdp.fakeslurm.accounting import asked_memory, size
-from clusterdp.fakeslurm.columns import Field
-from clusterdp.fakeslurm.controller import Controller
-from clusterdp.fakeslurm.dependencies import outlook
-from clusterdp.fakeslurm.lists import index_text
-from clusterdp.fakeslurm.model import Job
-from clusterdp.fakeslurm.running import shown_path
-from clusterdp.fakeslurm.times import minutes, short_clock, stamp
+from clusterdp.fakeslurm.commands.columns import Field
+from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.core.ranges import index_text
+from clusterdp.fakeslurm.core.times import minutes, short_clock, stamp
+from clusterdp.fakeslurm.slurmctld.controller import Controller
+from clusterdp.fakeslurm.slurmctld.dependencies import outlook
+from clusterdp.fakeslurm.slurmctld.step_plans import shown_path
+from clusterdp.fakeslurm.slurmdbd.accounting import asked_memory, size
 from clusterdp.slurm.hostlist import compress
 from clusterdp.slurm.state import JobState
 

@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-from clusterdp.fakeslurm.columns import Field
-from clusterdp.fakeslurm.controller import Controller
-from clusterdp.fakeslurm.model import Job, Step
-from clusterdp.fakeslurm.times import limit_clock, short_clock, stamp
+from clusterdp.fakeslurm.commands.columns import Field
+from clusterdp.fakeslurm.commands.squeue_fields import NULL
+from clusterdp.fakeslurm.core.model import Job, Step
+from clusterdp.fakeslurm.core.times import limit_clock, short_clock, stamp
+from clusterdp.fakeslurm.slurmctld.controller import Controller
 from clusterdp.slurm.hostlist import compress
-
-from .squeue_fields import NULL
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,38 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import ending, multi_prog, refusals
-from clusterdp.fakeslurm.asking import Asked
-from clusterdp.fakeslurm.getopt import Parser
-from clusterdp.fakeslurm.model import Job, Step
-from clusterdp.fakeslurm.options import SRUN, SRUN_ENVIRON
-from clusterdp.fakeslurm.refusals import NoMore, Refusal
-from clusterdp.fakeslurm.stepping import Busy, StepLost, StepMistake, StepRefused, StepRequest, check, layout, settle
-from clusterdp.fakeslurm.values import BAD
-
-from .allocation import ENDING, Voice, allocate, change_or_signal, show_options, spec_for, test_only
-from .srun_plan import plan_of, request_of
+from clusterdp.fakeslurm.commands.allocation import (
+    ENDING,
+    Voice,
+    allocate,
+    change_or_signal,
+    show_options,
+    spec_for,
+    test_only,
+)
+from clusterdp.fakeslurm.commands.getopt import Parser
+from clusterdp.fakeslurm.commands.option_values import BAD
+from clusterdp.fakeslurm.commands.options import SRUN, SRUN_ENVIRON
+from clusterdp.fakeslurm.commands.parsed_options import Asked
+from clusterdp.fakeslurm.commands.srun_plan import plan_of, request_of
+from clusterdp.fakeslurm.core import error_texts
+from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
+from clusterdp.fakeslurm.core.model import Job, Step
+from clusterdp.fakeslurm.slurmctld import job_end, multi_prog
+from clusterdp.fakeslurm.slurmctld.step_layout import (
+    Busy,
+    StepLost,
+    StepMistake,
+    StepRefused,
+    StepRequest,
+    check,
+    layout,
+    settle,
+)
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 HELP = (
     "Usage: srun [OPTIONS(0)... [executable(0) [args(0)...]]] [ : [OPTIONS(N)...]] executable(N) [args(N)...]\n\n"
@@ -184,7 +201,7 @@ def _job(daemon: "Daemon", number: str) -> Job:
     job = daemon.model.jobs.get(int(number))
     if job and not job.state.final and not job.completing and job.shares:
         return job
-    why = refusals.INVALID_JOB_ID if job is None else "Job is pending execution" if job.waits else None
+    why = error_texts.INVALID_JOB_ID if job is None else "Job is pending execution" if job.waits else None
     text = f"Unable to confirm allocation for job {number}: {why}" if why else f"Slurm job {number} has expired"
     check_it = f"srun: Check SLURM_JOB_ID environment variable. Expired or invalid job {number}"
     raise Refusal(f"srun: error: {text}\n{check_it}")
@@ -214,7 +231,7 @@ async def _begin(talk: "Conversation", daemon: "Daemon", components: list[Compon
         plan = plan_of(talk, daemon, components)
         await talk.flush()
     except Exception:  # it is refused, or srun was killed
-        ending.srun_gave_up(daemon.controller, first.job, first.step, own_job)
+        job_end.srun_gave_up(daemon.controller, first.job, first.step, own_job)
         raise
     daemon.supervisors.spawn(first.job, first.step, plan, talk.hand_over())
 
@@ -273,7 +290,7 @@ async def _when_free(talk: "Conversation", daemon: "Daemon", components: list[Co
             return waited
         except Busy:
             if "immediate" in first.asked:
-                raise Refusal(_failed(first) + refusals.NODES_BUSY) from None
+                raise Refusal(_failed(first) + error_texts.NODES_BUSY) from None
             if not waited:
                 text = "step creation temporarily disabled, retrying (Requested nodes are busy)"
                 talk.error(f"srun: Job {first.job.id} {text}")

@@ -4,18 +4,17 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import environ
-from clusterdp.fakeslurm.asking import Asked
-from clusterdp.fakeslurm.model import Job
-from clusterdp.fakeslurm.plan import Part, StepPlan, Target, TaskPlan
-from clusterdp.fakeslurm.running import letters, memory_limits, step_tasks
-from clusterdp.fakeslurm.stepping import StepRequest
+from clusterdp.fakeslurm.commands.parsed_options import Asked
+from clusterdp.fakeslurm.core import job_environ
+from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.core.step_plan import Part, StepPlan, Target, TaskPlan
+from clusterdp.fakeslurm.slurmctld.step_layout import StepRequest
+from clusterdp.fakeslurm.slurmctld.step_plans import letters, memory_limits, step_tasks
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
-
-    from .srun import Component
+    from clusterdp.fakeslurm.commands.srun import Component
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 PORT = 40000  # in variables that name one: nobody listens there
 
@@ -102,23 +101,23 @@ def _shifted(task: TaskPlan, part: int, ranks: int, nodes: int) -> TaskPlan:
 def _part(talk: "Conversation", daemon: "Daemon", components: "list[Component]", component: "Component") -> Part:
     controller, asked, job = daemon.controller, component.asked, component.job
     leader = daemon.model.components(job)[0]
-    variables = environ.of_srun(talk.environ, asked.get("export"))
-    about_job = environ.of_job(leader, controller.user, daemon.shape, str(controller.conf_path()))
+    variables = job_environ.of_srun(talk.environ, asked.get("export"))
+    about_job = job_environ.of_job(leader, controller.user, daemon.shape, str(controller.conf_path()))
     alone = not job.spec.batch and not job.spec.lasts  # an srun outside of jobs
     for name, value in about_job.items():
-        if name != "ENVIRONMENT" and not (alone and name in environ.IN_OTHERS_JOBS_ONLY):
+        if name != "ENVIRONMENT" and not (alone and name in job_environ.IN_OTHERS_JOBS_ONLY):
             variables.setdefault(name, value)
     steps = [each.step for each in components]
-    about_step = environ.of_step(job, component.step, steps, talk.umask, PORT)
+    about_step = job_environ.of_step(job, component.step, steps, talk.umask, PORT)
     variables |= {
-        name: value for name, value in about_step.items() if not (alone and name in environ.IN_OTHERS_JOBS_ONLY)
+        name: value for name, value in about_step.items() if not (alone and name in job_environ.IN_OTHERS_JOBS_ONLY)
     }
     if job.het:
         shares = [share for each in components for share in each.job.shares]
-        variables |= environ.of_nodes(shares) | {"SLURM_JOB_NAME": job.spec.name}
+        variables |= job_environ.of_nodes(shares) | {"SLURM_JOB_NAME": job.spec.name}
     elif job.spec.batch and job.shares and job.shares[0].gpus:
         variables.setdefault("SLURM_JOB_GPUS", ",".join(map(str, job.shares[0].gpus)))
-    for name in (*environ.GPU_VARIABLES, "SLURM_GPUS_ON_NODE"):
+    for name in (*job_environ.GPU_VARIABLES, "SLURM_GPUS_ON_NODE"):
         variables.pop(name, None)
     if "job-name" in asked and "SLURM_JOB_NAME" in variables and "job-name" in component.given:
         variables["SLURM_JOB_NAME"] = component.step.name

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.getopt import Parser, table
-from clusterdp.fakeslurm.refusals import NoMore, Refusal
+from clusterdp.fakeslurm.commands.getopt import Parser, table
+from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
     accounts,A= all,a cluster:clusters,M= clusters,M= format,o= help,h helpformat,e long,l noheader,n parsable,p

@@ -2,20 +2,19 @@
 
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm import processes
-from clusterdp.fakeslurm.getopt import Parser, table
-from clusterdp.fakeslurm.ids import find, parse, split_list
-from clusterdp.fakeslurm.model import BATCH, Job, Step
-from clusterdp.fakeslurm.refusals import NoMore, Refusal
-from clusterdp.fakeslurm.times import clock
+from clusterdp.fakeslurm.commands.getopt import Parser, table
+from clusterdp.fakeslurm.commands.sacct import fit
+from clusterdp.fakeslurm.commands.sacct_fields import ALL
+from clusterdp.fakeslurm.core import processes
+from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
+from clusterdp.fakeslurm.core.job_ids import find, parse, split_list
+from clusterdp.fakeslurm.core.model import BATCH, Job, Step
+from clusterdp.fakeslurm.core.times import clock
 from clusterdp.slurm.hostlist import compress
 
-from .sacct import fit
-from .sacct_fields import ALL
-
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.conversation import Conversation
-    from clusterdp.fakeslurm.daemon import Daemon
+    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
     allsteps,a fields,o= format= help,h helpformat,e jobs,j= noconvert noheader,n parsable,p parsable2,P pidformat,i

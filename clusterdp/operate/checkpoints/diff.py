@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
 
-from clusterdp.checkpoint.blocks import read_manifest
-from clusterdp.checkpoint.layout import Entry
-from clusterdp.checkpoint.manifest import CheckpointInfo, Manifest
-from clusterdp.checkpoint.payload import Payload, own_payload, shared_payload, whole
-from clusterdp.checkpoint.skeleton import Reference, leaves
+from clusterdp.checkpoint.format.layout import Entry
+from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest
+from clusterdp.checkpoint.format.payload import Payload, own_payload, shared_payload, whole
+from clusterdp.checkpoint.format.skeleton import Reference, leaves
+from clusterdp.checkpoint.format.verified_reads import read_manifest
 from clusterdp.errors import CheckpointError
 from clusterdp.operate.checkpoints.where import Place
-from clusterdp.operate.text import Ink, number
+from clusterdp.operate.formatting import Ink, number
 from clusterdp.storage import Storage
 
 MANY = 20  # differing values: those of a loader's state can be thousands

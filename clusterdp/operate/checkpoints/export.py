@@ -8,15 +8,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from clusterdp.checkpoint.blocks import read_manifest
-from clusterdp.checkpoint.manifest import Manifest
-from clusterdp.checkpoint.payload import shared_payload
-from clusterdp.checkpoint.skeleton import Reference, leaves
+from clusterdp.checkpoint.format.manifest import Manifest
+from clusterdp.checkpoint.format.payload import shared_payload
+from clusterdp.checkpoint.format.skeleton import Reference, leaves
+from clusterdp.checkpoint.format.verified_reads import read_manifest
 from clusterdp.errors import CheckpointError, ConfigError, DamagedError
 from clusterdp.operate.checkpoints import safetensors_file, torch_file
 from clusterdp.operate.checkpoints.progress import progress
 from clusterdp.operate.checkpoints.where import Place
-from clusterdp.operate.text import shown, size
+from clusterdp.operate.formatting import shown, size
 
 KINDS = (".safetensors", ".pt", ".pth")
 

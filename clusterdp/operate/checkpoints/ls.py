@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from clusterdp.checkpoint.manifest import CheckpointInfo, Damage
+from clusterdp.checkpoint.format.manifest import CheckpointInfo, Damage
 from clusterdp.operate.checkpoints.where import Place, look
-from clusterdp.operate.text import Ink, ago, clock, size, table
+from clusterdp.operate.formatting import Ink, ago, clock, size, table
 
 
 def show_list(place: Place, out: TextIO, as_json: bool = False, now: float | None = None) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from clusterdp.operate.outlet import OURS, bare, printable
-from clusterdp.operate.text import is_terminal
+from clusterdp.operate.formatting import is_terminal
+from clusterdp.operate.terminal import OURS, bare, printable
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress

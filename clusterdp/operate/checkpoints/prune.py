@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from clusterdp.checkpoint import retention
-from clusterdp.checkpoint.manifest import CheckpointInfo
+from clusterdp.checkpoint.format import retention
+from clusterdp.checkpoint.format.manifest import CheckpointInfo
 from clusterdp.errors import CheckpointError, ConfigError, RunError, SlurmError
 from clusterdp.operate.checkpoints.progress import progress
 from clusterdp.operate.checkpoints.verify import check
 from clusterdp.operate.checkpoints.where import Place
+from clusterdp.operate.formatting import Ink, shown, size
 from clusterdp.operate.history import read_history
 from clusterdp.operate.queue import ask, live_jobs
-from clusterdp.operate.text import Ink, shown, size
 from clusterdp.rundir import RunDir
 
 

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import BinaryIO
 
-from clusterdp.checkpoint.layout import ITEM_SIZES, SAFETENSORS, Entry, align
-from clusterdp.checkpoint.payload import Payload
-from clusterdp.checkpoint.skeleton import Path
+from clusterdp.checkpoint.format.layout import ITEM_SIZES, SAFETENSORS, Entry, align
+from clusterdp.checkpoint.format.payload import Payload
+from clusterdp.checkpoint.format.skeleton import Path
 from clusterdp.errors import StateError
 
 

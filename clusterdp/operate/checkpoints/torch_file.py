@@ -11,8 +11,8 @@ import zipfile
 from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO
 
-from clusterdp.checkpoint.layout import Entry, align
-from clusterdp.checkpoint.payload import Payload
+from clusterdp.checkpoint.format.layout import Entry, align
+from clusterdp.checkpoint.format.payload import Payload
 from clusterdp.operate.checkpoints.torch_pickle import Pickle
 
 _HEADER, _LARGE = 30, 20  # bytes before a record's name, and after it if there may be 4 GiB (APPNOTE.TXT, 4.3.7, 4.5.3)

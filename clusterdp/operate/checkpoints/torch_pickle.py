@@ -12,8 +12,8 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from clusterdp.checkpoint.layout import Entry
-from clusterdp.checkpoint.skeleton import TENSORS, key_from, tag_of
+from clusterdp.checkpoint.format.layout import Entry
+from clusterdp.checkpoint.format.skeleton import TENSORS, key_from, tag_of
 from clusterdp.errors import StateError
 
 # The dtypes that have a storage class of their own; those that came later name their dtype beside an untyped one.

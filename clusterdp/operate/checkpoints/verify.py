@@ -8,14 +8,21 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TextIO
 
-from clusterdp.checkpoint.blocks import Run, check_sizes, read_manifest, read_run, runs_of_file, threads_for
-from clusterdp.checkpoint.manifest import CheckpointInfo
-from clusterdp.checkpoint.targets import Nowhere
+from clusterdp.checkpoint.format.manifest import CheckpointInfo
+from clusterdp.checkpoint.format.read_targets import Nowhere
+from clusterdp.checkpoint.format.verified_reads import (
+    Run,
+    check_sizes,
+    read_manifest,
+    read_run,
+    runs_of_file,
+    threads_for,
+)
 from clusterdp.errors import DamagedError
 from clusterdp.operate.checkpoints.ls import why_of
 from clusterdp.operate.checkpoints.progress import progress
 from clusterdp.operate.checkpoints.where import Place
-from clusterdp.operate.text import Ink, size, span
+from clusterdp.operate.formatting import Ink, size, span
 from clusterdp.storage import Storage
 
 Advance = Callable[[int], None]

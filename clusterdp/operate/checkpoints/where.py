@@ -11,11 +11,11 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clusterdp.checkpoint import layout
-from clusterdp.checkpoint.manifest import CheckpointInfo, Damage, scan
+from clusterdp.checkpoint.format import layout
+from clusterdp.checkpoint.format.manifest import CheckpointInfo, Damage, scan
 from clusterdp.errors import CheckpointError, RunError
-from clusterdp.operate.find import find_run
-from clusterdp.operate.text import shown
+from clusterdp.operate.find_run import find_run
+from clusterdp.operate.formatting import shown
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.storage import Storage, open_storage
 

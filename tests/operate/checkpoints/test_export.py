@@ -20,8 +20,8 @@ import torch
 from safetensors.torch import load_file
 
 from clusterdp.checkpoint import Checkpointer
-from clusterdp.checkpoint.layout import SAFETENSORS
-from clusterdp.checkpoint.tree import DTYPES, as_bytes
+from clusterdp.checkpoint.format.layout import SAFETENSORS
+from clusterdp.checkpoint.state.tree import DTYPES, as_bytes
 from clusterdp.operate.checkpoints import export as export_module
 from tests.checkpoint.training import Training
 from tests.operate.checkpoints.conftest import Run, Save, data_file, flip, thing

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from clusterdp.checkpoint import Checkpointer, list_checkpoints, retention
+from clusterdp.checkpoint import Checkpointer, list_checkpoints
+from clusterdp.checkpoint.format import retention
 from clusterdp.cli import main
-from clusterdp.operate.text import size
+from clusterdp.operate.formatting import size
 from tests.operate.builder import RunBuilder
 from tests.operate.checkpoints.conftest import Run, Save, data_file, flip, manifest_file, model, thing
 from tests.operate.conftest import FakeQueue

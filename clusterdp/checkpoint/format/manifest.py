@@ -1,0 +1,297 @@
+"""The manifest: the small file whose existence is the checkpoint, and the list of them in a folder. Torch-free.
+
+    {"head": {"format": 1, "step": 1000, "token": ..., "order": ..., ..., "body_digest": ..., "digest": ...},
+    "body": {"block": 1048576, "files": {name: {"size": n, "xxh3": ...}}, "index": {...}, "state": ..., "meta": ...,
+             "strides": {...}, "changed": {...}}}
+
+Format 1 is the flat buffer; format 2 is the same with "chunks" in its body, where the pieces of sharded tensors lie.
+One JSON document in two lines: to list checkpoints is to read their first lines. Each line is covered by a digest, so
+that a flipped digit in `order` cannot make an old checkpoint the newest.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+from clusterdp.checkpoint.format import chunks, layout, skeleton, strictjson, strides
+from clusterdp.checkpoint.format.chunks import Chunks, Shape
+from clusterdp.checkpoint.format.layout import Entry, Layout
+from clusterdp.errors import DamagedError
+from clusterdp.storage import Storage, open_storage
+
+FLAT, SHARDED = 1, 2  # formats
+HEAD_LIMIT = 4096  # bytes of a first line, so that one small read lists a checkpoint
+LIMIT = 1 << 30  # bytes of all of it: nobody reads a larger one into memory to find out what it is
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+# Of a pipe or a link where a manifest was: another look changes nothing. EINVAL: see plainfile.
+NO_FILE = (errno.EINVAL, errno.EISDIR, errno.ELOOP, errno.ENOTDIR)
+_YEAR_10000 = 253402300800  # in seconds: no clock shows it, and no calendar can
+_OPEN, _MIDDLE, _CLOSE = b'{"head": ', b',\n"body": ', b"}\n"
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """What `ls` shows. `order` counts the commits to a folder: the highest is the newest, whatever its step.
+
+    `data` is the token that names the files: another checkpoint's where this one commits the same bytes anew, which is
+    how a run that goes on from an older step makes that step the newest. `phase` is the part of the run that it is of
+    (phase.py), through all of which `step` counts on.
+    """
+
+    step: int
+    token: str
+    data: str
+    order: int
+    committed_at: float
+    world_size: int
+    bytes: int
+    attempt: str
+    phase: str = ""  # in the file only if it has a name
+
+    @property
+    def folder(self) -> str:
+        return layout.step_folder(self.step)
+
+    @property
+    def name(self) -> str:
+        return f"{self.folder}/{layout.manifest_name(self.token)}"
+
+    @property
+    def age(self) -> tuple[int, float, str]:
+        """Sorts from oldest to newest commit."""
+        return self.order, self.committed_at, self.token
+
+
+_FIELDS = tuple(field.name for field in fields(CheckpointInfo) if field.name != "phase")
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A manifest that cannot be believed, or `unread`, which is not its fault."""
+
+    name: str
+    why: str
+    unread: bool = False
+
+
+@dataclass(frozen=True)
+class FileRecord:
+    """What a file of the checkpoint must look like: `checksums` has one a block, from the file's first byte on."""
+
+    size: int
+    checksums: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A part of a tensor whose bytes follow each other, from `address` on (Manifest.boxes)."""
+
+    address: int
+    offsets: Shape
+    sizes: Shape
+
+
+@dataclass(frozen=True)
+class Manifest:
+    info: CheckpointInfo
+    files: Mapping[str, FileRecord]
+    layout: Layout
+    state: Any  # the tree of JSON values with references to tensors; tree.py reads it
+    meta: Any
+    chunks: Chunks | None = None  # None: the flat buffer
+    strides: Mapping[str, Shape] | None = None  # of what does not lie row by row (strides.py); None: nobody noted it
+    changed: Any = None  # since it was built (built.py), as a tree like `state`; None: nothing, or nobody noted it
+
+    @cached_property
+    def bases(self) -> list[int]:
+        """The address at which each rank's file begins. Addresses count through the flat buffer; where there is none,
+        through all ranks' files, one after the other."""
+        if self.chunks is None:
+            return [self.layout.cut(rank, self.info.world_size) for rank in range(self.info.world_size)]
+        sizes = [self.files[name].size for name, _ in expected_files(self.info)]
+        return [0, *accumulate(sizes)][:-1]
+
+    def boxes(self, entry: Entry) -> list[Box]:
+        """Where the tensor is, in the order of its elements as far as one can speak of it."""
+        if self.chunks is None:
+            return [Box(entry.offset, (0,) * len(entry.shape), entry.shape)]
+        found = sorted(self.chunks[entry.name], key=lambda chunk: chunk.offsets)
+        return [Box(self.bases[chunk.rank] + chunk.start, chunk.offsets, chunk.sizes) for chunk in found]
+
+    def encode(self) -> bytes:
+        sharded = {} if self.chunks is None else {"chunks": chunks.to_json(self.chunks)}
+        noted = {} if self.strides is None else {"strides": self.strides}
+        noted |= {"changed": self.changed} if self.changed else {}
+        body = _dump(
+            {
+                "block": layout.BLOCK,
+                "files": {
+                    name: {"size": record.size, "xxh3": layout.pack_checksums(record.checksums)}
+                    for name, record in sorted(self.files.items())
+                },
+                "index": self.layout.to_json(),
+                "state": self.state,
+                "meta": self.meta,
+                **sharded,
+                **noted,
+            }
+        )
+        head = {
+            "format": SHARDED if sharded else FLAT,
+            **{name: value for name, value in asdict(self.info).items() if name != "phase" or value},
+            "body_bytes": len(body),
+            "body_digest": _digest(body),
+        }
+        line = _OPEN + _seal(head)
+        if len(line) + len(_MIDDLE) > HEAD_LIMIT:
+            raise ValueError(f"attempt: {self.info.attempt[:80]!r}... is too long. Name it in under 1,000 characters.")
+        if len(body) > LIMIT - HEAD_LIMIT:
+            raise ValueError(f"the manifest would have {len(body)} bytes. Save fewer, larger tensors.")
+        return line + _MIDDLE + body + _CLOSE
+
+
+def expected_files(info: CheckpointInfo) -> Iterator[tuple[str, str]]:
+    """(slice, rank file) of each rank. Names are derived, never read from a file: they cannot lead elsewhere."""
+    for rank in range(info.world_size):
+        yield layout.slice_name(info.data, rank, info.world_size), layout.rank_name(info.data, rank)
+
+
+def decode(data: bytes, name: str) -> Manifest:
+    """The manifest that was written as `name` (step folder and file name); raises DamagedError."""
+    try:
+        head, start = _decode_head(data)
+        info = _info(head, name)
+        body = data[start : start + head["body_bytes"]]
+        if data[start + len(body) :] != _CLOSE or _digest(body) != head["body_digest"]:
+            raise ValueError("its second line does not match its digest")
+        content = strictjson.loads(body)
+        return _manifest(info, content, sharded=head["format"] == SHARDED)
+    except MALFORMED as error:
+        raise DamagedError(f"{name}: {error}. The manifest is damaged; another checkpoint must be used.") from error
+
+
+def decode_head(data: bytes, name: str) -> CheckpointInfo:
+    """The same from the first HEAD_LIMIT bytes alone."""
+    try:
+        head, _ = _decode_head(data)
+        return _info(head, name)
+    except MALFORMED as error:
+        raise DamagedError(f"{name}: {error}. The manifest is damaged; another checkpoint must be used.") from error
+
+
+def scan(
+    storage: Storage, known: Mapping[str, CheckpointInfo] | None = None
+) -> tuple[list[CheckpointInfo], list[Damage]]:
+    """All checkpoints from oldest to newest commit, and what looks like one and is not. Reads first lines only, and of
+    those already `known` (name -> info) none: a manifest never changes."""
+    folders = storage.tree(lambda folder: layout.step_of(folder) is not None)
+    names = [
+        f"{folder}/{file}" for folder, files in folders.items() for file in files if layout.token_of_manifest(file)
+    ]
+    found = storage.each(lambda name: (known or {}).get(name) or _look(storage, name), names)
+    good = [info for info in found if isinstance(info, CheckpointInfo)]
+    bad = [damage for damage in found if isinstance(damage, Damage)]
+    return sorted(good, key=lambda info: info.age), bad
+
+
+def _look(storage: Storage, name: str) -> CheckpointInfo | Damage | None:
+    """The head of a manifest; None if it was pruned while we were looking."""
+    try:
+        return decode_head(storage.read(name, HEAD_LIMIT), name)
+    except FileNotFoundError:
+        return None
+    except (DamagedError, OSError) as error:
+        return Damage(name, str(error), unread=isinstance(error, OSError) and error.errno not in NO_FILE)
+
+
+def list_checkpoints(url: str | os.PathLike[str]) -> list[CheckpointInfo]:
+    """Committed checkpoints from oldest to newest; none if there is no such folder. Their bytes are not verified."""
+    return scan(open_storage(url))[0]
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _seal(head: dict[str, Any]) -> bytes:
+    text = _dump(head)
+    return text[:-1] + b',"digest":"' + _digest(text).encode() + b'"}'
+
+
+def _decode_head(data: bytes) -> tuple[dict[str, Any], int]:
+    """The head, and where the body begins."""
+    end = data.find(_MIDDLE)
+    if not data.startswith(_OPEN) or end < 0:
+        raise ValueError("its first line is not that of a manifest")
+    line = data[len(_OPEN) : end]
+    head = strictjson.loads(line)
+    if head.get("format") not in (FLAT, SHARDED):
+        raise ValueError(f"format {head.get('format')!r} is not one that this version reads: {FLAT} or {SHARDED}")
+    # The bytes as they are, not encoded anew: of a thousand checkpoints that is a tenth of the time to list them.
+    text, comma, digest = line.rpartition(b',"digest":"')
+    if not comma or _digest(text + b"}").encode() + b'"}' != digest:
+        raise ValueError("its first line does not match its digest")
+    return head, end + len(_MIDDLE)
+
+
+def _info(head: dict[str, Any], name: str) -> CheckpointInfo:
+    info = CheckpointInfo(**{name: head[name] for name in _FIELDS}, phase=head.get("phase", ""))
+    if info.name != name:
+        raise ValueError(f"it is the manifest of {info.name}")
+    counts = (info.step, info.order, info.world_size, info.bytes)
+    if not all(type(count) is int and 0 <= count < 1 << 63 for count in counts) or info.world_size < 1:
+        raise ValueError("step, order, world_size and bytes are not the numbers that they should be")
+    if type(info.committed_at) not in (int, float) or not 0 <= info.committed_at < _YEAR_10000:
+        raise ValueError(f"committed_at is {info.committed_at!r:.80}")
+    if type(info.attempt) is not str or not layout.is_token(info.data):
+        raise ValueError(f"data is {info.data!r:.80} and attempt {info.attempt!r:.80}")
+    if type(info.phase) is not str or not (info.phase == "" or layout.is_phase(info.phase)):
+        raise ValueError(f"phase is {info.phase!r:.80}")
+    return info
+
+
+def _manifest(info: CheckpointInfo, content: dict[str, Any], *, sharded: bool) -> Manifest:
+    if content["block"] != layout.BLOCK:
+        raise ValueError(f"its checksums are of blocks of {content['block']} bytes, not {layout.BLOCK}")
+    if len(content["files"]) < 2 * info.world_size:  # before anything is made for each rank
+        raise ValueError(f"it has {len(content['files'])} files for {info.world_size} ranks")
+    files = {}
+    for name, record in content["files"].items():
+        if type(record["size"]) is not int or record["size"] < 0:
+            raise ValueError(f"{name} has {record['size']!r:.80} bytes")
+        sums = layout.unpack_checksums(record["xxh3"])
+        if len(sums) != -(-record["size"] // layout.BLOCK):
+            raise ValueError(f"{name} has {len(sums)} checksums for {record['size']} bytes")
+        files[name] = FileRecord(record["size"], sums)
+    index = Layout.from_json(content["index"])
+    needed = set()
+    for rank, (slice_file, rank_file) in enumerate(expected_files(info)):
+        start, stop = index.span(rank, info.world_size)
+        if not sharded and files[slice_file].size != layout.HEADER + stop - start:
+            raise ValueError(f"{slice_file} has {files[slice_file].size} bytes, and its slice {stop - start}")
+        needed |= {slice_file, rank_file}
+    local = {layout.local_name(info.data, rank) for rank in range(info.world_size)}
+    if not needed <= files.keys() <= needed | local:
+        raise ValueError("its list of files is not that of its ranks")
+    sizes = [files[name].size for name, _ in expected_files(info)]
+    pieces = chunks.from_json(content["chunks"], index, sizes) if sharded else None
+    skeleton.check(content["state"], {entry.name for entry in index.entries})
+    skeleton.check(content["meta"], set())
+    noted: dict[str, Shape] | None = None
+    if "strides" in content:  # older versions did not note them
+        noted = strides.from_json(content["strides"], index.shapes)
+    changed = content.get("changed")
+    skeleton.check(changed, {entry.name for entry in index.entries})
+    return Manifest(info, files, index, content["state"], content["meta"], pieces, noted, changed)

@@ -1,0 +1,96 @@
+"""Where the data of verified blocks goes: one buffer, many pieces of memory, or nowhere. Torch-free.
+
+Addresses are those of the buffer that all blocks together would fill (Manifest.bases).
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from clusterdp.checkpoint.format.layout import BLOCK
+
+
+class Target(Protocol):
+    """Several threads use it at once, each for blocks of its own."""
+
+    def room(self, start: int, stop: int) -> memoryview:
+        """Memory for the bytes [start, stop), which are read into it before anybody knows whether they are right."""
+
+    def accept(self, start: int, stop: int) -> None:
+        """They are right."""
+
+
+class Whole:
+    """The buffer itself, or a part of it that begins at the address `base`."""
+
+    def __init__(self, buffer: memoryview, base: int = 0):
+        self._buffer, self._base = buffer, base
+
+    def room(self, start: int, stop: int) -> memoryview:
+        return self._buffer[start - self._base : stop - self._base]
+
+    def accept(self, start: int, stop: int) -> None:
+        pass
+
+
+class _Scratch(threading.local):
+    """A block's worth of memory for each thread: small enough to stay in the processor's cache."""
+
+    def __init__(self) -> None:
+        self.memory = memoryview(bytearray(BLOCK))
+
+
+class Nowhere:
+    """For who only wants to know whether they are right."""
+
+    def __init__(self) -> None:
+        self._scratch = _Scratch()
+
+    def room(self, start: int, stop: int) -> memoryview:
+        return self._scratch.memory[: stop - start]
+
+    def accept(self, start: int, stop: int) -> None:
+        pass
+
+
+class Pieces:
+    """Memory in many places. A block that belongs to one of them is read right there."""
+
+    def __init__(self, pieces: Sequence[tuple[int, memoryview]]):
+        """(address, memory), no two of which overlap."""
+        self._pieces = sorted(pieces, key=lambda piece: piece[0])
+        self._starts = [at for at, _ in self._pieces]
+        self._scratch = _Scratch()
+
+    def room(self, start: int, stop: int) -> memoryview:
+        found = self._whole(start, stop)
+        return self._scratch.memory[: stop - start] if found is None else found
+
+    def accept(self, start: int, stop: int) -> None:
+        if self._whole(start, stop) is None:
+            self.scatter(start, self._scratch.memory[: stop - start])
+
+    def scatter(self, start: int, data: memoryview) -> None:
+        """Copy what of the data, which begins at the address `start`, has a piece to go to."""
+        stop = start + len(data)
+        for at, memory in self._overlapping(start, stop):
+            first, last = max(at, start), min(at + len(memory), stop)
+            memory[first - at : last - at] = data[first - start : last - start]
+
+    def _whole(self, start: int, stop: int) -> memoryview | None:
+        number = bisect_right(self._starts, start) - 1
+        if number < 0:
+            return None
+        at, memory = self._pieces[number]
+        return memory[start - at : stop - at] if stop <= at + len(memory) else None
+
+    def _overlapping(self, start: int, stop: int) -> Iterator[tuple[int, memoryview]]:
+        number = max(bisect_right(self._starts, start) - 1, 0)
+        while number < len(self._pieces) and self._starts[number] < stop:
+            at, memory = self._pieces[number]
+            if at + len(memory) > start:
+                yield at, memory
+            number += 1

@@ -1,0 +1,144 @@
+"""Which checkpoint to go on from: the newest good one. Those that are not are reported, and skipped."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from clusterdp.checkpoint.errors import LostContact
+from clusterdp.checkpoint.format.layout import step_of
+from clusterdp.checkpoint.format.manifest import CheckpointInfo, Damage, scan
+from clusterdp.checkpoint.format.phase import called
+from clusterdp.checkpoint.load.restore import Loaded, read
+from clusterdp.checkpoint.save.commit import Committer
+from clusterdp.checkpoint.save.mirror import Mirror
+from clusterdp.checkpoint.state.collectives import Ranks
+from clusterdp.errors import CheckpointError, DamagedError
+from clusterdp.storage import Storage
+
+_log = logging.getLogger("clusterdp.checkpoint")
+# An I/O error of a shared file system may be over in a moment, and to skip a checkpoint for it costs what it has of the
+# training. A store (Storage.rereads is False) has been asked for long enough by then.
+PAUSES_S = (0.2, 1.0, 4.0)
+
+
+@dataclass
+class Choice:
+    """`loaded` is None if there is nothing at all. `newest`: the token of the newest commit, good or not."""
+
+    loaded: Loaded | None
+    newest: str | None
+    skipped: list[str] = field(default_factory=list)
+
+
+def choose(
+    committer: Committer, ranks: Ranks, state: Mapping[str, Any], step: int | None, mirror: Mirror | None
+) -> Choice:
+    """Collective. Of the committer's phase; of `step` alone if one is given, unless that is another phase's. Raises
+    CheckpointError if there are some and none is good, or none of this phase where there should be one."""
+    listing = ranks.settle(conclude=lambda _: _list(committer, step, mirror))
+    candidates = [CheckpointInfo(**fields) for fields in listing["candidates"]]
+    choice = Choice(None, listing["newest"], listing["damaged"])
+    if not candidates and not choice.skipped:
+        return choice
+    for info in candidates:
+        choice.loaded = _try(committer, info, ranks, state, mirror, choice.skipped)
+        if choice.loaded is not None:
+            return choice
+    raise CheckpointError(
+        f"{committer.storage.url}: there are checkpoints, and none is good: {'; '.join(choice.skipped)}. "
+        "Bring one back, or use an empty folder to start from the beginning."
+    )
+
+
+def _list(committer: Committer, step: int | None, mirror: Mirror | None) -> dict[str, Any]:
+    """Rank 0: what there is to restore, the newest commit first."""
+    phase = committer.phase
+    far = mirror.bring_back(phase, step) if mirror is not None else []
+    for _ in _tries(committer.storage):
+        commits, damaged = scan(committer.storage)
+        if not any(damage.unread for damage in damaged):
+            break
+    for damage in damaged:
+        _log.warning("checkpoint skipped: %s", damage.why)
+    own = [info for info in commits if phase.has(info)]
+    wanted = [info for info in own if step is None or info.step == step]
+    if not wanted and any(info.step == step and info.phase != phase.name for info in commits):
+        wanted = own
+    elif step is not None and not wanted:
+        steps = ", ".join(str(s) for s in sorted({info.step for info in commits})) or "none"
+        raise CheckpointError(f"{committer.storage.url}: no checkpoint of step {step}. Those that exist: {steps}.")
+    if not own:
+        _refuse_others(committer, [*commits, *far])
+    return {
+        "candidates": [asdict(info) for info in reversed(wanted)],
+        "newest": commits[-1].token if commits else None,
+        "damaged": [damage.why for damage in damaged if not phase.first or _step_of(damage) > phase.first],
+    }
+
+
+def _refuse_others(committer: Committer, commits: Sequence[CheckpointInfo]) -> None:
+    """Only a phase that was trained to its end, and so has commits, is followed by others."""
+    phase = committer.phase
+    others = dict.fromkeys(info.phase for info in commits if info.order > phase.after)
+    if others:
+        raise CheckpointError(
+            f"{committer.storage.url}: there is no checkpoint of {called(phase.name)}, and there are some of "
+            f"{', '.join(map(called, others))}: this is not the program that saved them. Name its phases as they were, "
+            "and begin them in the same order, or use an empty folder to start from the beginning."
+        )
+
+
+def _step_of(damage: Damage) -> int:
+    return step_of(damage.name.partition("/")[0]) or 0
+
+
+def _try(
+    committer: Committer,
+    info: CheckpointInfo,
+    ranks: Ranks,
+    state: Mapping[str, Any],
+    mirror: Mirror | None,
+    skipped: list[str],
+) -> Loaded | None:
+    """The checkpoint, if all ranks could read it: nearby, or else from the store that has a copy."""
+    for storage in (committer.storage, mirror.far) if mirror is not None else (committer.storage,):
+        try:
+            return _read(storage, info, ranks, state)
+        except LostContact:
+            raise
+        except DamagedError as error:
+            if storage is committer.storage:
+                committer.bad.add(info.token)
+            skipped.append(str(error))
+        except CheckpointError as error:  # not readable now, and perhaps in an hour
+            if storage is committer.storage:
+                committer.unsure.add(info.token)
+            skipped.append(f"{info.name}: {error}")
+        if ranks.rank == 0:
+            _log.warning("checkpoint skipped: %s", skipped[-1])
+    return None
+
+
+def _read(storage: Storage, info: CheckpointInfo, ranks: Ranks, state: Mapping[str, Any]) -> Loaded:
+    """Again after an error of the storage. All ranks see the same errors."""
+    for last in _tries(storage):
+        try:
+            return read(storage, info, ranks, state)
+        except CheckpointError as error:
+            if last or type(error) is not CheckpointError:
+                raise
+            if ranks.rank == 0:
+                _log.warning("%s: %s. Reading it again.", info.name, str(error).rstrip("."))
+    raise AssertionError("the last try has returned or raised")
+
+
+def _tries(storage: Storage) -> Iterator[bool]:
+    """With pauses between them. Whether it is the last one."""
+    for pause in PAUSES_S if storage.rereads else ():
+        yield False
+        time.sleep(pause)
+    yield True

@@ -1,0 +1,44 @@
+"""By how much the values of two tensors differ: the only arithmetic on checkpoints outside a training."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from clusterdp.checkpoint.state.tree import DTYPES
+
+_ELEMENTS = 1 << 20  # at a time: their doubles are all the memory that is needed beside the tensors
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`count`: elements whose bits differ. `mean` is over all elements. NaN against a number makes both NaN."""
+
+    count: int
+    max: float
+    mean: float
+
+
+def measure(a: bytearray, b: bytearray, dtype: str) -> Difference:
+    """Of two tensors of the same dtype and number of elements, given as their bytes."""
+    kind = DTYPES[dtype]
+    left, right = torch.frombuffer(a, dtype=kind), torch.frombuffer(b, dtype=kind)
+    count, most, total = 0, 0.0, 0.0
+    for start in range(0, left.numel(), _ELEMENTS):
+        x, y = left[start : start + _ELEMENTS], right[start : start + _ELEMENTS]
+        differs = (x.view(torch.uint8) != y.view(torch.uint8)).view(-1, x.element_size()).any(dim=1)
+        if not differs.any():
+            continue
+        # Only those that differ: infinity minus itself would be NaN.
+        distance = (_wide(x[differs]) - _wide(y[differs])).abs()
+        count += distance.numel()
+        found = distance.max().item()  # torch's max() of a NaN is NaN
+        most = found if math.isnan(found) or found > most else most
+        total += distance.sum().item()
+    return Difference(count, most, total / max(1, left.numel()))
+
+
+def _wide(values: torch.Tensor) -> torch.Tensor:
+    return values.to(torch.complex128 if values.is_complex() else torch.float64)

@@ -1,0 +1,188 @@
+"""What other programs have saved, as a tree: a file of torch.save(), a folder of torch.distributed.checkpoint, or what
+libraries write (libraries.py).
+
+The first two are pickles, and reading a pickle can run any code. Here it cannot: of a file only what torch.load()
+allows with weights_only=True is read, and of a folder's .metadata only descriptions of tensors. All else is refused by
+name.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from clusterdp.checkpoint.load import libraries
+from clusterdp.checkpoint.state.tree import key_of
+from clusterdp.errors import CheckpointError, StateError
+from clusterdp.storage import open_storage
+
+_GLOBAL = re.compile(r"(?:GLOBAL|class|global:?) ([\w.]+\.\w+)")
+# What describes tensors in a .metadata: (module, name). Of torch itself only dtypes and the like (_Restricted).
+_DESCRIBES = {
+    *(("torch.distributed.checkpoint.metadata", name) for name in (
+        "Metadata", "MetadataIndex", "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata",
+        "TensorProperties", "StorageMeta", "_MEM_FORMAT_ENCODING",
+    )),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch.serialization", "_get_layout"),
+    ("torch", "Size"),
+    ("collections", "OrderedDict"),
+    *(("pathlib", name) for name in ("PosixPath", "PurePosixPath")),
+}  # fmt: skip
+
+
+def read(where: str, live: Mapping[str, torch.Tensor]) -> Any:
+    """The tree of what is there. live: tensors here by their names; what is sharded like this is read like this, where
+    the format allows it. Raises StateError if it cannot be read safely, CheckpointError if not at all."""
+    if "://" in where and not where.startswith("file://"):
+        folder, _, name = where.rpartition("/")
+        return libraries.of_lightning(_torch_file(where, io.BytesIO(_from(folder, name))))
+    path = Path(where.removeprefix("file://")).expanduser()
+    if (path / ".metadata").is_file():
+        return _folder(path, live)
+    try:
+        if path.is_dir():
+            return _library_folder(where, path)
+        if path.suffix == ".safetensors" and path.is_file():
+            return libraries.read_safetensors(path)
+    except OSError as error:
+        raise CheckpointError(f"{where}: cannot be read: {error.strerror or error}. Look at the path.") from error
+    return libraries.of_lightning(_torch_file(where, path))
+
+
+def _library_folder(where: str, path: Path) -> Any:
+    tree = libraries.read_folder(path, _torch_file)
+    if tree is None:
+        raise CheckpointError(
+            f"{where}: a folder without a .metadata, a model.safetensors or a pytorch_model.bin is nothing that "
+            "torch.distributed.checkpoint, Hugging Face or accelerate has written. Name a file of torch.save(); "
+            "checkpoints of clusterdp are restored with restore()."
+        )
+    return tree
+
+
+def _from(folder: str, name: str) -> bytes:
+    try:
+        return open_storage(folder).read(name)
+    except OSError as error:
+        raise CheckpointError(f"{folder}/{name}: cannot be read: {error.strerror or error}.") from error
+
+
+def _torch_file(where: str, file: Path | io.BytesIO) -> Any:
+    try:
+        # Mapped, a file costs no memory before it is copied, and once for all ranks of a node.
+        mapped = isinstance(file, Path) and zipfile.is_zipfile(file)
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=mapped or None)
+    except OSError as error:
+        raise CheckpointError(f"{where}: cannot be read: {error.strerror or error}. Look at the path.") from error
+    except pickle.UnpicklingError as error:
+        found = _GLOBAL.search(str(error))
+        what = f"a {found[1]}" if found else "something"
+        raise StateError(
+            f"{where}: it holds {what} that only a pickle that may run code can bring back, and this one is not read. "
+            "Where you trust the file, convert it once: d = torch.load(f, weights_only=False); "
+            "torch.save({k: d[k] for k in ('model', 'optimizer')}, g)"
+        ) from None
+    except Exception as error:  # whatever an unpickler makes of any bytes
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{where}: no file of torch.save(), or a damaged one: {reason}.") from error
+
+
+def _folder(path: Path, live: Mapping[str, torch.Tensor]) -> Any:
+    """Each rank reads its parts of what is sharded here."""
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+
+    from clusterdp.checkpoint.load import resharding
+
+    class Reader(FileSystemReader):
+        def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+            return described
+
+    class Planner(DefaultLoadPlanner):
+        def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
+            self.state_dict[read_item.dest_index.fqn] = _torch_file(f"{path}: {read_item.dest_index.fqn}", value)
+
+    described: Metadata = _metadata(path / ".metadata")
+    places = described.planner_data if isinstance(described.planner_data, dict) else {}
+    target: dict[str, Any] = {}
+    try:
+        for fqn, about in described.state_dict_metadata.items():
+            target[fqn] = None
+            if isinstance(about, TensorStorageMetadata):
+                name = key_of(*places.get(fqn, (fqn,)))
+                target[fqn] = resharding.like(name, about.properties.dtype, tuple(about.size), live)
+        resharding.load(target, Reader(path), Planner(flatten_state_dict=False, flatten_sharded_tensors=False))
+    except CheckpointError:
+        raise
+    except Exception as error:  # a folder that lacks a file, say
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise CheckpointError(f"{path}: cannot be read: {reason}.") from error
+    tree: Any = {}
+    for fqn, value in target.items():
+        _put(tree, places.get(fqn, (fqn,)), value)
+    return _lists(tree)
+
+
+def _metadata(path: Path) -> Any:
+    from torch.distributed.checkpoint.metadata import Metadata
+
+    try:
+        with path.open("rb") as file:
+            found = _Restricted(file).load()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}.") from error
+    except StateError as error:
+        raise StateError(f"{path}: {error}") from None
+    except Exception as error:
+        raise CheckpointError(f"{path}: damaged: {error}.") from error
+    if not isinstance(found, Metadata):
+        raise CheckpointError(f"{path}: it holds a {type(found).__name__}, and no description of a checkpoint.")
+    return found
+
+
+class _Restricted(pickle._Unpickler):  # that of Python: the one in C lets nobody look at what BUILD changes
+    dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
+
+    def load_build(self) -> None:
+        """Sets attributes of what is on the stack: of a class, they would be those of the whole process."""
+        built = type(self.stack[-2])  # type: ignore[attr-defined]
+        if (built.__module__, built.__qualname__) not in _DESCRIBES:
+            raise StateError(
+                f"it changes a {built.__qualname__}, as no description of tensors does. It may be hostile."
+            )
+        super().load_build()  # type: ignore[misc]
+
+    dispatch[pickle.BUILD[0]] = load_build
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _DESCRIBES:
+            return super().find_class(module, name)
+        found = getattr(torch, name, None) if module == "torch" else None
+        if isinstance(found, (torch.dtype, torch.layout, torch.memory_format)):
+            return found
+        raise StateError(f"it holds a {module}.{name}, which no description of tensors needs. It may be hostile.")
+
+
+def _put(tree: dict[Any, Any], place: tuple[Any, ...], value: Any) -> None:
+    for key in place[:-1]:
+        tree = tree.setdefault(key, {})
+    tree[place[-1]] = value
+
+
+def _lists(tree: Any, *path: Any) -> Any:
+    """torch says with a number that a list has been there: only under `state` of an optimizer is it a dict's key."""
+    if not isinstance(tree, dict):
+        return tree
+    keys = list(tree)
+    if path and path[-1] != "state" and keys and keys == list(range(len(keys))):
+        return [_lists(item, *path, i) for i, item in enumerate(tree.values())]
+    return {key: _lists(item, *path, key) for key, item in tree.items()}

@@ -1,0 +1,240 @@
+"""A start from what another program has saved (foreign_formats): what in there is for which object."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
+
+from clusterdp.checkpoint.load import foreign_formats
+from clusterdp.checkpoint.state import stateful
+from clusterdp.checkpoint.state.tree import cloned, is_sharded, key_of
+from clusterdp.errors import StateError
+
+_log = logging.getLogger("clusterdp.checkpoint")
+
+SHOWN = 8  # keys in an error
+# What programs call it. A name of the user's own comes first.
+NAMES = {
+    "model": ("model", "model_state_dict", "state_dict", "module", "net", "network"),
+    "optimizer": ("optimizer", "optimizer_state_dict", "optim", "optim_state_dict"),
+    "scheduler": ("scheduler", "lr_scheduler", "scheduler_state_dict", "lr_scheduler_state_dict"),
+    "scaler": ("scaler", "amp", "grad_scaler", "scaler_state_dict", "grad_scaler_state_dict", "amp_state_dict"),
+}
+_PART_OF_IT = (
+    "Start with a part of the state, such as the weights alone, by naming it: only=['model'], or in a config "
+    "checkpoint.start_only: [model]."
+)
+_STEPS = ("step", "global_step", "iteration", "iter")
+
+
+@dataclass
+class Start:
+    """`states`: for each object what its load_state_dict() is to be given. `values`: the plain values beside them."""
+
+    where: str
+    states: dict[str, Any]
+    values: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        found = (self.values.get(name) for name in _STEPS)
+        return next((step for step in found if type(step) is int and step >= 0), 0)
+
+
+def prepare(where: str, state: Mapping[str, Any], only: Iterable[str] | None) -> Start:
+    """Reads, and changes nothing here. Raises StateError if it does not fit, with the keys that do not."""
+    wanted = None if only is None else tuple(only)
+    unknown = [name for name in wanted or () if name not in state]
+    if unknown:
+        raise StateError(f"only: there is no {unknown[0]} in the state. It has: {', '.join(state)}.")
+    tree = foreign_formats.read(where, _live(state))
+    if not isinstance(tree, Mapping):
+        raise StateError(f"{where}: it holds a {type(tree).__name__} and no dict. Save {{'model': ..., ...}}.")
+    sources = _sources(where, tree, state, wanted)
+    states: dict[str, Any] = {}
+    for name, key in sources.items():
+        try:
+            states[name] = _fitted(name, state[name], tree if key is None else tree[key], state)
+        except StateError as error:
+            raise StateError(f"{where}: {error}") from error
+    values = {str(key): value for key, value in tree.items() if type(value) in (bool, int, float, str)}
+    return Start(where, states, values)
+
+
+def put_back(start: Start, state: Mapping[str, Any]) -> None:
+    for name, thing in stateful.modules_first(state):
+        if name in start.states:
+            try:
+                stateful.load(name, thing, start.states[name])
+            except StateError as error:
+                raise StateError(f"{start.where}: {error}") from error
+    stateful.renew(state, start.states)
+
+
+def _sources(
+    where: str, tree: Mapping[Any, Any], state: Mapping[str, Any], wanted: tuple[str, ...] | None
+) -> dict[str, Any]:
+    """Object -> key in the file. None instead of a key: the file is that module's state_dict() itself."""
+    kinds = {name: _kind(name, thing) for name, thing in state.items()}
+    models = [name for name in wanted or state if kinds[name] == "model"]
+    if tree and all(isinstance(value, torch.Tensor) for value in tree.values()):
+        if len(models) != 1:
+            raise StateError(f"{where}: it is the state of one module. Say of which with only=[name].")
+        others = [name for name in wanted or state if name != models[0] and kinds[name] and state[name].state_dict()]
+        if others:
+            raise StateError(
+                f"{where}: it is the state of one module, and has nothing for {', '.join(others)}. It holds: "
+                f"{_first(tree)}. {_PART_OF_IT}"
+            )
+        return {models[0]: None}
+    found: dict[str, Any] = {}
+    for name in wanted or state:
+        kind = kinds[name]
+        alone = list(kinds.values()).count(kind) == 1
+        names = (name, *(NAMES[kind] if kind and alone else ()))
+        key = next((key for key in names if isinstance(tree.get(key), Mapping)), None)
+        if key is not None:
+            found[name] = key
+        elif wanted is not None or (kind is not None and state[name].state_dict()):  # a scaler that is off has none
+            raise StateError(f"{where}: it has nothing for {name}. It holds: {_first(tree)}. {_PART_OF_IT}")
+    left = [str(key) for key, value in tree.items() if key not in found.values() and _has_tensors(value)]
+    if left and wanted is None:
+        raise StateError(
+            f"{where}: nothing here takes {', '.join(left)}. Name what you want of it, as in only=['model'], or add an "
+            "object of that name to the state."
+        )
+    return found
+
+
+def _kind(name: str, thing: Any) -> str | None:
+    for kind, types in (
+        ("model", torch.nn.Module),
+        ("optimizer", torch.optim.Optimizer),
+        ("scheduler", torch.optim.lr_scheduler.LRScheduler),
+        ("scaler", torch.amp.GradScaler),
+    ):
+        if isinstance(thing, types):
+            return kind
+    return next((kind for kind, names in NAMES.items() if name in names), None)
+
+
+def _has_tensors(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_tensors, value.values()))
+    return isinstance(value, torch.Tensor) or (isinstance(value, (list, tuple)) and any(map(_has_tensors, value)))
+
+
+def _live(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """What is sharded here, by all the names that it may have there."""
+    if not stateful.are_sharded(state):
+        return {}
+    from clusterdp.checkpoint.load import resharding
+
+    found: dict[str, torch.Tensor] = {}
+    for name, thing in state.items():
+        if stateful.is_per_rank(thing):
+            continue
+        kind = _kind(name, thing)
+        mine = resharding.live_tensors({name: thing})
+        if kind == "optimizer":
+            numbers = _numbers(thing, state)
+            mine |= {key_of(name, "state", fqn): mine[key_of(name, "state", i)] for fqn, i in numbers.items()}
+        for alias in (name, *(NAMES[kind] if kind else ())):
+            found |= {f"{alias}/{key.partition('/')[2]}": tensor for key, tensor in mine.items()}
+        if kind == "model":
+            found |= {key.partition("/")[2]: tensor for key, tensor in mine.items()}
+    return found
+
+
+def _fitted(name: str, thing: Any, tree: Any, state: Mapping[str, Any]) -> Any:
+    """As load_state_dict() wants it; in memory of its own unless that copies."""
+    if isinstance(thing, torch.nn.Module):
+        tree = _with_tied(_without_wrappers(tree, thing), thing)
+    elif isinstance(thing, torch.optim.Optimizer):
+        tree = _by_number(name, thing, tree, state)
+    if stateful.are_sharded({name: thing}):
+        from clusterdp.checkpoint.load import resharding
+
+        return resharding.spread(tree, resharding.live_tensors({name: thing}), name)
+    return tree if isinstance(thing, torch.nn.Module) else cloned(tree)
+
+
+def _without_wrappers(tree: dict[str, Any], module: torch.nn.Module) -> dict[str, Any]:
+    """DistributedDataParallel, torch.compile and a LightningModule put their own names before those of the module."""
+    for prefix in ("module.", "_orig_mod.", "module."):
+        if tree and all(str(key).startswith(prefix) for key in tree):
+            consume_prefix_in_state_dict_if_present(tree, prefix)
+    keys = module.state_dict().keys()
+    first = next(iter(keys), "")
+    for prefix in [str(key).removesuffix(first) for key in tree if str(key).endswith(f".{first}")]:
+        if {f"{prefix}{key}" for key in keys} == tree.keys():
+            consume_prefix_in_state_dict_if_present(tree, prefix)
+            break
+    return tree
+
+
+def _with_tied(tree: dict[str, Any], module: torch.nn.Module) -> dict[str, Any]:
+    """A safetensors file has of tied weights one, under one of their names."""
+    live = {key: value for key, value in module.state_dict().items() if isinstance(value, torch.Tensor)}
+    places = {
+        key: (value.data_ptr(), value.shape, value.stride()) for key, value in live.items() if not is_sharded(value)
+    }
+    there = {places[key]: key for key in tree if key in places and live[key].numel()}
+    for key, place in places.items():
+        if key not in tree and place in there:
+            tree[key] = tree[there[place]]
+    return tree
+
+
+def _first(tree: Mapping[Any, Any]) -> str:
+    """Keys, of many the first."""
+    names = [*map(str, tree)]
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def _numbers(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, int]:
+    """Name of each parameter -> its number in the optimizer's state."""
+    names = {
+        id(parameter): name
+        for thing in state.values()
+        if isinstance(thing, torch.nn.Module)
+        for name, parameter in thing.named_parameters()
+    }
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return {names[id(parameter)]: i for i, parameter in enumerate(parameters) if id(parameter) in names}
+
+
+def _by_number(name: str, optimizer: torch.optim.Optimizer, tree: Any, state: Mapping[str, Any]) -> Any:
+    """torch.distributed.checkpoint.state_dict names parameters where Optimizer.state_dict() counts them."""
+    groups = tree.get("param_groups")
+    if not isinstance(groups, list) or "state" not in tree:
+        raise StateError(f"{name}: it has no param_groups and state, as Optimizer.state_dict() has. Save that.")
+    if not any(isinstance(key, str) for group in groups for key in group["params"]):
+        # torch.distributed.checkpoint makes words of the numbers.
+        state_of = {int(key) if str(key).isdecimal() else key: value for key, value in tree["state"].items()}
+        _check_known(name, state_of, {key for group in groups for key in group["params"]})
+        return {**tree, "state": state_of}
+    numbers = _numbers(optimizer, state)
+    stateful.compare_keys(name, numbers, [key for group in groups for key in group["params"]])
+    saved = {frozenset(group["params"]): group for group in groups}
+    renumbered = []
+    names = {number: fqn for fqn, number in numbers.items()}
+    for group in optimizer.state_dict()["param_groups"]:
+        same = saved.get(frozenset(names.get(number, "") for number in group["params"]))
+        if same is None:
+            raise StateError(f"{name}: its parameters are in other groups than those saved. Make the same groups.")
+        renumbered.append({**same, "params": group["params"]})
+    _check_known(name, tree["state"], numbers)
+    return {"state": {numbers[fqn]: value for fqn, value in tree["state"].items()}, "param_groups": renumbered}
+
+
+def _check_known(name: str, state: Mapping[Any, Any], parameters: Collection[Any]) -> None:
+    """Optimizer.load_state_dict() takes state of parameters that are not there for something else, and keeps it."""
+    strange = [str(key) for key in state if key not in parameters]
+    if strange:
+        raise StateError(f"{name}: state of parameters that its groups have not: {', '.join(strange[:8])}.")

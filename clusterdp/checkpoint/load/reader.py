@@ -1,0 +1,139 @@
+"""Verified bytes (blocks.py) as tensors: the flat buffer, as all ranks read it together, and what is one rank's own.
+
+Where reading twice is cheap, whatever belongs to a live tensor is read into that tensor: a restore then takes no memory
+of its own. The first reading only verifies, before anything is changed, and each rank does its share of it; the second
+one verifies again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from clusterdp.checkpoint.format.layout import Entry, Layout
+from clusterdp.checkpoint.format.manifest import Manifest
+from clusterdp.checkpoint.format.read_targets import Nowhere, Pieces, Whole
+from clusterdp.checkpoint.format.verified_reads import Run, check_sizes, read_rank_file, read_runs, runs_of
+from clusterdp.checkpoint.state.buffer import Buffer
+from clusterdp.checkpoint.state.collectives import Ranks
+from clusterdp.checkpoint.state.tree import DTYPES, as_bytes, copied, from_bytes, memory_of, unflatten
+from clusterdp.storage import Storage
+
+# Up to so many ranks each read all bytes: they are few enough nodes for the storage, ranks of one node share its page
+# cache, and that is faster than the network. More ranks read a share each and broadcast it, so that the storage gives
+# every byte once, however many nodes there are.
+READ_ALL_RANKS = 8
+
+
+class Flat:
+    """The flat buffer. `tensors` are its views, or the live tensors where they are `filled`."""
+
+    def __init__(self, storage: Storage, manifest: Manifest, ranks: Ranks, live: Mapping[str, torch.Tensor]):
+        """No collective: what this rank has to read is there afterwards, and verified. live: tensors of these names,
+        shapes and dtypes, whose memory may be overwritten by fill()."""
+        self._storage, self._ranks = storage, ranks
+        self._runs = runs_of(manifest)
+        plan = manifest.layout
+        self._together = ranks.size <= READ_ALL_RANKS
+        self._live = live if self._together and storage.rereads else {}
+        apart, direct = _divide(self._runs, plan, self._live) if self._together else (self._share(ranks.rank), [])
+        check_sizes(storage, self._runs if self._together else apart)  # first: no manifest makes us ask for memory
+        self.buffer = Buffer(plan.total)  # what nobody touches of it is no memory
+        read_runs(storage, apart, Whole(memory_of(self.buffer.tensor)))
+        read_runs(storage, direct[ranks.rank :: ranks.size], Nowhere())
+        self._apart, self._direct = apart, direct
+        self.tensors = {**tensors_of(plan, self.buffer.tensor), **self._live}
+        self._plan = plan
+
+    def exchange(self) -> None:
+        """Every rank gives the others what it has read. Runs follow each other in the buffer without a gap."""
+        for source in range(self._ranks.size) if not self._together else ():
+            share = self._share(source)
+            if share:
+                self._ranks.broadcast(self.buffer.tensor[share[0].span[0] : share[-1].span[1]], source)
+
+    def fill(self) -> None:
+        """The live tensors, from here on. Raises DamagedError if they are not what was verified a moment ago."""
+        if not self._live:
+            return
+        pieces = Pieces(
+            [
+                (e.offset, memory_of(as_bytes(self._live[e.name].detach())))
+                for e in self._plan.entries
+                if e.name in self._live
+            ]
+        )
+        whole = memory_of(self.buffer.tensor)
+        for start, stop in (run.span for run in self._apart):
+            pieces.scatter(start, whole[start:stop])
+        read_runs(self._storage, self._direct, pieces)
+
+    def _share(self, rank: int) -> list[Run]:
+        size = self._ranks.size
+        return self._runs[len(self._runs) * rank // size : len(self._runs) * (rank + 1) // size]
+
+
+def _divide(runs: Sequence[Run], plan: Layout, live: Mapping[str, torch.Tensor]) -> tuple[list[Run], list[Run]]:
+    """Runs of the blocks that have bytes of other tensors than live ones, and runs of the rest."""
+    if not live:
+        return [*runs], []
+    apart: list[Run] = []
+    direct: list[Run] = []
+    others = iter([*(entry for entry in plan.entries if entry.name not in live and entry.nbytes), None])
+    other = next(others)
+    for run in runs:
+        for number in range(run.first, run.last):
+            one = replace(run, first=number, last=number + 1)
+            start, stop = one.span
+            while other is not None and other.end <= start:
+                other = next(others)
+            kind = apart if other is not None and other.offset < stop else direct
+            before = kind[-1] if kind else None
+            if before is not None and number > run.first and (before.name, before.last) == (run.name, number):
+                kind[-1] = replace(before, last=number + 1)
+            else:
+                kind.append(one)
+    return apart, direct
+
+
+def live_tensors(plan: Layout, found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Of the tensors found under these names, those that can be read into: in main memory, as they were saved, and
+    without a byte in common."""
+    fitting = [(found[e.name], e) for e in plan.entries if e.name in found and _fits(found[e.name], e)]
+    live: dict[str, torch.Tensor] = {}
+    end = 0
+    for tensor, entry in sorted(fitting, key=lambda pair: pair[0].data_ptr()):
+        if tensor.data_ptr() >= end:
+            live[entry.name] = tensor
+            end = tensor.data_ptr() + entry.nbytes
+    return live
+
+
+def read_own(storage: Storage, manifest: Manifest, rank: int) -> Any:
+    """What belonged to this rank alone."""
+    skeleton, plan, runs, strides = read_rank_file(storage, manifest, rank)
+    buffer = torch.empty(plan.total, dtype=torch.uint8)
+    read_runs(storage, runs, Whole(memory_of(buffer)))
+    # Copies: torch.Generator.set_state() reads a view from where its storage begins, and crashes on what is there.
+    views = tensors_of(plan, buffer)
+    return unflatten(skeleton, {name: copied(view, strides.get(name)) for name, view in views.items()})
+
+
+def tensors_of(plan: Layout, buffer: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The tensors as views of the flat buffer."""
+    return {e.name: from_bytes(buffer[e.offset : e.end], e.dtype, e.shape) for e in plan.entries}
+
+
+def _fits(tensor: torch.Tensor, entry: Entry) -> bool:
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and (tensor.dtype, tensor.shape) == (DTYPES.get(entry.dtype), entry.shape)
+        and tensor.is_contiguous()
+        and not (tensor.is_conj() or tensor.is_neg() or tensor.is_inference())
+        and entry.nbytes > 0
+    )

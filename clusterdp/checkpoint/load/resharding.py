@@ -1,0 +1,201 @@
+"""State for tensors that are sharded otherwise than it was saved, or not at all: each rank reads what it needs of it.
+
+A checkpoint of either kind is presented to torch.distributed.checkpoint, which works out what parts of which chunks
+make up this rank's part of each tensor. Blocks are read and verified as ever.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import state_dict_loader as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from clusterdp.checkpoint.format.manifest import Box, Manifest
+from clusterdp.checkpoint.format.verified_reads import read_parts, runs_of
+from clusterdp.checkpoint.state.tree import DTYPES, as_bytes, is_sharded, key_of, memory_of
+from clusterdp.storage import Storage
+
+
+def live_tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The tensors of the objects as they are now, by the names that a checkpoint has for them, and the parameters that
+    an optimizer has yet to make its state for: `optimizer/state/0` is like what will be in there."""
+    found: dict[str, torch.Tensor] = {}
+    for name, thing in state.items():
+        found |= dict(_leaves(thing.state_dict(), name))
+        if isinstance(thing, torch.optim.Optimizer):
+            parameters = [parameter for group in thing.param_groups for parameter in group["params"]]
+            found |= {key_of(name, "state", i): parameter for i, parameter in enumerate(parameters)}
+    return found
+
+
+def _leaves(tree: Any, *path: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    if isinstance(tree, torch.Tensor):
+        yield key_of(*path), tree
+    elif isinstance(tree, Mapping):
+        for key, item in tree.items():
+            yield from _leaves(item, *path, key)
+    elif isinstance(tree, (list, tuple)):
+        for i, item in enumerate(tree):
+            yield from _leaves(item, *path, i)
+
+
+def read(storage: Storage, manifest: Manifest, live: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """All tensors, each in memory of its own: sharded like the live one where that is, else whole. No collective.
+
+    Raises DamagedError, or OSError.
+    """
+    entries = manifest.layout.entries
+    target: dict[str, Any] = {entry.name: like(entry.name, DTYPES[entry.dtype], entry.shape, live) for entry in entries}
+    load(target, Reader(storage, manifest))
+    return target
+
+
+def spread(tree: Any, live: Mapping[str, torch.Tensor], *path: Any) -> Any:
+    """The tree in memory of its own, this rank's part of each whole tensor in the place of what is sharded here."""
+    if isinstance(tree, torch.Tensor):
+        if is_sharded(tree):
+            return tree
+        name = key_of(*path)
+        target: dict[str, Any] = {name: like(name, tree.dtype, tuple(tree.shape), live)}
+        load(target, _Whole(name, tree))
+        return target[name]
+    if isinstance(tree, dict):
+        parts = ((key, spread(item, live, *path, key)) for key, item in tree.items())
+        made = type(tree)(parts)
+        if hasattr(tree, "_metadata"):  # versions of the modules' formats
+            made._metadata = tree._metadata  # type: ignore[attr-defined]
+        return made
+    if type(tree) in (list, tuple):
+        return type(tree)(spread(item, live, *path, i) for i, item in enumerate(tree))
+    return tree
+
+
+def like(name: str, dtype: torch.dtype, shape: tuple[int, ...], live: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Room for the tensor: sharded like the live one of that name, or like the parameter whose state it is."""
+    for known in (name, name.rpartition("/")[0]):
+        model = live.get(known)
+        if model is not None:
+            if is_sharded(model) and tuple(model.shape) == shape:
+                return torch.empty_like(model, dtype=dtype, requires_grad=False)
+            break
+    return torch.empty(shape, dtype=dtype)
+
+
+def load(target: dict[str, Any], reader: StorageReader, planner: DefaultLoadPlanner | None = None) -> None:
+    """dcp.load() for this rank alone: who calls it agrees with the others on how it went."""
+    planner = planner or DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        try:
+            dcp.load(target, storage_reader=reader, planner=planner, no_dist=True)
+        except CheckpointException as error:
+            raise next(iter(error.failures.values()))[0] from None
+
+
+class _Reader(StorageReader):
+    """What all of ours have nothing to do for."""
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        pass
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return False
+
+
+class _Whole(_Reader):
+    """One tensor that is in memory."""
+
+    def __init__(self, name: str, tensor: torch.Tensor):
+        self._name, self._tensor = name, tensor
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        size = self._tensor.shape
+        chunk = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
+        return Metadata({self._name: TensorStorageMetadata(TensorProperties(self._tensor.dtype), size, [chunk])})
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        for item in plan.items:
+            box = tuple(slice(at, at + n) for at, n in zip(item.storage_offsets, item.lengths, strict=True))
+            planner.resolve_tensor(item).detach().copy_(self._tensor[box])
+        return _done()
+
+
+class Reader(_Reader):
+    """One checkpoint, flat or sharded, for dcp.load()."""
+
+    def __init__(self, storage: Storage, manifest: Manifest):
+        self._storage, self._manifest = storage, manifest
+        self._boxes: dict[tuple[str, tuple[int, ...]], Box] = {}
+        self._dtypes = {entry.name: DTYPES[entry.dtype] for entry in manifest.layout.entries}
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        tensors: dict[str, Any] = {}
+        for entry in self._manifest.layout.entries:
+            boxes = self._manifest.boxes(entry)
+            self._boxes |= {(entry.name, box.offsets): box for box in boxes}
+            chunks = [ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes)) for box in boxes]
+            properties = TensorProperties(dtype=self._dtypes[entry.name])
+            tensors[entry.name] = TensorStorageMetadata(properties, torch.Size(entry.shape), chunks)
+        return Metadata(tensors)
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        parts: list[tuple[int, memoryview]] = []
+        detours: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for item in plan.items:
+            if not item.lengths.numel():
+                continue
+            into = planner.resolve_tensor(item).detach()
+            address, raw, through = self._part(item, into)
+            parts.append((address, memory_of(raw)))
+            if through is not None:
+                detours.append((into, through))
+        read_parts(self._storage, runs_of(self._manifest), parts)
+        for into, through in detours:
+            into.copy_(through)
+        return _done()
+
+    def _part(self, item: ReadItem, into: torch.Tensor) -> tuple[int, torch.Tensor, torch.Tensor | None]:
+        """What to read for the item: from which address on, into which memory; and, unless that is the tensor's own,
+        what it looks like from there."""
+        name = item.storage_index.fqn
+        box = self._boxes[name, tuple(item.storage_index.offset or ())]
+        dtype = self._dtypes[name]
+        strides = [math.prod(box.sizes[d + 1 :]) for d in range(len(box.sizes))]
+        first = sum(offset * stride for offset, stride in zip(item.storage_offsets, strides, strict=True))
+        count = 1 + sum((length - 1) * stride for length, stride in zip(item.lengths, strides, strict=True))
+        address = box.address + first * dtype.itemsize
+        if into.device.type == "cpu" and into.dtype == dtype and into.is_contiguous() and into.numel() == count:
+            return address, as_bytes(into), None
+        raw = torch.empty(count, dtype=dtype)
+        return address, as_bytes(raw), raw.as_strided(tuple(item.lengths), strides)
+
+
+def _done() -> Future[None]:
+    future: Future[None] = Future()
+    future.set_result(None)
+    return future

@@ -1,0 +1,184 @@
+"""Read one checkpoint with all ranks: each verifies what it reads, and all have it, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest, decode
+from clusterdp.checkpoint.format.verified_reads import check_sizes, read_manifest, runs_of
+from clusterdp.checkpoint.load.reader import Flat, live_tensors, read_own
+from clusterdp.checkpoint.state import built, fit, module_buffers, stateful
+from clusterdp.checkpoint.state.collectives import Ranks
+from clusterdp.checkpoint.state.tree import cloned, copied, is_sharded, unflatten
+from clusterdp.storage import Storage
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What the run goes on from. `exact`: with as many ranks as it was saved with, and every bit is as it was.
+
+    `skipped` says which newer checkpoints were not good, and why; `differences`, what is not as it was; `world_size`,
+    how many ranks saved it.
+    """
+
+    step: int
+    token: str
+    meta: Any
+    exact: bool
+    skipped: tuple[str, ...] = ()
+    differences: tuple[str, ...] = ()
+    world_size: int = 0
+
+
+@dataclass
+class Loaded:
+    manifest: Manifest
+    tensors: Mapping[str, torch.Tensor]  # views of a flat buffer, or live tensors
+    own: dict[str, Any] | None  # {"rng": ..., "objects": {name: state}} of this rank, if it was there at the save
+    flat: Flat | None  # unless it is sharded
+
+    @property
+    def strides(self) -> Mapping[str, tuple[int, ...]]:
+        return self.manifest.strides or {}
+
+    def views(self, name: str) -> Any:
+        """What state_dict() of that object gave, of the tensors as they are here: row by row."""
+        return unflatten(self.manifest.state[name], self.tensors)
+
+    def given(self, name: str) -> Any:
+        """The same for a module, which copies it, but for what set_extra_state() may keep."""
+        state = self.views(name)
+        for key in [key for key in state if str(key).rpartition(".")[2] == stateful.EXTRA_STATE]:
+            state[key] = cloned(state[key])
+        return state
+
+    def state(self, name: str, *, copy: bool) -> Any:
+        """The same with the strides that they had. Without `copy` all that lie row by row are those of `tensors`."""
+        return unflatten(self.manifest.state[name], _Copies(self.tensors, self.strides, everything=copy))
+
+    def release(self, name: str, *, everything: bool) -> None:
+        """Nobody uses the views of that object's tensors any more, or of those that state() copies in any case."""
+        for entry in self.manifest.layout.entries if self.flat is not None else ():
+            if (entry.name == name or entry.name.startswith(f"{name}/")) and (everything or entry.name in self.strides):
+                assert self.flat is not None
+                self.flat.buffer.release(entry.offset, entry.end)
+
+
+class _Copies(Mapping[str, torch.Tensor]):
+    """Tensors of their own memory, made when asked for: one view that somebody keeps would keep the whole buffer, and
+    a live parameter would be tied to its graph. Not `everything`: of those that have strides of their own."""
+
+    def __init__(
+        self, tensors: Mapping[str, torch.Tensor], strides: Mapping[str, tuple[int, ...]], *, everything: bool
+    ):
+        self._tensors, self._strides, self._everything = tensors, strides, everything
+        self._made: dict[str, torch.Tensor] = {}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self._made:
+            tensor, strides = self._tensors[name], self._strides.get(name)
+            keep = is_sharded(tensor) or not (self._everything or strides)
+            self._made[name] = tensor if keep else copied(tensor, strides)
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+def read(storage: Storage, info: CheckpointInfo, ranks: Ranks, state: Mapping[str, Any]) -> Loaded:
+    """Collective. Raises DamagedError on all ranks if bytes are wrong or missing, CheckpointError if unreadable.
+
+    state: the objects that it is for: of what is sharded there, each rank reads its part.
+    """
+    text = ranks.settle(conclude=lambda _: read_manifest(storage, info).encode().decode("ascii"))
+    failure, own, flat = None, None, None
+    tensors: Mapping[str, torch.Tensor] = {}
+    try:
+        manifest = decode(text.encode("ascii"), info.name)
+        if manifest.chunks is not None or stateful.are_sharded(state):
+            tensors = _read_parts(storage, manifest, state)
+        else:
+            flat = Flat(storage, manifest, ranks, _live(manifest, state))
+            tensors = flat.tensors
+        if ranks.rank < info.world_size:
+            own = read_own(storage, manifest, ranks.rank)
+    except Exception as error:
+        failure = error
+    ranks.settle(failure)
+    if flat is not None:
+        flat.exchange()
+    return Loaded(manifest, tensors, own, flat)
+
+
+def put_back(loaded: Loaded, state: Mapping[str, Any], world_size: int) -> list[str]:
+    """Into the objects of this rank. Returns what is not as it was, in words. Raises StateError if they are not those
+    that were saved."""
+    shared = {name: thing for name, thing in state.items() if not stateful.is_per_rank(thing)}
+    own = {name: thing for name, thing in state.items() if stateful.is_per_rank(thing)}
+    stateful.compare_keys("state", shared, loaded.manifest.state)
+    changed = unflatten(loaded.manifest.changed, loaded.tensors) or {}
+    sizes = {name: built.resized(thing, changed.get(name, {})) for name, thing in shared.items()}
+    if loaded.flat is not None:
+        for name, thing in shared.items():  # all of them, before any is changed
+            stateful.compare(name, thing, loaded.views(name), sizes[name])
+        loaded.flat.fill()
+    mine = loaded.own if loaded.own is not None and loaded.manifest.info.world_size == world_size else {}
+    different: list[str] = []
+    for name, thing in stateful.modules_first(shared):
+        # An optimizer keeps all that it is given, and may keep the very pages that were read. Others may keep a little
+        # of it, which must not hold on to all the rest.
+        keeps = isinstance(thing, torch.optim.Optimizer)
+        if isinstance(thing, torch.nn.Module):
+            different += _into_module(loaded, name, thing, changed.get(name, {}), sizes[name])
+        else:
+            given = loaded.state(name, copy=not keeps)
+            if keeps and loaded.flat is not None:
+                built.add_groups(thing, given, changed.get(name, {}), shared)
+            stateful.load(name, thing, given)
+            different += fit.differences(name, thing, given, loaded.manifest.strides, loaded.tensors)
+        loaded.release(name, everything=not keeps)
+        different += module_buffers.load(
+            name, thing, mine.get("buffers", {}).get(name, {})
+        )  # those of rank 0 are there
+        different += built.put_back(name, thing, mine.get("changed", {}).get(name, {}))
+    if mine:
+        stateful.compare_keys("state with per_rank = True", own, mine["objects"])
+        for name, thing in own.items():
+            stateful.load(name, thing, mine["objects"][name])
+    return different
+
+
+def _into_module(
+    loaded: Loaded, name: str, module: torch.nn.Module, changed: Mapping[str, Any], resized: Collection[str]
+) -> list[str]:
+    noted = loaded.manifest.strides
+    given = loaded.given(name)
+    module_buffers.make_room(module, given, resized)
+    stateful.load(name, module, given)
+    different = [*built.put_back(name, module, changed)]
+    if noted is not None:
+        module_buffers.restride(name, module, noted, loaded.tensors)
+    return [*different, *fit.differences(name, module, given, noted, loaded.tensors)]
+
+
+def _read_parts(storage: Storage, manifest: Manifest, state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
+    from clusterdp.checkpoint.load import resharding  # deferred: two seconds that DDP need not pay
+
+    check_sizes(storage, runs_of(manifest))  # first: no manifest makes us ask for memory that its files do not fill
+    live = resharding.live_tensors({name: thing for name, thing in state.items() if not stateful.is_per_rank(thing)})
+    return resharding.read(storage, manifest, live)
+
+
+def _live(manifest: Manifest, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for name, thing in state.items():
+        if not stateful.is_per_rank(thing):
+            found |= stateful.live_tensors(name, thing)
+    return live_tensors(manifest.layout, found)

@@ -1,0 +1,148 @@
+"""Checkpoints that are committed on a disk nearby, and copied to the store when the store is there.
+
+A store that is slow or away for an hour then costs nothing but the age of what lies in it: the run saves, and could
+resume, from the folder nearby, which every rank must see (the run folder is such a place). One thread on rank 0 copies
+the newest commit; those that it was too slow for are left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from clusterdp.checkpoint.format import retention
+from clusterdp.checkpoint.format.manifest import CheckpointInfo, scan
+from clusterdp.checkpoint.format.phase import Phase
+from clusterdp.checkpoint.format.verified_reads import check_sizes, data_of, read_manifest, runs_of_file
+from clusterdp.errors import CheckpointError, DamagedError
+from clusterdp.storage import Storage
+
+LONGEST_PAUSE_S = 60.0  # between two attempts to reach a store that is away
+_log = logging.getLogger("clusterdp.checkpoint")
+
+
+class Mirror:
+    """Rank 0's. `near` and `far` hold the same kind of folder; the same commit has the same bytes in both."""
+
+    def __init__(
+        self, near: Storage, far: Storage, keep_last: int, keep_every: int | None, may_commit: Callable[[], bool]
+    ):
+        self.near, self.far = near, far
+        self._keep_last, self._keep_every, self._may_commit = keep_last, keep_every, may_commit
+        self._changed = threading.Condition()
+        self._wanted = 0  # commits nearby that were told of
+        self._done = 0
+        self._thread: threading.Thread | None = None
+
+    def notify(self) -> None:
+        """There is a newer commit nearby, or may be one."""
+        with self._changed:
+            self._wanted += 1
+            self._changed.notify_all()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="clusterdp-mirror", daemon=True)
+                self._thread.start()
+
+    def wait(self, seconds: float) -> bool:
+        """Until what was told of has been copied; False if that takes longer."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._done >= self._wanted, seconds)
+
+    def bring_back(self, phase: Phase, step: int | None) -> list[CheckpointInfo]:
+        """Before a restore: the store's newest commit of the phase, or that of `step`, is nearby too afterwards, if it
+        was not. Returns all that the store has; none if it is away.
+
+        The folder nearby is behind the store only if somebody has emptied it. Raises OSError if the store cannot be
+        asked and there is nothing nearby: nobody may take that for a run without checkpoints.
+        """
+        near, _ = scan(self.near)
+        try:
+            there, damaged = scan(self.far)
+        except OSError as error:
+            if not near:
+                raise
+            _log.warning("%s: %s. Going on from %s.", self.far.url, error, self.near.url)
+            return []
+        commits, of_phase = ([info for info in some if phase.has(info)] for some in (near, there))
+        newest = commits[-1].age if commits else (0, 0.0, "")
+        wanted = [info for info in of_phase if info.step == step] or [info for info in of_phase if info.age > newest]
+        bad = [damage.why for damage in damaged]
+        for info in reversed(wanted):
+            if info in commits:
+                break
+            try:
+                self._copy(self.far, self.near, info)
+            except DamagedError as error:
+                _log.warning("checkpoint skipped: %s", error)
+                bad.append(str(error))
+                continue
+            self.near.publish(info.name, self.far.read(info.name))
+            return there
+        if near:
+            self.notify()  # what an earlier attempt had no time for
+        elif bad:
+            raise CheckpointError(f"{self.far.url}: there are checkpoints, and none is good: {'; '.join(bad)}.")
+        return there
+
+    def _run(self) -> None:
+        pause = 0.0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._done < self._wanted)
+                wanted = self._wanted
+            newest: list[CheckpointInfo] = []
+            try:
+                newest = self._newest()
+                self._catch_up(newest)
+            except (OSError, CheckpointError) as error:
+                if newest and newest != self._newest():
+                    continue  # retention has removed it under our hands, for a newer one
+                if pause == 0.0:
+                    _log.warning("%s: %s. Checkpoints stay in %s meanwhile.", self.far.url, error, self.near.url)
+                pause = min(LONGEST_PAUSE_S, max(1.0, 2 * pause))
+                with self._changed:
+                    self._changed.wait_for(lambda wanted=wanted: self._wanted > wanted, pause)  # type: ignore[misc]
+                continue
+            if pause:
+                _log.warning("%s: there again, and up to date.", self.far.url)
+            pause = 0.0
+            with self._changed:
+                self._done = max(self._done, wanted)
+                self._changed.notify_all()
+
+    def _newest(self) -> list[CheckpointInfo]:
+        """Of each phase, oldest first."""
+        commits, _ = scan(self.near)
+        return sorted({info.phase: info for info in commits}.values(), key=lambda info: info.age)
+
+    def _catch_up(self, newest: list[CheckpointInfo]) -> None:
+        there, _ = scan(self.far)
+        missing = [info for info in newest if info.token not in {other.token for other in there}]
+        if not missing:
+            return
+        for info in missing:
+            if not self._may_commit():
+                return
+            self._copy(self.near, self.far, info)
+            if not self._may_commit():
+                return
+            self.far.publish(info.name, self.near.read(info.name))
+            there.append(info)
+        victims = retention.doomed(there, self._keep_last, self._keep_every)
+        retention.prune(self.far, there, victims, self._may_commit)
+
+    def _copy(self, source: Storage, target: Storage, info: CheckpointInfo) -> None:
+        """Every file, verified against the manifest on its way; those that are there and whole are left as they are."""
+        manifest = read_manifest(source, info)
+        target.make_folder(info.folder)
+        there = set(target.list(info.folder))
+        for name, record in manifest.files.items():
+            path = f"{info.folder}/{name}"
+            if name in there:
+                if target.size(path) == record.size:
+                    continue
+                target.remove(path)  # cut off when somebody was killed
+            check_sizes(source, runs := [*runs_of_file(path, record, head=0)])
+            target.write(path, (data_of(source, run) for run in runs))
+        target.sync_folder(info.folder)

@@ -1,0 +1,173 @@
+"""One save on its way, on all ranks: staged, written by each, committed by rank 0.
+
+    stage 0   each rank writes its files in a thread                        files of no manifest
+    stage 1   rank 0 knows all sizes and checksums, and commits in a thread
+    stage 2   all know how it went
+
+A rank is never asked to wait in between: it says how far it has come (`here`), the ranks agree on the least of these
+numbers in whatever way the training loop has (its control word), and all call `advance()` at the same step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+from clusterdp.checkpoint.errors import FailedElsewhere, LostContact
+from clusterdp.checkpoint.format.chunks import Chunks
+from clusterdp.checkpoint.format.layout import HEADER
+from clusterdp.checkpoint.format.manifest import CheckpointInfo, FileRecord, Manifest
+from clusterdp.checkpoint.save import replica_check
+from clusterdp.checkpoint.save.commit import Committer
+from clusterdp.checkpoint.save.snapshot import Snapshot
+from clusterdp.checkpoint.save.writer import Staged, Staging, Writer
+from clusterdp.checkpoint.state.background import Task
+from clusterdp.checkpoint.state.collectives import Ranks
+from clusterdp.errors import CheckpointError
+
+STAGES = 2
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A checkpoint that is durable. `bytes` on disk, of all ranks; `seconds` from the call that began it on."""
+
+    step: int
+    token: str
+    bytes: int
+    seconds: float
+
+
+class Save:
+    """All but `here` is collective."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        committer: Committer,
+        writer: Writer,
+        taken: Snapshot,
+        staging: Staging,
+        *,
+        started: float,
+        read_back: bool,
+        compare: bool,
+        on_commit: Callable[[Commit], None] | None,
+        gives_way: bool,
+    ):
+        """Copies the state. When it returns the live tensors may change. gives_way: the writing, to training."""
+        self.stage = 0
+        self.step = taken.step
+        self._ranks, self._committer, self._writer, self._taken = ranks, committer, writer, taken
+        self._started, self._read_back, self._on_commit = started, read_back, on_commit
+        self._chunks: Chunks | None = None
+        compare = compare and ranks.size > 1 and not taken.shared.sharded  # of shards there are no replicas
+        work: Callable[[], _Report]
+        try:
+            staged = writer.stage(staging, taken.shared, taken.own)
+            self._chunks = staged.chunks
+            beside = replica_check.of_neighbour(taken.shared, ranks.rank, ranks.size) if compare else None
+            work = partial(self._write, staged, beside)
+        except FailedElsewhere:
+            work = partial(_Report, {}, None, None)
+        except Exception as error:  # out of memory, say: the other ranks learn of it as of an error of the disk
+            work = partial(_fail, error)
+        self._gives_way = gives_way
+        self._writing = Task(work, "write", gives_way=gives_way)
+        self._committing: Task[Commit] | None = None  # rank 0's alone
+        self.cleaning: Task[None] | None = None  # after a failure
+
+    @property
+    def here(self) -> int:
+        """How many stages this rank is through with."""
+        if self.stage == 0:
+            return int(self._writing.done)
+        return STAGES if self._committing is None or self._committing.done else 1
+
+    def advance(self) -> Commit | None:
+        """The next stage; waits for this one where it has not come to its end. The Commit after the last one.
+
+        If anything failed on any rank, all raise the same CheckpointError, there is no new checkpoint, the old ones are
+        as they were, and this save is over.
+        """
+        if self.stage == 0:
+            self._hand_over()
+            self.stage = 1
+            return None
+        self.stage = STAGES
+        return self._conclude()
+
+    def _write(self, staged: Staged, beside: list[int] | None) -> _Report:
+        """In this rank's thread."""
+        records = self._writer.write(staged, read_back=self._read_back)
+        own = None
+        if beside is not None:
+            own = replica_check.of_slice(
+                self._taken.shared.layout, self._ranks.rank, self._ranks.size, staged.slice[HEADER:]
+            )
+        files = {name: (record.size, record.checksums) for name, record in records.items()}
+        return _Report(files, own, beside)
+
+    def _hand_over(self) -> None:
+        """What all ranks have written, to rank 0."""
+        report, failure = None, None
+        try:
+            report = self._writing.result()
+        except Exception as error:
+            failure = error
+        try:
+            self._ranks.settle(failure, report, self._begin_commit)
+        except LostContact:
+            raise
+        except CheckpointError:
+            self.cleaning = Task(self._writer.discard, "discard")
+            raise
+
+    def _begin_commit(self, reports: list[Any]) -> None:
+        """On rank 0."""
+        told = [_Report(*report) for report in reports]
+        replica_check.compare([(report.own, report.beside) for report in told], self._taken.shared.layout)
+        files = {name: FileRecord(size, tuple(sums)) for report in told for name, (size, sums) in report.files.items()}
+        total = sum(record.size for record in files.values())
+        token, shared = self._writer.token, self._taken.shared
+        info = CheckpointInfo(self.step, token, token, 0, 0.0, self._ranks.size, total, "")
+        manifest = Manifest(
+            info, files, shared.layout, shared.skeleton, self._taken.meta, self._chunks, shared.strides, shared.changed
+        )
+        self._committing = Task(lambda: self._commit(manifest), "commit", gives_way=self._gives_way)
+
+    def _commit(self, manifest: Manifest) -> Commit:
+        """In rank 0's thread. If what follows the commit fails, all are told, and the checkpoint stays."""
+        try:
+            info = self._committer.commit(manifest)
+        except BaseException:
+            self._committer.discard(manifest.info)
+            raise
+        commit = Commit(self.step, info.token, info.bytes, time.monotonic() - self._started)
+        if self._on_commit:
+            self._on_commit(commit)
+        self._committer.tidy(info, proved=self._read_back)
+        return commit
+
+    def _conclude(self) -> Commit:
+        commit, failure = None, None
+        try:
+            commit = self._committing.result() if self._committing else None
+        except Exception as error:
+            failure = error
+        return Commit(**self._ranks.settle(failure, asdict(commit) if commit else None, lambda reports: reports[0]))
+
+
+class _Report(NamedTuple):
+    """What one rank tells rank 0, in a form that JSON keeps: its files, and checksums of its slice and the next."""
+
+    files: Mapping[str, tuple[int, Sequence[int]]]
+    own: list[int] | None
+    beside: list[int] | None
+
+
+def _fail(error: Exception) -> NoReturn:
+    raise error

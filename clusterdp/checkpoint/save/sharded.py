@@ -1,0 +1,106 @@
+"""Sharded state (FSDP2), as torch.distributed.checkpoint saves it, in our own files.
+
+It plans which rank writes which piece of each tensor, so that what several ranks hold is written once. The pieces go
+into the memory that the flat buffer's slices go into, and from there the same way: no pickle, every block under a
+checksum, in the background, and the manifest last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch.distributed.checkpoint import state_dict_saver as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from clusterdp.checkpoint.errors import FailedElsewhere
+from clusterdp.checkpoint.format.chunks import Chunk, Chunks, header, name_of
+from clusterdp.checkpoint.save.save_plans import plans_only
+from clusterdp.checkpoint.state.collectives import Ranks
+from clusterdp.checkpoint.state.tree import as_bytes, dtype_name, memory_of
+
+if TYPE_CHECKING:
+    from clusterdp.checkpoint.save.writer import Staging
+
+
+class Pieces(NamedTuple):
+    file: memoryview  # this rank's, valid until the next save
+    chunks: Chunks | None  # where all pieces of all ranks lie; rank 0's
+
+
+def copy(tensors: Mapping[str, torch.Tensor], staging: Staging, note: Mapping[str, str], ranks: Ranks) -> Pieces:
+    """Collective. When it returns, the live tensors may change; what comes from a GPU has only been asked for."""
+    memory = _Memory(staging, note, tensors)
+    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    try:
+        with plans_only():
+            dcp.save(dict(tensors), storage_writer=memory, planner=planner, process_group=ranks.group)
+    except CheckpointException as error:
+        if ranks.rank not in error.failures:
+            raise FailedElsewhere from None
+        raise error.failures[ranks.rank][0] from error
+    return Pieces(memory.file, memory.chunks)
+
+
+class _Memory(StorageWriter):
+    """Where dcp.save() leaves this rank's pieces."""
+
+    def __init__(self, staging: Staging, note: Mapping[str, str], tensors: Mapping[str, torch.Tensor]):
+        self._staging, self._note = staging, note
+        self._names = tensors.keys()
+        self.file = memoryview(b"")
+        self.chunks: Chunks | None = None
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        pieces: dict[str, tuple[WriteItem, torch.Tensor]] = {}
+        for item in plan.items:
+            data = item.tensor_data
+            if data is not None and data.chunk.sizes.numel():  # of a small tensor, the last ranks have nothing
+                tensor: Any = planner.resolve_data(item)
+                name = name_of(item.index.fqn, data.chunk.offsets, data.chunk.sizes, data.size)
+                pieces[name] = (item, tensor.detach())
+        plain = {name: (dtype_name(tensor), tuple(tensor.shape)) for name, (_, tensor) in pieces.items()}
+        head, starts = header(plain, self._note)
+        size = len(head) + sum(tensor.numel() * tensor.element_size() for _, tensor in pieces.values())
+        file = self._staging.take(size, (tensor for _, tensor in pieces.values()))
+        file[: len(head)] = torch.frombuffer(bytearray(head), dtype=torch.uint8)
+        results = []
+        for name, (item, tensor) in pieces.items():
+            copied, start = as_bytes(tensor), starts[name]
+            file[start : start + copied.numel()].copy_(copied, non_blocking=True)
+            results.append(WriteResult(item.index, copied.numel(), (start, tuple(tensor.shape))))
+        self.file = memory_of(file)
+        future: Future[list[WriteResult]] = Future()
+        future.set_result(results)
+        return future
+
+    def finish(self, metadata: Metadata, results: Sequence[Sequence[WriteResult]]) -> None:
+        found: dict[str, list[Chunk]] = {name: [] for name in self._names}
+        for rank, written in enumerate(results):
+            for result in written:
+                start, sizes = result.storage_data
+                offsets = tuple(result.index.offset or ())
+                found[result.index.fqn].append(Chunk(rank, start, offsets, sizes))
+        self.chunks = {name: tuple(chunks) for name, chunks in found.items()}
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        pass
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return False

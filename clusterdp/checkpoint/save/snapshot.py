@@ -1,0 +1,218 @@
+"""The state of all ranks at one moment, ready to be written: taken apart, and agreed to be the same everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from clusterdp.checkpoint.format.layout import Layout
+from clusterdp.checkpoint.state import built, module_buffers, rng, stateful
+from clusterdp.checkpoint.state.collectives import Ranks
+from clusterdp.checkpoint.state.tree import Flattener, as_bytes, dtype_name, is_sharded, key_of
+from clusterdp.errors import StateError
+
+
+@dataclass
+class Part:
+    """A tree taken apart: its skeleton, its tensors (the live ones, not copies) and their places in a flat buffer.
+
+    strides: of those tensors that do not lie row by row. Other ranks may have others; rank 0's are saved.
+    changed: what the objects have beside their trees (built.py), taken apart.
+    """
+
+    skeleton: Any
+    tensors: dict[str, torch.Tensor]
+    layout: Layout
+    strides: dict[str, tuple[int, ...]]
+    changed: Any = None
+
+    @property
+    def sharded(self) -> bool:
+        return any(map(is_sharded, self.tensors.values()))
+
+    @classmethod
+    def of(cls, trees: Mapping[str, Any], changed: Mapping[str, Any] | None = None, *, sharded: bool = False) -> Part:
+        """sharded: DTensors may be among the tensors, which count with their whole shape."""
+        flattener = Flattener(sharded=sharded)
+        skeleton = {name: flattener.flatten(tree, name) for name, tree in trees.items()}
+        beside = {
+            name: {
+                what: flattener.flatten(of, *((name,) if what == "buffers" else (name, what)))
+                for what, of in some.items()
+            }
+            for name, some in (changed or {}).items()
+        }
+        tensors = flattener.tensors
+        layout = Layout.of({name: (dtype_name(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()})
+        return cls(skeleton, tensors, layout, flattener.strides, beside)
+
+    def also(self, name: str, tree: Any) -> Part:
+        """With one more tree."""
+        more = Part.of({name: tree})
+        tensors = {**self.tensors, **more.tensors}
+        layout = Layout.of({name: (dtype_name(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()})
+        return Part({**self.skeleton, **more.skeleton}, tensors, layout, {**self.strides, **more.strides})
+
+
+@dataclass
+class Snapshot:
+    shared: Part  # equal on all ranks: each writes a slice of it
+    own: Part  # this rank's alone
+    step: int
+    meta: Any
+
+    def digest(self) -> bytes:
+        """Of the outline."""
+        skeleton = json.dumps([self.shared.skeleton, self.shared.changed], sort_keys=True)
+        return hashlib.blake2b(f"{self.step} {self.shared.layout.digest} {skeleton}".encode(), digest_size=8).digest()
+
+    def outline(self) -> dict[str, Any]:
+        """All but the tensors' values: what must be equal on all ranks for their slices to make one whole."""
+        index, changed = self.shared.layout.to_json(), self.shared.changed
+        return {"step": self.step, "index": index, "state": self.shared.skeleton, "changed": changed}
+
+
+def take(state: Mapping[str, Any], ranks: Ranks, step: int, meta: Mapping[str, Any] | None) -> Snapshot:
+    """Collective. Raises StateError on all ranks if one has state that cannot be saved, or differs from rank 0's."""
+    snapshot, failure, digest = None, None, b""
+    own_changed: dict[str, dict[str, Any]] = {}
+    try:
+        changed, own_changed = _changed(state, ranks)
+        snapshot = _take_here(state, step, meta, changed)
+        digest = snapshot.digest()
+    except Exception as error:
+        failure = error
+    equal = ranks.are_equal(digest or secrets.token_bytes(8))  # who has failed is like nobody else
+    if failure is not None or not equal:
+        ranks.settle(failure)
+        assert snapshot is not None
+        _explain_difference(snapshot.outline(), ranks)
+    assert snapshot is not None
+    if own_changed:
+        snapshot.own = snapshot.own.also("changed", own_changed)
+    if different := _adopt_buffers(snapshot.shared, state, ranks):
+        snapshot.own = snapshot.own.also("buffers", different)
+    return snapshot
+
+
+def _changed(state: Mapping[str, Any], ranks: Ranks) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Collective, whatever fails here. (What has changed since it was built, and what only this rank has so.)
+
+    A cache that grows with what a rank has seen has another size on each.
+    """
+    changed: dict[str, dict[str, Any]] = {}
+    failure = None
+    try:
+        with stateful.as_trained(state):
+            changed = built.changes({name: thing for name, thing in state.items() if not stateful.is_per_rank(thing)})
+    except Exception as error:
+        failure = error
+    own = {name: _hidden(some) for name, some in changed.items() if "buffers" in some}
+    outline = [
+        (name, key, was, dtype_name(own[name]["buffers"][key]), tuple(own[name]["buffers"][key].shape))
+        for name, some in own.items()
+        for key, was in some["from"].items()
+    ]
+    digest = hashlib.blake2b(repr(outline).encode(), digest_size=8).digest()
+    alike = ranks.are_equal(digest if failure is None else secrets.token_bytes(8))
+    if failure is not None:
+        raise failure
+    if alike:
+        return changed, {}
+    for name, some in own.items():
+        rest = {key: was for key, was in changed[name]["from"].items() if key not in some["buffers"]}
+        changed[name] = {"from": rest, **{k: v for k, v in changed[name].items() if k not in ("from", "buffers")}}
+    return changed, own
+
+
+def _hidden(changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Of buffers that are in no state_dict() alone."""
+    buffers = changed["buffers"]
+    return {"from": {key: was for key, was in changed["from"].items() if key in buffers}, "buffers": buffers}
+
+
+def _take_here(
+    state: Mapping[str, Any], step: int, meta: Mapping[str, Any] | None, changed: Mapping[str, Any]
+) -> Snapshot:
+    if type(step) is not int or step < 0:
+        raise StateError(f"step: {step!r} is not a number of steps done. Give an int of 0 or more.")
+    shared: dict[str, Any] = {}
+    own: dict[str, Any] = {}
+    with stateful.as_trained(state):
+        for name, thing in state.items():
+            (own if stateful.is_per_rank(thing) else shared)[name] = thing.state_dict()
+    note = Part.of({"meta": dict(meta or {})})
+    if note.tensors:
+        raise StateError(f"{next(iter(note.tensors))}: meta is for small values, not tensors. Put it into the state.")
+    whole = Part.of(shared, changed, sharded=True)
+    return Snapshot(whole, Part.of({"rng": rng.capture(), "objects": own}), step, note.skeleton["meta"])
+
+
+def _explain_difference(outline: dict[str, Any], ranks: Ranks) -> NoReturn:
+    """Raises StateError on all ranks: which key differs, and where."""
+    key = _first_difference(ranks.settle(conclude=lambda _: outline), outline)
+    failure = None
+    if key is not None:
+        failure = StateError(
+            f"{key}: it is not the same here as on rank 0, and only one can be saved. Make it equal on all ranks, "
+            "or give its object an attribute `per_rank = True` to save each rank's own."
+        )
+    ranks.settle(failure)
+    raise StateError("state: it is not the same on all ranks. Make it equal, or set `per_rank = True` on its object.")
+
+
+def _first_difference(first: dict[str, Any], here: dict[str, Any]) -> str | None:
+    if first["step"] != here["step"]:
+        return "step"
+    names: set[str] = {*first["index"], *here["index"]}
+    for name in sorted(names):
+        if first["index"].get(name) != here["index"].get(name):
+            return name
+    return _difference(first["state"], here["state"]) or _difference(first["changed"], here["changed"])
+
+
+def _difference(first: Any, here: Any, *path: Any) -> str | None:
+    """The key of the first place where two skeletons differ."""
+    if type(first) is type(here) is dict:
+        for key in [*first, *(key for key in here if key not in first)]:
+            if key not in first or key not in here:
+                return key_of(*path, key)
+            if found := _difference(first[key], here[key], *path, *([] if key.startswith("$") else [key])):
+                return found
+        return None
+    if type(first) is type(here) is list and len(first) == len(here):
+        pairs = enumerate(zip(first, here, strict=True))
+        return next((found for i, (a, b) in pairs if (found := _difference(a, b, *path, i))), None)
+    return None if first == here else key_of(*path)
+
+
+def _adopt_buffers(shared: Part, state: Mapping[str, Any], ranks: Ranks) -> dict[str, dict[str, torch.Tensor]]:
+    """Take rank 0's module buffers: each rank has its own BatchNorm statistics, and half of each would be nobody's.
+
+    Collective. Returns this rank's own where they are others: {module: {key: buffer}}.
+    """
+    keys = [(name, key) for name, thing in state.items() for key in module_buffers.keys(thing)]
+    places = {key_of(name, key): (name, key) for name, key in keys}
+    names = [name for name in places if name in shared.tensors and not is_sharded(shared.tensors[name])]
+    if ranks.size == 1 or not names:
+        return {}
+    packed = torch.cat([as_bytes(shared.tensors[name]).cpu() for name in names])
+    here = packed.clone()
+    ranks.broadcast(packed, 0)
+    different: dict[str, dict[str, torch.Tensor]] = {}
+    start = 0
+    for name in names:
+        old = shared.tensors[name]
+        part = slice(start, start := start + old.numel() * old.element_size())
+        if not torch.equal(packed[part], here[part]):
+            module, key = places[name]
+            different.setdefault(module, {})[key] = old
+        # A copy, aligned for its dtype, which a piece of `packed` need not be.
+        shared.tensors[name] = packed[part].clone().view(old.dtype).reshape(old.shape)
+    return different

@@ -1,0 +1,217 @@
+"""Write this rank's share of a checkpoint. Nothing here talks to other ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from clusterdp.checkpoint.errors import not_saved
+from clusterdp.checkpoint.format import layout
+from clusterdp.checkpoint.format.checksum import checksums
+from clusterdp.checkpoint.format.chunks import Chunks
+from clusterdp.checkpoint.format.layout import HEADER, Layout
+from clusterdp.checkpoint.format.manifest import FileRecord
+from clusterdp.checkpoint.format.verified_reads import verify
+from clusterdp.checkpoint.save.snapshot import Part
+from clusterdp.checkpoint.state.buffer import Buffer
+from clusterdp.checkpoint.state.collectives import Ranks
+from clusterdp.checkpoint.state.tree import as_bytes, from_bytes, memory_of
+from clusterdp.storage import Storage
+
+_CHUNK = 16 * layout.BLOCK  # bytes in one write
+
+
+class Staging:
+    """A file's worth of memory that is kept from save to save: HEADER bytes, then a slice of the flat buffer."""
+
+    def __init__(self) -> None:
+        self._buffer = Buffer(0).tensor
+        self._pinned: Any = None
+        self._places: _Places | None = None
+
+    def fill(self, part: Part, start: int, stop: int, note: dict[str, str]) -> memoryview:
+        """The file that holds the bytes [start, stop) of the flat buffer. Valid until the next call.
+
+        What comes from a GPU has only been asked for on return: `copied` tells when it has arrived.
+        """
+        file = self.take(HEADER + stop - start, part.tensors.values())
+        file[:HEADER] = torch.frombuffer(bytearray(layout.safetensors_header(stop - start, note)), dtype=torch.uint8)
+        if self._places is None or self._places.of != (part.layout, start, stop):
+            self._places = _Places(part.layout, start, stop, file[HEADER:])
+        self._places.copy(part.tensors)
+        return memory_of(file)
+
+    def take(self, size: int, tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+        """So many bytes for copies of these. They are what an earlier save has left there."""
+        if self._buffer.numel() < size:
+            self._grow(size, pinned=any(tensor.is_cuda for tensor in tensors))
+        return self._buffer[:size]
+
+    def copied(self) -> Callable[[], None]:
+        """Waits, in whichever thread calls it, until all that has been asked for is here."""
+        if not (torch.cuda.is_available() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
+            return lambda: None
+        # On the training's own stream: the next step's kernels queue behind the copies, and the CPU does not wait.
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        return event.synchronize
+
+    def _grow(self, size: int, *, pinned: bool) -> None:
+        """Pinned by registering it: pin_memory=True would round the size up to a power of two."""
+        self._pinned = self._places = None
+        self._buffer = Buffer(0).tensor  # the old one goes first
+        self._buffer = Buffer(size).tensor
+        if pinned:
+            self._pinned = _Registered(self._buffer)
+
+
+class _Places:
+    """Where each tensor goes in a slice: worked out once, for save after save it is the same."""
+
+    def __init__(self, plan: Layout, start: int, stop: int, body: torch.Tensor):
+        self.of = (plan, start, stop)
+        self._names: list[str] = []
+        self._views: list[torch.Tensor] = []
+        self._pieces: list[tuple[str, slice, torch.Tensor]] = []  # of tensors that reach beyond the slice
+        body.zero_()  # what alignment leaves between tensors; nobody writes there again
+        for entry in plan.overlapping(start, stop):
+            first, last = max(entry.offset, start), min(entry.end, stop)
+            place = body[first - start : last - start]
+            if (first, last) == (entry.offset, entry.end):
+                self._names.append(entry.name)
+                self._views.append(from_bytes(place, entry.dtype, entry.shape))
+            else:
+                self._pieces.append((entry.name, slice(first - entry.offset, last - entry.offset), place))
+
+    def copy(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        # One call for all of them, as optimizers do it: a copy_() each takes longer than the copying of small ones.
+        if self._views:  # a slice may lie within a single tensor, and a state may have none
+            torch._foreach_copy_(self._views, [tensors[name] for name in self._names], non_blocking=True)
+        for name, part, place in self._pieces:
+            place.copy_(as_bytes(tensors[name])[part], non_blocking=True)
+
+
+class _Registered:
+    """Memory that the GPU copies to without the CPU's help, until this object goes."""
+
+    def __init__(self, buffer: torch.Tensor):
+        self._address = buffer.data_ptr()
+        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        torch.cuda.check_error(int(runtime.cudaHostRegister(self._address, buffer.numel(), 0)))
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            torch.cuda.cudart().cudaHostUnregister(self._address)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class Staged:
+    """What one rank writes, in memory of its own: from here on, the live tensors may change."""
+
+    slice: memoryview
+    local: memoryview | None
+    rank_file: bytes
+    copied: Callable[[], None]
+    chunks: Chunks | None = None  # of sharded state, on rank 0: where the pieces of all ranks lie
+
+
+class Writer:
+    """Creates the files of one save on one rank, and knows what to take back if it comes to nothing."""
+
+    def __init__(self, storage: Storage, folder: str, token: str, ranks: Ranks):
+        self.storage = storage
+        self.folder = folder
+        self.token = token
+        self.ranks, self.rank, self.world_size = ranks, ranks.rank, ranks.size
+        self.note = {
+            "format": "clusterdp",
+            "token": token,
+            "rank": str(ranks.rank),
+            "world_size": str(ranks.size),
+        }
+
+    def stage(self, staging: Staging, shared: Part, own: Part) -> Staged:
+        """Copies this rank's share of the shared state, and what it has for itself. Collective if that is sharded."""
+        file, chunks = self._stage_shared(staging, shared)
+        content = {**self.note, "state": own.skeleton, "index": own.layout.to_json(), "strides": own.strides}
+        return Staged(
+            file,
+            Staging().fill(own, 0, own.layout.total, self.note) if own.tensors else None,
+            json.dumps(content, allow_nan=False).encode(),
+            staging.copied(),
+            chunks,
+        )
+
+    def _stage_shared(self, staging: Staging, shared: Part) -> tuple[memoryview, Chunks | None]:
+        if shared.sharded:
+            from clusterdp.checkpoint.save import sharded  # deferred: two seconds that DDP need not pay
+
+            return sharded.copy(shared.tensors, staging, self.note, self.ranks)
+        start, stop = shared.layout.span(self.rank, self.world_size)
+        note = {**self.note, "offset": str(start), "total": str(shared.layout.total)}
+        return staging.fill(shared, start, stop, note), None
+
+    def write(self, staged: Staged, *, read_back: bool) -> dict[str, FileRecord]:
+        """All files of this rank, durable on return, and what each must look like from now on."""
+        staged.copied()
+        slice_file, rank_file, local_file = self._names()
+        try:
+            self.storage.make_folder(self.folder)
+            records = {slice_file: self._create(slice_file, staged.slice)}
+            if staged.local is not None:
+                records[local_file] = self._create(local_file, staged.local)
+            records[rank_file] = self._create(rank_file, memoryview(staged.rank_file))
+            self.storage.sync_folder(self.folder)
+            if read_back:
+                for name, record in records.items():
+                    self.storage.forget(f"{self.folder}/{name}")
+                    verify(self.storage, f"{self.folder}/{name}", record)
+        except OSError as error:
+            raise not_saved(f"{self.storage.url}/{self.folder}", error) from error
+        return records
+
+    def _names(self) -> tuple[str, str, str]:
+        token, rank = self.token, self.rank
+        return (
+            layout.slice_name(token, rank, self.world_size),
+            layout.rank_name(token, rank),
+            layout.local_name(token, rank),
+        )
+
+    def _create(self, name: str, data: memoryview) -> FileRecord:
+        # The checksums are of the memory, not of the file, and are computed while the bytes are on their way.
+        with ThreadPoolExecutor(1, thread_name_prefix="checksum") as pool:
+            sums = pool.submit(checksums, data)
+            try:
+                self._write_file(name, data)
+            except OSError as error:
+                raise not_saved(f"{self.storage.url}/{self.folder}/{name}", error) from error
+            return FileRecord(len(data), sums.result())
+
+    def _write_file(self, name: str, data: memoryview) -> None:
+        for _ in range(self.world_size):
+            try:
+                return self.storage.write(f"{self.folder}/{name}", _chunks(data))
+            except FileNotFoundError:
+                # A save of this step has failed just now, and one of the ranks has cleaned up after it: found the
+                # folder empty, and removed it. Each does so once.
+                self.storage.make_folder(self.folder)
+        return self.storage.write(f"{self.folder}/{name}", _chunks(data))
+
+    def discard(self) -> None:
+        """Give back the space of a save that failed. Only if all have agreed on that: no manifest names the files."""
+        for name in self._names():
+            with suppress(OSError):  # the storage may be what has failed; what stays is cleaned up by a later attempt
+                self.storage.remove(f"{self.folder}/{name}")
+        with suppress(OSError):
+            self.storage.remove_folder(self.folder)
+
+
+def _chunks(data: memoryview) -> Iterable[memoryview]:
+    return (data[start : start + _CHUNK] for start in range(0, len(data), _CHUNK))

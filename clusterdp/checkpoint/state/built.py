@@ -1,0 +1,185 @@
+"""What the program built before training changed it. Some of what has changed since is in no state_dict(), or cannot go
+back to where it was: buffers that are not persistent, buffers of another size, requires_grad, groups of parameters that
+an optimizer was given later. It is saved beside the state:
+
+    {module: {"from": {key: what it was built as}, "buffers": {key: tensor}, "requires_grad": {name: bool}},
+     optimizer: {"groups": [[[module, name of a parameter], ...], ...]}}
+
+It is put back only where the program builds the same again: in a program that was changed, its own counts.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+
+from clusterdp.checkpoint.format.checksum import checksum
+from clusterdp.checkpoint.state.tree import Flattener, as_bytes, dtype_name, is_sharded, memory_of
+from clusterdp.errors import StateError
+
+_log = logging.getLogger("clusterdp.checkpoint")
+Description = (
+    list[Any] | None
+)  # [dtype, shape], of what is in no state_dict() the checksum too; None: there was nothing
+
+
+@dataclass
+class Built:
+    """Of one object, when a Checkpointer first saw it."""
+
+    buffers: dict[str, Description]
+    requires_grad: dict[str, bool]
+    groups: int
+    warned: bool = False
+
+
+_seen: WeakKeyDictionary[Any, Built] = WeakKeyDictionary()
+
+
+def note(thing: Any) -> Built | None:
+    """Only of modules and optimizers."""
+    if not isinstance(thing, (torch.nn.Module, torch.optim.Optimizer)):
+        return None
+    if thing not in _seen:
+        if isinstance(thing, torch.nn.Module):
+            described = {key: _described(buffer, values=hidden) for key, buffer, hidden in buffers_of(thing)}
+            flags = {name: parameter.requires_grad for name, parameter in thing.named_parameters()}
+            _seen[thing] = Built(described, flags, 0)
+        else:
+            _seen[thing] = Built({}, {}, len(thing.param_groups))
+    return _seen[thing]
+
+
+def changes(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the docstring above says, of the objects that have changed. Reads all buffers that are not persistent."""
+    found = {name: _changes(name, thing, state) for name, thing in state.items()}
+    return {name: {what: of for what, of in some.items() if of} for name, some in found.items() if any(some.values())}
+
+
+def _changes(name: str, thing: Any, state: Mapping[str, Any]) -> dict[str, Any]:
+    built = note(thing)
+    if built is None:
+        return {}
+    if isinstance(thing, torch.optim.Optimizer):
+        return {"groups": _groups(name, thing, built, state)}
+    came_from: dict[str, Description] = {}
+    buffers: dict[str, torch.Tensor] = {}
+    for key, buffer, hidden in buffers_of(thing):
+        if buffer is None or key not in built.buffers:
+            continue
+        now = _described(buffer, values=hidden)
+        if now is not None and now != built.buffers[key]:
+            if hidden:
+                buffers[key] = buffer
+            if hidden or built.buffers[key] is None or now[1] != built.buffers[key][1]:  # type: ignore[index]
+                came_from[key] = built.buffers[key]
+    flags = {
+        name: parameter.requires_grad
+        for name, parameter in thing.named_parameters()
+        if built.requires_grad.get(name, parameter.requires_grad) != parameter.requires_grad
+    }
+    return {"from": came_from, "buffers": buffers, "requires_grad": flags}
+
+
+def _groups(name: str, optimizer: torch.optim.Optimizer, built: Built, state: Mapping[str, Any]) -> list[Any]:
+    names = {
+        id(parameter): [module, key]
+        for module, thing in state.items()
+        if isinstance(thing, torch.nn.Module)
+        for key, parameter in thing.named_parameters()
+    }
+    added = [[names.get(id(p)) for p in group["params"]] for group in optimizer.param_groups[built.groups :]]
+    if any(None in group for group in added) and not built.warned:
+        built.warned = True
+        _log.warning(
+            "%s: a group was added to it whose parameters are of no module in the state. An attempt that goes on from "
+            "here must add it before it restores, or have the module in its state.",
+            name,
+        )
+    return added
+
+
+def add_groups(
+    optimizer: torch.optim.Optimizer, saved: Any, changed: Mapping[str, Any], state: Mapping[str, Any]
+) -> None:
+    """Those that were added while training, if they are not here yet and all their parameters are."""
+    added, groups = changed.get("groups", []), saved["param_groups"]
+    here, first = len(optimizer.param_groups), len(groups) - len(added)
+    if here < first:
+        return
+    for group, places in zip(groups[here:], added[here - first :], strict=True):
+        parameters = [_parameter(state, place) for place in places]
+        if any(parameter is None for parameter in parameters):
+            return
+        names = group.get("param_names")
+        given = parameters if names is None else [*zip(names, parameters, strict=True)]
+        options = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        optimizer.add_param_group({**options, "params": given})
+
+
+def _parameter(state: Mapping[str, Any], place: Any) -> torch.nn.Parameter | None:
+    if place is None or not isinstance(state.get(place[0]), torch.nn.Module):
+        return None
+    return dict(state[place[0]].named_parameters()).get(place[1])
+
+
+def resized(thing: Any, changed: Mapping[str, Any]) -> set[str]:
+    """Keys of buffers that were built here as they were there, and had another size when they were saved."""
+    built = note(thing)
+    came_from = changed.get("from", {})
+    return {key for key, was in came_from.items() if built is not None and built.buffers.get(key, ...) == was}
+
+
+def put_back(name: str, module: Any, changed: Mapping[str, Any]) -> Iterator[str]:
+    """All but sizes. Yields what is left as the program has built it, in words."""
+    if not changed:
+        return
+    parameters = dict(module.named_parameters())
+    for key, flag in changed.get("requires_grad", {}).items():
+        if key in parameters:
+            parameters[key].requires_grad_(flag)
+    same = resized(module, changed)
+    for key, saved in changed.get("buffers", {}).items():
+        if key in same:
+            replace(module, key, saved)
+        else:
+            yield (
+                f"{name}/{key}: training had changed this buffer, which is in no state_dict(), and the program builds "
+                "another now"
+            )
+
+
+def replace(module: torch.nn.Module, key: str, saved: torch.Tensor) -> None:
+    """The buffer's values, shape and dtype."""
+    owner, _, own = key.rpartition(".")
+    part = module.get_submodule(owner)
+    live = part._buffers[own]
+    if live is not None and live.shape == saved.shape and live.dtype == saved.dtype:
+        live.copy_(saved)
+        return
+    near = live if live is not None else next(module.parameters(), saved)
+    part._buffers[own] = saved.detach().to(near.device, copy=True)
+
+
+def buffers_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor | None, bool]]:
+    """(key, buffer, whether it is in no state_dict())."""
+    for prefix, part in module.named_modules():
+        for name, buffer in part._buffers.items():
+            yield f"{prefix}.{name}" if prefix else name, buffer, name in part._non_persistent_buffers_set
+
+
+def _described(buffer: torch.Tensor | None, *, values: bool) -> Description:
+    """None, too, of what cannot be saved."""
+    if buffer is None or torch.nn.parameter.is_lazy(buffer) or is_sharded(buffer):
+        return None
+    with suppress(StateError):
+        Flattener().flatten(buffer, "buffer")
+        plain = [dtype_name(buffer), list(buffer.shape)]
+        return [*plain, f"{checksum(memory_of(as_bytes(buffer.detach()).cpu())):016x}"] if values else plain
+    return None

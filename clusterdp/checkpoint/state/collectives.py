@@ -1,0 +1,181 @@
+"""The ranks that save and restore together, and the one point where they agree."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from clusterdp.checkpoint.errors import ClaimLost, LostContact
+from clusterdp.checkpoint.state.tree import memory_of
+from clusterdp.errors import CheckpointError, DamagedError, StateError
+
+_KINDS: dict[str, type[CheckpointError]] = {
+    kind.__name__: kind for kind in (CheckpointError, DamagedError, StateError, ClaimLost)
+}
+
+
+class Ranks:
+    """Messages are JSON in CPU tensors over gloo: nothing is pickled, and NCCL's streams are not touched."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None):
+        """Collective if there is a process group without gloo: one is made then."""
+        self.rank, self.size = 0, 1
+        self._lost: str | None = None  # what was said when contact was lost
+        if not (dist.is_available() and dist.is_initialized()):
+            return
+        if "gloo" not in str(dist.get_backend_config(group)):
+            members = dist.get_process_group_ranks(group or dist.group.WORLD)
+            group = dist.new_group(members, backend="gloo", use_local_synchronization=True)
+        self.group = group
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+
+    def settle(
+        self,
+        failure: Exception | None = None,
+        report: Any = None,
+        conclude: Callable[[list[Any]], Any] | None = None,
+    ) -> Any:
+        """All go on, or none: the point of agreement. Collective.
+
+        Every rank hands in what failed here, or its report (JSON). If nothing failed anywhere, rank 0 draws the
+        conclusion from all reports, and every rank returns it. If anything failed, the conclusion included, every rank
+        raises the same error; on the rank where it happened, from the original.
+        """
+        reports = self._gather({"failure": _describe(failure), "report": report})
+        verdict: dict[str, Any] = {}
+        if self.rank == 0:
+            verdict = self._failure_of([entry["failure"] for entry in reports])
+            if not verdict:
+                try:
+                    verdict = {"conclusion": conclude([e["report"] for e in reports]) if conclude else None}
+                except Exception as error:
+                    failure, verdict = error, _describe(error) or {}
+        verdict = self._share(verdict)
+        if "kind" in verdict:
+            raise _KINDS[verdict["kind"]](verdict["message"]) from failure
+        return verdict["conclusion"]
+
+    def _failure_of(self, failures: list[dict[str, str] | None]) -> dict[str, str]:
+        """One failure for all: of the lowest rank's kind, with what the first few ranks say."""
+        failed = [(rank, failure) for rank, failure in enumerate(failures) if failure]
+        if not failed:
+            return {}
+        prefix = "rank {}: " if self.size > 1 else ""
+        messages = [prefix.format(rank) + failure["message"] for rank, failure in failed[:3]]
+        if len(failed) > 3:
+            messages.append(f"and {len(failed) - 3} more ranks")
+        return {"kind": failed[0][1]["kind"], "message": "; ".join(messages)}
+
+    def are_equal(self, digest: bytes) -> bool:
+        """Whether all ranks have these 8 bytes. One tiny all-reduce, where settle() takes four."""
+        if self.size == 1:
+            return True
+        number = int.from_bytes(digest, "little") >> 1  # MAX finds the least of the negated ones
+        both = torch.tensor([number, -number])
+        with self.contact():
+            dist.all_reduce(both, dist.ReduceOp.MAX, group=self.group)
+        return int(both[0]) == -int(both[1])
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        """Bytes of rank `source`, in place, on all."""
+        if self.size > 1 and tensor.numel():
+            with self.contact():
+                dist.broadcast(tensor, dist.get_global_rank(self._world(), source), group=self.group)
+
+    def _world(self) -> dist.ProcessGroup:
+        group = self.group or dist.group.WORLD
+        assert group is not None
+        return group
+
+    @contextmanager
+    def contact(self) -> Iterator[None]:
+        """Around a collective. Raises LostContact; from then on at once, for what would the others answer to?
+
+        A rank that went on to the next collective once waited there for ever, and the others for it.
+        """
+        if self._lost is not None:
+            raise LostContact(self._lost)
+        try:
+            yield
+        except RuntimeError as error:  # what gloo raises when a peer dies or does not answer in time
+            self._lost = (
+                f"checkpoint: the ranks have lost contact: {error}. Another rank has failed first: its log says why."
+            )
+            raise LostContact(self._lost) from error
+
+    def _gather(self, message: Any) -> list[Any]:
+        """All ranks' messages on rank 0; on the others none."""
+        if self.size == 1:
+            return [message]
+        data = _encode(message)
+        with self.contact():
+            longest = torch.tensor([data.numel()])
+            dist.all_reduce(longest, dist.ReduceOp.MAX, group=self.group)
+            padded = torch.full((int(longest),), ord(" "), dtype=torch.uint8)
+            padded[: data.numel()] = data
+            slots = [torch.empty_like(padded) for _ in range(self.size)] if self.rank == 0 else None
+            dist.gather(padded, slots, dist.get_global_rank(self._world(), 0), group=self.group)
+        return [_decode(slot) for slot in slots or []]
+
+    def _share(self, message: Any) -> Any:
+        """Rank 0's message, on all."""
+        if self.size == 1:
+            return message
+        data = _encode(message)
+        length = torch.tensor([data.numel()])
+        self.broadcast(length, 0)
+        if self.rank != 0:
+            data = torch.empty(int(length), dtype=torch.uint8)
+        self.broadcast(data, 0)
+        return _decode(data)
+
+
+class Pulse:
+    """The least of all ranks' numbers, asked for in one call and looked at in the next: nobody waits for the others."""
+
+    def __init__(self, ranks: Ranks):
+        self._ranks = ranks
+        self._number = torch.zeros(1, dtype=torch.int64)
+        self._work: Any = None
+
+    def exchange(self, number: int) -> int | None:
+        """Collective. What the numbers of the call before have come to; None in the first."""
+        if self._ranks.size == 1:
+            return number
+        least = self.drain()
+        self._number.fill_(number)
+        with self._ranks.contact():
+            self._work = dist.all_reduce(self._number, dist.ReduceOp.MIN, group=self._ranks.group, async_op=True)
+        return least
+
+    def drain(self) -> int | None:
+        """What was asked for last, if anybody did. Collective in the sense that all have asked, or nobody."""
+        if self._work is None:
+            return None
+        with self._ranks.contact():
+            self._work.wait()
+        self._work = None
+        return int(self._number)
+
+
+def _describe(failure: Exception | None) -> dict[str, str] | None:
+    if failure is None:
+        return None
+    if isinstance(failure, CheckpointError):
+        kind = next(name for name in (type(failure).__name__, "CheckpointError") if name in _KINDS)
+        return {"kind": kind, "message": str(failure)}
+    message = str(failure) if isinstance(failure, OSError) else f"{type(failure).__name__}: {failure}"
+    return {"kind": "CheckpointError", "message": message}
+
+
+def _encode(message: Any) -> torch.Tensor:
+    return torch.frombuffer(bytearray(json.dumps(message).encode()), dtype=torch.uint8)
+
+
+def _decode(data: torch.Tensor) -> Any:
+    return json.loads(bytes(memory_of(data)))

@@ -1,0 +1,58 @@
+"""The buffers of modules. DDP keeps parameters equal on all ranks, and training leaves them where they are; buffers may
+differ between ranks, grow, and be put elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+
+from clusterdp.checkpoint.format import strides
+from clusterdp.checkpoint.state import built
+from clusterdp.checkpoint.state.tree import copied, is_sharded, key_of
+
+
+def keys(thing: Any) -> Iterator[str]:
+    """Of a module's buffers in its state_dict()."""
+    if isinstance(thing, torch.nn.Module):
+        for key, _ in thing.named_buffers(remove_duplicate=False):
+            yield key
+
+
+def load(name: str, module: Any, state: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    """Some of them by their keys. Yields what there is no place for, in words."""
+    if not state:
+        return
+    live = dict(module.named_buffers(remove_duplicate=False))
+    for key, saved in state.items():
+        if key not in live or live[key].shape != saved.shape:
+            yield f"{name}: there is no buffer {key} of shape {tuple(saved.shape)} here; each rank had its own"
+        else:
+            live[key].copy_(saved)
+
+
+def make_room(module: torch.nn.Module, state: Mapping[str, Any], resized: Collection[str]) -> None:
+    """For what was resized. And what shows one element in many places cannot be written to: it gets memory for all."""
+    for key in resized:
+        if key in state:
+            built.replace(module, key, state[key])
+    for key, live in chain(module.named_parameters(), module.named_buffers()):
+        if key in state and not is_sharded(live) and 0 in _noted(live, ()):
+            live.data = torch.empty_like(live, memory_format=torch.contiguous_format)
+
+
+def restride(name: str, module: torch.nn.Module, saved: Mapping[str, strides.Shape], before: Mapping[str, Any]) -> None:
+    """Lay them out as they were saved. saved: strides by the tensors' names in the checkpoint; before: those names."""
+    for key, live in chain(module.named_buffers(), module.named_parameters()):
+        place = key_of(name, key)
+        wanted = saved.get(place)
+        if place not in before or is_sharded(live) or wanted == strides.noted(tuple(live.shape), live.stride()):
+            continue
+        if not isinstance(live, torch.nn.Parameter) or (wanted and 0 in wanted):
+            live.data = copied(live, wanted or strides.rows(tuple(live.shape)))
+
+
+def _noted(tensor: torch.Tensor, otherwise: strides.Shape) -> strides.Shape:
+    return strides.noted(tuple(tensor.shape), tensor.stride()) or otherwise

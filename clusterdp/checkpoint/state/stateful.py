@@ -1,0 +1,207 @@
+"""The objects whose state is saved: what is taken from each, and what it takes to put it back exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import chain
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from clusterdp.checkpoint.state import built
+from clusterdp.checkpoint.state.tree import Flattener, is_sharded, key_of
+from clusterdp.errors import CheckpointError, StateError
+
+EXTRA_STATE = "_extra_state"  # torch's key of what set_extra_state() gets
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What can be saved. With an attribute `per_rank = True` each rank's state is its own, else all have the same."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any) -> Any: ...
+
+
+def check(state: Mapping[Any, Any]) -> dict[str, Any]:
+    """The same objects without their wrappers; raises StateError on what cannot be saved."""
+    for name, thing in state.items():
+        if not isinstance(name, str) or not name or isinstance(thing, type) or not isinstance(thing, Stateful):
+            raise StateError(
+                f"{name}: a {type(thing).__qualname__} has no state_dict() and load_state_dict(). "
+                "Pass name -> object with both, such as a Module, an Optimizer, a scheduler or a sampler."
+            )
+    return {name: unwrap(thing) for name, thing in state.items()}
+
+
+def unwrap(thing: Any) -> Any:
+    """The module inside DistributedDataParallel and torch.compile, so that names are those of the user's own module."""
+    while isinstance(thing, torch.nn.Module):
+        if isinstance(thing, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
+            thing = thing.module
+        elif isinstance(inner := getattr(thing, "_orig_mod", None), torch.nn.Module):
+            thing = inner
+        else:
+            break
+    return thing
+
+
+def is_per_rank(thing: Any) -> bool:
+    return getattr(thing, "per_rank", False) is True
+
+
+def are_sharded(state: Mapping[str, Any]) -> bool:
+    """Whether any of the objects has DTensors, as FSDP2 makes of parameters."""
+    return any(is_sharded(tensor) for thing in state.values() for tensor in _tensors(thing))
+
+
+def _tensors(thing: Any) -> Iterator[torch.Tensor]:
+    if isinstance(thing, torch.nn.Module):
+        yield from thing.parameters()
+    elif isinstance(thing, torch.optim.Optimizer):
+        yield from (parameter for group in thing.param_groups for parameter in group["params"])
+
+
+def live_tensors(name: str, thing: Any) -> Mapping[str, torch.Tensor]:
+    """By their names in a checkpoint, tensors that may be overwritten before load_state_dict() is called with these
+    very tensors: it takes what it is given as it is, and copies nothing onto itself. Whoever has code of their own for
+    that may look at the old values, or have another idea of the names: of those there are none."""
+    if isinstance(thing, torch.nn.Module):
+        plain = type(thing).load_state_dict is torch.nn.Module.load_state_dict and all(
+            map(_loads_plainly, thing.modules())
+        )
+        hidden = {key for key, _, hidden in built.buffers_of(thing) if hidden}  # which load_state_dict() does not fill
+        tensors = chain(
+            thing.named_parameters(remove_duplicate=False),
+            (item for item in thing.named_buffers(remove_duplicate=False) if item[0] not in hidden),
+        )
+        return {key_of(name, key): tensor for key, tensor in tensors} if plain else {}
+    if isinstance(thing, torch.optim.Optimizer):
+        plain = type(thing).load_state_dict is torch.optim.Optimizer.load_state_dict
+        if plain and not thing._optimizer_load_state_dict_pre_hooks:
+            flattener = Flattener()
+            with suppress(StateError):
+                flattener.flatten(thing.state_dict(), name)
+            return flattener.tensors
+    return {}
+
+
+def _loads_plainly(part: torch.nn.Module) -> bool:
+    ours = type(part)._load_from_state_dict is torch.nn.Module._load_from_state_dict
+    return not part._load_state_dict_pre_hooks and (ours or type(part).__module__.startswith("torch.nn."))
+
+
+@contextmanager
+def as_trained(state: Mapping[str, Any]) -> Iterator[None]:
+    """While a state is taken. An object that has put something of its own into another one for a while, such as its
+    averages into a model, has a context manager of this name, in which the other one's state is as it was."""
+    with ExitStack() as stack:
+        for thing in state.values():
+            if callable(of_its_own := getattr(thing, "as_trained", None)):
+                stack.enter_context(of_its_own())
+        yield
+
+
+def modules_first(state: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """In the order to load them: what has copies of a module's weights may have to make them anew."""
+    return sorted(state.items(), key=lambda item: not isinstance(item[1], torch.nn.Module))
+
+
+def renew(state: Mapping[str, Any], restored: Collection[str]) -> None:
+    """Where not all was restored: an object with a renew(), such as averages of the weights, had copies of what was
+    there before. Twice: the averages may be of other copies, which come after them in here."""
+    left = [thing for name, thing in state.items() if name not in restored]
+    for thing in left * 2:
+        if callable(again := getattr(thing, "renew", None)):
+            again()
+
+
+def compare(name: str, thing: Any, state: Any, resized: Collection[str] = ()) -> None:
+    """Raises StateError if a module's state does not fit. Of other things load() alone can tell. resized: keys that
+    will fit when they are needed."""
+    if isinstance(thing, torch.nn.Module):
+        with _explained(name, thing):
+            _check_module(name, thing, {key: value for key, value in state.items() if key not in resized}, resized)
+
+
+def load(name: str, thing: Any, state: Any) -> None:
+    """Put the state back; raises StateError if it does not fit, with what is missing or left over."""
+    compare(name, thing, state)
+    with _explained(name, thing):
+        thing.load_state_dict(state)
+        if isinstance(thing, torch.optim.Optimizer):
+            _restore_dtypes(thing, state)
+        elif isinstance(thing, torch.amp.GradScaler) and bool(thing.state_dict()) != bool(state):
+            # A disabled scaler takes any state and drops it.
+            raise StateError(f"{name}: AMP is switched off here, and was on when this was saved. Set it as it was.")
+
+
+@contextmanager
+def _explained(name: str, thing: Any) -> Iterator[None]:
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        what = str(error) if isinstance(error, (RuntimeError, ValueError)) else f"{type(error).__name__}: {error}"
+        raise StateError(
+            f"{name}: {type(thing).__qualname__}.load_state_dict() failed: {what}. "
+            "Build the object as it was when the checkpoint was saved."
+        ) from error
+
+
+def _check_module(name: str, module: torch.nn.Module, state: Mapping[str, Any], resized: Collection[str]) -> None:
+    live = {key: value for key, value in module.state_dict().items() if key not in resized}
+    different = [
+        f"{key} ({tuple(state[key].shape)} in the checkpoint, {tuple(live[key].shape)} here)"
+        for key in live.keys() & state.keys()
+        if isinstance(live[key], torch.Tensor) and isinstance(state[key], torch.Tensor)
+        # A lazy module has no shapes yet, and takes any.
+        if not torch.nn.parameter.is_lazy(live[key])
+        and live[key].shape != state[key].shape
+        and key.rpartition(".")[2] != EXTRA_STATE  # whose length is the module's own business
+    ]
+    # A hook may rename what an older version of the module has saved: torch's own strict loading decides then.
+    hooked = any(part._load_state_dict_pre_hooks for part in module.modules())
+    compare_keys(name, () if hooked else live, () if hooked else state, different)
+
+
+def compare_keys(name: str, here: Any, saved: Any, different: list[str] | None = None) -> None:
+    """Every key consumed, none missing; raises StateError that names those that are not."""
+    parts = []
+    for what, keys in (
+        ("not in the checkpoint", set(here) - set(saved)),
+        ("only in the checkpoint", set(saved) - set(here)),
+        ("of another shape", different or []),
+    ):
+        if keys:
+            shown = ", ".join(sorted(map(str, keys))[:8])
+            parts.append(f"{what}: {shown}" + (f" and {len(keys) - 8} more" if len(keys) > 8 else ""))
+    if parts:
+        raise StateError(f"{name}: its keys do not fit; {'; '.join(parts)}. Restore into what was saved.")
+
+
+def _restore_dtypes(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Optimizer.load_state_dict() casts to the parameter's dtype, in lists and dicts too: fp32 moments of bf16 weights
+    would lose bits, and so would integers. Of a str it makes the name of a generator."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    made: dict[int, torch.Tensor] = {}
+    for number, parameter in zip(numbers, parameters, strict=True):
+        for key, saved in state["state"].get(number, {}).items():
+            optimizer.state[parameter][key] = _as_saved(saved, optimizer.state[parameter][key], made)
+
+
+def _as_saved(saved: Any, live: Any, made: dict[int, torch.Tensor]) -> Any:
+    """`live` with the types of `saved`. made: what has become of each tensor: tied ones stay tied."""
+    if isinstance(saved, torch.Tensor) and isinstance(live, torch.Tensor):
+        if saved.dtype == live.dtype:
+            return live
+        return made.setdefault(id(saved), saved.to(live.device, copy=True))
+    if isinstance(saved, dict) and isinstance(live, dict) and saved.keys() == live.keys():
+        return type(saved)({key: _as_saved(item, live[key], made) for key, item in saved.items()})
+    if type(saved) in (list, tuple) and type(live) is type(saved) and len(live) == len(saved):
+        return type(saved)([_as_saved(*pair, made) for pair in zip(saved, live, strict=True)])
+    return saved if type(saved) is str else live

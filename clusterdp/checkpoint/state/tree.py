@@ -1,0 +1,268 @@
+"""State as a tree: nested lists, tuples and dicts of JSON values and tensors, taken apart and put together again.
+
+A tree becomes a skeleton, which is plain JSON, and the tensors that it refers to by name. What JSON does not have is an
+object with one key that begins with `$`:
+
+    {"$tensor": name}    {"$array": name} (numpy)    {"$scalar": name} (numpy)    {"$float": "inf"}    {"$int": "0x..."}
+    {"$tuple": [...]}    {"$size": [...]} (torch.Size)    {"$dict": [[key, value], ...]} (keys that are not plain words)
+    {"$ordered": dict}   {"$counter": dict}    {"$module": dict, "$versions": ...} (what Module.state_dict() returns)
+
+Anything else is refused with its key: it would have to be pickled, and reading a pickle runs code.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from clusterdp.checkpoint.format import strides
+from clusterdp.checkpoint.format.layout import ITEM_SIZES
+from clusterdp.errors import StateError
+
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in ITEM_SIZES if hasattr(torch, name)}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_DEPTH = 100  # deeper than any state, shallow enough for Python's stack: it ends a tree that contains itself
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+_WHAT_IS_ALLOWED = (
+    "State may hold tensors, numpy arrays, None, bool, int, float, str, and lists, tuples and dicts of these. "
+    "Convert it in state_dict(), and back in load_state_dict()."
+)
+
+
+def dtype_name(tensor: torch.Tensor) -> str:
+    return _NAMES[tensor.dtype]
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """Whether each rank has its own part of it (DTensor)."""
+    if type(tensor) in _PLAIN_TENSORS:
+        return False
+    module = sys.modules.get("torch.distributed.tensor")  # what is not loaded has made none
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
+def key_of(*path: Any) -> str:
+    """A tensor's name: the keys that lead to it, `optimizer/state/0/exp_avg`; `~1` stands for a slash in a key."""
+    return "/".join([_escaped(str(part)) for part in path])
+
+
+@lru_cache(maxsize=4096)  # the words of one state are few, and every save needs them for each tensor
+def _escaped(word: str) -> str:
+    return word.replace("~", "~0").replace("/", "~1")
+
+
+class Flattener:
+    """Collects the tensors of one or more trees. Tensors that are the same memory (tied weights) are kept once.
+
+    sharded: DTensors may be among them.
+    """
+
+    def __init__(self, *, sharded: bool = False) -> None:
+        self._sharded = sharded
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.strides: dict[str, tuple[int, ...]] = {}  # of those that do not lie row by row
+        self._names: dict[tuple[Any, ...], str] = {}
+
+    def flatten(self, value: Any, *path: Any) -> Any:
+        """The skeleton of `value`, which is found at `path`; raises StateError with the full key."""
+        return self._flatten(value, key_of(*path), _DEPTH)
+
+    # Every save calls this for every value of the state while the training waits: hence the order of the cases, and
+    # keys that are put together on the way down.
+    def _flatten(self, value: Any, key: str, depth: int) -> Any:
+        kind = type(value)
+        if kind in _PLAIN_TENSORS:
+            return {"$tensor": self._add(value, key)}
+        if value is None or kind is bool or kind is str:
+            return value
+        if kind is int:
+            return value if -(2**63) <= value < 2**64 else {"$int": hex(value)}
+        if kind is float:
+            return value if math.isfinite(value) else {"$float": str(value)}
+        if isinstance(value, torch.Tensor):
+            return {"$tensor": self._add(value, key)}
+        if depth == 0:
+            start = "/".join(key.split("/")[:4])
+            raise StateError(f"{start}/...: nested deeper than {_DEPTH}, or in itself. Flatten it in state_dict().")
+        if kind is list:
+            return [self._flatten(item, f"{key}/{i}", depth - 1) for i, item in enumerate(value)]
+        if kind in (tuple, torch.Size):
+            tag = "$tuple" if kind is tuple else "$size"
+            return {tag: [self._flatten(item, f"{key}/{i}", depth - 1) for i, item in enumerate(value)]}
+        if isinstance(value, dict):
+            return self._flatten_dict(value, key, depth - 1)
+        return self._flatten_numpy(value, key)
+
+    def _flatten_dict(self, value: dict[Any, Any], key: str, depth: int) -> Any:
+        if type(value) not in (dict, OrderedDict, Counter):
+            raise _refused(value, key, "Make it a plain dict.")
+        if all(type(word) is str and not word.startswith("$") for word in value):
+            plain: Any = {word: self._flatten(item, f"{key}/{_escaped(word)}", depth) for word, item in value.items()}
+        else:
+            plain = {
+                "$dict": [
+                    [_key(word, key), self._flatten(item, f"{key}/{_escaped(str(word))}", depth)]
+                    for word, item in value.items()
+                ]
+            }
+        if type(value) is Counter:
+            return {"$counter": plain}
+        if type(value) is OrderedDict:
+            # Versions of the modules' formats: their load_state_dict needs them to read what an older torch has saved.
+            versions = getattr(value, "_metadata", None)
+            if versions is None:
+                return {"$ordered": plain}
+            return {"$module": plain, "$versions": self._flatten(dict(versions), f"{key}/_metadata", depth)}
+        return plain
+
+    def _flatten_numpy(self, value: Any, key: str) -> Any:
+        numpy = sys.modules.get("numpy")  # what is not loaded has made no arrays
+        if numpy is None or not isinstance(value, (numpy.ndarray, numpy.generic)):
+            raise _refused(value, key)
+        if type(value) is not numpy.ndarray and not isinstance(value, numpy.generic):
+            raise _refused(value, key, "Make it a plain array.")
+        if value.dtype.name not in DTYPES or not value.dtype.isnative:
+            raise _refused(value, key, f"Its dtype {value.dtype} has no counterpart in torch: use another.")
+        tag = "$array" if isinstance(value, numpy.ndarray) else "$scalar"
+        # A copy: it may be read-only or strided backwards, which torch does not take.
+        return {tag: self._add(torch.from_numpy(numpy.array(value, order="C")), key)}
+
+    def _add(self, tensor: torch.Tensor, key: str) -> str:
+        given, local = tensor, tensor
+        if type(tensor) not in _PLAIN_TENSORS and self._sharded and is_sharded(tensor):
+            local = _local(tensor, key)
+        _check(local, key)
+        if tensor.requires_grad:  # detach() takes as long as all the rest, and state_dict() has done it as a rule
+            tensor = tensor.detach()
+        shape = tensor.shape
+        place: tuple[Any, ...] = (local.data_ptr(), tensor.device, tensor.dtype, shape, tensor.stride())
+        if local is not given and is_sharded(given):
+            # Not the address: a rank whose part is empty has none, and all ranks must find the same tensors tied.
+            place = (local.untyped_storage()._cdata, local.storage_offset(), *place[2:])
+        memory = (*place, local.is_conj(), local.is_neg())
+        if memory in self._names and tensor.numel():
+            return self._names[memory]
+        while key in self.tensors:  # {0: ..., "0": ...}
+            key += "~2"
+        self.tensors[key] = tensor
+        self._names[memory] = key
+        if local is given or not is_sharded(given):
+            noted = strides.noted(shape, tensor.stride())
+            if noted is not None:
+                self.strides[key] = noted
+        return key
+
+
+def unflatten(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The tree that was taken apart. Its tensors are those given, not copies. Raises ValueError on a bad skeleton."""
+    if isinstance(skeleton, list):
+        return [unflatten(item, tensors) for item in skeleton]
+    if not isinstance(skeleton, dict):
+        return skeleton
+    tag = next(iter(skeleton), "")
+    if not tag.startswith("$"):
+        return {key: unflatten(item, tensors) for key, item in skeleton.items()}
+    if tag == "$module":
+        module: OrderedDict[Any, Any] = OrderedDict(unflatten(skeleton["$module"], tensors))
+        module._metadata = OrderedDict(unflatten(skeleton["$versions"], tensors))  # type: ignore[attr-defined]
+        return module
+    try:
+        return _BUILDERS[tag](skeleton[tag], tensors)
+    except KeyError as error:
+        raise ValueError(f"the state refers to {error}, which is not there") from error
+
+
+_BUILDERS: dict[str, Callable[[Any, Mapping[str, torch.Tensor]], Any]] = {
+    "$tensor": lambda name, tensors: tensors[name],
+    # Copies: an array would keep the whole buffer alive, and a loader may hold on to it.
+    "$array": lambda name, tensors: tensors[name].numpy().copy(),
+    "$scalar": lambda name, tensors: tensors[name].numpy()[()],
+    "$float": lambda text, tensors: float(text),
+    "$int": lambda text, tensors: int(text, 16),
+    "$tuple": lambda items, tensors: tuple(unflatten(items, tensors)),
+    "$size": lambda items, tensors: torch.Size(items),
+    "$dict": lambda pairs, tensors: {unflatten(key, {}): unflatten(item, tensors) for key, item in pairs},
+    "$ordered": lambda plain, tensors: OrderedDict(unflatten(plain, tensors)),
+    "$counter": lambda plain, tensors: Counter(unflatten(plain, tensors)),
+}
+
+
+def _key(key: Any, within: str) -> Any:
+    """A dict's key as JSON. Tuples of scalars are keys too."""
+    scalars = key if type(key) is tuple else (key,)
+    if not all(item is None or type(item) in (bool, int, float, str) for item in scalars):
+        kind = type(key).__name__
+        raise StateError(f"{within}: the key {key!r:.80} is a {kind}. Use str, int, float, bool or None as keys.")
+    return Flattener().flatten(key)
+
+
+def _local(tensor: Any, key: str) -> torch.Tensor:
+    """This rank's part of a DTensor."""
+    if any(placement.is_partial() for placement in tensor.placements):
+        raise _refused(tensor, key, "It is a sum that is still to be done (Partial): redistribute it first.")
+    return tensor.to_local()  # type: ignore[no-any-return]
+
+
+def _check(tensor: torch.Tensor, key: str) -> None:
+    if type(tensor) not in _PLAIN_TENSORS:
+        raise _refused(tensor, key, "Tensors that are sharded or not plain are not supported: gather it, or use DDP.")
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise _refused(tensor, key, f"Its layout {tensor.layout} is not plain bytes: make it dense.")
+    if tensor.device.type == "meta":
+        raise _refused(tensor, key, "It is on the meta device and has no values: materialise it first.")
+    if tensor.dtype not in _NAMES:
+        raise _refused(tensor, key, f"Its dtype {tensor.dtype} is not supported: convert it.")
+
+
+def _refused(value: Any, key: str, what_to_do: str = "") -> StateError:
+    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
+    return StateError(f"{key}: a {kind} cannot be saved. {what_to_do or _WHAT_IS_ALLOWED}")
+
+
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor's bytes in order of its elements, as one dimension of uint8: a view wherever it is contiguous."""
+    plain = tensor.resolve_conj().resolve_neg().contiguous()
+    # Not view(-1): one element counts as contiguous whatever its stride, and then view(dtype) refuses it.
+    return plain.as_strided((plain.numel(),), (1,)).view(torch.uint8)
+
+
+def memory_of(data: torch.Tensor) -> memoryview:
+    """A writable view of a contiguous CPU tensor's bytes, without numpy. It keeps the tensor alive."""
+    if data.numel() == 0:
+        return memoryview(bytearray())  # its address is null, which not every reader of a buffer takes
+    array = (ctypes.c_char * (data.numel() * data.element_size())).from_address(data.data_ptr())
+    array._owner = data  # type: ignore[attr-defined]
+    return memoryview(array).cast("B")
+
+
+def copied(tensor: torch.Tensor, wanted: tuple[int, ...] | None) -> torch.Tensor:
+    """A copy with these strides (strides.py), or its own. Where one is 0, it is one element that stands for many."""
+    tensor = tensor.detach()
+    if wanted is None:
+        return tensor.clone()
+    part = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in wanted)]
+    made = torch.empty_strided(part.shape, wanted, dtype=tensor.dtype, device=tensor.device).copy_(part)
+    return made.expand(tensor.shape)
+
+
+def cloned(tree: Any) -> Any:
+    """The tree in memory of its own: who keeps a part of it must not keep a mapped file or a whole buffer."""
+    if isinstance(tree, torch.Tensor):
+        return tree if is_sharded(tree) else tree.clone()
+    if isinstance(tree, dict):
+        return type(tree)((key, cloned(item)) for key, item in tree.items())
+    if type(tree) in (list, tuple):
+        return type(tree)(cloned(item) for item in tree)
+    return tree
+
+
+def from_bytes(data: torch.Tensor, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """The view of `data` (one dimension of uint8) as a tensor."""
+    return data.view(DTYPES[dtype]).reshape(shape)

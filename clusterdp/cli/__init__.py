@@ -1,0 +1,14 @@
+"""The command line.
+
+verbs       `main`, and a function for each verb
+parser      argparse, with mistakes told in one line
+streams     stdout and stderr: UTF-8, clean, and quiet once nobody reads
+local       `--cluster local`
+fake        `clusterdp fake`
+checkpoint  `clusterdp checkpoint`
+profile     `clusterdp profile`
+"""
+
+from clusterdp.cli.verbs import main
+
+__all__ = ["main"]

@@ -1,0 +1,258 @@
+"""`clusterdp fake`: the fake cluster by hand."""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import shlex
+import time
+from typing import TYPE_CHECKING, Any
+
+from clusterdp.cli.parser import Parser
+from clusterdp.errors import FakeError
+
+if TYPE_CHECKING:
+    from clusterdp.fakeslurm import FakeCluster, Shape
+
+EPILOG = """\
+  clusterdp fake up --shape cluster.yaml --time-scale 60
+  eval "$(clusterdp fake env)"        sbatch, srun, squeue, ... are now the cluster's
+  clusterdp fake preempt 10001
+  clusterdp fake down"""
+EXAMPLES = {
+    "up": "up --nodes 4 --gpus-per-node 8",
+    "env": 'env    eval "$(clusterdp fake env)" puts it on PATH',
+    "advance": "advance 3600",
+    "preempt": "preempt 10001",
+    "kill-rank": "kill-rank 10001 3",
+    "fail": "fail n2",
+    "drain": "drain n2",
+    "resume": "resume n2",
+    "slow": "slow 5 --for 60",
+    "unreachable": "unreachable 60",
+    "flaky": "flaky 0.3",
+}
+ROOM = 100  # job numbers of one cluster, before those of the next one begin
+
+
+def add_to(fake: Parser) -> None:
+    """The verbs below `clusterdp fake`."""
+    fake.epilog, fake.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
+    verbs = fake.add_subparsers(title="verbs", metavar="VERB", required=True)
+
+    def verb(name: str, run: Any, about: str, *arguments: str, old: str = "") -> Parser:
+        example = f"clusterdp fake {EXAMPLES.get(name, name)}"
+        sub: Parser = verbs.add_parser(
+            name, help=about, description=about, aliases=[old] if old else [], example=example
+        )
+        sub.set_defaults(verb=lambda options: _guarded(run, options), parser=sub)
+        sub.add_argument(
+            "--dir", metavar="DIR", help="where the cluster lives; default: this shell's, or the user's own"
+        )
+        for argument in arguments:
+            sub.add_argument(argument, metavar=argument.upper())
+        return sub
+
+    _add_up(verb("up", up, "start a cluster"))
+    verb("down", down, "stop the cluster and everything that runs on it")
+    verb("status", status, "its nodes and jobs")
+    verb("env", env, 'print what puts it on PATH: eval "$(clusterdp fake env)"')
+    verb("history", history, "print what happened on it, and what was broken")
+    sub = verb("advance", advance, "move its clock forward: limits, warnings, grace times and delays pass")
+    sub.add_argument("seconds", type=float, metavar="SECONDS")
+    verb("preempt", preempt, "preempt a job, as one of a higher partition would", "job")
+    sub = verb("kill-rank", kill_rank, "kill one task of a job's newest step", "job")
+    sub.add_argument("rank", type=int, metavar="RANK")
+    verb("fail", fail, "let a node die, and all that runs there", "node", old="fail-node")
+    verb("drain", drain, "let a node take no more jobs", "node")
+    verb("resume", resume, "bring back a node that died or was drained", "node", old="restore-node")
+    sub = verb("slow", slow, "let the controller answer each command that much later; 0 ends it")
+    sub.add_argument("seconds", type=float, metavar="SECONDS")
+    sub.add_argument("--for", dest="for_s", type=float, default=0, metavar="SECONDS", help="default: until told")
+    sub = verb("unreachable", unreachable, "let commands find no controller for so long; 0 ends it")
+    sub.add_argument("seconds", type=float, metavar="SECONDS")
+    sub = verb("flaky", flaky, "let this part of all calls of sbatch fail, 0 to 1; 0 ends it")
+    sub.add_argument("rate", type=float, metavar="RATE")
+    sub.add_argument("--seed", type=int, default=0, metavar="N", help="the same calls fail for the same seed")
+
+
+def _add_up(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--nodes", type=int, metavar="N", help="default: 4, named n1 to n4")
+    sub.add_argument("--cpus-per-node", type=int, metavar="N", help="default: 8")
+    sub.add_argument("--gpus-per-node", type=int, metavar="N", help="default: 2")
+    sub.add_argument("--shape", metavar="FILE.yaml", help="nodes, partitions and settings of your own")
+    about = "60: a minute of time limit, grace or delay lasts 1 s"
+    sub.add_argument("--time-scale", type=float, default=1.0, metavar="X", help=about)
+    sub.add_argument("--slurm-version", metavar="V", help="speak as that release of Slurm does (22.05 is recorded)")
+    sub.add_argument("--quick", action="store_true", help="a controller that looks at limits every second")
+    sub.add_argument("--flaky", type=float, default=0, metavar="RATE", help="this part of all calls of sbatch fails")
+    sub.add_argument("--seed", type=int, default=0, metavar="N", help="which ones")
+
+
+def _guarded(run: Any, options: argparse.Namespace) -> int:
+    from clusterdp.fakeslurm.errors import FakeSlurmError
+
+    try:
+        run(options)
+    except FakeSlurmError as error:
+        raise FakeError(str(error)) from None
+    return 0
+
+
+def _attached(options: argparse.Namespace) -> FakeCluster:
+    from pathlib import Path
+
+    from clusterdp.fakeslurm.cluster import FakeCluster
+
+    if options.dir:
+        return FakeCluster.attach(Path(options.dir))
+    conf = Path(os.environ.get("SLURM_CONF", ""))
+    return FakeCluster.attach(conf.parent if FakeCluster.owns(conf) else None)
+
+
+def up(options: argparse.Namespace) -> None:
+    from dataclasses import replace
+    from pathlib import Path
+
+    from clusterdp.fakeslurm.cluster import FakeCluster
+
+    shape = _shape(options)
+    if shape.settings.first_job_id == type(shape.settings).first_job_id:  # none was asked for
+        shape = replace(shape, settings=replace(shape.settings, first_job_id=fresh_job_id()))
+    folder = Path(options.dir) if options.dir else FakeCluster.default_folder()
+    cluster = FakeCluster(folder, shape=shape, slurm_version=options.slurm_version).up()
+    if options.flaky:
+        cluster.flaky(options.flaky, options.seed)
+    where = f" --dir {shlex.quote(options.dir)}" if options.dir else ""
+    print(f"A fake cluster of {len(shape.nodes)} nodes is up in {cluster.folder}.")
+    print(f'Put it on PATH:  eval "$(clusterdp fake env{where})"')
+    print(f"Stop it:         clusterdp fake down{where}")
+    if unknown := cluster.unknown_names:
+        print("The nodes' names do not resolve here. For scripts that use them as addresses, add to /etc/hosts:")
+        print(f"127.0.0.1 {' '.join(unknown)}")
+
+
+def _shape(options: argparse.Namespace) -> Shape:
+    from clusterdp.fakeslurm.core.shape import Shape
+
+    if not 0 < options.time_scale <= 10_000:
+        raise FakeError(f"--time-scale: {options.time_scale:g} is out of range. Write 1 for real time, 60, ... 10000.")
+    sizes = {"nodes": options.nodes, "cpus_per_node": options.cpus_per_node, "gpus_per_node": options.gpus_per_node}
+    given = {name: value for name, value in sizes.items() if value is not None}
+    for name, value in given.items():
+        if value < (0 if name == "gpus_per_node" else 1):
+            raise FakeError(f"--{name.replace('_', '-')}: {value} is too few. Write 1 or more.")
+    if options.shape is None:
+        return Shape.simple(**given, quick=options.quick, time_scale=options.time_scale)
+    if given:
+        raise FakeError(
+            f"--{next(iter(given)).replace('_', '-')}: the file of --shape says that. Leave one of them out."
+        )
+    return read_shape(options.shape, quick=options.quick, time_scale=options.time_scale)
+
+
+def read_shape(file: str, *, quick: bool = False, time_scale: float = 1.0) -> Shape:
+    """From a YAML file as clusterdp/fakeslurm/shape_file.py describes it; raises FakeError."""
+    import yaml
+
+    from clusterdp.fakeslurm.errors import FakeSlurmError
+    from clusterdp.fakeslurm.shape_file import shape_from
+
+    try:
+        with open(file, encoding="utf-8") as text:
+            data = yaml.load(text, Loader=yaml.BaseLoader)  # guesses no types: 2:00:00 is text, and OFF no truth value
+        return shape_from(data, quick=quick, time_scale=time_scale)
+    except OSError as error:
+        raise FakeError(f"--shape: {file}: {error.strerror}. Write the path of a YAML file.") from None
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise FakeError(f"--shape: {file}: no YAML: {' '.join(str(error).split())}. Mend the file.") from None
+    except FakeSlurmError as error:
+        raise FakeError(f"{file}: {error}") from None
+
+
+def fresh_job_id() -> int:
+    """One that no other fake cluster of this user has given to a job: run folders outlive clusters, attempts are named
+    for jobs, and MASTER_PORT follows from the number: two jobs of one number would take each other's ranks for theirs.
+    """
+    from clusterdp.fakeslurm.core.paths import private_place
+
+    try:
+        note = os.open(private_place() / "last-job", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(note, "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            last = file.read().strip()
+            fresh = max(int(time.time() / 10) % 10_000_000, int(last) + ROOM if last.isdigit() else 0)
+            file.seek(0)
+            file.truncate()
+            file.write(f"{fresh}\n")
+    except OSError as error:
+        raise FakeError(f"{error.filename or 'last-job'}: {error.strerror}. Make room there, or it writable.") from None
+    return fresh
+
+
+def down(options: argparse.Namespace) -> None:
+    _attached(options).down()
+    print("The fake cluster is down.")
+
+
+def status(options: argparse.Namespace) -> None:
+    print(_attached(options).status())
+
+
+def env(options: argparse.Namespace) -> None:
+    print(_attached(options).exports())
+
+
+def history(options: argparse.Namespace) -> None:
+    for event in _attached(options).history():
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.pop("time")))
+        name = event.pop("event")
+        print(when, f"{name:11}", " ".join(f"{key}={value}" for key, value in event.items()))
+
+
+def advance(options: argparse.Namespace) -> None:
+    _attached(options).advance(options.seconds)
+    print(f"The cluster's clock went {options.seconds:g} s forward.")
+
+
+def preempt(options: argparse.Namespace) -> None:
+    _attached(options).preempt(options.job)
+    print(f"Job {options.job} is being preempted.")
+
+
+def kill_rank(options: argparse.Namespace) -> None:
+    _attached(options).kill_rank(options.job, options.rank)
+    print(f"Rank {options.rank} of job {options.job} is being killed.")
+
+
+def fail(options: argparse.Namespace) -> None:
+    _attached(options).fail(options.node)
+    print(f"Node {options.node} is dead. `clusterdp fake resume {options.node}` brings it back.")
+
+
+def drain(options: argparse.Namespace) -> None:
+    _attached(options).drain(options.node)
+    print(f"Node {options.node} takes no more jobs. `clusterdp fake resume {options.node}` brings it back.")
+
+
+def resume(options: argparse.Namespace) -> None:
+    _attached(options).resume(options.node)
+    print(f"Node {options.node} is back.")
+
+
+def slow(options: argparse.Namespace) -> None:
+    _attached(options).slow(options.seconds, options.for_s)
+    print(
+        f"The controller answers {options.seconds:g} s late." if options.seconds else "The controller answers in time."
+    )
+
+
+def unreachable(options: argparse.Namespace) -> None:
+    _attached(options).unreachable(options.seconds)
+    print(f"The controller is away for {options.seconds:g} s." if options.seconds else "The controller is back.")
+
+
+def flaky(options: argparse.Namespace) -> None:
+    _attached(options).flaky(options.rate, options.seed)
+    print(f"Of all calls of sbatch, {options.rate:.0%} fail.")

@@ -1,0 +1,68 @@
+"""stdout and stderr of the command line: UTF-8, open, clean, and quiet once nobody can be told any more."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TextIO
+
+from clusterdp.errors import OutputError
+from clusterdp.operate.terminal import bare, outlet
+
+
+@contextmanager
+def mended() -> Iterator[None]:
+    """Inside, what is printed goes through an outlet."""
+    mend()
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = map(outlet, before)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def mend() -> None:
+    """What is printed is UTF-8, as the files are from which it comes, whatever the locale. A stream that the caller has
+    closed (`>&-`) leads to nowhere: else the next file to be opened would get its number, and what is meant for it."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        stream = getattr(sys, name)
+        if stream is None:
+            null = os.open(os.devnull, os.O_RDWR)
+            os.dup2(null, number)
+            os.set_inheritable(number, True)  # it is the same number, most often, which dup2 leaves as it is
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
+        elif number and hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+def complain(error: Exception) -> None:
+    try:
+        print(f"clusterdp: {_in_words(error)}", file=sys.stderr, flush=True)
+    except (OSError, OutputError):  # nobody is there to be told
+        abandon(sys.stderr)
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return _unwritable(error)
+    if isinstance(error, OSError):  # of a file that nobody thought of
+        where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+        return f"{where}{error.strerror or error}. See what is there."
+    return str(error)
+
+
+def _unwritable(error: UnicodeEncodeError) -> str:
+    if error.encoding == "utf-8":  # a word's bytes are no text, and Python has kept them as what they are
+        before, after = error.object[: error.start], error.object[error.start :]
+        line = before[before.rfind("\n") + 1 :] + after.partition("\n")[0]
+        return f"{line.encode(errors='surrogateescape')!r}: is not UTF-8. Type it in a terminal that is."
+    return f"{error.object!r} has letters that this locale lacks. Set LC_ALL=C.UTF-8."  # by which files are named
+
+
+def abandon(stream: TextIO) -> None:
+    """What is left in its buffer is for nobody. Python would complain once more when it flushes it at its end."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), bare(stream).fileno())

@@ -1,0 +1,344 @@
+"""The verbs of the command line. Each imports what it needs when it runs: `--help` and `status` start at once.
+
+Exit codes: 0 done; 1 the job failed, or checkpoints are bad or differ; 2 a mistake in the config or the words; 3 Slurm
+said no; 4 no such run, or not now; 5 checkpoints; 6 the ranks did not meet; 7 the fake cluster; 130 Ctrl-C; 143 the job
+was cancelled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from clusterdp import __version__
+from clusterdp.cli import streams
+from clusterdp.cli.parser import Parser
+from clusterdp.errors import ClusterdpError, ConfigError, OutputError, SubmitError
+
+if TYPE_CHECKING:
+    from clusterdp.launch.job import Job
+    from clusterdp.launch.lock import RunLock
+    from clusterdp.launch.plan import Plan
+    from clusterdp.rundir import RunDir
+
+EPILOG = """\
+  clusterdp submit train.yaml params.lr=0.1     submit; values of the file can be overridden
+  clusterdp submit train.yaml --dry-run         print the script instead
+  clusterdp submit train.yaml --cluster local   run it here, on a fake cluster
+  clusterdp status                              how the latest run is doing
+RUN is a run folder, a job id, or nothing for the latest run of this folder; cancel and resume want it named."""
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    # Imports and configs make objects that stay. Looking for garbage among them takes a tenth of the start of a verb.
+    gc.set_threshold(100_000)
+    with streams.mended():
+        return _main(sys.argv[1:] if words is None else words)
+
+
+def _main(words: Sequence[str]) -> int:
+    debug = False
+    try:
+        options = _options(words)
+        debug = options.debug
+        code: int = options.verb(options)
+        sys.stdout.flush()  # here, where a closed pipe can still be handled
+        return code
+    except BrokenPipeError:  # `clusterdp logs | head`
+        streams.abandon(sys.stdout)
+        return 141
+    except KeyboardInterrupt:
+        return 130
+    except (ClusterdpError, UnicodeEncodeError, OSError) as error:
+        if debug:
+            raise
+        if isinstance(error, OutputError):
+            streams.abandon(sys.stdout)
+        streams.complain(error)
+        return error.exit_code if isinstance(error, ClusterdpError) else 2 if isinstance(error, ValueError) else 4
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    top = parser(words)
+    try:
+        options, rest = top.parse_known_args(words or ["--help"])
+    except SystemExit:  # of --help
+        sys.stdout.flush()
+        raise
+    # argparse takes a list of words in one place only: `submit cfg.yaml --watch lr=1` leaves lr=1 over.
+    if any(word.startswith("-") for word in rest) or (rest and "overrides" not in options):
+        at = next((i for i, word in enumerate(rest) if word.startswith("-")), 0)
+        options.parser.error(f"unrecognized arguments: {' '.join(rest[at:])}")
+    if rest:
+        options.overrides = [*options.overrides, *rest]
+    return options
+
+
+def parser(words: Sequence[str] | None = None) -> Parser:
+    """For any words, or for these: verbs below a verb that is not among them are left out, for each costs a little."""
+    top = Parser(
+        prog="clusterdp",
+        description="One YAML file in; a multi-node PyTorch training out, on any Slurm cluster, that cannot lose work.",
+        epilog=EPILOG,
+        example="clusterdp submit train.yaml",
+    )
+    top.add_argument("-V", "--version", action="version", version=f"clusterdp {__version__}")
+    top.add_argument("--debug", action="store_true", help="show a traceback with an error")
+    verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
+
+    def verb(name: str, run: Any, about: str, example: str = "") -> Parser:
+        sub: Parser = verbs.add_parser(name, help=about, description=about, example=example)
+        sub.set_defaults(verb=run, parser=sub)
+        return sub
+
+    def with_config(sub: Parser, **more: Any) -> None:
+        sub.add_argument("config", metavar="CFG.yaml", **more)
+        sub.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+
+    where: dict[str, Any] = {
+        "choices": ("auto", "slurm", "local"),
+        "default": "auto",
+        "help": "local: a fake one, here",
+    }
+    sub = verb("submit", submit, "submit a run", "clusterdp submit train.yaml params.lr=0.1 resources.nodes=4")
+    with_config(sub)
+    sub.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
+    sub.add_argument("--cluster", **where)
+    sub.add_argument("--watch", action="store_true", help="follow the run to its end, and exit as it does")
+    about = "run some steps of a job, and say where the time goes"
+    sub = verb("profile", profile, about, "clusterdp profile train.yaml --find workers")
+    with_config(sub)
+    sub.add_argument("--steps", type=int, metavar="N", help="default: 50; 20 for each batch size")
+    sub.add_argument("--find", choices=("batch-size", "workers"), help="try some out, and say which to take")
+    sub.add_argument("--cluster", **where)
+    about = "print a config as it resolves, with the source of each value; or explain its keys"
+    sub = verb("show", show, about, "clusterdp show train.yaml    clusterdp show --explain checkpoint.every_s")
+    with_config(sub, nargs="?")
+    sub.add_argument("--explain", nargs="?", const="", metavar="KEY", help="what a key means; without KEY, each key")
+    about = "list the starting configs that come along, or print one"
+    sub = verb("configs", configs, about, "clusterdp configs digits > my.yaml")
+    sub.add_argument("name", nargs="?", metavar="NAME")
+    sub = verb("status", status, "how a run is doing", "clusterdp status runs/digits-20260131-235959-1f2e")
+    sub.add_argument("run", nargs="?", metavar="RUN")
+    sub.add_argument("--json", action="store_true", help="for programs")
+    sub = verb("watch", watch, "follow a run to its end, and exit as it does", "clusterdp watch 4242")
+    sub.add_argument("run", nargs="?", metavar="RUN")
+    sub = verb("logs", logs, "print what the ranks printed", "clusterdp logs -f --rank 3")
+    sub.add_argument("run", nargs="?", metavar="RUN")
+    sub.add_argument("--rank", type=int, metavar="N", help="default: 0")
+    sub.add_argument("--all", action="store_true", help="all ranks, each line with its rank")
+    sub.add_argument("--attempt", metavar="A", help="default: the newest")
+    sub.add_argument("-f", "--follow", action="store_true", help="go on, over attempts, until the run is over")
+    named: dict[str, Any] = {"nargs": "?", "metavar": "RUN", "help": "must be named; without it the latest is shown"}
+    sub = verb("cancel", cancel, "end a run for good", "clusterdp cancel 4242")
+    sub.add_argument("run", **named)
+    about = "go on with a run from its checkpoints, as a new job"
+    sub = verb("resume", resume, about, "clusterdp resume 4242 resources.time=8:00:00")
+    sub.add_argument("run", **named)
+    sub.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+    sub.add_argument("--from", dest="step", type=int, metavar="STEP", help="go on from this step, not the newest")
+    sub.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
+    sub.add_argument("--cluster", **where)
+    sub.add_argument("--watch", action="store_true", help="follow the run to its end, and exit as it does")
+    sub = verb("checkpoint", None, "list, verify, compare, export and prune checkpoints")
+    if words is None or "checkpoint" in words:
+        from clusterdp.cli import checkpoint
+
+        checkpoint.add_to(sub)
+    sub = verb("fake", None, "a fake Slurm cluster on this machine, by hand")
+    if words is None or "fake" in words:
+        from clusterdp.cli import fake
+
+        fake.add_to(sub)
+    return top
+
+
+def submit(options: argparse.Namespace) -> int:
+    from clusterdp import config
+    from clusterdp.launch.plan import make_plan
+
+    loaded = config.load(_config_path(options.config), options.overrides)
+    plan = make_plan(loaded)
+    if options.dry_run:
+        _print_script(plan, named=bool(loaded.run_dir))
+        return 0
+    return _send(plan, options)
+
+
+def _print_script(plan: Plan, named: bool) -> None:
+    from clusterdp.operate.terminal import exact
+
+    exact(sys.stdout).write(plan.script.text)
+    if not named:
+        print(f"clusterdp: for {plan.run.path}: a name that changes; run_dir=NAME fixes it.", file=sys.stderr)
+
+
+def profile(options: argparse.Namespace) -> int:
+    from clusterdp.cli import profile
+
+    return profile.profile(options, _config_path(options.config), _send)
+
+
+def resume(options: argparse.Namespace) -> int:
+    from clusterdp.launch.lock import RunLock
+    from clusterdp.launch.resume import changes_the_work, plan_again
+    from clusterdp.operate.resume import nothing_left, prepare_resume
+
+    back = [] if options.step is None else ["--from", str(options.step)]
+    run = _named_run("resume", options.run, [*options.overrides, *back])
+    plan = plan_again(run, options.step, options.overrides)
+    if options.dry_run:
+        _print_script(plan, named=True)
+        return 0
+    if options.step is None and not changes_the_work(plan) and (said := nothing_left(run)):
+        print(said)
+        return 0
+    with RunLock(run) as lock:  # until the job is submitted
+        prepare_resume(run, options.step, plan.checkpoint_url)
+        return _send(plan, options, lock)
+
+
+def _send(plan: Plan, options: argparse.Namespace, lock: RunLock | None = None) -> int:
+    """Submit, say what was submitted, and follow if asked; --cluster local always follows: the cluster ends with us.
+
+    `lock`: of the run that is to be resumed, and released as soon as its job is submitted.
+    """
+    cluster = options.cluster
+    if cluster == "auto":
+        from clusterdp.slurm import commands
+
+        if not commands.have_slurm():
+            raise SubmitError("--cluster auto: no sbatch here. `--cluster local` runs it on this machine.")
+
+    def send() -> Job:
+        if lock:
+            from clusterdp.launch.resume import send_again
+            from clusterdp.operate.resume import going_on
+
+            with going_on(plan.run):
+                job, taken = send_again(plan, lock), None
+            lock.release()
+        else:
+            job, taken = plan.carry_out()
+        from clusterdp.operate.find_run import remember  # the job may be starting already
+
+        remember(plan.run)
+        print(f"{'Resumed' if lock else 'Submitted'} job {job.id}: {plan.run.path}")
+        if taken:
+            print(f"Snapshot of the code: {taken.files} files, {taken.bytes / 1e6:.1f} MB")
+            if taken.ignored:
+                from clusterdp.launch.git_ignored import in_words
+
+                print(in_words(taken.ignored))
+        return job
+
+    if cluster == "local":
+        from clusterdp.cli import local
+
+        return local.run(plan, send)
+    job = send()
+    if options.watch:
+        return _follow(plan.run)
+    print(f"Follow it: clusterdp watch {job.id}    Stop it: clusterdp cancel {job.id}")
+    return 0
+
+
+def _follow(run: Any) -> int:
+    from clusterdp.operate.watch import watch
+
+    return watch(run)
+
+
+def show(options: argparse.Namespace) -> int:
+    if options.explain is not None:
+        from clusterdp.config.explain import explain
+
+        print(explain(options.explain))
+        return 0
+    if options.config is None:
+        raise ConfigError(
+            "CFG.yaml: is missing. Write e.g. clusterdp show train.yaml, or clusterdp show --explain KEY."
+        )
+    from clusterdp import config
+    from clusterdp.launch.show import annotated
+
+    loaded = config.load_with_sources(_config_path(options.config), options.overrides)
+    sys.stdout.write(annotated(loaded))
+    return 0
+
+
+def configs(options: argparse.Namespace) -> int:
+    from clusterdp.launch.example_configs import config_folder, find_config
+
+    if options.name:
+        sys.stdout.write(find_config(options.name).read_text())
+        return 0
+    for path in sorted(config_folder().glob("*.yaml")):
+        about = path.read_text().splitlines()[0].lstrip("# ")
+        print(f"{path.stem:20} {about}")
+    print("\nclusterdp configs NAME > my.yaml   starts from one")
+    return 0
+
+
+def status(options: argparse.Namespace) -> int:
+    from clusterdp.operate.status import show_status
+
+    show_status(_run(options.run), sys.stdout, as_json=options.json)
+    return 0
+
+
+def watch(options: argparse.Namespace) -> int:
+    return _follow(_run(options.run))
+
+
+def logs(options: argparse.Namespace) -> int:
+    from clusterdp.operate.logs import logs as print_logs
+
+    return print_logs(
+        _run(options.run), rank=options.rank, every=options.all, attempt=options.attempt, follow=options.follow
+    )
+
+
+def cancel(options: argparse.Namespace) -> int:
+    from clusterdp.operate.cancel import cancel as cancel_run
+
+    print(cancel_run(_named_run("cancel", options.run)).rstrip())
+    return 0
+
+
+def _run(word: str | None) -> RunDir:
+    """The run that is meant. What is asked about it is asked on its own cluster, if that is up here."""
+    from clusterdp.operate.cluster import join
+    from clusterdp.operate.find_run import find_run
+
+    run = find_run(word)
+    join(run)
+    return run
+
+
+def _named_run(verb: str, word: str | None, others: Sequence[str] = ()) -> RunDir:
+    """For what cannot be taken back: the latest run may be another than the user has in mind. ConfigError if it is not
+    named; `others`: the words after it."""
+    missing = word is None or ("=" in word and not os.path.exists(word))
+    if not missing:
+        return _run(word)
+    from clusterdp.operate.formatting import shown
+
+    rest = "".join(f" {shlex.quote(each)}" for each in [*filter(None, [word]), *others])
+    run = shown(_run(None).path)
+    raise ConfigError(f"RUN: say which. The latest is {run}: `clusterdp {verb} {run}{rest}`")
+
+
+def _config_path(word: str) -> str:
+    """A file; or, away from a checkout, one of the configs that came with the package, as `configs/digits.yaml`."""
+    is_ours = word.startswith("configs/") or not ("/" in word or word.endswith((".yaml", ".yml")))
+    if not is_ours or os.path.exists(word):  # pathlib takes 10 ms
+        return word
+    from clusterdp.launch.example_configs import find_config
+
+    return str(find_config(word))

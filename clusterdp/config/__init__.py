@@ -1,0 +1,61 @@
+"""The config of a run: what a user may write, and how it is read.
+
+tree         the dataclasses: every key, its default, its comment; imports nothing of the others
+load         layers merged and resolved into one Config; and the config of a run folder, written and read back
+files        one layer: a YAML file, `key=value` words or a mapping, each value with its place
+value_types  whether a value is of its key's type
+checks       what each value must be beyond its type, and what all must be together
+secrets      no secret stands in a config
+params       whether `params:` fits the entry's parameters
+explain      `clusterdp show --explain`: the comments of the tree
+"""
+
+from clusterdp.config.load import (
+    Loaded,
+    dump,
+    explain,
+    from_mapping,
+    load,
+    load_with_sources,
+    read_resolved,
+    site_profile,
+)
+from clusterdp.config.tree import (
+    Amp,
+    Checkpoint,
+    Config,
+    Container,
+    Launch,
+    Local,
+    Metrics,
+    Profile,
+    Resources,
+    Restart,
+    Snapshot,
+    Trace,
+    Train,
+)
+
+__all__ = [
+    "Amp",
+    "Checkpoint",
+    "Config",
+    "Container",
+    "Launch",
+    "Loaded",
+    "Local",
+    "Metrics",
+    "Profile",
+    "Resources",
+    "Restart",
+    "Snapshot",
+    "Trace",
+    "Train",
+    "dump",
+    "explain",
+    "from_mapping",
+    "load",
+    "load_with_sources",
+    "read_resolved",
+    "site_profile",
+]

@@ -1,0 +1,256 @@
+"""What each value of a config must be beyond its type, and what all of them together must be."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+
+from clusterdp.config.secrets import secrets
+from clusterdp.config.tree import Config, Resources
+from clusterdp.errors import ConfigError
+
+SEXAGESIMAL = "[0-5]?[0-9]"
+TIME = re.compile(
+    rf"\d+(:{SEXAGESIMAL})?|\d+:{SEXAGESIMAL}:{SEXAGESIMAL}|\d+-\d+(:{SEXAGESIMAL}){{0,2}}|UNLIMITED|INFINITE"
+)
+MEMORY = re.compile(r"(?i)\d+[KMGT]?B?")
+SIGNALS = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU".split()
+LEAST_STEPS = 6  # one more than a stopwatch leaves out
+OURS = {  # options of sbatch that the script needs for itself, and the key that sets them
+    "job-name": "name",
+    "output": "logs/ of each attempt, in the run folder",
+    "error": "logs/ of each attempt, in the run folder",
+    "open-mode": "the logs as they are: they are always appended to",
+    "requeue": "restart.requeue",
+    "no-requeue": "restart.requeue",
+    "signal": "launch.signal",
+    "array": "a submission for each run, which is one job",
+    "ntasks": "resources.tasks_per_node",
+    "ntasks-per-node": "resources.tasks_per_node",
+    "wrap": "command",
+    "export": "launch.env",
+}
+
+
+def check(config: Config, sources: Mapping[str, str]) -> None:
+    """Raises ConfigError for the first mistake, with its place."""
+    for key, problem, remedy in (
+        *secrets(config),
+        *_misfits(config),
+        *_bad_values(config),
+        *_bad_secrets(config),
+        *_bad_saving(config),
+        *_bad_train(config),
+        *_bad_measuring(config),
+    ):
+        place = f"{sources[key]}: " if key in sources else ""
+        raise ConfigError(f"{place}{key}: {problem}. {remedy}.")
+
+
+def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
+    kinds = [kind for kind in ("entry", "command", "script") if getattr(c, kind) not in (None, "", [])]
+    if len(kinds) != 1:
+        got = " and ".join(kinds) or "none"
+        key = kinds[1] if kinds else "entry"
+        yield key, f"one of entry, command, script says what runs; there is {got}", "Keep one"
+    if c.entry and ".py" in c.entry:
+        module, _, function = c.entry.partition(":")
+        name = module.removesuffix(".py").strip("./").replace("/", ".")
+        yield "entry", f"{c.entry!r} names a file", f"Name the module: {name}:{function or 'main'}"
+    if c.entry and not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", c.entry):
+        yield "entry", f"{c.entry!r} is not package.module:function", "Write e.g. train:main for main() in train.py"
+    choices = {
+        "backend": (c.backend, ("sbatch", "submitit")),
+        "launch.launcher": (c.launch.launcher, ("srun", "torchrun")),
+        "launch.container.runtime": (c.launch.container.runtime, ("pyxis", "apptainer")),
+        "train.strategy": (c.train.strategy, ("ddp", "fsdp", "hsdp", "dp")),
+        "train.comm_hook": (c.train.comm_hook, (None, "fp16", "bf16", "powersgd")),
+        "profile.find": (c.profile.find, (None, "batch-size", "workers")),
+        "train.on_nan": (c.train.on_nan, (None, "stop", "skip")),
+        "train.amp.level": (c.train.amp.level, ("O0", "O1", "O2", "O3", "bf16", "fp16", "fp32")),
+    }
+    for key, (value, allowed) in choices.items():
+        if value not in allowed:
+            names = [name for name in allowed if name]
+            close = difflib.get_close_matches(str(value), names, 1)
+            yield key, f"{value!r} is none of {', '.join(names)}", f"Write {close[0] if close else 'one of these'}"
+    if c.backend == "submitit":
+        if not c.entry:
+            yield "backend", "submitit runs Python functions", "Use entry:, or backend: sbatch"
+        for key, used in {
+            "launch.launcher": c.launch.launcher == "torchrun",
+            "launch.container": c.launch.container.image,
+            "launch.template": c.launch.template,
+        }.items():
+            if used:
+                yield key, "submitit writes its own script, which has no place for this", "Use backend: sbatch"
+    if c.resources.gpus_per_task and c.launch.launcher == "torchrun":
+        yield "resources.gpus_per_task", "torchrun's agent is one task for all ranks of a node", "Use gpus_per_node"
+
+
+def _bad_train(c: Config) -> Iterator[tuple[str, str, str]]:
+    t = c.train
+    if t.accumulate < 1:
+        yield "train.accumulate", f"{t.accumulate} is less than 1", "Write the number of batches to a step"
+    if t.clip_norm is not None and t.clip_value is not None:
+        yield "train.clip_value", "gradients are clipped by norm or by value, not both", "Keep one"
+    if t.compile is not None and not isinstance(t.compile, (bool, dict)):
+        yield (
+            "train.compile",
+            f"{t.compile!r} is neither true nor arguments",
+            "Write true, or e.g. {mode: max-autotune}",
+        )
+    for key, needs in {"ddp": ("ddp",), "comm_hook": ("ddp",), "fsdp": ("fsdp", "hsdp")}.items():
+        if getattr(t, key) and t.strategy not in needs:
+            yield f"train.{key}", f"says nothing where train.strategy is {t.strategy}", "Leave it out"
+    if t.powersgd and t.comm_hook != "powersgd":
+        yield "train.powersgd", "says nothing without train.comm_hook: powersgd", "Write that, too"
+    scaled = t.amp.level in ("O1", "O2", "O3", "fp16") or t.amp.loss_scale not in (None, 1)
+    if t.comm_hook == "powersgd" and (t.on_nan == "skip" or scaled):
+        # What a step has left out is added to the next: once not finite, it is so for good.
+        remedy = "Use level bf16 or O0 without loss_scale and on_nan: stop, or comm_hook: bf16"
+        yield "train.comm_hook", "powersgd cannot skip a step, as an overflow or on_nan: skip would have it", remedy
+    if t.amp.level in ("O2", "O3") and t.strategy in ("fsdp", "hsdp"):
+        remedy = "Use O1 or bf16, or train.fsdp: {param_dtype: bfloat16}"
+        yield "train.amp.level", f"{t.amp.level} halves the weights, and {t.strategy} shards them in fp32", remedy
+
+
+def _bad_measuring(c: Config) -> Iterator[tuple[str, str, str]]:
+    profile, trace = c.profile, c.profile.trace
+    if profile.find and (profile.steps is None or profile.steps < LEAST_STEPS):
+        yield "profile.steps", f"{profile.steps} are too few to find anything", f"Write {LEAST_STEPS} or more"
+    if trace.start is not None and trace.start < 3:
+        yield (
+            "profile.trace.start",
+            f"{trace.start} is too early, for it takes a step to begin",
+            "Write 3 or more",
+        )
+    if trace.steps < 1:
+        yield "profile.trace.steps", f"{trace.steps} is less than 1", "Write 1 or more"
+    known = ("tensorboard", "wandb", "mlflow")
+    for name in c.metrics.to:
+        if name not in known:
+            yield "metrics.to", f"{name!r} is none of {', '.join(known)}", "Write one of them"
+
+
+def _bad_saving(c: Config) -> Iterator[tuple[str, str, str]]:
+    saving = c.checkpoint
+    positive = ("keep_last", "every_steps", "keep_every", "timeout_s")
+    for name in (*positive, "max_failures", "check_replicas_every", "keep_local", "retry_s"):
+        number, least = getattr(saving, name), int(name in positive)
+        if number is not None and number < least:
+            yield f"checkpoint.{name}", f"{number} is less than {least}", f"Write {least} or more"
+    scheme, separator, place = (saving.url or "").partition("://")
+    if separator and not place.strip("/") and scheme != "memory":
+        yield "checkpoint.url", f"{saving.url} names no place", "Write e.g. s3://bucket/folder, or a path"
+    if saving.keep_local and "://" not in (saving.url or ""):
+        yield "checkpoint.keep_local", "is for a checkpoint.url that is a store", "Leave it out, or set checkpoint.url"
+
+
+def _bad_signal(signal: str | None) -> Iterator[tuple[str, str, str]]:
+    if signal is None:
+        return
+    match = re.fullmatch(r"(?:SIG)?([A-Z]+\d?|\d+)(?:@(\d+))?", signal)
+    if not match:
+        yield "launch.signal", f"{signal!r} is not NAME[@SECONDS]", "Write e.g. USR2@90; B: is for the script alone"
+    elif match[1] not in SIGNALS and not (match[1].isdigit() and 0 < int(match[1]) <= 64):
+        yield "launch.signal", f"{match[1]} is no signal", f"Write one of {', '.join(SIGNALS)}, or a number"
+
+
+def _bad_gpus(r: Resources) -> Iterator[tuple[str, str, str]]:
+    """A node's GPUs and those of its ranks, where both are said."""
+    counts = [re.fullmatch(r"(?:.*:)?(\d+)", text or "") for text in (r.gpus_per_node, r.gpus_per_task)]
+    for key, text, count in zip(
+        ("gpus_per_node", "gpus_per_task"), (r.gpus_per_node, r.gpus_per_task), counts, strict=True
+    ):
+        if text is not None and not count:
+            yield f"resources.{key}", f"{text!r} is no number of GPUs", "Write e.g. 4, or with a type a100:4"
+    if counts[0] and counts[1]:
+        node, each = int(counts[0][1]), int(counts[1][1])
+        ranks = r.tasks_per_node or node
+        if each * ranks != node:
+            problem = f"{each} for each of {ranks} ranks are not the {node} of resources.gpus_per_node"
+            yield "resources.gpus_per_task", problem, "Leave one of the two out, or correct resources.tasks_per_node"
+
+
+def _bad_values(c: Config) -> Iterator[tuple[str, str, str]]:
+    r = c.resources
+    if r.time is not None and not TIME.fullmatch(r.time):
+        yield "resources.time", f"{r.time!r} is no time of Slurm's", 'Write e.g. "2:00:00", "1-12:00:00" or 90, minutes'
+    if r.mem is not None and not MEMORY.fullmatch(r.mem):
+        yield "resources.mem", f"{r.mem!r} is no amount of memory", "Write e.g. 64G, or 4000, megabytes; no blanks"
+    yield from _bad_numbers(c)
+    yield from _bad_gpus(r)
+    yield from _bad_signal(c.launch.signal)
+    for key, lines in {"launch.setup": c.launch.setup, "script": c.script}.items():
+        if not isinstance(lines, (str, type(None))) and not _is_list_of_text(lines):
+            yield key, f"{lines!r} is no text", "Write lines of bash below `|`"
+    if not isinstance(c.command, (str, type(None))) and not _is_list_of_text(c.command):
+        yield "command", f"{c.command!r} is no command", "Write words: [python, train.py]"
+    yield from _bad_environment(c.launch.env)
+    yield from _bad_options(r.extra)
+
+
+def _is_list_of_text(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _bad_numbers(c: Config) -> Iterator[tuple[str, str, str]]:
+    r = c.resources
+    for key, number in {
+        "resources.nodes": r.nodes,
+        "resources.cpus_per_task": r.cpus_per_task,
+        "resources.tasks_per_node": r.tasks_per_node,
+        "snapshot.max_mb": c.snapshot.max_mb,
+        "local.cpus_per_node": c.local.cpus_per_node,
+    }.items():
+        if number is not None and number < 1:
+            yield key, f"{number} is less than 1", "Write a positive number"
+    for key, number in {
+        "restart.max_crashes": c.restart.max_crashes,
+        "restart.max_no_progress": c.restart.max_no_progress,
+        "restart.from_step": c.restart.from_step,
+    }.items():
+        if number is not None and number < 0:
+            yield key, f"{number} is less than 0", "Write 0 or more"
+    for key, seconds in {
+        "launch.grace_s": c.launch.grace_s,
+        "train.timeout_s": c.train.timeout_s,
+        "checkpoint.every_s": c.checkpoint.every_s,
+        "metrics.every_s": c.metrics.every_s,
+    }.items():
+        if seconds is not None and seconds <= 0:
+            yield key, f"{seconds:g} is no time", "Write a positive number of seconds"
+    if c.local.preempt_at is not None and not 0 < c.local.preempt_at < 1:
+        yield "local.preempt_at", f"{c.local.preempt_at} is not between 0 and 1", "Write e.g. 0.5"
+
+
+def _bad_environment(env: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    for name, value in env.items():
+        key = f"launch.env.{name}"
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            yield key, "is not the name of an environment variable", "Use letters, digits and _"
+        if "\0" in value:
+            yield key, "has a NUL character", "Remove it"
+
+
+def _bad_options(extra: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
+    for option in extra:
+        key = f"resources.extra.{option}"
+        if option in OURS:
+            yield key, "is set by clusterdp", f"Use {OURS[option]}"
+        if option.replace("-", "_") in {f.name for f in dataclasses.fields(Resources)}:
+            yield key, "has a key of its own", f"Write resources.{option.replace('-', '_')}"
+        if not re.fullmatch(r"[a-z][a-z0-9-]+", option):
+            yield key, "is not a long option of sbatch", "Write it without dashes in front: mail-type: END"
+
+
+def _bad_secrets(c: Config) -> Iterator[tuple[str, str, str]]:
+    for name in (*c.launch.secrets, *c.launch.secret_files):
+        key = f"launch.secret_files.{name}" if name in c.launch.secret_files else "launch.secrets"
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            yield key, "holds what is not the name of an environment variable", "Write names alone: [WANDB_API_KEY]"
+        if name in c.launch.env or (name in c.launch.secrets and name in c.launch.secret_files):
+            yield key, f"{name} is given twice", "Keep one"

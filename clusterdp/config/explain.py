@@ -1,0 +1,88 @@
+"""`clusterdp show --explain`: what each key means, from the one comment that its field has in config.py."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import inspect
+import re
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from clusterdp.config import tree as config_module
+from clusterdp.config.tree import Config
+from clusterdp.config.value_types import unit_of
+from clusterdp.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Of one key that holds a value. `example` is YAML."""
+
+    key: str
+    kind: str  # its type, as config.py has it
+    default: Any
+    meaning: str
+    example: str
+    unit: str
+
+    def __str__(self) -> str:
+        default = (
+            ""
+            if "default:" in self.meaning
+            else "; default: " + ("none" if self.default is None else _yaml(self.default))
+        )
+        unit = f"{self.unit}: " if self.unit and self.unit not in self.meaning else ""
+        name = self.key.rpartition(".")[2]
+        return f"{self.key}\n    {unit}{self.meaning}{default}\n    e.g. {name}: {self.example}"
+
+
+def explain(key: str = "") -> str:
+    """The key, or all keys below it, or all there are; raises ConfigError, with what was probably meant."""
+    everything = list(explanations())
+    found = [one for one in everything if not key or one.key == key or one.key.startswith(f"{key}.")]
+    if not found:
+        keys = [one.key for one in everything]
+        last = [name for name in keys if name.rpartition(".")[2] == key.rpartition(".")[2]]
+        close = last or difflib.get_close_matches(key, keys, 1)
+        remedy = f"Did you mean {close[0]}?" if close else "`clusterdp show --explain` lists all."
+        raise ConfigError(f"{key}: there is no such key. {remedy}")
+    return "\n".join(map(str, found))
+
+
+def explanations(tree: type = Config, above: str = "") -> Iterator[Explanation]:
+    comments, hints = _comments(tree), typing.get_type_hints(tree)
+    for field in dataclasses.fields(tree):
+        key = f"{above}{field.name}"
+        if dataclasses.is_dataclass(hints[field.name]):
+            yield from explanations(hints[field.name], f"{key}.")
+            continue
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        meaning, _, example = comments.get(field.name, "").partition("; e.g. ")
+        example = example.strip().strip("`")
+        yield Explanation(key, str(field.type), default, meaning, example, unit_of(field.name))
+
+
+def _comments(tree: type) -> dict[str, str]:
+    """By field: the comment at the end of its line, or on the lines above it."""
+    lines = inspect.getsource(config_module).splitlines()
+    found = {}
+    for node in ast.parse("\n".join(lines)).body:
+        if not isinstance(node, ast.ClassDef) or node.name != tree.__name__:
+            continue
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+                behind = re.search(r"  # (.*)$", lines[field.lineno - 1])
+                above = lines[field.lineno - 2].strip()
+                found[field.target.id] = behind[1] if behind else above.removeprefix("# ") if above[:1] == "#" else ""
+    return found
+
+
+def _yaml(value: Any) -> str:
+    import yaml
+
+    text: str = yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
+    return text

@@ -1,0 +1,246 @@
+"""One layer of a config: a YAML file, `key=value` words, or a mapping; each value with the place it stands at.
+
+The places make the errors and `clusterdp show` possible. Keys are checked here against the tree of dataclasses, before
+OmegaConf sees them: its own errors know neither file nor line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from clusterdp.config.value_types import misfits
+from clusterdp.errors import ConfigError
+
+DEEPEST, MOST_NODES = 60, 200_000
+TOO_DEEP = "is nested too deeply, or refers to itself. Write the values out."
+
+
+@dataclass
+class Layer:
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)  # dotted key -> place
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """YAML 1.1 as PyYAML reads it, save for two scalars that bite here."""
+
+
+def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
+    """`2:00:00` is a time of Slurm's, not 7200 (sexagesimal); `1e-3` is a number, not a word (as OmegaConf has it)."""
+    number = re.compile(
+        r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\.\d[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.(?:inf|Inf|INF))$"
+        r"|\.(?:nan|NaN|NAN)$"
+    )
+    whole = re.compile(r"[-+]?(?:0b[01_]+|0o?[0-7_]+|0x[\da-fA-F_]+|0|[1-9][\d_]*)$")
+    table: dict[str, list[tuple[str, re.Pattern[str]]]] = {}
+    for first, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items():
+        kept = [(tag, regex) for tag, regex in pairs if not tag.endswith((":int", ":float"))]
+        if first in "-+.0123456789":
+            kept += [("tag:yaml.org,2002:int", whole), ("tag:yaml.org,2002:float", number)]
+        table[first] = kept
+    return table
+
+
+_Loader.yaml_implicit_resolvers = _resolvers()
+
+
+def read_file(path: Path, schema: type, **defaults: Any) -> Layer:
+    """The layer of a YAML file. `defaults` fill keys that the file does not have."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"{path}: cannot be read: {why}. Name a YAML file.") from None
+    node = _compose(text, str(path))
+    layer = Layer()
+    if node is not None:
+        if not isinstance(node, yaml.MappingNode):
+            raise ConfigError(f"{path}:1: is not a mapping. Write `key: value` lines.")
+        layer.values = _mapping(node, schema, (), lambda n: f"{path}:{n.start_mark.line + 1}", layer.sources)
+    for key, value in defaults.items():
+        layer.values.setdefault(key, value)
+    return layer
+
+
+def read_words(words: Sequence[str], schema: type) -> Layer:
+    """The layer of `key=value` words; a value is YAML: `a=[1,2]`, `a=null`, `a=1e-3` mean what they do in a file."""
+    layer = Layer()
+    for word in words:
+        key, equals, text = word.partition("=")
+        if key[:1] in ("+", "~"):
+            raise ConfigError(f"{word}: a key has no {key[0]} in front. Write {word.lstrip('+~')}.")
+        if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key):
+            raise ConfigError(f"{word}: is not key=value. Write e.g. params.lr=0.1 or resources.nodes=2.")
+        node = _compose(text, f"command line, {key}")
+        if node is None:
+            node = yaml.ScalarNode("tag:yaml.org,2002:null", "")
+        for part in reversed(key.split(".")):
+            name = yaml.ScalarNode("tag:yaml.org,2002:str", part)
+            node = yaml.MappingNode("tag:yaml.org,2002:map", [(name, node)])
+        merge(layer.values, _mapping(node, schema, (), lambda n: "command line", layer.sources))
+    return layer
+
+
+def read_mapping(values: Mapping[str, Any], schema: type) -> Layer:
+    """The layer of a dictionary of Python code."""
+    node = _compose(yaml.safe_dump(_plain(values)), "config") or yaml.MappingNode("tag:yaml.org,2002:map", [])
+    layer = Layer()
+    layer.values = _mapping(node, schema, (), lambda n: "Python", layer.sources)
+    return layer
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Mappings are merged key by key; anything else, lists too, is replaced."""
+    for key, value in more.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def _compose(text: str, where: str) -> Any:
+    try:
+        node = compose(text, _Loader, where)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error)
+        raise ConfigError(f"{where}{line}: is not YAML: {problem}. Check indentation and quotes there.") from None
+    return node
+
+
+def compose(text: str, loader: Any, where: str) -> Any:
+    """yaml.compose(), which goes down level by level in C, and crashes where there are too many."""
+    depth = 0
+    for event in yaml.parse(text, Loader=loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ConfigError(f"{where}: {TOO_DEEP}")
+    node = yaml.compose(text, Loader=loader)
+    _check_size(node, where)
+    return node
+
+
+def _check_size(node: Any, where: str) -> None:
+    """An alias may stand within what it names, and a dozen lines of aliases for a thousand million values."""
+    seen, todo = 0, [(node, 0)]
+    while todo:
+        node, depth = todo.pop()
+        seen += 1
+        if depth > DEEPEST or seen > MOST_NODES:
+            raise ConfigError(f"{where}: {TOO_DEEP}")
+        if isinstance(node, yaml.MappingNode):
+            todo += [(part, depth + 1) for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            todo += [(part, depth + 1) for part in node.value]
+
+
+def _mapping(
+    node: Any, schema: type | None, at: tuple[str, ...], place: Any, sources: dict[str, str]
+) -> dict[str, Any]:
+    """A mapping node as a dictionary, its keys checked against the dataclass `schema` (None: any keys)."""
+    hints = typing.get_type_hints(schema) if schema else {}
+    textual = {f.name for f in dataclasses.fields(schema) if f.metadata.get("text")} if schema else set()
+    result: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise ConfigError(
+                f"{place(key_node)}: {'.'.join(at) or 'a key'}: a key there is a list or a mapping. Write a word."
+            )
+        key = str(key_node.value)
+        if key_node.tag.endswith(":merge"):
+            raise ConfigError(
+                f"{place(key_node)}: {'.'.join((*at, key))}: merge keys are not read. Write the keys out."
+            )
+        path = (*at, key)
+        dotted = ".".join(path)
+        if schema and key not in hints:
+            raise ConfigError(f"{place(key_node)}: {dotted}: there is no such key. {_meant(key, path, schema)}")
+        if key in result:
+            raise ConfigError(f"{place(key_node)}: {dotted}: is there twice. Keep one of the two.")
+        hint = hints.get(key)
+        if isinstance(value_node, yaml.MappingNode) and (schema is None or dataclasses.is_dataclass(hint)):
+            inner = hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
+            result[key] = _mapping(value_node, inner, path, place, sources)
+            if not value_node.value:
+                sources[dotted] = place(value_node)
+            continue
+        if typing.get_origin(hint) in (dict, list) and value_node.tag.endswith(":null"):
+            continue  # `params:` with nothing below it
+        if schema and isinstance(value_node, yaml.MappingNode) and typing.get_origin(hint) is dict:
+            texts = typing.get_args(hint)[1] is str
+            result[key] = _mapping(_texts(value_node) if texts else value_node, None, path, place, sources)
+            _check_type(result[key], hint, dotted, place(value_node), sources)
+            continue
+        if dataclasses.is_dataclass(hint):
+            if value_node.tag.endswith(":null"):
+                continue  # `resources:` with nothing below it
+            example = f"{dotted}.{dataclasses.fields(hint)[0].name}=..."
+            raise ConfigError(f"{place(value_node)}: {dotted}: has keys of its own, not a value. Write e.g. {example}")
+        sources[dotted] = place(value_node)
+        inside = typing.get_args(hint)[1:] if typing.get_origin(hint) is dict else typing.get_args(hint)
+        as_text = key in textual or str in (hint, *inside)
+        result[key] = _value(_texts(value_node) if as_text else value_node, f"{place(value_node)}: {dotted}")
+        if schema:
+            _check_type(result[key], hint, dotted, place(value_node), sources)
+    return result
+
+
+def _check_type(value: Any, hint: Any, dotted: str, place: str, sources: Mapping[str, str]) -> None:
+    for key, problem, remedy in misfits(value, hint, dotted):
+        raise ConfigError(f"{sources.get(key, place)}: {key}: {problem}. {remedy}.")
+
+
+def _texts(node: Any) -> Any:
+    """The same node with its scalars as they are written: where the tree wants text, `account: no`, `time: 30` and
+    `command: [prog, 1e-3]` are words, not values."""
+    text = "tag:yaml.org,2002:str"
+    if isinstance(node, yaml.ScalarNode):
+        return node if node.tag.endswith(":null") else yaml.ScalarNode(text, node.value, node.start_mark, node.end_mark)
+    if isinstance(node, yaml.SequenceNode):
+        return yaml.SequenceNode(node.tag, [_texts(n) for n in node.value], node.start_mark, node.end_mark)
+    pairs = [(key, _texts(value)) for key, value in node.value]
+    return yaml.MappingNode(node.tag, pairs, node.start_mark, node.end_mark)
+
+
+def _value(node: Any, where: str) -> Any:
+    loader = _Loader("")
+    try:
+        return loader.construct_document(node)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none, a number of 5,000 digits
+        shown = str(node.value)[:60]
+        problem = getattr(error, "problem", None) or "no value can be made of it"
+        raise ConfigError(f"{where}: {shown}: {problem}. Put it in quotes, or write another.") from None
+    finally:
+        loader.dispose()
+
+
+def _meant(key: str, path: tuple[str, ...], schema: type) -> str:
+    names = [f.name for f in dataclasses.fields(schema)]
+    if close := difflib.get_close_matches(key, names, 1, 0.6):
+        return f"Did you mean {'.'.join((*path[:-1], close[0]))}?"
+    from clusterdp.config.tree import Config
+
+    for section in dataclasses.fields(Config):
+        inner = typing.get_type_hints(Config)[section.name]
+        if dataclasses.is_dataclass(inner) and key in {f.name for f in dataclasses.fields(inner)}:
+            return f"Did you mean {section.name}.{key}?"
+    where = ".".join(path[:-1]) or "the top level"
+    return f"Keys of {where}: {', '.join(names)}. What your code takes goes under params."

@@ -1,0 +1,138 @@
+"""`load`: the config of a run, from its layers.
+
+Precedence, weakest first: the defaults of the tree, the site profile, the file, `key=value` words of the command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterdp.config.tree import Config
+from clusterdp.errors import ConfigError
+from clusterdp.plainfile import read_plain
+
+if TYPE_CHECKING:
+    from clusterdp.config.files import Layer
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A config, and where each value that is no default came from: dotted key -> `cfg.yaml:7`."""
+
+    config: Config
+    sources: Mapping[str, str]
+
+
+def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
+    """The config of a YAML file and `key=value` words. ConfigError names file, line, key, mistake and remedy."""
+    return load_with_sources(path, overrides).config
+
+
+def load_with_sources(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Loaded:
+    from clusterdp.config import files
+
+    file = Path(path)
+    profile = site_profile()
+    layers = [files.read_file(profile, Config)] if profile else []
+    layers += [files.read_file(file, Config, name=file.stem), files.read_words(overrides, Config)]
+    return _resolve(layers)
+
+
+def from_mapping(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+    """The config of a plain dictionary, as Python code passes it."""
+    from clusterdp.config import files
+
+    profile = site_profile()
+    layers = [files.read_file(profile, Config)] if profile else []
+    layers += [files.read_mapping(values, Config), files.read_words(overrides, Config)]
+    return _resolve(layers).config
+
+
+def _resolve(layers: Sequence[Layer]) -> Loaded:
+    """Merge, convert to the types of the tree, resolve `${...}`: OmegaConf's work; then our own checks."""
+    from omegaconf import OmegaConf  # 80 ms: only who loads a config pays
+    from omegaconf.errors import OmegaConfBaseException
+
+    from clusterdp.config import checks, files
+
+    sources = {key: place for layer in layers for key, place in layer.sources.items()}
+    values: dict[str, Any] = {}
+    for layer in layers:
+        files.merge(values, layer.values)
+    try:
+        given = OmegaConf.create(values)
+        if missing := OmegaConf.missing_keys(given):
+            raise ConfigError(f"{min(missing)}: has no value (???). Give one: {min(missing)}=VALUE.")
+        # Unsafe, and without copies: nobody else holds these trees.
+        schema = OmegaConf.structured(Config, flags={"no_deepcopy_set_nodes": True})
+        config = OmegaConf.to_object(OmegaConf.unsafe_merge(schema, given))
+    except OmegaConfBaseException as error:
+        raise explain(error, sources) from None
+    assert isinstance(config, Config)
+    checks.check(config, sources)
+    return Loaded(config, sources)
+
+
+def explain(error: Exception, sources: Mapping[str, str]) -> ConfigError:
+    """OmegaConf's error in one line, with the place and the remedy."""
+    key = str(getattr(error, "full_key", None) or getattr(error, "key", None) or "config")
+    said = str(error).splitlines()[0] if str(error) else type(error).__name__
+    place = f"{sources[key]}: " if key in sources else ""
+    missing = re.search(r"(?:Interpolation key '|Unsupported interpolation type )([A-Za-z_]\w*)(?:' not found|$)", said)
+    if missing:
+        name = missing[1]
+        return ConfigError(
+            f"{place}{key}: ${{{name}}} names no key of this file. If it is a variable of the shell, write ${{oc.env:"
+            f"{name}}} to fill it in at submit, or \\${{{name}}} to leave it to the shell (script:, launch.setup:)."
+        )
+    if "Grammar" in type(error).__name__ or re.search(r"Interpolation key '[^']*[^\w.'][^']*' not found", said):
+        return ConfigError(f"{place}{key}: a ${{...}} there is no interpolation. For a shell, write it as \\${{...}}.")
+    return ConfigError(f"{place}{key}: {said.rstrip('.')}. Correct the value.")
+
+
+def site_profile() -> Path | None:
+    """$CLUSTERDP_SITE, else site.yaml in the user's, else in the machine's configuration folder."""
+    named = os.environ.get("CLUSTERDP_SITE")
+    if named:
+        if not Path(named).is_file():
+            raise ConfigError(f"CLUSTERDP_SITE: no such file: {named}. Correct or unset it.")
+        return Path(named)
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    for folder in (Path(home, "clusterdp"), Path("/etc/clusterdp")):
+        if (folder / "site.yaml").is_file():
+            return folder / "site.yaml"
+    return None
+
+
+def dump(config: Config) -> str:
+    """The resolved config as YAML text, which `read_resolved` reads back."""
+    import yaml
+
+    text: str = yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True, width=100)
+    return text
+
+
+def read_resolved(path: Path) -> dict[str, Any]:
+    """What `dump` wrote, as plain dictionaries and lists: for the compute node, where omegaconf need not be loaded.
+    ConfigError if somebody has written something else there."""
+    import yaml
+
+    from clusterdp.config.files import compose
+
+    kind = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loader = kind("")
+    try:
+        node = compose(read_plain(path).decode(), kind, str(path))
+        return {str(key): value for key, value in dict(loader.construct_document(node)).items()}
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}{line}: is not the config of a run. Put back what submit wrote there.") from None
+    finally:
+        loader.dispose()

@@ -1,0 +1,112 @@
+"""No secret stands in a config: the run folder keeps it, and whoever may look there would read it.
+
+One rule for all leaves, by the name of the key and by the value. A name counts by its last word, since what comes last
+says what a thing is: `api_key` and `PGPASSWORD` are secrets; `password_free`, `max_tokens` and `tokenizer` are none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from clusterdp.config.tree import Config
+
+OURS = ("launch.secrets", "launch.secret_files")  # names of secrets, and of files
+IN_A_STORE = "checkpoint."
+
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+PASSWORDS = ("password", "passwd", "passphrase")  # also as the end of a word: PGPASSWORD
+SECRETS = {"secret", "secrets", "pwd", "apikey", "credential", "credentials", "authorization"}
+# These are secrets after some words only, in a variable's name after any but some.
+AFTER = {
+    "key": {"api", "access", "account", "secret", "private", "storage", "encryption", "signing", "shared", "ssh"},
+    "token": {"api", "access", "auth", "bearer", "refresh", "session", "security", "sas", "hf", "hub", "bot"}
+    | {"github", "gitlab", "wandb", "slack"},
+    "pass": {"db", "user", "smtp", "admin", "root"},
+    "pat": {"github", "gitlab", "azure"},
+    "string": {"connection"},
+}
+BUT = {
+    "key": {"public", "sort", "group", "primary", "foreign", "partition", "cache", "index", "state", "dict", "col"}
+    | {"column", "batch", "input", "output", "label", "target", "image", "text", "mon", "query", "dim"},
+    "token": {"pad", "eos", "bos", "unk", "mask", "sep", "cls", "stop", "start", "end", "special", "image", "per"},
+    "pass": {"num", "max", "first", "second", "single", "forward", "backward", "by", "two"},
+    "pat": {"file", "name"},
+}
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*")
+_RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.~-]{16,}")
+
+# In any text: an address with a password, an assignment, the forms in which well-known services give out their keys.
+_IN_ADDRESS = re.compile(r"[A-Za-z][\w+.-]*://[^\s/:@]*:(?![$<{*])[^\s/@]+@")
+_ASSIGNED = re.compile(r"(?<![\w$-])(?:--?)?([A-Za-z][\w.-]*)=[\"']?([\w+/.~!@#%^*:=-]+)(?=[\s\"';,)&|]|$)")
+_AN_OPTION = re.compile(r"(?<!\S)--([A-Za-z][\w-]*)[ \t]+[\"']?(?!-)([\w+/.~!@#%^*:=-]+)")
+_SIGNED = re.compile(r"[?&](?:sig|X-Amz-Signature|X-Goog-Signature)=")
+_KNOWN = re.compile(
+    r"-----BEGIN [A-Z ]*PRIVATE KEY|\b(?:gh[pousr]_\w{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{30,}"
+    r"|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,})"
+)
+
+
+def secrets(config: Config) -> Iterator[tuple[str, str, str]]:
+    """The key of each leaf that is or holds a secret, what is wrong, and the remedy."""
+    for key, name, value in _leaves(dataclasses.asdict(config)):
+        if key.startswith(OURS):
+            continue
+        strict = key.startswith(IN_A_STORE)
+        if is_secret(name, value, strict):
+            yield key, "is a secret by its name, and would stand in the run folder", _remedy(key)
+        elif isinstance(value, str) and holds_secret(value, strict):
+            yield key, "has a secret in it, which would stand in the run folder", _remedy(key)
+
+
+def is_secret(name: str, value: Any, strict: bool = False) -> bool:
+    """Whether what has this name is a secret. strict: of a store, where a mere `key` or `token` is one."""
+    if value is None or isinstance(value, bool) or value == "" or str(value).startswith("$"):
+        return False  # the last is a variable of the shell's, which stands for it
+    words = [word.lower() for word in _WORD.findall(name)]
+    last, before = (words or [""])[-1], words[-2:-1]
+    if last.endswith(PASSWORDS):
+        return True
+    if not isinstance(value, str) or name in ("PWD", "OLDPWD"):
+        return False
+    if last in SECRETS:
+        return last != "credentials" or not value.startswith(("/", "~", "."))  # the name of a file is none
+    if last not in AFTER:
+        return False
+    if not before:
+        return strict or bool(_RANDOM.fullmatch(value))
+    if before[0] in AFTER[last]:
+        return True
+    return bool(_VARIABLE.fullmatch(name)) and last in BUT and before[0] not in BUT[last] and not value.isdigit()
+
+
+def holds_secret(text: str, strict: bool = False) -> bool:
+    """Whether a secret stands in it somewhere: an address, a command line, lines for a shell."""
+    if _IN_ADDRESS.search(text) or _SIGNED.search(text) or _KNOWN.search(text):
+        return True
+    return any(
+        is_secret(match[1], match[2], strict) for form in (_ASSIGNED, _AN_OPTION) for match in form.finditer(text)
+    )
+
+
+def _leaves(values: Any, key: str = "", name: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Dotted key, last name and value of each scalar; words of a list are one text, for an option may be two words."""
+    if isinstance(values, Mapping):
+        for own, value in values.items():
+            yield from _leaves(value, f"{key}.{own}" if key else str(own), str(own))
+    elif isinstance(values, (list, tuple)):
+        if values and all(isinstance(value, str) for value in values):
+            yield key, name, "\n".join(values) if key != "command" else " ".join(values)
+        else:
+            for value in values:
+                yield from _leaves(value, key, name)
+    else:
+        yield key, name, values
+
+
+def _remedy(key: str) -> str:
+    if key.startswith(IN_A_STORE):
+        return "Leave it out: the store's own environment variables or files of credentials are read on every node"
+    return "Leave it out, and name the variable that has it in launch.secrets, or a file in launch.secret_files"

@@ -1,0 +1,211 @@
+"""The config tree: what a user can write in the YAML file, with the default and one comment for each key.
+
+Units are in the names; fields that are Slurm's have Slurm's word and form.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+TEXT = {"text": True}  # its scalars are taken as they are written, not as numbers or truth values
+
+
+@dataclass
+class Resources:
+    """What is asked of Slurm, in Slurm's words: `cpus_per_task` is `--cpus-per-task`."""
+
+    nodes: int = 1  # of the job; e.g. `4`
+    tasks_per_node: int | None = None  # ranks on each node; default: one a GPU, else 1; e.g. `8`
+    cpus_per_task: int = 1  # for each rank, whatever the launcher; e.g. `12`
+    gpus_per_node: str | None = None  # a number, or one with a type; e.g. `a100:4`
+    gpus_per_task: str | None = None  # each rank then sees only its own; e.g. `1`
+    mem: str | None = None  # of each node, in MB or with K, M, G, T; `0` is all of it; e.g. `64G`
+    time: str | None = None  # at most so long: minutes, H:M:S or D-H:M:S; default: the partition's; e.g. `1-12:00:00`
+    partition: str | None = None  # one, or several to choose from; default: the cluster's; e.g. `gpu,preemptible`
+    account: str | None = None  # who pays; default: the user's own; e.g. `vision`
+    qos: str | None = None  # quality of service; default: the account's; e.g. `high`
+    constraint: str | None = None  # features that nodes must have; e.g. `a100&nvlink`
+    nodelist: str | None = None  # nodes that must be among those of the job; e.g. `n[1-4]`
+    exclude: str | None = None  # nodes that must not be; e.g. `n7`
+    reservation: str | None = None  # of the site's, by its name; e.g. `workshop`
+    gres: str | None = None  # generic resources of each node, beside GPUs; e.g. `shard:2`
+    exclusive: bool = False  # nobody else's jobs on the nodes; e.g. `true`
+    # Any other option of sbatch, by its long name: `true` for one without a value; e.g. `{mail-type: END}`
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Container:
+    """The ranks run in it; the batch script does not."""
+
+    image: str | None = None  # Pyxis: a reference or .sqsh; Apptainer: a .sif; e.g. `nvcr.io#nvidia/pytorch:24.10-py3`
+    runtime: str = "pyxis"  # what the cluster has: pyxis or apptainer; e.g. `apptainer`
+    # Folders to be seen inside, FROM:TO or FROM:TO:ro; the run folder always is; e.g. `[/data:/data]`
+    mounts: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Launch:
+    """How the ranks are started."""
+
+    launcher: str = "srun"  # srun: one task of srun a rank; torchrun: one agent a node; e.g. `torchrun`
+    template: str | None = None  # a script template of your own in place of ours; e.g. `mine.sbatch.j2`
+    # The interpreter of `entry:` jobs; default: the one that submits; e.g. `/opt/env/bin/python`
+    python: str | None = None
+    # Variables of the ranks; they stand in job.sbatch, so no secrets; e.g. `{NCCL_DEBUG: WARN}`
+    env: dict[str, str] = field(default_factory=dict)
+    # Variables of your own environment that travel with the job and stand in no file; e.g. `[WANDB_API_KEY]`
+    secrets: list[str] = field(default_factory=list)
+    # Variables that each attempt reads from a file that you alone can read; e.g. `{WANDB_API_KEY: ~/.wandb-key}`
+    secret_files: dict[str, str] = field(default_factory=dict)
+    modules: list[str] = field(default_factory=list)  # `module load` of each, before setup; e.g. `[cuda/12.4]`
+    # Bash lines, run once, on the first node, before the ranks start; e.g. `source ~/envs/torch/bin/activate`
+    setup: Any = field(default=None, metadata=TEXT)
+    # NAME@SECONDS: a warning so long before the end of the time; entry jobs get one unasked; e.g. `USR2@90`
+    signal: str | None = None
+    grace_s: int = 60  # entry jobs stop this long before the end of the time; e.g. `120`
+    container: Container = field(default_factory=Container)
+
+
+@dataclass
+class Snapshot:
+    """What of the submit directory is copied to the run folder: what git knows or does not ignore."""
+
+    enabled: bool = True  # false: the job runs in the submit directory, as it is when each attempt starts; e.g. `false`
+    max_mb: int = 100  # a larger snapshot is refused, with the names of what is large; e.g. `500`
+    link: list[str] = field(default_factory=list)  # paths that are linked, not copied: data, outputs; e.g. `[data]`
+
+
+@dataclass
+class Checkpoint:
+    """Where checkpoints go, how often, and how many are kept."""
+
+    url: str | None = None  # a folder, or a URL of fsspec's; default: checkpoints/ of the run; e.g. `s3://bucket/run`
+    every_steps: int | None = None  # save after so many steps; e.g. `1000`
+    every_s: float | None = 600.0  # save after so long; null: only every_steps, and at a stop; e.g. `300`
+    # Of fsspec's file system, but never a secret; e.g. `{endpoint_url: "https://s3.example.org"}`
+    storage_options: dict[str, Any] = field(default_factory=dict)
+    timeout_s: float = 60.0  # for one answer of a store; e.g. `120`
+    retry_s: float = 120.0  # so long is a store that is away asked again, before a save has failed; e.g. `600`
+    keep_last: int = 3  # the newest so many; e.g. `5`
+    keep_every: int | None = None  # and of all commits every so-manyth; e.g. `10`
+    # Commit to the run folder first, keep so many there, and copy to url whenever the store is there; e.g. `2`
+    keep_local: int = 0
+    async_save: bool = True  # write while the training goes on; the save before a stop is waited for; e.g. `false`
+    max_failures: int = 3  # so many periodic saves in a row may fail; then the training waits for one; e.g. `10`
+    # At the first of so many saves, ranks whose state differs end the attempt; 0: never; e.g. `10`
+    check_replicas_every: int = 1
+    # A file or folder of torch, Hugging Face, accelerate or Lightning, for a run without its own; e.g. `old/model.pt`
+    start_from: str | None = None
+    # what of the state to take from there; default: all; e.g. `[model]`
+    start_only: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Restart:
+    """When a job that ended goes on by itself."""
+
+    requeue: bool = True  # false: `--no-requeue`, and the job ends where it is stopped; e.g. `false`
+    # So often is a crash tried again, exit 126 and 127 once; preemptions and time-outs are free; e.g. `0`
+    max_crashes: int = 3
+    # Attempts in a row without a newer checkpoint; other than entry jobs: exit 75 within a minute; e.g. `3`
+    max_no_progress: int = 5
+    from_step: int | None = None  # go on from this checkpoint (set by `resume --from`); e.g. `1000`
+
+
+@dataclass
+class Amp:
+    """Mixed precision, for code that takes `job.amp`."""
+
+    # O0: fp32; O1: autocast to fp16; O2: fp16 with fp32 masters; O3: fp16; bf16: autocast to bf16; e.g. `bf16`
+    level: str = "O0"
+    loss_scale: Any = None  # dynamic, or a number; default: dynamic for O1 and O2, none for the others; e.g. `128`
+    keep_batchnorm_fp32: bool | None = None  # default: true for O2, false for O3; e.g. `true`
+    init_scale: float = 65536.0  # where a dynamic scale begins; e.g. `1024`
+    growth_interval: int = 2000  # steps without an overflow before it is doubled; e.g. `500`
+
+
+@dataclass
+class Train:
+    """Of `entry:` jobs and own_job(): the process group, the seeds, and what job.wrap(model) and job.loop(...) do."""
+
+    seed: int = 0  # of torch, numpy and random, on each rank another; e.g. `1`
+    deterministic: bool = False  # torch.use_deterministic_algorithms(); slower; e.g. `true`
+    backend: str | None = None  # of the process group; default: nccl if each rank has a GPU, else gloo; e.g. `gloo`
+    timeout_s: float = 1800.0  # of a collective, before the attempt ends as hung; e.g. `600`
+    # ddp; fsdp: sharded; hsdp: sharded within each node; dp: one process, the last resort; e.g. `fsdp`
+    strategy: str = "ddp"
+    ddp: dict[str, Any] = field(default_factory=dict)  # DistributedDataParallel's own; e.g. `{bucket_cap_mb: 50}`
+    comm_hook: str | None = None  # fp16, bf16 or powersgd: gradients travel in fewer bytes; e.g. `bf16`
+    powersgd: dict[str, Any] = field(default_factory=dict)  # PowerSGDState's; e.g. `{matrix_approximation_rank: 2}`
+    fsdp: dict[str, Any] = field(default_factory=dict)  # fully_shard's; e.g. `{units: [Block], param_dtype: bfloat16}`
+    amp: Amp = field(default_factory=Amp)
+    accumulate: int = 1  # batches to a step of the optimizer; e.g. `4`
+    clip_norm: float | None = None  # the largest norm of all gradients together; e.g. `1.0`
+    clip_value: float | None = None  # the largest element of a gradient; e.g. `0.5`
+    # stop, or skip (ten in a row at most), when a loss or gradient is not finite; e.g. `skip`
+    on_nan: str | None = None
+    sync_batchnorm: bool = False  # statistics of the batches of all ranks; e.g. `true`
+    # gradient checkpointing of modules of these classes; e.g. `[Block]`
+    recompute: list[str] = field(default_factory=list)
+    compile: Any = None  # true, or torch.compile's own arguments; e.g. `{mode: max-autotune}`
+
+
+@dataclass
+class Metrics:
+    """What rank 0 logs: always in metrics/ of the run folder, and besides where you look at it, as one run."""
+
+    to: list[str] = field(default_factory=list)  # of tensorboard, wandb and mlflow, each an extra; e.g. `[wandb]`
+    every_s: float | None = None  # between two records of steps; default: 0.1 to 5, as the run gets older; e.g. `10`
+    options: dict[str, Any] = field(default_factory=dict)  # as wandb.init() has them; e.g. `{wandb: {project: digits}}`
+
+
+@dataclass
+class Trace:
+    """Some steps as torch.profiler sees them, in the folder of each attempt, for https://ui.perfetto.dev."""
+
+    start: int | None = None  # the first step of an attempt that is traced; default: none is; e.g. `100`
+    steps: int = 5  # how many are traced; e.g. `3`
+    ranks: list[int] = field(default_factory=lambda: [0])  # whose steps; e.g. `[0, 1]`
+
+
+@dataclass
+class Profile:
+    """Of entry: jobs. Where the time goes is always measured; see times.json of an attempt."""
+
+    steps: int | None = None  # end after so many, as a run of `clusterdp profile` does; e.g. `50`
+    # batch-size or workers: tried out after that, by `clusterdp profile --find`; e.g. `workers`
+    find: str | None = None
+    trace: Trace = field(default_factory=Trace)
+
+
+@dataclass
+class Local:
+    """The fake cluster of `--cluster local`; a real Slurm never sees this."""
+
+    preempt_at: float | None = None  # rehearse: preempt the job once, at this fraction of its steps; e.g. `0.5`
+    cpus_per_node: int = 8  # of each pretend node; e.g. `16`
+
+
+@dataclass
+class Config:
+    """One run."""
+
+    name: str = "job"  # Slurm's job name; default: the file's; e.g. `digits`
+    entry: str | None = None  # package.module:function, called as function(job, **params); e.g. `train:main`
+    # Any program, without a shell: words, or a string that is split into words; e.g. `[python, train.py, --lr, "0.1"]`
+    command: Any = field(default=None, metadata=TEXT)
+    script: Any = field(default=None, metadata=TEXT)  # bash lines, where a shell is needed; e.g. `./prepare | ./train`
+    params: dict[str, Any] = field(default_factory=dict)  # what the function is called with; e.g. `{lr: 0.1}`
+    backend: str = "sbatch"  # how to submit: sbatch or submitit; e.g. `submitit`
+    run_dir: str | None = None  # the run folder; default: runs/<name>-<date>-<time>-<4 letters>; e.g. `runs/first`
+    resources: Resources = field(default_factory=Resources)
+    launch: Launch = field(default_factory=Launch)
+    snapshot: Snapshot = field(default_factory=Snapshot)
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    restart: Restart = field(default_factory=Restart)
+    train: Train = field(default_factory=Train)
+    metrics: Metrics = field(default_factory=Metrics)
+    profile: Profile = field(default_factory=Profile)
+    local: Local = field(default_factory=Local)

@@ -1,0 +1,167 @@
+"""The thin half of every command: hands its words to the cluster's daemon and prints what comes back.
+
+Runs as `python -S -E client.py`: no site, no user packages, and only modules that are built in or tiny.
+"""
+
+import _signal as signal  # type: ignore[import-not-found]  # `signal` proper imports enum: 5 ms
+import os
+import sys
+from _socket import AF_UNIX, SOCK_STREAM, socket  # `socket` proper costs 5 ms
+from time import sleep, time_ns
+
+PACKAGE = __file__.rpartition("/client/")[0]
+TYPE_CHECKING = False  # `typing` proper costs 7 ms
+if TYPE_CHECKING:
+    from clusterdp.fakeslurm.core import wire
+else:
+    sys.path.append(PACKAGE + "/core")
+    import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+ATTEMPTS = 50  # in a row, without a word from anybody
+heard = False  # whether this attempt has
+TOKEN = f"{os.getpid()}.{time_ns()}"  # by which a request that is made again is known for the same
+FILES: "dict[str, bytes]" = {}
+UNREACHABLE = "{}: error: the fake cluster in {} is down. Start it again with `clusterdp fake up`.\n"
+
+
+class Unanswered(Exception):
+    """The connection broke before the answer was complete."""
+
+
+def connect(command: str, folder: str, address: str) -> socket:
+    """A connection to the daemon, which is started again if it was killed."""
+    line = socket(AF_UNIX, SOCK_STREAM)
+    try:
+        line.connect(address)
+        return line
+    except OSError:
+        pass
+    if not os.path.exists(folder + "/up"):
+        write(2, UNREACHABLE.format(command, folder).encode("utf-8", "surrogateescape"))
+        sys.exit(1)
+    restart = [sys.executable, "-S", "-E", "-s", PACKAGE + "/revive.py", folder]
+    os.spawnve(os.P_WAIT, sys.executable, restart, {"PATH": os.environ.get("PATH", os.defpath)})
+    raise Unanswered
+
+
+def request(line: socket, command: str, words: "list[str]") -> None:
+    umask = os.umask(0o77)
+    os.umask(umask)
+    try:
+        here = os.getcwd()
+    except OSError:
+        here = "/"
+    about = [f"cwd={here}", f"umask={umask}", f"pid={os.getpid()}", f"token={TOKEN}", f"terminal={int(os.isatty(0))}"]
+    environ = [f"{name}={value}" for name, value in os.environ.items()]
+    line.sendall(
+        wire.frame("C", wire.joined([command, *words]))
+        + wire.frame("D", wire.joined(about))
+        + wire.frame("E", wire.joined(environ))
+        + wire.frame("G")
+    )
+
+
+def read_file(path: str) -> bytes:
+    """The frame that answers `r`; read once, for stdin cannot be read again."""
+    if path not in FILES:
+        FILES[path] = _read_file(path)
+    return FILES[path]
+
+
+def _read_file(path: str) -> bytes:
+    try:
+        file = os.open(path, os.O_RDONLY) if path else 0
+        parts: list[bytes] = []
+        while True:
+            part = os.read(file, 1 << 20)
+            if not part:
+                return wire.frame("F", b"".join(parts))
+            parts.append(part)
+    except OSError as error:
+        return wire.frame("Y", str(error.errno or 0).encode())
+
+
+def write(number: int, data: bytes) -> None:
+    try:
+        while data:
+            data = data[os.write(number, data) :]
+    except OSError:
+        pass  # nobody reads any more: Slurm's commands go on as well
+
+
+class Printer:
+    """Prints what comes from the daemon; what an attempt before this one has printed is not printed again."""
+
+    def __init__(self) -> None:
+        self._printed, self._seen = {"o": 0, "e": 0}, {"o": 0, "e": 0}
+
+    def again(self) -> None:
+        """A new attempt begins."""
+        self._seen = {"o": 0, "e": 0}
+
+    def print(self, kind: str, payload: bytes) -> None:
+        self._seen[kind] += len(payload)
+        if self._seen[kind] > self._printed[kind]:
+            write(1 if kind == "o" else 2, payload)
+            self._printed[kind] += len(payload)
+
+
+def receive(line: socket) -> bytes:
+    """What the daemon says next."""
+    global heard
+    data = line.recv(1 << 18)
+    if not data:
+        raise Unanswered
+    heard = True
+    return data
+
+
+def hear(numbers: "Iterable[int]") -> int:
+    """From now on these signals do nothing but make this file descriptor readable, with a byte of their number."""
+    wakeup, written = os.pipe()
+    os.set_blocking(written, False)
+    signal.set_wakeup_fd(written)
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+    return wakeup
+
+
+def persist(command: str, attempt: "Callable[[], None]") -> None:
+    """Ask again if the daemon is killed before it has answered; `attempt` ends the process when it has."""
+    global heard
+    failed = 0
+    while failed < ATTEMPTS:
+        heard = False
+        try:
+            attempt()
+        except (Unanswered, ConnectionError):
+            failed = 0 if heard else failed + 1  # a long srun may outlive any number of daemons
+            sleep(0.1)
+    write(2, f"{command}: error: the fake cluster went away.\n".encode())
+    sys.exit(1)
+
+
+def run(command: str) -> None:
+    """The whole life of a command that only asks and prints."""
+    folder, address, *words = sys.argv[1:]
+    printer = Printer()
+
+    def attempt() -> None:
+        line = connect(command, folder, address)
+        request(line, command, words)
+        frames = wire.Frames()
+        printer.again()
+        while True:
+            data = receive(line)
+            for kind, payload in frames.feed(data):
+                if kind in "oe":
+                    printer.print(kind, payload)
+                elif kind == "r":
+                    line.sendall(read_file(payload.decode("utf-8", "surrogateescape")))
+                elif kind == "x":
+                    os._exit(int(payload))  # at once: there is nothing to tidy up
+
+    persist(command, attempt)

@@ -1,0 +1,65 @@
+"""srun: as the others, and it passes on its stdin and the signals that it receives."""
+
+import _signal as signal  # type: ignore[import-not-found]  # `signal` proper imports enum: 5 ms
+import os
+import sys
+from select import select
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from clusterdp.fakeslurm.client import client
+    from clusterdp.fakeslurm.core import wire
+else:
+    import client
+    import wire
+
+HEARD = [getattr(signal, "SIG" + name) for name in "HUP INT QUIT TERM CONT USR1 USR2 ALRM PIPE".split()]
+
+
+def main() -> None:
+    folder, address, *words = sys.argv[1:]
+    wakeup = client.hear(HEARD)
+    client.persist("srun", lambda: attempt(folder, address, words, wakeup))
+
+
+def attempt(folder: str, address: str, words: "list[str]", wakeup: int) -> None:
+    line = client.connect("srun", folder, address)
+    client.request(line, "srun", words)
+    frames, reading, started = wire.Frames(), [line.fileno(), wakeup], False
+    while True:
+        ready, _, _ = select(reading, [], [])
+        if wakeup in ready:
+            for number in os.read(wakeup, 64):
+                line.sendall(wire.frame("s", str(number).encode()))
+        if 0 in ready:
+            line.sendall(wire.frame("i", read_stdin()))
+            reading.remove(0)  # until the tasks want more
+        if line.fileno() in ready:
+            try:
+                data = client.receive(line)
+            except client.Unanswered:
+                if not started:
+                    raise
+                client.write(2, b"srun: error: the fake cluster went away.\n")  # the step's supervisor was killed
+                os._exit(1)
+            for kind, payload in frames.feed(data):
+                if kind in "oe":
+                    client.write(1 if kind == "o" else 2, payload)
+                elif kind == "r":
+                    line.sendall(client.read_file(payload.decode("utf-8", "surrogateescape")))
+                elif kind == "i":
+                    reading.append(0)
+                elif kind == "b":
+                    started = True
+                elif kind == "x":
+                    os._exit(int(payload))
+
+
+def read_stdin() -> bytes:
+    try:
+        return os.read(0, 1 << 16)
+    except OSError:
+        return b""
+
+
+main()

@@ -1,0 +1,177 @@
+"""From options to a JobSpec: what each word means, and the texts with which sbatch and srun refuse one."""
+
+import re
+import signal
+from dataclasses import dataclass, field
+
+from clusterdp.fakeslurm.commands.option_values import BAD, check
+from clusterdp.fakeslurm.commands.options import PER_COMPONENT, UNSUPPORTED
+from clusterdp.fakeslurm.core import times
+from clusterdp.fakeslurm.core.error_texts import INVALID_GRES, INVALID_NODE, ControllerError, Refusal
+from clusterdp.fakeslurm.core.job_spec import Gpus
+from clusterdp.slurm.hostlist import HostlistError, expand
+
+
+@dataclass
+class Asked:
+    """Options with their values; of repeated ones the last wins."""
+
+    command: str
+    values: dict[str, str] = field(default_factory=dict)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.values
+
+    def get(self, name: str) -> str | None:
+        return self.values.get(name)
+
+    def add(self, pairs: list[tuple[str, str]]) -> None:
+        """Later ones win over earlier ones."""
+        for name, value in pairs:
+            if name in UNSUPPORTED:
+                raise self.bad(f"--{name} is not supported by this fake cluster")
+            check(self.command, name, value)
+            if name in ("requeue", "no-requeue"):
+                self.values.pop("requeue", None)
+                self.values.pop("no-requeue", None)
+            if name == "mem-per-cpu":
+                self.values.pop("mem", None)
+            if name == "mem":
+                self.values.pop("mem-per-cpu", None)
+            self.values[name] = value
+
+    def after(self) -> "Asked":
+        """What the next component of a heterogeneous job begins with."""
+        kept = {name: value for name, value in self.values.items() if name not in PER_COMPONENT}
+        return Asked(self.command, kept)
+
+    def bad(self, text: str) -> Refusal:
+        return Refusal(f"{self.command}: error: {text}", BAD)
+
+    def invalid(self, name: str) -> Refusal:
+        return self.bad(f"Invalid --{name} specification")
+
+    def number(self, name: str, least: int = 1) -> int | None:
+        text = self.values.get(name)
+        if text is None:
+            return None
+        if not re.fullmatch(r"\d+", text) or int(text) < least:
+            raise Refusal(f'{self.command}: error: Invalid numeric value "{text}" for --{name}.', 1)
+        return int(text)
+
+    def nodes(self) -> tuple[int, int | None] | None:
+        """(least, most)."""
+        text = self.values.get("nodes")
+        if text is None:
+            return None
+        low, dash, high = text.partition("-")
+        for part in (low, high):
+            if part and not re.fullmatch(r"\d+[kKmM]?", part):
+                raise self.bad(f'"{part}" is not a valid node count')
+        least, most = _count(low), _count(high) if dash else _count(low)
+        if most < least:
+            raise self.bad(f"Maximum node count {most} is less than minimum node count {least}")
+        return least, most
+
+    def megabytes(self, name: str) -> int | None:
+        text = self.values.get(name)
+        if text is None:
+            return None
+        match = re.fullmatch(r"(\d+)([kKmMgGtT]?)[bB]?", text)
+        if not match:
+            raise self.invalid(name)
+        return -(-int(match[1]) * {"": 1024, "k": 1, "m": 1024, "g": 1024**2, "t": 1024**3}[match[2].lower()] // 1024)
+
+    def minutes(self, name: str = "time") -> int | None:
+        text = self.values.get(name)
+        if text is None:
+            return None
+        try:
+            return times.minutes(text)
+        except times.BadTime:
+            raise self.invalid(name) from None
+
+    def hosts(self, name: str) -> list[str]:
+        text = self.values.get(name)
+        if not text:
+            return []
+        try:
+            return list(dict.fromkeys(expand(text)))
+        except HostlistError:
+            raise ControllerError(INVALID_NODE) from None
+
+    def warning_signal(self) -> tuple[int, int, bool] | None:
+        """--signal=[R][B]:SIGNAL[@SECONDS] -> (number, seconds, to the batch shell only)."""
+        text = self.values.get("signal")
+        if text is None:
+            return None
+        match = re.fullmatch(r"(?:([RrBb]{1,2}):)?(\w+)(?:@(\d+))?", text)
+        number = signal_number(match[2]) if match else None
+        if not match or not number or int(match[3] or 60) > 65535:
+            raise self.invalid("signal")
+        return number, int(match[3] or 60), "B" in (match[1] or "").upper()
+
+    def exclusive(self) -> bool:
+        """The whole node; `user` and `mcs` keep others out, of whom there are none."""
+        value = self.values.get("exclusive")
+        if value not in (None, "", "user", "mcs"):
+            raise self.invalid("exclusive")
+        return value == ""
+
+    def gpus(self) -> Gpus:
+        gpus = Gpus(
+            per_job=self._gpu_count("gpus"),
+            per_node=self._gpu_count("gpus-per-node"),
+            per_task=self._gpu_count("gpus-per-task"),
+        )
+        gres = self.values.get("gres")
+        if gres is not None and gres.lower() != "none":
+            gpus.gres = gres
+            for part in gres.split(","):
+                count = _gres(part)
+                if count is None:
+                    raise Refusal(f"{self.command}: error: {INVALID_GRES}", 1)
+                gpus.per_node = count
+        return gpus
+
+    def _gpu_count(self, name: str) -> int | None:
+        text = self.values.get(name)
+        if text is None:
+            return None
+        count = _count_of(text)
+        if count is None:
+            raise self.invalid(name)
+        return count
+
+
+TYPED = 1 << 20  # more GPUs of a type than there are: none has a type here
+
+
+def _gres(part: str) -> int | None:
+    match = re.fullmatch(r"(?:gres[:/])?gpu(?:[:=](.+))?", part)
+    return _count_of(match[1] or "1") if match else None
+
+
+def _count_of(text: str) -> int | None:
+    """`2`, `a100:2`, `a100`."""
+    kind, _, count = text.rpartition(":")
+    if not count.isdigit():
+        return None if kind else TYPED
+    return TYPED if kind and int(count) else int(count)
+
+
+def _count(text: str) -> int:
+    """2, 2k; -1 for nothing."""
+    if not text:
+        return -1
+    scale = {"k": 1024, "m": 1024**2}.get(text[-1].lower(), 1)
+    return int(text.rstrip("kKmM")) * scale
+
+
+def signal_number(text: str) -> int | None:
+    """USR1, SIGUSR1, usr1, 10."""
+    if text.isdigit():
+        return int(text) or None
+    name = text.upper().removeprefix("SIG")
+    found = getattr(signal, f"SIG{name}", None)
+    return int(found) if isinstance(found, signal.Signals) else None

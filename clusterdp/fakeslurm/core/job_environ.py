@@ -1,0 +1,268 @@
+"""The variables that Slurm gives to a batch script and to each task of a step, as recorded."""
+
+from collections.abc import Mapping
+
+from clusterdp.fakeslurm.core.model import Job, Model, Share, Step
+from clusterdp.fakeslurm.core.ranges import counts
+from clusterdp.fakeslurm.core.shape import Shape, User
+from clusterdp.fakeslurm.core.task_distribution import deal
+from clusterdp.fakeslurm.core.versions import TIMES_IN_ENVIRONMENT, Release
+from clusterdp.slurm.hostlist import compress
+
+GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
+IN_OTHERS_JOBS_ONLY = (  # not in that of an srun outside of jobs
+    "SLURM_DISTRIBUTION",
+    "SLURM_GPUS_PER_NODE",
+    "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0",
+    "SLURM_NODE_ALIASES",
+)
+# What the command of an salloc has not, for it runs on no node.
+ON_NODES_ONLY = (
+    "ENVIRONMENT",
+    "SLURM_JOB_GID",
+    "SLURM_JOB_UID",
+    "SLURM_JOB_USER",
+    "SLURM_PRIO_PROCESS",
+    "SLURM_TOPOLOGY_ADDR_PATTERN",
+    "SLURM_WORKING_CLUSTER",
+)
+KEPT_WITHOUT_EXPORT = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TERM")
+
+
+def of_submitter(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
+    """What `sbatch --export=...` lets through."""
+    if export is None or export.upper() == "ALL":
+        return {
+            name: value for name, value in environ.items() if name not in ("SLURM_EXPORT_ENV", "SLURM_GET_USER_ENV")
+        }
+    words = split_words(export)
+    everything = any(word.upper() == "ALL" for word in words)
+    names = KEPT_WITHOUT_EXPORT if not everything else tuple(environ)
+    found = {name: environ[name] for name in names if name in environ}
+    found |= {word: environ[word] for word in words if word in environ}
+    found |= dict(word.split("=", 1) for word in words if "=" in word)
+    return found | {"SLURM_EXPORT_ENV": export, "SLURM_GET_USER_ENV": "1"}
+
+
+def of_srun(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
+    """What `srun --export=...` lets through to the tasks; without ALL that is not even PATH."""
+    found = dict(environ)
+    words = split_words(export or "ALL")
+    if "NONE" in (upper := [word.upper() for word in words]):  # and what comes after it counts for nothing
+        words = words[: upper.index("NONE")]
+    if not any(word.upper() == "ALL" for word in words):
+        found = {name: value for name, value in environ.items() if name.startswith(("SLURM", "SPANK_"))}
+        found |= {word: environ[word] for word in words if word in environ}
+    found |= dict(word.split("=", 1) for word in words if "=" in word)
+    # What sbatch --export=NAME=VALUE set wins over what srun is told.
+    outer = split_words(environ.get("SLURM_EXPORT_ENV", "ALL"))
+    if export is None or any(word.upper() == "ALL" for word in words):
+        found |= dict(word.split("=", 1) for word in outer if "=" in word)
+    return found
+
+
+def split_words(text: str) -> list[str]:
+    """At commas that are not quoted; quotes stay."""
+    words, quote = [""], ""
+    for letter in text:
+        if letter == "," and not quote:
+            words.append("")
+            continue
+        if letter in "'\"":
+            quote = "" if letter == quote else quote or letter
+        words[-1] += letter
+    return [word for word in words if word]
+
+
+# Only what a job started has it: the cluster finds its own by it when it goes down. SLURM_CONF would not do, for
+# `fake env` sets that in the user's shell, with which editors and all else would die.
+MARK = "FAKESLURM_JOB_OF"
+
+
+def of_job(job: Job, user: User, shape: Shape, conf: str) -> dict[str, str]:
+    """What every process of a job has."""
+    spec, nodes, settings = job.spec, compress(job.nodes), shape.settings
+    found = {
+        "ENVIRONMENT": "BATCH",
+        "SLURM_CLUSTER_NAME": shape.name,
+        "SLURM_CONF": conf,
+        MARK: conf,
+        "SLURM_JOBID": str(job.id),
+        "SLURM_JOB_ACCOUNT": spec.account or user.name,
+        "SLURM_JOB_CPUS_PER_NODE": counts([share.cpus for share in job.shares]),
+        "SLURM_JOB_GID": str(user.gid),
+        "SLURM_JOB_ID": str(job.id),
+        "SLURM_JOB_NAME": spec.name,
+        "SLURM_JOB_NODELIST": nodes,
+        "SLURM_JOB_NUM_NODES": str(len(job.nodes)),
+        "SLURM_JOB_PARTITION": spec.partition,
+        "SLURM_JOB_QOS": spec.qos,
+        "SLURM_JOB_UID": str(user.uid),
+        "SLURM_JOB_USER": user.name,
+        "SLURM_NNODES": str(len(job.nodes)),
+        "SLURM_NODELIST": nodes,
+        "SLURM_NODE_ALIASES": "(null)",
+        "SLURM_SUBMIT_DIR": spec.shown.get("submit-dir", spec.folder),
+        "SLURM_SUBMIT_HOST": spec.host,
+        "SLURM_TASKS_PER_NODE": tasks_per_node(job),
+        "SLURM_WORKING_CLUSTER": f"{shape.name}:127.0.0.1:0:9728:109",
+        "SLURM_PRIO_PROCESS": "0",
+        "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
+    }
+    if Release(settings.slurm_version).has(TIMES_IN_ENVIRONMENT) and job.start is not None:
+        limit = job.minutes * settings.minute_s if job.minutes else 365 * 24 * 3600
+        found |= {"SLURM_JOB_START_TIME": str(int(job.start)), "SLURM_JOB_END_TIME": str(int(job.start + limit))}
+    if spec.tasks is not None:
+        found |= {"SLURM_NTASKS": str(spec.tasks), "SLURM_NPROCS": str(spec.tasks)}
+    asked = {
+        "SLURM_NTASKS_PER_NODE": spec.tasks_per_node,
+        "SLURM_CPUS_PER_TASK": spec.cpus_per_task,
+        "SLURM_CPUS_PER_GPU": spec.cpus_per_gpu,
+        "SLURM_MEM_PER_NODE": spec.mem_per_node,
+        "SLURM_MEM_PER_CPU": spec.mem_per_cpu,
+        "SLURM_MEM_PER_GPU": spec.mem_per_gpu,
+        "SLURM_DISTRIBUTION": spec.distribution,
+        "SLURM_HINT": spec.hint,
+        "SLURM_OVERCOMMIT": "1" if spec.overcommit else None,
+        "SLURM_GPUS": spec.gpus_option,
+        "SLURM_GPUS_PER_NODE": spec.gpus_per_node_option,
+        "SLURM_GPUS_PER_TASK": spec.gpus_per_task_option,
+        "SLURM_RESTART_COUNT": job.restarts or None,
+        "SLURM_JOB_DEPENDENCY": spec.dependency,
+        "SLURM_OPEN_MODE": spec.open_mode and spec.open_mode[0],
+    }
+    found |= {name: str(value) for name, value in asked.items() if value is not None}
+    if job.array:
+        array = job.array
+        found |= {
+            "SLURM_ARRAY_JOB_ID": str(array.id),
+            "SLURM_ARRAY_TASK_ID": str(array.indexes[0]),
+            "SLURM_ARRAY_TASK_COUNT": str(array.count),
+            "SLURM_ARRAY_TASK_MIN": str(array.low),
+            "SLURM_ARRAY_TASK_MAX": str(array.high),
+            "SLURM_ARRAY_TASK_STEP": str(array.step),
+        }
+    return found
+
+
+# What a batch script, or the command of an salloc, knows of each component.
+OF_COMPONENTS = (
+    *("SLURM_JOB_ID", "SLURM_JOB_ACCOUNT", "SLURM_JOB_CPUS_PER_NODE", "SLURM_JOB_NAME", "SLURM_JOB_NODELIST"),
+    *("SLURM_JOB_NUM_NODES", "SLURM_JOB_PARTITION", "SLURM_JOB_QOS", "SLURM_NPROCS", "SLURM_NTASKS"),
+    *("SLURM_TASKS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_NODE"),
+    *("SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_DISTRIBUTION"),
+)
+
+
+def of_het(model: Model, job: Job, user: User, shape: Shape) -> dict[str, str]:
+    """Of a heterogeneous job; PACK is the older word for the same."""
+    if not job.het:
+        return {}
+    found = {"SLURM_HET_SIZE": str(job.het.size), "SLURM_PACK_SIZE": str(job.het.size)}
+    for other in model.components(job):
+        assert other.het
+        about = of_job(other, user, shape, "")
+        for name in OF_COMPONENTS:
+            if name in about:
+                found[f"{name}_HET_GROUP_{other.het.offset}"] = about[name]
+                found[f"{name}_PACK_GROUP_{other.het.offset}"] = about[name]
+    return found
+
+
+def tasks_per_node(job: Job) -> str:
+    """As many as were asked for, or else as many as the CPUs do for."""
+    room = [max(share.cpus // (job.spec.cpus_per_task or 1), 1) for share in job.shares]
+    return counts(deal(job.spec.tasks if job.spec.tasks is not None else sum(room), room))
+
+
+def of_batch(job: Job) -> dict[str, str]:
+    """What the batch script has besides."""
+    share = job.shares[0]
+    return {
+        "HOSTNAME": share.node,
+        "SLURMD_NODENAME": share.node,
+        "SLURM_TOPOLOGY_ADDR": share.node,
+        "SLURM_CPUS_ON_NODE": str(share.cpus),
+        "SLURM_GTIDS": "0",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "0",
+        "SLURM_PROCID": "0",
+        **job_gpus(share),
+        **gpu_variables(share.gpus),
+    }
+
+
+def job_gpus(share: Share) -> dict[str, str]:
+    return {"SLURM_JOB_GPUS": _list(share.gpus)} if share.gpus else {}
+
+
+def gpu_variables(gpus: list[int], on_node: int | None = None) -> dict[str, str]:
+    """A task sees its GPUs numbered from 0, as far as it shares none with tasks of its node."""
+    if not gpus:
+        return {}
+    found = {name: _list(gpus) for name in GPU_VARIABLES}
+    return found | {"SLURM_GPUS_ON_NODE": str(len(gpus) if on_node is None else on_node)}
+
+
+def of_nodes(shares: list[Share]) -> dict[str, str]:
+    """The nodes of the job, as far as a step of a heterogeneous one may know them."""
+    nodes, number = compress([share.node for share in shares]), str(len(shares))
+    return {
+        "SLURM_JOB_CPUS_PER_NODE": counts([share.cpus for share in shares]),
+        "SLURM_JOB_NODELIST": nodes,
+        "SLURM_JOB_NUM_NODES": number,
+        "SLURM_NNODES": number,
+        "SLURM_NODELIST": nodes,
+    }
+
+
+def of_step(job: Job, step: Step, steps: list[Step], umask: int, port: int) -> dict[str, str]:
+    """What all tasks of a step have (on this component); `steps`: its records in all components of the job."""
+    per_node = counts([count for each in steps for count in each.tasks_per_node])
+    nodes = compress([node for each in steps for node in each.nodes])
+    tasks = str(sum(each.tasks for each in steps))
+    found = {} if job.het else {"SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0": counts([share.cpus for share in job.shares])}
+    return found | {
+        "SLURM_NTASKS": tasks,
+        "SLURM_NPROCS": tasks,
+        "SLURM_TASKS_PER_NODE": per_node,
+        "SLURM_DISTRIBUTION": "cyclic" if step.cyclic else "block",
+        "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1",
+        "SLURM_SRUN_COMM_HOST": "127.0.0.1",
+        "SLURM_SRUN_COMM_PORT": str(port),
+        "SLURM_STEPID": step.id,
+        "SLURM_STEP_ID": step.id,
+        "SLURM_STEP_LAUNCHER_PORT": str(port),
+        "SLURM_STEP_NODELIST": nodes,
+        "SLURM_STEP_NUM_NODES": str(sum(len(each.nodes) for each in steps)),
+        "SLURM_STEP_NUM_TASKS": tasks,
+        "SLURM_STEP_TASKS_PER_NODE": per_node,
+        "SLURM_UMASK": f"{umask:04o}",
+        "SRUN_DEBUG": "3",
+    }
+
+
+def of_task(
+    step: Step, node_index: int, rank: int, local: int, ranks: list[int], gpus: list[int], per_task: int | None
+) -> dict[str, str]:
+    """What one task has; `gpus` are those it may see, of all that the step has on its node."""
+    node = step.nodes[node_index]
+    on_node = step.gpus.get(node, [])
+    found = {
+        "SLURMD_NODENAME": node,
+        "SLURM_TOPOLOGY_ADDR": node,
+        "SLURM_CPUS_ON_NODE": str(step.cpus.get(node, 0)),
+        "SLURM_GTIDS": ",".join(map(str, ranks)),
+        "SLURM_LOCALID": str(local),
+        "SLURM_NODEID": str(node_index),
+        "SLURM_PROCID": str(rank),
+    }
+    if per_task and step.tasks > len(step.nodes):
+        found["SLURMD_TRES_BIND"] = f"gpu:per_task:{per_task}"
+    if gpus:
+        found |= {"SLURM_STEP_GPUS": _list(gpus), **gpu_variables(gpus, len(on_node))}
+    return found
+
+
+def _list(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers))

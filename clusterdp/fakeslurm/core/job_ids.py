@@ -1,0 +1,63 @@
+"""Names of jobs, elements and steps: 12, 12_3, 12_[1-2,5], 12.0, 12_3.batch."""
+
+import re
+from dataclasses import dataclass, replace
+
+from clusterdp.fakeslurm.core.model import Job, Model
+
+MOST_INDEXES = 65_536  # in one name: far more than an array may have, and no load for the memory
+
+
+@dataclass(frozen=True)
+class Name:
+    job: int
+    indexes: tuple[int, ...] | None = None  # of elements
+    step: str | None = None
+    offset: int | None = None  # of a component
+
+    def finds(self, job: Job) -> bool:
+        """The job is meant, or it is (or holds) a part of what is meant."""
+        if job.het and job.het.leader == self.job:
+            return self.offset in (None, job.het.offset)
+        if self.indexes is not None:
+            return bool(job.array and job.array.id == self.job and set(self.indexes) & set(job.array.indexes))
+        return job.id == self.job or bool(job.array and job.array.id == self.job)
+
+
+def parse(text: str) -> Name | None:
+    match = re.fullmatch(r"(\d{1,10})(?:_(\d+|\*|\[[\d,%:-]+\]))?(?:\+(\d{1,10}))?(?:\.(\w+))?", text)
+    if not match:
+        return None
+    indexes = None
+    if match[2] and match[2] != "*":
+        indexes = _indexes(match[2].strip("[]").partition("%")[0])
+    return Name(int(match[1]), indexes, match[4], None if match[3] is None else int(match[3]))
+
+
+def _indexes(text: str) -> tuple[int, ...] | None:
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,10})(?:-(\d{1,10})(?::(\d{1,10}))?)?", part)
+        if not match or not int(match[3] or 1):
+            return None
+        indexes = range(int(match[1]), int(match[2] or match[1]) + 1, int(match[3] or 1))
+        if len(found) + len(indexes) > MOST_INDEXES:
+            return None
+        found += indexes
+    return tuple(found)
+
+
+def find(model: Model, name: Name) -> list[Job]:
+    """The jobs of that name: all records of an array if its id is given."""
+    return [job for job in model.jobs.named(name.job) if name.finds(job)]
+
+
+def split_list(text: str) -> list[str]:
+    """At commas outside of brackets, blanks dropped."""
+    return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
+
+
+def alone(job: Job, index: int) -> Job:
+    """How one element of an array is shown by itself while it waits."""
+    assert job.array
+    return replace(job, array=replace(job.array, indexes=[index], split=True))

@@ -1,0 +1,297 @@
+"""The cluster as data: nodes, partitions, jobs, steps. No clock, no processes, no files."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+
+from clusterdp.fakeslurm.core.faults import Faults
+from clusterdp.fakeslurm.core.job_spec import JobSpec
+from clusterdp.fakeslurm.core.jobs import Jobs
+from clusterdp.fakeslurm.core.ranges import index_text
+from clusterdp.fakeslurm.core.shape import Settings, Shape
+from clusterdp.fakeslurm.core.task_usage import Usage
+from clusterdp.slurm.state import JobState
+
+BATCH = "batch"  # the id of the step that is the batch script
+NOT_AN_ARRAY_INDEX = 4294967294  # what Slurm writes for %a outside of arrays
+
+
+@dataclass
+class Node:
+    name: str
+    cpus: int
+    gpus: int
+    memory_mb: int
+    features: list[str]
+    down: bool = False
+    drain: bool = False
+    responding: bool = True
+    reason: str = ""
+    reason_time: float = 0
+    returns_at: float | None = None  # when a node that was set DOWN, but is well, comes back by itself
+    fails_at: float | None = None  # when it will be noticed that it died
+    boot_time: float = 0
+    busy_time: float = 0
+
+    @property
+    def usable(self) -> bool:
+        return not self.down and not self.drain
+
+
+@dataclass
+class Partition:
+    name: str
+    nodes: list[str]
+    default: bool
+    max_minutes: int | None
+    tier: int
+    preempt: str
+    grace_s: float
+    up: bool = True
+
+
+@dataclass(slots=True)  # there are thousands of these, and a dict each would be most of the daemon's memory
+class Share:
+    """What a job has of one node."""
+
+    node: str
+    cpus: int
+    tasks: int
+    gpus: list[int] = field(default_factory=list)
+    cpu_ids: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Step:
+    id: str  # a number, or BATCH
+    name: str
+    nodes: list[str]
+    tasks_per_node: list[int]
+    cpus: dict[str, int]  # what it keeps busy on each node
+    gpus: dict[str, list[int]]
+    state: JobState = JobState.RUNNING
+    status: int = 0  # a wait status: the worst of its tasks
+    start: float = 0
+    end: float | None = None
+    lingers: bool = False  # the batch script has ended, but not all that it started
+    cancelled_by: int | None = None  # a uid
+    overlap: bool = False
+    minutes: int | None = None
+    timed_out: bool = False
+    restart: int = 0  # the attempt that it belongs to
+    supervisor: int = 0  # pid
+    supervisor_birth: str = ""
+    pids: list[int] = field(default_factory=list)  # of its tasks
+    cyclic: bool = True
+    runs_in: int = 0  # the component whose supervisor runs it, if that is another one's
+    host_pid: int = 0  # of srun
+    cpus_per_step: str = ""
+    tres_per_node: str = ""
+    usage: Usage | None = None  # once it has ended
+
+    @property
+    def tasks(self) -> int:
+        return sum(self.tasks_per_node)
+
+    @property
+    def live(self) -> bool:
+        return self.end is None
+
+    @property
+    def number_of_cpus(self) -> int:
+        return sum(self.cpus.values())
+
+
+@dataclass(slots=True)
+class Array:
+    id: int
+    indexes: list[int]  # that still wait; of one that started: its own
+    count: int
+    low: int
+    high: int
+    step: int
+    throttle: int = 0
+    text: str = ""  # as submitted
+    split: bool = False  # a record of one element
+    booked_as: str = ""  # its name in the books, which stays as it was when they first heard of the array, ...
+    booked_at: float = 0  # ... then
+    emptied: bool = False  # all its elements were cancelled one by one
+
+
+@dataclass(slots=True)
+class Het:
+    """A component's place in a heterogeneous job."""
+
+    leader: int  # the id of its first component, by which the whole goes
+    offset: int
+    size: int
+
+
+@dataclass(slots=True)
+class Job:
+    """A job, or one element of an array, or the elements of an array that still wait."""
+
+    id: int
+    spec: JobSpec
+    priority: int
+    submit_time: float
+    array: Array | None = None
+    state: JobState = JobState.PENDING
+    completing: bool = False
+    reason: str = "None"
+    restarts: int = 0
+    held: str | None = None  # the reason to show, if it is held
+    begin: float = 0
+    eligible_time: float | None = None
+    start: float | None = None
+    end: float | None = None
+    shares: list[Share] = field(default_factory=list)
+    past: list[Share] = field(default_factory=list)  # what it had when it ended, for those who look then
+    status: int = 0
+    derived: int = 0  # the highest of its steps', all attempts together
+    derived_at_end: int | None = None  # what accounting learned of it
+    steps: list[Step] = field(default_factory=list)
+    next_step: int = 0
+    preempt_time: float | None = None
+    preempt_end: float | None = None  # when the grace time is over; the next look ends it
+    warned: bool = False
+    minutes: int | None = None  # the limit that holds: None is no limit
+    cancelled_by: int | None = None
+    outcome: JobState | None = None  # what it will be when all its processes are gone
+    requeue_hold: str | None = None  # once requeued: stay held, with this state
+    next_word: str = ""  # what accounting calls the attempt that is being requeued
+    dependency_met: bool = False
+    booked: bool = True  # accounting knows of it
+    last_sched: float = 0
+    considered_from: float = 0  # the scheduler does not see it before
+    suspended_at: float = 0
+    suspended_s: float = 0  # all in all; a time limit does not run meanwhile
+    resizes: int = 0  # nodes lost while it went on (--no-kill)
+    resized_at: float = 0
+    het: Het | None = None
+    planned_start: float | None = None  # of one that waits for nodes, as far as that can be known
+    planned_nodes: list[str] = field(default_factory=list)
+
+    @property
+    def nodes(self) -> list[str]:
+        return [share.node for share in self.held_shares]
+
+    @property
+    def held_shares(self) -> list[Share]:
+        return self.shares or self.past  # what it has, or had when it ended
+
+    @property
+    def cpus(self) -> int:
+        return sum(share.cpus for share in self.held_shares)
+
+    @property
+    def shown_state(self) -> JobState:
+        return JobState.COMPLETING if self.completing else self.state
+
+    @property
+    def running(self) -> bool:
+        return self.state is JobState.RUNNING and not self.completing
+
+    @property
+    def waits(self) -> bool:
+        return self.state in (JobState.PENDING, JobState.SPECIAL_EXIT) and not self.completing
+
+    @property
+    def over(self) -> bool:
+        return self.state.final and not self.completing
+
+    @property
+    def empty(self) -> bool:
+        """None of its processes is left."""
+        return not any(step.live or step.lingers for step in self.steps)
+
+    @property
+    def name_of_id(self) -> str:
+        """12, 12_3, 12_[4-7%2], or 12+1 as squeue writes it."""
+        if self.het:
+            return f"{self.het.leader}+{self.het.offset}"
+        if not self.array or self.array.emptied:
+            return str(self.id)
+        if self.array.split:
+            return f"{self.array.id}_{self.array.indexes[0]}"
+        return f"{self.array.id}_[{index_text(self.array.indexes, self.array.throttle)}]"
+
+    def element(self, index: int, number: int) -> "Job":
+        """One element of a waiting array as a job of its own; whatever is changed of it later is its own too."""
+        assert self.array
+        spec = replace(self.spec, gpus=replace(self.spec.gpus))
+        for entry in fields(spec):
+            value = getattr(spec, entry.name)
+            if isinstance(value, (list, dict)):
+                setattr(spec, entry.name, value.copy())
+        array = replace(self.array, indexes=[index], split=True)
+        return replace(self, id=number, spec=spec, array=array, shares=[], past=[], steps=[], planned_nodes=[])
+
+    def step(self, step_id: str) -> Step | None:
+        return next((step for step in self.steps if step.id == step_id), None)
+
+    @property
+    def has_script(self) -> bool:
+        """A batch script runs in it: of a heterogeneous job, in the first component only."""
+        return self.spec.batch and not (self.het and self.het.offset)
+
+    @property
+    def batch_host(self) -> str | None:
+        return self.nodes[0] if self.nodes else None
+
+
+@dataclass
+class Model:
+    settings: Settings
+    nodes: dict[str, Node]
+    partitions: dict[str, Partition]
+    jobs: Jobs = field(default_factory=Jobs)
+    next_id: int = 0
+    epoch: float = 0  # what the machine's clock showed when its monotonic one began (clock.py)
+    ahead_s: float = 0  # how far the cluster's clock was moved
+    faults: Faults = field(default_factory=Faults)
+
+    @classmethod
+    def of(cls, shape: Shape, now: float) -> "Model":
+        nodes = {
+            node.name: Node(
+                node.name, node.cpus, node.gpus, node.memory_mb, list(node.features), boot_time=now, busy_time=now
+            )
+            for node in shape.nodes
+        }
+        partitions = {
+            part.name: Partition(
+                part.name,
+                list(part.nodes or nodes),
+                part.default,
+                part.max_minutes,
+                part.tier,
+                part.preempt,
+                part.grace_s,
+            )
+            for part in shape.partitions
+        }
+        return cls(shape.settings, nodes, partitions, next_id=shape.settings.first_job_id)
+
+    def new_id(self) -> int:
+        self.next_id += 1
+        return self.next_id
+
+    @property
+    def default_partition(self) -> Partition:
+        return next((p for p in self.partitions.values() if p.default), next(iter(self.partitions.values())))
+
+    def holding(self) -> Iterator[Job]:
+        """Jobs that have nodes."""
+        return (job for job in self.jobs.live.values() if job.shares)
+
+    def live_jobs(self) -> Iterator[Job]:
+        return (job for job in self.jobs.live.values() if not job.over)
+
+    def components(self, job: Job) -> list[Job]:
+        """All of a heterogeneous job in their order; any other job alone."""
+        if not job.het:
+            return [job]
+        return sorted(self.jobs.together(job.het.leader), key=lambda other: other.id)
+
+    def elements(self, array_id: int) -> list[Job]:
+        return [job for job in self.jobs.together(array_id) if job.array]

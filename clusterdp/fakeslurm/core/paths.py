@@ -1,0 +1,151 @@
+"""The files of a cluster, all below its folder; and its socket, whose path must be short."""
+
+import fcntl
+import os
+import socket
+import stat
+import sys
+import time
+from pathlib import Path
+
+from clusterdp.fakeslurm.errors import FakeSlurmError
+
+HISTORY = "history.jsonl"
+REVIVE = str(Path(__file__).resolve().parents[1] / "revive.py")  # the program that starts a daemon
+PATIENCE_S = 60  # with a daemon that starts or goes: it may have a long history, on a busy machine
+SHORT = 60  # bytes of the runtime folder's
+LONGEST = 100  # bytes of a unix socket's path: macOS allows 103, Linux 107
+
+
+class Paths:
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.bin = folder / "bin"
+        self.state = folder / "state"
+        self.spool = folder / "spool"
+        self.shape = self.state / "shape.json"
+        self.journal = self.state / "journal"
+        self.hosts = self.state / "hosts"
+        self.profile = self.state / "profile"
+        self.bash_env = self.state / "bash_env"
+        self.lock = self.state / "lock"
+        self.log = folder / "daemon.log"
+        self.history = folder / HISTORY
+        self.pid = folder / "daemon.pid"
+        self.up = folder / "up"  # is there as long as the cluster is meant to be up
+        self.conf = folder / "slurm.conf"
+        self._near = folder / "socket"
+        self.socket = self._choose_socket()
+
+    def _choose_socket(self) -> Path:
+        """Beside all else, if its path is short enough; else where a link of that name says, or will say."""
+        if len(os.fsencode(self._near)) <= LONGEST:
+            return self._near
+        try:
+            return Path(os.readlink(self._near))
+        except OSError:
+            return _short_place() / f"{_digest(self.folder)}.socket"
+
+    def make(self) -> None:
+        for folder in (self.folder, self.bin, self.state, self.spool):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.folder.lstat().st_uid == os.getuid():
+            self.folder.chmod(0o700)
+        self.check_own()
+        if self.socket != self._near and not self._near.is_symlink():
+            self._near.symlink_to(self.socket)
+
+    def check_own(self) -> None:
+        """Raises FakeSlurmError unless the folder is this user's alone. What lies in it is executed and believed."""
+        _check_private(self.folder)
+
+    def interpreter(self) -> str:
+        """Python, by a path that fits into the first line of a script: short, and without blanks."""
+        python = os.path.realpath(sys.executable)
+        if len(os.fsencode(python)) <= LONGEST and not any(letter.isspace() for letter in python):
+            return python
+        place = private_place()
+        link = place / f"python-{_digest(Path(python))}"
+        if not link.is_symlink():
+            link.symlink_to(python)
+        return str(link)
+
+    def listen(self) -> socket.socket:
+        self.socket.parent.mkdir(mode=0o700, exist_ok=True)
+        _check_private(self.socket.parent)
+        self.socket.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(self.socket))
+        self.socket.chmod(0o600)
+        listener.listen(512)
+        listener.setblocking(False)
+        return listener
+
+    def answers(self) -> bool:
+        """A daemon listens."""
+        line = socket.socket(socket.AF_UNIX)
+        try:
+            line.connect(str(self.socket))
+            return True
+        except OSError:
+            return False
+        finally:
+            line.close()
+
+    def alone(self) -> int | None:
+        """A descriptor: until it is closed, no other daemon is here. None if there is one, and it answers.
+
+        Waits for one that starts or goes; raises FakeSlurmError if it does neither.
+        """
+        lock = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return lock
+            except BlockingIOError:
+                if self.answers():
+                    os.close(lock)
+                    return None
+            time.sleep(0.02)
+        os.close(lock)
+        raise FakeSlurmError(f"{self.folder}: a daemon is there and does not answer. Kill it: see {self.pid}.")
+
+
+def private_place() -> Path:
+    """For what all of this user's clusters share."""
+    place = _short_place()
+    place.mkdir(mode=0o700, exist_ok=True)
+    _check_private(place)
+    return place
+
+
+def _short_place() -> Path:
+    """In the user's runtime folder, which nobody else can reach, where the system makes one."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and len(os.fsencode(runtime)) <= SHORT and _is_private(Path(runtime)):
+        return Path(runtime) / "clusterdp"
+    return Path(f"/tmp/clusterdp-{os.getuid()}")
+
+
+def _digest(folder: Path) -> str:
+    import hashlib  # few need it, and it takes a while to load
+
+    return hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+
+
+def _check_private(folder: Path) -> None:
+    if not _is_private(folder):
+        raise FakeSlurmError(
+            f"{folder}: is not a folder that is yours alone, with mode 700. Remove it, chmod 700 it, or use another."
+        )
+
+
+def _is_private(folder: Path) -> bool:
+    """A folder, not a link to one: whoever made the link can change what it leads to."""
+    try:
+        about = folder.lstat()
+    except OSError:
+        return False
+    mine = stat.S_ISDIR(about.st_mode) and about.st_uid == os.getuid()
+    return mine and not stat.S_IMODE(about.st_mode) & 0o077

@@ -1,0 +1,68 @@
+"""What the tasks of a step have used, as the kernel counts it when it hands over an ended process (wait4(2))."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from clusterdp.fakeslurm.core.step_plan import TaskPlan
+
+KB = 1024 if sys.platform == "darwin" else 1  # ru_maxrss is in bytes there, in KB elsewhere
+
+
+class TaskUsage(NamedTuple):
+    """Of a process and all its descendants that it has waited for."""
+
+    user_s: float
+    system_s: float
+    rss_kb: int  # of the largest of them
+
+    @classmethod
+    def of(cls, used: resource.struct_rusage) -> TaskUsage:
+        return cls(used.ru_utime, used.ru_stime, used.ru_maxrss // KB)
+
+    @property
+    def cpu_s(self) -> float:
+        return self.user_s + self.system_s
+
+
+class Usage(NamedTuple):
+    """Of a step. A tuple, for the journal and the books have one for each step that ever ran."""
+
+    user_s: float
+    system_s: float
+    max_rss_kb: int
+    max_rss_task: int
+    max_rss_node: str
+    ave_rss_kb: int
+    min_cpu_s: float
+    min_cpu_task: int
+    min_cpu_node: str
+    ave_cpu_s: float
+
+    @property
+    def cpu_s(self) -> float:
+        return self.user_s + self.system_s
+
+    @classmethod
+    def over(cls, tasks: Sequence[tuple[TaskPlan, TaskUsage]]) -> Usage | None:
+        """None of no tasks."""
+        if not tasks:
+            return None
+        largest, most = max(tasks, key=lambda pair: pair[1].rss_kb)
+        quickest, least = min(tasks, key=lambda pair: pair[1].cpu_s)
+        used = [used for _, used in tasks]
+        return cls(
+            user_s=sum(one.user_s for one in used),
+            system_s=sum(one.system_s for one in used),
+            max_rss_kb=most.rss_kb,
+            max_rss_task=largest.number,
+            max_rss_node=largest.node,
+            ave_rss_kb=sum(one.rss_kb for one in used) // len(used),
+            min_cpu_s=least.cpu_s,
+            min_cpu_task=quickest.number,
+            min_cpu_node=quickest.node,
+            ave_cpu_s=sum(one.cpu_s for one in used) / len(used),
+        )

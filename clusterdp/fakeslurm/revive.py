@@ -1,0 +1,13 @@
+"""revive.py FOLDER: start the daemon of that cluster, in the background; exit 0 when it answers."""
+
+# ruff: noqa: E402
+
+import os
+import sys
+
+# Above clusterdp/fakeslurm/, for this runs without site and its paths.
+sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from clusterdp.fakeslurm.start_daemon import start
+
+sys.exit(start(sys.argv[1]))

@@ -1,0 +1,153 @@
+"""The daemon's side of a connection: a command that asks, or a supervisor that reports."""
+
+import asyncio
+import json
+import socket
+from collections import deque
+from typing import Any
+
+from clusterdp.fakeslurm.core import wire
+
+
+class Gone(Exception):
+    """The other side hung up."""
+
+
+class Conversation:
+    """A command's words and circumstances, and the way to answer it."""
+
+    def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop):
+        self.connection, self._loop = connection, loop
+        self._frames, self._queue = wire.Frames(), deque[tuple[str, bytes]]()
+        self._out = bytearray()
+        self._kind, self._said = "o", list[str]()  # the frame of text that grows: long listings become one
+        self._handed_over = False
+        self.command = ""
+        self.words: list[str] = []
+        self.environ: dict[str, str] = {}
+        self.cwd, self.umask, self.pid, self.token = "/", 0o022, 0, ""
+        self.terminal = False  # its stdin is one
+
+    async def _frame(self) -> tuple[str, bytes]:
+        while not self._queue:
+            data = await self._loop.sock_recv(self.connection, 1 << 16)
+            if not data:
+                raise Gone
+            self._queue += self._frames.feed(data)
+        return self._queue.popleft()
+
+    async def open(self) -> dict[str, Any] | None:
+        """Read a command's request; or, if a supervisor is calling, return its first message."""
+        while True:
+            kind, payload = await self._frame()
+            if kind == "J":
+                message: dict[str, Any] = json.loads(payload)
+                return message
+            if kind == "C":
+                self.command, *self.words = wire.split(payload)
+            elif kind == "D":
+                about = dict(word.split("=", 1) for word in wire.split(payload))
+                self.cwd, self.umask, self.pid = about["cwd"], int(about["umask"]), int(about["pid"])
+                self.token, self.terminal = about.get("token", ""), about.get("terminal") == "1"
+            elif kind == "E":
+                self.environ = dict(word.split("=", 1) for word in wire.split(payload) if "=" in word)
+            elif kind == "G":
+                return None
+
+    async def message(self) -> dict[str, Any]:
+        while True:
+            kind, payload = await self._frame()
+            if kind == "J":
+                message: dict[str, Any] = json.loads(payload)
+                return message
+
+    def send_message(self, **message: Any) -> None:
+        try:
+            self.connection.send(wire.frame("J", json.dumps(message).encode()))
+        except OSError:
+            pass
+
+    def print(self, text: str) -> None:
+        """A line (or lines) to stdout."""
+        self.write(text + "\n")
+
+    def write(self, text: str) -> None:
+        self._say("o", text)
+
+    def error(self, text: str) -> None:
+        """A line to stderr."""
+        self._say("e", text + "\n")
+
+    def _say(self, kind: str, text: str) -> None:
+        if kind != self._kind:
+            self._frame_said()
+            self._kind = kind
+        self._said.append(text)
+
+    def _frame_said(self) -> None:
+        said, self._said = "".join(self._said), []
+        if said:
+            self._out += wire.frame(self._kind, said.encode("utf-8", "surrogateescape"))
+
+    def unsay(self) -> None:
+        """What has not gone out yet never will."""
+        self._out.clear()
+        self._said.clear()
+
+    async def flush(self) -> None:
+        self._frame_said()
+        data, self._out = bytes(self._out), bytearray()
+        if data:
+            await self._loop.sock_sendall(self.connection, data)
+
+    async def read_file(self, path: str) -> bytes | int:
+        """The bytes of a file as the command sees it ("" is its stdin), or an errno."""
+        self.order("r", path)
+        await self.flush()
+        while True:
+            kind, payload = await self._frame()
+            if kind == "F":
+                return payload
+            if kind == "Y":
+                return int(payload)
+
+    async def exit(self, code: int) -> None:
+        if self._handed_over:
+            return
+        self.order("x", str(code))
+        await self.flush()
+
+    async def hung_up(self) -> None:
+        """Returns when the command is gone (killed, say)."""
+        try:
+            while True:
+                await self._frame()
+        except (Gone, OSError):
+            return
+
+    async def program_ended(self) -> int:
+        """The wait status of the program that salloc ran."""
+        while True:
+            kind, payload = await self._frame()
+            if kind == "w":
+                return int(payload)
+
+    def order(self, kind: str, text: str) -> None:
+        """Something that the command is to do: see wire."""
+        self._frame_said()
+        self._out += wire.frame(kind, text.encode("utf-8", "surrogateescape"))
+
+    async def signal(self) -> int:
+        """The next signal that the command received."""
+        while True:
+            kind, payload = await self._frame()
+            if kind == "s":
+                return int(payload)
+
+    def hand_over(self) -> socket.socket:
+        """The connection as it is, for a supervisor; from now on this side is silent."""
+        self._handed_over = True
+        return self.connection
+
+    def close(self) -> None:
+        self.connection.close()

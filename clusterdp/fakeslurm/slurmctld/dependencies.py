@@ -1,0 +1,113 @@
+"""--dependency: what a job waits for, and whether it still may hope."""
+
+import re
+from dataclasses import dataclass
+
+from clusterdp.fakeslurm.core.error_texts import DEPENDENCY, ControllerError
+from clusterdp.fakeslurm.core.model import Job, Model
+from clusterdp.slurm.state import JobState
+
+KINDS = ("after", "afterany", "afterok", "afternotok", "aftercorr", "afterburstbuffer")
+
+
+@dataclass(frozen=True)
+class Term:
+    kind: str  # one of KINDS, or singleton
+    job: int = 0
+    index: int | None = None  # of an array's element
+    minutes: int = 0  # after:JOB+MINUTES
+
+    def __str__(self) -> str:
+        if self.kind == "singleton":
+            return self.kind
+        element = "" if self.index is None else f"_{self.index}"
+        return f"{self.kind}:{self.job}{element}" + (f"+{self.minutes}" if self.minutes else "")
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """`done`: go; `hopeless`: it can never hold; `text`: what is left, as squeue's %E shows it."""
+
+    done: bool
+    hopeless: bool
+    text: str
+
+
+def parse(text: str) -> tuple[list[Term], bool]:
+    """The terms, and whether any one of them will do (`?` between them); raises ControllerError."""
+    if "," in text and "?" in text:
+        raise ControllerError(DEPENDENCY, numbered=True)
+    terms: list[Term] = []
+    for part in re.split(r"[,?]", text):
+        kind, _, jobs = part.partition(":")
+        if kind == "singleton" and not jobs:
+            terms.append(Term("singleton"))
+            continue
+        if kind.isdigit() and not jobs and terms and terms[-1].kind != "singleton":  # afterok:1,2 as some clients write
+            kind, jobs = terms[-1].kind, kind
+        if kind not in KINDS or not jobs:
+            raise ControllerError(DEPENDENCY, numbered=True)
+        for job in jobs.split(":"):
+            match = re.fullmatch(r"(\d+)(?:_(\d+|\*))?(?:\+(\d+))?", job)
+            if not match:
+                raise ControllerError(DEPENDENCY, numbered=True)
+            index = int(match[2]) if match[2] and match[2] != "*" else None
+            terms.append(Term(kind, int(match[1]), index, int(match[3] or 0)))
+    return terms, "?" in text
+
+
+def outlook(model: Model, job: Job, now: float) -> Outlook:
+    if not job.spec.dependency or job.dependency_met:
+        return Outlook(True, False, "")
+    terms, any_will_do = parse(job.spec.dependency)
+    verdicts = [(term, "unfulfilled" if job.held else _verdict(model, job, term, now)) for term in terms]
+    left = [(term, verdict) for term, verdict in verdicts if verdict != "fulfilled"]
+    failed = [term for term, verdict in verdicts if verdict == "failed"]
+    separator = "?" if any_will_do else ","
+    text = separator.join(f"{_shown(model, term)}({verdict})" for term, verdict in left)
+    if any_will_do:
+        done = len(left) < len(terms)
+        return Outlook(done, not done and len(failed) == len(terms), "" if done else text)
+    return Outlook(not left, bool(failed), text)
+
+
+def _shown(model: Model, term: Term) -> str:
+    targets = _targets(model, term)
+    if term.kind != "singleton" and term.index is None and any(target.array for target in targets):
+        return f"{term.kind}:{term.job}_*"
+    return str(term)
+
+
+def _targets(model: Model, term: Term) -> list[Job]:
+    elements = model.elements(term.job)
+    if elements:
+        if term.index is None:
+            return elements
+        return [job for job in elements if job.array and term.index in job.array.indexes]
+    job = model.jobs.get(term.job)
+    return [job] if job else []
+
+
+def _verdict(model: Model, job: Job, term: Term, now: float) -> str:
+    if term.kind == "singleton":
+        mine = (job.array.id if job.array else job.id, job.spec.name)
+        for other in model.live_jobs():
+            if other.spec.name == mine[1] and (other.array.id if other.array else other.id) < mine[0]:
+                return "unfulfilled"
+        return "fulfilled"
+    targets = _targets(model, term)
+    if term.kind == "aftercorr" and job.array and job.array.split:
+        targets = [t for t in targets if t.array and job.array.indexes[0] in t.array.indexes] or targets
+    if term.kind == "after":
+        minutes = term.minutes * model.settings.minute_s
+        begun = all(t.over or (t.start is not None and not t.waits and now >= t.start + minutes) for t in targets)
+        return "fulfilled" if begun else "unfulfilled"
+    # Only the end of a job's last attempt counts: a requeue fulfils nothing.
+    if not all(target.over for target in targets):
+        return "unfulfilled"
+    good = all(target.state is JobState.COMPLETED for target in targets)
+    if term.kind in ("afterok", "aftercorr") and not good:
+        return "failed"
+    if term.kind == "afternotok" and targets and all(t.state is JobState.COMPLETED for t in targets):
+        return "failed"
+    return "fulfilled"

@@ -1,0 +1,186 @@
+"""The model on disk: a file of JSON lines to which every change is appended, so that a killed daemon loses nothing.
+
+The last line about a job, node, partition or row counts. A torn last line (killed while writing) is left out.
+"""
+
+import gc
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, Field, fields
+from enum import Enum
+from pathlib import Path
+from sys import intern
+from typing import Any
+
+from clusterdp.fakeslurm.core.faults import Faults
+from clusterdp.fakeslurm.core.job_spec import Gpus, JobSpec
+from clusterdp.fakeslurm.core.model import Array, Het, Job, Model, Node, Partition, Share, Step
+from clusterdp.fakeslurm.core.task_usage import Usage
+from clusterdp.fakeslurm.slurmdbd.accounting import Books, Row, StepRow
+from clusterdp.fakeslurm.slurmdbd.append_file import Appender
+from clusterdp.slurm.state import JobState
+
+GROWN = 32 << 20  # bytes
+WORTH = 4  # times more lines than count are worth writing it again
+SPARSE = (Job, JobSpec, Gpus, Array, Het, Share, Step, Row, StepRow, Faults)  # written without what is as by default
+WHOLE = (Node, Partition)
+
+
+class Journal:
+    def __init__(self, path: Path):
+        self.path = path
+        self._file = Appender(path)
+        self._at_first = self._file.size
+
+    def write(self, kind: str, key: object, value: Any) -> None:
+        self._file.write(json.dumps([kind, key, value], default=_plain))
+
+    def flush(self) -> bool:
+        """False if the disk is full."""
+        return self._file.flush()
+
+    @property
+    def grown(self) -> bool:
+        """It is worth writing it again without what is outdated."""
+        return self._file.size - self._at_first > GROWN  # what still counts may be more than that by itself
+
+    def close(self) -> None:
+        self._file.close()
+
+    @staticmethod
+    def read(path: Path) -> Iterator[tuple[str, Any, Any]]:
+        with path.open(encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                try:
+                    kind, key, value = json.loads(line)
+                except ValueError:
+                    continue
+                yield kind, key, value
+
+
+def restore(path: Path, model: Model, books: Books) -> None:
+    """Bring what the journal tells into the model and the books; written again if most of it is outdated."""
+    gc.disable()  # a long history is no garbage, and need not be looked through again and again
+    lines = _restore(path, model, books)
+    gc.freeze()
+    gc.enable()
+    if lines > WORTH * (len(model.jobs) + len(books.rows) + len(model.nodes)) + 100:
+        compact(path, model, books)
+
+
+def _restore(path: Path, model: Model, books: Books) -> int:
+    lines = 0
+    for kind, key, value in Journal.read(path):
+        lines += 1
+        if kind == "job":
+            model.jobs[int(key)] = job_from(value)
+        elif kind == "row":
+            books.restore(key, row_from(value))
+        elif kind == "node" and key in model.nodes:
+            for name, content in value.items():
+                setattr(model.nodes[key], name, content)
+        elif kind == "partition" and key in model.partitions:
+            for name, content in value.items():
+                setattr(model.partitions[key], name, content)
+        elif kind == "next_id":
+            model.next_id = value
+        elif kind == "epoch":
+            model.epoch = value
+        elif kind == "ahead":
+            model.ahead_s = value
+        elif kind == "faults":
+            model.faults = Faults(**value)
+    return lines
+
+
+def compact(path: Path, model: Model, books: Books) -> None:
+    """The journal again, with only what still counts; if there is room for it."""
+    fresh = path.with_suffix(".new")
+    fresh.unlink(missing_ok=True)
+    journal = Journal(fresh)
+    for kind, key, value in _all(model, books):
+        journal.write(kind, key, value)
+    whole = journal.flush()
+    journal.close()
+    if whole:
+        fresh.replace(path)
+    else:
+        fresh.unlink()
+
+
+def _all(model: Model, books: Books) -> Iterator[tuple[str, object, object]]:
+    yield "next_id", 0, model.next_id
+    yield "epoch", 0, model.epoch
+    yield "ahead", 0, model.ahead_s
+    yield "faults", 0, model.faults
+    yield from (("job", job.id, job) for job in model.jobs.values())
+    yield from (("node", node.name, node) for node in model.nodes.values())
+    yield from (("partition", partition.name, partition) for partition in model.partitions.values())
+    yield from (("row", key, row) for key, row in books.rows.items())
+
+
+def _default(field: Field[Any]) -> object:
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
+_FIELDS: dict[type, tuple[tuple[str, object], ...]] = {
+    kind: tuple((field.name, _default(field)) for field in fields(kind)) for kind in SPARSE
+}
+_FIELDS |= {kind: tuple((field.name, MISSING) for field in fields(kind)) for kind in WHOLE}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.value
+    if type(value) in _FIELDS:  # asdict would copy all that is below it: half of what an array job costs
+        return {name: content for name, default in _FIELDS[type(value)] if (content := getattr(value, name)) != default}
+    raise TypeError(f"{type(value).__name__} cannot be written to the journal")
+
+
+def job_from(data: dict[str, Any]) -> Job:
+    data = {name: data[name] for name, _ in _FIELDS[Job] if name in data}
+    data["spec"] = _spec_from(data["spec"])
+    for name, build in _PARTS.items():
+        if data.get(name) is not None:
+            data[name] = build(data[name])
+    return Job(**_shared(data))
+
+
+def _spec_from(data: dict[str, Any]) -> JobSpec:
+    if "gpus" in data:
+        data["gpus"] = Gpus(**data["gpus"])
+    return JobSpec(**_shared(data))
+
+
+def _step_from(data: dict[str, Any]) -> Step:
+    if "state" in data:
+        data["state"] = JobState(data["state"])
+    if data.get("usage"):
+        data["usage"] = Usage(*data["usage"])
+    return Step(**_shared(data))
+
+
+_PARTS: dict[str, Callable[[Any], object]] = {
+    "array": lambda data: Array(**data),
+    "het": lambda data: Het(**data),
+    "shares": lambda data: [Share(**_shared(share)) for share in data],
+    "past": lambda data: [Share(**_shared(share)) for share in data],
+    "steps": lambda data: [_step_from(step) for step in data],
+    "state": JobState,
+    "outcome": JobState,
+}
+
+
+def row_from(data: dict[str, Any]) -> Row:
+    steps = tuple(_step_row_from(step) for step in data.get("steps", ()))
+    return Row(**_shared({**data, "steps": steps, "nodes": tuple(data["nodes"])}))
+
+
+def _step_row_from(data: dict[str, Any]) -> StepRow:
+    usage = Usage(*data["usage"]) if data.get("usage") else None
+    return StepRow(**_shared({**data, "nodes": tuple(data["nodes"]), "usage": usage}))
+
+
+def _shared(data: dict[str, Any]) -> dict[str, Any]:
+    """With one copy of each word in memory, however many jobs have it."""
+    return {name: intern(value) if type(value) is str else value for name, value in data.items()}

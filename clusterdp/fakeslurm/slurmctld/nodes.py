@@ -1,0 +1,76 @@
+"""Nodes that are set down, drained, die, and come back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from clusterdp.fakeslurm.core.error_texts import ControllerError
+from clusterdp.fakeslurm.core.model import BATCH
+from clusterdp.fakeslurm.slurmctld import requeue
+
+if TYPE_CHECKING:
+    from clusterdp.fakeslurm.slurmctld.controller import Controller
+
+
+def set_node(controller: Controller, name: str, state: str, reason: str) -> None:
+    """`scontrol update NodeName=... State=...`; raises ControllerError."""
+    node, now = controller.model.nodes[name], controller.clock()
+    if reason:
+        node.reason, node.reason_time = reason, now
+    if state in ("DOWN", "FAIL"):
+        node.down = True
+        node.returns_at = now + controller.settings.node_return_s if node.responding else None
+    elif state == "DRAIN":
+        node.drain = True
+    elif state in ("RESUME", "UNDRAIN", "IDLE"):
+        if not node.down and not node.drain:
+            raise ControllerError("Invalid node state specified")
+        node.drain = False
+        if state != "UNDRAIN":
+            node.down = not node.responding
+            node.returns_at = None
+        if not node.down:
+            node.reason = ""
+    elif state:
+        raise ControllerError("Invalid node state specified")
+    controller.records.node(name)
+    if node.down:
+        node_lost(controller, name)
+    controller.wake()
+
+
+def node_lost(controller: Controller, name: str) -> None:
+    for job in list(controller.model.holding()):
+        if any(share.node == name for share in job.shares):
+            requeue.lose_node(controller, job, name)
+
+
+def fail_node(controller: Controller, name: str) -> None:
+    """Its processes are dead from now on; that it does not respond is noticed later."""
+    node = controller.model.nodes[name]
+    node.fails_at = controller.clock() + controller.settings.node_timeout_s
+    controller.records.node(name)
+    for job in controller.model.holding():
+        for step in sorted(job.steps, key=lambda step: step.id == BATCH):
+            if not step.live or step.runs_in:
+                continue
+            if job.batch_host == name and step.id != BATCH:
+                controller.runner.order(job, step, op="outlive-srun")  # its srun dies with the batch host
+            if name in step.nodes:
+                controller.runner.order(job, step, op="fail-node", node=name)
+
+
+def restore_node(controller: Controller, name: str) -> None:
+    node = controller.model.nodes[name]
+    node.fails_at, node.responding, node.down, node.drain = None, True, False, False
+    node.reason = ""
+    controller.records.node(name)
+    controller.wake()
+
+
+def notice_dead_node(controller: Controller, name: str) -> None:
+    node = controller.model.nodes[name]
+    node.fails_at, node.responding, node.down = None, False, True
+    node.reason, node.reason_time = "Not responding", controller.clock()
+    controller.records.node(name)
+    node_lost(controller, name)

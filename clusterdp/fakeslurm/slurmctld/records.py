@@ -1,0 +1,80 @@
+"""What is written down: the journal for the next daemon, the books for sacct, the history for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from clusterdp.fakeslurm.core.model import Job, Model
+from clusterdp.fakeslurm.core.paths import HISTORY
+from clusterdp.fakeslurm.slurmctld.journal import Journal, compact
+from clusterdp.fakeslurm.slurmdbd.accounting import Books
+from clusterdp.fakeslurm.slurmdbd.history import History
+
+
+class Records:
+    """Of a job that changes several times in one turn, only what came of it is written."""
+
+    def __init__(self, model: Model, books: Books, journal: Journal, folder: Path, clock: Callable[[], float]):
+        self.books, self._model, self._journal, self._clock = books, model, journal, clock
+        self.history = History(folder / HISTORY, model, clock)
+        self._changed: dict[int, Job] = {}
+
+    def job(self, job: Job, word: str | None = None) -> None:
+        """It changed. `word`: the books have it like this, whatever becomes of it in the same turn."""
+        self._model.jobs.note(job)
+        self.history.job(job)
+        self._changed[job.id] = job
+        if word is not None:
+            self._write(self._changed.pop(job.id), word)
+
+    def _write(self, job: Job, word: str | None = None) -> None:
+        self._journal.write("job", job.id, job)
+        lag = self._model.settings.accounting_lag_s
+        entry = self.books.note(self._model, job, self._clock() + lag, word)
+        if entry:
+            self._journal.write("row", *entry)
+
+    def number(self) -> int:
+        """A new job's."""
+        number = self._model.new_id()
+        self._journal.write("next_id", 0, number)
+        return number
+
+    def node(self, name: str) -> None:
+        self._journal.write("node", name, self._model.nodes[name])
+
+    def partition(self, name: str) -> None:
+        self._journal.write("partition", name, self._model.partitions[name])
+
+    def clock(self) -> None:
+        self._journal.write("epoch", 0, self._model.epoch)
+
+    def ahead(self) -> None:
+        self._journal.write("ahead", 0, self._model.ahead_s)
+
+    def faults(self) -> None:
+        self._journal.write("faults", 0, self._model.faults)
+
+    def forget(self, job: Job) -> None:
+        self.flush()
+        self.history.forget(job.id)
+
+    def flush(self) -> bool:
+        """Have it on disk: to be called before anybody is told. If False, nothing may be started: the disk is full."""
+        changed, self._changed = self._changed, {}
+        for job in changed.values():
+            self._write(job)
+        self.history.flush()
+        return self._journal.flush()
+
+    def tidy(self) -> None:
+        """Keep the journal from growing for ever."""
+        if self._journal.grown and self.flush():
+            self._journal.close()
+            compact(self._journal.path, self._model, self.books)
+            self._journal = Journal(self._journal.path)
+
+    def close(self) -> None:
+        self._journal.close()
+        self.history.close()

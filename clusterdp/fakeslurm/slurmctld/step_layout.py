@@ -1,0 +1,238 @@
+"""Where the tasks of a step go within its job: pure arithmetic, with the words in which srun complains."""
+
+from dataclasses import dataclass, field
+
+from clusterdp.fakeslurm.core import error_texts
+from clusterdp.fakeslurm.core.model import BATCH, Job, Share, Step
+from clusterdp.fakeslurm.core.task_distribution import deal
+
+GRES_TOO_FEW = "Insufficient GRES available in allocation"
+GRES_MISMATCH = "Invalid Trackable RESource (TRES) specification"
+
+
+class Busy(Exception):
+    """The job has what the step wants, but other steps use it now."""
+
+
+class StepRefused(Exception):
+    """`srun: error: Unable to create step for job N: ` this; `first` is said before."""
+
+    def __init__(self, why: str, first: str = ""):
+        super().__init__(why)
+        self.first = f"srun: error: {first}\n" if first else ""
+
+
+class StepLost(StepRefused):
+    """Refused so late that it has used up a number."""
+
+
+class StepMistake(Exception):
+    """What srun itself finds wrong; a whole line."""
+
+
+@dataclass
+class StepRequest:
+    name: str
+    nodes: int | None = None
+    tasks: int | None = None
+    tasks_per_node: int | None = None
+    cpus_per_task: int = 1
+    nodelist: list[str] = field(default_factory=list)
+    exclude: list[str] = field(default_factory=list)
+    relative: int | None = None
+    exact: bool = False
+    overlap: bool = False
+    overcommit: bool = False
+    distribution: str | None = None
+    gpus_per_node: int | None = None
+    gpus_per_task: int | None = None
+    gpus: int | None = None
+    cpus_per_gpu: int = 0
+    no_gres: bool = False
+    minutes: int | None = None
+    pid: int = 0
+    gpu_options: dict[str, str] = field(default_factory=dict)  # for scontrol show step
+
+    @property
+    def asks_gpus(self) -> bool:
+        """Then it gets some in a job that never asked for any: with --exclusive it has those of its nodes."""
+        return bool(self.gpus_per_node or self.gpus_per_task or self.gpus)
+
+
+def settle(request: StepRequest, nodes: int) -> list[str]:
+    """Fill in what was not said, with the number of `nodes` that the job has; returns warnings."""
+    warnings = []
+    nodes, asked = request.nodes or nodes, request.tasks
+    tasks = request.tasks = nodes * (request.tasks_per_node or 1) if asked is None else asked
+    if tasks < nodes:
+        warnings.append(f"srun: Warning: can't run {tasks} processes on {nodes} nodes, setting nnodes to {tasks}")
+        nodes = tasks
+    per_node = request.tasks_per_node
+    if per_node and asked is not None and per_node != tasks // nodes:
+        if tasks > per_node:
+            warnings.append(
+                f"srun: Warning: can't honor --ntasks-per-node set to {per_node} which doesn't match the requested "
+                f"tasks {tasks} with the number of requested nodes {nodes}. Ignoring --ntasks-per-node."
+            )
+        request.tasks_per_node = None
+    request.nodes = nodes
+    return warnings
+
+
+def check(request: StepRequest, job: Job) -> None:
+    """Raises what can never come true."""
+    assert request.nodes
+    assert request.tasks
+    held = [share.node for share in job.shares]
+    if request.nodes > len(held):
+        raise StepMistake(f"srun: error: Only allocated {len(held)} nodes asked for {request.nodes}")
+    if request.relative is not None and request.relative + request.nodes > len(held):
+        raise StepMistake(
+            "srun: error: --relative and --nodes option incompatible with count of allocated nodes "
+            f"({request.relative}+{request.nodes}>{len(held)})"
+        )
+    if not set(request.nodelist) <= set(held):
+        raise StepRefused(error_texts.NODE_CONFIG)
+    candidates = _candidates(request, job)
+    if len(candidates) < request.nodes:
+        raise StepRefused(error_texts.NODE_CONFIG)
+    most = sorted((share.cpus for share in candidates), reverse=True)[: request.nodes]
+    room = [cpus // request.cpus_per_task for cpus in most]
+    if not request.overcommit and (request.tasks > sum(room) or min(room) < 1):
+        raise StepRefused(error_texts.TOO_MANY_CPUS)
+    _check_gpus(request, job, candidates)
+
+
+def _check_gpus(request: StepRequest, job: Job, candidates: list[Share]) -> None:
+    if request.no_gres:
+        if "TresPerNode" in request.gpu_options:
+            raise StepRefused(GRES_MISMATCH)
+        return
+    assert request.nodes
+    held = sorted((len(share.gpus) for share in candidates), reverse=True)[: request.nodes]
+    asked, of_job = request.gpus_per_task or 0, job.spec.gpus.per_task
+    if of_job and asked > of_job:
+        text = f"Step requested gres_per_task=gpu:{asked} is more than the job's gres_per_task=gpu:{of_job}"
+        raise StepRefused(error_texts.INVALID_GRES, text)
+    if (request.gpus or 0) > sum(held):
+        all_held = sum(len(share.gpus) for share in job.shares)  # what the nodes of the step lack has no words
+        told = (of_job or job.spec.gpus.per_job) and (request.gpus or 0) > all_held
+        text = f"Step requested gres=gpu:{request.gpus} is more than the job's gres=gpu:{all_held}" if told else ""
+        raise StepRefused(error_texts.INVALID_GRES, text)
+    wanted, of_node = request.gpus_per_node or 0, job.spec.gpus.per_node
+    if any(wanted > count for count in held):
+        text = f"Step requested gres_per_node=gpu:{wanted} is more than the job's gres_per_node=gpu:{of_node}"
+        raise StepRefused(error_texts.INVALID_GRES, text if of_node else "")
+    if asked * (request.tasks or 0) > sum(held):
+        raise StepLost(GRES_TOO_FEW)
+
+
+def _candidates(request: StepRequest, job: Job) -> list[Share]:
+    shares = [share for share in job.shares if share.node not in request.exclude]
+    if request.relative is not None:
+        shares = job.shares[request.relative :]
+    if request.nodelist:
+        named = [share for share in shares if share.node in request.nodelist]
+        others = [share for share in shares if share.node not in request.nodelist]
+        shares = [*named, *others] if len(named) < (request.nodes or 1) else named
+    return shares
+
+
+def layout(request: StepRequest, job: Job, step_id: str, now: float) -> Step:
+    """The step; raises Busy if it has to wait."""
+    assert request.nodes
+    assert request.tasks
+    candidates, used = _candidates(request, job), _used(job)
+    free = {share.node: share.cpus - used.get(share.node, 0) for share in candidates}
+    if request.overlap:
+        free = {share.node: share.cpus for share in candidates}
+    gpus = _free_gpus(request, job)
+    candidates = [share for share in candidates if len(gpus[share.node]) >= _gpus_wanted(request, job, share, 1)]
+    if not request.exact:
+        candidates_free = [share for share in candidates if free[share.node] >= share.cpus]
+    else:
+        candidates_free = [share for share in candidates if free[share.node] >= request.cpus_per_task]
+    order = {share.node: i for i, share in enumerate(job.shares)}
+    roomiest = sorted(candidates_free, key=lambda share: (-free[share.node], order[share.node]))
+    if request.relative is not None or request.nodelist:
+        roomiest = candidates_free
+    if not request.exact:
+        roomiest = sorted(candidates_free, key=lambda share: order[share.node])
+    chosen = sorted(roomiest[: request.nodes], key=lambda share: order[share.node])
+    if len(chosen) < request.nodes:
+        raise Busy
+    room = [free[share.node] // request.cpus_per_task for share in chosen]
+    if not request.overcommit and sum(room) < request.tasks:
+        raise Busy
+    room = [max(min(each, request.tasks_per_node or each), 1) for each in room]
+    counts = deal(request.tasks, room, (request.distribution or "").startswith("cyclic"))
+    given = _gpus(request, job, chosen, counts, gpus)
+    for_gpus = {node: len(numbers) * request.cpus_per_gpu for node, numbers in given.items()}
+    cpus = {
+        share.node: min(max(count * request.cpus_per_task, for_gpus[share.node]), share.cpus)
+        if request.exact
+        else share.cpus
+        for share, count in zip(chosen, counts, strict=True)
+    }
+    if request.overlap and not request.exact:
+        cpus = {share.node: share.cpus for share in chosen}
+    step = Step(
+        id=step_id,
+        name=request.name,
+        nodes=[share.node for share in chosen],
+        tasks_per_node=counts,
+        cpus=cpus,
+        gpus=given,
+        start=now,
+        restart=job.restarts,
+        overlap=request.overlap,
+        minutes=request.minutes,
+        host_pid=request.pid,
+    )
+    step.cyclic = (request.distribution or "").startswith("cyclic") or max(counts) <= 1
+    if "TresPerNode" in request.gpu_options:
+        step.cpus_per_step, step.tres_per_node = f"cpu:{request.tasks}", request.gpu_options["TresPerNode"]
+    return step
+
+
+def _used(job: Job) -> dict[str, int]:
+    """CPUs that steps keep busy; the batch script's do not count."""
+    used: dict[str, int] = {}
+    for step in job.steps:
+        if step.live and step.id != BATCH and not step.overlap:
+            for node, cpus in step.cpus.items():
+                used[node] = used.get(node, 0) + cpus
+    return used
+
+
+def _free_gpus(request: StepRequest, job: Job) -> dict[str, list[int]]:
+    """By node, those that no other step has; one that overlaps looks at none, and none looks at it."""
+    steps = [step for step in job.steps if step.live and step.id != BATCH and not step.overlap and not request.overlap]
+    used = {(node, gpu) for step in steps for node, gpus in step.gpus.items() for gpu in gpus}
+    return {share.node: [gpu for gpu in share.gpus if (share.node, gpu) not in used] for share in job.shares}
+
+
+def _gpus_wanted(request: StepRequest, job: Job, share: Share, tasks: int) -> int:
+    """On a node with so many of its tasks: all that the job has there, unless it asks for some."""
+    if request.no_gres or not (job.spec.gpus or request.asks_gpus):
+        return 0
+    if request.gpus_per_node is not None:
+        return min(request.gpus_per_node, len(share.gpus))
+    if request.gpus_per_task:
+        return min(tasks * request.gpus_per_task, len(share.gpus))
+    return len(share.gpus) if request.gpus is None else min(request.gpus, len(share.gpus))
+
+
+def _gpus(
+    request: StepRequest, job: Job, chosen: list[Share], counts: list[int], free: dict[str, list[int]]
+) -> dict[str, list[int]]:
+    found, left = {}, request.gpus
+    for share, count in zip(chosen, counts, strict=True):
+        wanted = _gpus_wanted(request, job, share, count)
+        if left is not None:
+            wanted = min(wanted, left)
+            left -= wanted
+        if len(free[share.node]) < wanted:
+            raise Busy
+        found[share.node] = free[share.node][:wanted]
+    return found

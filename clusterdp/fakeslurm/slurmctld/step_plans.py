@@ -1,0 +1,110 @@
+"""From a job or a step to the plan for its supervisor."""
+
+import os
+import re
+
+from clusterdp.fakeslurm.core import job_environ, login_shells
+from clusterdp.fakeslurm.core.model import NOT_AN_ARRAY_INDEX, Job, Step
+from clusterdp.fakeslurm.core.paths import Paths
+from clusterdp.fakeslurm.core.shape import host_name
+from clusterdp.fakeslurm.core.step_plan import Part, StepPlan, Target, TaskPlan
+from clusterdp.fakeslurm.slurmctld.controller import Controller
+
+
+def letters(job: Job, step: str, user: str) -> dict[str, object]:
+    """For the patterns in names of output files."""
+    batch = step == "batch"
+    return {
+        "j": job.id,
+        "J": job.id if batch else f"{job.id}.{step}",
+        "A": job.array.id if job.array else job.id,
+        "a": job.array.indexes[0] if job.array and job.array.split else NOT_AN_ARRAY_INDEX,
+        "s": step,
+        "x": job.spec.name,
+        "u": user,
+        "N": host_name(),
+        "t": 0,
+        "n": 0,
+    }
+
+
+def default_output(job: Job) -> str:
+    return "slurm-%A_%a.out" if job.array else "slurm-%j.out"
+
+
+def batch_plan(controller: Controller, job: Job, paths: Paths) -> StepPlan:
+    spec, spool = job.spec, controller.spool.of(job)
+    saved = (spool / "environment").read_bytes().decode("utf-8", "surrogateescape")
+    variables = login_shells.variables(paths)
+    variables |= dict(line.split("=", 1) for line in saved.split("\0") if "=" in line)
+    variables |= job_environ.of_job(job, controller.user, controller.shape, str(controller.conf_path()))
+    variables |= job_environ.of_het(controller.model, job, controller.user, controller.shape) | job_environ.of_batch(
+        job
+    )
+    append = spec.open_mode == "append"
+    task = TaskPlan(0, job.nodes[0], 0, {})
+    part = Part(
+        job.id,
+        argv=(str(spool / "slurm_script"), *spec.arguments),
+        environ=variables,
+        folder=spec.folder,
+        stdin=Target("file", spec.input) if spec.input else Target("null"),
+        stdout=Target("file", spec.output or default_output(job), append),
+        stderr=Target("file", spec.error, append) if spec.error else None,
+        patterns=letters(job, "batch", controller.user.name),
+    )
+    return StepPlan(
+        job=job.id,
+        step="batch",
+        restart=job.restarts,
+        name="batch",
+        nodes=(job.nodes[0],),
+        tasks=(task,),
+        parts=(part,),
+        umask=spec.umask,
+        memory_mb=memory_limits(controller, job),
+        kill_wait_s=controller.settings.kill_wait_s,
+        socket=str(paths.socket),
+        cluster=str(paths.folder),
+    )
+
+
+def memory_limits(controller: Controller, job: Job) -> dict[str, int]:
+    """MB by node, if the job asked for memory and the cluster cares."""
+    spec = job.spec
+    if not controller.settings.enforce_memory or not (spec.mem_per_node or spec.mem_per_cpu):
+        return {}
+    return {share.node: spec.mem_per_node or (spec.mem_per_cpu or 0) * share.cpus for share in job.shares}
+
+
+def step_tasks(step: Step, gpus_per_task: int | None, cyclic_ranks: bool) -> list[TaskPlan]:
+    """Ranks go node after node, or round the nodes."""
+    ranks: list[list[int]] = [[] for _ in step.nodes]
+    if cyclic_ranks:
+        rank, left = 0, list(step.tasks_per_node)
+        while any(left):
+            for i in range(len(left)):
+                if left[i]:
+                    ranks[i].append(rank)
+                    left[i] -= 1
+                    rank += 1
+    else:
+        rank = 0
+        for i, count in enumerate(step.tasks_per_node):
+            ranks[i] = list(range(rank, rank + count))
+            rank += count
+    plans = []
+    for i, (node, mine) in enumerate(zip(step.nodes, ranks, strict=True)):
+        on_node = step.gpus.get(node, [])
+        for local, rank in enumerate(mine):
+            seen = on_node[local * gpus_per_task : (local + 1) * gpus_per_task] if gpus_per_task else on_node
+            about = job_environ.of_task(step, i, rank, local, mine, seen, gpus_per_task)
+            plans.append(TaskPlan(rank, node, i, about, number=rank))
+    return sorted(plans, key=lambda plan: plan.rank)
+
+
+def shown_path(job: Job, pattern: str | None, user: str) -> str:
+    """StdOut, as scontrol shows it: it knows fewer letters than slurmd does, no widths, and %% only as two of them."""
+    values = letters(job, "batch", user)
+    shown = re.sub("%([Aajux])", lambda match: str(values[match[1]]), pattern or default_output(job))
+    return os.path.join(job.spec.folder, shown)

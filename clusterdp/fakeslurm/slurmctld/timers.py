@@ -1,0 +1,82 @@
+"""What the controller looks at only every so often: time limits, warning signals, ends of grace times, nodes."""
+
+import signal
+
+from clusterdp.fakeslurm.core.model import BATCH, Job
+from clusterdp.fakeslurm.slurmctld import job_end, nodes, requeue
+from clusterdp.fakeslurm.slurmctld.controller import Controller
+
+
+def look(controller: Controller) -> None:
+    """As slurmctld does every 30 s: so warnings come up to that much early, ends up to that much late."""
+    now = controller.clock()
+    for job in list(controller.model.live_jobs()):
+        if job.spec.deadline is not None and job.spec.deadline <= now and not job.over:
+            job_end.miss_deadline(controller, job)
+        if not job.running or job.start is None:
+            continue
+        if job.preempt_end is not None:
+            if job.preempt_end <= now:
+                requeue.end_of_grace(controller, job)
+            continue
+        _look_at_steps(controller, job, now)
+        if not job.minutes:
+            continue
+        end = job.start + job.suspended_s + job.minutes * controller.settings.minute_s
+        if end <= now:
+            job_end.time_out(controller, job)
+        elif job.spec.signal and not job.warned:
+            _warn(controller, job, end - now)
+
+
+def _warn(controller: Controller, job: Job, left: float) -> None:
+    settings, spec = controller.settings, job.spec
+    assert spec.signal is not None
+    if left > spec.signal_s * settings.minute_s / 60 + settings.look_s:
+        return
+    job.warned = True
+    for number in (signal.SIGCONT, spec.signal):
+        controller.signal(job, number, script=spec.signal_batch)
+    controller.changed(job)
+
+
+def _look_at_steps(controller: Controller, job: Job, now: float) -> None:
+    """srun --time: a limit of its own."""
+    for step in job.steps:
+        if not step.live or step.runs_in or not step.minutes or step.timed_out or step.id == BATCH:
+            continue
+        if step.start + step.minutes * controller.settings.minute_s <= now:
+            step.timed_out = True
+            controller.runner.order(
+                job,
+                step,
+                op="terminate",
+                why="DUE TO TIME LIMIT",
+                abort=False,
+                signals=[signal.SIGCONT, signal.SIGTERM],
+                kill_after=controller.settings.kill_wait_s,
+                timed_out=True,
+            )
+            controller.changed(job)
+
+
+def look_at_nodes(controller: Controller) -> None:
+    """Nodes that were set DOWN but are well come back; nodes that died are noticed."""
+    now = controller.clock()
+    for node in controller.model.nodes.values():
+        if node.fails_at is not None and node.fails_at <= now:
+            nodes.notice_dead_node(controller, node.name)
+            controller.wake()
+        if node.returns_at is not None and node.returns_at <= now:
+            node.down, node.returns_at = False, None
+            if not node.drain:
+                node.reason = ""
+            controller.records.node(node.name)
+            controller.wake()
+
+
+def forget(controller: Controller) -> None:
+    """Jobs that were over for longer than MinJobAge: squeue and scontrol know them no more, sacct does."""
+    oldest = controller.clock() - controller.settings.min_job_age_s
+    for job in controller.model.jobs.over_before(oldest):
+        controller.forget(job)

@@ -1,0 +1,212 @@
+"""What sacct knows: one row for each attempt of a job, with its steps, some seconds behind the controller."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from clusterdp.fakeslurm.core.model import BATCH, Job, Model, Step
+from clusterdp.fakeslurm.core.task_usage import Usage
+from clusterdp.slurm.state import JobState
+
+# However its processes ended, a job that was ended from outside has the exit code 0:0 here.
+BLAMELESS = frozenset("CANCELLED TIMEOUT NODE_FAIL PREEMPTED REQUEUED PENDING RUNNING RESIZING".split())
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    id: str
+    name: str
+    state: str
+    status: int
+    nodes: tuple[str, ...]
+    tasks: int
+    cpus: int
+    start: float
+    end: float | None
+    cancelled_by: int | None
+    batch: bool
+    usage: Usage | None = None  # once it has ended
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An attempt."""
+
+    job: int
+    created: int  # rows are listed in the order in which they came
+    id_text: str
+    array_id: int | None
+    index: int | None
+    name: str
+    partition: str
+    account: str
+    state: str
+    status: int
+    derived: int
+    nodes: tuple[str, ...]
+    asked_nodes: int
+    cpus: int
+    asked_cpus: int
+    asked_mem: int  # MB
+    tasks: int | None
+    submit: float
+    eligible: float | None
+    start: float | None
+    end: float | None
+    minutes: int | None
+    folder: str
+    submit_line: str
+    priority: int
+    qos: str
+    reason: str
+    comment: str
+    restarts: int
+    cancelled_by: int | None
+    steps: tuple[StepRow, ...] = ()
+    het_id: int | None = None  # of a component: the whole job's
+    het_offset: int = 0
+
+
+@dataclass
+class Books:
+    rows: dict[str, Row] = field(default_factory=dict)  # by attempt
+    _coming: deque[tuple[float, str, Row]] = field(default_factory=deque)
+    _numbers: dict[str, int] = field(default_factory=dict)
+    _attempts: dict[int, dict[str, None]] = field(default_factory=dict)  # whom the number of a job, array or het means
+    _first: dict[int, int] = field(default_factory=dict)  # by array: its place in the list
+
+    def note(self, model: Model, job: Job, due: float, word: str | None = None) -> tuple[str, Row] | None:
+        """Enter the job as it is now, to be seen from `due` on. `word` is the state if it differs from the job's."""
+        if not job.booked and word is None:
+            return None
+        if word is None and job.completing and job.state in (JobState.PENDING, JobState.SPECIAL_EXIT):
+            word = job.next_word
+        key = f"{job.id}.{job.submit_time}.{job.resizes}"
+        number = self._numbers.setdefault(key, len(self._numbers))
+        row = _row(model, job, number, word)
+        self._coming.append((due, key, row))
+        return key, row
+
+    def restore(self, key: str, row: Row) -> None:
+        self._numbers.setdefault(key, row.created)
+        self._enter(key, row)
+
+    def settle(self, now: float) -> None:
+        while self._coming and self._coming[0][0] <= now:
+            _, key, row = self._coming.popleft()
+            self._enter(key, row)
+
+    def _enter(self, key: str, row: Row) -> None:
+        if key not in self.rows:
+            for number in {row.job, row.array_id, row.het_id} - {None}:
+                self._attempts.setdefault(number, {})[key] = None  # type: ignore[arg-type]
+        self.rows[key] = row
+        if row.array_id is not None and not row.restarts:
+            self._first[row.array_id] = min(row.created, self._first.get(row.array_id, row.created))
+
+    def listed(self, now: float, numbers: Iterable[int] | None = None) -> list[Row]:
+        """All attempts in sacct's order, or those of the jobs, arrays and heterogeneous jobs of these numbers."""
+        self.settle(now)
+        rows: Iterable[Row] = self.rows.values()
+        if numbers is not None:
+            keys = dict.fromkeys(key for number in numbers for key in self._attempts.get(number, ()))
+            rows = [self.rows[key] for key in keys]
+        return sorted(rows, key=self._place)
+
+    def _place(self, row: Row) -> tuple[int, int]:
+        if row.array_id is None or row.restarts:
+            return row.created, 0
+        return self._first[row.array_id], 1 << 30 if row.index is None else row.index
+
+
+def _row(model: Model, job: Job, created: int, word: str | None) -> Row:
+    state = word or job.state.value
+    if word is None and job.completing and job.outcome:
+        state = job.outcome.value
+    mine = [step for step in job.steps if step.start >= job.resized_at]
+    steps = tuple(_step_row(step) for step in sorted(mine, key=lambda s: (s.id != BATCH, len(s.id), s.id)))
+    if state == "RESIZING":
+        steps = tuple(replace(step, state=state, end=job.end) if step.end is None else step for step in steps)
+    array, spec = job.array, job.spec
+    memory = min((node.memory_mb for node in model.nodes.values()), default=0)
+    asked_nodes = spec.min_nodes
+    id_text = job.name_of_id
+    some_ran = array and not array.split and len(array.indexes) < array.count
+    if array and array.booked_as:
+        id_text = array.booked_as
+    elif array and some_ran and array.throttle and state == "CANCELLED":
+        id_text = str(job.id)
+    return Row(
+        job=job.id,
+        created=created,
+        id_text=id_text,
+        array_id=array.id if array else None,
+        index=array.indexes[0] if array and array.split else None,
+        name=spec.name,
+        partition=spec.partition,
+        account=spec.account,
+        state=state,
+        status=0 if state in BLAMELESS else job.status,
+        derived=job.derived if job.derived_at_end is None else job.derived_at_end,
+        nodes=tuple(job.nodes),
+        asked_nodes=asked_nodes,
+        cpus=job.cpus or (job_cpus(job) if job.start is None else 0),
+        asked_cpus=spec.asked_cpus,
+        asked_mem=asked_memory(job, memory),
+        tasks=spec.tasks,
+        submit=job.submit_time,
+        eligible=job.eligible_time,
+        start=job.start,
+        end=job.end,
+        minutes=job.minutes,
+        folder=spec.folder,
+        submit_line=spec.submit_line,
+        priority=job.priority,
+        qos=spec.qos,
+        reason=job.reason,
+        comment=spec.comment or "",
+        restarts=job.restarts,
+        cancelled_by=job.cancelled_by,
+        steps=steps,
+        het_id=job.het.leader if job.het else None,
+        het_offset=job.het.offset if job.het else 0,
+    )
+
+
+def job_cpus(job: Job) -> int:
+    return 0 if job.state is JobState.CANCELLED else job.spec.asked_cpus
+
+
+def asked_memory(job: Job, node_memory: int) -> int:
+    """MB."""
+    spec = job.spec
+    if spec.mem_per_cpu is not None:
+        return spec.mem_per_cpu * spec.asked_cpus
+    if spec.mem_per_gpu is not None:
+        return spec.mem_per_gpu * spec.asked_gpus
+    return (spec.mem_per_node or node_memory) * spec.min_nodes
+
+
+def size(megabytes: int) -> str:
+    """62.50G, 16000M: in the largest unit, if it is a multiple of half a GB."""
+    if megabytes % 512 or megabytes < 1024:
+        return f"{megabytes}M"
+    number, unit = (megabytes / 1024, "G") if megabytes < 1024**2 else (megabytes / 1024**2, "T")
+    return f"{number:g}{unit}" if number.is_integer() else f"{number:.2f}{unit}"
+
+
+def _step_row(step: Step) -> StepRow:
+    return StepRow(
+        id=step.id,
+        name=step.name,
+        state=step.state.value,
+        status=step.status,
+        nodes=tuple(step.nodes),
+        tasks=step.tasks,
+        cpus=step.number_of_cpus,
+        start=step.start,
+        end=step.end,
+        cancelled_by=step.cancelled_by,
+        batch=step.id == BATCH,
+        usage=step.usage,
+    )

@@ -1,0 +1,64 @@
+"""What happened on a cluster, for people and tests to read afterwards: history.jsonl, one line for each event.
+
+Each line has a time (of the cluster's clock, seconds since 1970) and an event: `state` for each change of a job's, and
+one for each thing that was broken on purpose, by the name of the method or command that did it.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from clusterdp.fakeslurm.core.model import Job, Model
+from clusterdp.fakeslurm.slurmdbd.append_file import Appender
+from clusterdp.slurm.hostlist import compress
+
+
+class History:
+    """Appends; the daemon has one."""
+
+    def __init__(self, path: Path, model: Model, clock: Any):
+        self._file = Appender(path)
+        self._clock = clock
+        self._told = {job.id: _state(job) for job in model.jobs.values()}  # before a daemon that was killed
+
+    def write(self, event: str, **about: object) -> None:
+        line = {"time": round(self._clock(), 3), "event": event, **about}
+        self._file.write(json.dumps(line))
+
+    def job(self, job: Job) -> None:
+        """Note it if its state is another one."""
+        state = _state(job)
+        if self._told.get(job.id) == state:
+            return
+        self._told[job.id] = state
+        more: dict[str, object] = {} if job.reason == "None" else {"reason": job.reason}
+        if job.shares:
+            more["nodes"] = compress(job.nodes)
+        self.write("state", job=job.name_of_id, state=job.shown_state.value, restarts=job.restarts, **more)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def forget(self, job_id: int) -> None:
+        self._told.pop(job_id, None)
+
+
+def _state(job: Job) -> tuple[str, int]:
+    return job.shown_state.value, job.restarts
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """The events so far; a last line that is only half written is left out."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue

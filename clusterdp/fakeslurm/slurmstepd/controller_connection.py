@@ -1,0 +1,124 @@
+"""The supervisor's connection to the daemon, which may be killed and come back as another process."""
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from clusterdp.fakeslurm.core import processes, wire
+from clusterdp.fakeslurm.core.paths import REVIVE
+from clusterdp.fakeslurm.core.step_plan import StepPlan
+from clusterdp.fakeslurm.slurmstepd.event_loop import Loop
+from clusterdp.fakeslurm.slurmstepd.output_files import CHUNK
+
+PATIENCE_S = 2.0  # without a daemon, until one is started
+
+
+class DaemonLine:
+    def __init__(self, loop: Loop, connection: socket.socket, plan: StepPlan):
+        self._loop, self._plan = loop, plan
+        self._connection: socket.socket | None = connection
+        self._frames = wire.Frames()
+        self._lost_at = 0.0
+        self._reviver = 0  # the pid of the process that starts a daemon, or waits for another one's start
+        self._answer: dict[str, Any] | None = None
+        self.obey: Callable[[dict[str, Any]], None]
+        self.on_cluster_down: Callable[[], None]
+        self.greeting: Callable[[], dict[str, Any]]  # what a new daemon is told first
+        self._listen()
+
+    def _listen(self) -> None:
+        assert self._connection
+        self._connection.setblocking(False)
+        self._loop.watch(self._connection.fileno(), self._read)
+
+    def tell(self, **message: Any) -> None:
+        plan = self._plan
+        about = {"job": plan.job, "step": plan.step, "restart": plan.restart, "pid": os.getpid()}
+        if not self._connection:
+            return
+        try:
+            self._connection.setblocking(True)
+            self._connection.sendall(wire.frame("J", json.dumps({**about, **message}).encode()))
+            self._connection.setblocking(False)
+        except OSError:
+            self._lost()
+
+    def report(self, turn: Callable[[], None], **report: Any) -> dict[str, Any]:
+        """Tell something that must not be lost: a new daemon is told again. Returns the daemon's answer."""
+        self._answer, told = None, self._connection
+        self.tell(**report)
+        while self._answer is None:
+            turn()
+            if self._connection is not None and self._connection is not told:
+                told = self._connection
+                self.tell(**report)
+        return self._answer
+
+    def _read(self) -> None:
+        assert self._connection
+        try:
+            data = self._connection.recv(CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lost()
+            return
+        for _, payload in self._frames.feed(data):
+            order = json.loads(payload)
+            if order["op"] == "received":
+                self._answer = order
+                continue
+            self.obey(order)
+            if order.get("ack"):
+                self.tell(op="ack", ack=order["ack"])
+
+    def _lost(self) -> None:
+        """It was killed. The tasks go on; look for the next one."""
+        if self._connection:
+            self._loop.unwatch(self._connection.fileno())
+            self._connection.close()
+            self._connection = None
+            self._frames = wire.Frames()
+            self._lost_at = time.monotonic()
+            self._loop.after(0.1, self._seek)
+
+    def _seek(self) -> None:
+        if not os.path.exists(os.path.join(self._plan.cluster, "up")):
+            self.on_cluster_down()
+            return
+        line = socket.socket(socket.AF_UNIX)
+        try:
+            line.connect(self._plan.socket)
+        except OSError:
+            line.close()
+            if time.monotonic() - self._lost_at > PATIENCE_S and not (self._reviver and processes.alive(self._reviver)):
+                self._lost_at = time.monotonic()
+                self._reviver = revive(self._plan.cluster)
+            self._loop.after(0.2, self._seek)
+            return
+        self._connection = line
+        self._listen()
+        self.tell(op="hello", **self.greeting())
+
+
+def is_daemon(pid: int, folder: str) -> bool:
+    """A daemon of that cluster, or a supervisor, which is forked from one."""
+    return processes.words_of(pid)[-3:-1] == [os.fsencode(REVIVE), os.fsencode(folder)]
+
+
+def revive(folder: str) -> int:
+    """Start the daemon of that cluster again; a second one that is started meanwhile gives way by itself."""
+    pid = os.fork()
+    if pid == 0:
+        words = [sys.executable, "-S", "-E", "-s", REVIVE, folder]
+        try:
+            os.execve(sys.executable, words, {"PATH": os.environ.get("PATH", os.defpath)})
+        except OSError:
+            os._exit(1)
+    return pid

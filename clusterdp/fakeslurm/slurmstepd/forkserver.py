@@ -1,0 +1,176 @@
+"""The nursery: a small process that forks the supervisors of steps, for the daemon grows with its history, and a fork
+costs what the forking process weighs. It is forked from the daemon before that has loaded anything.
+
+The daemon asks for a supervisor by sending its plan and its connections. What is born waits until the daemon has
+written down its pid: if the daemon is killed before that, the step has not begun, and nothing is run twice.
+"""
+
+import gc
+import json
+import os
+import select
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from array import array
+from collections.abc import Collection
+from typing import Any
+
+from clusterdp.fakeslurm.core import processes, wire
+from clusterdp.fakeslurm.core.step_plan import StepPlan, plan_from
+from clusterdp.fakeslurm.slurmstepd.controller_connection import is_daemon
+from clusterdp.fakeslurm.slurmstepd.stepd import Supervisor
+
+GO = b"!"
+HANDED = 32  # descriptors that come with one message, at most
+
+
+class Nursery:
+    """The daemon's side."""
+
+    def __init__(self, folder: str) -> None:
+        self.line, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                processes.limit_descriptors()
+                _Ward(theirs, folder).run()
+            except BaseException:
+                traceback.print_exc(file=sys.stderr)
+            finally:
+                os._exit(1)
+        theirs.close()
+        self.line.setblocking(False)
+        self._frames = wire.Frames()
+        self._news: list[dict[str, Any]] = []
+        self._dead = False
+
+    def ask(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None) -> None:
+        """For the supervisor of a step; raises OSError if the nursery is dead."""
+        ends = [daemon.fileno()] + ([srun.fileno()] if srun else [])
+        message = memoryview(wire.frame("J", json.dumps(plan, default=vars).encode()))
+        handed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", ends))]
+        while message:
+            self._listen()  # it reads no plans while nobody reads its news
+            try:
+                sent = self.line.sendmsg([message], handed)
+                message, handed = message[sent:], []
+            except BlockingIOError:
+                room_or_news = select.poll()
+                room_or_news.register(self.line)
+                room_or_news.poll()
+
+    def _listen(self) -> None:
+        try:
+            data = self.line.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._dead = not data
+        self._news += [json.loads(payload) for _, payload in self._frames.feed(data)]
+
+    def news(self) -> list[dict[str, Any]] | None:
+        """Who was born since the last look; None if the nursery itself is dead."""
+        self._listen()
+        news, self._news = self._news, []
+        return None if self._dead and not news else news
+
+
+class _Ward:
+    """The nursery's own side: one thread, one loop, and hardly anything in memory."""
+
+    def __init__(self, line: socket.socket, folder: str):
+        self._line, self._folder = line, folder
+        _close_all_but(line.fileno(), line.fileno())
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        gc.collect()
+        gc.disable()  # what is here stays: looking through it would copy every page into each child
+        processes.adopt_orphans()
+        self._wakeup = processes.wakeup()
+        self._frames = wire.Frames()
+        self._handed: list[int] = []  # descriptors for plans that are still to come
+        self._mine: set[int] = set()
+
+    def run(self) -> None:
+        select = selectors.DefaultSelector()
+        select.register(self._line, selectors.EVENT_READ)
+        select.register(self._wakeup, selectors.EVENT_READ)
+        while True:
+            ready = {key.fd for key, _ in select.select()}
+            if self._wakeup in ready:
+                self._reap()
+            if self._line.fileno() in ready:
+                self._hear()
+
+    def _reap(self) -> None:
+        for pid, _, _ in processes.ended(self._wakeup):
+            if pid in self._mine:
+                self._mine.remove(pid)
+                end_orphans(self._mine, self._folder)
+
+    def _hear(self) -> None:
+        space = socket.CMSG_SPACE(HANDED * array("i").itemsize)
+        try:
+            data, handed, _, _ = self._line.recvmsg(1 << 20, space)
+        except ConnectionError:
+            data = b""
+        if not data:
+            os._exit(0)
+        for level, kind, content in handed:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                numbers = array("i")
+                numbers.frombytes(content[: len(content) - len(content) % numbers.itemsize])
+                self._handed += numbers
+        for _, payload in self._frames.feed(data):
+            self._bear(plan_from(json.loads(payload)))
+
+    def _bear(self, plan: StepPlan) -> None:
+        ends = [socket.socket(fileno=self._handed.pop(0)) for _ in range(1 if plan.batch else 2)]
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                self._grow_up(plan, *ends)
+                code = 0
+            except BaseException:
+                traceback.print_exc(file=sys.stderr)
+            finally:
+                os._exit(code)
+        self._mine.add(pid)
+        for end in ends:
+            end.close()
+        news = {"born": pid, "job": plan.job, "step": plan.step}
+        try:
+            self._line.sendall(wire.frame("J", json.dumps(news).encode()))
+        except OSError:
+            os._exit(0)  # the daemon is dead; the steps go on without us
+
+    def _grow_up(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None = None) -> None:
+        """In the child: let go of what is the nursery's, and become a supervisor when the daemon knows of it."""
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _close_all_but(daemon.fileno(), srun.fileno() if srun else daemon.fileno())
+        daemon.setblocking(True)
+        if daemon.recv(1) == GO:
+            Supervisor(plan, daemon, srun).run()
+
+
+def end_orphans(mine: Collection[int], folder: str) -> None:
+    """What was below a supervisor that is dead came to this process. A daemon that was started from there, and a
+    supervisor that is not yet known, are none of it.
+    """
+    for child in processes.children(os.getpid()):
+        if child not in mine and not is_daemon(child, folder):
+            processes.send([child, *processes.descendants(child)], signal.SIGKILL)
+
+
+def _close_all_but(one: int, other: int) -> None:
+    low, high = sorted((one, other))
+    os.closerange(3, low)
+    os.closerange(low + 1, high)
+    os.closerange(high + 1, 4096)

@@ -1,0 +1,100 @@
+"""Starts one task: fork, a session of its own, its streams, its environment, exec."""
+
+import errno
+import os
+import signal
+
+from clusterdp.fakeslurm.core import processes
+from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
+
+NOT_EXECUTED = 2  # the exit code of a task whose program could not be started
+
+
+def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) -> int:
+    """The pid of the new task, which leads a session of its own."""
+    part = plan.part_of(task)
+    argv = task.argv or part.argv
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        processes.die_with_parent(parent)
+        environ = {**part.environ, **task.environ, "SLURM_TASK_PID": str(os.getpid())}
+        for source, number in ((stdin, 0), (stdout, 1), (stderr, 2)):
+            os.dup2(source, number)
+        _default_signals()
+        os.umask(plan.umask)
+        if environ.get("SLURM_LOCALID", "0") == "0":
+            _check_tmpdir(environ)
+        try:
+            os.chdir(part.folder)
+        except OSError:
+            os.write(2, f"slurmstepd: error: couldn't chdir to `{part.folder}': going to /tmp instead\n".encode())
+            os.chdir("/tmp")
+        _exec(argv, environ)
+    except BaseException as error:  # nothing may run on in this copy of the supervisor
+        os.write(2, f"slurmstepd: error: {error}\n".encode())
+    finally:
+        os._exit(NOT_EXECUTED)
+
+
+def _check_tmpdir(environ: dict[str, str]) -> None:
+    """Programs may want the folder that it names, or one at all; Slurm looks to that for a node's first task alone."""
+    folder = environ.setdefault("TMPDIR", "/tmp")
+    trouble = ""
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(folder):
+            trouble = f"TMPDIR [{folder}] is not a directory"
+        elif not os.access(folder, os.X_OK | os.W_OK):
+            trouble = f"TMPDIR [{folder}] is not writeable"
+    except OSError as error:
+        trouble = f"Unable to create TMPDIR [{folder}]: {os.strerror(error.errno or 0)}"
+    if trouble:
+        text = f"slurmstepd: error: {trouble}\nslurmstepd: error: Setting TMPDIR to /tmp\n"
+        os.write(2, text.encode("utf-8", "surrogateescape"))
+        environ["TMPDIR"] = "/tmp"
+
+
+def _exec(argv: tuple[str, ...], environ: dict[str, str]) -> None:
+    """The program's first argument is the path by which it was found: `bash` calls itself /usr/bin/bash."""
+    program = argv[0]
+    if program.startswith("."):
+        program = os.path.join(os.getcwd(), program)
+    elif not program.startswith("/"):
+        program = _search(program, environ.get("PATH", "")) or program  # else one of the folder where tasks start
+    try:
+        os.execve(program, (program, *argv[1:]), environ)
+    except OSError as error:
+        what = f"{program}: {os.strerror(error.errno or 0)}"
+        if error.errno == errno.ENOENT and os.path.exists(program):
+            what = f"bad interpreter({_interpreter(program)}): {os.strerror(errno.ENOENT)}"
+        os.write(2, f"slurmstepd: error: execve(): {what}\n".encode("utf-8", "surrogateescape"))
+
+
+def _search(program: str, path: str) -> str:
+    for folder in path.split(":"):
+        candidate = os.path.join(folder or ".", program)
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return candidate
+    return ""
+
+
+def _interpreter(script: str) -> str:
+    with open(script, "rb") as file:
+        line = file.readline().decode("utf-8", "surrogateescape")
+    words = line[2:].split(None, 1)
+    return words[0] if line.startswith("#!") and words else "?"
+
+
+def _default_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in range(1, signal.NSIG):
+        try:
+            signal.signal(number, signal.SIG_DFL)
+        except (OSError, ValueError):
+            pass  # KILL, STOP, and those that libc keeps for itself
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])

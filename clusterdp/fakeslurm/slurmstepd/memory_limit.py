@@ -1,0 +1,35 @@
+"""Keeps a step within the memory of its job, as cgroups do: by looking at it every so often.
+
+Off unless the settings say enforce_memory: the recorded Slurm limits no memory. What is done then follows
+Slurm's documentation, and is not recorded.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from clusterdp.fakeslurm.core import processes
+from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
+
+LOOK_S = 0.2
+OUT_OF_MEMORY = 125  # the "signal" by which such a task ends, as Slurm shows it: 0:125
+
+
+class MemoryWatch:
+    def __init__(self, plan: StepPlan, below: Callable[[int], Iterable[int]] = processes.descendants):
+        self._limits, self._below = plan.memory_mb, below
+
+    @property
+    def needed(self) -> bool:
+        return bool(self._limits)
+
+    def excess(self, tasks: Mapping[int, TaskPlan]) -> list[int]:
+        """The pids of the tasks on nodes where all tasks together have more than the job may."""
+        on_node: dict[str, list[int]] = {}
+        for pid, task in tasks.items():
+            on_node.setdefault(task.node, []).append(pid)
+        found = []
+        for node, pids in on_node.items():
+            everything = [one for pid in pids for one in (pid, *self._below(pid))]
+            resident = sum(size for size, _ in processes.sizes(everything).values())
+            if node in self._limits and resident > self._limits[node] << 20:
+                found += pids
+        return found

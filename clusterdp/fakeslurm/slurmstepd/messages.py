@@ -1,0 +1,86 @@
+"""What srun and slurmstepd say of a step, in Slurm's words."""
+
+import os
+import signal
+import time
+
+from clusterdp.fakeslurm.core.ranges import ranges
+from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
+from clusterdp.fakeslurm.slurmstepd.memory_limit import OUT_OF_MEMORY
+from clusterdp.fakeslurm.slurmstepd.output_files import Files, OpenFailed
+from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunLine
+
+
+class Reporter:
+    def __init__(self, plan: StepPlan, srun: SrunLine, files: Files):
+        self._plan, self._srun, self._files = plan, srun, files
+        self._said_aborted = self._said_cancelled = self._said_forced = self._said_oom = False
+
+    def say(self, text: str) -> None:
+        """On srun's stderr; for a batch script, what slurmstepd says goes into the job's output."""
+        if not self._plan.batch:
+            self._srun.print(text)
+        elif not text.startswith("srun:"):
+            target = self._plan.parts[0].stderr or self._plan.parts[0].stdout
+            try:
+                os.write(self._files.descriptor(target, self._plan.tasks[0]), (text + "\n").encode())
+            except (OSError, OpenFailed):
+                pass
+
+    def cancelled(self, why: str | None) -> None:
+        """That it is cancelled, with the reason, once; None: without a word."""
+        if self._said_cancelled or why is None:
+            return
+        self._said_cancelled = True
+        plan = self._plan
+        what = f"JOB {plan.job}" if plan.batch else f"STEP {plan.full_name}"
+        how = time.strftime("CANCELLED AT %Y-%m-%dT%H:%M:%S") + (f" {why}" if why else "")
+        if why.startswith("FAILED"):
+            how = why
+        self.say(f"slurmstepd: error: *** {what} ON {plan.nodes[0]} {how} ***")
+
+    def out_of_memory(self) -> None:
+        if not self._said_oom:
+            self._said_oom = True
+            step = f"StepId={self._plan.full_name}"
+            some = "Some of the step tasks have been OOM Killed."
+            self.say(f"slurmstepd: error: Detected 1 oom_kill event in {step}. {some}")
+
+    def aborted(self) -> None:
+        if not self._said_aborted:
+            self._said_aborted = True
+            seconds = int(self._plan.kill_wait_s + 2)
+            self.say(f"srun: Job step aborted: Waiting up to {seconds} seconds for job step to finish.")
+
+    def ended(self, ended: list[tuple[TaskPlan, int]]) -> None:
+        """Of tasks that did not end well, those of a node with the same end in one line."""
+        groups: dict[tuple[int, int, str, int], list[int]] = {}
+        for task, status in ended:
+            if status:
+                groups.setdefault((task.part, task.node_index, task.node, status), []).append(task.number)
+        for (_, _, node, status), ranks in sorted(groups.items()):
+            number, code = status & 0x7F, status >> 8
+            if number == signal.SIGKILL and not self._said_aborted and not self._said_forced:
+                self._said_forced = True
+                self.say(f"srun: Force Terminated StepId={self._plan.full_name}")
+            how: str | None = "Out Of Memory"
+            if status != OUT_OF_MEMORY:
+                how = signal.strsignal(number) if number else f"Exited with exit code {code}"
+            if status & 0x80:
+                how = f"{how} (core dumped)"
+            self.say(f"srun: error: {node}: {_tasks(sorted(ranks))}: {how}")
+
+    def conditions(self, statuses: dict[int, int]) -> None:
+        """How each task is; `statuses` of those that ended, by rank."""
+        kinds: dict[str, list[int]] = {}
+        for task in self._plan.tasks:
+            condition = "running"
+            if task.rank in statuses:
+                condition = "exited abnormally" if statuses[task.rank] else "exited"
+            kinds.setdefault(condition, []).append(task.rank)
+        for condition, ranks in kinds.items():
+            self.say(f"srun: StepId={self._plan.full_name} {_tasks(ranks)}: {condition}")
+
+
+def _tasks(ranks: list[int]) -> str:
+    return f"{'task' if len(ranks) == 1 else 'tasks'} {ranges(ranks)}"

@@ -1,0 +1,103 @@
+"""Where the output of tasks goes: over the connection to srun, labelled and by lines, or into files."""
+
+import os
+
+from clusterdp.fakeslurm.core.filename_patterns import expand, separates
+from clusterdp.fakeslurm.core.step_plan import StepPlan, Target, TaskPlan
+
+CHUNK = 1 << 18  # bytes that are read at once
+LONGEST_LINE = 1 << 16  # what is longer goes out in pieces
+
+
+class OpenFailed(Exception):
+    """The output file of this task cannot be opened."""
+
+
+class Files:
+    """Opens each output file of a step once."""
+
+    def __init__(self, plan: StepPlan):
+        self._plan = plan
+        self._open: dict[str, int] = {}
+        self._closed = False
+
+    def descriptor(self, target: Target, task: TaskPlan) -> int:
+        """The file of this task; raises OpenFailed. The caller does not close it."""
+        if target.kind == "null" or (target.kind == "one" and target.rank != task.rank):
+            return self._cached(os.devnull, os.O_RDWR)
+        path = self._path(target, task)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if target.append else os.O_TRUNC)
+        return self._cached(path, flags)
+
+    def input(self, target: Target, task: TaskPlan) -> int:
+        if target.kind == "null":
+            return self._cached(os.devnull, os.O_RDWR)
+        path = self._path(target, task)
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise OpenFailed(path) from error
+
+    def _path(self, target: Target, task: TaskPlan) -> str:
+        # In a step over several components Slurm counts one too many in %t for each component before the task's.
+        part = self._plan.part_of(task)
+        values = {**part.patterns, "t": task.rank + task.part, "n": task.node_index}
+        return os.path.join(part.folder, expand(target.pattern, values))
+
+    def _cached(self, path: str, flags: int) -> int:
+        if self._closed:  # to open it again might cut it off
+            raise OpenFailed(path)
+        if path not in self._open:
+            try:
+                old = os.umask(self._plan.umask)
+                try:
+                    self._open[path] = os.open(path, flags | os.O_CLOEXEC, 0o666)
+                finally:
+                    os.umask(old)
+            except OSError as error:
+                raise OpenFailed(path) from error
+        return self._open[path]
+
+    def close(self) -> None:
+        self._closed = True
+        for descriptor in self._open.values():
+            os.close(descriptor)
+        self._open.clear()
+
+
+def goes_straight(target: Target) -> bool:
+    """The task itself writes to the file; nothing has to be carried."""
+    return target.kind == "null" or (target.kind == "file" and bool(separates(target.pattern)))
+
+
+class Lines:
+    """Turns what a task writes into whole lines, with its rank in front if that is asked for."""
+
+    def __init__(self, label: bytes, unbuffered: bool):
+        self._label, self._unbuffered = label, unbuffered
+        self._rest = b""
+
+    def take(self, data: bytes) -> bytes:
+        """What can go out now."""
+        if self._unbuffered and not self._label:
+            return data
+        data = self._rest + data
+        end = data.rfind(b"\n") + 1
+        if len(data) - end > LONGEST_LINE:  # a line without end
+            end = len(data)
+        self._rest = data[end:]
+        return self._labelled(data[:end])
+
+    def finish(self) -> bytes:
+        rest, self._rest = self._rest, b""
+        return self._labelled(rest + b"\n" if rest and self._label else rest)
+
+    def _labelled(self, data: bytes) -> bytes:
+        if not self._label or not data:
+            return data
+        lines = data[:-1] if data.endswith(b"\n") else data
+        return self._label + lines.replace(b"\n", b"\n" + self._label) + b"\n"
+
+
+def label(rank: int, tasks: int) -> bytes:
+    return f"{rank:>{len(str(max(tasks - 1, 0)))}}: ".encode()

@@ -1,0 +1,100 @@
+"""The supervisor's connection to the srun that started its step: lines to print, signals and stdin from it."""
+
+import socket
+from collections import deque
+from collections.abc import Callable
+from itertools import islice
+
+from clusterdp.fakeslurm.core import wire
+from clusterdp.fakeslurm.slurmstepd.event_loop import Loop
+from clusterdp.fakeslurm.slurmstepd.output_files import CHUNK
+
+AT_ONCE = 64  # pieces; systems take no more than some hundred
+FULL = 1 << 20  # bytes that wait for srun, beyond which tasks are not read any further
+
+
+class SrunLine:
+    """Silent if there is no srun, as for a batch script, or once it is dead."""
+
+    def __init__(self, loop: Loop, connection: socket.socket | None):
+        self._loop, self._connection = loop, connection
+        self._frames = wire.Frames()
+        self._out: deque[memoryview] = deque()  # not joined: output may come by the gigabyte
+        self._waiting = 0  # bytes of it
+        self.on_signal: Callable[[int], None]
+        self.on_stdin: Callable[[bytes], None]
+        self.on_gone: Callable[[], None]
+        if connection:
+            connection.setblocking(False)
+            self._loop.watch(connection.fileno(), self._ready)
+
+    @property
+    def open(self) -> bool:
+        return self._connection is not None
+
+    @property
+    def full(self) -> bool:
+        return self._waiting > FULL
+
+    @property
+    def waits(self) -> bool:
+        return self._waiting > 0
+
+    def send(self, kind: str, payload: bytes = b"") -> None:
+        if self._connection:
+            for part in (wire.head(kind, payload), payload):
+                if part:
+                    self._out.append(memoryview(part))
+                    self._waiting += len(part)
+
+    def print(self, text: str) -> None:
+        """A line on srun's stderr."""
+        self.send("e", (text + "\n").encode("utf-8", "surrogateescape"))
+
+    def flush(self) -> None:
+        if not self._connection:
+            return
+        if self._out:
+            try:
+                self._sent(self._connection.sendmsg(list(islice(self._out, AT_ONCE))))
+            except BlockingIOError:
+                pass
+            except OSError:
+                self._lost()
+                return
+        self._loop.watch(self._connection.fileno(), self._ready, write=bool(self._out))
+
+    def _sent(self, count: int) -> None:
+        self._waiting -= count
+        while count:
+            first = self._out.popleft()
+            if len(first) > count:
+                self._out.appendleft(first[count:])
+            count -= min(len(first), count)
+
+    def _ready(self) -> None:
+        assert self._connection
+        try:
+            data = self._connection.recv(CHUNK)
+        except BlockingIOError:  # it was room to write
+            self.flush()
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._lost()
+            return
+        for kind, payload in self._frames.feed(data):
+            if kind == "i":
+                self.on_stdin(payload)
+            elif kind == "s":
+                self.on_signal(int(payload))
+
+    def _lost(self) -> None:
+        if self._connection:
+            self._loop.unwatch(self._connection.fileno())
+            self._connection.close()
+            self._connection = None
+            self._out.clear()
+            self._waiting = 0
+            self.on_gone()

@@ -1,0 +1,310 @@
+"""The supervisor of one step: a process that starts its tasks on all its nodes, carries their output, signals them, and
+outlives a daemon that is killed. It is slurmstepd, and the brain of srun besides (srun itself only prints)."""
+
+import os
+import signal
+import socket
+import time
+from typing import Any
+
+from clusterdp.fakeslurm.core import processes
+from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
+from clusterdp.fakeslurm.core.task_usage import TaskUsage, Usage
+from clusterdp.fakeslurm.slurmstepd import launch
+from clusterdp.fakeslurm.slurmstepd.controller_connection import DaemonLine, is_daemon
+from clusterdp.fakeslurm.slurmstepd.event_loop import Loop
+from clusterdp.fakeslurm.slurmstepd.memory_limit import LOOK_S, OUT_OF_MEMORY, MemoryWatch
+from clusterdp.fakeslurm.slurmstepd.messages import Reporter
+from clusterdp.fakeslurm.slurmstepd.output_files import OpenFailed
+from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunLine
+from clusterdp.fakeslurm.slurmstepd.task_io import Inputs, Outputs
+
+CANNOT_OPEN = 53  # the "signal" by which a job ends whose output file cannot be opened
+CONT, TERM, KILL = signal.SIGCONT, signal.SIGTERM, signal.SIGKILL
+
+
+class Supervisor:
+    """Runs a step to its end. All of it happens in `run`, on one thread."""
+
+    def __init__(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None):
+        self.plan = plan
+        self._loop = Loop()
+        self._srun = SrunLine(self._loop, srun)
+        self._srun.on_signal, self._srun.on_gone = self._srun_signalled, self._srun_gone
+        self._daemon = DaemonLine(self._loop, daemon, plan)
+        self._daemon.obey, self._daemon.on_cluster_down = self._obey, self._cluster_down
+        self._daemon.greeting = self._running
+        self._outputs = Outputs(self._loop, plan, self._srun)
+        self._inputs = Inputs(self._loop, plan, self._srun, self._outputs.files)
+        self._srun.on_stdin = self._inputs.feed
+        self._report = Reporter(plan, self._srun, self._outputs.files)
+        self._memory = MemoryWatch(plan)
+        self._starved: set[int] = set()  # pids of tasks that had too much memory
+        self._tasks: dict[int, TaskPlan] = {}  # by pid: those that run
+        self._statuses: dict[int, int] = {}  # by rank
+        self._used: dict[int, TaskUsage] = {}  # by rank
+        self._sessions: set[int] = set()
+        self._dead_nodes: set[str] = set()  # of whose death nobody knows yet
+        self._lost: set[int] = set()  # ranks that died with them
+        self._killer: int | None = None  # who ended it by force: a uid
+        self._timed_out = self._outlives_srun = self._quits = False
+        self._terminating = self._lost_srun = self._somebody_ended = False
+        self._interrupted_at = 0.0
+
+    def run(self) -> None:
+        wakeup = processes.wakeup()
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        processes.adopt_orphans()
+        self._loop.watch(wakeup, lambda: self._reap(wakeup))
+        self._srun.send("b")
+        self._launch()
+        if self._memory.needed:
+            self._loop.after(LOOK_S, self._watch_memory)
+        # A task in the background that holds the output keeps srun waiting.
+        while self._tasks or self._lost or self._outputs.open:
+            self._turn()
+        self._finish()
+
+    def _turn(self, at_most_s: float | None = None) -> None:
+        self._srun.flush()
+        self._loop.turn(at_most_s)
+        self._srun.flush()
+        self._outputs.keep_pace()
+
+    def _running(self) -> dict[str, Any]:
+        return {"pids": {task.rank: pid for pid, task in self._tasks.items()}}
+
+    # -- tasks --
+
+    def _launch(self) -> None:
+        for task in self.plan.tasks:
+            try:
+                stdout, stderr, ends = self._outputs.give(task)
+                stdin, more = self._inputs.give(task)
+            except OpenFailed:
+                self._statuses[task.rank] = CANNOT_OPEN if self.plan.batch else 0
+                self._report.say(f"srun: error: task {task.rank} launch failed: Slurmd could not connect IO")
+                continue
+            pid = launch.start(self.plan, task, stdin, stdout, stderr)
+            self._tasks[pid] = task
+            self._sessions.add(pid)
+            for end in {*ends, *more}:
+                os.close(end)
+        self._daemon.tell(op="started", **self._running())
+        self._inputs.ask()
+
+    def _reap(self, wakeup: int) -> None:
+        ended: list[tuple[TaskPlan, int]] = []
+        for pid, status, used in processes.ended(wakeup):
+            task = self._tasks.pop(pid, None)  # or an orphan that came to us
+            if task:
+                self._used[task.rank] = TaskUsage.of(used)
+            if task and task.node in self._dead_nodes and not self._terminating:
+                self._lost.add(task.rank)
+            elif task:
+                status = OUT_OF_MEMORY if pid in self._starved else status
+                self._statuses[task.rank] = status
+                ended.append((task, status))
+        if ended:
+            self._outputs.catch_up()
+            if not self.plan.batch:
+                self._tasks_ended(ended)
+
+    def _tasks_ended(self, ended: list[tuple[TaskPlan, int]]) -> None:
+        self._report.ended(ended)
+        bad = any(status for _, status in ended)
+        if bad and self.plan.kill_on_bad_exit and self._tasks and not self._terminating:
+            self._report.say(f"srun: launch/slurm: _step_signal: Terminating StepId={self.plan.full_name}")
+            self._terminate("", [CONT, TERM], self.plan.kill_wait_s)
+        if not self._somebody_ended and self.plan.wait_s and self._tasks:
+            self._somebody_ended = True
+            self._loop.after(self.plan.wait_s, self._waited_long_enough)
+
+    def _watch_memory(self) -> None:
+        for pid in self._memory.excess(self._tasks):
+            self._starved.add(pid)
+            processes.send([pid, *processes.descendants(pid)], KILL)
+        if self._starved:
+            self._report.out_of_memory()
+        if self._tasks:
+            self._loop.after(LOOK_S, self._watch_memory)
+
+    # -- signals --
+
+    def _below(self) -> list[int]:
+        """All processes of the step, however deep."""
+        # A daemon that was started again from within the step came to us as an orphan; so did its supervisors when it
+        # was killed in its turn. They are none of ours. A task that is not yet executed looks like one of them.
+        mine = set(self._tasks)
+        return processes.descendants(os.getpid(), lambda pid: pid not in mine and is_daemon(pid, self.plan.cluster))
+
+    def _signal_all(self, number: int) -> None:
+        processes.send(self._below(), number)
+        if number == KILL:
+            for session in self._sessions:
+                processes.send_group(session, number)
+
+    def _terminate(self, why: str | None, signals: list[int], kill_after: float | None) -> None:
+        """Signal everything, say so, and kill what is left later."""
+        self._terminating = True
+        self._bury_lost()
+        self._report.cancelled(why)
+        for number in signals:
+            self._signal_all(number)
+        if kill_after is not None:
+            self._loop.after(kill_after, self._kill)
+        elif KILL in signals:
+            self._loop.after(2, self._outputs.abandon)
+
+    def _kill(self) -> None:
+        self._terminating = True
+        self._bury_lost()
+        self._signal_all(KILL)
+        self._loop.after(2, self._outputs.abandon)  # whoever escaped and still holds the output
+
+    def _bury_lost(self) -> None:
+        """That their node died is known now."""
+        for rank in self._lost:
+            self._statuses[rank] = int(KILL)
+        self._lost.clear()
+
+    def _force(self) -> None:
+        """srun ends its step: KILL at once."""
+        self._report.aborted()
+        self._killer = os.getuid()
+        self._report.cancelled("")
+        self._kill()
+
+    def _waited_long_enough(self) -> None:
+        """`srun --wait`: the others are killed, without a warning."""
+        if self._tasks and not self._terminating:
+            self._report.say(f"srun: First task exited {self.plan.wait_s:g}s ago")
+            self._report.conditions(self._statuses)
+            self._report.say(f"srun: launch/slurm: _step_signal: Terminating StepId={self.plan.full_name}")
+            self._force()
+
+    # -- what srun does with its own signals, and what follows from its death --
+
+    def _srun_signalled(self, number: int) -> None:
+        if number == signal.SIGCONT:
+            self._report.say("srun: got SIGCONT")
+        elif number == signal.SIGINT:
+            self._interrupted()
+        elif number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            if number == signal.SIGQUIT:
+                self._report.say("srun: Quit")
+            self._report.say("srun: forcing job termination")
+            if self._terminating:  # the job ends anyway, and its tasks have their time
+                self._report.aborted()
+            else:
+                self._force()
+        elif number != signal.SIGPIPE:
+            self._signal_all(number)
+
+    def _interrupted(self) -> None:
+        now = time.monotonic()
+        if now - self._interrupted_at < 1 or self.plan.quit_on_interrupt:
+            self._quits = True
+            self._report.say("srun: sending Ctrl-C to StepId=" + self.plan.full_name)
+            self._signal_all(signal.SIGINT)
+            self._loop.after(0.2, self._force)
+            return
+        self._interrupted_at = now
+        self._report.say("srun: interrupt (one more within 1 sec to abort)")
+        self._report.conditions(self._statuses)
+
+    def _srun_gone(self) -> None:
+        """srun was killed, and its step dies with it."""
+        if self._tasks and not self._terminating and not self._outlives_srun:
+            self._lost_srun = True
+            self._killer = os.getuid()
+            self._kill()
+
+    # -- what the daemon orders --
+
+    def _obey(self, order: dict[str, Any]) -> None:
+        op = order["op"]
+        if op == "terminate":
+            if order.get("abort"):
+                self._report.aborted()
+            if order.get("killer") is not None:
+                self._killer = order["killer"]
+            self._timed_out = self._timed_out or order.get("timed_out", False)
+            self._terminate(order["why"], order["signals"], order["kill_after"])
+            if not self._tasks:
+                self._kill()
+        elif op == "warn":
+            self._report.cancelled(order["why"])
+            for number in order["signals"]:
+                self._signal_all(number)
+        elif op == "signal":
+            self._signal_all(order["signal"])
+        elif op == "signal-script":  # the batch shell alone, not its children
+            if order["signal"] == KILL:
+                self._report.cancelled("")
+            processes.send(self._tasks, order["signal"])
+        elif op in ("fail-node", "kill-rank"):
+            self._strike(order)
+        elif op == "outlive-srun":
+            self._outlives_srun = True
+        elif op == "say":
+            self._report.say(order["text"])
+
+    def _strike(self, order: dict[str, Any]) -> None:
+        """The tasks of a node, or of a rank, die."""
+        if order["op"] == "fail-node":
+            self._dead_nodes.add(order["node"])
+        for pid, task in list(self._tasks.items()):
+            if order.get("node") == task.node or order.get("rank") == task.rank:
+                processes.send([pid, *processes.descendants(pid)], KILL)
+
+    def _cluster_down(self) -> None:
+        self._signal_all(KILL)
+        os._exit(1)
+
+    # -- the end --
+
+    def _finish(self) -> None:
+        """Kill what the tasks left behind, tell srun and the daemon, and go when the daemon knows."""
+        statuses = [self._statuses.get(task.rank, 0) for task in self.plan.tasks]
+        if not self.plan.batch:
+            self._signal_all(KILL)
+        left = self.plan.batch and bool(self._below())
+        self._outputs.files.close()
+        answer = self._daemon.report(
+            self._turn,
+            op="ended",
+            status=max(statuses, default=0),
+            of_steps=self.plan.records(self._statuses),
+            used=self._used_by_part(),
+            killer=self._killer,
+            timed_out=self._timed_out,
+            lost_srun=self._lost_srun,
+            interrupted=self._quits,
+            lingers=left,
+        )
+        if left:
+            self._see_off(answer["linger_s"])
+        code = max(((status >> 8) or (128 + (status & 0x7F) if status & 0x7F else 0) for status in statuses), default=0)
+        self._srun.send("x", str(code).encode())
+        deadline = time.monotonic() + 10
+        while self._srun.waits and time.monotonic() < deadline:
+            self._turn(1)
+
+    def _used_by_part(self) -> dict[str, Usage | None]:
+        """By the job id of the part. Keys are text, as in all JSON."""
+        ended = [task for task in self.plan.tasks if task.rank in self._used]
+        return {
+            str(part.job): Usage.over([(task, self._used[task.rank]) for task in ended if task.part == index])
+            for index, part in enumerate(self.plan.parts)
+        }
+
+    def _see_off(self, seconds: float) -> None:
+        """What a batch script started and left: an srun whose step still ends may have its say, the rest is killed."""
+        deadline = time.monotonic() + seconds
+        while self._below():
+            if time.monotonic() >= deadline:
+                self._signal_all(KILL)
+            self._turn(0.02)
+        self._daemon.report(self._turn, op="gone")

@@ -1,0 +1,171 @@
+"""Carries what tasks write to srun or into files, and what srun reads to the tasks."""
+
+import fcntl
+import os
+from functools import partial
+
+from clusterdp.fakeslurm.core.step_plan import StepPlan, Target, TaskPlan
+from clusterdp.fakeslurm.slurmstepd.event_loop import Loop
+from clusterdp.fakeslurm.slurmstepd.output_files import CHUNK, Files, Lines, goes_straight, label
+from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunLine
+
+_SET_SIZE: int | None = getattr(fcntl, "F_SETPIPE_SZ", None)  # Linux has it
+
+
+class Outputs:
+    """stdout and stderr of the tasks of a step."""
+
+    def __init__(self, loop: Loop, plan: StepPlan, srun: SrunLine):
+        self._loop, self._plan, self._srun = loop, plan, srun
+        self.files = Files(plan)
+        self._pipes: dict[int, tuple[Lines, str, int | None]] = {}  # by the end to read: lines, stream, file
+        self._sinks: dict[tuple[int, str], int] = {}  # files into which the output of all tasks goes
+        self._held = False
+
+    @property
+    def open(self) -> bool:
+        """Somebody can still write."""
+        return bool(self._pipes)
+
+    def give(self, task: TaskPlan) -> tuple[int, int, list[int]]:
+        """stdout, stderr for a new task, and the descriptors to close when it has them; raises OpenFailed."""
+        part = self._plan.part_of(task)
+        stdout, own = self._end(part.stdout, task, "o")
+        if part.stderr is None and not own:
+            return stdout, stdout, []
+        stderr, own_too = self._end(part.stderr or part.stdout, task, "e" if part.stderr else "o")
+        return stdout, stderr, [end for end, mine in ((stdout, own), (stderr, own_too)) if mine]
+
+    def _end(self, target: Target, task: TaskPlan, stream: str) -> tuple[int, bool]:
+        """A descriptor for the task; and whether it is the end of a pipe, so that its bytes have to be carried."""
+        if goes_straight(target) or self._plan.batch or (target.kind == "one" and target.rank != task.rank):
+            return self.files.descriptor(target, task), False
+        sink = None
+        if target.kind == "file":
+            key = task.part, target.pattern
+            if key not in self._sinks:
+                self._sinks[key] = self.files.descriptor(target, task)
+            sink = self._sinks[key]
+        reader, writer = _wide_pipe()
+        os.set_blocking(reader, False)
+        prefix = label(task.rank, len(self._plan.tasks)) if self._plan.label else b""
+        self._pipes[reader] = Lines(prefix, self._plan.unbuffered), stream, sink
+        if not self._held:
+            self._loop.watch(reader, partial(self._ready, reader))
+        return writer, True
+
+    def _ready(self, reader: int) -> None:
+        self._read(reader)
+
+    def _read(self, reader: int) -> bool:
+        """True if there may be more."""
+        try:
+            data = os.read(reader, CHUNK)
+        except BlockingIOError:
+            return False
+        lines, stream, sink = self._pipes[reader]
+        text = lines.take(data) if data else lines.finish()
+        if text and sink is not None:
+            os.write(sink, text)
+        elif text:
+            self._srun.send(stream, text)
+        if not data:
+            self._close(reader)
+        return bool(data)
+
+    def _close(self, reader: int) -> None:
+        self._loop.unwatch(reader)
+        del self._pipes[reader]
+        os.close(reader)
+
+    def catch_up(self) -> None:
+        """Read what is there: what a task wrote comes before the news of its end."""
+        for reader in list(self._pipes):
+            while not self._srun.full and self._read(reader):
+                pass
+
+    def keep_pace(self) -> None:
+        """Do not read on while srun does not."""
+        if self._srun.full != self._held:
+            self._held = self._srun.full
+            for reader in self._pipes:
+                if self._held:
+                    self._loop.unwatch(reader)
+                else:
+                    self._loop.watch(reader, partial(self._ready, reader))
+
+    def abandon(self) -> None:
+        """Stop listening to whoever still holds an end."""
+        for reader in list(self._pipes):
+            lines, stream, _ = self._pipes[reader]
+            self._srun.send(stream, lines.finish())
+            self._close(reader)
+
+
+def _wide_pipe() -> tuple[int, int]:
+    """A pipe that holds as much as is read at once, where the system allows it: the fewer turns, the faster."""
+    reader, writer = os.pipe()
+    if _SET_SIZE:
+        try:
+            fcntl.fcntl(writer, _SET_SIZE, CHUNK)
+        except OSError:
+            pass  # the user has too many of them
+    return reader, writer
+
+
+class Inputs:
+    """stdin of the tasks. srun is asked for more only when they have taken what they got."""
+
+    def __init__(self, loop: Loop, plan: StepPlan, srun: SrunLine, files: Files):
+        self._loop, self._plan, self._srun, self._files = loop, plan, srun, files
+        self._pipes: dict[int, bytearray] = {}  # by the end to write: what still has to go there
+
+    def give(self, task: TaskPlan) -> tuple[int, list[int]]:
+        """stdin for a new task, and the descriptors to close when it has it; raises OpenFailed."""
+        target = self._plan.part_of(task).stdin
+        if target.kind == "file":
+            file = self._files.input(target, task)
+            return file, [file]
+        if target.kind == "srun" or (target.kind == "one" and target.rank == task.rank):
+            reader, writer = os.pipe()
+            os.set_blocking(writer, False)
+            self._pipes[writer] = bytearray()
+            return reader, [reader]
+        return self._files.input(Target("null"), task), []
+
+    def ask(self) -> None:
+        if self._pipes and not any(self._pipes.values()):
+            self._srun.send("i")
+
+    def feed(self, data: bytes) -> None:
+        """From srun: to all tasks. Nothing is its end."""
+        for writer, waiting in list(self._pipes.items()):
+            if not data:
+                self._close(writer)
+                continue
+            waiting += data
+            self._write(writer)
+        self.ask()
+
+    def _write(self, writer: int) -> None:
+        waiting = self._pipes[writer]
+        try:
+            del waiting[: os.write(writer, waiting)]
+        except BlockingIOError:
+            pass
+        except OSError:  # the task reads no more
+            self._close(writer)
+            return
+        if waiting:
+            self._loop.watch_room(writer, partial(self._go_on, writer))
+        else:
+            self._loop.unwatch(writer)
+
+    def _go_on(self, writer: int) -> None:
+        self._write(writer)
+        self.ask()
+
+    def _close(self, writer: int) -> None:
+        self._loop.unwatch(writer)
+        os.close(writer)
+        del self._pipes[writer]

@@ -1,0 +1,61 @@
+"""Starts the daemon of a cluster in the background, once."""
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from clusterdp.fakeslurm.core import hosts_file, login_shells, mounts, processes
+from clusterdp.fakeslurm.core.paths import Paths
+from clusterdp.fakeslurm.slurmstepd.forkserver import Nursery
+
+
+def start(folder: str) -> int:
+    """Start the daemon of a cluster in the background; returns when it answers, with an exit status."""
+    paths = Paths(Path(folder))
+    ready, written = os.pipe()
+    if os.fork():
+        os.close(written)
+        return 0 if os.read(ready, 16) == b"ready" else 1
+    os.close(ready)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    try:
+        _detach(paths, written)
+        if paths.alone() is None:  # another one was quicker
+            os.write(written, b"ready")
+            os._exit(0)
+        if not paths.up.exists():  # it went down meanwhile
+            os._exit(1)
+        paths.pid.write_text(str(os.getpid()))
+        mounts.show({paths.hosts: hosts_file.HOSTS, paths.profile: login_shells.PROFILE})
+        nursery = Nursery(folder)
+        processes.allow_descriptors()
+        # Heavy, and nothing that the nursery should carry; asyncio does without ssl, which takes long to load.
+        sys.modules["ssl"] = None  # type: ignore[assignment]
+        import asyncio
+
+        from clusterdp.fakeslurm.slurmctld.daemon import Daemon
+
+        async def main() -> None:
+            await Daemon(paths, nursery).run(written)
+
+        asyncio.run(main())
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc(file=sys.stderr)
+    finally:
+        os._exit(1)
+
+
+def _detach(paths: Paths, kept: int) -> None:
+    """No terminal, no inherited descriptors, a log for what goes wrong."""
+    os.chdir("/")
+    os.umask(0o077)
+    log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDWR)
+    for number, source in ((0, null), (1, log), (2, log)):
+        os.dup2(source, number)
+    os.closerange(3, kept)
+    os.closerange(kept + 1, 4096)

@@ -1,0 +1,146 @@
+"""Is there such an entry? Asked at submit, without importing it: the login node may have no torch, and no patience.
+
+The module's file is found as Python would find it, in the submit directory first, and its text is read. What only an
+import could tell (names that are made at run time, another interpreter's packages) is left to the job.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+from clusterdp.config.params import check_handle, check_value
+from clusterdp.errors import EntryError
+
+
+def check_entry(entry: str, params: Mapping[str, Any], submit_dir: Path, elsewhere: bool = False) -> None:
+    """EntryError if the module is nowhere, the function is not in it, or does not take such params.
+
+    `elsewhere`: the job may find modules that are not to be found here, so that a missing one is no error.
+    """
+    module, _, function = entry.partition(":")
+    try:
+        source = _find(module, entry, [str(submit_dir), *(path for path in sys.path if path)])
+    except EntryError:
+        if not elsewhere:
+            raise
+        return
+    if source is None:
+        return
+    try:
+        text = source.read_bytes()
+        tree = ast.parse(text, filename=str(source))
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise EntryError(f"entry: {entry}: {source}{line}: {getattr(error, 'msg', error)}. Correct the file.") from None
+    names, complete = _names(tree)
+    complete &= b"globals" not in text
+    found = names.get(function)
+    if function not in names:
+        if complete:
+            close = difflib.get_close_matches(function, names, 1)
+            hint = f"Did you mean {module}:{close[0]}?" if close else "Define it there, or correct the name."
+            raise EntryError(f"entry: {entry}: {source} has no {function}. {hint}")
+    elif isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)) and not found.decorator_list:
+        _check_params(entry, found, params)
+
+
+def _find(module: str, entry: str, path: list[str]) -> Path | None:
+    """The module's source file; None if it is there, but not as text."""
+    search: Any = path
+    spec = None
+    parts = module.split(".")
+    for i, part in enumerate(parts):
+        spec = PathFinder.find_spec(".".join(parts[: i + 1]) if i else part, search)
+        if spec is None:
+            if i == 0 and part in sys.builtin_module_names:
+                return None
+            above = ".".join(parts[:i]) or "the submit directory and this interpreter"
+            raise EntryError(
+                f"entry: {entry}: there is no module {'.'.join(parts[: i + 1])} in {above}. "
+                "Submit from the folder that holds it, or correct the name."
+            )
+        search = spec.submodule_search_locations or []
+    origin = Path(spec.origin) if spec and spec.origin else None
+    return origin if origin and origin.suffix == ".py" else None
+
+
+def _names(tree: ast.Module) -> tuple[dict[str, ast.AST], bool]:
+    """What the module binds at its top level, in any branch; False if there may be more (import *, __getattr__)."""
+    names: dict[str, ast.AST] = {}
+    complete = True
+    todo: list[ast.AST] = list(tree.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names[node.name] = node
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            complete &= all(alias.name != "*" for alias in node.names)
+            names.update({alias.asname or alias.name.split(".")[0]: node for alias in node.names})
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.setdefault(node.id, node)
+        else:
+            todo.extend(ast.iter_child_nodes(node))
+    return names, complete and "__getattr__" not in names
+
+
+def _check_params(entry: str, function: ast.FunctionDef | ast.AsyncFunctionDef, params: Mapping[str, Any]) -> None:
+    handle, taken = _parameters(function)
+    if handle is not None:
+        check_handle(handle.name, handle.annotation, handle.default, entry, params)
+    elif function.args.vararg is None:
+        raise EntryError(f"entry: {entry} has no room for the job handle. Write def {function.name}(job, ...).")
+    named = [each.name for each in taken]
+    for name in params:
+        if name not in named and not function.args.kwarg:
+            close = difflib.get_close_matches(name, named, 1)
+            hint = f"Did you mean params.{close[0]}?" if close else f"It takes {', '.join(named) or 'none'}."
+            raise EntryError(f"params.{name}: {entry} takes no such parameter. {hint}")
+    for each in taken:
+        if each.name in params:
+            check_value(each.name, params[each.name], each.annotation, each.default, entry)
+        elif each.default is REQUIRED:
+            raise EntryError(
+                f"params.{each.name}: {entry} needs it. Give it a value in params, or a default in {function.name}()."
+            )
+
+
+REQUIRED = object()
+UNKNOWN = object()  # a default that is no plain value
+
+
+@dataclass(frozen=True)
+class _Parameter:
+    name: str
+    annotation: str | None
+    default: Any
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[_Parameter | None, list[_Parameter]]:
+    """The first, which gets the job handle, and those that params may give."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    defaults = [None] * (len(positional) - len(arguments.defaults)) + arguments.defaults
+    both = [
+        _Parameter(each.arg, ast.unparse(each.annotation) if each.annotation else None, _value(default))
+        for each, default in (
+            *zip(positional, defaults, strict=True),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+        )
+    ]
+    return (both[0] if positional else None), both[1:] if positional else both
+
+
+def _value(default: ast.expr | None) -> Any:
+    if default is None:
+        return REQUIRED
+    try:
+        return ast.literal_eval(default)
+    except (ValueError, TypeError):
+        return UNKNOWN

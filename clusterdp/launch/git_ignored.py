@@ -1,0 +1,110 @@
+"""What git ignores, and a job may need all the same: data, weights, compiled modules. It is not in the snapshot, and is
+named at submit, or the job would find out after its wait in the queue."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from clusterdp.launch.excluded_folders import is_clutter, is_run
+
+LARGE = 5_000_000  # bytes
+# So many names of git's, and of these folders' files, are looked at: nobody must wait for a million ignored images.
+MOST_NAMES, MOST_FILES, MOST_OF_A_FOLDER = 2_000, 2_000, 200
+SHOWN = 6
+SUFFIXES = frozenset(
+    ".bin .pt .pth .ckpt .npy .npz .parquet .h5 .hdf5 .csv .tsv .jsonl .pkl .tar .tgz .zip .zst .safetensors .gguf "
+    ".tfrecord .tfrecords .arrow .feather .lmdb .mdb .sqlite .mat .nc .so".split()
+)
+
+
+@dataclass(frozen=True)
+class Ignored:
+    """`name`: relative, of a file or a whole folder. `bytes`: at least so many if there are `more`."""
+
+    name: str
+    bytes: int
+    more: bool = False
+
+
+def find_ignored(source: Path, linked: Collection[str]) -> list[Ignored]:
+    """The largest first. Nothing outside a git work tree, for nothing is ignored there."""
+    budget = iter(range(MOST_FILES))
+    found = []
+    for name in _git_ignores(source):
+        above = {name, *map(str, PurePath(name).parents)}
+        if not above.isdisjoint(linked) or any(part.startswith(".") for part in PurePath(name).parts):
+            continue
+        one = _look_at(source, name, itertools.islice(budget, MOST_OF_A_FOLDER))
+        if one:
+            found.append(one)
+    return sorted(found, key=lambda one: (-one.bytes, one.name))
+
+
+def in_words(ignored: Sequence[Ignored]) -> str:
+    """With the line for the config that brings it into the job."""
+    some = ignored[:SHOWN]
+    sizes = [f"{_written(one.name)} ({'over ' if one.more else ''}{one.bytes / 1e6:.1f} MB)" for one in some]
+    rest = f" and {len(ignored) - SHOWN} more" if len(ignored) > SHOWN else ""
+    link = ", ".join(_written(one.name) for one in some)
+    return f"Not in it, for git ignores it: {', '.join(sizes)}{rest}. If the job needs it: snapshot: {{link: [{link}]}}"
+
+
+def _git_ignores(source: Path) -> list[str]:
+    """A folder that is ignored as a whole is one name, and git does not look into it."""
+    git = ["git", "-C", str(source), "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"]
+    try:
+        done = subprocess.run(git, capture_output=True, check=False, stdin=subprocess.DEVNULL)
+    except FileNotFoundError:
+        return []
+    names = done.stdout.split(b"\0", MOST_NAMES)[:MOST_NAMES] if done.returncode == 0 else []
+    return [os.fsdecode(name).rstrip("/") for name in names if name]
+
+
+def _look_at(source: Path, name: str, budget: Iterator[int]) -> Ignored | None:
+    path = source / name
+    try:
+        status = path.stat()  # of what a link leads to: `data -> /scratch/me/data` is as good as data
+    except OSError:
+        return None
+    if not stat.S_ISDIR(status.st_mode):
+        size = status.st_size
+        return Ignored(name, size) if size >= LARGE or path.suffix in SUFFIXES else None
+    if is_clutter(path) or is_run(path):
+        return None
+    size, is_data, more = _walk(path, budget)
+    return Ignored(name, size, more) if size >= LARGE or is_data or path.is_symlink() else None
+
+
+def _walk(top: Path, budget: Iterator[int]) -> tuple[int, bool, bool]:
+    """(bytes, whether there is data among them, whether the budget ended before the files did)"""
+    size, is_data, todo = 0, False, [top]
+    while todo:
+        try:
+            entries = os.scandir(todo.pop())
+        except OSError:
+            continue
+        with entries:
+            for entry in entries:
+                if next(budget, None) is None:
+                    return size, is_data, True
+                path = Path(entry.path)
+                if entry.is_dir(follow_symlinks=False):
+                    if not is_clutter(path) and not is_run(path):
+                        todo.append(path)
+                elif entry.is_file():
+                    size += entry.stat().st_size
+                    is_data |= path.suffix in SUFFIXES
+    return size, is_data, False
+
+
+def _written(name: str) -> str:
+    """As it stands in YAML, and does no harm to a terminal."""
+    return name if re.fullmatch(r"[A-Za-z_][\w./-]*", name, re.ASCII) else json.dumps(name)

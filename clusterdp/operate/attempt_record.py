@@ -1,0 +1,154 @@
+"""One attempt as its files tell it: when, where, why it ended, and which steps it trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusterdp.rundir import Attempt, RunDir
+from clusterdp.rundir.records import Record, first_record, integer, last_records, modified, time_of, words
+
+# What an outcome's reason means while the batch script has not written a `cause` yet, or was killed before it could.
+CAUSE_OF_REASON = {"finished": "done", "term": "preempted", "time": "timeout", "claim": "overtaken", "entry": "stopped"}
+ENDINGS = frozenset({"finished", "failed", "requeued", "cancelled"})  # the batch script's last words
+# What the batch script notes if Slurm ends the attempt, and not it itself. (The ranks name the step as well.)
+SIGNALS = frozenset({"TERM", "ending"})
+NOT_MEASURED = frozenset({"time", "step", "total", "phase"})
+
+
+@dataclass(frozen=True)
+class AttemptRecord:
+    """One life of a job. `cause` is why it ended, empty while no ending is on record. A step is a count of steps done.
+
+    Metrics are read at the first line and the last 64 KiB of their file only: a year of training costs no more to look
+    at than a minute of it.
+    """
+
+    name: str
+    number: int
+    cause: str = ""
+    closed: bool = False  # the cause is written down: the batch script has nothing more to say
+    settled: bool = False  # this attempt's own batch script said so, and no later attempt that wondered
+    heard: bool = True  # anything at all is on record beside its folder
+    ran: bool = True  # it got past the look at what the earlier ones came to
+    signalled: bool = False  # Slurm told it to end
+    outcome: str = ""  # the ranks' word: done, requeue, stop
+    started: float | None = None
+    ended: float | None = None
+    nodes: str = ""
+    failed: bool = False  # the batch script's last word: it did not requeue
+    requeued: bool = False
+    exit: int | None = None
+    why: str = ""  # more about the cause: `claim`, `entry`, or words
+    first_step: int | None = None
+    last_step: int | None = None
+    restored: int | None = None
+    saved: int | None = None
+    saved_at: float | None = None
+    lost: int | None = None  # trained here, and again by the next attempt; None while that is not known
+    measured_at: float | None = None  # the last record of metrics
+    heard_at: float | None = None  # its last sign of life of any kind
+    rate: float | None = None  # steps a second, lately
+    total: int | None = None
+    phase: str = ""  # of the training, where it has several; `total` is the step of its end
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def job(self) -> str:
+        return self.name.partition(".")[0]
+
+
+def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Record]) -> AttemptRecord:
+    """`events` are this attempt's, by time, and what the next one found out about its end."""
+    by_kind: dict[str, Record] = {str(event.get("event")): event for event in events}  # the last of each kind
+    own = [event for event in events if event.get("attempt") == attempt.name]
+    endings = [event for event in events if event.get("event") in ENDINGS]
+    outcome = words(attempt.outcome)
+    written = "".join(words(attempt.cause)[:1])
+    cause = written or _cause(endings, outcome)
+    metrics = run.metrics / f"{attempt.name}.jsonl"
+    records = last_records(metrics)  # of steps, and of results that belong to none
+    saved_file = integer("".join(words(attempt.saved)[:1]))
+    saved_event = integer(by_kind.get("saved", {}).get("step"))
+    trained = [record for record in records if integer(record.get("step")) is not None]
+    steps = [integer(record.get("step")) for record in [*trained[-1:], *events]]
+    failed, started = by_kind.get("failed", {}), by_kind.get("started", {})
+    settled = any(event in endings and event.get("cause") for event in own)
+    why = str(failed.get("reason") or "")
+    if cause == "stopped" and why == "cancelled":  # the ranks saw the marker before they began
+        cause, why = "cancelled", ""
+    if cause == "lost" and settled:  # nobody answered when it asked whether it may go on
+        cause = "unknown"
+    return AttemptRecord(
+        name=attempt.name,
+        number=number,
+        cause=cause,
+        closed=bool(written),
+        settled=settled,
+        heard=bool(own or written or outcome or records),
+        ran="started" in by_kind or bool(outcome or records),
+        signalled=any(e.get("event") == "signal" and e.get("name") in SIGNALS and "step" not in e for e in own),
+        outcome="".join(outcome[:1]),
+        started=time_of(own[0]) if own else modified(attempt.path),
+        ended=_ended(attempt, cause, own, endings, records),
+        nodes=str(started.get("nodes") or ""),
+        # A crash that is tried again is on record as failed first; the cause is written once all is decided.
+        failed=bool(written) and "failed" in by_kind and "requeued" not in by_kind,
+        requeued="requeued" in by_kind,
+        exit=integer(failed.get("exit")),
+        why=why,
+        first_step=integer(first_record(metrics).get("step")),
+        last_step=max((step for step in [*steps, saved_file] if step is not None), default=None),
+        restored=integer(by_kind.get("restored", {}).get("step")),
+        saved=saved_event if saved_event is not None else saved_file,
+        saved_at=time_of(by_kind["saved"]) if "saved" in by_kind else modified(attempt.saved),
+        measured_at=time_of(records[-1]) if records else None,
+        heard_at=max((time_of(record) for record in [*own[-1:], *records[-1:]]), default=None),
+        rate=_rate(trained[-50:]),
+        total=next((t for record in reversed(records) if (t := integer(record.get("total"))) is not None), None),
+        phase=str(records[-1].get("phase") or "") if records else "",
+        metrics=_latest(records),
+    )
+
+
+def _cause(endings: Sequence[Record], outcome: list[str]) -> str:
+    """For an attempt without a `cause`: the ledger's word, then the ranks' own."""
+    for event in reversed(endings):
+        if event.get("cause"):
+            return str(event["cause"])
+        if event["event"] == "cancelled":
+            return "cancelled"
+        if event["event"] == "failed":
+            return "crash"
+    return CAUSE_OF_REASON.get(outcome[1], outcome[0]) if len(outcome) > 1 else ""
+
+
+def _ended(
+    attempt: Attempt, cause: str, own: Sequence[Record], endings: Sequence[Record], records: Sequence[Record]
+) -> float | None:
+    if not cause:
+        return None
+    if own and own[-1] in endings:
+        return time_of(own[-1])
+    # The next attempt found out, maybe much later, and wrote the cause then: the last sign of life is nearer the truth.
+    signs = [time_of(record) for record in [*own[-1:], *records[-1:]]]
+    return max(signs, default=None) or modified(attempt.outcome) or modified(attempt.cause)
+
+
+def _rate(records: Sequence[Record]) -> float | None:
+    if len(records) < 2:
+        return None
+    seconds = time_of(records[-1]) - time_of(records[0])
+    steps = int(records[-1]["step"]) - int(records[0]["step"])
+    return steps / seconds if seconds > 0 and steps > 0 else None
+
+
+def _latest(records: Sequence[Record]) -> dict[str, Any]:
+    """The last value of each thing measured: a loss and an accuracy may come in different records."""
+    return {
+        key: value
+        for record in records
+        for key, value in record.items()
+        if key not in NOT_MEASURED and value is not None
+    }

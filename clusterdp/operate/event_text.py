@@ -1,0 +1,127 @@
+"""What happened, in words: one line for each event that a person wants to hear of."""
+
+from __future__ import annotations
+
+from clusterdp.operate.attempt_record import AttemptRecord
+from clusterdp.operate.history import RunHistory
+from clusterdp.rundir.records import Record
+
+CAUSES = {
+    "done": "done",
+    "preempted": "preempted",
+    "timeout": "out of time",
+    "signal": "stopped by a signal",
+    "asked": "asked to be requeued",
+    "crash": "crashed",
+    "cancelled": "cancelled",
+    "stopped": "stopped for good",
+    "requeued": "requeued by the program or an administrator",
+    "node-failed": "ended, for its node failed",
+    "lost": "lost without a word (a node failed, or it was killed)",
+    "gave-up": "gave up",
+    "overtaken": "superseded",
+    "unknown": "not requeued, for Slurm's controller did not answer",
+}
+STOPPED_BY = {
+    "claim": "another attempt has taken over the run folder",
+    "entry": "it cannot run as it is: a mistake in its config, its code or what is installed",
+}
+ON_REQUEUE = frozenset({"preempted", "timeout", "signal", "asked", "crash", "cancelled", "requeued", "node-failed"})
+
+
+def tell(event: Record, history: RunHistory) -> str | None:
+    """None for what would only be noise: periodic saves, and what another event says better."""
+    kind, job = event.get("event"), event.get("job")
+    if kind == "saved":
+        return None
+    attempt = _find(history, event.get("attempt"))
+    number = attempt.number if attempt else "?"
+    if kind == "submitted":
+        return f"submitted: job {job}"
+    if kind == "started":
+        return f"attempt {number} started on {event.get('nodes') or event.get('host') or 'its nodes'} (job {job})"
+    if kind == "restored":
+        return f"attempt {number} resumed at step {event.get('step')}"
+    if kind == "signal" and event.get("step") is not None:  # the ranks' own; the batch shell's adds nothing
+        return f"{event.get('name')} at step {event['step']}: all ranks stop together and save"
+    if kind == "requeued":
+        return _requeued(event, history)
+    if kind == "failed":
+        return f"attempt {number} {_failed(event, attempt)}"
+    if kind == "save-failed":
+        return f"a checkpoint was not saved at step {event.get('step')}: {event.get('error')}"
+    if kind == "rehearsal":
+        return f"rehearsal: preempting job {job} at step {event.get('step')}, to see it come back"
+    if kind == "trying":
+        return f"trying {event.get('what')}"
+    if kind == "finished" and event.get("cause") is None:  # rank 0's; the batch script's comes right after
+        return f"finished at step {event.get('step')}"
+    if kind == "cancelled" and event.get("cause") is None:  # `clusterdp cancel`; the batch script's comes after
+        return f"cancelled job {job}" if job else "cancelled"
+    return None
+
+
+def ending(attempt: AttemptRecord) -> str:
+    """How an attempt ended: `preempted at step 120, saved`, `crashed (exit 1), 12 steps lost`."""
+    if not attempt.heard:
+        return "nothing on record: see the job's output"
+    if not attempt.cause:
+        return ""
+    if attempt.cause == "done" and not attempt.ran:
+        return "found the run done"
+    words = CAUSES.get(attempt.cause, attempt.cause)
+    if attempt.cause in ("stopped", "gave-up") and attempt.why:
+        words += f": {STOPPED_BY.get(attempt.why, attempt.why)}"
+    if attempt.cause == "overtaken":
+        words += f" {attempt.why}"
+    if attempt.exit is not None and attempt.cause == "crash":
+        words += f" (exit {attempt.exit})"
+    if attempt.last_step is not None and attempt.cause in ON_REQUEUE:
+        words += f" at step {attempt.last_step}"
+        if attempt.saved == attempt.last_step:
+            words += ", saved"
+    if attempt.lost:
+        words += f", {steps(attempt.lost)} lost"
+    return words
+
+
+def steps(count: int) -> str:
+    return "1 step" if count == 1 else f"{count} steps"
+
+
+def _find(history: RunHistory, name: object) -> AttemptRecord | None:
+    return next((attempt for attempt in history.attempts if attempt.name == name), None)
+
+
+def _requeued(event: Record, history: RunHistory) -> str | None:
+    attempt = _find(history, event.get("of") or event.get("attempt"))
+    word = str((attempt and attempt.cause) or event.get("cause"))  # Slurm's word on it counts more than a guess
+    cause = CAUSES.get(word, word)
+    if word == "done":  # the ranks have said so; what came after it was Slurm's doing
+        return None
+    if attempt is not None and word in ("overtaken", "stopped"):
+        return f"attempt {attempt.number} {ending(attempt)}"
+    again = [] if word == "requeued" else ["requeued"]
+    if attempt is None or attempt.last_step is None:
+        kept, at = [], ""
+    elif attempt.saved == attempt.last_step:
+        kept, at = ["saved"], f" at step {attempt.last_step}"
+    else:
+        kept = [f"step {attempt.saved} is saved" if attempt.saved is not None else "nothing saved yet"]
+        at = f" at step {attempt.last_step}"
+    what = ", ".join([*kept, *again])
+    whose = f"attempt {attempt.number} " if attempt is not None else ""
+    return f"{whose}{cause}{at}" + (f": {what}" if what else "")
+
+
+def _failed(event: Record, attempt: AttemptRecord | None) -> str:
+    cause, exit_code = event.get("cause"), event.get("exit")
+    if attempt is not None and attempt.cause == "overtaken":
+        return f"superseded {attempt.why}"
+    if cause and attempt is not None and attempt.settled and attempt.cause == "unknown":
+        cause = attempt.cause
+    reason = event.get("reason") or (attempt.why if attempt is not None and cause == "gave-up" else "")
+    words = CAUSES.get(str(cause), str(cause)) if cause else "failed"
+    if reason:
+        words += f", {STOPPED_BY.get(str(reason), str(reason))}"
+    return words + (f" (exit {exit_code})" if exit_code is not None else "")

@@ -1,0 +1,165 @@
+"""Which run the user means: a folder, a job id, or nothing for the latest of the folder where they are, which is never
+one of `clusterdp profile`.
+
+Runs lie in `runs/`, or anywhere if `run_dir=` said so; submit therefore remembers each in a small file of the user's
+own. It is a convenience: what is in there may be gone, and a run that it does not know is found by its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+from clusterdp.errors import RunError
+from clusterdp.plainfile import read_plain
+from clusterdp.rundir import RunDir, read_lines
+from clusterdp.rundir.records import time_of
+from clusterdp.slurm.jobid import is_job_id
+
+KEEP = 500  # runs; a job id is looked for in all of them
+
+
+def find_run(word: str | os.PathLike[str] | None = None, runs: Path = Path("runs")) -> RunDir:
+    """RunError if there is no such run; it names what was looked at."""
+    if word is None:
+        return _latest(runs)
+    path = Path(word).expanduser()
+    if path.is_dir():
+        if not os.access(path, os.R_OK | os.X_OK):
+            raise RunError(f"{word}: you may not read this folder. Ask its owner to let you.")
+        if _is_run(path):
+            return RunDir(path.absolute())
+        raise RunError(f"{word}: not a run folder, for it has no config.yaml and no events. Name the run's own folder.")
+    name = os.fspath(word)
+    if is_job_id(name):
+        return _with_job(name, runs)
+    if _is_run(runs / name):
+        return RunDir((runs / name).absolute())
+    raise RunError(f"{name}: no such run folder, nor one of that name in {runs}/. {_offer(runs)}")
+
+
+def remember(run: RunDir) -> None:
+    """Called by whoever submits. That the index cannot be written (no home, no quota) spoils nothing."""
+    try:
+        line = json.dumps({"time": time.time(), "run": str(run.path.absolute()), "dir": os.getcwd()}) + "\n"
+        path = index_path()
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _prune(path)
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(fd, line.encode())
+        finally:
+            os.close(fd)
+    except OSError:
+        pass
+
+
+def index_path() -> Path:
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not base.is_absolute():  # as the XDG rules have it
+        base = Path("~/.local/state").expanduser()
+    return base / "clusterdp" / "runs"
+
+
+def known_runs(runs: Path = Path("runs")) -> list[Path]:
+    """Run folders that are there, the last submitted first."""
+    times = {path: when for path, when, _ in _remembered() if _is_run(path)}
+    for path in _folders(runs):
+        times[path] = max(times.get(path, 0.0), _made(path))
+    return sorted(times, key=lambda path: times[path], reverse=True)
+
+
+def _latest(runs: Path) -> RunDir:
+    """Of the runs that lie below this folder or were submitted from it; else the latest of all, which is named, for it
+    may not be the one that is meant. Only without a memory all of `runs/` is gone through."""
+    here, elsewhere = Path.cwd(), None
+    for path, _, submit_dir in reversed(_remembered()):
+        is_here = submit_dir == str(here) or here in path.parents or path in (here, *here.parents)
+        if (is_here or elsewhere is None) and _is_run(path) and not _is_profile(path):
+            if is_here:
+                return RunDir(path)
+            elsewhere = path
+    if folders := _folders(runs):
+        newest = sorted(folders, key=_made, reverse=True)
+        return RunDir(next((path for path in newest if not _is_profile(path)), newest[0]))
+    if elsewhere is None:
+        looked = f"{runs.absolute()} nor in {index_path()}"
+        raise RunError(f"RUN: none yet, neither in {looked}. Submit one, or name a run folder or a job id.")
+    print(f"clusterdp: no run in this folder; the latest elsewhere is {elsewhere}", file=sys.stderr)
+    return RunDir(elsewhere)
+
+
+def _with_job(job: str, runs: Path) -> RunDir:
+    """Job ids repeat (Slurm wraps them, each fake cluster begins anew): the run submitted last is meant."""
+    known = known_runs(runs)
+    for path in known:
+        if any(_has_job(path / folder, job) for folder in ("attempts", "events")):
+            return RunDir(path)
+    raise RunError(f"{job}: no run of that job among {len(known)} known ones. Name the run's folder. {_offer(runs)}")
+
+
+def _has_job(folder: Path, job: str) -> bool:
+    """By names alone: `attempts/123.0`, `events/123.0-batch.jsonl`, `events/submit-123-submit.jsonl`."""
+    pattern = re.compile(rf"(submit-)?{job}[.-].*")
+    try:
+        return any(map(pattern.fullmatch, os.listdir(folder)))
+    except OSError:
+        return False
+
+
+def _remembered() -> list[tuple[Path, float, object]]:
+    """(run, when and from which folder it was submitted), in that order; lines that are torn are left out."""
+    runs = []
+    for record in read_lines(index_path()):
+        path = record.get("run")
+        if isinstance(path, str) and "\0" not in path:
+            runs.append((Path(path), time_of(record), record.get("dir")))
+    return runs
+
+
+def _prune(path: Path) -> None:
+    try:
+        lines = read_plain(path).splitlines(keepends=True)
+    except FileNotFoundError:
+        return
+    if len(lines) >= 2 * KEEP:
+        shorter = path.with_name(f".{path.name}.{os.getpid()}")
+        fd = os.open(shorter, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.writelines(lines[-KEEP:])
+        shorter.replace(path)
+
+
+def _folders(runs: Path) -> list[Path]:
+    if not runs.is_dir():
+        return []
+    return [path.absolute() for path in runs.iterdir() if _is_run(path)]
+
+
+def _is_run(path: Path) -> bool:
+    return any((path / name).exists() for name in ("config.yaml", "events", "attempts"))
+
+
+def _is_profile(path: Path) -> bool:
+    """Of `clusterdp profile`: nobody means it who does not name it. Its config is as submit writes it."""
+    try:
+        text = read_plain(path / "config.yaml").decode()
+        return bool(re.search(r"^profile:\n(?:  .*\n)*?  steps: \d", text, re.MULTILINE))
+    except (OSError, ValueError):
+        return False
+
+
+def _made(path: Path) -> float:
+    try:
+        return (path / "config.yaml").stat().st_mtime
+    except OSError:
+        return path.stat().st_mtime
+
+
+def _offer(runs: Path) -> str:
+    known = known_runs(runs)
+    return f"The latest is {known[0]}." if known else "There is none yet."

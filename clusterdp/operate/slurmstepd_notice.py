@@ -1,0 +1,76 @@
+"""What slurmstepd wrote into a job's output as it ended an attempt: the one place that says on whose behalf.
+
+    slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-31T10:41:09 DUE TO PREEMPTION ***
+
+A TERM looks the same to the ranks whether it comes from scancel, a preemption or somebody else's requeue, and what is
+killed at once leaves no word of its own.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from clusterdp.operate.attempt_record import AttemptRecord
+from clusterdp.operate.failure import batch_log
+from clusterdp.rundir import RunDir
+from clusterdp.rundir.tail import last_bytes
+
+NOTICE = re.compile(rb"\*\*\* JOB \S+ ON \S+ CANCELLED AT (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d) ?([^*,\n]*)")
+CAUSES = {
+    "": "cancelled",
+    "DUE to SIGNAL Terminated": "cancelled",  # the same in newer releases
+    "DUE TO PREEMPTION": "preempted",
+    "DUE TO JOB REQUEUE": "requeued",
+    "DUE TO TIME LIMIT": "timeout",
+    "DUE TO NODE FAILURE": "node-failed",
+}
+GUESSED = frozenset({"", "lost", "preempted"})  # causes that the next attempt wrote, or that follow from a TERM
+
+
+def with_notices(run: RunDir, attempts: Sequence[AttemptRecord], cancelled: bool) -> tuple[AttemptRecord, ...]:
+    """The attempts, where the cause of an end is only guessed with the one that Slurm gave."""
+    known = list(attempts)
+    outputs: dict[str, list[tuple[float, str]]] = {}  # by job: an output holds all its attempts
+    for i, attempt in enumerate(known):
+        ended = bool(attempt.cause) or attempt.signalled
+        if ended and not attempt.settled and attempt.cause in GUESSED:
+            if attempt.job not in outputs:
+                outputs[attempt.job] = _notices(batch_log(run, attempt.job))
+            next_began = next((a.started for a in attempts[i + 1 :] if a.job == attempt.job and a.heard), None)
+            cause = _given_by_slurm(attempt, next_began, outputs[attempt.job])
+            cause = cause or _guess(attempt, next_began is not None, cancelled)
+            known[i] = replace(attempt, cause=cause, ended=(attempt.ended or attempt.heard_at) if cause else None)
+    return tuple(known)
+
+
+def _notices(output: Path) -> list[tuple[float, str]]:
+    """(when, cause), in the order in which they were written."""
+    found = []
+    for stamp, why in NOTICE.findall(last_bytes(output)):
+        try:
+            when = time.mktime(time.strptime(stamp.decode(), "%Y-%m-%dT%H:%M:%S"))
+        except (ValueError, OverflowError):
+            continue
+        if cause := CAUSES.get(why.decode(errors="replace").strip()):
+            found.append((when, cause))
+    return found
+
+
+def _given_by_slurm(attempt: AttemptRecord, next_began: float | None, notices: Sequence[tuple[float, str]]) -> str:
+    """Empty if there is no notice from this attempt's time. It is in whole seconds, by the clock of the first node."""
+    begin, end = (attempt.started or 0) - 1, next_began or float("inf")
+    cause = next((cause for when, cause in reversed(notices) if begin <= when < end), "")
+    # Our own script's requeue is one as well, but that script would not have noted a TERM.
+    return cause if cause != "requeued" or attempt.signalled else ""
+
+
+def _guess(attempt: AttemptRecord, came_back: bool, cancelled: bool) -> str:
+    if attempt.signalled and attempt.cause == "lost" and came_back:
+        return "preempted"
+    if cancelled and not attempt.closed and attempt.cause == "preempted":
+        return "cancelled"
+    return attempt.cause

@@ -1,0 +1,80 @@
+"""How text reaches the terminal. Names, nodes, errors and logs are what others wrote, and an escape in them would
+move the cursor, name the window or answer in the user's stead: it is taken out of all that is printed.
+
+Colours move nothing. On a terminal that wants them our own stay, and in a log any; so do the \\r of its progress bars.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, TextIO, cast
+
+from clusterdp.errors import OutputError
+from clusterdp.operate.formatting import CODES, is_terminal
+
+CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # ESC [ 2 J
+    r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # ESC ] 0 ; title BEL
+    r"|\x1b[ -/]*[0-~]?|\x9b[0-?]*[ -/]*[@-~]"
+    # Alone, C1 and C0 but for tab and newline; then what turns the direction of a line, or ends it.
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]"
+)
+NONE = re.compile(r"(?!)")
+OURS = re.compile(rf"\x1b\[(?:0|{'|'.join(CODES.values())})m")
+COLOURS = re.compile(r"\x1b\[[\d;:]*m|\r")
+BARS = re.compile(r"\r")
+ALL = re.compile(r".*", re.DOTALL)
+
+
+def printable(text: str, keeps: re.Pattern[str] = NONE) -> str:
+    """Without control characters and whole escape sequences, but for those that `keeps` matches."""
+    return CONTROL.sub(lambda found: found[0] if keeps.fullmatch(found[0]) else "", text)
+
+
+class Outlet:
+    """A text stream that prints what is printable. `bare`: the one below, for who cleans what he writes himself."""
+
+    def __init__(self, bare: TextIO, keeps: re.Pattern[str]):
+        self.bare = bare
+        self.keeps = keeps
+
+    def write(self, text: str) -> int:
+        self._do(lambda: self.bare.write(printable(text, self.keeps)))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        self._do(self.bare.flush)
+
+    def _do(self, what: Any) -> None:
+        try:
+            what()
+        except BrokenPipeError:  # nobody wants to read on: no error
+            raise
+        except OSError as error:
+            name = getattr(self.bare, "name", "output")
+            raise OutputError(f"{name}: cannot be written: {error.strerror}. Print to another place.") from None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.bare, name)
+
+
+def outlet(stream: TextIO) -> TextIO:
+    return cast(TextIO, Outlet(stream, OURS if is_terminal(stream) else NONE))
+
+
+def for_logs(out: TextIO) -> TextIO:
+    return cast(TextIO, Outlet(bare(out), COLOURS if is_terminal(out) else BARS))
+
+
+def exact(out: TextIO) -> TextIO:
+    """Where every byte counts: for a file or another program as it is, for a terminal as it may be shown."""
+    return out if out.isatty() else cast(TextIO, Outlet(bare(out), ALL))
+
+
+def bare(out: TextIO) -> TextIO:
+    return out.bare if isinstance(out, Outlet) else out

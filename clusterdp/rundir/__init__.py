@@ -1,0 +1,51 @@
+"""The run folder: the name of every file that a run owns, and how its ledger is written and read.
+
+    config.yaml                       the resolved config, as submitted
+    job.sbatch                        the script; `sbatch job.sbatch` by hand does what `clusterdp submit` did
+    code/                             the snapshot that every attempt runs
+    attempts/<job>.<restart>/         one folder an attempt, made by the batch script
+        outcome                       `<done|requeue|stop|overtaken> <reason> <step>`: the ranks' last word, all agreed
+        cause                         why the attempt ended: the batch script's last word, or the next attempt's
+        exit                          the program's exit code, and how many seconds it ran
+        saved                         the last step that this attempt committed a checkpoint of
+        key                           of the notes that the ranks leave each other; nobody but the owner can read it
+        chain                         the first job of the chain of resubmissions that this attempt belongs to
+        times.json                    where the steps' time went, by rank, and what that means
+        found.json                    what `clusterdp profile --find` has found, as lines
+        trace-rank-00000.json.gz      some steps as torch.profiler saw them, if profile.trace asks for it
+        logs/rank-00003.out           what rank 3 printed
+    submits/000001                    who submits a job of the run, or has: the highest number (exclusively created)
+    claims/000002                     who owns the folder now: the highest number (exclusively created)
+    events/<attempt>-<writer>.jsonl   the ledger, one file a writer
+    metrics/<attempt>.jsonl           what rank 0 measured
+    tensorboard/ mlruns/ wandb-id mlflow-run-id   if metrics.to asks for them: one run there, over all attempts
+    checkpoints/                      unless checkpoint.url names another place
+    cancelled                         there if the user cancelled the run: no attempt starts any more
+
+Appending from several machines to one file is not atomic on NFS: hence one file a writer. Readers merge by time.
+
+The modules here:
+
+    names    RunDir and Attempt: the names of the files
+    ledger   events written, read, and checked
+    durable  files that are whole after a crash
+    records  JSON lines and one-line files, read again and again by those who follow a run
+    tail     the new lines of a file that is still being written
+"""
+
+from clusterdp.rundir.durable import write_durably
+from clusterdp.rundir.ledger import Ledger, append_line, as_event, mark_cancelled, parse, read_events, read_lines
+from clusterdp.rundir.names import Attempt, RunDir
+
+__all__ = [
+    "Attempt",
+    "Ledger",
+    "RunDir",
+    "append_line",
+    "as_event",
+    "mark_cancelled",
+    "parse",
+    "read_events",
+    "read_lines",
+    "write_durably",
+]

@@ -1,0 +1,27 @@
+"""Files that are whole after a crash, in their old or their new state."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_durably(path: Path, content: str | bytes, mode: int = 0o666) -> None:
+    """Temporary file, fsync, rename, fsync of the folder: a reader, and who looks after a crash, finds the file whole,
+    old or new. Text is written as UTF-8.
+
+    mode: what the umask takes from is taken; 0o600 is for the owner alone.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with open(fd, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,113 @@
+"""The ledger: what happened to a run, as JSON lines. Each writer has a file of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from clusterdp.errors import RunError
+from clusterdp.plainfile import open_plain, read_plain
+from clusterdp.rundir.durable import write_durably
+from clusterdp.rundir.names import RunDir
+from clusterdp.slurm.jobid import is_job_id
+
+# Of an event, what is text if it is there. The ledger's other values are numbers.
+TEXTS = frozenset(
+    "event attempt of job name entry backend dir cluster nodes host cause reason error checkpoint phase".split()
+)
+
+
+class Ledger:
+    """Appends to this writer's own file of events. `writer` is `submit`, `batch` or `rank0`."""
+
+    def __init__(self, run: RunDir, attempt: str, writer: str):
+        self.path = run.events / f"{attempt}-{writer}.jsonl"
+        self.attempt = attempt
+
+    def write(self, event: str, **fields: Any) -> None:
+        append_line(self.path, {"time": time.time(), "event": event, "attempt": self.attempt, **fields})
+
+
+def append_line(path: Path, record: dict[str, Any]) -> None:
+    """One JSON object as one line in one write, so that a reader sees all of it or, after a kill, a torn last line.
+
+    Where the disk has room for a part of it alone, OSError, and the file is as it was: the next line must not be glued
+    to a torn one. The file has no other writer."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    line = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+    fd = open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        size = os.fstat(fd).st_size
+        try:
+            while line:
+                line = line[os.write(fd, line) :]
+        except OSError:
+            os.ftruncate(fd, size)
+            raise
+    finally:
+        os.close(fd)
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file that may be missing, have a torn line, or be no file of ours at all."""
+    try:
+        data = read_plain(path)
+    except OSError:
+        return
+    for line in data.splitlines():
+        if (record := parse(line)) is not None:
+            yield record
+
+
+def parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def as_event(record: dict[str, Any]) -> dict[str, Any]:
+    """The record without what somebody else must have written: texts that are none, and jobs that Slurm cannot have."""
+    return {key: value for key, value in record.items() if key not in TEXTS or _is_sound(key, value)}
+
+
+def _is_sound(key: str, value: object) -> bool:
+    if key == "job":
+        return is_job_id(value)
+    # No name of a file has a NUL or half a character in it, and to ask for one is an error of another kind.
+    return isinstance(value, str) and "\0" not in value and not re.search("[\ud800-\udfff]", value)
+
+
+def read_events(run: RunDir) -> list[dict[str, Any]]:
+    """All writers' events, by time."""
+    records = [as_event(record) for path in run.event_files() for record in read_lines(path)]
+    return sorted(records, key=_time_of)
+
+
+def _time_of(record: dict[str, Any]) -> float:
+    try:
+        return float(record.get("time", 0))
+    except (TypeError, ValueError):  # somebody edited it
+        return 0.0
+
+
+def mark_cancelled(run: RunDir, job: str | None) -> None:
+    """From now on no attempt starts. To be called before Slurm is told, for a scancel alone is a TERM that looks like a
+    preemption, and the job would requeue itself. RunError if it cannot be written; nothing new if it stands already.
+    """
+    if run.cancelled.exists():
+        return
+    try:
+        write_durably(run.cancelled, f"{time.time():.3f}\n")
+        Ledger(run, f"submit-{job}", "cancel").write("cancelled", job=job)
+    except OSError as error:
+        raise RunError(
+            f"{run.cancelled}: cannot be written: {error.strerror}. Without it the job would come back: "
+            f"make room or ask the run's owner, and cancel again; `scancel {job}` ends this attempt only."
+        ) from None

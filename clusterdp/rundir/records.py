@@ -1,0 +1,103 @@
+"""JSON lines and one-line files that may be missing, torn or hold what nobody expected.
+
+Who follows a run looks at the same files several times a second, and most of them have not changed: they are parsed
+once. The size is asked of the open file, for over NFS only open() asks the server.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from clusterdp.plainfile import MOST, read_plain, reading
+from clusterdp.rundir.ledger import as_event, parse
+from clusterdp.rundir.names import RunDir
+from clusterdp.rundir.tail import CHUNK, end_of
+
+Record = dict[str, Any]
+
+
+def first_record(path: Path) -> Record:
+    """The first line of a file of JSON lines; empty if there is none yet."""
+    try:
+        with reading(path) as file:
+            return parse(file.readline(CHUNK)) or {}
+    except OSError:
+        return {}
+
+
+def last_records(path: Path) -> Sequence[Record]:
+    """The records in the last 64 KiB of a file of JSON lines, so that its length costs nothing."""
+    try:
+        return _records(path, CHUNK)
+    except OSError:
+        return ()
+
+
+def read_ledger(run: RunDir) -> tuple[list[Record], str]:
+    """All writers' events, by time; and what there is that cannot be read, with the reason, or nothing."""
+    records: list[Record] = []
+    unread = [why for folder in ("attempts", "events") if (why := _unlisted(run, folder))]
+    for path in run.event_files():
+        try:
+            records += _records(path, MOST, as_event)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            unread.append(f"events/{path.name}: cannot be read: {error.strerror}")
+    return sorted(records, key=time_of), "".join(unread[:1])
+
+
+def _unlisted(run: RunDir, folder: str) -> str:
+    try:
+        os.listdir(run.path / folder)
+    except FileNotFoundError:  # not yet
+        return ""
+    except OSError as error:
+        return f"{folder}/: cannot be read: {error.strerror}"
+    return ""
+
+
+def words(path: Path) -> list[str]:
+    """Of a file such as `outcome`: `requeue term 120`."""
+    try:
+        return read_plain(path, 4096).decode(errors="replace").split()
+    except OSError:
+        return []
+
+
+def modified(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None
+
+
+def time_of(record: Record) -> float:
+    value = record.get("time")
+    # Not for NaN, nor for a year that no calendar has.
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else 0.0
+
+
+def integer(value: object) -> int | None:
+    try:
+        number = int(value)  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if abs(number) < 1 << 63 else None
+
+
+_seen: dict[Path, tuple[tuple[int, int, int], Sequence[Record]]] = {}
+
+
+def _records(path: Path, limit: int, clean: Callable[[Record], Record] = dict) -> Sequence[Record]:
+    """A file is always read with the same limit, and cleaned in the same way."""
+    with reading(path) as file:
+        stat = os.fstat(file.fileno())
+        stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        if path not in _seen or _seen[path][0] != stamp:
+            records = map(parse, end_of(file, limit).splitlines())
+            _seen[path] = (stamp, tuple(clean(record) for record in records if record is not None))
+    return _seen[path][1]

@@ -1,0 +1,135 @@
+"""Arguments as other libraries have them, and what they are here: a wrong one is one line with the right one.
+
+Keras, Lightning, Hugging Face and MXNet each have a trainer, whose words people bring along.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader
+
+from clusterdp.errors import ConfigError
+
+LOADER = [*inspect.signature(DataLoader).parameters][2:]  # but data set and batch size
+LOADER += ["seed_samples"]
+# What to write instead -> words.
+INSTEAD = {
+    "Write fit(train, val)": "validation_data validation val_data valid_data eval_data val_dataset eval_dataset "
+    "val_dataloaders val_dataloader eval_dataloader val_loader valid_loader",
+    "Write fit(train)": "train_data train_dataset train_dataloaders train_dataloader train_loader train_iter loader",
+    "Pass inputs and targets as one: fit((x, y))": "x y inputs targets labels",
+    "Pass the data itself: evaluate(data)": "dataloaders test_data test_dataloaders test_dataset datamodule",
+    "Split the data beforehand, as by torch.utils.data.random_split, and pass fit(train, val)": "validation_split",
+    "Write val_options={'batch_size': ...}": "validation_batch_size val_batch_size eval_batch_size",
+    "Write fit(epochs=...)": "max_epochs num_epochs num_epoch n_epochs nb_epoch num_train_epochs",
+    "Call trainer.stop() in Trainer(on_step=[...])": "max_steps steps_per_epoch limit_train_batches num_steps",
+    "A run goes on from where it was by itself": "initial_epoch begin_epoch ckpt_path resume resume_from_checkpoint",
+    "Write Trainer(on_epoch=[...]): functions of (trainer, row), such as early_stopping()": "callbacks callback "
+    "epoch_end_callback eval_end_callback on_epoch_end early_stopping patience",
+    "Write Trainer(on_step=[...]): functions of (trainer, values)": "batch_end_callback on_batch_end",
+    "A line an epoch is printed, and a terminal shows the progress": "verbose progress_bar enable_progress_bar "
+    "show_progress disable_tqdm log_every_n_steps",
+    "It is for the loss, such as CrossEntropyLoss(weight=...)": "class_weight class_weights",
+    "Pass sampler=WeightedRandomSampler(...), or weigh the loss in forward=": "sample_weight sample_weights",
+    "Write num_workers=...": "workers n_workers num_processes_loader",
+    "Write loss=...": "criterion loss_fn loss_function losses objective",
+    "Write optimizer=..., an object": "optimizers optim opt",
+    "It is for the optimizer": "lr learning_rate weight_decay momentum",
+    "Write scheduler=...": "lr_scheduler schedulers lr_schedule",
+    "Write metrics=...": "metric eval_metric eval_metrics compute_metrics",
+    "Write Trainer(amp=...): 'bf16', 'fp16' or O0 to O3": "precision fp16 bf16 use_amp mixed_precision amp_level",
+    "Write Trainer(accumulate=...)": "accumulate_grad_batches gradient_accumulation_steps accumulation_steps",
+    "Write Trainer(clip_norm=...)": "gradient_clip_val max_grad_norm grad_clip clip_grad_norm gradient_clip",
+    "Write Trainer(clip_value=...)": "clipvalue gradient_clip_value",
+    "The config has it, as resources": "devices gpus accelerator num_nodes num_gpus tpu_cores num_processes",
+    "A rank has one device, job.device; the config says how many ranks": "device ctx context devices_ids device_ids",
+    "The config has it, as train.strategy": "strategy distributed_backend kvstore plugins",
+    "The config has it, as train.compile": "compile jit_compile torch_compile",
+    "The config has it, as train.sync_batchnorm": "sync_bn",
+    "The config has it, as metrics.to": "logger loggers log_dir report_to tensorboard wandb",
+    "The config has it, as checkpoint": "enable_checkpointing checkpoint_callback save_steps save_every checkpoint_dir",
+    "The config has it, as run_dir": "default_root_dir output_dir save_dir work_dir",
+    "The config has it": "seed deterministic",
+}
+MEANT = {word: remedy for remedy, words in INSTEAD.items() for word in words.split()}
+
+
+def check_words(where: str, given: Iterable[str], known: Collection[str], elsewhere: Mapping[str, Any] = {}) -> None:
+    """ConfigError for a keyword that is not known. elsewhere: name -> a function that may take it."""
+    for word in given:
+        if word not in known:
+            raise ConfigError(f"{where}: {word!r} is no argument here. {_remedy(word, known, elsewhere)}")
+
+
+def _remedy(word: str, known: Collection[str], elsewhere: Mapping[str, Any]) -> str:
+    for name, function in elsewhere.items():
+        if word in inspect.signature(function).parameters:
+            return f"It is one of {name}()."
+    if word in MEANT:
+        return f"{MEANT[word]}."
+    if close := difflib.get_close_matches(word, known, 1):
+        return f"Did you mean {close[0]}?"
+    return f"There are: {', '.join(known)}."
+
+
+def arguments_of(function: Any) -> list[str]:
+    """The names of those that may be given by name."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [p.name for p in inspect.signature(function).parameters.values() if p.kind in named and p.name != "self"]
+
+
+def check_parts(model: Any, loss: Any, optimizer: Any, scheduler: Any) -> None:
+    """ConfigError for what is a name or a class, where an object is wanted."""
+    if not isinstance(model, torch.nn.Module):
+        raise _wrong("model", model, "a torch.nn.Module")
+    if loss is not None and (isinstance(loss, type) or not callable(loss)):
+        raise _wrong("loss", loss, "a function of (outputs, targets), such as torch.nn.MSELoss()")
+    if optimizer is not None and (isinstance(optimizer, type) or not hasattr(optimizer, "param_groups")):
+        raise _wrong("optimizer", optimizer, "an object, such as torch.optim.Adam(model.parameters())")
+    step = getattr(scheduler, "step", None)
+    if scheduler is not None and (isinstance(scheduler, type) or not callable(step)):
+        raise _wrong("scheduler", scheduler, "an object of torch.optim.lr_scheduler, such as StepLR(optimizer, 30)")
+    if isinstance(scheduler, ReduceLROnPlateau):
+        if scheduler.mode != "min":
+            raise ConfigError(
+                "scheduler: ReduceLROnPlateau(mode='max') cannot look at the loss. Name what it looks at: "
+                "on_epoch=[plateau(scheduler, 'val_accuracy')], state={'plateau': scheduler}."
+            )
+    elif step is not None and not _takes_nothing(step):
+        raise ConfigError(
+            f"scheduler: {type(scheduler).__name__}.step() wants arguments. Call it in on_epoch=[lambda trainer, row: "
+            "scheduler.step(...)], and have it saved: state={'schedule': scheduler}."
+        )
+
+
+def _takes_nothing(function: Any) -> bool:
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        return False
+    except ValueError:  # nobody knows what it takes
+        return True
+    return True
+
+
+def _wrong(what: str, given: Any, right: str) -> ConfigError:
+    if isinstance(given, type):
+        return ConfigError(f"{what}: {given.__name__} is a class. Pass {right}.")
+    shown = f"the word {given!r}" if isinstance(given, str) else f"a {type(given).__name__}"
+    return ConfigError(f"{what}: {shown} is none. Pass {right}.")
+
+
+def check_options(where: str, options: Mapping[str, Any], target: Any) -> None:
+    """ConfigError for what the target does not take."""
+    takes = [*inspect.signature(target).parameters][1:]
+    for name in options:
+        if name not in takes:
+            close = difflib.get_close_matches(name, takes, 1)
+            remedy = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(takes)}."
+            raise ConfigError(f"{where}.{name}: {target.__name__} takes no such argument. {remedy}")

@@ -1,0 +1,147 @@
+"""What a user hands in as data, as batches of this rank: data sets are dealt out, iterables taken as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sized
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+)
+
+from clusterdp.errors import ConfigError
+from clusterdp.train.data.loader_defaults import loader_defaults, objections
+from clusterdp.train.data.seeded import SeededDataset
+from clusterdp.train.data.tensor_loader import TensorLoader, in_columns, rows_of
+
+if TYPE_CHECKING:
+    from clusterdp.train.job import JobHandle
+
+OF_TRAINING = ("shuffle", "drop_last", "sampler", "batch_sampler", "seed_samples")  # which samples, in which order
+
+
+def training_data(job: JobHandle, data: Any, batch_size: int | None, options: Mapping[str, Any]) -> Iterable[Any]:
+    """Shuffled, unless options say otherwise."""
+    dataset = as_dataset(data)
+    if dataset is not None:
+        return job.loader(dataset, batch_size, **options)
+    _refuse_options(options)
+    if job.world_size > 1 and _is_whole(data):
+        raise ConfigError(
+            f"train: a DataLoader over the whole data set, which each of {job.world_size} ranks would train on. "
+            "Pass the data set itself, or a job.loader() of it."
+        )
+    return data  # type: ignore[no-any-return]
+
+
+def shared_out(
+    job: JobHandle, data: Any, batch_size: int | None, options: Mapping[str, Any], what: str
+) -> tuple[Iterable[Any], int | None]:
+    """To look at each sample once: rank r has every W-th from r on, no padding. With the size of the data, if known."""
+    dataset = as_dataset(data)
+    if dataset is None:
+        _refuse_options(options)
+    else:
+        for name in ("sampler", "batch_sampler"):
+            if options.get(name) is not None:
+                raise ConfigError(f"{name}: {what} looks at each sample once. Pass a Subset of the data instead.")
+        options = {"batch_size": batch_size, **_without(OF_TRAINING, options)}
+    if dataset is not None and not isinstance(dataset, IterableDataset):
+        size = len(dataset)  # type: ignore[arg-type]
+        if size == 0:
+            raise ConfigError(f"{what}: the data set is empty. Give it samples.")
+        share, whole = range(job.rank, size, job.world_size), None if options["batch_size"] is None else size
+        if whole is None and what == "predict" and job.world_size > 1:
+            raise ConfigError("batch_size: None leaves open which rank's samples come where. Predict on one rank.")
+        rows = rows_of(dataset, options)
+        options = loader_defaults(job, dataset, options)
+        if rows is not None:
+            with objections():
+                return TensorLoader(dataset, rows, share, options["batch_size"], pin_memory=options["pin_memory"]), size
+        collate_fn = options.get("collate_fn")
+        if type(dataset) is not TensorDataset or collate_fn:
+            dataset = SeededDataset(dataset, job.seed)  # and the training's random numbers are left alone
+            if collate_fn:
+                options["collate_fn"] = dataset.collation(collate_fn)
+        with objections():
+            return DataLoader(dataset, sampler=share, **options), whole
+    if dataset is not None:
+        return job.loader(dataset, **options), None
+    if job.world_size > 1 and (what == "predict" or _is_whole(data)):
+        raise ConfigError(
+            f"{what}: a {type(data).__name__}, of which nobody knows which of {job.world_size} ranks has which sample. "
+            "Pass the data set itself."
+        )
+    return data, None
+
+
+def options_of_val(data: Any, training: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The training's, as far as they make sense here (for a loader that is made, none), and the validation's own."""
+    return {**(_without(OF_TRAINING, training) if as_dataset(data) is not None else {}), **own}
+
+
+def as_dataset(data: Any) -> Dataset[Any] | None:
+    """None if it is a loader, or any other iterable of batches."""
+    if isinstance(data, torch.Tensor):
+        return TensorDataset(data)
+    if isinstance(data, torch.nn.Module):
+        raise ConfigError(f"data: a {type(data).__name__} is a model, and the Trainer has one. Pass data.")
+    if isinstance(data := in_columns(data), Dataset):
+        return None if _is_webloader(data) else data
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list | Mapping | str):
+        return data  # type: ignore[no-any-return]  # as DataLoader takes it: a data set need not be a Dataset
+    if not isinstance(data, Iterable) or isinstance(data, str):
+        raise ConfigError(f"data: a {type(data).__name__} is no data set, no tensors and no batches. Pass one of them.")
+    return None
+
+
+def _is_whole(loader: Any) -> bool:
+    return isinstance(loader, DataLoader) and type(loader.sampler) in (RandomSampler, SequentialSampler)
+
+
+def _is_webloader(dataset: Any) -> bool:
+    """WebDataset's loaders are data sets by their type; a pipeline of one begins with a DataLoader."""
+    return isinstance(next(iter(getattr(dataset, "pipeline", None) or ()), None), DataLoader)
+
+
+def _without(names: Collection[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: option for name, option in options.items() if name not in names}
+
+
+def _refuse_options(options: Mapping[str, Any]) -> None:
+    if options:
+        raise ConfigError(f"{min(options)}: is an option of the loader, and this loader is made. Set it there.")
+
+
+def is_same(data: Any, before: Any) -> bool:
+    """Whether it is the same data, which may have been made anew; of a data set of your own, by its type and length."""
+    data, before = (each if isinstance(each, Dataset) else getattr(each, "dataset", each) for each in (data, before))
+    if data is before or type(data) is not type(before):
+        return data is before
+    if isinstance(data, torch.Tensor):
+        return torch.equal(data, before)
+    if isinstance(data, tuple):
+        return len(data) == len(before) and all(map(is_same, data, before))
+    if isinstance(data, TensorDataset):
+        return is_same(data.tensors, before.tensors)
+    if isinstance(data, Subset):
+        return is_same(data.dataset, before.dataset) and list(data.indices) == list(before.indices)
+    return not isinstance(data, Sized) or len(data) == len(before)
+
+
+def size_of(batch: Any) -> int:
+    """Samples in it: the length of the first tensor in there."""
+    if isinstance(batch, torch.Tensor):
+        return batch.shape[0] if batch.ndim else 1
+    parts = batch if isinstance(batch, (list, tuple)) else batch.values() if isinstance(batch, Mapping) else ()
+    for part in parts:
+        if size := size_of(part):
+            return size
+    return 0

@@ -1,0 +1,74 @@
+"""evenly: as many items on every rank, where each takes part in what the others do with theirs.
+
+    for batch, mine in loop.watch(evenly(batches, job.group)):
+        outputs = model(batch)              # FSDP2: all ranks together gather the weights
+        if mine:
+            ...                             # count it
+
+DDP's bare module needs nothing of the kind: evaluation there may be as uneven as it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch import nn
+
+from clusterdp.errors import TrainError
+from clusterdp.train.parallel.strategy import is_sharded
+
+if TYPE_CHECKING:
+    from clusterdp.train.dist.group import Group
+
+Item = TypeVar("Item")
+END: Any = object()
+
+
+def evenly(items: Iterable[Item], group: Group) -> Iterator[tuple[Item, bool]]:
+    """Collective. A rank that is through gets its last item again, with False, until all are. TrainError on all ranks
+    if one of them has none to begin with."""
+    last = END
+    for item in _until_all_are_through(items, group):
+        if group.agree(int(item is END and last is END))[0]:
+            raise TrainError(_none(group, here=item is not END))
+        last, mine = (item, True) if item is not END else (last, False)
+        yield last, mine
+
+
+def same_number(items: Iterable[Item], group: Group, state: Mapping[str, Any]) -> Iterable[Item]:
+    """Collective where a module of the state is sharded: TrainError on all ranks if one has fewer items than another,
+    for who has more would wait for it in the middle of the model. Else the items as they are."""
+    if any(isinstance(part, nn.Module) and is_sharded(part) for part in state.values()):
+        return _checked(items, group)
+    return items
+
+
+def _checked(items: Iterable[Item], group: Group) -> Iterator[Item]:
+    for done, item in enumerate(_until_all_are_through(items, group)):
+        if group.agree(int(item is END))[0]:
+            short = group.gather(item is END)
+            raise TrainError(
+                f"loop.watch: rank {short.index(True)} has {done} items, and rank {short.index(False)} more, but a "
+                "model that is sharded (FSDP2) runs on all ranks together. Give all the same number, or iterate over "
+                "evenly(items, job.group), which fills up."
+            )
+        yield item
+
+
+def _until_all_are_through(items: Iterable[Item], group: Group) -> Iterator[Item]:
+    """END for a rank that is through while another is not."""
+    iterator = iter(items)
+    while True:
+        item = next(iterator, END)
+        if not group.agree(int(item is not END))[0]:
+            return
+        yield item
+
+
+def _none(group: Group, *, here: bool) -> str:
+    rank = group.gather(here).index(False)
+    return (
+        f"rank {rank} has nothing to evaluate, and a model that is sharded (FSDP2) runs on all ranks together. "
+        "Use more data, smaller batches or fewer ranks."
+    )

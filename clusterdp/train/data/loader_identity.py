@@ -1,0 +1,96 @@
+"""What can be known of a loader: whether it is still the one whose batches a checkpoint has counted, and whether those
+that it gives from there on are drawn as they would have been."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDataset, default_collate
+
+from clusterdp.train.data.seeded import SeededDataset
+from clusterdp.train.data.shards import Shards
+
+Facts = dict[str, Any]
+BATCH = "batch size"
+
+
+def facts(loader: Any) -> Facts:
+    """JSON values by what they are called; None where nobody knows. `samples` are those of this rank."""
+    sampler, dataset = getattr(loader, "sampler", None), getattr(loader, "dataset", None)
+    iterable = isinstance(dataset, IterableDataset)
+    found = {
+        "kind": type(loader).__name__,
+        "samples": _size(dataset if iterable or sampler is None else sampler) if dataset is not None else _size(loader),
+        BATCH: _batch_size(loader),
+        "drop_last": getattr(loader, "drop_last", None) is True,
+        "sampler": None if iterable or sampler is None else type(sampler).__name__,
+    }
+    if iterable:  # each worker has its own part of the stream
+        found["num_workers"] = _number(getattr(loader, "num_workers", 0))
+    return found
+
+
+def changes(was: Mapping[str, Any], now: Facts) -> list[str]:
+    """In words, such as `batch size 4 -> 8`."""
+    return [f"{name} {was.get(name)} -> {now.get(name)}" for name in now if name in was and was[name] != now[name]]
+
+
+def same_place(was: Mapping[str, Any], now: Facts, loader: Any, batches: int) -> int | None:
+    """So many batches of now end where `batches` of then did; None if that cannot be known.
+
+    A map-style data set's order does not depend on the size of the batches.
+    """
+    size, others = now[BATCH], {name for name in now if now[name] != was.get(name)} - {BATCH}
+    plain = isinstance(loader, DataLoader) and type(loader.batch_sampler) is BatchSampler
+    plain = plain and not isinstance(loader.dataset, IterableDataset)  # each worker makes batches of its own samples
+    if others or not plain or not was.get(BATCH) or now["samples"] is None:
+        return None
+    samples = min(batches * was[BATCH], now["samples"])
+    if samples == now["samples"]:
+        return len(loader)
+    return samples // size if samples % size == 0 else None
+
+
+def draws_otherwise(loader: Any, *, begun: bool, epoch: int, replayed: bool) -> str | None:
+    """Why random numbers that the data set draws in the loader's workers are others than they would have been, for a
+    run that goes on in this epoch; None if they are not. A worker's streams are in no checkpoint.
+
+    begun: not at the epoch's start. replayed: the epoch is read again from its start.
+    """
+    dataset = getattr(loader, "dataset", None)
+    draws_nothing = type(dataset) is TensorDataset and getattr(loader, "collate_fn", None) is default_collate
+    if not getattr(loader, "num_workers", 0) or isinstance(dataset, SeededDataset | Shards) or draws_nothing:
+        return None
+    if epoch and getattr(loader, "persistent_workers", False):
+        return (
+            "its workers stay from epoch to epoch (persistent_workers), and new ones draw other random numbers than "
+            "they would have drawn. Where its data set draws any, what comes is not exact; persistent_workers=False "
+            "is, or job.loader()."
+        )
+    if begun and not replayed:
+        return (
+            "its workers are new in the middle of an epoch, and draw other random numbers than the old ones would have "
+            "drawn. Where its data set draws any (augmentations), what comes is not exact; job.loader() seeds each "
+            "sample, and is."
+        )
+    return None
+
+
+def _size(thing: Any) -> int | None:
+    try:
+        return len(thing)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def _batch_size(loader: Any) -> int | None:
+    size = getattr(loader, "batch_size", None)
+    if size is None:
+        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    return _number(size)
+
+
+def _number(value: Any) -> int | None:
+    """What a checkpoint can hold, whatever somebody's loader has under that name."""
+    return int(value) if isinstance(value, int) else None

@@ -1,0 +1,47 @@
+"""OwnStreams: the random numbers that a loader draws in the training process, apart from those of the training.
+
+    streams.begin()                 # once the iterator exists
+    with streams:
+        batch = next(iterator)      # a shuffle buffer, a sampler that draws as it goes
+
+A loader that knows no place of its own is read again on resume. Drawn from one stream with dropout, its numbers would
+be others then: of 80 samples 6 came twice, and 6 not at all. It costs 0.25 ms a batch.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import torch
+
+from clusterdp.train.data.seeded import mixed, put_streams, seed_streams, streams, streams_put_back
+
+APART = 1  # the loader's first number is not the training's
+
+
+class OwnStreams:
+    """Of the CPU's global streams: Python's, numpy's and torch's. Until begin(), `with` does nothing."""
+
+    def __init__(self) -> None:
+        self._own: Any = None
+        self._outer: Any = None
+
+    def begin(self) -> None:
+        """They follow from the global ones as they are now, and those stay as they are."""
+        with streams_put_back():
+            seed_streams(mixed(int(torch.empty((), dtype=torch.int64).random_()), APART))
+            self._own = streams()
+
+    def end(self) -> None:
+        self._own = None
+
+    def __enter__(self) -> None:
+        if self._own is not None:
+            self._outer = streams()
+            put_streams(self._own)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._own is not None:
+            self._own = streams()
+            put_streams(self._outer)

@@ -1,0 +1,148 @@
+"""ResumableSampler: which samples this rank sees, in which order, and where in that order training stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DistributedSampler, Sampler
+
+from clusterdp.errors import StateError
+from clusterdp.train.data.seeded import mixed, seed_streams, streams_put_back
+
+CHUNK = 65_536  # indices become Python ints this many at a time: all of a billion at once would take 36 GB
+
+
+class ResumableSampler(Sampler[Any]):
+    """torch's DistributedSampler, index for index, that can also begin in the middle of an epoch.
+
+    The position is global: `consumed` samples of the epoch's order have been trained on by all ranks together. So a run
+    may go on with another number of ranks, which deal out what is left among themselves. Who trains reports what is
+    done (`advance`), not the DataLoader, whose workers are some batches ahead.
+
+    To resume costs nothing that grows with `consumed`: the order is drawn anew, as at the start of any epoch (O(size)),
+    and read from there on.
+    """
+
+    def __init__(
+        self,
+        dataset: Sized | int,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ):
+        """drop_last: an uneven end is dropped; else it is padded from the start of the order, as torch does."""
+        self.size = dataset if isinstance(dataset, int) else len(dataset)
+        grouped = dist.is_available() and dist.is_initialized()
+        self.rank = rank if rank is not None else dist.get_rank() if grouped else 0
+        self.world_size = world_size if world_size is not None else dist.get_world_size() if grouped else 1
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank: {self.rank} is not in 0..{self.world_size - 1}. Pass the rank among world_size.")
+        self.shuffle = shuffle
+        self.seed = seed
+        self.drop_last = drop_last
+        self.epoch = 0
+        self.consumed = 0
+        self.numbered = False  # yield (place, index): of an order in which an index may come twice (see SeededDataset)
+        self._orders: Sampler[int] | None = None
+
+    @classmethod
+    def over(cls, sampler: Sampler[int], **options: Any) -> ResumableSampler:
+        """This rank's share of the order that another sampler draws, such as torch's WeightedRandomSampler.
+
+        It must know of no ranks. Each epoch it is iterated whole, on every rank, with the global random numbers and its
+        own `generator` seeded by (seed, epoch): all ranks and all attempts see the same order.
+        """
+        if isinstance(sampler, DistributedSampler | ResumableSampler):
+            raise ValueError(
+                f"sampler: a {type(sampler).__name__} has dealt out its samples to the ranks already. "
+                "Pass one over all samples, such as WeightedRandomSampler."
+            )
+        ours = cls(len(sampler), **options)  # type: ignore[arg-type]
+        ours._orders = sampler
+        return ours
+
+    @property
+    def total(self) -> int:
+        """Samples that all ranks together see in this epoch: `size`, padded or cut to a multiple of the ranks.
+
+        Counted from where this number of ranks took over, if that was in the middle.
+        """
+        left = max(0, self.size - self.consumed)
+        over = left % self.world_size
+        if over == 0 or self.consumed >= self.size:
+            return max(self.size, self.consumed)
+        return self.consumed + left - over if self.drop_last else self.consumed + left + self.world_size - over
+
+    def __len__(self) -> int:
+        """This rank's samples from here to the end of the epoch."""
+        return (self.total - self.consumed) // self.world_size
+
+    def __iter__(self) -> Iterator[Any]:
+        places = range(self.consumed + self.rank, self.total, self.world_size)
+        share = self.share()
+        for chunk in range(0, len(share), CHUNK):
+            indices = share[chunk : chunk + CHUNK].tolist()
+            yield from zip(places[chunk : chunk + CHUNK], indices, strict=True) if self.numbered else indices
+
+    def share(self) -> torch.Tensor:
+        """What is iterated over, at once: this rank's indices from here to the end of the epoch."""
+        order = self._order()
+        if self.total > self.size:  # padding, from the start
+            order = torch.cat([order, order[torch.arange(self.size, self.total) % self.size]])
+        return order[self.consumed + self.rank : self.total : self.world_size]
+
+    def _order(self) -> torch.Tensor:
+        if self._orders is not None:
+            return self._order_of(self._orders)
+        if not self.shuffle:
+            return torch.arange(self.size)
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        return torch.randperm(self.size, generator=generator)
+
+    def _order_of(self, sampler: Any) -> torch.Tensor:
+        if callable(set_epoch := getattr(sampler, "set_epoch", None)):
+            set_epoch(self.epoch)
+        seed = mixed(self.seed, self.epoch)
+        with streams_put_back():
+            seed_streams(seed)
+            if isinstance(generator := getattr(sampler, "generator", None), torch.Generator):
+                generator.manual_seed(seed)
+            order = torch.tensor(list(sampler), dtype=torch.int64)
+        if len(order) != self.size:
+            raise ValueError(
+                f"sampler: {type(sampler).__name__} gave {len(order)} samples, and its len() is {self.size}. "
+                "Make them equal; the epoch's end is counted by it."
+            )
+        return order
+
+    def samples(self, consumed: int, count: int) -> list[int]:
+        """The indices that this rank gets next where `consumed` samples of the epoch are done; at most `count`."""
+        places = consumed + self.rank + self.world_size * torch.arange(count)
+        return list(map(int, self._order()[places[places < self.total] % self.size]))
+
+    def advance(self, samples: int) -> None:
+        """This rank, and so each, has trained on so many more samples."""
+        self.consumed = min(self.consumed + samples * self.world_size, self.total)
+
+    def set_epoch(self, epoch: int) -> None:
+        """To the start of an epoch; staying in the same one keeps the place."""
+        if epoch != self.epoch:
+            self.epoch, self.consumed = epoch, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch, "consumed": self.consumed, "size": self.size, "seed": self.seed}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises StateError if the data set has another size: the position would mean nothing there."""
+        if state["size"] != self.size:
+            raise StateError(
+                f"sampler: the checkpoint counts {state['size']} samples, this data set has {self.size}. "
+                "Resume with the same data, or start a new run."
+            )
+        self.epoch, self.consumed, self.seed = state["epoch"], state["consumed"], state["seed"]

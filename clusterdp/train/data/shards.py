@@ -1,0 +1,124 @@
+"""Shards: samples that lie in many files, such as WebDataset's tars, each file read by one rank and one of its workers.
+
+    data = Shards("data/train-*.tar", read_tar, decode)          # or any read(path) that gives samples
+    loader = job.loader(data, batch_size=64)                     # or Trainer.fit(data)
+
+The files are dealt out anew in each epoch. The place in them is part of the checkpoint, to the sample. Ranks may have
+uneven numbers of batches: an epoch ends, on all, with the first that has none left; or after `batches`.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from glob import glob
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset
+
+from clusterdp.errors import ConfigError
+from clusterdp.train.data.seeded import mixed, seed_streams, streams_put_back
+
+Place = tuple[int, int]  # the file, counted as they are read; and samples of it that are done
+START: Place = (0, 0)
+
+
+def read_tar(path: Any) -> Iterator[dict[str, Any]]:
+    """WebDataset's form: members of one name up to the first dot are a sample, {"__key__": name, "png": bytes, ...}."""
+    with tarfile.open(path) as tar:
+        sample: dict[str, Any] = {}
+        for member in tar:
+            if not member.isfile():
+                continue
+            folder, _, base = member.name.rpartition("/")
+            name, _, kind = base.partition(".")
+            key = f"{folder}/{name}" if folder else name
+            if sample and sample["__key__"] != key:
+                yield sample
+                sample = {}
+            file = tar.extractfile(member)
+            assert file is not None
+            sample |= {"__key__": key, kind: file.read()}
+        if sample:
+            yield sample
+
+
+class Shards(IterableDataset[Any]):
+    """files: a pattern, or a list of whatever read() takes. read(file): the samples in it, always in the same order.
+    decode(sample): what is trained on; random augmentations in it depend on seed, epoch and sample alone.
+
+    buffer: so many samples that follow each other in a file are shuffled; the files are, too. 0: neither is.
+    batches: of each rank in an epoch, which then has a length; who runs out of files begins with them again.
+    """
+
+    def __init__(
+        self,
+        files: str | Path | Sequence[Any],
+        read: Callable[[Any], Iterable[Any]] = read_tar,
+        decode: Callable[[Any], Any] | None = None,
+        *,
+        buffer: int = 1000,
+        batches: int | None = None,
+    ):
+        self.files: list[Any] = sorted(glob(str(files), recursive=True)) if isinstance(files, str | Path) else [*files]
+        if not self.files:
+            raise ConfigError(f"shards: there is no file {files}. Correct the pattern, or the list.")
+        self.read, self.decode = read, decode
+        self.buffer = buffer
+        self.batches = batches
+
+    def dealt(self, rank: int, world_size: int, seed: int, epoch: int) -> list[int]:
+        """The numbers of this rank's files. ConfigError on all ranks alike if one would have none."""
+        if len(self.files) < world_size:
+            raise ConfigError(
+                f"shards: {len(self.files)} files cannot be dealt out to {world_size} ranks. Write more, smaller ones."
+            )
+        order = list(range(len(self.files)))
+        if self.buffer:
+            order = _permutation(len(order), mixed(seed, epoch))
+        return order[rank::world_size]
+
+    def walk(self, files: Sequence[int], seed: int, epoch: int, place: Place = START) -> Iterator[tuple[Place, Any]]:
+        """Samples from `place` on, each with the place after it."""
+        turn, begin = place
+        idle = 0  # files in a row without a sample; the first may be one that is through
+        while turn < len(files) or (self.batches is not None and idle <= len(files)):
+            round_, at = divmod(turn, len(files))
+            idle += 1
+            for done, sample in self._file(files[at], mixed(seed, epoch, round_, files[at]), begin):
+                idle = 0
+                yield (turn, done), sample
+            turn, begin = turn + 1, 0
+
+    def __iter__(self) -> Iterator[Any]:
+        """All of it, in order: as a plain data set, it knows of no ranks and workers."""
+        for _, sample in self.walk(range(len(self.files)), 0, 0):
+            yield sample
+
+    def _file(self, number: int, seed: int, done: int) -> Iterator[tuple[int, Any]]:
+        """Shuffled by blocks, so that to resume, only what lies before is read again; and it is not decoded."""
+        size = self.buffer or 1
+        samples = iter(self.read(self.files[number]))
+        begin = done // size * size
+        for _ in islice(samples, begin):
+            pass
+        while block := list(islice(samples, size)):
+            for place in _permutation(len(block), mixed(seed, begin))[done - begin :]:
+                done += 1
+                yield done, self._decoded(block[place], mixed(seed, begin + place))
+            begin = done = begin + len(block)
+
+    def _decoded(self, sample: Any, seed: int) -> Any:
+        if self.decode is None:
+            return sample
+        with streams_put_back():
+            seed_streams(seed)
+            return self.decode(sample)
+
+
+def _permutation(size: int, seed: int) -> list[int]:
+    order: list[int] = torch.randperm(size, generator=torch.Generator().manual_seed(seed >> 1)).tolist()
+    return order

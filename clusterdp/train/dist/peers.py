@@ -1,0 +1,100 @@
+"""PeerWatch: when one rank fails, the others end too, at once, and say which one it was.
+
+Gloo notices the closed connections of a dead rank at its next collective. NCCL does not on every transport: the others
+would sit in a kernel until its timeout. And a rank that loads data for minutes notices nothing. So a rank that fails
+leaves a note in the store before it goes, and a thread on each rank looks for one every second. It uses no collective.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+import time
+from contextlib import suppress
+from typing import NoReturn
+
+from clusterdp.train.dist.store_notes import Notes
+from clusterdp.train.output.say import say
+
+FAILED = "failed"
+LEAVING = "leaving"  # /<rank>
+LAST_WAIT_S = 3.0  # of rank 0 for the others: two looks at the store, and some
+
+
+class PeerWatch:
+    def __init__(self, notes: Notes, rank: int, world_size: int, every_s: float = 1.0):
+        self.notes = notes
+        self.rank = rank
+        self.world_size = world_size
+        self.alone = world_size == 1
+        self.every_s = every_s
+        self._ended = threading.Event()
+        self._leaving = False
+        self._thread = threading.Thread(target=self._watch, name="clusterdp-peers", daemon=True)
+
+    def start(self) -> PeerWatch:
+        if not self.alone:
+            self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Before the store is closed in order. Joined: a daemon thread inside torch at interpreter exit crashes."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def tell(self, what: str) -> None:
+        """This rank has failed. The first to say so is the cause; the rest are consequences."""
+        if self.alone:
+            return
+        with suppress(RuntimeError):  # rank 0, which holds the store, may be gone already
+            self.notes.leave(FAILED, self.rank, what)
+
+    def culprit(self) -> str | None:
+        """Another rank's note, if there is one."""
+        if self.alone:
+            return None
+        try:
+            note = self.notes.find(FAILED)
+        except RuntimeError:
+            return "rank 0 is gone"
+        return f"rank {note[0]}: {note[1]}" if note and note[0] != self.rank else None
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self.every_s):
+            culprit = self.culprit()
+            if culprit is None:
+                continue
+            if self._ended.wait(self.every_s):  # the main thread may be in the middle of saying it itself
+                return
+            say(f"clusterdp: ending rank {self.rank}, because another failed: {culprit}", error=True)
+            self.leave(1)  # the main thread is somewhere in C, perhaps for ever
+
+    def leave(self, code: int) -> NoReturn:
+        """Ends this process by leave_now(). Rank 0 holds the store with the note, and goes last: who finds the store
+        gone can only say that rank 0 is. It does not wait for ever, for a rank may have died without a word."""
+        with suppress(RuntimeError):
+            if not self.alone and not self._leaving:  # once: this thread and the main one may both come here
+                self._leaving = True
+                self.notes.leave(f"{LEAVING}/{self.rank}", self.rank)
+            deadline = time.monotonic() + LAST_WAIT_S
+            staying = set(range(1, self.world_size)) if self.rank == 0 and self.notes.key else set()
+            while staying and time.monotonic() < deadline:
+                staying -= {rank for rank in staying if self.notes.find(f"{LEAVING}/{rank}")}
+                time.sleep(0.02)
+        leave_now(code)
+
+
+def leave_now(code: int) -> NoReturn:
+    """Ends this process without teardown, which can wait for ranks that are gone; its DataLoader workers go first.
+
+    The kernel closes the sockets, and by that the other ranks' gloo sees it.
+    """
+    for child in multiprocessing.active_children():
+        child.kill()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

@@ -1,0 +1,128 @@
+"""StopSignal: that this process has been asked to stop. The handlers only set a number.
+
+This module imports no torch, so that a process can be ready for signals before it loads it: that takes seconds, on a
+busy NFS a minute, and a preemption in that window must not look like a crash.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any
+
+STOPPED_EXIT = 75  # of a bare run that was stopped: EX_TEMPFAIL, run it again and it goes on
+REASONS = {signal.SIGTERM: "term", signal.SIGUSR2: "time"}  # NCCL takes USR1 for itself
+
+
+class Stopped(BaseException):
+    """All ranks agreed to stop, and have saved. No Exception, so that `except Exception` in user code lets it pass."""
+
+    def __init__(self, reason: str, step: int):
+        super().__init__(reason, step)
+        self.reason = reason
+        self.step = step
+
+    def __str__(self) -> str:
+        return f"stopped at step {self.step} ({self.reason})"
+
+
+class StopSignal:
+    """What this rank has seen. It acts on nothing by itself: one rank alone must not (see ControlWord).
+
+    end_time: when the job's time ends, in seconds since the epoch. margin_s: how long before that to stop.
+    `reserve_s` comes on top: what the steps until the agreement and the save itself are measured to take.
+    """
+
+    def __init__(self, end_time: float | None = None, margin_s: float = 60.0):
+        self._seen: dict[int, int] = {int(number): 0 for number in REASONS}
+        self._previous: dict[signal.Signals, Any] = {}
+        self.reserve_s = 0.0
+        self.stop_at: float | None = None
+        if end_time is not None:
+            self.set_end_time(end_time, margin_s)
+
+    def set_end_time(self, end_time: float, margin_s: float) -> None:
+        # A margin longer than the whole time would let no attempt make a step: it takes a quarter of it at most.
+        self.stop_at = end_time - min(margin_s, max(0.0, end_time - time.time()) / 4)
+
+    def install(self) -> StopSignal:
+        """Main thread only, as Python wants it."""
+        for number in REASONS:
+            self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def restore(self) -> None:
+        """Give the signals back to whoever had them (submitit has its own handlers)."""
+        for number, handler in self._previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._previous.clear()
+
+    @staticmethod
+    def ignore() -> None:
+        """For a process that has nothing left to do. Python gives signals their default action while it ends, and one
+        that comes in that moment would make a failure of what is done."""
+        for number in REASONS:
+            signal.signal(number, signal.SIG_IGN)
+
+    def __enter__(self) -> StopSignal:
+        return self.install()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.restore()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._seen[number] = 1  # and nothing else: no lock, no I/O, no collective
+
+    def name_of(self, reason: str) -> str:
+        """Of what brought this reason about: SIGTERM, SIGUSR2, or the end of the job's time. For people to read.
+
+        `term` comes from a signal alone, on whichever rank; `time` from a signal only if this rank has seen one.
+        """
+        number = next(number for number, why in REASONS.items() if why == reason)
+        return number.name if reason == "term" or self._seen[number] else "end of time"
+
+    def reason(self) -> str | None:
+        """`term`, `time`, or None: why this rank would stop."""
+        for number, why in REASONS.items():
+            if self._seen[number]:
+                return why
+        if self.stop_at is not None and time.time() >= self.stop_at - self.reserve_s:
+            return "time"
+        return None
+
+    @staticmethod
+    @contextmanager
+    def shielded() -> Iterator[None]:
+        """Processes started in here never see the stop signals: their mask is inherited, by fork and by exec.
+
+        Slurm sends a preemption's TERM to the children of the tasks too. A DataLoader worker dies of it, and the rank
+        with it, before it could save. This process misses none: what comes meanwhile is delivered at the end of the
+        block, if not before.
+        """
+        _kill_shielded_at_exit()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, REASONS)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@functools.cache
+def _kill_shielded_at_exit() -> None:
+    """multiprocessing ends what children are left with TERM, and then waits for them: the shielded ones would not hear.
+
+    Those left are workers of an iterator that nobody closed. It runs just before multiprocessing would do that.
+    """
+    import multiprocessing
+    from multiprocessing.util import Finalize
+
+    def kill() -> None:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would take it for an error of the worker's
+        for child in multiprocessing.active_children():
+            child.kill()
+
+    Finalize(None, kill, exitpriority=0)

@@ -1,0 +1,291 @@
+"""Feed: the batches of one epoch after the other, from wherever training stands in them.
+
+What knows the place in a loader, in the order in which it is looked for:
+
+    its ResumableSampler   in samples of the global order: O(1) to resume, exact on any number of ranks
+    the loader             state_dict() and load_state_dict(), as torchdata's StatefulDataLoader has them: each rank's
+                           own, asked between two batches of the loop. When it has ended, its state begins an epoch.
+    its data set           state_dict(num_samples, from_beginning), as Mosaic's StreamingDataset has it: of all ranks
+    nothing                batches are counted, and on resume read once more and dropped; the log says what that took.
+                           It draws from random numbers of its own (OwnStreams), and must be the loader that it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import torch
+from torch.utils.data import TensorDataset
+
+from clusterdp.errors import ConfigError, StateError
+from clusterdp.train.data.loader_defaults import end_workers
+from clusterdp.train.data.loader_identity import changes, draws_otherwise, same_place
+from clusterdp.train.data.loader_rng import OwnStreams
+from clusterdp.train.data.prefetch import Prefetcher
+from clusterdp.train.data.sampler import ResumableSampler
+from clusterdp.train.data.seeded import SeededDataset
+from clusterdp.train.data.tensor_loader import TensorLoader
+from clusterdp.train.loop.position import EpochRng, LoaderState, Position, counts_samples
+from clusterdp.train.output.say import say
+
+if TYPE_CHECKING:
+    from clusterdp.train.job import JobHandle
+
+Batch = TypeVar("Batch")
+END: Any = object()
+
+
+class Feed(Generic[Batch]):
+    """`state`: what is to be saved of it, by name. `left`: batches of this epoch that are not done; None if unknown."""
+
+    def __init__(self, job: JobHandle, loader: Iterable[Batch], move: bool | Callable[[Any], Any] = False):
+        self.job = job
+        self.move = move
+        self.loader = loader
+        self.batch_size = _batch_size(loader)
+        self.sampler = _our_sampler(loader)
+        self.is_global = self.sampler is not None or counts_samples(getattr(loader, "dataset", None))
+        self.position = Position(self.batch_size * job.world_size if self.is_global else 0)
+        self.per_epoch: int | None = None  # batches; None if the loader has no length
+        self.left: int | None = None
+        self._surplus = False  # this rank has more batches than another
+        self._ready: Iterator[Batch] | None = None  # of the epoch that is opened next
+        self._epoch_rng = EpochRng(loader)
+        self._streams = OwnStreams()
+        self._place: LoaderState | None = None
+        self.state: dict[str, Any] = {"loop": self.position}
+        if self.sampler is not None:
+            self.state["sampler"] = self.sampler
+            return
+        self.state["epoch_rng"] = self._epoch_rng
+        if LoaderState.is_kept_by(loader):
+            self.state["loader"] = self._place = LoaderState(loader, self.position, job.world_size)
+
+    def with_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """All that is to be saved."""
+        taken = [name for name in self.state if name in state and state[name] is not self.state[name]]
+        if taken:
+            raise StateError(f"state.{taken[0]}: the loop keeps its own state under this name. Give yours another.")
+        return {**state, **self.state}
+
+    def measure(self) -> None:
+        """Collective, before anything is restored. An epoch has the least of all ranks' batches, for who had more would
+        wait for the others."""
+        own = _length(self.loader)
+        least = self.job.group.agree(own, least=True)[0]
+        self._surplus = least < own
+        if self._surplus:
+            say(f"clusterdp: rank {self.job.rank} has {own} batches, another rank only {least}; {own - least} dropped.")
+        self.per_epoch = least if least >= 0 else None
+
+    def resumed(self, same_ranks: bool) -> str | None:
+        """Says what is not as it was, with another number of ranks (not `same_ranks`), or another loader. Returns why
+        what comes is not drawn as it would have been; None if nothing is known against it."""
+        place = self.position
+        if place.last is not None and self.job.rank == 0:
+            say(
+                f"clusterdp: the training was ended early, after epoch {place.last} of {place.epochs}: more epochs "
+                f"than {place.epochs} go on from there."
+            )
+        was, now = place.saved_global_batch, place.global_batch
+        if was != now and self.is_global:
+            ours = f" {was // self.job.world_size} a rank would keep it." if was % self.job.world_size == 0 else ""
+            self._say(f"the global batch was {was} samples and is {now}: same order, but other steps.{ours}")
+        if not same_ranks and not self.is_global:
+            self._say("each rank knew its own place, and the ranks are others now: the order of samples is not exact.")
+        if same_ranks and self.sampler is None:
+            self._check_same_loader()
+        begun = place.batch > 0 and not place.ended
+        replayed = self.sampler is None and self._place is None
+        why = draws_otherwise(self.loader, begun=begun, epoch=place.epoch + place.ended, replayed=replayed)
+        if place.through:
+            return None
+        if why is not None:
+            self._say(why)
+        return why
+
+    def _check_same_loader(self) -> None:
+        """StateError if the batches that the checkpoint has counted are not those of this loader."""
+        place, was, now = self.position, self._epoch_rng.saved_facts, self._epoch_rng.facts
+        changed = ", ".join(changes(was, now))
+        if not changed:
+            return
+        if self._place is None and place.batch and not place.ended:
+            batch = same_place(was, now, self.loader, place.batch)
+            if batch is None:
+                raise StateError(
+                    f"loader: it has changed since the checkpoint: {changed}. {place.batch} batches of epoch "
+                    f"{place.epoch} were counted, and nobody knows which samples those are now. Resume with the loader "
+                    "as it was; at the end of an epoch it may change. To train on with another one, export the "
+                    "checkpoint (clusterdp checkpoint export), and begin a new run with checkpoint.start_from."
+                )
+            place.batch = batch
+        self._say(f"it has changed since the checkpoint: {changed}. The run goes on with it.")
+
+    def rest(self) -> int | None:
+        """Batches from the position to the end of the epoch."""
+        if self.per_epoch is None:
+            return None
+        if self.position.ended:
+            return 0
+        # From the sampler: a run that resumes with another number of ranks has been counting other batches.
+        return len(self.loader) if self.sampler else max(0, self.per_epoch - self.position.batch)  # type: ignore[arg-type]
+
+    def open(self) -> Iterator[Batch]:
+        """The rest of the epoch. When it returns, the loader's iterator exists and has found its place.
+
+        The caller restores the random numbers then, for all of that draws from them.
+        """
+        self._tell_epoch()
+        self.left = self.rest()
+        if self.position.ended:
+            self._pass_end()
+            return iter(())
+        return self._moved(self._found())
+
+    def _moved(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        if self.move is False or (self.job.device.type == "cpu" and self.move is True):
+            return batches
+        # Only where the place is counted by what is done, and where fetching draws no random numbers that are saved.
+        seeded = isinstance(getattr(self.loader, "dataset", None), SeededDataset | TensorDataset)
+        seeded = seeded or isinstance(self.loader, TensorLoader)
+        counted = self.sampler is not None and not self._surplus
+        ahead = counted and (seeded or getattr(self.loader, "num_workers", 0) > 0)
+        transform = None if self.move is True else self.move
+        lap = self.job.stopwatch.lap
+        return iter(Prefetcher(batches, self.job.device, transform=transform, ahead=ahead, lap=lap))
+
+    def _found(self) -> Iterator[Batch]:
+        """An iterator whose next batch is that of the position."""
+        if self.sampler is not None:
+            return self._batches(self._iterator())
+        if self.position.batch:
+            self._epoch_rng.rewind()
+        else:
+            self._epoch_rng.note()
+        iterator = self._iterator()
+        self._streams.end()
+        if self._place is None and self._epoch_rng.apart and not isinstance(self.loader, Sequence):
+            self._streams.begin()
+        if self._place is None or not self._place.restored:
+            self._skip(iterator, self.position.batch)
+        return self._batches(iterator)
+
+    def _pass_end(self) -> None:
+        """The checkpoint is of an epoch that had ended: to where the next one is opened as if nothing had been."""
+        self._epoch_rng.forward()
+        if self._place is None:
+            return
+        iterator = self._iterator()
+        if self.is_global:
+            self._drop(iterator)  # Mosaic takes up the epoch at its end, and no other before that
+        elif getattr(self.loader, "persistent_workers", False):
+            self._ready = iterator
+        else:
+            # torchdata makes two iterators of the state of an end, of which the first is over. Each draws from the
+            # random numbers, and only one has done so in the uninterrupted run; so both are made here.
+            self._place.load_state_dict(self._place.state_dict())
+
+    def pass_all(self) -> None:
+        """The checkpoint is of the end of all epochs: what the next loop may use as well is where that left it."""
+        if self.position.batch:
+            return
+        self._epoch_rng.forward()
+        if self._place is not None and not self.is_global:
+            self._place.load_state_dict(self._place.state_dict())
+
+    def advance(self) -> None:
+        """The loop is done with a batch."""
+        self.position.advance()
+        if self.left is not None:
+            self.left -= 1
+        if self.sampler is not None:
+            self.sampler.advance(self.batch_size)
+
+    def close(self) -> None:
+        end_workers(self.loader)
+
+    def _batches(self, iterator: Iterator[Batch]) -> Iterator[Batch]:
+        unmeasured = self.per_epoch is None and self.job.world_size > 1
+        empty = self.position.batch == 0
+        while not (self._surplus and self.left == 0):
+            with self._streams:
+                batch = next(iterator, END)
+            here = batch is not END
+            # Without a length nobody knows who ends first, and who had more would wait for the others: all ask.
+            if unmeasured:
+                here = bool(self.job.group.agree(int(here), least=True)[0])
+            if not here:
+                break
+            empty = False
+            yield batch
+        if empty:  # on all ranks alike
+            raise ConfigError(
+                f"loader: epoch {self.position.epoch + 1} has no batch. Give it data; an iterator that has been read "
+                "is through, so pass what can be read again."
+            )
+        if self._place is not None:
+            self._drop(iterator)  # so that its state, too, is that of an end
+        self.position.ended = True
+
+    def _iterator(self) -> Iterator[Batch]:
+        generator = getattr(self.loader, "generator", None)
+        if self.sampler is not None and isinstance(generator, torch.Generator):
+            # Nothing but the workers' seeds comes from it: the same in this epoch, whichever attempt gets there.
+            generator.manual_seed(self.job.seed + self.job.rank + 1_000_003 * self.position.epoch)
+        ready, self._ready = self._ready, None
+        with self.job.stop.shielded():
+            return iter(self.loader) if ready is None else ready
+
+    def _tell_epoch(self) -> None:
+        loader = self.loader
+        for part in (loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))):
+            if callable(set_epoch := getattr(part, "set_epoch", None)):
+                set_epoch(self.position.epoch)
+
+    def _skip(self, iterator: Iterator[Batch], batches: int) -> None:
+        if not batches:
+            return
+        began = time.monotonic()
+        with self._streams:
+            for _ in islice(iterator, batches):
+                pass
+        self._say(
+            f"it has no state to resume from: {batches} batches of epoch {self.position.epoch} were read again and "
+            f"dropped, in {time.monotonic() - began:.1f} s. job.loader() would not read them."
+        )
+
+    @staticmethod
+    def _drop(iterator: Iterator[Batch]) -> None:
+        for _ in iterator:
+            pass
+
+    def _say(self, what: str) -> None:
+        if self.job.rank == 0:
+            say(f"clusterdp: loader: {what}")
+
+
+def _length(loader: Any) -> int:
+    """-1 if it has none. A DataLoader always has the method."""
+    try:
+        return len(loader)
+    except (TypeError, NotImplementedError):
+        return -1
+
+
+def _our_sampler(loader: Any) -> ResumableSampler | None:
+    for holder in (loader, getattr(loader, "batch_sampler", None)):
+        if isinstance(sampler := getattr(holder, "sampler", None), ResumableSampler):
+            return sampler
+    return None
+
+
+def _batch_size(loader: Any) -> int:
+    """Samples of one full batch of one rank; the last, shorter one ends the epoch, where the sampler stops counting."""
+    size = getattr(loader, "batch_size", None)
+    if size is None:
+        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", 1)
+    return int(size or 1)

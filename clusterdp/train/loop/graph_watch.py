@@ -1,0 +1,62 @@
+"""GraphWatch: notices `losses.append(loss)` and `total += loss`, which keep every step's activations in memory.
+
+What is handed to loop.log() and to meters is detached there. But the tensor may also be kept by the user's own code,
+and then memory grows with each step until it is full, hours later. So for a few steps a mark is put on the graph, and
+some steps later it is looked whether the marks still live.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import torch
+
+from clusterdp.train.output.say import say
+
+ROUND = 8  # steps that are marked in a row
+ALIVE = 6  # so many of them still there: nobody needs the graphs of so many steps
+PAUSE = 1000  # steps between two rounds
+
+
+class _Mark:
+    """Lives as long as the graph that it is put on."""
+
+
+class GraphWatch:
+    """`kept` becomes the name of what is kept, once; it is said on stderr then."""
+
+    def __init__(self) -> None:
+        self.kept: str | None = None
+        self._marks: list[weakref.ref[_Mark]] = []
+        self._name: str | None = None  # the first one that has a graph: one is enough
+        self._wait = 0
+
+    def look(self, name: str, value: Any) -> None:
+        """With what a step measures. Costs nothing between two rounds."""
+        if self._name is not None and name != self._name:
+            return
+        if self._wait:
+            self._wait -= 1
+            return
+        if not isinstance(value, torch.Tensor) or value.grad_fn is None:
+            return
+        self._name = name
+        mark = _Mark()
+        # Kept by the node itself: it is there as long as anything can still go back through it.
+        value.grad_fn.metadata["clusterdp"] = mark  # type: ignore[index]  # torch's stub takes it for a method
+        self._marks.append(weakref.ref(mark))
+        if len(self._marks) >= ROUND:
+            self._judge(name)
+
+    def _judge(self, name: str) -> None:
+        alive = sum(mark() is not None for mark in self._marks)
+        self._marks.clear()
+        self._wait = PAUSE
+        if alive >= ALIVE and self.kept is None:
+            self.kept = name
+            say(
+                f"clusterdp: {name}: the graphs of {alive} of the last {ROUND} steps are still in memory, and it fills "
+                f"up. Keep {name}.detach() (or let loop.log() and Meters keep it), not {name} itself.",
+                error=True,
+            )

@@ -1,0 +1,374 @@
+"""Loop: the batches of a training run, from wherever the run stands to its end, over any number of attempts.
+
+    loop = job.loop(loader, {"model": model, "optimizer": optimizer, "scaler": scaler}, epochs=10)
+    for batch in loop:
+        ...                       # forward, backward, step
+        loop.log(loss=loss)
+
+Before the first batch everything is restored; between batches it looks at the control word and saves when due; at an
+agreed stop it saves and raises Stopped. It owns no step of the training itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from clusterdp.errors import ConfigError, StateError
+from clusterdp.train.data.even_batches import same_number
+from clusterdp.train.dist.control_word import Agreed
+from clusterdp.train.dist.stop import Stopped
+from clusterdp.train.loop.batches import Feed
+from clusterdp.train.loop.epoch import Epoch
+from clusterdp.train.loop.graph_watch import GraphWatch
+from clusterdp.train.loop.save_schedule import Saves
+from clusterdp.train.optim.open_window import Gradients
+from clusterdp.train.output.say import say
+from clusterdp.train.parallel.buckets import settle
+from clusterdp.train.parallel.ddp import check_finished, check_never_skips
+from clusterdp.train.profile import profiling
+
+if TYPE_CHECKING:
+    from clusterdp.checkpoint import Checkpointer, Restored
+    from clusterdp.train.job import JobHandle
+    from clusterdp.train.settings import Saving
+
+Batch = TypeVar("Batch")
+Item = TypeVar("Item")
+
+
+class Loop(Generic[Batch]):
+    """Flat (`for batch in loop`) or by epochs:
+
+        for epoch in loop.epochs():
+            for batch in epoch:
+                ...
+            for batch in loop.watch(validation): ...      # evaluate, stoppable
+            scheduler.step()                              # state changes after what may be stopped
+
+    An attempt that is stopped while it evaluates does that evaluation again; so change state after it, not before.
+    All ranks do the same. `step` counts the batches that are done with; the run's steps count on from `first`, where
+    other loops came before this one (see Phases).
+
+    With accumulate=k, every k batches are a window, and what is left at the end of an epoch is a shorter one:
+
+        for x, y in loop:
+            with gradient_sync(model, loop.window_ends):
+                (loss(model(x), y) / loop.window).backward()
+            if loop.window_ends:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    Gradients are in no checkpoint: the run stops and saves between two windows, never within one. It also puts a stop
+    or a save off to the end of a window that it was not told of: see Gradients.
+    """
+
+    def __init__(
+        self,
+        job: JobHandle,
+        loader: Iterable[Batch],
+        state: Mapping[str, Any],
+        *,
+        epochs: int,
+        accumulate: int = 1,
+        every_steps: int | None = None,
+        every_s: float | None = None,
+        move: bool | Callable[[Any], Any] = False,
+        name: str = "",
+        continues: Loop[Any] | None = None,
+    ):
+        self.job = job
+        self.name = name
+        self.continues = continues
+        self.over = False
+        self.feed = Feed(job, loader, move)
+        self.position = self.feed.position
+        self.position.epochs = self.total_epochs = epochs
+        if accumulate < 1:
+            raise ConfigError(f"accumulate: {accumulate} batches are no window. Use 1 or more.")
+        check_never_skips(state)
+        self.accumulate = accumulate
+        self.window = accumulate  # batches of the window at hand
+        modules = (module for part in state.values() if isinstance(part, torch.nn.Module) for module in part.modules())
+        self._models = [module for module in modules if isinstance(module, DistributedDataParallel)]
+        hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
+        self.state = self.feed.with_state({**state, **{name: hook for name, hook in hooks.items() if hook is not None}})
+        self.saves = Saves(
+            job,
+            self.state,
+            lambda: {"epoch": self.epoch, "total": self.total_steps},
+            every_steps=every_steps,
+            every_s=every_s,
+        )
+        self._open = False  # the user's body is at work on a batch
+        self._in_window = 0  # batches of the window that are done
+        self._enough = False  # this rank has said so
+        self._rng_pending = False
+        self._logged: dict[str, Any] = {}
+        self._graphs = GraphWatch()
+        self._gradients = Gradients(state if accumulate == 1 else {})
+        self._stopping: str | None = None  # why; at the end of the window
+        self._due = False  # a periodic save
+        self._told = False
+        self.total_steps: int | None = None  # of the whole loop; known once it has begun
+        self.restored: Restored | None = None  # what it goes on from, and whether that is exact, by its loader too
+        job.phases.name(name, continues)  # last: a loop that is refused for something else has taken none
+
+    def __str__(self) -> str:
+        return f"phase {self.name!r}" if self.name else "the training"
+
+    @property
+    def step(self) -> int:
+        return self.position.step
+
+    @property
+    def first(self) -> int:
+        """Steps of the run before this loop."""
+        return self.saves.first
+
+    @property
+    def epoch(self) -> int:
+        return self.position.epoch
+
+    @property
+    def window_ends(self) -> bool:
+        """Whether the batch at hand is the last of its window: the optimizer steps on it."""
+        return self._in_window + 1 == self.window
+
+    @property
+    def samples(self) -> Callable[[], list[int]] | None:
+        """Gives the indices of the batch at hand, which takes as long as to begin an epoch; None if nobody knows them.
+        For Finite.watch(loss, loop.samples)."""
+        sampler = self.feed.sampler
+        return partial(sampler.samples, sampler.consumed, self.feed.batch_size) if sampler is not None else None
+
+    def __iter__(self) -> Iterator[Batch]:
+        for epoch in self.epochs():
+            yield from epoch
+
+    def epochs(self) -> Iterator[Epoch[Batch]]:
+        self.feed.measure()
+        if self.accumulate > 1 and self.feed.per_epoch is None:
+            raise ConfigError(
+                "accumulate: the loader has no length, so nobody knows which batch ends an epoch's last window. "
+                "Give its data set a __len__."
+            )
+        self.job.phases.begin(self)
+        self._restore()
+        self._count_steps()
+        if self.position.through:
+            self._say_complete()
+        while not self.position.through:
+            yield Epoch(self, self.position.epoch)
+            self._close_step()
+            self.position.next_epoch()
+            self._in_window = 0  # the epoch was left before its end
+            if self.job.group.agree(self._enough)[0]:
+                self.position.last = self.epoch
+        self._finish()
+
+    def log(self, **values: Any) -> None:
+        """Numbers of this step. Rank 0's are kept; tensors stay on their device, without their graphs."""
+        if self.job.rank == 0:
+            for name, value in values.items():
+                self._graphs.look(name, value)
+                self._logged[name] = value.detach() if isinstance(value, torch.Tensor) else value
+
+    def watch(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Iterates over anything else than training batches, on all ranks, and looks at the control word meanwhile.
+        Ranks may have uneven numbers of items, unless the model is sharded: see evenly. In the middle of an epoch, the
+        step at hand counts as done from here on."""
+        with self.job.stop.shielded():
+            iterator = iter(items)
+        yield from self.job.phases.watch(same_number(iterator, self.job.group, self.state))
+
+    def watched(self, items: Iterable[Item]) -> Iterator[Item]:
+        """watch() by whoever evaluates while this loop is the one at work."""
+        self._between_windows("watch")
+        for item, agreed in self.job.word.together(items):
+            if agreed is None:
+                yield item  # type: ignore[misc]
+            else:
+                self._heed(agreed)
+                if self._stopping:
+                    self._stop(self._stopping)
+                if self.saves.is_due(self.step, agreed, window=0):
+                    self.saves.beside(self.step)
+
+    def save(self) -> None:
+        """Now, until it is durable; the step at hand is done. Periodic saves, and that of a stop, come unasked.
+        StateError before the first batch, when nothing has been restored, and once another loop has begun."""
+        if self.job.phases.loop is not self:
+            raise StateError(f"loop.save(): {self} is not at work. Save between its first batch and the next loop.")
+        self._between_windows("save")
+        self._tell_of_gradients()
+        self.saves.now(self.step)
+
+    def end(self) -> None:
+        """Enough: no more steps are needed. One rank or several may say so, at any time, and all stop training at the
+        same step, in order: within two words, or at the end of the epoch. What follows the epoch is still done."""
+        self._enough = True
+        self.job.word.set("enough")
+
+    def _restore(self) -> None:
+        for model in self._models:
+            settle(model)
+        phases = self.job.phases
+        if self.saves.checkpointer is None:
+            if self.continues is not None:
+                self.position.go_on_from(self.continues.position)
+            return
+        restored = self.saves.checkpointer.restore(phases.resume_step, retire_later=True)
+        if restored is None:
+            if phases.begun == 1:
+                self._start_from(self.saves.checkpointer, self.job.saving)
+            return
+        if restored.step == phases.resume_step:
+            phases.resume_step = None
+        self.job.step = restored.step
+        self.saves.note_restored(restored.step, self.step)
+        self._rng_pending = True
+        why = self.feed.resumed(restored.world_size == self.job.world_size)
+        if why is not None:
+            restored = replace(restored, exact=False, differences=(*restored.differences, f"loader: {why}"))
+        self.restored = restored
+        told = {**({} if restored.exact else {"inexact": "; ".join(restored.differences)}), **phases.named}
+        self.job.event("restored", step=restored.step, checkpoint=restored.token, **told)
+
+    def _say_complete(self) -> None:
+        """Nothing is left to do."""
+        if self._rng_pending:
+            self.feed.pass_all()
+        if self.job.rank == 0:
+            epochs = f"{self.epoch} epoch{'' if self.epoch == 1 else 's'}"
+            say(f"clusterdp: {self} is complete ({epochs}, step {self.step}): nothing left to do.")
+
+    def _start_from(self, checkpointer: Checkpointer, saving: Saving) -> None:
+        """What another program has trained: its weights and more, and step 0 of this run."""
+        if saving.start_from is not None:
+            start = checkpointer.restore_from(saving.start_from, saving.start_only or None)
+            self.job.event("started-from", path=saving.start_from, step=start.step)
+
+    def _count_steps(self) -> None:
+        per_epoch, rest = self.feed.per_epoch, self.feed.rest()
+        if self.job.profile.steps is not None:
+            self.total_steps = self.step + self.job.profile.steps
+        elif self.position.through:
+            self.total_steps = self.step
+        elif per_epoch is not None and rest is not None:
+            self.total_steps = self.step + rest + per_epoch * (self.total_epochs - self.epoch - 1)
+
+    def _batches(self) -> Iterator[Batch]:
+        if self.position.batch == 0:
+            self._restore_rng()  # no iterator of this epoch has drawn from it yet
+        batches = self.feed.open()
+        self._restore_rng()
+        watch = self.job.stopwatch
+        watch.skip()
+        for batch in batches:
+            watch.lap("data")
+            if self.accumulate > 1 and self._in_window == 0:
+                self.window = min(self.accumulate, self.feed.left or self.accumulate)
+            self._open = True
+            yield batch
+            self._close_step()
+            if self.position.last is not None:
+                self.position.ended = True
+                break
+        if self._in_window:
+            raise StateError(
+                f"accumulate: the loader ended {self.feed.left} batches before its length, in the middle of a window. "
+                "Make its len() right."
+            )
+
+    def _restore_rng(self) -> None:
+        """Last of all: iter(loader) draws from torch's global stream."""
+        if self._rng_pending and self.saves.checkpointer is not None:
+            self.saves.checkpointer.restore_rng()
+        self._rng_pending = False
+
+    def _close_step(self) -> None:
+        """What comes between two steps; the word and all that follows from it, between two windows."""
+        if not self._open:
+            return
+        self._open = False
+        job, watch, position = self.job, self.job.stopwatch, self.position
+        watch.lap("step")  # what of its body has had no lap of its own
+        self.feed.advance()
+        self._gradients.close_step()
+        job.step = self.first + position.step
+        total = self.total_steps + self.first if self.total_steps is not None else None
+        job.metrics.step({"step": job.step, "total": total, "epoch": position.epoch, **job.phases.named}, self._logged)
+        self._logged = {}
+        self._in_window += 1
+        watch.step()
+        if self._in_window < self.window:
+            return
+        self._in_window = 0
+        for model in self._models:
+            check_finished(model)
+        self.saves.look_at_the_clock()
+        if job.profile.steps is not None and watch.steps >= job.profile.steps:
+            profiling.end(job, self.feed)
+        agreed = job.word.tick() if self._stopping is None else None
+        if agreed is not None:
+            watch.lap("agreement")
+            self._heed(agreed)
+        self._due = self.saves.is_due(position.step, agreed, self.window) or self._due
+        if (self._stopping or self._due) and not self._gradients.put_off(job.group):
+            if self._stopping:
+                self._stop(self._stopping)
+            self._due = False
+            self._tell_of_gradients()
+            self.saves.beside(position.step)
+        watch.lap("checkpoint")
+
+    def _heed(self, agreed: Agreed) -> None:
+        self.saves.heed(agreed)
+        self._stopping = self._stopping or agreed.stop
+        if agreed["enough"]:
+            self.position.last, self.total_steps = self.epoch + 1, self.step  # all ranks know: no more steps
+
+    def _tell_of_gradients(self) -> None:
+        """Once, where a save cannot be exact."""
+        if self._gradients.wait and not self._told and self.job.rank == 0:
+            self._told = True
+            say(
+                f"clusterdp: step {self.step} is saved with gradients that no optimizer has used yet, and those are in "
+                "no checkpoint: a run that goes on from there is not exact. Where you accumulate, let the loop know: "
+                "job.loop(accumulate=...), loop.window_ends.",
+                error=True,
+            )
+
+    def _between_windows(self, what: str) -> None:
+        self._close_step()
+        if self._in_window:
+            raise StateError(
+                f"loop.{what}(): {self._in_window} of {self.window} batches into a window, whose gradients are in no "
+                "checkpoint. Call it where loop.window_ends."
+            )
+
+    def _stop(self, reason: str) -> None:
+        self.job.event("signal", name=self.job.stop.name_of(reason), step=self.job.step)
+        self.save()
+        self.feed.close()
+        self.job.report_times(self.feed.loader)
+        self.job.event("stopped", step=self.job.step, reason=reason)
+        self.job.metrics.flush()  # last: somebody's server that is away may take the rest of the time
+        raise Stopped(reason, self.job.step)
+
+    def _finish(self) -> None:
+        self._restore_rng()
+        self.job.word.drain()
+        self.job.word.set("enough", False)
+        self.saves.now(self.step)
+        self.over = True
+        self.saves.upload()
+        self.feed.close()
+        self.job.report_times(self.feed.loader)
+        self.job.metrics.flush()

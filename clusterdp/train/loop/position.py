@@ -1,0 +1,159 @@
+"""Position: where training stands, by what the loop is done with, never by what a prefetcher has fetched.
+
+And the places of loaders that have no ResumableSampler, as state.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from clusterdp.checkpoint.state import rng
+from clusterdp.train.data.loader_identity import facts
+
+
+class Position:
+    """`step` in all, `batch` of `epoch`: how many are done. Part of the state; a sampler has the samples.
+
+    ended: the epoch has no more batches (what follows it, such as an evaluation, may still be to do).
+    epochs: so many are asked for. last: so many and no more, since somebody has had enough; None if nobody has.
+    Who asks for more epochs later than were asked for then goes on; `continued` is the epoch where that was.
+    global_batch: samples that all ranks together take in a step; 0 if nobody knows.
+    """
+
+    def __init__(self, global_batch: int = 0) -> None:
+        self.step = 0
+        self.epoch = 0
+        self.batch = 0
+        self.ended = False
+        self.epochs = 0
+        self.last: int | None = None
+        self.continued = 0
+        self.global_batch = global_batch
+        self.saved_global_batch = global_batch  # that of the checkpoint which was restored
+
+    def advance(self) -> None:
+        self.step += 1
+        self.batch += 1
+
+    @property
+    def through(self) -> bool:
+        """No epoch is left."""
+        return self.epoch >= (self.epochs if self.last is None else min(self.epochs, self.last))
+
+    def next_epoch(self) -> None:
+        self.epoch += 1
+        self.batch = 0
+        self.ended = False
+
+    def go_on_from(self, other: Position) -> None:
+        """In memory. An epoch that was left in its middle begins anew."""
+        self.load_state_dict({**other.state_dict(), "batch": 0})
+
+    def state_dict(self) -> dict[str, int | None]:
+        return {
+            "step": self.step,
+            "epoch": self.epoch,
+            "batch": self.batch,
+            "ended": self.ended,
+            "epochs": self.epochs,
+            "last": self.last,
+            "continued": self.continued,
+            "global_batch": self.global_batch,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.step, self.epoch, self.batch = state["step"], state["epoch"], state["batch"]
+        self.ended = bool(state["ended"])
+        self.last, self.continued = state.get("last"), state.get("continued", 0)
+        if self.last is not None and self.epochs > state.get("epochs", self.epochs):
+            self.continued = self.last
+            self.last = None
+        self.saved_global_batch = state["global_batch"]
+
+
+class EpochRng:
+    """The random numbers from before the loader's iterator was made: a foreign sampler draws its order from them, or
+    from the loader's generator, which is then at another place when the epoch has ended."""
+
+    per_rank = True
+
+    def __init__(self, loader: Any):
+        generator = getattr(loader, "generator", None)
+        self.generator = generator if isinstance(generator, torch.Generator) else None
+        self.facts = facts(loader)
+        self.saved_facts: Mapping[str, Any] = {}  # those of the checkpoint which was restored
+        self.apart = True  # the loader draws from streams of its own; not where an older version has begun the epoch
+        self._before: dict[str, Any] = {}
+        self._restored: dict[str, Any] = {}
+
+    def note(self) -> None:
+        self.apart = True
+        self._before = {"streams": rng.capture(), "generator": self._generator_state()}
+
+    def rewind(self) -> None:
+        """For an iterator that is to be the one of then. The streams of now are restored after."""
+        if self._before:
+            rng.apply(self._before["streams"])
+            self._set_generator(self._before["generator"])
+
+    def forward(self) -> None:
+        """To the next epoch, where the iterator of this one has ended."""
+        if self._restored:
+            self._set_generator(self._restored["generator"])
+
+    def state_dict(self) -> dict[str, Any]:
+        streams = {"before": self._before, "generator": self._generator_state()}
+        return {**streams, "facts": self.facts, "apart": self.apart}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._restored, self._before = state, state["before"]
+        self.saved_facts, self.apart = state.get("facts", {}), state.get("apart", False)
+
+    def _generator_state(self) -> torch.Tensor | None:
+        return self.generator.get_state() if self.generator is not None else None
+
+    def _set_generator(self, state: torch.Tensor | None) -> None:
+        if self.generator is not None and state is not None:
+            self.generator.set_state(state.clone())
+
+
+class LoaderState:
+    """What a loader, or its data set, knows of its own place."""
+
+    def __init__(self, loader: Any, position: Position, world_size: int):
+        self.loader = loader
+        self.position = position
+        self.world_size = world_size
+        # Mosaic counts the samples of all ranks; any other place is one rank's.
+        self.per_rank = not counts_samples(getattr(loader, "dataset", None))
+        self.restored = False
+
+    @staticmethod
+    def is_kept_by(loader: Any) -> bool:
+        return _is_stateful(loader) or counts_samples(getattr(loader, "dataset", None))
+
+    def state_dict(self) -> Any:
+        if _is_stateful(self.loader):
+            return self.loader.state_dict()
+        data = self.loader.dataset
+        done = min(self.position.batch * self.loader.batch_size, len(data))  # of this rank; the last batch is shorter
+        return data.state_dict(num_samples=done * self.world_size, from_beginning=True)
+
+    def load_state_dict(self, state: Any) -> None:
+        self.restored = True
+        (self.loader if _is_stateful(self.loader) else self.loader.dataset).load_state_dict(state)
+
+
+def counts_samples(dataset: Any) -> bool:
+    """Whether it has Mosaic's state_dict(num_samples, from_beginning)."""
+    if not _is_stateful(dataset):
+        return False
+    return {"num_samples", "from_beginning"} <= set(inspect.signature(dataset.state_dict).parameters)
+
+
+def _is_stateful(thing: Any) -> bool:
+    return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))

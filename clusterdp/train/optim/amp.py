@@ -1,0 +1,243 @@
+"""Amp: mixed precision as one object, at the levels that Apex made known, on CPU and CUDA. torch.amp does the work.
+
+    amp = Amp("O1", device)
+    with amp.autocast():
+        loss = criterion(model(x), y)
+    amp.backward(loss)
+    amp.step(optimizer, clip_norm=1.0)
+
+    level  weights                        forward pass             loss
+    O0     fp32                           fp32                     not scaled
+    O1     fp32                           fp16 where it is safe    scaled, by what it bears (dynamic)
+    O2     fp16, with fp32 masters;       fp16                     scaled, dynamic
+           BatchNorm fp32
+    O3     fp16                           fp16                     not scaled
+    bf16   fp32                           bf16 where it is safe    not scaled: bf16 has the range of fp32
+
+O2 and O3 take two more lines: `amp.cast(model)` before DDP and the optimizer are made of it, and for O2
+`amp.adopt(optimizer)` before anything is restored. At other levels both do nothing.
+
+Its state (the scale, how long it has been stable, the masters) belongs into the checkpoint: a run that resumes with the
+initial scale overflows and skips steps that the uninterrupted run took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+
+from clusterdp.errors import ConfigError, StateError
+from clusterdp.train.optim.master_weights import Masters, halve
+
+if TYPE_CHECKING:
+    from clusterdp.train.optim.nan_guard import Finite
+
+
+class Level(NamedTuple):
+    """What Apex's opt_level of that name stands for."""
+
+    autocast: torch.dtype | None = None  # patch_torch_functions
+    half: bool = False  # cast_model_type
+    keep_batchnorm_fp32: bool | None = None
+    master_weights: bool = False
+    loss_scale: str | float = 1.0
+
+
+LEVELS = {
+    "O0": Level(),
+    "O1": Level(autocast=torch.float16, loss_scale="dynamic"),
+    "O2": Level(half=True, keep_batchnorm_fp32=True, master_weights=True, loss_scale="dynamic"),
+    "O3": Level(half=True, keep_batchnorm_fp32=False),
+    "bf16": Level(autocast=torch.bfloat16),
+}
+OTHER_NAMES = {"fp32": "O0", "fp16": "O1"}
+
+
+class _Scaler(torch.amp.GradScaler):
+    """O3 has gradients in fp16 and nothing else; torch refuses to unscale those."""
+
+    def _unscale_grads_(self, optimizer: Any, inv_scale: Any, found_inf: Any, allow_fp16: bool) -> Any:
+        self.found = super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
+        return self.found
+
+
+class Amp:
+    """level: O0, O1, O2, O3, bf16; or fp32 (O0), fp16 (O1).
+
+    loss_scale: "dynamic" (from init_scale on; halved by an overflow, doubled after growth_interval steps without one)
+    or a number that stays; default: as the level has it. A scale of 1 is none.
+    """
+
+    def __init__(
+        self,
+        level: str,
+        device: torch.device | str,
+        *,
+        loss_scale: str | float | None = None,
+        keep_batchnorm_fp32: bool | None = None,
+        init_scale: float = 2.0**16,
+        growth_interval: int = 2000,
+    ):
+        self.level = OTHER_NAMES.get(level, level)
+        if self.level not in LEVELS:
+            raise ConfigError(f"amp: {level!r} is no level. Use one of {', '.join((*LEVELS, *OTHER_NAMES))}.")
+        self._means = LEVELS[self.level]
+        if keep_batchnorm_fp32 is not None:
+            if not self._means.half:
+                raise ConfigError(
+                    f"amp: keep_batchnorm_fp32 says nothing at {level}, where all weights are fp32. Leave it out."
+                )
+            self._means = self._means._replace(keep_batchnorm_fp32=keep_batchnorm_fp32)
+        self.dtype = self._means.autocast  # that autocast computes in; None if it does nothing
+        self.device_type = torch.device(device).type
+        scale = self._means.loss_scale if loss_scale is None else loss_scale
+        self.static = None if scale == "dynamic" else _number(scale)
+        self.scaler = _Scaler(
+            self.device_type,
+            init_scale=self.static or init_scale,
+            growth_interval=growth_interval,
+            enabled=self.static != 1.0,
+        )
+        self.masters: Masters | None = None
+
+    def cast(self, model: nn.Module) -> nn.Module:
+        """In place, what the level says of the weights."""
+        if not self._means.half:
+            return model
+        return halve(model, keep_batchnorm_fp32=bool(self._means.keep_batchnorm_fp32))
+
+    def adopt(self, optimizer: torch.optim.Optimizer) -> None:
+        """O2: from here on it steps on fp32 copies of the weights. ConfigError if none of them has been cast."""
+        if self.masters is not None:
+            if self.masters.are_of(optimizer):
+                return
+            raise ConfigError("amp: it has the masters of one optimizer already. Make another Amp for the other one.")
+        weights = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if self._means.half and not any(weight.dtype == torch.float16 for weight in weights):
+            raise ConfigError(
+                f"amp: {self.level} has its weights in fp16, and this optimizer has none of those. Call "
+                "amp.cast(model) before DDP and the optimizer are made of it."
+            )
+        if self._means.master_weights:
+            self.masters = Masters(optimizer)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device_type, dtype=self.dtype, enabled=self.dtype is not None)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Outside autocast: the backward pass runs in the types that the forward pass chose."""
+        scaled = loss if self.static == 1.0 else self.scaler.scale(loss)
+        scaled.backward()  # type: ignore[no-untyped-call]
+
+    def step(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        parameters: Iterable[torch.Tensor] | None = None,
+        finite: Finite | None = None,
+    ) -> torch.Tensor | None:
+        """Unscale, clip (if asked), step, adapt the scale. Returns the norm before clipping, if anybody asks for it.
+
+        An overflow skips the step and halves the scale; under DDP it does so on every rank, for all see the same sums.
+        finite: what becomes of a loss that is not finite. parameters: those to clip; default: the optimizer's.
+        """
+        if clip_norm is not None and clip_value is not None:
+            raise ConfigError(f"clip_norm: {clip_norm} and clip_value: {clip_value} are both given. Keep one.")
+        if self.masters is not None:
+            self.masters.take_gradients()
+        elif self._means.master_weights:
+            raise StateError("amp: O2 steps on fp32 masters, and there are none. Call amp.adopt(optimizer) first.")
+        norm = None
+        proceed = True
+        if clip_norm is not None or clip_value is not None or finite is not None:
+            self.scaler.unscale_(optimizer)
+            chosen = self._full(optimizer, parameters)
+            if clip_norm is not None:
+                norm = nn.utils.clip_grad_norm_(chosen, clip_norm)
+            elif finite is not None:
+                norm = nn.utils.get_total_norm([p.grad for p in chosen if p.grad is not None])
+            if finite is not None:
+                assert norm is not None
+                proceed = finite.allows(norm, scaled=self.scaler.is_enabled())
+            if clip_value is not None and proceed:
+                nn.utils.clip_grad_value_(chosen, clip_value)
+        if self.static == 1.0:
+            if proceed:
+                optimizer.step()
+        else:
+            if proceed:
+                self.scaler.step(optimizer)
+            self.scaler.update(self.static)
+        if self.masters is not None:
+            self.masters.give_weights()
+        return norm
+
+    def _full(self, optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor] | None) -> list[torch.Tensor]:
+        if parameters is None:
+            return [p for group in optimizer.param_groups for p in group["params"]]
+        return [self.full(parameter) for parameter in parameters]
+
+    def full(self, parameter: torch.Tensor) -> torch.Tensor:
+        """What the optimizer steps on: the fp32 master, where there is one."""
+        return self.masters.of(parameter) if self.masters is not None else parameter
+
+    @property
+    def scale(self) -> float:
+        """Reading it waits for the GPU."""
+        return float(self.scaler.get_scale())
+
+    @property
+    def skipped(self) -> bool:
+        """Whether an overflow has kept the last step from being taken. Reading it waits for the GPU."""
+        return any(bool(found) for found in getattr(self.scaler, "found", {}).values())
+
+    def state_dict(self) -> dict[str, Any]:
+        state: dict[str, Any] = self.scaler.state_dict()
+        return state if self.masters is None else {**state, "masters": self.masters.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """A state that was saved without scaling says nothing about a scale: the present one stays. Apex's will do."""
+        scaling = {name: value for name, value in state.items() if name != "masters"}
+        if "loss_scaler0" in scaling and self.scaler.is_enabled():
+            of_apex = scaling["loss_scaler0"]
+            now = {"scale": of_apex["loss_scale"], "_growth_tracker": of_apex["unskipped"]}
+            scaling = {**self.scaler.state_dict(), **now}
+        if scaling and self.scaler.is_enabled():
+            self.scaler.load_state_dict(scaling if self.static is None else {**scaling, "scale": self.static})
+        if self.masters is not None:
+            self.masters.load_state_dict(state.get("masters"))
+        elif "masters" in state:
+            raise StateError(
+                f"amp: the checkpoint has fp32 master weights (O2), and {self.level} has no place for them. "
+                "Resume at O2, with amp.adopt(optimizer) before it."
+            )
+
+    def check_kept_in(self, state: Mapping[str, Any]) -> None:
+        """ConfigError if a run could not go on from a checkpoint of this: it would begin with another loss scale, and
+        with masters of weights that it had at first."""
+        if self.masters is None and not self.scaler.is_enabled():
+            return
+        enough = (Amp,) if self.masters is not None else (Amp, torch.amp.GradScaler)
+        if not any(isinstance(part, enough) for part in state.values()):
+            raise ConfigError(f'state: has no amp, which at {self.level} has a state of its own. Add "amp": job.amp.')
+
+    def renew(self) -> None:
+        """The model has got other weights, and the masters are to be made of them."""
+        if self.masters is not None:
+            self.masters.renew()
+
+
+def _number(scale: str | float) -> float:
+    try:
+        number = float(scale)
+    except ValueError:
+        number = 0.0
+    if not number > 0:
+        raise ConfigError(f"amp: loss_scale: {scale!r} is neither dynamic nor a positive number. Write e.g. 128.")
+    return number

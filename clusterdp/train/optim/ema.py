@@ -1,0 +1,106 @@
+"""Ema: an exponential moving average of the weights, which often evaluates better than the weights themselves.
+
+    ema = Ema(model, decay=0.999)
+    state = {"model": model, ..., "ema": ema}
+    ...
+    optimizer.step()
+    ema.update()
+    ...
+    with ema.applied():                  # the model has the averages in here
+        evaluate(model)                  # what saves the state meanwhile saves the model's own weights
+
+torch's AveragedModel keeps a copy of the module. This keeps tensors: in fp32 whatever the weights are (0.999 x an fp16
+weight is the same weight again), of O2's masters, and of FSDP2's shards, which cannot be copied as a module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from clusterdp.checkpoint.state.stateful import unwrap
+from clusterdp.errors import ConfigError
+from clusterdp.train.parallel.strategy import reshard
+
+if TYPE_CHECKING:
+    from clusterdp.train.optim.amp import Amp
+
+
+class Ema:
+    """Of all parameters that are trained; buffers, such as BatchNorm's, are the model's own at any time."""
+
+    def __init__(self, model: nn.Module, decay: float = 0.999, *, amp: Amp | None = None):
+        """amp: whose masters are averaged, after amp.adopt(optimizer)."""
+        if not 0 <= decay <= 1:
+            raise ConfigError(f"ema: decay: {decay} is not between 0 and 1. Use e.g. 0.999.")
+        self._model = unwrap(model)
+        named = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
+        self._parameters = [*named.values()]
+        self._sources = [amp.full(p) if amp is not None else p for p in self._parameters]
+        self._averages = [source.detach().float().clone() for source in self._sources]
+        self._names = [*named]
+        self._kept: dict[int, torch.Tensor] = {}  # by id: the model's own weights, while it has the averages
+        self._average = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """After each step of the optimizer."""
+        self._average(self._averages, [source.detach().float() for source in self._sources], None)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        kept = [parameter.detach().clone() for parameter in self._parameters]
+        self._kept = {id(parameter): own for parameter, own in zip(self._parameters, kept, strict=True)}
+        try:
+            self._put(self._averages)
+            yield
+        finally:
+            self._put(kept)
+            self._kept = {}
+
+    @torch.no_grad()
+    def _put(self, weights: Iterable[torch.Tensor]) -> None:
+        """Into the model."""
+        reshard(self._model)  # FSDP2 would go on with what it has gathered before
+        for parameter, weight in zip(self._parameters, weights, strict=True):
+            parameter.copy_(weight)
+
+    @contextmanager
+    def as_trained(self) -> Iterator[None]:
+        """While a Checkpointer that has the averages in its state takes the model's: a run that goes on from the
+        averages would be another run. One that has the model alone, such as that of the best one, takes what is there.
+        """
+        modules = self._model.modules() if self._kept else ()
+        hooks = [module.register_state_dict_post_hook(partial(_give, self._kept)) for module in modules]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(zip(self._names, self._averages, strict=True))
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        with torch.no_grad():
+            for name, average in zip(self._names, self._averages, strict=True):
+                average.copy_(state[name])
+
+    @torch.no_grad()
+    def renew(self) -> None:
+        """The model has got other weights, and the averages begin there."""
+        for average, source in zip(self._averages, self._sources, strict=True):
+            average.copy_(source)
+
+
+def _give(kept: Mapping[int, torch.Tensor], module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+    """A hook of the module that has the parameters, whatever part of the model is saved, under whatever name."""
+    for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+        if id(parameter) in kept and prefix + name in state:
+            state[prefix + name] = kept[id(parameter)]

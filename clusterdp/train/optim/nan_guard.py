@@ -1,0 +1,108 @@
+"""Finite: a loss that is NaN or infinite ends the run, or costs one step; on all ranks alike, and with its batch named.
+
+    finite = Finite(model, group)                            # or on_nan="skip"
+    ...
+    loss = finite.watch(loss, batch=indices)                 # each loss that goes into a step
+    amp.backward(loss)
+    amp.step(optimizer, finite=finite)
+
+How the ranks agree: a loss that is not finite gives gradients that are not, and those are added up over the ranks. So
+each rank sees the same in its own gradients, at the same step, and no message is sent before there is something to say.
+To look, the host reads one number a step, which on a GPU waits for the backward pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from clusterdp.checkpoint.state.stateful import unwrap
+from clusterdp.errors import ConfigError, TrainError
+from clusterdp.train.output.say import say
+from clusterdp.train.parallel.ddp import cannot_skip
+
+if TYPE_CHECKING:
+    from clusterdp.train.dist.group import Group
+
+POLICIES = ("stop", "skip")
+MOST_IN_A_ROW = 10  # steps that are skipped; one more, and nothing will become of this training
+Indices = Iterable[int] | Callable[[], Iterable[int]] | None
+
+
+class Finite:
+    """All methods are called on all ranks alike. `skipped`: steps that this attempt has not taken."""
+
+    def __init__(self, model: nn.Module, group: Group, on_nan: str = "stop", *, step: Callable[[], int] | None = None):
+        """step: tells the number of the step at hand; default: how many were looked at."""
+        if on_nan not in POLICIES:
+            raise ConfigError(f"train.on_nan: {on_nan!r} is neither stop nor skip. Write one of them.")
+        if on_nan == "skip" and getattr(model, "comm_hook_state", None) is not None:
+            raise cannot_skip("on_nan: skip")
+        self.group = group
+        self.on_nan = on_nan
+        self.skipped = 0
+        self._looked_at = 0
+        self._step = step or (lambda: self._looked_at)
+        self._in_a_row = 0
+        self._losses: list[tuple[torch.Tensor, Indices]] = []  # of the step at hand
+        # A batch with a NaN in it is in BatchNorm's statistics before its loss is known.
+        self._buffers = [b for b in model.buffers() if b.is_floating_point()] if on_nan == "skip" else []
+        self._before = [buffer.clone() for buffer in self._buffers]
+        # A restored model has other buffers.
+        unwrap(model).register_load_state_dict_post_hook(lambda module, keys: self._remember())
+
+    def watch(self, loss: torch.Tensor, batch: Indices = None) -> torch.Tensor:
+        """The same loss, whose gradients are not finite if it is not. batch: what names its samples, for the error."""
+        seen = loss.detach()
+        self._losses.append((seen, batch))
+        return loss * (1 + (seen - seen))  # times 1, or NaN: a constant that is added has gradients without it
+
+    def allows(self, norm: torch.Tensor, *, scaled: bool = False) -> bool:
+        """Before a step: whether to take it. norm: of all gradients, after the all-reduce. TrainError if not, and the
+        policy is to stop. scaled: by a GradScaler, whose overflows are its own business."""
+        losses, self._losses = self._losses, []
+        self._looked_at += 1
+        whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        if math.isfinite(whole.item()):
+            self._in_a_row = 0
+            self._remember()
+            return True
+        told = self.group.gather([_told(loss, batch) for loss, batch in losses if not bool(loss.isfinite())])
+        found = [f"rank {rank}: {text}" for rank, texts in enumerate(told) for text in texts]
+        if scaled and not found:
+            return True  # the scaler sees it, too
+        what = "; ".join(found[:4]) or "the losses of all ranks are finite, but a gradient is not"
+        if self.on_nan == "stop":
+            raise TrainError(
+                f"step {self._step()}: {what}. Look at these samples and at the learning rate; or lose only the step, "
+                "with train.on_nan: skip."
+            )
+        self._skip(what)
+        return False
+
+    def _remember(self) -> None:
+        if self._buffers:
+            torch._foreach_copy_(self._before, self._buffers)
+
+    def _skip(self, what: str) -> None:
+        self.skipped += 1
+        self._in_a_row += 1
+        if self._buffers:
+            torch._foreach_copy_(self._buffers, self._before)
+        if self._in_a_row > MOST_IN_A_ROW:
+            raise TrainError(
+                f"step {self._step()}: {what}. It is the {self._in_a_row}th in a row, so the weights are lost: go on "
+                "from an older checkpoint (clusterdp resume --from STEP), with a lower learning rate."
+            )
+        if self.group.rendezvous.rank == 0:
+            say(f"clusterdp: step {self._step()} was skipped: {what}.", error=True)
+
+
+def _told(loss: torch.Tensor, batch: Any) -> str:
+    indices = [int(index) for index in (batch() if callable(batch) else batch or ())]
+    samples = f", of the samples {indices}" if indices else ""
+    return f"the loss is {float(loss.float().mean()):g}{samples}"

@@ -1,0 +1,142 @@
+"""MetricLog: numbers from the loop into `metrics/<attempt>.jsonl`, without making the step wait for the GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clusterdp.errors import ConfigError
+from clusterdp.rundir import append_line
+from clusterdp.train.output.best_effort import FULL, Expendable
+from clusterdp.train.output.say import say
+
+Value = Any  # a number, a tensor of one element, or a string
+Sink = Callable[[dict[str, Any]], None]  # gets each record as it is written: numbers and strings
+
+SHORTEST_S, LONGEST_S = 0.1, 5.0  # between two records of steps: the longer a run lasts, the fewer it needs
+
+
+class MetricLog:
+    """Rank 0 has a path; the others, and runs without a folder, pass None and everything is a no-op.
+
+    Records of steps are thinned by time: the newest counts. A CUDA tensor is copied to the host behind the step's own
+    work and looked at when a later record is due, when the copy has long arrived: nobody waits for the device.
+    While the disk is full, records are lost; the training goes on.
+    """
+
+    def __init__(self, path: Path | None, every_s: float | None = None, sinks: Sequence[Sink] = ()):
+        self.path = path
+        self.every_s = every_s
+        self.sinks = list(sinks)
+        self._expendable = Expendable(path) if path is not None else None
+        self._full: dict[int, Expendable] = {}  # by the sink's id
+        self._began = time.time()
+        self._due = 0.0
+        self._waiting: list[tuple[dict[str, Value], Any]] = []  # (record, CUDA event or None)
+        self._newest: tuple[float, dict[str, Value], dict[str, Value]] | None = None  # time, fields, values
+
+    def step(self, fields: dict[str, Value], values: dict[str, Value]) -> None:
+        """After a step: fields such as step and epoch, and what the user logged in it. Kept as they are: no graphs."""
+        if self.path is None and not self.sinks:
+            return
+        now = time.time()
+        if now < self._due:
+            self._newest = now, fields, values
+            return
+        self._due = now + self._pause(now)
+        self._newest = None
+        self._enqueue({"time": now, **fields, **values})
+        self._write(wait=False)
+
+    def write(self, **values: Value) -> None:
+        """A record that is not thinned, written at once: results, such as an accuracy."""
+        if self.path is None and not self.sinks:
+            return
+        self.flush()
+        self._enqueue({"time": time.time(), **values})
+        self._write(wait=True)
+
+    def flush(self) -> None:
+        """Writes everything, the newest step's record included."""
+        if self._newest is not None:
+            now, fields, values = self._newest
+            self._enqueue({"time": now, **fields, **values})
+            self._newest = None
+        self._write(wait=True)
+
+    def close(self) -> None:
+        """At the end of the attempt: writes everything, and tells the sinks that have a close()."""
+        self.flush()
+        for sink in self.sinks:
+            if callable(close := getattr(sink, "close", None)):
+                try:
+                    close()
+                except Exception as error:  # all that was to be done has been done
+                    say(f"clusterdp: metrics: {type(sink).__name__} was not closed: {_line(error)}", error=True)
+        self.sinks.clear()
+
+    def _hand(self, sink: Sink, record: dict[str, Any]) -> None:
+        """Somebody else's server may be away; the training does not end for that, and the record is in the file. A disk
+        that is full takes records again when it has room; a server is not asked again, for that may take minutes."""
+        try:
+            with self._full.setdefault(id(sink), Expendable(type(sink).__name__, FULL)):
+                sink(record)
+        except Exception as error:
+            self.sinks.remove(sink)
+            say(f"clusterdp: metrics: {type(sink).__name__} gets no more records: {_line(error)}", error=True)
+
+    def _pause(self, now: float) -> float:
+        if self.every_s is not None:
+            return self.every_s
+        return min(LONGEST_S, max(SHORTEST_S, (now - self._began) / 200))
+
+    def _enqueue(self, record: dict[str, Value]) -> None:
+        for name, value in record.items():
+            if isinstance(value, torch.Tensor) and value.numel() != 1:
+                raise ConfigError(f"log: {name} has the shape {tuple(value.shape)}. Log a number, such as its mean().")
+        copies = {name: _to_host(value) for name, value in record.items()}
+        on_gpu = any(isinstance(value, torch.Tensor) and value.is_cuda for value in record.values())
+        event = None
+        if on_gpu:
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        self._waiting.append((copies, event))
+
+    def _write(self, *, wait: bool) -> None:
+        while self._waiting:
+            record, event = self._waiting[0]
+            if event is not None and not event.query():
+                if not wait:
+                    return
+                event.synchronize()
+            plain = {name: _plain(value) for name, value in record.items()}
+            del self._waiting[0]
+            if self.path is not None and self._expendable is not None:
+                with self._expendable:
+                    append_line(self.path, plain)
+            for sink in list(self.sinks):
+                self._hand(sink, plain)
+
+
+def _line(error: Exception) -> str:
+    return str(error).split("\n")[0] or type(error).__name__
+
+
+def _to_host(value: Value) -> Value:
+    if not isinstance(value, torch.Tensor):
+        return value
+    if not value.is_cuda:
+        return value.detach().clone()  # the caller may add to it in place in the next step
+    return torch.empty(value.shape, dtype=value.dtype, pin_memory=True).copy_(value.detach(), non_blocking=True)
+
+
+def _plain(value: Value) -> Value:
+    if isinstance(value, torch.Tensor):
+        value = value.item()
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        return str(value)  # JSON has no NaN; a reader should still see that there was one
+    return value

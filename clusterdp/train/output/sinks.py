@@ -1,0 +1,151 @@
+"""Sinks: where the records of metrics/ go besides: TensorBoard, Weights & Biases, MLflow. One run there, however often
+this one was requeued: a folder of its own for TensorBoard, an id that the run folder keeps for the others.
+
+A sink is any function of a record, such as {"time": 1.7e9, "step": 40, "loss": 0.3}; job.metrics.sinks takes yours too.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from clusterdp.errors import ConfigError
+from clusterdp.plainfile import read_plain
+from clusterdp.rundir import RunDir, write_durably
+from clusterdp.train.output.say import say
+
+PLACE = ("time", "step", "total")  # of a record: where it belongs, not what was measured
+
+
+def open_sinks(names: Sequence[str], run: RunDir, options: Mapping[str, Any]) -> list[Any]:
+    """Those of `metrics.to`, on rank 0. ConfigError if one is not known, or not installed."""
+    kinds: dict[str, Any] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
+    found = []
+    for name in names:
+        if name not in kinds:
+            raise ConfigError(f"metrics.to: {name!r} is not known. Use {', '.join(kinds)}.")
+        try:
+            found.append(kinds[name](run, dict(options.get(name) or {})))
+        except ConfigError:
+            raise
+        except Exception as error:  # a server that is away must not hold up the training
+            what = f"{type(error).__name__}: {error}".split("\n")[0]
+            say(f"clusterdp: metrics.to: {name} gets no records in this attempt: {what}", error=True)
+    return found
+
+
+class TensorBoard:
+    """`tensorboard --logdir RUN/tensorboard`. What an attempt trains again replaces what was there of these steps."""
+
+    def __init__(self, run: RunDir, options: Mapping[str, Any]):
+        self._make = _library("torch.utils.tensorboard", "tensorboard").SummaryWriter
+        self._folder = run.path / "tensorboard"
+        self._options = {"flush_secs": 10, **options}  # a rank that is killed loses so much
+        self._writer: Any = None
+
+    def __call__(self, record: Mapping[str, Any]) -> None:
+        step = record.get("step")
+        if self._writer is None:
+            self._writer = self._make(str(self._folder), purge_step=step, **self._options)
+        try:
+            for name, value in _numbers(record).items():
+                self._writer.add_scalar(name, value, step, walltime=record["time"])
+        except OSError:
+            self._writer = None  # its thread has ended, over a full disk: the next record has another file
+            raise
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class WandB:
+    """options: wandb.init()'s, such as project. Charts are over `step`: W&B's own counter never goes back."""
+
+    def __init__(self, run: RunDir, options: Mapping[str, Any]):
+        wandb = _library("wandb", "wandb")
+        name = _kept(run.path / "wandb-id", secrets.token_hex(8))
+        ours = {"id": name, "resume": "allow", "dir": str(run.path), "name": run.path.name}
+        self._run = wandb.init(**{**ours, **options})
+        self._run.define_metric("*", step_metric="step")
+
+    def __call__(self, record: Mapping[str, Any]) -> None:
+        if numbers := _numbers(record):
+            self._run.log({**numbers, "step": record.get("step")})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+class MLflow:
+    """options: tracking_uri and experiment. The defaults: $MLFLOW_TRACKING_URI, else mlruns/ in the run folder
+    (`mlflow ui --backend-store-uri RUN/mlruns`); and the experiment Default."""
+
+    def __init__(self, run: RunDir, options: Mapping[str, Any]):
+        mlflow = _library("mlflow", "mlflow")
+        self._metric = mlflow.entities.Metric
+        self._client = _mlflow_client(mlflow, options.get("tracking_uri"), run)
+        file = run.path / "mlflow-run-id"
+        if not file.exists():
+            name = options.get("experiment") or "Default"
+            known = self._client.get_experiment_by_name(name)
+            experiment = known.experiment_id if known else self._client.create_experiment(name)
+            _kept(file, self._client.create_run(experiment, run_name=run.path.name).info.run_id)
+        self._id = read_plain(file).decode().strip()
+        self._client.update_run(self._id, status="RUNNING")
+
+    def __call__(self, record: Mapping[str, Any]) -> None:
+        at, step = int(record["time"] * 1000), int(record.get("step") or 0)
+        metrics = [self._metric(name, value, at, step) for name, value in _numbers(record).items()]
+        self._client.log_batch(self._id, metrics=metrics)
+
+    def close(self) -> None:
+        self._client.set_terminated(self._id)
+
+
+def _mlflow_client(mlflow: Any, uri: str | None, run: RunDir) -> Any:
+    """mlflow-skinny, which is what the extra installs, knows servers and folders."""
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or str(run.path / "mlruns")
+    if "://" not in uri or uri.startswith("file:"):
+        # MLflow 3.7 and later refuse folders, whose format changes no more, unless told that one is meant.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    elif uri.startswith(("sqlite:", "postgresql", "mysql", "mssql")):
+        for module in ("sqlalchemy", "alembic"):
+            if find_spec(module) is None:
+                raise ConfigError(
+                    f"metrics.options.mlflow.tracking_uri: {uri.split(':')[0]} takes {module}, which mlflow-skinny "
+                    "comes without. pip install mlflow; or name a folder or a server."
+                )
+    return mlflow.MlflowClient(uri)
+
+
+def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
+    """What was measured and is a number; nan, which JSON has as a word, included."""
+    found = {}
+    for name, value in record.items():
+        if name in PLACE or isinstance(value, bool):
+            continue
+        if isinstance(value, int | float) or value in ("nan", "inf", "-inf"):
+            found[name] = float(value)
+    return found
+
+
+def _library(module: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError:
+        raise ConfigError(
+            f"metrics.to: {extra} is not installed where the job runs. pip install 'clusterdp[{extra}]'."
+        ) from None
+
+
+def _kept(file: Path, value: str) -> str:
+    """In the run folder: what was there before, else this."""
+    if not file.exists():
+        write_durably(file, value + "\n")
+    return read_plain(file).decode().strip()

@@ -1,0 +1,96 @@
+"""DistributedDataParallel: its options from a config, its communication hooks by name, its errors in one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from clusterdp.errors import ConfigError, TrainError
+from clusterdp.train.argument_names import check_options
+from clusterdp.train.parallel.buckets import reduced, settle
+
+HOOKS = ("fp16", "bf16", "powersgd")
+
+
+def wrap(
+    model: nn.Module,
+    options: Mapping[str, Any],
+    comm_hook: str | None = None,
+    powersgd: Mapping[str, Any] | None = None,
+) -> DistributedDataParallel:
+    """Collective. options: DistributedDataParallel's own. A model whose parts lie on several devices stays there."""
+    check_options("train.ddp", options, DistributedDataParallel)
+    wrapped = DistributedDataParallel(model, device_ids=_device_ids(model), **options)
+    settle(wrapped)  # before the hook: PowerSGD remembers what it has seen
+    if comm_hook is not None:
+        add_hook(wrapped, comm_hook, powersgd or {})
+    return wrapped
+
+
+def _device_ids(model: nn.Module) -> list[torch.device] | None:
+    """None on CPUs and for a split model, as DDP wants it."""
+    devices = {parameter.device for parameter in model.parameters()}
+    return [*devices] if len(devices) == 1 and next(iter(devices)).type == "cuda" else None
+
+
+def add_hook(model: DistributedDataParallel, name: str, powersgd: Mapping[str, Any] | None = None) -> None:
+    """What travels between the ranks: gradients in half the bytes, or of low rank (PowerSGDState's own options)."""
+    if name == "powersgd":
+        from clusterdp.train.parallel.powersgd import add_powersgd
+
+        add_powersgd(model, powersgd or {})
+    elif name in ("fp16", "bf16"):
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        hook = default_hooks.fp16_compress_hook if name == "fp16" else default_hooks.bf16_compress_hook
+        # Not itself: DDP knows bf16's by its name, and takes it for NCCL alone. Gloo adds up bf16 just as well.
+        model.register_comm_hook(None, lambda state, bucket: hook(state, bucket))  # noqa: PLW0108
+    else:
+        raise ConfigError(f"train.comm_hook: {name!r} is none of {', '.join(HOOKS)}. Write one of them.")
+
+
+def check_never_skips(state: Mapping[str, Any]) -> None:
+    """Of a loop: PowerSGD beside a loss scale that the config does not know of."""
+    if any(getattr(part, "comm_hook_state", None) is not None for part in state.values()):
+        for name, part in state.items():
+            scaler = getattr(part, "scaler", part)
+            if isinstance(scaler, torch.amp.GradScaler) and scaler.is_enabled():
+                raise cannot_skip(f"the loss scale of state.{name}")
+
+
+def cannot_skip(what: str) -> ConfigError:
+    """What a step has left out of its gradients is added to the next: once not finite, it is so for good."""
+    return ConfigError(
+        f"train.comm_hook: powersgd cannot skip a step, as {what} would have it. Use level bf16 or O0 without "
+        "loss_scale and on_nan: stop, or comm_hook: bf16."
+    )
+
+
+def check_finished(model: DistributedDataParallel) -> None:
+    """After a backward pass. Raises at once what DDP would say in its next forward pass, while other ranks, which did
+    use those parameters, wait for this one in an all-reduce. Costs a microsecond."""
+    try:
+        model.reducer._rebuild_buckets()  # looks whether all gradients came, and has nothing else to do any more
+    except RuntimeError as error:
+        if (told := explained(error, model)) is None:
+            raise
+        raise told from None
+
+
+def explained(error: RuntimeError, model: DistributedDataParallel) -> TrainError | None:
+    """DDP's complaint about unused parameters with their names, in one line; None if it is about something else."""
+    numbers = re.search(r"did not receive grad for rank (\d+): ([\d ]+)", str(error))
+    if numbers is None:
+        return None
+    names = [*reduced(model)]
+    unused = [names[int(number)] for number in numbers[2].split()]
+    shown = ", ".join(unused[:8]) + (f" and {len(unused) - 8} more" if len(unused) > 8 else "")
+    return TrainError(
+        f"model: on rank {numbers[1]} these parameters had no part in the loss: {shown}. Use them, freeze them with "
+        "requires_grad_(False), or set train.ddp: {find_unused_parameters: true}, which costs time in each step."
+    )

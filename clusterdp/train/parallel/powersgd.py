@@ -1,0 +1,61 @@
+"""PowerSGD, torch's communication hook, with a state that is in the checkpoint.
+
+What a step leaves out of a gradient is added to the next one, and the next one begins from the last one's low-rank
+factors: a run that resumes without them is another run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from clusterdp.train.argument_names import check_options
+
+_TENSORS = ("error_dict", "p_memory_dict", "q_memory_dict")
+
+
+def add_powersgd(model: DistributedDataParallel, options: Mapping[str, Any]) -> PowerSGD:
+    """options: PowerSGDState's own, such as matrix_approximation_rank and start_powerSGD_iter."""
+    check_options("train.powersgd", options, powerSGD_hook.PowerSGDState)
+    # torch's own default of 0 makes NaN of a gradient that has not the full rank, such as that of dead units.
+    hook = PowerSGD(next(model.parameters()).device, **{"orthogonalization_epsilon": 1e-8, **options})
+    model.register_comm_hook(
+        hook.of_torch, powerSGD_hook.powerSGD_hook if dist.get_backend() == "nccl" else _one_by_one
+    )
+    model.comm_hook_state = hook  # type: ignore[assignment]  # where the loop finds it
+    return hook
+
+
+def _one_by_one(state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are text
+    """A bucket takes three all-reduces, each sent when the last is done. Those of several buckets come in another order
+    on each rank then, for gloo's threads send them: with two buckets, the ranks hang. NCCL's streams keep them apart.
+    """
+    future = powerSGD_hook.powerSGD_hook(state, bucket)
+    future.wait()
+    return future
+
+
+class PowerSGD:
+    """Each rank has its own: the errors are those of its own gradients."""
+
+    per_rank = True
+
+    def __init__(self, device: torch.device, **options: Any):
+        self.device = device
+        self.of_torch = powerSGD_hook.PowerSGDState(None, **options)
+
+    def state_dict(self) -> dict[str, Any]:
+        tensors = {name: dict(getattr(self.of_torch, name)) for name in _TENSORS}
+        return {**tensors, "iter": self.of_torch.iter, "rng": self.of_torch.rng.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        for name in _TENSORS:
+            here = {bucket: saved.to(self.device, copy=True) for bucket, saved in state[name].items()}
+            setattr(self.of_torch, name, here)
+        self.of_torch.iter = state["iter"]
+        self.of_torch.rng.set_state(state["rng"])

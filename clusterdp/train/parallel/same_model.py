@@ -1,0 +1,65 @@
+"""Whether all ranks have built the same model, found out before anything waits for a tensor that is not there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from clusterdp.errors import TrainError
+
+if TYPE_CHECKING:
+    from clusterdp.train.dist.group import Group
+
+SHOWN = 8
+
+
+def check_same_model(model: nn.Module, group: Group) -> None:
+    """Collective. TrainError on all ranks if names, shapes or types of parameters and buffers differ, naming them.
+
+    Their values may differ: rank 0's are taken.
+    """
+    here = _description(model)
+    number = int.from_bytes(hashlib.blake2b(json.dumps(here).encode(), digest_size=7).digest(), "big")
+    most, least = group.agree(number, -number)
+    if most == -least:
+        return
+    raise TrainError(_difference(group.gather(here)))
+
+
+def take_rank_0s(model: nn.Module) -> None:
+    """Collective. DDP does it by itself; FSDP2 makes one model of what each rank has, and its seeds differ."""
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            torch.distributed.broadcast(tensor, src=0)
+
+
+def _description(model: nn.Module) -> dict[str, str]:
+    # Insertion order counts: DDP goes by the order of parameters, not by their names.
+    found = {name: f"{_text(p)}{'' if p.requires_grad else ' frozen'}" for name, p in model.named_parameters()}
+    return found | {name: _text(buffer) for name, buffer in model.named_buffers()}
+
+
+def _text(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+
+
+def _difference(models: list[dict[str, str]]) -> str:
+    """Of the first rank that has another model than rank 0."""
+    rank = next(rank for rank, model in enumerate(models) if [*model.items()] != [*models[0].items()])
+    first, other = models[0], models[rank]
+    parts = [
+        f"{name} is {first.get(name, 'missing')} on rank 0 and {other.get(name, 'missing')} on rank {rank}"
+        for name in (*first, *(name for name in other if name not in first))
+        if first.get(name) != other.get(name)
+    ]
+    if not parts:
+        parts = [f"the same tensors come in another order on rank {rank} than on rank 0"]
+    more = f"; and {len(parts) - SHOWN} more" if len(parts) > SHOWN else ""
+    return (
+        f"model: it is not the same on all ranks: {'; '.join(parts[:SHOWN])}{more}. "
+        "Build it from what all ranks have alike: not from their own data, their rank or random numbers."
+    )

@@ -1,0 +1,119 @@
+"""Strategies: what becomes of a model so that many devices train it, chosen by one word of the config.
+
+ddp     DistributedDataParallel: each rank has the whole model, and gradients are added up. The default.
+fsdp    FSDP2: each rank has a part of everything, for models that are too big otherwise
+hsdp    FSDP2 within each node, and copies of that on all nodes: less traffic between nodes
+dp      torch's old DataParallel: one process, many GPUs. The last resort, where only one task can be had: it copies
+        the model in each step, and Python's lock holds it up.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from clusterdp.errors import ConfigError
+from clusterdp.train.parallel import ddp, same_model
+from clusterdp.train.parallel.activation_checkpointing import recompute
+from clusterdp.train.parallel.model_parallel import is_split
+from clusterdp.train.parallel.syncbn import sync_batchnorm
+
+if TYPE_CHECKING:
+    from clusterdp.train.dist.group import Group
+    from clusterdp.train.optim.amp import Amp
+    from clusterdp.train.settings import Techniques
+
+STRATEGIES = ("ddp", "fsdp", "hsdp", "dp")
+
+
+def wrap(
+    model: nn.Module, group: Group, train: Techniques, amp: Amp, options: Mapping[str, Any], *, share: bool = True
+) -> nn.Module:
+    """Collective. On its device (a model that is split over several stays there), in its precision, with SyncBatchNorm,
+    recomputation, strategy and torch.compile as `train` has them, in the order in which they go together.
+
+    options: DistributedDataParallel's, where train.ddp has no others. share: False leaves DDP itself out, for a rank
+    that has nobody to share gradients with.
+    """
+    if train.comm_hook == "powersgd" and (train.on_nan == "skip" or amp.scaler.is_enabled()):
+        raise ddp.cannot_skip("train.on_nan: skip" if train.on_nan == "skip" else "the loss scale of train.amp")
+    model = amp.cast(model if is_split(model) else model.to(group.device))
+    if train.sync_batchnorm:
+        model = sync_batchnorm(model)
+    if train.recompute:
+        model = recompute(model, *train.recompute)
+    options = {**options, **train.ddp}
+    wrapped = distribute(model, group, train, options, share=share)
+    if train.compile:
+        if train.strategy == "ddp" and share and options.get("bucket_cap_mb", 25) < 1:
+            raise ConfigError("train.ddp.bucket_cap_mb: torch.compile needs 1 or more in DDP. Leave it out.")
+        # In place, and inside DDP, whose buckets it then divides the graph by.
+        model.compile(**(train.compile if isinstance(train.compile, Mapping) else {}))
+    return wrapped
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """By FSDP2: whoever calls it then calls it on all ranks."""
+    return next(_sharded_modules(model), None) is not None
+
+
+def reshard(model: nn.Module) -> None:
+    """Before its weights are changed: what FSDP2 has gathered for the last forward pass may serve the next one, too."""
+    for module in _sharded_modules(model):
+        module.reshard()
+
+
+def _sharded_modules(model: nn.Module) -> Iterator[Any]:
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # which takes a second to load
+    if fsdp is not None:
+        yield from (module for module in model.modules() if isinstance(module, fsdp.FSDPModule))
+
+
+def is_distributed(model: nn.Module) -> bool:
+    """Whether it, or anything in it, is in DDP or FSDP2 already."""
+    return is_sharded(model) or any(isinstance(module, DistributedDataParallel) for module in model.modules())
+
+
+def follow(optimizer: torch.optim.Optimizer, before: Mapping[str, nn.Parameter], model: nn.Module) -> None:
+    """An optimizer that was made before its model was sharded gets the parameters that the model has now.
+
+    before: those that it had, by name.
+    """
+    now = dict(model.named_parameters())
+    new = {id(parameter): now[name] for name, parameter in before.items() if now[name] is not parameter}
+    if new and optimizer.state:
+        raise ConfigError("optimizer: has a state already, of weights that are sharded now. Make it after job.wrap().")
+    for group in optimizer.param_groups:
+        group["params"] = [new.get(id(parameter), parameter) for parameter in group["params"]]
+
+
+def distribute(
+    model: nn.Module, group: Group, train: Techniques, options: Mapping[str, Any], *, share: bool = True
+) -> nn.Module:
+    """Collective. TrainError on all ranks if they do not have the same model."""
+    strategy = train.strategy
+    if strategy not in STRATEGIES:
+        raise ConfigError(f"train.strategy: {strategy!r} is none of {', '.join(STRATEGIES)}. Write one of them.")
+    if strategy == "dp":
+        if (size := group.rendezvous.world_size) > 1:
+            raise ConfigError(f"train.strategy: dp is for one process, and there are {size}. Use ddp.")
+        return nn.DataParallel(model)
+    same_model.check_same_model(model, group)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        return model  # DDP refuses what has nothing to train
+    if strategy == "ddp":
+        return ddp.wrap(model, options, train.comm_hook, train.powersgd) if share else model
+    if any(parameter.dtype == torch.float16 for parameter in model.parameters()):
+        raise ConfigError(
+            f"train.amp.level: weights in fp16 (O2, O3) go with strategy ddp, not {strategy}, whose shards are the "
+            "master weights. Use level O1 or bf16, or train.fsdp: {param_dtype: bfloat16}."
+        )
+    from clusterdp.train.parallel.fsdp import shard  # DTensor takes a second to load
+
+    # What is compiled would be compiled once more when the hooks that look are gone.
+    return shard(model, group, train.fsdp, hybrid=strategy == "hsdp", look=not train.compile)

@@ -1,0 +1,312 @@
+"""One attempt, as one rank sees it.
+
+    environment -> Rendezvous -> Group -> claim -> function(job, **params) -> Ending, agreed by all ranks -> outcome
+
+How it ends             outcome                        exit
+    function returned   done finished STEP             0
+    agreed stop, saved  requeue term|time STEP         0
+    claim lost          overtaken claim STEP           0    whatever else it came to
+    run cancelled       stop cancelled 0               0
+    bad entry, params   stop entry 0                   2
+    any ConfigError     stop entry 0                   2    of rank 0; in a run that has saved, an EntryError alone
+    a bug in the code   stop entry 0                   1     of rank 0, in a run that has not saved: see BUGS
+    port taken          none                           98
+    an error of ours    none                           the error's own code
+    any other exception none                           1
+
+Torch is imported late: a wrong entry is found out without it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from clusterdp.errors import ClusterdpError, ConfigError, EntryError, RunError
+from clusterdp.rundir import RunDir, write_durably
+from clusterdp.slurm.env import SlurmEnv
+from clusterdp.train.dist.rendezvous import Rendezvous
+from clusterdp.train.dist.stop import Stopped, StopSignal
+from clusterdp.train.output.best_effort import LONGEST_WAIT_S, lasting
+from clusterdp.train.output.say import say
+from clusterdp.train.process import entry
+from clusterdp.train.settings import Settings
+
+if TYPE_CHECKING:
+    from clusterdp.train.dist.claim import Claim
+    from clusterdp.train.dist.group import Group
+    from clusterdp.train.dist.peers import PeerWatch
+    from clusterdp.train.job import JobHandle
+
+ENTRY_EXIT = 2
+# What no other node mends: a run without a checkpoint would come to the same line, after another wait in the queue.
+# Not ImportError as such: a node may lack a library that the others have.
+BUGS = (AttributeError, ModuleNotFoundError, NameError, SyntaxError, TypeError)
+WAIT_FOR_OUTCOME_S = 10.0
+WAIT_FOR_RANK_0_S = 3.0  # in mid-run, where it may well have met no mistake
+
+
+@dataclass(frozen=True)
+class Ending:
+    """`word` is done, requeue, stop or overtaken; `reason` is finished, term, time, cancelled, entry or claim.
+
+    Overtaken: another attempt has the run folder, so this one has no say about the run. The others are about the run.
+    """
+
+    word: str
+    reason: str
+    step: int = 0
+    result: Any = None  # what the user's function returned
+    exit_code: int = 0
+
+
+def of_folder(run_dir: Path, stop: StopSignal) -> Ending:
+    """The attempt of a run folder that the environment names. Does not return from a crash."""
+    try:
+        with _uncollected():
+            settings = Settings.read(run_dir)
+            function = entry.load(settings.entry)
+            entry.check_params(function, settings.params)
+            from clusterdp.train import job  # noqa: F401  # torch, if the entry has not
+    except (EntryError, ConfigError) as error:
+        say(f"clusterdp: {error}", error=True)
+        return _refuse(run_dir)
+    return attend(function, settings, stop)
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """For imports. What they make stays: looking for garbage in it takes a tenth of torch's import, and then as long
+    again whenever it is looked for; so it is left out of that for good."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_on:
+            gc.enable()
+
+
+def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Ending:
+    """A mistake that another attempt would make again. Each rank finds it for itself; rank 0 writes it down."""
+    ending = Ending("stop", "entry", exit_code=ENTRY_EXIT)
+    slurm = SlurmEnv.read()
+    attempt = Settings.bare({}).attempt
+    if attempt is None:
+        return ending
+    outcome = RunDir(run_dir).attempt(attempt).outcome
+    if slurm.rank == 0:
+        try:
+            write_outcome(outcome, ending)
+        except RunError as error:  # the mistake itself has been said, and its exit code says it again
+            say(f"clusterdp: {error}", error=True)
+        return ending
+    # srun kills the other ranks when one ends with an error: rank 0 may be slower, and must get to write.
+    deadline = time.monotonic() + (WAIT_FOR_RANK_0_S if peers else WAIT_FOR_OUTCOME_S)
+    while not outcome.exists() and time.monotonic() < deadline:
+        if peers and peers.culprit():  # a rank has waited long enough, and goes
+            break
+        time.sleep(0.05 + slurm.world_size / 5000)  # thousands of ranks look at one file
+    return ending
+
+
+def refuse(error: ClusterdpError, run_dir: Path | None, peers: PeerWatch | None = None) -> int:
+    """Says what is wrong, and sees to it that a mistake is not tried again. Returns the exit code."""
+    say(f"clusterdp: {error}", error=True)
+    final = isinstance(error, EntryError) or (isinstance(error, ConfigError) and run_dir and not _has_saved(run_dir))
+    if final and run_dir is not None:
+        _refuse(run_dir, peers)
+    return error.exit_code
+
+
+def attend(function: Callable[..., Any], settings: Settings, stop: StopSignal) -> Ending:
+    """Collective from the rendezvous to the end. Does not return from a crash."""
+    group, peers, attempt = meet(settings, stop)
+    try:
+        ending = _take_part(function, settings, stop, group, attempt)
+    except BaseException as error:
+        fail(error, peers, settings.run_dir)
+    peers.stop()
+    group.close()
+    return ending
+
+
+def meet(settings: Settings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
+    """Collective: the rendezvous, the seeds, and the attempt's name. Does not return, but says why, if the ranks do not
+    find each other."""
+    from clusterdp.train.dist.group import Group, seed_everything  # loads torch
+    from clusterdp.train.dist.peers import PeerWatch, leave_now
+    from clusterdp.train.dist.store_notes import Notes, make_key, read_key
+    from clusterdp.train.job import new_attempt_name
+
+    if settings.end_time is not None:
+        stop.set_end_time(settings.end_time, settings.margin_s)
+    attempt = settings.attempt or new_attempt_name()
+    run = RunDir(settings.run_dir) if settings.run_dir else None
+    try:
+        place = Rendezvous.find()
+        if run and place.rank == 0 and place.world_size > 1:
+            make_key(run.attempt(attempt).key)
+        group = Group.start(place, backend=settings.backend, timeout_s=settings.timeout_s)
+    except ClusterdpError as error:
+        leave_now(refuse(error, settings.run_dir))
+    seed_everything(settings.seed, place.rank, deterministic=settings.deterministic)
+    attempt = settings.attempt or str(group.gather(attempt)[0])
+    notes = Notes(group.store, read_key(run.attempt(attempt).key) if run else None, attempt)
+    return group, PeerWatch(notes, place.rank, place.world_size).start(), attempt
+
+
+def _take_part(
+    function: Callable[..., Any], settings: Settings, stop: StopSignal, group: Group, attempt: str
+) -> Ending:
+    from clusterdp.train.dist.claim import Claim
+    from clusterdp.train.job import JobHandle
+
+    first = group.rendezvous.rank == 0
+    run = RunDir(settings.run_dir) if settings.run_dir else None
+
+    job, claim = None, None
+    asked = stop.reason()
+    cancelled, term, at_limit = group.agree(
+        first and run is not None and run.cancelled.exists(), asked == "term", asked == "time"
+    )
+    if cancelled:
+        ending = Ending("stop", "cancelled")
+    elif term or at_limit:  # a signal came while torch was loading: nothing has been done yet
+        ending = Ending("requeue", "term" if term else "time")
+    else:
+        claim = Claim.take(run.claims, attempt, os.urandom(4).hex()) if run and first else None
+        job = JobHandle(settings, group, stop, attempt, claim)
+        ending = _call(function, job)
+    _agree_on_ending(group, ending)
+    if any(group.agree(_is_lost(claim))):
+        ending = replace(ending, word="overtaken", reason="claim")
+    if job and ending.word == "done":
+        job.event("finished", step=job.step)
+    if run is not None and first:
+        write_outcome(run.attempt(attempt).outcome, ending, min(LONGEST_WAIT_S, group.timeout.total_seconds() / 2))
+    group.agree(0)  # the others stay until it is written: where one task has ended, srun may end those that have not
+    return ending
+
+
+def _is_lost(claim: Claim | None) -> bool:
+    """Asked at the end, for a run that saves nothing, or saved last before it was overtaken."""
+    try:
+        return claim is not None and not claim.is_newest()
+    except OSError as error:  # a full disk: the batch script still asks Slurm whose the run is
+        say(f"clusterdp: {claim and claim.folder}: cannot be looked at: {error.strerror}.", error=True)
+        return False
+
+
+def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
+    from clusterdp.checkpoint.errors import ClaimLost
+    from clusterdp.train.profile.profiling import Profiled, find_batch_size
+
+    try:
+        if job.profile.find == "batch-size":
+            function = partial(find_batch_size, function)
+        result = function(job, **job.params)
+        ending = Ending("done", "finished", job.step, result)
+    except Profiled:
+        ending = Ending("done", "finished", job.step)
+    except Stopped as stopped:
+        ending = Ending("requeue", stopped.reason, stopped.step)
+    except RuntimeError as error:
+        if (said := explained(error, job)) is None:
+            raise
+        raise said from None
+    except ClaimLost as error:
+        say(f"clusterdp: {error}", error=True)
+        ending = Ending("overtaken", "claim", job.step)
+    except SystemExit as leaving:  # some scripts end in sys.exit()
+        if leaving.code not in (None, 0):
+            raise
+        ending = Ending("done", "finished", job.step)
+    job.word.drain()
+    job.metrics.close()
+    return ending
+
+
+def explained(error: RuntimeError, job: JobHandle) -> ClusterdpError | None:
+    """What torch says in many lines, in one with the names of the user's own parameters."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    from clusterdp.train.parallel import ddp
+
+    if "InvalidCxxCompiler" in str(error):  # its module loads slowly, and is private
+        return ConfigError(
+            "train.compile: torch.compile found no C++ compiler here. Load one in launch.setup, or leave it out."
+        )
+    found = (ddp.explained(error, model) for model in job.wrapped if isinstance(model, DistributedDataParallel))
+    return next(filter(None, found), None)
+
+
+def _agree_on_ending(group: Group, ending: Ending) -> None:
+    """No rank goes, and no outcome is written, before all have come to the same end."""
+    code = ("done", "requeue", "stop", "overtaken").index(ending.word)
+    most, least = group.agree(code, -code)
+    if most != -least:
+        raise ClusterdpError(
+            f"rank {group.rendezvous.rank}: ended with {ending.word!r} while another rank ended differently. "
+            "Let all ranks return, or all stop by an agreed word."
+        )
+
+
+def write_outcome(path: Path, ending: Ending, seconds: float = WAIT_FOR_OUTCOME_S) -> None:
+    """On a full disk, when there is room again; RunError if that takes longer."""
+
+    def write() -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, f"{ending.word} {ending.reason} {ending.step}\n")
+
+    try:
+        lasting(write, path, seconds)
+    except OSError as error:
+        raise RunError(
+            f"{path}: cannot be written: {error.strerror}. It would say that this attempt ended with "
+            f"{ending.word!r} at step {ending.step}; the next attempt goes on from the last checkpoint. "
+            "Free some space, or see who may write there."
+        ) from None
+
+
+def _has_saved(run_dir: Path) -> bool:
+    """Then its config will do, and a node is to blame that has not mounted what it names: another one may have."""
+    return any(attempt.saved.exists() for attempt in RunDir(run_dir).attempts())
+
+
+def fail(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> NoReturn:
+    """This rank cannot go on; the others must not wait for it."""
+    peers.leave(explain(error, peers, run_dir))
+
+
+def explain(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> int:
+    """Says why this rank fails: to its log, to the others, to the batch script. Returns the exit code."""
+    from clusterdp.train.data.loader_defaults import dead_worker, in_a_line
+
+    if worker := dead_worker(error):
+        error = ClusterdpError(worker)
+    culprit = peers.culprit()  # then ours is most likely a broken connection
+    said = in_a_line(error)[:300]
+    if isinstance(error, ClusterdpError):
+        refuse(error, run_dir, peers)  # before the others are told, for those who hear of it end within two seconds
+    else:
+        say("".join(traceback.format_exception(error)).rstrip("\n"), error=True)
+        if isinstance(error, BUGS) and not culprit and run_dir is not None and not _has_saved(run_dir):
+            _refuse(run_dir, peers)
+    peers.tell(said)
+    if culprit and culprit.partition(": ")[2] != said:  # else all ranks found the same, together
+        say(f"clusterdp: this follows from another rank's failure: {culprit}", error=True)
+    if isinstance(error, ClusterdpError):
+        return error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return 130
+    return error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1

@@ -1,0 +1,68 @@
+"""The job of a script that nobody started through the worker: `python train.py`, under torchrun, or as `command:`.
+
+    job = own_job()           # what an entry's function is handed: see JobHandle
+
+If CLUSTERDP_RUN_DIR names a folder (as it does in a job), the run is kept there, and the same command goes on with it.
+Where the ranks agree to stop, the script ends after the save, with an exit code that says to run it again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+from types import TracebackType
+
+from clusterdp.checkpoint.errors import ClaimLost
+from clusterdp.errors import ClusterdpError
+from clusterdp.rundir import RunDir
+from clusterdp.train.dist.claim import Claim
+from clusterdp.train.dist.stop import STOPPED_EXIT, Stopped, StopSignal
+from clusterdp.train.job import JobHandle
+from clusterdp.train.output.say import say
+from clusterdp.train.process.attempt import Ending, explain, explained, fail, meet, refuse, write_outcome
+from clusterdp.train.settings import Settings
+
+
+@functools.cache
+def own_job() -> JobHandle:
+    """One in a process; collective. It ends with the process: an error on one rank ends them all, in one line each."""
+    stop = StopSignal().install()
+    try:
+        settings = Settings.own({})
+    except ClusterdpError as error:
+        sys.exit(refuse(error, Settings.bare({}).run_dir))
+    group, peers, attempt = meet(settings, stop)
+    rank, world_size = group.rendezvous.rank, group.rendezvous.world_size
+    job: JobHandle | None = None
+
+    def end(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
+        if isinstance(error, Stopped):
+            if rank == 0:
+                kept = "; run it again to go on" if settings.run_dir else ""
+                say(f"clusterdp: stopped at step {error.step} ({error.reason}){kept}.", error=True)
+            sys.exit(STOPPED_EXIT)  # which Python heeds also here
+        if job and isinstance(error, RuntimeError):
+            error = explained(error, job) or error
+        if job and isinstance(error, ClaimLost) and settings.run_dir is not None and rank == 0:
+            write_outcome(RunDir(settings.run_dir).attempt(attempt).outcome, Ending("overtaken", "claim", job.step))
+        if world_size > 1:
+            fail(error, peers, settings.run_dir)
+        if isinstance(error, ClusterdpError):
+            sys.exit(explain(error, peers, settings.run_dir))
+        before(kind, error, at)
+
+    before, sys.excepthook = sys.excepthook, end
+    claim = None
+    if settings.run_dir is not None and rank == 0:
+        claim = Claim.take(RunDir(settings.run_dir).claims, attempt, os.urandom(4).hex())
+    job = JobHandle(settings, group, stop, attempt, claim)
+
+    @atexit.register
+    def close() -> None:
+        job.metrics.close()
+        peers.stop()
+        group.close()
+
+    return job

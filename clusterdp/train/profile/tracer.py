@@ -1,0 +1,83 @@
+"""Tracer: torch.profiler over a few steps, as a file that a browser shows (https://ui.perfetto.dev, chrome://tracing).
+
+    tracer = Tracer(folder / "trace.json.gz", start=20, steps=5)
+    for x, y in loader:
+        ...
+        tracer.step()                       # after each step; it ends, and writes, by itself
+
+In a job it is the config's `profile.trace`. A step that is traced takes longer; one that is not costs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from clusterdp.train.output.best_effort import Expendable
+from clusterdp.train.output.say import say
+from clusterdp.train.profile.stopwatch import Stopwatch
+
+WARM_UP = 1  # steps that the profiler takes to get going, before the first that it writes down
+
+
+class Tracer:
+    """start: the first step that is traced, counted from 1 on; 3 at least: one step tells that there are any."""
+
+    def __init__(self, file: str | os.PathLike[str], *, start: int = 10, steps: int = 5, told: bool = True):
+        self.file = Path(file)
+        self.start, self.steps = start, steps
+        self._told = told
+        self._done = 0
+        self._profile: Any = None
+
+    def step(self) -> None:
+        """A step is over."""
+        self._done += 1
+        if self._profile is not None:
+            self._profile.step()
+            if self._done >= self.start + self.steps - 1:
+                self.close()
+        elif self._done == self.start - WARM_UP - 1:
+            self._begin()
+
+    def close(self) -> None:
+        """Writes what has been traced, if the training ends in the middle of it."""
+        running, self._profile = self._profile, None
+        if running is None:
+            return
+        running.stop()
+        if self._done < self.start:
+            return
+        with Expendable(self.file):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            running.export_chrome_trace(str(self.file))
+            if self._told:
+                say(f"clusterdp: steps {self.start} to {self._done} are traced in {self.file}")
+
+    def _begin(self) -> None:
+        activities = [ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(ProfilerActivity.CUDA)
+        plan = schedule(wait=0, warmup=WARM_UP, active=self.steps, repeat=1)
+        self._profile = profile(activities=activities, schedule=plan)
+        self._profile.start()
+
+
+class TracingStopwatch(Stopwatch):
+    """What a job has for a stopwatch where steps are to be traced: others pay nothing for it."""
+
+    def __init__(self, tracer: Tracer):
+        super().__init__()
+        self.tracer = tracer
+
+    def step(self) -> None:
+        super().step()
+        self.tracer.step()
+
+    def report(self, *words: Any, **facts: Any) -> dict[str, Any] | None:
+        self.tracer.close()
+        return super().report(*words, **facts)

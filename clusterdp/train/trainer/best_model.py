@@ -1,0 +1,121 @@
+"""Best: the model as it was when it was best, beside the run's checkpoints; what keep_best saves and load_best() takes.
+
+Only the newest of each phase stays. It is saved with its row of the history, by which it is known: a run that has gone
+back to an older step, and then does otherwise, has other rows, even where they have the same step.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from clusterdp.checkpoint import Checkpointer, Restored
+from clusterdp.checkpoint.state.stateful import unwrap
+from clusterdp.checkpoint.state.tree import is_sharded
+from clusterdp.train.loop.history import History, Row
+from clusterdp.train.loop.save_schedule import Tolerance
+from clusterdp.train.output.say import say
+
+if TYPE_CHECKING:
+    from clusterdp.train.trainer.trainer import Trainer
+
+
+class Best:
+    """In memory if the run has no place for checkpoints. All methods are collective. A save that fails is told, however
+    often: the run loses no step by it. Whether a run goes on without checkpoints is for those to say."""
+
+    def __init__(self, trainer: Trainer, model: torch.nn.Module):
+        self._trainer, self._model = trainer, model
+        self._job, self._history = trainer.job, trainer.history
+        self._tolerant = Tolerance(trainer.job, "the best model")
+        self._opened: Checkpointer | InMemory | None = None
+        self._kept: Any = None  # what was saved with it
+        self._looked = False  # after what an attempt before this one has kept
+
+    def save(self) -> None:
+        """The model as it is now, until it is durable."""
+        with self._tolerant(math.inf):
+            self._save(self._checkpointer())
+
+    def save_if_better(self, monitor: str, mode: str) -> None:
+        """If the newest epoch is better than the one that is kept: that of a better one may not have been saved."""
+        with self._tolerant(math.inf):
+            checkpointer = self._checkpointer()
+            if not self._looked:
+                self._kept, self._looked = checkpointer.peek(), True
+            row, kept = self._history[-1], self._row(self._kept)
+            if monitor in row and History([*([kept] if kept else []), row]).best(monitor, mode) is row:
+                self._save(checkpointer)
+
+    def load(self) -> int | None:
+        """Into the model; its step. None, and the model stays as it is, if there is none that is of this run's past."""
+        checkpointer = self._checkpointer()
+        kept = checkpointer.peek()
+        if kept is None:
+            return None
+        if self._history.rows and kept["epoch"] and self._row(kept) is None:
+            if self._job.rank == 0:
+                say(
+                    f"clusterdp: the best model is of epoch {kept['epoch']} as it was before the run went back behind "
+                    "it: it is not loaded, and the model stays as it is."
+                )
+            return None
+        restored = checkpointer.restore()
+        return restored.step if restored is not None else None
+
+    def _save(self, checkpointer: Checkpointer | InMemory) -> None:
+        rows = self._history.rows
+        meta = {"epoch": len(rows), "row": dict(rows[-1]) if rows else {}}
+        loop = self._trainer.loop
+        checkpointer.save(loop.step if loop is not None else self._job.step, meta)
+        self._kept, self._looked = meta, True
+        self._tolerant.failures = 0
+
+    def _row(self, kept: Any) -> Row | None:
+        """Of the history, as it is now: the last one when that was saved; None if it is no longer there."""
+        rows = self._history.rows
+        if kept is None or not 1 <= kept["epoch"] <= len(rows):
+            return None
+        row = rows[kept["epoch"] - 1]
+        then = kept.get("row", {})  # none in what an older version has saved
+        return row if all(name in row and _same(row[name], value) for name, value in then.items()) else None
+
+    def _checkpointer(self) -> Checkpointer | InMemory:
+        if self._opened is None:
+            beside = f"best-{self._trainer.name}" if self._trainer.name else "best"
+            self._opened = self._job.checkpointer({"model": self._model}, beside=beside) or InMemory(self._model)
+        return self._opened
+
+
+class InMemory:
+    """What Best asks of a Checkpointer, for this process alone. The copy is on the host: there is more room."""
+
+    def __init__(self, model: torch.nn.Module):
+        self._model = unwrap(model)
+        self._kept: tuple[int, Any, dict[str, Any]] | None = None
+
+    def save(self, step: int, meta: Any) -> None:
+        self._kept = step, meta, {name: _copied(value) for name, value in self._model.state_dict().items()}
+
+    def peek(self) -> Any:
+        return self._kept[1] if self._kept is not None else None
+
+    def restore(self) -> Restored | None:
+        if self._kept is None:
+            return None
+        step, meta, state = self._kept
+        self._model.load_state_dict(state)
+        return Restored(step, "", meta, exact=True)
+
+
+def _copied(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return copy.deepcopy(value)
+    return value.detach().clone() if is_sharded(value) else value.detach().to("cpu", copy=True)
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(one == other or (one != one and other != other))

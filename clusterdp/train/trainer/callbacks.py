@@ -1,0 +1,74 @@
+"""What Trainer calls after an epoch: plain functions of (trainer, row), on all ranks. Three that many need.
+
+    def tell(trainer, row):
+        if row["val_accuracy"] > 0.99:
+            trainer.stop()
+
+    Trainer(..., on_epoch=[tell, early_stopping("val_loss", patience=3), keep_best("val_accuracy", mode="max")])
+
+What they need to remember they read from trainer.history, which goes on over preemptions; or Trainer(state=) saves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from clusterdp.errors import ConfigError
+
+if TYPE_CHECKING:
+    from clusterdp.train.loop.history import Row
+    from clusterdp.train.trainer.trainer import Trainer
+
+OnEpoch = Callable[["Trainer", "Row"], Any]
+
+
+def functions(where: str, given: Any) -> list[Callable[..., Any]]:
+    """ConfigError for what cannot be called, such as another library's callback."""
+    calls = [given] if callable(given) else list(given)
+    for call in calls:
+        if isinstance(call, type) or not callable(call):
+            name = call.__name__ if isinstance(call, type) else type(call).__name__
+            raise ConfigError(
+                f"{where}: a {name} is no function. Pass functions, as in clusterdp.train.trainer.callbacks."
+            )
+    return calls
+
+
+def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = "min", least: float = 0.0) -> OnEpoch:
+    """Ends the training when `monitor` has not become better by more than `least` for `patience` epochs. Resumed with
+    more epochs it goes on, and is patient anew."""
+    sign = 1 if mode == "min" else -1
+
+    def watch(trainer: Trainer, row: Row) -> None:
+        trainer.history.best(monitor, mode)  # says what is wrong with the name, if anything is
+        gone_on = trainer.loop.position.continued if trainer.loop is not None else 0
+        best, since = float("inf"), 0
+        for epoch, value in enumerate(trainer.history[monitor], 1):
+            better = value is not None and sign * value < best - least
+            best, since = (sign * value, 0) if better else (best, 0 if epoch == gone_on else since + 1)
+        if since >= patience:
+            trainer.stop(f"{monitor} has not become better for {since} epochs")
+
+    return watch
+
+
+def keep_best(monitor: str = "val_loss", *, mode: str = "min") -> OnEpoch:
+    """Saves the model when `monitor` is better than in the epoch that is kept: trainer.load_best() takes it back.
+    Beside the checkpoints; where it cannot be saved, that is said, and the training goes on."""
+
+    def keep(trainer: Trainer, row: Row) -> None:
+        trainer.history.best(monitor, mode)  # says what is wrong with the name, if anything is
+        trainer.best_model.save_if_better(monitor, mode)
+
+    return keep
+
+
+def plateau(scheduler: Any, monitor: str = "val_loss") -> OnEpoch:
+    """torch's ReduceLROnPlateau, where it is to look at something else than the loss, as Trainer(scheduler=) does.
+    Have it saved: Trainer(state={"plateau": scheduler})."""
+
+    def step(trainer: Trainer, row: Row) -> None:
+        scheduler.step(row[monitor])
+
+    return step

@@ -1,0 +1,249 @@
+"""Meters: means, sums and extremes over the steps of an epoch and over all ranks, without waiting for the GPU.
+
+    meters = Meters(job.group)
+    for x, y in loop:
+        ...
+        meters.mean(len(x), loss=loss)            # weighted by its samples
+        meters.max(norm=norm)
+    print(meters.reduce())                        # {"loss": 0.31, "norm": 4.2}: of all ranks, on all of them
+
+What a step hands in stays on its device and is added up there, in double precision: one small kernel each. Ranks may
+have seen different numbers of batches, or none; weights make the mean that of one process over all the samples.
+As state (`per_rank`), they go on in the middle of an epoch: an epoch's numbers are the same over a preemption.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from clusterdp.errors import ConfigError
+from clusterdp.train.loop.graph_watch import GraphWatch
+from clusterdp.train.output.say import say
+
+if TYPE_CHECKING:
+    from clusterdp.train.dist.group import Group
+
+Value = torch.Tensor | float
+ROUNDING = 1e-4  # by which compute() may differ between ranks that have the same samples: GPUs add up in any order
+
+
+class Total:
+    """A running sum, or extreme, of numbers of the host and of one device."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind  # sum | max | min
+        self.host = {"sum": 0.0, "max": -math.inf, "min": math.inf}[kind]
+        self.on_device: torch.Tensor | None = None
+
+    def add(self, value: Value, times: float = 1.0) -> None:
+        if isinstance(value, torch.Tensor):
+            self._add_tensor(value.detach() if value.requires_grad else value, times)
+        elif self.kind == "sum":
+            self.host += value * times
+        else:
+            self.host = _extreme(self.kind, [self.host, float(value)])
+
+    def _add_tensor(self, value: torch.Tensor, times: float) -> None:
+        there = self.on_device if self.on_device is not None else self._begin_on(value.device)
+        if self.kind == "sum":
+            there.add_(value if value.ndim == 0 else value.sum(dtype=there.dtype), alpha=times)
+        else:
+            best = torch.maximum if self.kind == "max" else torch.minimum
+            best(there, value if value.ndim == 0 else getattr(value, self.kind)(), out=there)
+
+    def _begin_on(self, device: torch.device) -> torch.Tensor:
+        wide = torch.float32 if device.type == "mps" else torch.float64  # which Metal does not have
+        self.on_device = torch.full((), 0.0 if self.kind == "sum" else self.host, dtype=wide, device=device)
+        return self.on_device
+
+    def item(self) -> float:
+        """Waits for the device."""
+        there = [] if self.on_device is None else [self.on_device.item()]
+        return self.host + sum(there) if self.kind == "sum" else _extreme(self.kind, [self.host, *there])
+
+
+class Mean:
+    """A weighted mean: of batch means by their sizes, or of the elements of tensors that have more than one."""
+
+    kind = "mean"
+
+    def __init__(self) -> None:
+        self.total, self.weight = Total("sum"), Total("sum")
+
+    def add(self, value: Value, weight: Value = 1.0) -> None:
+        if isinstance(value, torch.Tensor) and value.ndim:
+            self.total.add(value)
+            self.weight.add(value.numel())
+        elif isinstance(weight, torch.Tensor):  # known on the device alone: tokens that are no padding
+            self.total.add(value * weight)
+            self.weight.add(weight)
+        else:
+            self.total.add(value, weight)
+            self.weight.host += weight
+
+
+class Meters:
+    """Several by name. Everything but reduce() is local to the rank.
+
+    group: None for one rank. The names need not be the same on all ranks, but a name has one kind.
+    """
+
+    per_rank = True  # as state: each rank has added up its own
+
+    def __init__(self, group: Group | None = None):
+        self.group = group
+        self._meters: dict[str, Mean | Total] = {}
+        self._objects: dict[str, Any] = {}
+        self._told: set[str] = set()  # of these it has been said that they do not go on
+        self._graphs = GraphWatch()
+
+    def mean(self, weight: Value = 1.0, /, **values: Value) -> None:
+        """weight: how many samples (or tokens) the values are the means of."""
+        for name, value in values.items():
+            self._get(name, "mean").add(value, weight)  # type: ignore[arg-type]
+            self._graphs.look(name, value)
+
+    def sum(self, **values: Value) -> None:
+        self._add("sum", values)
+
+    def max(self, **values: Value) -> None:
+        self._add("max", values)
+
+    def min(self, **values: Value) -> None:
+        self._add("min", values)
+
+    def attach(self, name: str, metric: Any) -> None:
+        """An object with update(), compute() and reset(), such as torchmetrics': computed and reset by reduce().
+
+        It reduces over ranks itself, as torchmetrics' do, or reduce() refuses its numbers; the caller updates it. To go
+        on in the middle of an epoch it has state_dict() and load_state_dict(); that it has none is said.
+        """
+        for part in _parts(metric):
+            if callable(getattr(part, "persistent", None)):
+                part.persistent(True)  # torchmetrics: its sums are state only if asked
+        self._objects[name] = metric
+
+    def reduce(self) -> dict[str, float]:
+        """Collective: all ranks get the numbers of all, and begin anew. Waits for the device."""
+        own = {name: _numbers(meter) for name, meter in self._meters.items()}
+        computed: dict[str, float] = {}
+        for name, metric in self._objects.items():
+            computed |= _computed(name, metric.compute())
+            metric.reset()
+        self._meters.clear()
+        mine = {"meters": own, "objects": computed}
+        ranks: list[dict[str, Any]] = self.group.gather(mine) if self.group is not None else [mine]
+        everyone = [rank["meters"] for rank in ranks]
+        kinds = {name: kind for rank in everyone for name, (kind, *_) in rank.items()}
+        found = {name: _together(name, kind, everyone) for name, kind in kinds.items()}
+        return found | _agreed([rank["objects"] for rank in ranks])
+
+    def state_dict(self) -> dict[str, Any]:
+        objects = {name: metric.state_dict() for name, metric in self._stateful()}
+        self._tell_partial(self._objects.keys() - objects)
+        return {"meters": {name: _numbers(meter) for name, meter in self._meters.items()}, "objects": objects}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._meters.clear()
+        for name, (kind, *numbers) in state["meters"].items():
+            meter = self._get(name, kind)
+            parts = (meter.total, meter.weight) if isinstance(meter, Mean) else (meter,)
+            for part, number in zip(parts, numbers, strict=True):
+                part.host = number
+        for name, metric in self._stateful():
+            if name in state["objects"]:
+                metric.load_state_dict(state["objects"][name])
+                for part in _parts(metric):
+                    if hasattr(part, "device"):  # torchmetrics: its sums are now on the host, as they were read
+                        part.to(part.device)
+        self._tell_partial(self._objects.keys() - state["objects"])
+
+    def _stateful(self) -> list[tuple[str, Any]]:
+        return [(name, metric) for name, metric in self._objects.items() if hasattr(metric, "load_state_dict")]
+
+    def _tell_partial(self, names: Iterable[str]) -> None:
+        """Once of each, and early: a number that is of half an epoch looks like any other."""
+        if self.group is not None and self.group.rendezvous.rank != 0:
+            return
+        for name in sorted(set(names) - self._told):
+            say(
+                f"clusterdp: metrics.{name}: the checkpoint has nothing of it, so in an epoch that is preempted its "
+                "number is of the batches after that alone. With state_dict() and load_state_dict() it goes on."
+            )
+            self._told.add(name)
+
+    def _add(self, kind: str, values: Mapping[str, Value]) -> None:
+        for name, value in values.items():
+            self._get(name, kind).add(value)
+            self._graphs.look(name, value)
+
+    def _get(self, name: str, kind: str) -> Mean | Total:
+        meter = self._meters.get(name)
+        if meter is None:
+            meter = self._meters[name] = Mean() if kind == "mean" else Total(kind)
+        elif meter.kind != kind:
+            raise ConfigError(f"meters: {name!r} is a {meter.kind}, and now a {kind} of it is wanted. Use two names.")
+        return meter
+
+
+def _numbers(meter: Mean | Total) -> list[Any]:
+    """Its kind, and what it has come to."""
+    if isinstance(meter, Mean):
+        return ["mean", meter.total.item(), meter.weight.item()]
+    return [meter.kind, meter.item()]
+
+
+def _together(name: str, kind: str, everyone: list[dict[str, list[Any]]]) -> float:
+    """Of all ranks that have it, added up in the order of ranks: every rank gets the same bits."""
+    rows = [rank[name] for rank in everyone if name in rank]
+    if any(row[0] != kind for row in rows):
+        raise ConfigError(f"meters: {name!r} is a {kind} on one rank and none on another. Use two names.")
+    if kind == "mean":
+        weight = sum(row[2] for row in rows)
+        return sum(row[1] for row in rows) / weight if weight else math.nan
+    return sum(row[1] for row in rows) if kind == "sum" else _extreme(kind, [row[1] for row in rows])
+
+
+def _extreme(kind: str, values: list[float]) -> float:
+    """Not a number is the most extreme of all: it must not get lost."""
+    if any(math.isnan(value) for value in values):
+        return math.nan
+    return max(values) if kind == "max" else min(values)
+
+
+def _computed(name: str, value: Any) -> dict[str, float]:
+    """A number; or several: a collection's, by their own names, or one a class."""
+    if isinstance(value, Mapping):
+        return {f"{name}_{key}": float(part) for key, part in value.items()}
+    if isinstance(value, torch.Tensor) and value.numel() > 1:
+        return {f"{name}_{index}": part for index, part in enumerate(value.flatten().tolist())}
+    return {name: float(value)}
+
+
+def _parts(metric: Any) -> Iterable[Any]:
+    """torchmetrics' are modules, and some of them have others within."""
+    return metric.modules() if isinstance(metric, torch.nn.Module) else ()
+
+
+def _agreed(ranks: list[dict[str, float]]) -> dict[str, float]:
+    """Rank 0's, on all ranks: whether an epoch is the best must have one answer, or the ranks part."""
+    for rank, other in enumerate(ranks):
+        for name in {**ranks[0], **other}:
+            ours, theirs = ranks[0].get(name), other.get(name)
+            if not _same(ours, theirs):
+                raise ConfigError(
+                    f"metrics.{name}: compute() gave {ours} on rank 0 and {theirs} on rank {rank}: it is of one rank's "
+                    "samples. torchmetrics' reduce over the ranks by themselves; let yours do so, too, or pass a "
+                    "function of (outputs, targets)."
+                )
+    return ranks[0]
+
+
+def _same(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return False  # a class that one rank alone has seen
+    return math.isclose(one, other, rel_tol=ROUNDING, abs_tol=ROUNDING**1.5) or (one != one and other != other)

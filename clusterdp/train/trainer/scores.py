@@ -1,0 +1,117 @@
+"""Scores: the loss and the metrics of an epoch, or of an evaluation, over all ranks."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from clusterdp.errors import ConfigError
+from clusterdp.train.data.datasets import size_of
+from clusterdp.train.trainer.meters import Meters
+
+if TYPE_CHECKING:
+    from clusterdp.train.job import JobHandle
+
+Metrics = Mapping[str, Any] | Sequence[Callable[..., Any]] | Callable[..., Any]
+
+
+class Scores:
+    """metrics: as Trainer has them. Objects are copied: training and evaluation must not add up in the same one."""
+
+    def __init__(self, metrics: Metrics, job: JobHandle):
+        self.meters = Meters(job.group)
+        self.added = False  # in the step at hand
+        listed: Any = metrics if isinstance(metrics, Mapping | list | tuple) else [metrics]
+        named = listed if isinstance(listed, Mapping) else {_name_of(metric): metric for metric in listed}
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._objects: list[Any] = []
+        for name, metric in named.items():
+            if callable(getattr(metric, "update", None)) and callable(getattr(metric, "compute", None)):
+                metric = copy.deepcopy(metric)
+                if callable(to := getattr(metric, "to", None)):
+                    metric = to(job.device)
+                self.meters.attach(name, metric)
+                self._objects.append(metric)
+            elif callable(metric):
+                self._functions[name] = metric
+            else:
+                got = repr(metric) if isinstance(metric, str) else f"a {type(metric).__name__}"
+                raise ConfigError(
+                    f"metrics.{name}: {got} is neither a function of (outputs, targets) nor an "
+                    "object with update() and compute(). Pass one of them."
+                )
+
+    def begin(self) -> None:
+        """A step begins."""
+        self.added = False
+
+    def add_values(self, batch: Any, values: Mapping[str, Any]) -> None:
+        """The numbers that a step of one's own returned; anything else among them is left out."""
+        size = size_of(batch)
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor):
+                if value.numel() == 1 and not value.is_complex():
+                    self._mean(size, None, name, value.detach().reshape(()))
+            elif isinstance(value, int | float):
+                self._mean(size, None, name, value)
+
+    def add(
+        self, batch: Any, loss: torch.Tensor, outputs: Any = None, targets: Any = None, *, only_finite: bool = False
+    ) -> None:
+        """Of one batch. Nothing waits for the device, and no graph is held, whatever a metric returns.
+
+        only_finite: a batch whose loss is not finite counts for nothing; metrics that are objects wait to know.
+        """
+        self.added = True
+        size = size_of(batch)
+        counts = loss.detach().isfinite() if only_finite else None
+        self._mean(size, counts, "loss", loss)
+        if outputs is None or not (self._functions or self._objects):
+            return
+        with torch.no_grad():
+            outputs = _detached(outputs)
+            for name, function in self._functions.items():
+                self._mean(size, counts, name, _checked(name, function(outputs, targets), size))
+            if self._objects and (counts is None or bool(counts)):
+                for metric in self._objects:
+                    metric.update(outputs, targets)
+
+    def _mean(self, size: int, counts: torch.Tensor | None, name: str, value: Any) -> None:
+        weight: Any = size or 1
+        if counts is not None:
+            value = torch.as_tensor(value, device=counts.device).float().mean()
+            value, weight = value.where(counts, 0.0), counts * float(weight)
+        self.meters.mean(weight, **{name: value})
+
+    def reduce(self) -> dict[str, float]:
+        """Collective."""
+        return self.meters.reduce()
+
+
+def _name_of(metric: Any) -> str:
+    return metric if isinstance(metric, str) else str(getattr(metric, "__name__", type(metric).__name__)).lower()
+
+
+def _detached(outputs: Any) -> Any:
+    if isinstance(outputs, torch.Tensor):
+        return outputs.detach()
+    if isinstance(outputs, Mapping):
+        return {key: _detached(part) for key, part in outputs.items()}
+    if isinstance(outputs, list | tuple):
+        return tuple(_detached(part) for part in outputs)
+    return outputs
+
+
+def _checked(name: str, value: Any, size: int) -> Any:
+    if isinstance(value, torch.Tensor):
+        if value.ndim == 0 or value.shape == (size,):
+            return value
+        got = f"a tensor of shape {tuple(value.shape)} for a batch of {size}"
+    elif isinstance(value, int | float):
+        return value
+    else:
+        got = f"a {type(value).__name__}"
+    raise ConfigError(f"metrics.{name}: returned {got}. Return a number, or one number a sample.")

@@ -1,0 +1,377 @@
+"""Trainer: the pieces of this package put together, for who has a model, a loss, an optimizer and data.
+
+    trainer = Trainer(model, nn.CrossEntropyLoss(), optimizer, metrics={"accuracy": accuracy}, job=job)
+    history = trainer.fit(train, val, epochs=8, batch_size=32)
+    print(trainer.evaluate(test), trainer.predict(test).argmax(1))
+
+It stops, saves and resumes as job.loop does, for that is what it runs on: a run that was preempted ends in the state of
+the one that never was, its history included. Without `job` it takes that of its own process: plain `python train.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NoReturn
+
+import numpy
+import torch
+import torch.distributed as dist
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from clusterdp.checkpoint.state.stateful import unwrap
+from clusterdp.errors import ConfigError, EntryError
+from clusterdp.train.argument_names import LOADER, arguments_of, check_parts, check_words
+from clusterdp.train.data.datasets import is_same, options_of_val, shared_out, training_data
+from clusterdp.train.data.even_batches import evenly
+from clusterdp.train.data.loader_defaults import check_lasts
+from clusterdp.train.data.prefetch import Prefetcher
+from clusterdp.train.job import JobHandle
+from clusterdp.train.loop.history import SHAPE, History, Row, row_line
+from clusterdp.train.loop.loop import Loop
+from clusterdp.train.optim.accumulation import AS_IT_IS
+from clusterdp.train.optim.amp import Amp
+from clusterdp.train.output.progress import Progress
+from clusterdp.train.output.say import say
+from clusterdp.train.parallel import strategy
+from clusterdp.train.parallel.strategy import follow, is_distributed, is_sharded
+from clusterdp.train.process.own_job import own_job
+from clusterdp.train.trainer import train_step
+from clusterdp.train.trainer.best_model import Best
+from clusterdp.train.trainer.callbacks import OnEpoch, functions
+from clusterdp.train.trainer.scores import Metrics, Scores
+
+ARRAYS = (torch.Tensor, numpy.ndarray)
+NO_BATCH = "{}: the data gave no batch. Give it data; an iterator that has been read is through, so pass a new one."
+OnStep = Callable[["Trainer", Mapping[str, Any]], Any]
+
+
+class Trainer:
+    """All methods are called on all ranks.
+
+    model: left as it is if it is in DDP or FSDP2 already; else it becomes what the config's `train` says.
+    metrics: name -> function(outputs, targets) -> number or one number a sample; or an object with update(outputs,
+    targets), compute() and reset(), such as torchmetrics'. Also a list of them, or a single one.
+    loss(outputs, targets) is a mean over the batch.
+    amp: a level of Amp, or one. accumulate: batches to a step of the optimizer. clip_norm, clip_value: of the
+    gradients. The defaults of these four are the config's `train`.
+    scheduler: stepped with the optimizer, or after each epoch (scheduler_every="epoch"). ReduceLROnPlateau is stepped
+    after each epoch, with val_loss, or without validation with the loss.
+    forward: function(trainer, batch) -> (loss, outputs, targets); step: function(trainer, batch) -> {name: value}, a
+    whole training step, whose numbers the history has the means of unless it adds to trainer.scores itself. The
+    defaults are trainstep's, to copy from.
+    on_step(trainer, values) and on_epoch(trainer, row): functions called after each. A stop waits until those after an
+    epoch are done, whatever they evaluate. state: more to save, by name.
+    wrap: options of job.wrap(), which are DistributedDataParallel's.
+    name: of this phase, where the program trains more than once (see Phases). Position, history and best model are of
+    the Trainer.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        loss: Callable[..., torch.Tensor] | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        metrics: Metrics = (),
+        *,
+        job: JobHandle | None = None,
+        amp: str | Amp | None = None,
+        accumulate: int | None = None,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        scheduler: Any = None,
+        scheduler_every: str = "step",
+        forward: Callable[..., Any] = train_step.forward,
+        step: Callable[..., Mapping[str, Any]] = train_step.step,
+        on_step: Sequence[OnStep] = (),
+        on_epoch: Sequence[OnEpoch] = (),
+        state: Mapping[str, Any] | None = None,
+        wrap: Mapping[str, Any] | None = None,
+        name: str = "",
+        **others: NoReturn,
+    ):
+        check_words("Trainer", others, arguments_of(Trainer), {"fit": Trainer.fit})
+        check_parts(model, loss, optimizer, scheduler)
+        self.job = job = own_job() if job is None else job
+        self.name = name
+        self.amp = job.amp if amp is None else amp if isinstance(amp, Amp) else Amp(amp, job.device)
+        self._wrapped = self._wrap(model, optimizer, wrap or {})
+        self._sharded = is_sharded(self._wrapped)
+        self.net = unwrap(self._wrapped)
+        self.model = self._wrapped  # what forward() calls; the bare module while evaluating
+        self.loss, self.optimizer, self.scheduler = loss, optimizer, scheduler
+        if scheduler_every not in ("step", "epoch"):
+            raise ConfigError(f"scheduler_every: {scheduler_every!r} is neither step nor epoch. Use one of them.")
+        self.scheduler_every = "epoch" if isinstance(scheduler, ReduceLROnPlateau) else scheduler_every
+        if optimizer is not None:
+            self.amp.adopt(optimizer)
+        self.accumulate = job.train.accumulate if accumulate is None else accumulate
+        self.finite = job.finite(self.net)
+        given: dict[str, Any] = {"clip_norm": clip_norm, "clip_value": clip_value, "finite": self.finite}
+        if clip_norm is None and clip_value is None:
+            given |= {"clip_norm": job.train.clip_norm, "clip_value": job.train.clip_value}
+        self.step_options = given  # of amp.step()
+        self.forward, self.step = forward, step
+        self.on_step, self.on_epoch = functions("on_step", on_step), functions("on_epoch", on_epoch)
+        self.history = History()
+        self.scores = Scores(metrics, job)  # of the epoch at hand
+        self.loop: Loop[Any] | None = None
+        self._calling = False  # the callbacks after an epoch are at work
+        self._metrics = metrics
+        self._data: Any = None  # of fit()
+        self.best_model = Best(self, self._wrapped)
+        self._state = {"model": self._wrapped, "amp": self.amp, "history": self.history, "scores": self.scores.meters}
+        self._state |= {name: thing for name, thing in (("optimizer", optimizer), ("scheduler", scheduler)) if thing}
+        if taken := sorted(self._state.keys() & (state or {}).keys()):
+            raise ConfigError(f"state.{taken[0]}: the Trainer keeps its own under this name. Give yours another.")
+        self._state |= state or {}
+
+    def fit(
+        self,
+        train: Any,
+        val: Any = None,
+        *,
+        epochs: int = 1,
+        batch_size: int | None = 32,
+        transform: Callable[[Any], Any] | None = None,
+        val_options: Mapping[str, Any] | None = None,
+        **loader: Any,
+    ) -> History:
+        """Trains from wherever the run stands to `epochs` in all, and evaluates on val after each. Called again it goes
+        on with the same data, to more epochs; other data is for another Trainer, with a name.
+
+        train, val: a data set, or tensors (x, y), dealt out to the ranks in batches of batch_size each; or a loader, or
+        any iterable of batches, that knows its rank. batch_size=None: a sample of the data set is a batch already, as
+        of a batched WebDataset. loader: job.loader()'s options, such as num_workers. transform: of a batch, on the
+        device.
+        val_options: of val's loader, where they are others than the training's. Those that choose samples (sampler,
+        drop_last, ...) are the training's alone. A collate_fn serves both, as padding must; one that mixes samples, as
+        MixUp does, should not: val_options={"collate_fn": None}.
+        """
+        self._check_loader_words("fit", loader, Trainer.fit)
+        self._check_loader_words("val_options", val_options or {})
+        usual = self.forward is train_step.forward and self.step is train_step.step
+        if usual and isinstance(train, ARRAYS) and isinstance(val, ARRAYS):
+            raise ConfigError("fit: inputs and targets are one argument. Write fit((x, y), (x_val, y_val)).")
+        if self.loop is not None and not is_same(train, self._data):
+            raise EntryError(
+                "Trainer.fit: these are other data than before, where this Trainer has no position. Make another one: "
+                'Trainer(model, ..., name="finetune").'
+            )
+        batches = training_data(self.job, train, batch_size, loader)
+        if val is not None:
+            check_lasts("val", val, epochs)
+            options = options_of_val(val, loader, val_options or {})
+            shared_out(self.job, val, batch_size, options, "val")  # what is wrong with it is said now, not in an hour
+        phase: dict[str, Any] = {"name": self.name, "continues": self.loop}
+        self.loop = loop = self.job.loop(
+            batches, self._state, epochs=epochs, accumulate=self.accumulate, move=transform or True, **phase
+        )
+        self._data = train
+        progress = Progress(epochs) if self.job.rank == 0 and Progress.is_wanted() else None
+        if progress is not None:
+            self.job.metrics.sinks.append(progress)
+        self._mode(training=True)
+        for epoch in loop.epochs():
+            self._train(epoch)
+            self._close_epoch(self._evaluate(val, batch_size, options, transform) if val is not None else {})
+        if progress is not None:
+            progress.close()
+            self.job.metrics.sinks.remove(progress)
+        return self.history
+
+    def evaluate(
+        self, data: Any, *more: NoReturn, batch_size: int | None = 32, transform: Any = None, **loader: Any
+    ) -> dict[str, float]:
+        """The loss and the metrics of all samples of all ranks, each sample once."""
+        if more:
+            raise ConfigError("evaluate: inputs and targets are one argument. Write evaluate((x, y)).")
+        self._check_loader_words("evaluate", loader, Trainer.evaluate)
+        return self._evaluate(data, batch_size, loader, transform)
+
+    def predict(
+        self,
+        data: Any,
+        *,
+        batch_size: int | None = 32,
+        transform: Any = None,
+        forward: Callable[..., Any] | None = None,
+        **loader: Any,
+    ) -> Any:
+        """The model's outputs, a row a sample, in the order of the data: on all ranks, in the host's memory.
+
+        data: a data set, or a tensor; of a sample (x, y), x is the input. With one rank, any iterable of batches.
+        forward: function(trainer, batch) -> outputs, such as for data without targets. Default: the Trainer's forward,
+        of which it takes the outputs; if that is not one of your own, the model.
+        """
+        from clusterdp.train.trainer.predictions import collect, on_host
+
+        self._check_loader_words("predict", loader, Trainer.predict)
+        batches, size = shared_out(self.job, data, batch_size, loader, "predict")
+        outputs = []
+        with self._evaluating():
+            for batch, mine in self._watched(batches, transform):
+                with self.autocast():
+                    given = train_step.outputs(self, batch) if forward is None else forward(self, batch)
+                if mine:
+                    outputs.append(on_host(given))  # all of them need not fit on the device
+        if size is None and not outputs:
+            raise ConfigError(NO_BATCH.format("predict"))
+        return collect(self.job.group, outputs, size)
+
+    def summary(self, sample: Any = None) -> str:
+        """The layers, their parameters, and with a batch of inputs the shapes of what they give. Also printed."""
+        from clusterdp.train.trainer.summary import summary
+
+        text = summary(self.net, None if sample is None else (sample,), self.job.device)
+        if self.job.rank == 0:
+            say(text)
+        return text
+
+    def stop(self, why: str = "") -> None:
+        """From a callback: training ends, on all ranks at the same step, even if one rank alone says so."""
+        if why and self.job.rank == 0:
+            more = f" (More epochs than {self.loop.total_epochs} go on from here.)" if self.loop is not None else ""
+            say(f"clusterdp: training ends: {why}.{more}")
+        if self.loop is not None:
+            self.loop.end()
+
+    def save_best(self) -> None:
+        """The model as it is now becomes what load_best() takes back. Collective; until it is durable."""
+        self.best_model.save()
+
+    def load_best(self) -> int | None:
+        """The weights that keep_best or save_best() saved last; returns their step. None, and the model stays as it is,
+        if there are none, or if the run has gone back behind them (`clusterdp resume --from`). Where the run has no
+        place for checkpoints, they are in this process's memory alone."""
+        step = self.best_model.load()
+        if step is not None:
+            self.amp.renew()
+        return step
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return AS_IT_IS if self.amp.dtype is None else self.amp.autocast()
+
+    def _wrap(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, options: Mapping[str, Any]
+    ) -> torch.nn.Module:
+        """As the config's `train` has it. One rank has nobody to share gradients with, and pays for no DDP."""
+        job, several = self.job, self.job.world_size > 1
+        if is_distributed(model):
+            return model  # the user has seen to it
+        if model is not unwrap(model):
+            if several:
+                raise ConfigError(
+                    f"model: a {type(model).__name__} without DistributedDataParallel in it, which each of "
+                    f"{job.world_size} ranks would train alone. Pass the model itself; train.compile: true compiles it."
+                )
+            return model
+        before = dict(model.named_parameters())
+        wrapped = strategy.wrap(model, job.group, job.train, self.amp, options, share=several)
+        job.wrapped.add(wrapped)
+        if is_sharded(wrapped) and optimizer is not None:
+            follow(optimizer, before, wrapped)
+        return wrapped
+
+    def _train(self, epoch: Iterable[Any]) -> None:
+        step, loop, on_step = self.step, self.loop, self.on_step
+        assert loop is not None
+        for batch in epoch:
+            self.scores.begin()
+            values = step(self, batch)
+            if not isinstance(values, Mapping):
+                raise ConfigError(f"step: returned a {type(values).__name__}. Return {{name: number}}, as of the loss.")
+            if not self.scores.added:
+                self.scores.add_values(batch, values)
+            loop.log(**values)
+            for call in on_step:
+                call(self, values)
+
+    def _close_epoch(self, val: Mapping[str, float]) -> None:
+        """After what may be stopped, so that an attempt which was stopped in there does it again."""
+        assert self.loop is not None
+        row: Row = {"epoch": self.loop.epoch + 1, "step": self.loop.step, **self.scores.reduce()}
+        row |= {f"val_{name}": value for name, value in val.items()}
+        if self.scheduler is not None and self.scheduler_every == "epoch":
+            self._step_scheduler(row)
+        if self.optimizer is not None:
+            row["lr"] = float(self.optimizer.param_groups[0]["lr"])
+        self.history.append(row)
+        self.job.log(epoch=self.loop.epoch, **{name: value for name, value in row.items() if name not in SHAPE})
+        if self.job.rank == 0:
+            say(f"clusterdp: {self.name}{'  ' if self.name else ''}{row_line(row)}")
+        self._call_back(row)
+
+    def _step_scheduler(self, row: Row) -> None:
+        if not isinstance(self.scheduler, ReduceLROnPlateau):
+            self.scheduler.step()
+            return
+        watched = row.get("val_loss", row.get("loss"))
+        if watched is None:
+            raise ConfigError("scheduler: ReduceLROnPlateau looks at the loss, and step= returned none. Return it.")
+        self.scheduler.step(watched)
+
+    def _call_back(self, row: Row) -> None:
+        """Nothing is saved or stopped meanwhile: the state is that of a closed epoch, which would be closed again."""
+        self._calling, began = True, time.monotonic()
+        try:
+            for call in self.on_epoch:
+                call(self, row)
+        finally:
+            self._calling = False
+        self.job.word.discount(time.monotonic() - began)
+
+    @staticmethod
+    def _check_loader_words(where: str, options: Mapping[str, Any], method: Any = None) -> None:
+        own = arguments_of(method) if method is not None else ["batch_size"]
+        check_words(where, options, [*own, *LOADER], {"fit": Trainer.fit, "Trainer": Trainer})
+
+    def _evaluate(
+        self, data: Any, batch_size: int | None, loader: Mapping[str, Any], transform: Any
+    ) -> dict[str, float]:
+        batches, _ = shared_out(self.job, data, batch_size, loader, "evaluate")
+        scores, training = Scores(self._metrics, self.job), self.scores
+        with self._evaluating():
+            self.scores = scores
+            try:
+                for batch, mine in self._watched(batches, transform):
+                    with self.autocast():
+                        loss, outputs, targets = train_step.parts_of(self.forward(self, batch))
+                    if mine:
+                        scores.add(batch, loss, outputs, targets)
+            finally:
+                self.scores = training
+        if not (found := scores.reduce()):
+            raise ConfigError(NO_BATCH.format("evaluate"))
+        return found
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """The bare module: ranks may have uneven numbers of batches, and what wraps it would wait for all of them."""
+        if self.job.world_size > 1 and (self._sharded or getattr(self._wrapped, "broadcast_buffers", False)):
+            # As DDP does before a step, and FSDP2 does not: all ranks evaluate the model that a checkpoint keeps.
+            for buffer in self.net.buffers():
+                if not hasattr(buffer, "full_tensor"):  # a DTensor
+                    dist.broadcast(buffer, 0)
+        was = self.net.training
+        self._mode(training=False)
+        with torch.no_grad():
+            yield
+        self._mode(training=was)
+
+    def _mode(self, *, training: bool) -> None:
+        self.model = self._wrapped if training else self.net
+        self._wrapped.train(training)
+
+    def _watched(self, batches: Iterable[Any], transform: Any) -> Iterator[Any]:
+        """Batches, and whether they are this rank's (else they fill up for FSDP2, which wants all ranks in each).
+
+        Stoppable, but for what a callback looks at: see _call_back. Nothing is fetched ahead: the ranks may have uneven
+        numbers of batches.
+        """
+        with self.job.stop.shielded():
+            iterator = iter(batches)
+        moved = Prefetcher(iterator, self.job.device, transform=transform, ahead=False)
+        items = evenly(moved, self.job.group) if self._sharded else ((batch, True) for batch in moved)
+        yield from items if self._calling else self.job.phases.watch(items)
