@@ -2,6 +2,7 @@
 #
 #   make demo        train on handwritten digits on a pretend cluster, preempted half-way
 #   make test        lint, types and all quick tests
+#   make test-part   the quick tests of one part: make test-part P=clusterdp/checkpoint
 #   make test-slurm  end-to-end tests on a real Slurm that it boots on this machine (Debian, as root)
 #   make test-all    both, and the slow tests
 #   make bench       what things cost, beside what one would write by hand
@@ -20,6 +21,11 @@ demo: $(stamp)
 # Three at a time, also on two cores: much of what is tested is waiting. A real Slurm is one for all of its tests.
 test: lint
 	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm and not slow and not gpu"
+
+# Those of one part: a folder or a file of the package.
+test-part: $(stamp)
+	@paths=$$($(bin)/python -m tests.part "$(P)") && \
+	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm and not slow and not gpu" $$paths
 
 test-slurm: $(stamp)
 	$(bin)/python -m pytest -m "slurm and not long and not gpu"
@@ -62,4 +68,4 @@ $(stamp): pyproject.toml .ci/constraints.txt .ci/find-python
 	@$(pip) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-.PHONY: demo test test-slurm test-all bench lint format clean
+.PHONY: demo test test-part test-slurm test-all bench lint format clean

@@ -6,6 +6,21 @@
     job.wait()
 
 The public names are loaded when they are first used: importing clusterdp costs nothing.
+
+    cli/           the verbs of the command line
+    config/        the config tree, and how a file is read into it
+    launch/        login node: from a config to a submitted job
+    train/         compute node: the training, from a rank's environment to its last step
+    checkpoint/    compute node: checkpoints, saved and loaded by all ranks
+    operate/       login node: what is done after submit
+    fakeslurm/     a Slurm in a folder
+    rundir/        the run folder: names of its files, and its ledger
+    storage/       bytes at a URL
+    slurm/         what Slurm is, as types and text
+    recipes/       small real trainings
+    errors         the exception tree, with exit codes
+    plainfile      opening files in which others may have put anything
+    pytest_plugin  the fixture fake_slurm
 """
 
 from __future__ import annotations

@@ -1,0 +1,17 @@
+"""Small real trainings that configs/ points to. Each runs alone, under torchrun, and as a job.
+
+digits            a convolutional network on handwritten digits, with job.loop
+trainer_digits    the same with Trainer
+techniques        the same with every technique that a config can choose
+shards            the same from tar files
+lenet             LeNet-5, and what the recipes that train it share
+by_hand           data parallelism written out, without DistributedDataParallel
+parameter_server  a synchronous parameter server
+asynchronous      an asynchronous parameter server
+staleness         how old a gradient may be that a server applies
+wire              the messages between a parameter server and its workers
+characters        a small language model
+linear            linear regression
+products          matrix products, timed on CPU and GPU
+data/             the data sets that they read
+"""

@@ -1,10 +1,13 @@
 """The generated text: golden files, bash's and shellcheck's judgement, and no syntax that macOS' bash 3.2 lacks.
 
-`CLUSTERDP_REFRESH=1 python -m pytest tests/launch/test_script.py` writes the golden files anew; read the diff.
+`CLUSTERDP_REFRESH=1 python -m pytest tests/launch/test_script.py` writes the golden files anew; read the diff. Where
+only comments and echoed text have changed, `stripped.json` stays as it is.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -82,6 +85,25 @@ def test_the_script_is_the_golden_one(case: str) -> None:
     if os.environ.get("CLUSTERDP_REFRESH"):
         path.write_text(text)
     assert text == path.read_text(), "if the change is meant, refresh the golden files and read their diff"
+
+
+def stripped(script: str) -> str:
+    """Without comments, and without what it tells people."""
+    lines = (re.sub(r"(^|\s)#(?![!]|SBATCH ).*", "", line).rstrip() for line in script.splitlines())
+    return re.sub(r'echo "clusterdp:(?:[^"\\]|\\.)*"', "echo", "\n".join(filter(None, lines)) + "\n")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_script_does_is_what_it_did(case: str) -> None:
+    text = stripped(rendered(CASES[case]))
+    path = GOLDEN / "stripped.json"
+    known = json.loads(path.read_text())
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    if os.environ.get("CLUSTERDP_REFRESH"):
+        path.write_text(json.dumps({**known, case: digest}, indent=1, sort_keys=True) + "\n")
+    assert json.loads(path.read_text())[case] == digest, "more has changed than comments and echoed text"
+    assert "clusterdp: " not in text
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
 @pytest.mark.parametrize("case", CASES)

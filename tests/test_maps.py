@@ -1,0 +1,87 @@
+"""Maps: what a page or a docstring lists is what there is."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from clusterdp import errors
+from tests.part import tests_of
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "clusterdp"
+TOP = {"clusterdp", "sbatch_templates", "configs", "tests"}  # the rest is what was built or measured here
+README = (ROOT / "README.md").read_text()
+PAGES = "\n".join(path.read_text() for path in [ROOT / "README.md", *PACKAGE.rglob("*.md")])
+LINE = re.compile(r"^(?: {4})?([a-z_0-9]+/?) {2,}\S", re.MULTILINE)
+
+
+def packages() -> list[Path]:
+    return sorted(path.parent for path in PACKAGE.rglob("__init__.py"))
+
+
+def listing(folder: Path) -> set[str]:
+    """Its modules, and its folders as `name/`."""
+    modules = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("__")}
+    return modules | {f"{path.parent.name}/" for path in folder.glob("*/__init__.py")}
+
+
+def map_of(folder: Path) -> set[str]:
+    """The names in the last block of the package's docstring that lists some."""
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text()), clean=False) or ""
+    blocks = [block for block in text.split("\n\n") if LINE.match(block.strip("\n"))]
+    return set(LINE.findall(blocks[-1])) if blocks else set()
+
+
+@pytest.mark.parametrize("folder", packages(), ids=lambda folder: folder.relative_to(ROOT).as_posix())
+def test_a_package_names_its_modules_in_a_line_each(folder: Path) -> None:
+    assert map_of(folder) == listing(folder), "give each module a line in the package's docstring"
+
+
+def test_readme_shows_the_tree_that_there_is() -> None:
+    block = README.split("## The tree")[1].split("```")[1]
+    shown = set(re.findall(r"^  ([a-z_]+(?:/|\.py))", block, re.MULTILINE))
+    there = {f"{name}" if name.endswith("/") else f"{name}.py" for name in listing(PACKAGE)}
+    assert shown == there
+    assert set(re.findall(r"^([a-z_]+/)", block, re.MULTILINE)) == {
+        "clusterdp/",
+        "sbatch_templates/",
+        "configs/",
+        "tests/",
+    }
+
+
+def test_readme_lists_the_exit_codes_of_the_errors() -> None:
+    table = README.split("## Exit codes")[1].split("\n## ")[0]
+    listed = {int(code) for row in re.findall(r"^\| ([0-9, ]+) \|", table, re.MULTILINE) for code in row.split(",")}
+    kinds = [
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.ClusterdpError)
+    ]
+    assert {kind.exit_code for kind in kinds} <= listed
+
+
+@pytest.mark.parametrize("package", ["clusterdp", "clusterdp.checkpoint", "clusterdp.fakeslurm", "clusterdp.train"])
+def test_each_public_name_is_there_and_is_documented(package: str) -> None:
+    module = importlib.import_module(package)
+    for name in module.__all__:
+        thing = getattr(module, name)
+        if name.startswith("__"):
+            continue
+        is_error = isinstance(thing, type) and issubclass(thing, Exception)  # errors.py draws their tree
+        assert is_error or thing.__doc__, f"{package}.{name} has no docstring"
+        told = re.search(rf"\b{name}\b", PAGES) or re.search(rf"\b{name}\b", module.__doc__ or "")
+        assert told, f"no page and no map speaks of {package}.{name}"
+
+
+def test_every_part_has_tests_that_are_there() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        assert all(found.exists() for found in tests_of(str(path.relative_to(ROOT)))), path
+    assert tests_of("clusterdp/checkpoint/format/manifest.py") == [ROOT / "tests/checkpoint/test_manifest.py"]
+    assert tests_of("clusterdp/checkpoint/") == [ROOT / "tests/checkpoint"]
+    assert tests_of("clusterdp/rundir")
+    with pytest.raises(SystemExit, match="P=nowhere: is no part of the package"):
+        tests_of("nowhere")
