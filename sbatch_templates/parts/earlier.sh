@@ -1,6 +1,7 @@
-# What the earlier attempts of this job came to. Slurm requeues by itself when a node fails or a preemption has no grace
-# time; such attempts never reached the end of this script, and get their cause here. Hence budgets are checked here.
-has_saved() { # did that attempt make progress? Where there was no room for its file `saved`, by the checkpoints there
+# How the earlier attempts of this job ended. Slurm itself requeues a job when a node fails, or when a preemption has no
+# grace time. Such an attempt never reached the end of this script, so its cause is written here. Then the limits of
+# crashes and of attempts without progress are checked.
+has_saved() { # did that attempt save a checkpoint? On a full disk it has no file `saved`: then look at the checkpoints
   local found
   [ ! -e "$then/saved" ] || return 0
   found=$(grep -lsF "\"attempt\":\"$name\"" "$run_dir/checkpoints"/step_*/MANIFEST.*.json \
@@ -11,14 +12,14 @@ has_saved() { # did that attempt make progress? Where there was no room for its 
 }
 crashes=0 idle=0 short=0 missing=0
 while read -r name; do
-  [ "$name" != "$attempt" ] || break # those after it, if there are, have replaced this one
+  [ "$name" != "$attempt" ] || break # if there are later ones, they have replaced this one
   then=$run_dir/attempts/$name
   word='' reason='' cause='' chained='' code='' took=''
   [ ! -e "$then/chain" ] || read -r chained <"$then/chain"
   [ "$chained" = "$chain" ] || continue
   [ ! -e "$then/cause" ] || read -r cause <"$then/cause"
   [ ! -e "$then/exit" ] || read -r code took <"$then/exit"
-  # One that was given up for lost may end later all the same, on a node that was cut off: what it says then is void.
+  # An attempt that is taken for lost may still run on a node that was cut off. What it writes later does not count.
   [ "$cause" = lost ] || [ ! -e "$then/outcome" ] || read -r word reason _ <"$then/outcome"
   if [ -z "$cause" ]; then
     case "$word $reason" in
@@ -28,13 +29,13 @@ while read -r name; do
       stop*) cause=stopped ;;
       'requeue time') cause=timeout ;;
       requeue*) cause=preempted ;;
-      *) cause=lost; [ ! -e "$then/cause" ] || cause=crash ;; # the file is there, and there was no room for the word
+      *) cause=lost; [ ! -e "$then/cause" ] || cause=crash ;; # the file is there and empty: the disk was full
     esac
     { echo "$cause" >"$then/cause"; } 2>/dev/null || missed "attempts/$name/cause"
     event requeued ",\"cause\":\"$cause\",\"of\":\"$name\""
   fi
   case $cause:$word:$reason in
-    overtaken:* | *:claim) continue ;; # it had lost the run to another attempt, and counts for nothing
+    overtaken:* | *:claim) continue ;; # another attempt had taken the run: it does not count
     'done':* | *:'done':*)
       # Since 24.05 Slurm requeues a job that was preempted once when it ends, whatever its exit code.
       echo "clusterdp: attempt $name has finished this run. To run it again, submit a new run."
@@ -51,7 +52,7 @@ while read -r name; do
   esac
   [ "$cause" != crash ] || crashes=$((crashes + 1))
   if has_saved; then idle=0; else idle=$((idle + 1)); fi
-  # In a row: programs that were not found, and programs that asked to be requeued within a minute.
+  # Counted in a row: programs that were not found, and programs that asked for a requeue within a minute.
   case $cause:$code in crash:12[67]) missing=$((missing + 1)) ;; *) missing=0 ;; esac
   case $cause:$code in asked:75) [ "$took" -lt 60 ] && short=$((short + 1)) || short=0 ;; *) short=0 ;; esac
 done < <(cd "$run_dir/attempts" && printf '%s\n' * | sort -t. -k1,1n -k2,2n)

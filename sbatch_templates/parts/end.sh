@@ -29,14 +29,14 @@ case $word:$now in
       "\`clusterdp resume $run_dir\` goes on with it." >&2
     over unknown failed 75 ",\"reason\":\"$why\",\"exit\":$code"
     ;;
-  *:preempted) cause=preempted ;; # whatever the exit code: killed in its grace time is no crash
+  *:preempted) cause=preempted ;; # whatever the exit code: a program that is killed in its grace time has not crashed
   *:time-limit) cause=timeout ;;
   requeue:*) if [ "$reason" = time ]; then cause=timeout; else cause=signal; fi ;;
 {% if kind != "entry" %}
   *:*)
     case $code in
       0) over 'done' finished 0 ;;
-      75) # EX_TEMPFAIL: the program asks for it, having saved. Who asks at once, time after time, saves nothing.
+      75) # EX_TEMPFAIL: the program has saved and asks for a requeue. One that asks at once each time saves nothing.
         cause=asked
         if [ "$took" -lt 60 ] && [ $((short + 1)) -ge {{ max_no_progress }} ]; then
           why="$((short + 1)) attempts in a row that asked to be requeued (exit 75) within a minute"
@@ -56,7 +56,7 @@ fi
 crashes=$((crashes + 1)) tries={{ max_crashes }} why=''
 case $missing:$code in
   0:*) ;;
-  *:12[67]) tries=0 why=', again: the program was not found or cannot be executed' ;; # so it is not one node's fault
+  *:12[67]) tries=0 why=', again: the program was not found or cannot be executed' ;; # twice: not one node's fault
 esac
 if [ $crashes -le $tries ]; then
   echo "clusterdp: crashed with exit code $code ($crashes of {{ max_crashes }} that are tried again); see $logs" >&2

@@ -1,5 +1,5 @@
 # --- 1 prepare -------------------------------------------------------------------------------------------------------
-# What leaks in when sbatch is called from inside another job would spoil the size and the binding of our own srun.
+# Where sbatch is called inside another job, that job's variables would change the size and the binding of our srun.
 unset "${!SBATCH_@}" "${!SRUN_@}" "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_EXPORT_ENV
 {% if not mem_per_cpu %}
 unset SLURM_MEM_PER_CPU SLURM_MEM_PER_GPU
@@ -18,7 +18,7 @@ export PYTHONUNBUFFERED=1 OMP_NUM_THREADS=${OMP_NUM_THREADS-{{ cpus_per_task }}}
 export {{ name }}={{ value }}
 {% endfor %}
 {% for name in secrets %}
-if [ -z "${{ name }}" ]; then # it came with the environment, where the site lets that pass
+if [ -z "${{ name }}" ]; then # it comes with the environment of submit, if the site passes that on
   echo "clusterdp: launch.secrets: {{ name }} is not set in the job: this site passes no environment on. Use launch.secret_files." >&2
   exit 4
 fi
@@ -34,18 +34,18 @@ export PYTHONPATH={{ work_dir }}${PYTHONPATH:+:$PYTHONPATH}
 {% if setup %}
 # launch.setup:
 {{ setup }}
-set +eu +o pipefail # whatever it left behind
+set +eu +o pipefail # setup may have set these
 {% endif %}
 
-job=$SLURM_JOB_ID # in an array the last element's id is the array's own, and would name all of it
+job=$SLURM_JOB_ID # in an array, the last element has the array's own id, which would name all elements
 [ -z "${SLURM_ARRAY_JOB_ID-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
 restart=${SLURM_RESTART_COUNT-0}
 attempt=$job.$restart
 here=$run_dir/attempts/$attempt logs=$run_dir/attempts/$attempt/logs
-chain=${CLUSTERDP_CHAIN-$job} # the first of the jobs that took one another's place, where a site forbids requeue
+chain=${CLUSTERDP_CHAIN-$job} # the first job of a chain of resubmissions, where a site forbids requeue
 replaces=${CLUSTERDP_REPLACES-} # JOB:ID, the one before this in that chain
 [ -n "$replaces" ] && [ "$restart" = 0 ] || replaces=:$SLURM_JOB_ID # a requeued job follows itself
-unwritten=${CLUSTERDP_UNWRITTEN-0} # attempts in the chain that found no room to leave a trace
+unwritten=${CLUSTERDP_UNWRITTEN-0} # attempts of the chain that could write nothing, on a full disk
 unset CLUSTERDP_CHAIN CLUSTERDP_REPLACES CLUSTERDP_UNWRITTEN
 
 {% include "parts/record.sh" %}
@@ -61,7 +61,7 @@ if [ -e "$run_dir/cancelled" ] || was_cancelled; then
   echo "clusterdp: this run was cancelled; not starting. \`clusterdp resume $run_dir\` goes on with it." >&2
   over cancelled cancelled 1
 fi
-if [ "$crashes" -gt {{ max_crashes }} ]; then # the last one was for good: nobody asked for this attempt
+if [ "$crashes" -gt {{ max_crashes }} ]; then # the last crash was final; Slurm requeued it by itself
   why="$crashes crashes, where restart.max_crashes is {{ max_crashes }}"
   echo "clusterdp: $why; not starting. \`clusterdp resume $run_dir\` goes on with the run." >&2
   over gave-up failed 1 ",\"reason\":\"$why\""

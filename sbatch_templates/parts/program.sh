@@ -1,5 +1,5 @@
 {% if kind == "script" %}
-# script:, as it stands in the config. The trap lets the shell outlive a signal that the program below handles.
+# `script:` of the config. The trap keeps the shell alive when a signal comes that the program below handles.
 read -r -d '' lines <<'{{ delimiter }}' || true
 trap : TERM USR1 USR2
 {{ script }}

@@ -1,26 +1,26 @@
-# What this script writes down. A full disk costs a line of the record, never the run.
+# What this script records. On a full disk a line may be lost, but never the run.
 missed() { echo "clusterdp: $run_dir: cannot write $1. Is its disk full, or a quota used up? Going on without." >&2; }
-event() { # event NAME [JSON]   one line in this script's own file of the ledger
+event() { # event NAME [JSON]   append one line to this script's own file of the ledger
   local time=${EPOCHREALTIME-$(date +%s)}
   { printf '{"time":%s,"event":"%s","attempt":"%s"%s}\n' "${time/,/.}" "$1" "$attempt" "${2-}" \
     >>"$run_dir/events/$attempt-batch.jsonl"; } 2>/dev/null || missed "the event \"$1\""
 }
-note() { # note FILE WORDS   a file of one line in this attempt's folder
+note() { # note FILE WORDS   write a file of one line in this attempt's folder
   { echo "$2" >"$here/$1"; } 2>/dev/null || missed "attempts/$attempt/$1"
 }
-is_replaced() { # has a later attempt written down what became of this one? Then it has the run, and this one no say
+is_replaced() { # has a later attempt recorded how this one ended? Then that one has the run
   [ -z "$requeued" ] && [ -s "$here/cause" ]
 }
-over() { # over CAUSE EVENT EXIT [JSON]   the last word about this attempt
+over() { # over CAUSE EVENT EXIT [JSON]   record how this attempt ended, and exit
   if is_replaced; then now=requeued; leave "$3"; fi
   note cause "$1"
   event "$2" ",\"cause\":\"$1\"${4-}"
   exit "$3"
 }
-leave() { # leave EXIT   without a last word: it is not for this attempt to say
+leave() { # leave EXIT   exit without recording an end: that is for another attempt, or for Slurm, to say
   case $now in
-    requeued) echo "clusterdp: job $job has been requeued: attempt $attempt has no more say in it." >&2 ;;
-    *) event signal ",\"name\":\"ending\",\"exit\":$1" ;; # cancelled: Slurm has the last word
+    requeued) echo "clusterdp: job $job has been requeued: attempt $attempt no longer acts for it." >&2 ;;
+    *) event signal ",\"name\":\"ending\",\"exit\":$1" ;; # cancelled: Slurm's record says so
   esac
   exit "$1"
 }

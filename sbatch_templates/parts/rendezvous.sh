@@ -1,10 +1,10 @@
 # --- 2 rendezvous ----------------------------------------------------------------------------------------------------
-# When Slurm will end the job: asked here and once, for a container may have no squeue, and 22.05 no SLURM_JOB_END_TIME.
-# The controller answers on descriptor 7 while the rest is found out.
+# When Slurm will end the job. Asked once, here: a container may have no squeue, and 22.05 no SLURM_JOB_END_TIME.
+# The answer comes on descriptor 7 while the address and the port are found.
 asked=${EPOCHSECONDS-$(date +%s)}
 exec 7< <(squeue --noheader --jobs="$job" --format=%L 2>/dev/null)
 
-# The first host's name, if it leads to this node from outside; else the address that Slurm knows the node by.
+# The name of the first host, if other nodes can reach it by that name; else the node's address in Slurm.
 MASTER_ADDR=$SLURM_JOB_NODELIST first='^([^],[]*)\[([0-9]+)[^]]*](.*)$'
 while [[ $MASTER_ADDR =~ $first ]]; do # n[03-07,12],m1 -> n03,m1
   MASTER_ADDR=${BASH_REMATCH[1]}${BASH_REMATCH[2]}${BASH_REMATCH[3]}
@@ -17,13 +17,13 @@ case $(getent ahostsv4 "$MASTER_ADDR" 2>/dev/null) in
     ;;
 esac
 
-# A port below the kernel's ephemeral range, where no outgoing connection can sit. Seeded by job and restart count, so
-# that two jobs on a node do not meet and a new attempt does not meet the sockets of the old one; then probed.
+# A port below the kernel's ephemeral range, which no outgoing connection uses. It depends on job and restart count:
+# two jobs on a node have different ports, and so has a new attempt beside the sockets of the old one. Then it is probed.
 low=32768
 [ ! -r /proc/sys/net/ipv4/ip_local_port_range ] || read -r low _ </proc/sys/net/ipv4/ip_local_port_range
-[ "$low" -ge 12000 ] || low=32768 # the range covers nearly everything: there is no outside
+[ "$low" -ge 12000 ] || low=32768 # the range covers nearly all ports: nothing is left below it
 try=0
-next_port() { # the next one at which nobody answers
+next_port() { # sets MASTER_PORT to the next one on which nobody listens
   while
     MASTER_PORT=$((10000 + (SLURM_JOB_ID * 10 + ${SLURM_RESTART_COUNT-0} % 5 * 2 + try) % (low - 10000)))
     try=$((try + 1))
@@ -32,7 +32,7 @@ next_port() { # the next one at which nobody answers
 }
 next_port
 
-end_after() { # end_after LEFT   [D-][[HH:]MM:]SS from when it was asked; no end if there is no limit
+end_after() { # end_after LEFT   LEFT is [D-][[HH:]MM:]SS, counted from `asked`; no end time if there is no limit
   local left=$1 days=0 seconds=0 part IFS=:
   CLUSTERDP_JOB_END_TIME=
   case $left in *-*) days=${left%%-*} left=${left#*-} ;; esac

@@ -1,12 +1,12 @@
 patience_s=1800 # for a silent controller: one that fails over takes ten minutes and more
-look() { # sets `now` to what Slurm says of this job: running, preempted (in its grace time), time-limit, requeued (another
-  # attempt has it, or will), ending (cancelled), or unknown. Not for $(...), where a TERM would end it without an answer.
+look() { # sets `now` to the state of this job: running, preempted (in its grace time), time-limit, requeued (another
+  # attempt has it, or will), ending (cancelled), or unknown. Never in $(...): there a TERM would end it without an answer.
   local said='' pause=1 waited=0 restarts
   now=requeued
   if is_replaced; then return; fi
   now=unknown
   until asks_anew= && said=$(scontrol show job "$job" 2>&1) && [ -z "$asks_anew" ]; do
-    case $said in *"Invalid job id"*) break ;; esac # over, and forgotten
+    case $said in *"Invalid job id"*) break ;; esac # the job is over and Slurm has forgotten it
     [ $waited -lt $patience_s ] || return 0
     [ $pause -lt 60 ] || echo "clusterdp: no answer from Slurm's controller for $((waited / 60)) minutes: $said" >&2
     sleep $pause
@@ -22,7 +22,7 @@ look() { # sets `now` to what Slurm says of this job: running, preempted (in its
   esac
   [ "${restarts:-0}" -le "$restart" ] || now=requeued
 }
-requeue() { # requeue CAUSE   only after a look. False if the job is not to be requeued after all: `now` says why.
+requeue() { # requeue CAUSE   call `look` first. False if the job is not to be requeued after all: `now` says why.
   # When it works, this shell gets TERM, and KILL after KillWait.
   local pause said=''
 {% if not requeue %}
@@ -33,15 +33,15 @@ requeue() { # requeue CAUSE   only after a look. False if the job is not to be r
 {% endif %}
   for pause in 0 1 2 5 10 20 40; do
     sleep "$pause"
-    [ "$pause" = 0 ] || look # it may have been cancelled meanwhile
+    [ "$pause" = 0 ] || look # the job may have been cancelled meanwhile
     [ -z "$requeued" ] || return 0 # by the trap
     [ ! -e "$run_dir/cancelled" ] || over cancelled cancelled 1
     case $now in
       running | preempted | time-limit) ;;
-      requeued) requeued=$1; break ;; # the try before was heard, and only the answer was lost
+      requeued) requeued=$1; break ;; # the last try worked, and only its answer was lost
       *) return 1 ;;
     esac
-    requeued=$1 # a TERM that comes now is our own requeue's, and must not end scontrol either
+    requeued=$1 # a TERM that comes now is from this requeue, and must not end scontrol either
     if said=$(trap '' TERM; scontrol requeue "$job" 2>&1); then break; fi
     case $said in
       *"pending execution"*) break ;; # Slurm was quicker
@@ -57,7 +57,7 @@ requeue() { # requeue CAUSE   only after a look. False if the job is not to be r
   note cause "$1"
   event requeued ",\"cause\":\"$1\",\"of\":\"$attempt\""
 }
-resubmit() { # a new job, which begins when this one is over, and counts as one chain with it
+resubmit() { # submit a new job that begins when this one is over; both are one chain
   local said new=''
   find_waiting
   if [ -z "$new" ]; then
@@ -68,7 +68,7 @@ resubmit() { # a new job, which begins when this one is over, and counts as one 
         case $said in "" | *[!0-9]*) ;; *) new=$said ;; esac
       done <<<"$said"
     else
-      find_waiting # it may have been accepted, and only the answer was lost
+      find_waiting # it may have worked, and only the answer was lost
       [ -n "$new" ] || return 1
     fi
   fi
@@ -80,13 +80,13 @@ find_waiting() { # sets `new` to the job of this run that waits for the end of t
     case $script:$waits: in "$run_dir/job.sbatch:"*":$job"[!0-9_]*) new=$id ;; esac
   done < <(squeue --me --noheader --states=PENDING --format='%F|%E|%o' 2>/dev/null)
 }
-was_cancelled() { # was the attempt before this one? Slurm accepts a requeue in the moment after a scancel and brings the
-  # job back, and it starts what waits for the end of a job (see resubmit) if that is cancelled.
+was_cancelled() { # was the attempt before this one cancelled? Slurm accepts a requeue just after a scancel and brings the
+  # job back. And it starts a job that waits for the end of another (see resubmit) when that one is cancelled.
   local said='' last out=$run_dir/slurm-${replaces##*:}.out
   [ -z "${replaces%%:*}" ] || said=$(scontrol show job "${replaces%%:*}" 2>/dev/null)
   case $said in *JobState=CANCELLED*) return 0 ;; esac
-  # slurmstepd wrote into the job's output what ended it; only after a scancel without "DUE TO ...", or, since 26.05,
-  # with "DUE to SIGNAL". (sacct has REQUEUED for such an attempt.)
+  # slurmstepd writes into the job's output what ended it. Only after a scancel there is no "DUE TO ..." or, since 26.05,
+  # "DUE to SIGNAL". (sacct has REQUEUED for such an attempt.)
   [ -e "$out" ] || out=$run_dir/submitit/${replaces##*:}_0_log.out
   last=$(grep -aE '\*\*\* JOB [0-9]+ ON .* CANCELLED AT ' "$out" 2>/dev/null | tail -n 1)
   case $last in "" | *"DUE TO"*) return 1 ;; esac
@@ -96,15 +96,15 @@ on_term() { # comes at scancel, at a requeue, at the time limit, and at a preemp
   if [ -z "$requeued" ]; then
     look
 {% if requeue %}
-    # At the limit nobody requeues but us, and KILL is near: this first.
+    # At the time limit only this script requeues, and KILL comes soon: do it first.
     if [ "$now" = time-limit ] && ! is_final; then requeue timeout; fi
 {% endif %}
     event signal ',"name":"TERM"'
   fi
-  asks_anew=yes # what Slurm has said before this may be so no more
+  asks_anew=yes # Slurm's earlier answers may be out of date
 }
 # shellcheck disable=SC2329
-is_final() { # have the ranks, or the user, said that there is nothing left to do?
+is_final() { # have the ranks or the user ended the run?
   local word=''
   [ ! -e "$run_dir/cancelled" ] || return 0
   [ ! -e "$here/outcome" ] || read -r word _ <"$here/outcome"

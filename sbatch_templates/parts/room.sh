@@ -1,4 +1,4 @@
-# Without room this attempt could not save, and the next one would know nothing of it. So wait for some.
+# On a full disk this attempt could not save, and the next one would not know of it. So wait for room.
 waited=0
 until said=$({ mkdir -p "$logs" "$run_dir/events" && echo "$chain" >"$here/chain"; } 2>&1); do
   if [ $waited -ge 600 ]; then break; fi
@@ -7,7 +7,7 @@ until said=$({ mkdir -p "$logs" "$run_dir/events" && echo "$chain" >"$here/chain
   waited=$((waited + 60))
 done
 if [ ! -s "$here/chain" ]; then
-  # A crash like any other, but that no file can say so: such attempts are the restarts of which there is no trace.
+  # This counts as a crash, but no file can record it. Such attempts are the restarts that have left no folder.
   for trace in "$run_dir/attempts/$job".*/chain; do [ ! -s "$trace" ] || unwritten=$((unwritten - 1)); done
   unwritten=$((unwritten + restart + 1))
   echo "clusterdp: cannot write to $run_dir: ${said##*: }. See who owns it, and whether its disk is full." >&2

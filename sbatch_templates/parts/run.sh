@@ -6,7 +6,7 @@ for again in yes no; do
   while kill -0 $srun 2>/dev/null; do wait $srun; done
   wait $srun
   code=$?
-  # The port was free when it was probed, and is taken now: once more with the next one.
+  # The port was free when it was probed and is taken now: try once more with the next one.
   [ $code -ne 0 ] && [ $again = yes ] && [ -z "$requeued" ] || break
   grep -qsE "EADDRINUSE|[Aa]ddress already in use" "$logs"/rank-00000.out "$logs"/node-00000.out || break
   next_port

@@ -68,7 +68,7 @@ def test_the_batch_script_of_an_attempt_that_was_replaced_leaves_the_job_alone(
     earlier.cause.unlink(missing_ok=True)  # nor does it know by the files
     words = ["bash", str(run.files.script)]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60)
-    assert f"attempt {run.job}.0 has no more say in it" in done.stderr, done.stderr
+    assert f"attempt {run.job}.0 no longer acts for it" in done.stderr, done.stderr
     assert not earlier.cause.exists()
     assert cluster.state(run.job)[0] == "RUNNING"
     (project / "stop").touch()

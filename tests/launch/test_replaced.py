@@ -51,7 +51,7 @@ def test_once_given_up_for_lost_it_ends_without_a_word(
     assert requeues(stubs) == []
     assert cause(tmp_path) == "lost"
     assert ledger(tmp_path) == [("started", None)]
-    assert done.stderr.endswith("job 7 has been requeued: attempt 7.0 has no more say in it.\n")
+    assert done.stderr.endswith("job 7 has been requeued: attempt 7.0 no longer acts for it.\n")
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "COMPLETING", "PENDING"])
@@ -63,7 +63,7 @@ def test_it_does_not_requeue_a_job_that_slurm_has_requeued_already(
     done = run_script(worker(tmp_path, outcome), restart=3)
     assert requeues(stubs) == []
     assert cause(tmp_path, "7.3") is None
-    assert "attempt 7.3 has no more say in it" in done.stderr
+    assert "attempt 7.3 no longer acts for it" in done.stderr
 
 
 def test_of_an_array_its_own_element_is_looked_at(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
