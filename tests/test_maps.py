@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "clusterdp"
 TOP = {"clusterdp", "sbatch_templates", "configs", "tests"}  # the rest is what was built or measured here
 README = (ROOT / "README.md").read_text()
-PAGES = "\n".join(path.read_text() for path in [ROOT / "README.md", *PACKAGE.rglob("*.md")])
+PAGES = "\n".join([errors.__doc__ or "", README, *(path.read_text() for path in PACKAGE.rglob("*.md"))])
 LINE = re.compile(r"^(?: {4})?([a-z_0-9]+/?) {2,}\S", re.MULTILINE)
 
 
