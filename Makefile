@@ -3,7 +3,7 @@
 #   make demo        train on handwritten digits on a pretend cluster, preempted half-way
 #   make test        lint, types and all quick tests
 #   make test-part   the quick tests of one part: make test-part P=clusterdp/checkpoint
-#   make test-slurm  end-to-end tests on a real Slurm that it boots on this machine (Debian, as root)
+#   make test-slurm  end-to-end tests on a real Slurm that it boots on this machine (Debian, as root); SLURM=24.11
 #   make test-all    both, and the slow tests
 #   make bench       what things cost, beside what one would write by hand
 #   make lint        ruff and mypy;  make format mends what ruff can mend
@@ -27,8 +27,10 @@ test-part: $(stamp)
 	@paths=$$($(bin)/python -m tests.part "$(P)") && \
 	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm and not slow and not gpu" $$paths
 
+# SLURM=24.11: on that release instead of the machine's own (20.11, 22.05, 24.11 or 26.05).
+in-release = $(if $(SLURM),$(bin)/python -m tests.slurm.release $(SLURM))
 test-slurm: $(stamp)
-	$(bin)/python -m pytest -m "slurm and not long and not gpu"
+	$(in-release) $(bin)/python -m pytest -m "slurm and not long and not gpu"
 
 test-all: lint
 	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm"

@@ -32,8 +32,10 @@ class Shape:
     def cluster(self) -> str:
         return f"test{self.port}"
 
-    def files(self) -> dict[str, str]:
-        return {
+    def files(self, has_cgroup_switch: bool) -> dict[str, str]:
+        """has_cgroup_switch: the release (23.02 and later) loads cgroups unless it is told not to."""
+        cgroups = {"cgroup.conf": "CgroupPlugin=disabled\n"} if has_cgroup_switch else {}
+        return cgroups | {
             "slurm.conf": _slurm_conf(self),
             "slurmdbd.conf": _slurmdbd_conf(self),
             # A pretend GPU needs a device that exists, not one that computes.

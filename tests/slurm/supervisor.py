@@ -52,7 +52,7 @@ class Daemons:
         shape, folder = self.shape, self.shape.folder
         for name in ("log", "state", "spool", "database"):
             (folder / name).mkdir()
-        for name, text in shape.files().items():
+        for name, text in shape.files(self._release() >= (23, 2)).items():
             (folder / name).write_text(text)
             (folder / name).chmod(0o600)
         self._boot_munge()
@@ -63,6 +63,10 @@ class Daemons:
         for node in range(1, shape.nodes + 1):
             self._start(f"slurmd.n{node}", "slurmd", "-D", "-N", f"n{node}")
         self._wait("slurmctld", self._all_idle)
+
+    def _release(self) -> tuple[int, int]:
+        year, month = self._ask("slurmctld", "-V").stdout.split()[-1].split(".")[:2]  # "slurm-wlm 22.05.8"
+        return int(year), int(month)
 
     def _boot_munge(self) -> None:
         folder = self.shape.folder
