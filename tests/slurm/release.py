@@ -1,9 +1,9 @@
 """Another release of Slurm than the machine's: `python -m tests.slurm.release 24.11 COMMAND...`.
 
 COMMAND runs where /usr has the programs of that release. There `python -m tests.slurm` and the tests boot it as they
-boot the machine's own. Nothing is installed: the packages and the libraries that they need are unpacked into a cache, and
-a private mount namespace shows them in an overlay over /usr. Folders, processes, network and users are the machine's
-own, so virtual environments and ordinary users just work. The namespace ends with its last process.
+boot the machine's own. Nothing is installed: the packages, and the libraries that they need, are unpacked into a cache.
+A private mount namespace shows them in an overlay over /usr. Folders, processes, network and users are the machine's,
+so virtual environments and ordinary users just work. The namespace ends with its last process.
 """
 
 from __future__ import annotations
