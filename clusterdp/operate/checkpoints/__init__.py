@@ -1,7 +1,13 @@
-"""`clusterdp checkpoint`: checkpoints for people, on a login node, where torch is not loaded.
+"""`clusterdp checkpoint`: checkpoints for people, on a login node.
 
-where       which checkpoints the user means
-ls  verify  diff  export  prune        the verbs
-safetensors_file  torch_file           what export writes
-progress    a bar, if somebody looks
+    where             which checkpoints the user means
+    ls                `checkpoint ls`
+    verify            `checkpoint verify`
+    diff              `checkpoint diff`
+    export            `checkpoint export`
+    prune             `checkpoint prune`
+    safetensors_file  a .safetensors file, written tensor by tensor
+    torch_file        a file for torch.load(), written without torch
+    torch_pickle      the pickle in such a file
+    progress          how far a long read is, on a terminal
 """
