@@ -251,7 +251,6 @@ VERBS = {
     "checkpoint diff": ["checkpoint", "diff", "CHECKPOINTS", "CHECKPOINTS"],
     "checkpoint diff of equal bytes": ["checkpoint", "diff", "CHECKPOINTS", "1", "2"],
     "checkpoint export": ["checkpoint", "export", "CHECKPOINTS", "x.safetensors"],
-    "checkpoint export for torch": ["checkpoint", "export", "CHECKPOINTS", "x.pt"],
     "checkpoint prune": ["checkpoint", "prune", "CHECKPOINTS", "--keep-last", "1", "--dry-run"],
 }
 

@@ -110,8 +110,13 @@ def export(options: argparse.Namespace) -> int:
     from clusterdp.operate.checkpoints.export import export as export_to
     from clusterdp.operate.checkpoints.where import locate
 
+    def write_torch(*arguments: Any) -> None:
+        from clusterdp.checkpoint.load import torch_file
+
+        torch_file.write(*arguments)
+
     place = locate(options.place, options.step)
-    export_to(place, Path(options.file), sys.stdout, only=options.only, force=options.force)
+    export_to(place, Path(options.file), sys.stdout, write_torch, only=options.only, force=options.force)
     return 0
 
 

@@ -1,28 +1,28 @@
 """What a user types on the login node after a submit. Imports no torch; all it knows is in the run folder.
 
-    status             `clusterdp status`
-    watch              `clusterdp watch`
-    logs               `clusterdp logs`
-    cancel             `clusterdp cancel`
-    resume             what `clusterdp resume` checks before it submits
-    checkpoints/       `clusterdp checkpoint`
-    find_run           which run the user means
-    cluster            which cluster the jobs of a run are on
-    history            what a run folder says has happened
-    attempt_record     one attempt, as its files tell it
-    attempt_order      in which order the attempts began
-    claims             which attempt took the run folder over from which
-    slurmstepd_notice  what slurmstepd wrote when it ended an attempt
-    run_state          the states of a run, and their exit codes
-    queue              what squeue says of a run, in words
-    failure            which rank failed first, and the end of its log
-    missing_file       a failure for a file that the snapshot did not take in
-    follow             a run followed to its end
-    screen             progress drawn on a terminal or printed in lines
-    event_order        the events of a run in the order in which they happened
-    event_text         one line for each event
-    summary            what is printed at the end of a run
-    next_command       what to type next
-    formatting         tables, times, sizes and colours
-    terminal           text without control characters
+status             `clusterdp status`
+watch              `clusterdp watch`
+logs               `clusterdp logs`
+cancel             `clusterdp cancel`
+resume             what `clusterdp resume` checks before it submits
+checkpoints/       `clusterdp checkpoint`
+find_run           which run the user means
+cluster            which cluster the jobs of a run are on
+history            what a run folder says has happened
+attempt_record     one attempt, as its files tell it
+attempt_order      in which order the attempts began
+claims             which attempt took the run folder over from which
+slurmstepd_notice  what slurmstepd wrote when it ended an attempt
+run_state          the states of a run, and their exit codes
+queue              what squeue says of a run, in words
+failure            which rank failed first, and the end of its log
+missing_file       a failure for a file that the snapshot did not take in
+follow             a run followed to its end
+screen             progress drawn on a terminal or printed in lines
+event_order        the events of a run in the order in which they happened
+event_text         one line for each event
+summary            what is printed at the end of a run
+next_command       what to type next
+formatting         tables, times, sizes and colours
+terminal           text without control characters
 """

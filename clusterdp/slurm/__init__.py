@@ -1,8 +1,8 @@
 """What Slurm is: its commands, its variables, its texts. Standard library only.
 
-    commands  the only place that runs a Slurm command
-    env       which rank of which job this process is, by its environment
-    hostlist  host list expressions: n[1-3]
-    jobid     what a job id looks like
-    state     the names of job states, and exit codes
+commands  the only place that runs a Slurm command
+env       which rank of which job this process is, by its environment
+hostlist  host list expressions: n[1-3]
+jobid     what a job id looks like
+state     the names of job states, and exit codes
 """

@@ -90,10 +90,6 @@ class SlurmEnv:
         )
 
     @property
-    def in_job(self) -> bool:
-        return self.job_id is not None
-
-    @property
     def attempt(self) -> str | None:
         """`<job>.<restart>`, as the batch script names it; None outside a job."""
         if self.array_job_id is not None and self.array_task_id is not None:

@@ -109,9 +109,3 @@ def exit_word(status: int) -> str:
 def accounted_exit_word(status: int) -> str:
     """The same as sacct writes it, which loses the highest bit of the code: 137:0 is 9:0 there."""
     return f"{status >> 8 & 0x7F}:{status & 0x7F}"
-
-
-def parse_exit_word(text: str) -> tuple[int, int]:
-    """(code, signal) of `3:0`, `0:9`; raises ValueError."""
-    code, _, signal = text.partition(":")
-    return int(code), int(signal or 0)

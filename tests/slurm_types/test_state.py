@@ -2,7 +2,7 @@
 
 import pytest
 
-from clusterdp.slurm.state import JobState, accounted_exit_word, exit_word, parse_exit_word
+from clusterdp.slurm.state import JobState, accounted_exit_word, exit_word
 
 
 @pytest.mark.parametrize("state", JobState)
@@ -31,4 +31,3 @@ def test_sacct_loses_the_highest_bit_of_an_exit_code_and_scontrol_does_not() -> 
     assert exit_word(137 << 8) == "137:0"
     assert accounted_exit_word(137 << 8) == "9:0"
     assert exit_word(9) == accounted_exit_word(9) == "0:9"
-    assert parse_exit_word("3:0") == (3, 0)

@@ -57,7 +57,7 @@ def test_what_a_batch_script_exports_wins_over_slurm_and_is_not_mixed_with_it() 
 def test_a_process_in_the_batch_script_itself_is_alone() -> None:
     batch = {name: value for name, value in STEP.items() if "STEP" not in name}
     assert SlurmEnv.read(batch).world_size == 1
-    assert SlurmEnv.read(batch).in_job
+    assert SlurmEnv.read(batch).job_id
 
 
 def test_outside_of_everything_a_process_is_alone() -> None:

@@ -1,13 +1,11 @@
 """`clusterdp checkpoint`: checkpoints for people, on a login node.
 
-    where             which checkpoints the user means
-    ls                `checkpoint ls`
-    verify            `checkpoint verify`
-    diff              `checkpoint diff`
-    export            `checkpoint export`
-    prune             `checkpoint prune`
-    safetensors_file  a .safetensors file, written tensor by tensor
-    torch_file        a file for torch.load(), written without torch
-    torch_pickle      the pickle in such a file
-    progress          how far a long read is, on a terminal
+where             which checkpoints the user means
+ls                `checkpoint ls`
+verify            `checkpoint verify`
+diff              `checkpoint diff`
+export            `checkpoint export`
+prune             `checkpoint prune`
+safetensors_file  a .safetensors file, written tensor by tensor
+progress          how far a long read is, on a terminal
 """

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from clusterdp.checkpoint.format.manifest import Manifest
-from clusterdp.checkpoint.format.payload import shared_payload
+from clusterdp.checkpoint.format.payload import Payload, shared_payload
 from clusterdp.checkpoint.format.skeleton import Reference, leaves
 from clusterdp.checkpoint.format.verified_reads import read_manifest
 from clusterdp.errors import CheckpointError, ConfigError, DamagedError
-from clusterdp.operate.checkpoints import safetensors_file, torch_file
+from clusterdp.operate.checkpoints import safetensors_file
 from clusterdp.operate.checkpoints.progress import progress
 from clusterdp.operate.checkpoints.where import Place
 from clusterdp.operate.formatting import shown, size
 
 KINDS = (".safetensors", ".pt", ".pth")
+# file, skeleton, tensors, and what is called with the bytes read so far. torch is loaded for a .pt file alone.
+WriteTorch = Callable[[BinaryIO, Any, Payload, Callable[[int], None]], None]
 
 
-def export(place: Place, target: Path, out: TextIO, only: str | None = None, force: bool = False) -> None:
+def export(
+    place: Place, target: Path, out: TextIO, write_torch: WriteTorch, only: str | None = None, force: bool = False
+) -> None:
     """The newest checkpoint, or the one that the user named. `only`: the state of one object, under its own keys."""
     check_target(target, force)
     info = place.newest()
@@ -42,7 +46,9 @@ def export(place: Place, target: Path, out: TextIO, only: str | None = None, for
                 note = {"format": "pt", "step": str(info.step), "checkpoint": info.token}
                 safetensors_file.write(file, keys, payload, note, bar.advance)
             else:
-                torch_file.write(file, state, payload, bar.advance)
+                write_torch(file, state, payload, bar.advance)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{target}: {error.name} is not installed. Install it, or export to .safetensors.") from None
     except DamagedError as error:
         raise DamagedError(f"{error} Nothing was exported; --step N takes another checkpoint.") from None
     what = f"{len(wanted)} tensors, {size(total)}"
