@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from clusterdp import config
-from clusterdp.cli.local import _rehearsal
+from clusterdp.cli.local_cluster import _rehearsal
 from clusterdp.fakeslurm.cluster import FakeCluster
 from clusterdp.fakeslurm.errors import FakeSlurmError
 from clusterdp.launch.job import Job

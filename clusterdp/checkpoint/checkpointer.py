@@ -36,13 +36,13 @@ from clusterdp.checkpoint.format.phase import Phase
 from clusterdp.checkpoint.load import import_foreign
 from clusterdp.checkpoint.load.choose import choose
 from clusterdp.checkpoint.load.restore import Loaded, Restored, put_back
-from clusterdp.checkpoint.save import replica_check, snapshot
+from clusterdp.checkpoint.save import replica_check, state_snapshot
 from clusterdp.checkpoint.save.commit import Committer
 from clusterdp.checkpoint.save.mirror import Mirror
 from clusterdp.checkpoint.save.save import STAGES, Commit, Save
 from clusterdp.checkpoint.save.writer import Staging, Writer
-from clusterdp.checkpoint.state import built, rng, stateful
-from clusterdp.checkpoint.state.collectives import Pulse, Ranks
+from clusterdp.checkpoint.state import as_built, rng, stateful
+from clusterdp.checkpoint.state.rank_group import Pulse, Ranks
 from clusterdp.checkpoint.state.tree import unflatten
 from clusterdp.errors import CheckpointError
 from clusterdp.storage import Storage, open_storage
@@ -93,7 +93,7 @@ class Checkpointer:
         self.storage = url if isinstance(url, Storage) else open_storage(url)
         self._state = stateful.check(state)
         for thing in self._state.values():
-            built.note(thing)
+            as_built.note(thing)
         self._ranks = Ranks(group)
         self._mirror: Mirror | None = None
         if local is not None:
@@ -195,7 +195,7 @@ class Checkpointer:
 
     def _begin(self, step: int, meta: Mapping[str, Any] | None, *, beside: bool, compare_all: bool = False) -> None:
         started = time.monotonic()
-        taken = snapshot.take(self._state, self._ranks, step, meta)
+        taken = state_snapshot.take(self._state, self._ranks, step, meta)
         compare_all = compare_all and self._check_every > 0
         if compare_all:
             replica_check.compare_all(taken.shared, self._ranks)

@@ -3,7 +3,7 @@
 verbs       `main`, and a function for each verb
 parser      argparse, with each mistake told in one line
 streams     stdout and stderr: UTF-8, without control characters, and closed without noise
-local       `--cluster local`
+local_cluster       `--cluster local`
 fake        `clusterdp fake`
 checkpoint  `clusterdp checkpoint`
 profile     `clusterdp profile`

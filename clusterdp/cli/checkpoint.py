@@ -71,22 +71,22 @@ def _guarded(run: Any, options: argparse.Namespace) -> int:
 
 def ls(options: argparse.Namespace) -> int:
     from clusterdp.operate.checkpoints.ls import show_list
-    from clusterdp.operate.checkpoints.where import locate
+    from clusterdp.operate.checkpoints.place import locate
 
     show_list(locate(options.place), sys.stdout, as_json=options.json)
     return 0
 
 
 def verify(options: argparse.Namespace) -> int:
+    from clusterdp.operate.checkpoints.place import locate
     from clusterdp.operate.checkpoints.verify import show_verdicts
-    from clusterdp.operate.checkpoints.where import locate
 
     return show_verdicts(locate(options.place, options.step), sys.stdout)
 
 
 def diff(options: argparse.Namespace) -> int:
     from clusterdp.operate.checkpoints.diff import show_diff
-    from clusterdp.operate.checkpoints.where import locate
+    from clusterdp.operate.checkpoints.place import locate
 
     def measure(a: bytearray, b: bytearray, dtype: str) -> Any:
         # torch, and only once something differs: that two are the same is seen without it.
@@ -108,7 +108,7 @@ def export(options: argparse.Namespace) -> int:
     from pathlib import Path
 
     from clusterdp.operate.checkpoints.export import export as export_to
-    from clusterdp.operate.checkpoints.where import locate
+    from clusterdp.operate.checkpoints.place import locate
 
     def write_torch(*arguments: Any) -> None:
         from clusterdp.checkpoint.load import torch_file
@@ -122,7 +122,7 @@ def export(options: argparse.Namespace) -> int:
 
 def prune(options: argparse.Namespace) -> int:
     from clusterdp.operate.checkpoints import prune as pruning
-    from clusterdp.operate.checkpoints.where import locate
+    from clusterdp.operate.checkpoints.place import locate
 
     rule = pruning.Rule(options.keep_last, options.keep_every)
     place = locate(options.place)

@@ -187,7 +187,7 @@ def profile(options: argparse.Namespace) -> int:
 def resume(options: argparse.Namespace) -> int:
     from clusterdp.launch.lock import RunLock
     from clusterdp.launch.resume import changes_the_work, plan_again
-    from clusterdp.operate.resume import nothing_left, prepare_resume
+    from clusterdp.operate.resume_check import nothing_left, prepare_resume
 
     back = [] if options.step is None else ["--from", str(options.step)]
     run = _named_run("resume", options.run, [*options.overrides, *back])
@@ -218,7 +218,7 @@ def _send(plan: Plan, options: argparse.Namespace, lock: RunLock | None = None) 
     def send() -> Job:
         if lock:
             from clusterdp.launch.resume import send_again
-            from clusterdp.operate.resume import going_on
+            from clusterdp.operate.resume_check import going_on
 
             with going_on(plan.run):
                 job, taken = send_again(plan, lock), None
@@ -238,9 +238,9 @@ def _send(plan: Plan, options: argparse.Namespace, lock: RunLock | None = None) 
         return job
 
     if cluster == "local":
-        from clusterdp.cli import local
+        from clusterdp.cli import local_cluster
 
-        return local.run(plan, send)
+        return local_cluster.run(plan, send)
     job = send()
     if options.watch:
         return _follow(plan.run)
@@ -313,8 +313,8 @@ def cancel(options: argparse.Namespace) -> int:
 
 def _run(word: str | None) -> RunDir:
     """The run that is meant. What is asked about it is asked on its own cluster, if that is up here."""
-    from clusterdp.operate.cluster import join
     from clusterdp.operate.find_run import find_run
+    from clusterdp.operate.run_cluster import join
 
     run = find_run(word)
     join(run)

@@ -21,15 +21,15 @@ from clusterdp.config import Config
 from clusterdp.errors import ClusterdpError, RunError, SubmitError, SubmitInDoubt
 from clusterdp.launch.entry_check import check_entry
 from clusterdp.launch.installed_check import check_installed
+from clusterdp.launch.job_secrets import check_secrets
 from clusterdp.launch.script import Script, checkpoint_url, render
-from clusterdp.launch.secrets import check_secrets
-from clusterdp.launch.spec import JobSpec, make_spec
+from clusterdp.launch.script_spec import JobSpec, make_spec
 from clusterdp.rundir import Ledger, RunDir, write_durably
 
 if TYPE_CHECKING:  # what only a real submission needs is loaded then: a dry run is a tenth quicker
+    from clusterdp.launch.code_snapshot import Taken
     from clusterdp.launch.job import Job
     from clusterdp.launch.lock import RunLock
-    from clusterdp.launch.snapshot import Taken
 
 
 @dataclass(frozen=True)
@@ -132,14 +132,16 @@ class Plan:
 
     def _write(self) -> Taken | None:
         """All of the run folder, or nothing of it."""
-        from clusterdp.launch import snapshot
+        from clusterdp.launch import code_snapshot
 
         path, taken = self.run.path, None
         try:
             for folder in (self.run.events, self.run.metrics, path / "attempts", self.run.claims, self.run.checkpoints):
                 folder.mkdir()
             if self.spec.config.snapshot.enabled:
-                taken = snapshot.take(self.spec.submit_dir, self.run.code, self.spec.config.snapshot, leave_out=path)
+                taken = code_snapshot.take(
+                    self.spec.submit_dir, self.run.code, self.spec.config.snapshot, leave_out=path
+                )
             self.write_config()
         except BaseException:
             _empty(self.run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterdp.launch.job import Job
 from clusterdp.launch.script import Script
-from clusterdp.launch.spec import JobSpec
+from clusterdp.launch.script_spec import JobSpec
 from clusterdp.rundir import RunDir
 from clusterdp.slurm import commands
 

@@ -13,8 +13,8 @@ import jinja2
 import clusterdp
 from clusterdp.config import Launch
 from clusterdp.errors import ConfigError
-from clusterdp.launch.secrets import secret_path
-from clusterdp.launch.spec import JobSpec, lines_of
+from clusterdp.launch.job_secrets import secret_path
+from clusterdp.launch.script_spec import JobSpec, lines_of
 
 
 class Shell(str):

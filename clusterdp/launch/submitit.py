@@ -21,7 +21,7 @@ from typing import Any, cast
 from clusterdp.errors import ConfigError, SlurmError, SubmitInDoubt
 from clusterdp.launch.job import Job
 from clusterdp.launch.script import Script, directive, render_part
-from clusterdp.launch.spec import JobSpec
+from clusterdp.launch.script_spec import JobSpec
 from clusterdp.rundir import RunDir
 from clusterdp.slurm import commands
 

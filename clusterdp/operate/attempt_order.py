@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from clusterdp.rundir import RunDir
-from clusterdp.rundir.records import Record, modified, time_of
+from clusterdp.rundir.lenient_reads import Record, modified, time_of
 from clusterdp.slurm.jobid import JOB_ID
 
 ATTEMPT = re.compile(rf"({JOB_ID})\.([0-9]{{1,9}})")  # job, or element of an array, and restart count

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from clusterdp.rundir import Attempt, RunDir
-from clusterdp.rundir.records import Record, first_record, integer, last_records, modified, time_of, words
+from clusterdp.rundir.lenient_reads import Record, first_record, integer, last_records, modified, time_of, words
 
 # What an outcome's reason means while the batch script has not written a `cause` yet, or was killed before it could.
 CAUSE_OF_REASON = {"finished": "done", "term": "preempted", "time": "timeout", "claim": "overtaken", "entry": "stopped"}

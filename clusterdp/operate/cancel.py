@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.formatting import shown
-from clusterdp.operate.history import read_history
 from clusterdp.operate.queue import ask, live_jobs
+from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import Verdict
 from clusterdp.rundir import RunDir, mark_cancelled
 

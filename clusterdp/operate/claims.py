@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from clusterdp.operate.attempt_record import AttemptRecord
 from clusterdp.rundir import RunDir
-from clusterdp.rundir.records import words
+from clusterdp.rundir.lenient_reads import words
 
 
 def with_owners(run: RunDir, attempts: Sequence[AttemptRecord]) -> tuple[AttemptRecord, ...]:

@@ -10,8 +10,8 @@ import itertools
 from dataclasses import dataclass, field
 
 from clusterdp.operate.attempt_record import ENDINGS
-from clusterdp.operate.history import RunHistory
-from clusterdp.rundir.records import Record, time_of
+from clusterdp.operate.run_history import RunHistory
+from clusterdp.rundir.lenient_reads import Record, time_of
 
 SKEW_S = 10.0  # more than clocks differ by: what an attempt tells later than that, it told after it was given up
 STALE = frozenset({"started", "restored", "signal"})  # of no interest once the end of that attempt has been told

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from clusterdp.operate.attempt_record import AttemptRecord
-from clusterdp.operate.history import RunHistory
-from clusterdp.rundir.records import Record
+from clusterdp.operate.run_history import RunHistory
+from clusterdp.rundir.lenient_reads import Record
 
 CAUSES = {
     "done": "done",

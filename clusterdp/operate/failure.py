@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterdp.rundir import RunDir
-from clusterdp.rundir.records import modified
+from clusterdp.rundir.lenient_reads import modified
 from clusterdp.rundir.tail import last_bytes, last_lines
 
 if TYPE_CHECKING:
     from clusterdp.operate.attempt_record import AttemptRecord
-    from clusterdp.operate.history import RunHistory
+    from clusterdp.operate.run_history import RunHistory
 
 LINES = 15
 LOOK = 8 * 1024  # the end of a log, in bytes: one read for each rank

@@ -17,7 +17,7 @@ from pathlib import Path
 from clusterdp.errors import RunError
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, read_lines
-from clusterdp.rundir.records import time_of
+from clusterdp.rundir.lenient_reads import time_of
 from clusterdp.slurm.jobid import is_job_id
 
 KEEP = 500  # runs; a job id is looked for in all of them

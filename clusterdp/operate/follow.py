@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from clusterdp.errors import SlurmError
 from clusterdp.operate.event_order import News
-from clusterdp.operate.history import RunHistory, read_history
 from clusterdp.operate.queue import Standing, ask, weigh
+from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.run_state import Verdict
 from clusterdp.rundir import RunDir
-from clusterdp.rundir.records import Record
+from clusterdp.rundir.lenient_reads import Record
 
 
 @dataclass(frozen=True)

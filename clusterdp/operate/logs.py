@@ -13,7 +13,7 @@ from clusterdp.operate.failure import batch_log, find_failure, rank_logs
 from clusterdp.operate.follow import Pace
 from clusterdp.operate.follow import follow as follow_run
 from clusterdp.operate.formatting import shown
-from clusterdp.operate.history import RunHistory, read_history
+from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.run_state import BROKEN_PIPE, INTERRUPTED
 from clusterdp.operate.terminal import for_logs
 from clusterdp.plainfile import open_plain

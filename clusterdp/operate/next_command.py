@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterdp.operate.formatting import Ink, shown
-from clusterdp.operate.history import RunHistory
+from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.run_state import Verdict
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterdp.errors import SlurmError
-from clusterdp.operate.cluster import is_gone, is_here
 from clusterdp.operate.formatting import clock
-from clusterdp.operate.history import RunHistory
+from clusterdp.operate.run_cluster import is_gone, is_here
+from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.run_state import Verdict
 
 if TYPE_CHECKING:

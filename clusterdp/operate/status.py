@@ -11,9 +11,9 @@ from clusterdp.errors import SlurmError
 from clusterdp.operate.attempt_record import AttemptRecord
 from clusterdp.operate.event_text import ending, steps
 from clusterdp.operate.formatting import Ink, ago, clock, number, shown, span, table
-from clusterdp.operate.history import RunHistory, newest, read_history
 from clusterdp.operate.next_command import advice_lines
 from clusterdp.operate.queue import Standing, consult, in_words
+from clusterdp.operate.run_history import RunHistory, newest, read_history
 from clusterdp.operate.run_state import Verdict
 from clusterdp.rundir import RunDir
 

@@ -11,8 +11,8 @@ from clusterdp.operate.follow import Moment, Pace, follow
 from clusterdp.operate.formatting import Ink, shown
 from clusterdp.operate.queue import consult
 from clusterdp.operate.run_state import INTERRUPTED
+from clusterdp.operate.run_summary import summary
 from clusterdp.operate.screen import screen_for
-from clusterdp.operate.summary import summary
 from clusterdp.rundir import RunDir
 
 

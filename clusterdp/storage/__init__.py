@@ -9,8 +9,8 @@
     sftp       a folder on another machine; needs clusterdp[sftp]
     ssh        the ssh sessions that sftp uses
     multipart  an upload in parts
-    ranges     a file on a server, read in few requests
-    patience   how often and how long a request is repeated
+    range_reader     a file on a server, read in few requests
+    retry   how often and how long a request is repeated
     address    a URL without its secrets
 
 Names are relative to the URL and have forward slashes (`step_00000010/x.json`). Nothing here overwrites: a name is
@@ -28,7 +28,7 @@ from urllib.parse import unquote, urlsplit
 from clusterdp.storage.address import has_password, masked
 from clusterdp.storage.base import Readable, Storage
 from clusterdp.storage.local import LocalStorage
-from clusterdp.storage.patience import Patience
+from clusterdp.storage.retry import Patience
 
 __all__ = ["LocalStorage", "Patience", "Readable", "Storage", "has_password", "masked", "open_storage"]
 

@@ -17,7 +17,7 @@ from clusterdp.errors import ConfigError
 from clusterdp.storage.address import masked
 from clusterdp.storage.base import checked, taken
 from clusterdp.storage.multipart import Upload, parts_of
-from clusterdp.storage.patience import Patience, Trouble
+from clusterdp.storage.retry import Patience, Trouble
 from clusterdp.storage.url import UrlStorage
 
 _BUSY = {

@@ -17,8 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 from clusterdp.storage.address import masked
 from clusterdp.storage.base import Readable, Storage, checked, taken, temporary_name
-from clusterdp.storage.patience import Patience, Trouble
-from clusterdp.storage.ranges import Ranges
+from clusterdp.storage.range_reader import Ranges
+from clusterdp.storage.retry import Patience, Trouble
 from clusterdp.storage.ssh import Sessions
 
 T = TypeVar("T")

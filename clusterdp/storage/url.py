@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from clusterdp.errors import ConfigError
 from clusterdp.storage.address import masked
 from clusterdp.storage.base import Readable, Storage, checked, taken
-from clusterdp.storage.patience import Patience, Trouble
-from clusterdp.storage.ranges import Ranges
+from clusterdp.storage.range_reader import Ranges
+from clusterdp.storage.retry import Patience, Trouble
 
 T = TypeVar("T")
 _SLOWEST = 1 << 20  # bytes a second: what is slower is as good as silent

@@ -211,7 +211,7 @@ def test_a_rank_that_has_lost_the_others_waits_for_nothing_more(
         raise AssertionError("it waits")
 
     monkeypatch.setattr("clusterdp.checkpoint.save.save.Save.advance", lose)
-    monkeypatch.setattr("clusterdp.checkpoint.state.collectives.Pulse.drain", wait)
+    monkeypatch.setattr("clusterdp.checkpoint.state.rank_group.Pulse.drain", wait)
     with pytest.raises(LostContact):
         checkpointer.heed(1)
 

@@ -16,7 +16,7 @@ from torch import nn
 from clusterdp.checkpoint import Checkpointer, CheckpointError
 from clusterdp.checkpoint.format.layout import BLOCK
 from clusterdp.checkpoint.format.read_targets import Pieces
-from clusterdp.checkpoint.load import reader
+from clusterdp.checkpoint.load import flat_reader
 from clusterdp.storage import LocalStorage
 
 
@@ -58,8 +58,8 @@ def test_a_restore_reads_into_the_live_tensors(tmp_path: Path, monkeypatch: pyte
     assert sum(tensor.nbytes for tensor in values(saved)) > 7 * BLOCK
     Checkpointer(tmp_path, saved).save(1)
     read: list[torch.Tensor] = []
-    apart = reader.tensors_of
-    monkeypatch.setattr(reader, "tensors_of", lambda plan, buffer: read.append(buffer) or apart(plan, buffer))
+    apart = flat_reader.tensors_of
+    monkeypatch.setattr(flat_reader, "tensors_of", lambda plan, buffer: read.append(buffer) or apart(plan, buffer))
     before = addresses(live)
     Checkpointer(tmp_path, live).restore()
     assert same(live, saved)
@@ -103,16 +103,16 @@ def test_a_file_that_changes_between_the_two_readings_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Checkpointer(tmp_path, trained(wide())).save(1)
-    fill = reader.Flat.fill
+    fill = flat_reader.Flat.fill
 
-    def changed(flat: reader.Flat) -> None:
+    def changed(flat: flat_reader.Flat) -> None:
         (path,) = tmp_path.glob("*/*-of-0001.safetensors")
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
         fill(flat)
 
-    monkeypatch.setattr(reader.Flat, "fill", changed)
+    monkeypatch.setattr(flat_reader.Flat, "fill", changed)
     with pytest.raises(CheckpointError, match="checksum"):
         Checkpointer(tmp_path, trained(wide(), seed=1)).restore()
 
@@ -183,7 +183,7 @@ def test_where_reading_twice_is_dear_everything_is_read_once(tmp_path: Path, mon
     saved, live = trained(wide()), trained(wide(), seed=1)
     Checkpointer(tmp_path, saved).save(1)
     monkeypatch.setattr(LocalStorage, "rereads", False)
-    monkeypatch.setattr(reader.Flat, "fill", lambda flat: None)
+    monkeypatch.setattr(flat_reader.Flat, "fill", lambda flat: None)
     Checkpointer(tmp_path, live).restore()
     assert same(live, saved)
 

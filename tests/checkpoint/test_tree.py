@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterdp.checkpoint.save.snapshot import Part
+from clusterdp.checkpoint.save.state_snapshot import Part
 from clusterdp.checkpoint.save.writer import Staging
 from clusterdp.checkpoint.state.tree import DTYPES, Flattener, as_bytes, unflatten
 from clusterdp.errors import StateError

@@ -13,7 +13,7 @@ import pytest
 
 from clusterdp import config
 from clusterdp.launch.script import render
-from clusterdp.launch.spec import make_spec
+from clusterdp.launch.script_spec import make_spec
 
 HOSTILE = [
     "it's",

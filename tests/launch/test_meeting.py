@@ -11,7 +11,7 @@ import pytest
 
 from clusterdp import config
 from clusterdp.launch.script import render_part
-from clusterdp.launch.spec import make_spec
+from clusterdp.launch.script_spec import make_spec
 from clusterdp.slurm.hostlist import expand
 
 RECORD = json.loads((Path(__file__).parent.parent / "slurm_facts" / "nodelists.json").read_text())

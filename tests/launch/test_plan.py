@@ -12,11 +12,11 @@ import pytest
 import clusterdp
 from clusterdp import config
 from clusterdp.errors import ConfigError, RunError, SubmitError
+from clusterdp.launch.code_snapshot import Taken, list_files
 from clusterdp.launch.job import Job
 from clusterdp.launch.lock import RunLock
 from clusterdp.launch.plan import Plan, make_plan
 from clusterdp.launch.resume import plan_again, send_again
-from clusterdp.launch.snapshot import Taken, list_files
 from clusterdp.rundir import RunDir
 
 
@@ -137,7 +137,7 @@ def test_a_run_is_known_as_one_before_its_snapshot_begins(sbatch: Path, monkeypa
         assert list_files(source) == ["train.py"]
         return Taken(0, 0)
 
-    monkeypatch.setattr("clusterdp.launch.snapshot.take", take)
+    monkeypatch.setattr("clusterdp.launch.code_snapshot.take", take)
     clusterdp.submit({"command": "true", "run_dir": "run"})
 
 

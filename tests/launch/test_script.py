@@ -20,7 +20,7 @@ import pytest
 from clusterdp import config
 from clusterdp.errors import ConfigError
 from clusterdp.launch.script import directive, render, template_folder
-from clusterdp.launch.spec import make_spec
+from clusterdp.launch.script_spec import make_spec
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

@@ -10,7 +10,7 @@ import pytest
 
 from clusterdp.config import Snapshot
 from clusterdp.errors import ConfigError
-from clusterdp.launch.snapshot import take
+from clusterdp.launch.code_snapshot import take
 
 
 def files(folder: Path) -> set[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.cancel import cancel
-from clusterdp.operate.history import read_history
+from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import Verdict
 from clusterdp.rundir import read_events
 from tests.operate.builder import RunBuilder

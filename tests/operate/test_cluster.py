@@ -9,9 +9,9 @@ import pytest
 
 from clusterdp.fakeslurm.cluster import FakeCluster
 from clusterdp.operate.cancel import cancel
-from clusterdp.operate.cluster import is_gone, is_here, join
-from clusterdp.operate.history import read_history
 from clusterdp.operate.queue import consult
+from clusterdp.operate.run_cluster import is_gone, is_here, join
+from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import Verdict
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue

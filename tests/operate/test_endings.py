@@ -10,9 +10,9 @@ import pytest
 
 from clusterdp.errors import RunError
 from clusterdp.operate.event_text import ending, tell
-from clusterdp.operate.history import read_history
 from clusterdp.operate.queue import consult
-from clusterdp.operate.resume import prepare_resume
+from clusterdp.operate.resume_check import prepare_resume
+from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import Verdict
 from clusterdp.operate.status import show_status
 from tests.operate.builder import RunBuilder

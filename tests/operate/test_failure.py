@@ -8,7 +8,7 @@ import pytest
 
 from clusterdp.operate import failure
 from clusterdp.operate.failure import find_failure
-from clusterdp.operate.history import read_history
+from clusterdp.operate.run_history import read_history
 from tests.operate.builder import AttemptBuilder, RunBuilder
 
 ECHO = "Traceback (most recent call last):\nRuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer\n"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.operate.history import read_history
+from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import Verdict
-from clusterdp.rundir.records import last_records
+from clusterdp.rundir.lenient_reads import last_records
 from tests.operate.builder import RunBuilder, preempted_once
 
 

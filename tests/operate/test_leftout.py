@@ -9,11 +9,11 @@ import pytest
 
 from clusterdp.operate.failure import find_failure
 from clusterdp.operate.formatting import Ink
-from clusterdp.operate.history import read_history
 from clusterdp.operate.missing_file import left_out
 from clusterdp.operate.queue import Standing
+from clusterdp.operate.run_history import read_history
+from clusterdp.operate.run_summary import summary
 from clusterdp.operate.status import as_text
-from clusterdp.operate.summary import summary
 from tests.operate.builder import RunBuilder
 
 PYTHON = "Traceback (most recent call last):\nFileNotFoundError: [Errno 2] No such file or directory: '{}'\n"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clusterdp.operate.event_order import in_order
-from clusterdp.operate.history import read_history
+from clusterdp.operate.run_history import read_history
 from tests.operate.builder import RunBuilder
 
 

@@ -17,13 +17,13 @@ from clusterdp.launch.resume import plan_again
 from clusterdp.operate.cancel import cancel
 from clusterdp.operate.find_run import find_run
 from clusterdp.operate.follow import follow
-from clusterdp.operate.history import read_history
 from clusterdp.operate.queue import consult
-from clusterdp.operate.resume import prepare_resume
+from clusterdp.operate.resume_check import prepare_resume
+from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import Verdict
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, append_line, read_lines
-from clusterdp.rundir.records import first_record, last_records, read_ledger, words
+from clusterdp.rundir.lenient_reads import first_record, last_records, read_ledger, words
 from clusterdp.rundir.tail import Tail, last_bytes
 from clusterdp.slurm import commands
 from clusterdp.slurm.commands import job_states

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.operate.history import read_history
 from clusterdp.operate.queue import ENDED_AS, WORDS, alive, consult, in_words
+from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import Verdict
 from clusterdp.slurm.commands import JobRow
 from clusterdp.slurm.state import JobState

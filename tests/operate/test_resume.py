@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterdp.errors import RunError, SlurmError
-from clusterdp.operate.resume import going_on, prepare_resume
+from clusterdp.operate.resume_check import going_on, prepare_resume
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 

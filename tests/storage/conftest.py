@@ -11,7 +11,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from clusterdp.storage import Patience, Storage, open_storage, patience
+from clusterdp.storage import Patience, Storage, open_storage, retry
 from tests.storage.proxy import Proxy
 from tests.storage.servers import KEYS, S3Server, SftpServer, why_no_sshd
 
@@ -65,7 +65,7 @@ def proxy(one_proxy: Proxy, keys: None) -> Iterator[Proxy]:
 
 @pytest.fixture(autouse=True)
 def no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "_FIRST_PAUSE_S", 0.02)
+    monkeypatch.setattr(retry, "_FIRST_PAUSE_S", 0.02)
 
 
 @pytest.fixture(scope="session")

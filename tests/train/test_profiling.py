@@ -10,7 +10,7 @@ import pytest
 
 from clusterdp.errors import ConfigError
 from clusterdp.operate.event_text import tell
-from clusterdp.operate.history import read_history
+from clusterdp.operate.run_history import read_history
 from clusterdp.train import JobHandle
 from clusterdp.train.profile import worker_finder
 from clusterdp.train.profile.profiling import Profiled, find_batch_size

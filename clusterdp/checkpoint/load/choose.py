@@ -15,7 +15,7 @@ from clusterdp.checkpoint.format.phase import called
 from clusterdp.checkpoint.load.restore import Loaded, read
 from clusterdp.checkpoint.save.commit import Committer
 from clusterdp.checkpoint.save.mirror import Mirror
-from clusterdp.checkpoint.state.collectives import Ranks
+from clusterdp.checkpoint.state.rank_group import Ranks
 from clusterdp.errors import CheckpointError, DamagedError
 from clusterdp.storage import Storage
 

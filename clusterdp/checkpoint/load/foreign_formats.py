@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from clusterdp.checkpoint.load import libraries
+from clusterdp.checkpoint.load import library_formats
 from clusterdp.checkpoint.state.tree import key_of
 from clusterdp.errors import CheckpointError, StateError
 from clusterdp.storage import open_storage
@@ -43,7 +43,7 @@ def read(where: str, live: Mapping[str, torch.Tensor]) -> Any:
     the format allows it. Raises StateError if it cannot be read safely, CheckpointError if not at all."""
     if "://" in where and not where.startswith("file://"):
         folder, _, name = where.rpartition("/")
-        return libraries.of_lightning(_torch_file(where, io.BytesIO(_from(folder, name))))
+        return library_formats.of_lightning(_torch_file(where, io.BytesIO(_from(folder, name))))
     path = Path(where.removeprefix("file://")).expanduser()
     if (path / ".metadata").is_file():
         return _folder(path, live)
@@ -51,14 +51,14 @@ def read(where: str, live: Mapping[str, torch.Tensor]) -> Any:
         if path.is_dir():
             return _library_folder(where, path)
         if path.suffix == ".safetensors" and path.is_file():
-            return libraries.read_safetensors(path)
+            return library_formats.read_safetensors(path)
     except OSError as error:
         raise CheckpointError(f"{where}: cannot be read: {error.strerror or error}. Look at the path.") from error
-    return libraries.of_lightning(_torch_file(where, path))
+    return library_formats.of_lightning(_torch_file(where, path))
 
 
 def _library_folder(where: str, path: Path) -> Any:
-    tree = libraries.read_folder(path, _torch_file)
+    tree = library_formats.read_folder(path, _torch_file)
     if tree is None:
         raise CheckpointError(
             f"{where}: a folder without a .metadata, a model.safetensors or a pytorch_model.bin is nothing that "

@@ -10,9 +10,9 @@ import torch
 
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest, decode
 from clusterdp.checkpoint.format.verified_reads import check_sizes, read_manifest, runs_of
-from clusterdp.checkpoint.load.reader import Flat, live_tensors, read_own
-from clusterdp.checkpoint.state import built, fit, module_buffers, stateful
-from clusterdp.checkpoint.state.collectives import Ranks
+from clusterdp.checkpoint.load.flat_reader import Flat, live_tensors, read_own
+from clusterdp.checkpoint.state import as_built, mismatch, module_buffers, stateful
+from clusterdp.checkpoint.state.rank_group import Ranks
 from clusterdp.checkpoint.state.tree import cloned, copied, is_sharded, unflatten
 from clusterdp.storage import Storage
 
@@ -124,7 +124,7 @@ def put_back(loaded: Loaded, state: Mapping[str, Any], world_size: int) -> list[
     own = {name: thing for name, thing in state.items() if stateful.is_per_rank(thing)}
     stateful.compare_keys("state", shared, loaded.manifest.state)
     changed = unflatten(loaded.manifest.changed, loaded.tensors) or {}
-    sizes = {name: built.resized(thing, changed.get(name, {})) for name, thing in shared.items()}
+    sizes = {name: as_built.resized(thing, changed.get(name, {})) for name, thing in shared.items()}
     if loaded.flat is not None:
         for name, thing in shared.items():  # all of them, before any is changed
             stateful.compare(name, thing, loaded.views(name), sizes[name])
@@ -140,14 +140,14 @@ def put_back(loaded: Loaded, state: Mapping[str, Any], world_size: int) -> list[
         else:
             given = loaded.state(name, copy=not keeps)
             if keeps and loaded.flat is not None:
-                built.add_groups(thing, given, changed.get(name, {}), shared)
+                as_built.add_groups(thing, given, changed.get(name, {}), shared)
             stateful.load(name, thing, given)
-            different += fit.differences(name, thing, given, loaded.manifest.strides, loaded.tensors)
+            different += mismatch.differences(name, thing, given, loaded.manifest.strides, loaded.tensors)
         loaded.release(name, everything=not keeps)
         different += module_buffers.load(
             name, thing, mine.get("buffers", {}).get(name, {})
         )  # those of rank 0 are there
-        different += built.put_back(name, thing, mine.get("changed", {}).get(name, {}))
+        different += as_built.put_back(name, thing, mine.get("changed", {}).get(name, {}))
     if mine:
         stateful.compare_keys("state with per_rank = True", own, mine["objects"])
         for name, thing in own.items():
@@ -162,10 +162,10 @@ def _into_module(
     given = loaded.given(name)
     module_buffers.make_room(module, given, resized)
     stateful.load(name, module, given)
-    different = [*built.put_back(name, module, changed)]
+    different = [*as_built.put_back(name, module, changed)]
     if noted is not None:
         module_buffers.restride(name, module, noted, loaded.tensors)
-    return [*different, *fit.differences(name, module, given, noted, loaded.tensors)]
+    return [*different, *mismatch.differences(name, module, given, noted, loaded.tensors)]
 
 
 def _read_parts(storage: Storage, manifest: Manifest, state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:

@@ -1,6 +1,6 @@
 """From the live objects to a committed checkpoint.
 
-snapshot       the state of all ranks at one moment
+state_snapshot       the state of all ranks at one moment
 replica_check  whether all ranks still have the same state
 save           one save, from the copy to the commit
 writer         one rank's files

@@ -23,8 +23,8 @@ import torch
 
 from clusterdp.checkpoint.format.checksum import checksum
 from clusterdp.checkpoint.format.layout import Layout
-from clusterdp.checkpoint.save.snapshot import Part
-from clusterdp.checkpoint.state.collectives import Ranks
+from clusterdp.checkpoint.save.state_snapshot import Part
+from clusterdp.checkpoint.state.rank_group import Ranks
 from clusterdp.checkpoint.state.tree import as_bytes, is_sharded, memory_of
 from clusterdp.errors import StateError
 

@@ -22,10 +22,10 @@ from clusterdp.checkpoint.format.layout import HEADER
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, FileRecord, Manifest
 from clusterdp.checkpoint.save import replica_check
 from clusterdp.checkpoint.save.commit import Committer
-from clusterdp.checkpoint.save.snapshot import Snapshot
+from clusterdp.checkpoint.save.state_snapshot import Snapshot
 from clusterdp.checkpoint.save.writer import Staged, Staging, Writer
-from clusterdp.checkpoint.state.background import Task
-from clusterdp.checkpoint.state.collectives import Ranks
+from clusterdp.checkpoint.state.background_task import Task
+from clusterdp.checkpoint.state.rank_group import Ranks
 from clusterdp.errors import CheckpointError
 
 STAGES = 2

@@ -22,7 +22,7 @@ from torch.futures import Future
 from clusterdp.checkpoint.errors import FailedElsewhere
 from clusterdp.checkpoint.format.chunks import Chunk, Chunks, header, name_of
 from clusterdp.checkpoint.save.save_plans import plans_only
-from clusterdp.checkpoint.state.collectives import Ranks
+from clusterdp.checkpoint.state.rank_group import Ranks
 from clusterdp.checkpoint.state.tree import as_bytes, dtype_name, memory_of
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from clusterdp.checkpoint.format.chunks import Chunks
 from clusterdp.checkpoint.format.layout import HEADER, Layout
 from clusterdp.checkpoint.format.manifest import FileRecord
 from clusterdp.checkpoint.format.verified_reads import verify
-from clusterdp.checkpoint.save.snapshot import Part
+from clusterdp.checkpoint.save.state_snapshot import Part
 from clusterdp.checkpoint.state.buffer import Buffer
-from clusterdp.checkpoint.state.collectives import Ranks
+from clusterdp.checkpoint.state.rank_group import Ranks
 from clusterdp.checkpoint.state.tree import as_bytes, from_bytes, memory_of
 from clusterdp.storage import Storage
 

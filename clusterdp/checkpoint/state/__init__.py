@@ -2,11 +2,11 @@
 
 tree            nested state taken apart into JSON and tensors, and put together again
 stateful        what is taken from modules, optimizers, ..., and how it is put back
-built           what the program had built before training changed it
+as_built           what the program had built before training changed it
 module_buffers  the buffers of modules, which may differ between ranks and change their size
-fit             where an object differs from what was saved although its state fits
+mismatch             where an object differs from what was saved although its state fits
 rng             the random number generators of a rank
-collectives     the ranks that save and restore together, and how they agree
-background      work in a thread of its own
+rank_group     the ranks that save and restore together, and how they agree
+background_task      work in a thread of its own
 buffer          a large piece of memory in huge pages
 """

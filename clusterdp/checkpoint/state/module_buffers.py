@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from clusterdp.checkpoint.format import strides
-from clusterdp.checkpoint.state import built
+from clusterdp.checkpoint.state import as_built
 from clusterdp.checkpoint.state.tree import copied, is_sharded, key_of
 
 
@@ -37,7 +37,7 @@ def make_room(module: torch.nn.Module, state: Mapping[str, Any], resized: Collec
     """For what was resized. And what shows one element in many places cannot be written to: it gets memory for all."""
     for key in resized:
         if key in state:
-            built.replace(module, key, state[key])
+            as_built.replace(module, key, state[key])
     for key, live in chain(module.named_parameters(), module.named_buffers()):
         if key in state and not is_sharded(live) and 0 in _noted(live, ()):
             live.data = torch.empty_like(live, memory_format=torch.contiguous_format)

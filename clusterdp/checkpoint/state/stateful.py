@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from clusterdp.checkpoint.state import built
+from clusterdp.checkpoint.state import as_built
 from clusterdp.checkpoint.state.tree import Flattener, is_sharded, key_of
 from clusterdp.errors import CheckpointError, StateError
 
@@ -72,7 +72,9 @@ def live_tensors(name: str, thing: Any) -> Mapping[str, torch.Tensor]:
         plain = type(thing).load_state_dict is torch.nn.Module.load_state_dict and all(
             map(_loads_plainly, thing.modules())
         )
-        hidden = {key for key, _, hidden in built.buffers_of(thing) if hidden}  # which load_state_dict() does not fill
+        hidden = {
+            key for key, _, hidden in as_built.buffers_of(thing) if hidden
+        }  # which load_state_dict() does not fill
         tensors = chain(
             thing.named_parameters(remove_duplicate=False),
             (item for item in thing.named_buffers(remove_duplicate=False) if item[0] not in hidden),

@@ -1,11 +1,11 @@
 """`clusterdp checkpoint`: checkpoints for people, on a login node.
 
-where             which checkpoints the user means
+place             which checkpoints the user means
 ls                `checkpoint ls`
 verify            `checkpoint verify`
 diff              `checkpoint diff`
 export            `checkpoint export`
 prune             `checkpoint prune`
 safetensors_file  a .safetensors file, written tensor by tensor
-progress          how far a long read is, on a terminal
+read_progress          how far a long read is, on a terminal
 """

@@ -13,7 +13,7 @@ from clusterdp.checkpoint.format.payload import Payload, own_payload, shared_pay
 from clusterdp.checkpoint.format.skeleton import Reference, leaves
 from clusterdp.checkpoint.format.verified_reads import read_manifest
 from clusterdp.errors import CheckpointError
-from clusterdp.operate.checkpoints.where import Place
+from clusterdp.operate.checkpoints.place import Place
 from clusterdp.operate.formatting import Ink, number
 from clusterdp.storage import Storage
 

@@ -14,8 +14,8 @@ from clusterdp.checkpoint.format.skeleton import Reference, leaves
 from clusterdp.checkpoint.format.verified_reads import read_manifest
 from clusterdp.errors import CheckpointError, ConfigError, DamagedError
 from clusterdp.operate.checkpoints import safetensors_file
-from clusterdp.operate.checkpoints.progress import progress
-from clusterdp.operate.checkpoints.where import Place
+from clusterdp.operate.checkpoints.place import Place
+from clusterdp.operate.checkpoints.read_progress import progress
 from clusterdp.operate.formatting import shown, size
 
 KINDS = (".safetensors", ".pt", ".pth")

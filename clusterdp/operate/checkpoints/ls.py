@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Damage
-from clusterdp.operate.checkpoints.where import Place, look
+from clusterdp.operate.checkpoints.place import Place, look
 from clusterdp.operate.formatting import Ink, ago, clock, size, table
 
 

@@ -9,12 +9,12 @@ from typing import TextIO
 from clusterdp.checkpoint.format import retention
 from clusterdp.checkpoint.format.manifest import CheckpointInfo
 from clusterdp.errors import CheckpointError, ConfigError, RunError, SlurmError
-from clusterdp.operate.checkpoints.progress import progress
+from clusterdp.operate.checkpoints.place import Place
+from clusterdp.operate.checkpoints.read_progress import progress
 from clusterdp.operate.checkpoints.verify import check
-from clusterdp.operate.checkpoints.where import Place
 from clusterdp.operate.formatting import Ink, shown, size
-from clusterdp.operate.history import read_history
 from clusterdp.operate.queue import ask, live_jobs
+from clusterdp.operate.run_history import read_history
 from clusterdp.rundir import RunDir
 
 

@@ -20,8 +20,8 @@ from clusterdp.checkpoint.format.verified_reads import (
 )
 from clusterdp.errors import DamagedError
 from clusterdp.operate.checkpoints.ls import why_of
-from clusterdp.operate.checkpoints.progress import progress
-from clusterdp.operate.checkpoints.where import Place
+from clusterdp.operate.checkpoints.place import Place
+from clusterdp.operate.checkpoints.read_progress import progress
 from clusterdp.operate.formatting import Ink, size, span
 from clusterdp.storage import Storage
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.errors import CheckpointError, ConfigError, RunError
-from clusterdp.operate.checkpoints.where import locate
+from clusterdp.operate.checkpoints.place import locate
 from clusterdp.operate.find_run import remember
 from tests.operate.builder import RunBuilder
 from tests.operate.checkpoints.conftest import Run, Save, thing

@@ -7,10 +7,10 @@ import time
 from clusterdp.operate.event_text import CAUSES, STOPPED_BY, steps
 from clusterdp.operate.failure import LINES, Failure, find_failure
 from clusterdp.operate.formatting import Ink, shown, span
-from clusterdp.operate.history import RunHistory
 from clusterdp.operate.missing_file import left_out
 from clusterdp.operate.next_command import advice_lines
 from clusterdp.operate.queue import Standing
+from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.run_state import Verdict
 from clusterdp.operate.status import INK, attempts_table, measured
 

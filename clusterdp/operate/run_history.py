@@ -16,7 +16,7 @@ from clusterdp.operate.claims import with_owners
 from clusterdp.operate.run_state import Verdict
 from clusterdp.operate.slurmstepd_notice import with_notices
 from clusterdp.rundir import RunDir
-from clusterdp.rundir.records import Record, read_ledger, time_of
+from clusterdp.rundir.lenient_reads import Record, read_ledger, time_of
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from clusterdp.rundir import RunDir
-from clusterdp.rundir.records import read_ledger
+from clusterdp.rundir.lenient_reads import read_ledger
 
 DEFAULT_CONF = "/etc/slurm/slurm.conf"  # where Slurm's clients look if SLURM_CONF is not set
 # What a fake cluster has beside its slurm.conf (fakeslurm/paths.py): its commands, a file that marks it as one, and one

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import torch
 
 from clusterdp.checkpoint.format.layout import Layout
-from clusterdp.checkpoint.state import built, module_buffers, rng, stateful
-from clusterdp.checkpoint.state.collectives import Ranks
+from clusterdp.checkpoint.state import as_built, module_buffers, rng, stateful
+from clusterdp.checkpoint.state.rank_group import Ranks
 from clusterdp.checkpoint.state.tree import Flattener, as_bytes, dtype_name, is_sharded, key_of
 from clusterdp.errors import StateError
 
@@ -110,7 +110,9 @@ def _changed(state: Mapping[str, Any], ranks: Ranks) -> tuple[dict[str, dict[str
     failure = None
     try:
         with stateful.as_trained(state):
-            changed = built.changes({name: thing for name, thing in state.items() if not stateful.is_per_rank(thing)})
+            changed = as_built.changes(
+                {name: thing for name, thing in state.items() if not stateful.is_per_rank(thing)}
+            )
     except Exception as error:
         failure = error
     own = {name: _hidden(some) for name, some in changed.items() if "buffers" in some}

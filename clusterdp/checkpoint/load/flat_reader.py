@@ -18,7 +18,7 @@ from clusterdp.checkpoint.format.manifest import Manifest
 from clusterdp.checkpoint.format.read_targets import Nowhere, Pieces, Whole
 from clusterdp.checkpoint.format.verified_reads import Run, check_sizes, read_rank_file, read_runs, runs_of
 from clusterdp.checkpoint.state.buffer import Buffer
-from clusterdp.checkpoint.state.collectives import Ranks
+from clusterdp.checkpoint.state.rank_group import Ranks
 from clusterdp.checkpoint.state.tree import DTYPES, as_bytes, copied, from_bytes, memory_of, unflatten
 from clusterdp.storage import Storage
 

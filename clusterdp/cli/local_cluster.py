@@ -52,7 +52,7 @@ def _cluster_for(config: Config, ranks_per_node: int) -> FakeCluster:
     """One in which this job has room: its nodes, its GPUs, a partition of the name that it asks for."""
     from clusterdp.fakeslurm.cluster import FakeCluster
     from clusterdp.fakeslurm.core.shape import PartitionShape, Shape
-    from clusterdp.launch.spec import gpu_count
+    from clusterdp.launch.script_spec import gpu_count
 
     r = config.resources
     gpus = max(gpu_count(r.gpus_per_node), gpu_count(r.gpus_per_task) * ranks_per_node)

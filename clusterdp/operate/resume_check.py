@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from clusterdp.errors import RunError, SlurmError, SubmitInDoubt
 from clusterdp.operate.formatting import shown
-from clusterdp.operate.history import RunHistory, read_history
 from clusterdp.operate.queue import WAITS, ask, live_jobs, reachable
+from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.run_state import Verdict
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, write_durably
