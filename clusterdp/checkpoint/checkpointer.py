@@ -35,14 +35,14 @@ from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest
 from clusterdp.checkpoint.format.phase import Phase
 from clusterdp.checkpoint.load import import_foreign
 from clusterdp.checkpoint.load.choose import choose
-from clusterdp.checkpoint.load.restore import Loaded, Restored, put_back
+from clusterdp.checkpoint.load.restore import LoadedCheckpoint, Restored, put_back
 from clusterdp.checkpoint.save import replica_check, state_snapshot
 from clusterdp.checkpoint.save.commit import Committer
 from clusterdp.checkpoint.save.mirror import Mirror
 from clusterdp.checkpoint.save.save import STAGES, Commit, Save
-from clusterdp.checkpoint.save.writer import Staging, Writer
+from clusterdp.checkpoint.save.writer import RankWriter, Staging
 from clusterdp.checkpoint.state import as_built, rng, stateful
-from clusterdp.checkpoint.state.rank_group import Pulse, Ranks
+from clusterdp.checkpoint.state.rank_group import ProgressExchange, RankGroup
 from clusterdp.checkpoint.state.tree import unflatten
 from clusterdp.errors import CheckpointError
 from clusterdp.storage import Storage, open_storage
@@ -94,7 +94,7 @@ class Checkpointer:
         self._state = stateful.check(state)
         for thing in self._state.values():
             as_built.note(thing)
-        self._ranks = Ranks(group)
+        self._ranks = RankGroup(group)
         self._mirror: Mirror | None = None
         if local is not None:
             self._mirror = Mirror(open_storage(local), self.storage, keep_last, keep_every, may_commit)
@@ -105,12 +105,12 @@ class Checkpointer:
         self._check_next = check_replicas_every > 0
         self._commits = 0
         # Job id and restart count repeat (torchrun, a second start by hand): only a random name is ours alone.
-        self._run = self._ranks.settle(conclude=lambda _: secrets.token_hex(6))
+        self._run = self._ranks.agree(conclude=lambda _: secrets.token_hex(6))
         self._saves = 0
         self._staging = Staging()
         self._save: Save | None = None  # on its way, on all ranks
         self._ended = 0  # saves, well or badly
-        self._pulse = Pulse(self._ranks)
+        self._exchange = ProgressExchange(self._ranks)
         self.skipped = 0  # saves that were due while one was on its way, since the last commit
         self._prove_next = False  # the next save is read back: what this run came from is kept until then
         self._rng: dict[str, Any] | None = None
@@ -126,7 +126,7 @@ class Checkpointer:
         self.wait()
         self._state = stateful.check(state)
         if name != self._committer.phase.name:
-            self._committer.phase = Phase(name, self._committer.stands_at, first)
+            self._committer.phase = Phase(name, self._committer.last_order, first)
         self._check_next = self._check_every > 0
 
     def save(self, step: int, meta: Mapping[str, Any] | None = None, *, compare_all: bool = False) -> Commit:
@@ -164,14 +164,14 @@ class Checkpointer:
         all-reduce, whose answer is looked at in the next call. Returns the Commit, once; raises as save() does."""
         if self._save is None:
             return None
-        least = self._pulse.exchange(self.progress())
-        return self.heed(least) if least is not None else None
+        least = self._exchange.exchange(self.progress())
+        return self.advance_to(least) if least is not None else None
 
     def progress(self) -> int:
         """How far this rank has come, for a control word that agrees on the least of all ranks'. No collective."""
         return STAGES * self._ended + (self._save.here if self._save is not None else 0)
 
-    def heed(self, least: int) -> Commit | None:
+    def advance_to(self, least: int) -> Commit | None:
         """What all ranks' progress() has come to, as a control word tells it to all at the same step. As step()."""
         if self._save is None or least <= STAGES * self._ended + self._save.stage:
             return None
@@ -179,7 +179,7 @@ class Checkpointer:
 
     def wait(self) -> Commit | None:
         """Until the save that is on its way, if there is one, is committed; raises as save() does."""
-        self._pulse.drain()
+        self._exchange.drain()
         commit, save = None, self._save
         try:
             while self._save is not None:
@@ -199,7 +199,7 @@ class Checkpointer:
         compare_all = compare_all and self._check_every > 0
         if compare_all:
             replica_check.compare_all(taken.shared, self._ranks)
-        writer = Writer(self.storage, step_folder(step), self._next_token(), self._ranks)
+        writer = RankWriter(self.storage, step_folder(step), self._next_token(), self._ranks)
         self._save = Save(
             self._ranks,
             self._committer,
@@ -241,7 +241,7 @@ class Checkpointer:
     def _close(self, save: Save) -> None:
         self._save = None
         self._ended += 1
-        self._pulse.drain()
+        self._exchange.drain()
 
     def restore(self, step: int | None = None, *, retire_later: bool = False) -> Restored | None:
         """Load the newest good checkpoint, or that of `step`, into the state; restore_rng() is left to the caller. With
@@ -260,7 +260,7 @@ class Checkpointer:
         info = loaded.manifest.info
         if retire_later and step == info.step and info.token != choice.newest:
             info = self._commit_anew(loaded.manifest)
-        self._committer.pinned, self._committer.stands_at = {info.token}, info.order
+        self._committer.pinned, self._committer.last_order = {info.token}, info.order
         self._prove_next = True
         if info.world_size != self._ranks.size:
             different.append(
@@ -276,7 +276,7 @@ class Checkpointer:
 
     def peek(self) -> Any:
         """`meta` of the newest commit, of which nothing is loaded; None if there is none that can be read."""
-        meta = self._ranks.settle(conclude=lambda _: self._committer.newest_meta())
+        meta = self._ranks.agree(conclude=lambda _: self._committer.newest_meta())
         return unflatten(meta, {}) if meta is not None else None
 
     def restore_from(self, path: str | os.PathLike[str], only: Iterable[str] | None = None) -> Restored:
@@ -305,10 +305,10 @@ class Checkpointer:
         self._saves += 1
         return f"{self._run}-{self._saves:04d}"
 
-    def _load(self, loaded: Loaded) -> list[str]:
+    def _load(self, loaded: LoadedCheckpoint) -> list[str]:
         """What is not as it was, on any rank."""
         here = self._together(lambda: put_back(loaded, self._state, self._ranks.size))
-        different = self._ranks.settle(report=here, conclude=lambda every: [*dict.fromkeys(chain(*every))])
+        different = self._ranks.agree(report=here, conclude=lambda every: [*dict.fromkeys(chain(*every))])
         self._rng = loaded.own["rng"] if loaded.own is not None else None
         self._rng_seed = loaded.manifest.info.data
         return different  # type: ignore[no-any-return]
@@ -321,10 +321,10 @@ class Checkpointer:
             result = work()
         except Exception as error:
             failure = error
-        self._ranks.settle(failure)
+        self._ranks.agree(failure)
         return result  # type: ignore[no-any-return]
 
     def _commit_anew(self, manifest: Manifest) -> CheckpointInfo:
         info = replace(manifest.info, token=self._next_token())
         again = replace(manifest, info=info)
-        return CheckpointInfo(**self._ranks.settle(conclude=lambda _: asdict(self._committer.commit(again))))
+        return CheckpointInfo(**self._ranks.agree(conclude=lambda _: asdict(self._committer.commit(again))))

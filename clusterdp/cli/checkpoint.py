@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from clusterdp.cli.parser import Parser
+from clusterdp.cli.parser import CliParser
 from clusterdp.errors import CheckpointError, ConfigError
 
 EPILOG = """\
@@ -22,14 +22,14 @@ EXAMPLES = {
 }
 
 
-def add_to(checkpoint: Parser) -> None:
+def add_to(checkpoint: CliParser) -> None:
     """The verbs below `clusterdp checkpoint`."""
     checkpoint.epilog = EPILOG
     verbs = checkpoint.add_subparsers(title="verbs", metavar="VERB", required=True)
 
-    def verb(name: str, run: Any, about: str, **place: Any) -> Parser:
+    def verb(name: str, run: Any, about: str, **place: Any) -> CliParser:
         example = f"clusterdp checkpoint {EXAMPLES[name]}"
-        sub: Parser = verbs.add_parser(name, help=about, description=about, example=example)
+        sub: CliParser = verbs.add_parser(name, help=about, description=about, example=example)
         sub.epilog = f"example: {example}\n\n{EPILOG}"
         sub.set_defaults(verb=lambda options: _guarded(run, options), parser=sub)
         if place:

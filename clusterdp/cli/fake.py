@@ -9,7 +9,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
-from clusterdp.cli.parser import Parser
+from clusterdp.cli.parser import CliParser
 from clusterdp.errors import FakeError
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ EXAMPLES = {
 ROOM = 100  # job numbers of one cluster, before those of the next one begin
 
 
-def add_to(fake: Parser) -> None:
+def add_to(fake: CliParser) -> None:
     """The verbs below `clusterdp fake`."""
     fake.epilog, fake.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
     verbs = fake.add_subparsers(title="verbs", metavar="VERB", required=True)
 
-    def verb(name: str, run: Any, about: str, *arguments: str, old: str = "") -> Parser:
+    def verb(name: str, run: Any, about: str, *arguments: str, old: str = "") -> CliParser:
         example = f"clusterdp fake {EXAMPLES.get(name, name)}"
-        sub: Parser = verbs.add_parser(
+        sub: CliParser = verbs.add_parser(
             name, help=about, description=about, aliases=[old] if old else [], example=example
         )
         sub.set_defaults(verb=lambda options: _guarded(run, options), parser=sub)

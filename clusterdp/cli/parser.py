@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 
-class Parser(argparse.ArgumentParser):
+class CliParser(argparse.ArgumentParser):
     """`example` is a whole command line, for --help and for mistakes."""
 
     def __init__(self, *args: Any, example: str = "", **more: Any):

@@ -9,22 +9,22 @@ from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from clusterdp.errors import OutputError
-from clusterdp.operate.terminal import bare, outlet
+from clusterdp.operate.terminal import clean_stream, underlying
 
 
 @contextmanager
-def mended() -> Iterator[None]:
+def prepared() -> Iterator[None]:
     """Inside, what is printed goes through an outlet."""
-    mend()
+    prepare()
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = map(outlet, before)
+    sys.stdout, sys.stderr = map(clean_stream, before)
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
 
 
-def mend() -> None:
+def prepare() -> None:
     """What is printed is UTF-8, as the files are from which it comes, whatever the locale. A stream that the caller has
     closed (`>&-`) leads to nowhere: else the next file to be opened would get its number, and what is meant for it."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -65,4 +65,4 @@ def _unwritable(error: UnicodeEncodeError) -> str:
 def abandon(stream: TextIO) -> None:
     """What is left in its buffer is for nobody. Python would complain once more when it flushes it at its end."""
     with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), bare(stream).fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), underlying(stream).fileno())

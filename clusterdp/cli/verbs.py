@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterdp import __version__
 from clusterdp.cli import streams
-from clusterdp.cli.parser import Parser
+from clusterdp.cli.parser import CliParser
 from clusterdp.errors import ClusterdpError, ConfigError, OutputError, SubmitError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ RUN is a run folder, a job id, or nothing for the latest run of this folder; can
 def main(words: Sequence[str] | None = None) -> int:
     # Imports and configs make objects that stay. Looking for garbage among them takes a tenth of the start of a verb.
     gc.set_threshold(100_000)
-    with streams.mended():
+    with streams.prepared():
         return _main(sys.argv[1:] if words is None else words)
 
 
@@ -79,9 +79,9 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def parser(words: Sequence[str] | None = None) -> Parser:
+def parser(words: Sequence[str] | None = None) -> CliParser:
     """For any words, or for these: verbs below a verb that is not among them are left out, for each costs a little."""
-    top = Parser(
+    top = CliParser(
         prog="clusterdp",
         description="One YAML file in; a multi-node PyTorch training out, on any Slurm cluster, that cannot lose work.",
         epilog=EPILOG,
@@ -91,12 +91,12 @@ def parser(words: Sequence[str] | None = None) -> Parser:
     top.add_argument("--debug", action="store_true", help="show a traceback with an error")
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
 
-    def verb(name: str, run: Any, about: str, example: str = "") -> Parser:
-        sub: Parser = verbs.add_parser(name, help=about, description=about, example=example)
+    def verb(name: str, run: Any, about: str, example: str = "") -> CliParser:
+        sub: CliParser = verbs.add_parser(name, help=about, description=about, example=example)
         sub.set_defaults(verb=run, parser=sub)
         return sub
 
-    def with_config(sub: Parser, **more: Any) -> None:
+    def with_config(sub: CliParser, **more: Any) -> None:
         sub.add_argument("config", metavar="CFG.yaml", **more)
         sub.add_argument("overrides", nargs="*", default=[], metavar="key=value")
 
@@ -218,9 +218,9 @@ def _send(plan: Plan, options: argparse.Namespace, lock: RunLock | None = None) 
     def send() -> Job:
         if lock:
             from clusterdp.launch.resume import send_again
-            from clusterdp.operate.resume_check import going_on
+            from clusterdp.operate.resume_check import uncancelled
 
-            with going_on(plan.run):
+            with uncancelled(plan.run):
                 job, taken = send_again(plan, lock), None
             lock.release()
         else:
@@ -314,10 +314,10 @@ def cancel(options: argparse.Namespace) -> int:
 def _run(word: str | None) -> RunDir:
     """The run that is meant. What is asked about it is asked on its own cluster, if that is up here."""
     from clusterdp.operate.find_run import find_run
-    from clusterdp.operate.run_cluster import join
+    from clusterdp.operate.run_cluster import put_on_path
 
     run = find_run(word)
-    join(run)
+    put_on_path(run)
     return run
 
 
@@ -327,10 +327,10 @@ def _named_run(verb: str, word: str | None, others: Sequence[str] = ()) -> RunDi
     missing = word is None or ("=" in word and not os.path.exists(word))
     if not missing:
         return _run(word)
-    from clusterdp.operate.formatting import shown
+    from clusterdp.operate.formatting import shown_path
 
     rest = "".join(f" {shlex.quote(each)}" for each in [*filter(None, [word]), *others])
-    run = shown(_run(None).path)
+    run = shown_path(_run(None).path)
     raise ConfigError(f"RUN: say which. The latest is {run}: `clusterdp {verb} {run}{rest}`")
 
 

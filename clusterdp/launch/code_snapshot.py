@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True)
-class Taken:
+class CodeSnapshot:
     """`ignored`: what is not in it, and may be missed."""
 
     files: int
@@ -31,7 +31,7 @@ class Taken:
     ignored: tuple[Ignored, ...] = ()
 
 
-def take(source: Path, target: Path, limits: Snapshot, leave_out: Path) -> Taken:
+def take(source: Path, target: Path, limits: Snapshot, leave_out: Path) -> CodeSnapshot:
     """Copy `source` to `target` (made here), without what is below `leave_out`, and without runs."""
     names = sorted(name for name in list_files(source) if leave_out not in (source / name).parents)
     linked = [link.rstrip("/") for link in limits.link]
@@ -51,7 +51,7 @@ def take(source: Path, target: Path, limits: Snapshot, leave_out: Path) -> Taken
         _copy(source / name, target / name)
     for link in linked:
         _link(source, target, link)
-    return Taken(len(names), total, tuple(find_ignored(source, linked)))
+    return CodeSnapshot(len(names), total, tuple(find_ignored(source, linked)))
 
 
 def list_files(source: Path) -> list[str]:

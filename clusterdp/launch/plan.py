@@ -23,18 +23,18 @@ from clusterdp.launch.entry_check import check_entry
 from clusterdp.launch.installed_check import check_installed
 from clusterdp.launch.job_secrets import check_secrets
 from clusterdp.launch.script import Script, checkpoint_url, render
-from clusterdp.launch.script_spec import JobSpec, make_spec
+from clusterdp.launch.script_spec import ScriptSpec, make_spec
 from clusterdp.rundir import Ledger, RunDir, write_durably
 
 if TYPE_CHECKING:  # what only a real submission needs is loaded then: a dry run is a tenth quicker
-    from clusterdp.launch.code_snapshot import Taken
+    from clusterdp.launch.code_snapshot import CodeSnapshot
     from clusterdp.launch.job import Job
     from clusterdp.launch.lock import RunLock
 
 
 @dataclass(frozen=True)
 class Plan:
-    spec: JobSpec
+    spec: ScriptSpec
     script: Script
     run: RunDir
 
@@ -42,7 +42,7 @@ class Plan:
     def checkpoint_url(self) -> str:
         return checkpoint_url(self.spec)
 
-    def carry_out(self) -> tuple[Job, Taken | None]:
+    def carry_out(self) -> tuple[Job, CodeSnapshot | None]:
         """Make the run folder and submit. If that fails, or sbatch refuses, what was made here is gone again. Whatever
         else goes wrong while sbatch is asked, the folder stays, for there may be a job that needs it."""
         from clusterdp.launch.lock import RunLock
@@ -130,7 +130,7 @@ class Plan:
                 (self.run.path.parent / ".gitignore").write_text("*\n")
         self.run.path.mkdir(parents=True, exist_ok=True)
 
-    def _write(self) -> Taken | None:
+    def _write(self) -> CodeSnapshot | None:
         """All of the run folder, or nothing of it."""
         from clusterdp.launch import code_snapshot
 

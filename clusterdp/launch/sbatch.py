@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from clusterdp.launch.job import Job
 from clusterdp.launch.script import Script
-from clusterdp.launch.script_spec import JobSpec
+from clusterdp.launch.script_spec import ScriptSpec
 from clusterdp.rundir import RunDir
 from clusterdp.slurm import commands
 
 
-def send(spec: JobSpec, script: Script, run: RunDir) -> Job:
+def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:
     """SubmitError, with sbatch's own text, if it refuses."""
     return Job(commands.submit(run.script, cwd=spec.submit_dir), run)
 

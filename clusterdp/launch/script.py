@@ -14,7 +14,7 @@ import clusterdp
 from clusterdp.config import Launch
 from clusterdp.errors import ConfigError
 from clusterdp.launch.job_secrets import secret_path
-from clusterdp.launch.script_spec import JobSpec, lines_of
+from clusterdp.launch.script_spec import ScriptSpec, lines_of
 
 
 class Shell(str):
@@ -33,7 +33,7 @@ def template_folder() -> Path:
     return next(f for f in (package / "sbatch_templates", package.parent / "sbatch_templates") if f.is_dir())
 
 
-def render(spec: JobSpec) -> Script:
+def render(spec: ScriptSpec) -> Script:
     """The whole script. Pure but for the reading of the template: the same spec gives the same bytes."""
     ours = template_folder()
     launch = spec.config.launch
@@ -52,7 +52,7 @@ def render(spec: JobSpec) -> Script:
     return Script(text, template)
 
 
-def render_part(spec: JobSpec, name: str) -> str:
+def render_part(spec: ScriptSpec, name: str) -> str:
     """One of the parts alone, for a script that somebody else writes."""
     ours = template_folder()
     _refuse_collisions(spec.config.launch, ours)
@@ -99,7 +99,7 @@ def _quote(value: Any) -> str:
     return shlex.quote(str(value))
 
 
-def _values(spec: JobSpec) -> dict[str, Any]:
+def _values(spec: ScriptSpec) -> dict[str, Any]:
     config = spec.config
     script = lines_of(config.script, "script")
     return {
@@ -133,7 +133,7 @@ def _values(spec: JobSpec) -> dict[str, Any]:
     }
 
 
-def checkpoint_url(spec: JobSpec) -> str:
+def checkpoint_url(spec: ScriptSpec) -> str:
     return spec.config.checkpoint.url or str(spec.run_dir / "checkpoints")
 
 

@@ -1,4 +1,4 @@
-"""JobSpec: a config in the terms of a script. Pure: no file, no clock, no environment is looked at."""
+"""ScriptSpec: a config in the terms of a script. Pure: no file, no clock, no environment is looked at."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN = ("partition", "account", "qos", "constraint", "nodelist", "exclude", "re
 
 
 @dataclass(frozen=True)
-class JobSpec:
+class ScriptSpec:
     config: Config
     kind: str  # entry | command | script
     run_dir: Path  # absolute
@@ -107,9 +107,9 @@ class JobSpec:
         return [*words, "--pwd", str(self.work_dir), container.image]
 
 
-def make_spec(config: Config, run_dir: Path, submit_dir: Path, python: str) -> JobSpec:
+def make_spec(config: Config, run_dir: Path, submit_dir: Path, python: str) -> ScriptSpec:
     kind = next(kind for kind in ("entry", "command", "script") if getattr(config, kind) not in (None, "", []))
-    spec = JobSpec(config, kind, run_dir.absolute(), submit_dir.absolute(), config.launch.python or python)
+    spec = ScriptSpec(config, kind, run_dir.absolute(), submit_dir.absolute(), config.launch.python or python)
     if kind == "command" and not spec.command:
         raise ConfigError("command: has no words. Name a program and its arguments.")
     return spec

@@ -21,7 +21,7 @@ from typing import Any, cast
 from clusterdp.errors import ConfigError, SlurmError, SubmitInDoubt
 from clusterdp.launch.job import Job
 from clusterdp.launch.script import Script, directive, render_part
-from clusterdp.launch.script_spec import JobSpec
+from clusterdp.launch.script_spec import ScriptSpec
 from clusterdp.rundir import RunDir
 from clusterdp.slurm import commands
 
@@ -82,7 +82,7 @@ class Task:
         return state == "RUNNING" or (state == "COMPLETING" and reason == "TimeLimit")
 
 
-def send(spec: JobSpec, script: Script, run: RunDir) -> Job:
+def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:
     """Submit through submitit's public interface; SubmitError with sbatch's text if it refuses."""
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
@@ -129,14 +129,14 @@ def _private(folder: Path) -> Iterator[None]:
         folder.chmod(mode)
 
 
-def preview(spec: JobSpec) -> Script:
+def preview(spec: ScriptSpec) -> Script:
     """The script that submitit will write. It has no public function for that; only this preview uses a private one."""
     executor = _executor(spec, spec.run_dir / "submitit", for_real=False)
     text = executor._make_submission_file_text(executor._submitit_command_str, "")
     return Script(text, Path(__file__))
 
 
-def _executor(spec: JobSpec, folder: Path, for_real: bool = True) -> Any:
+def _executor(spec: ScriptSpec, folder: Path, for_real: bool = True) -> Any:
     from submitit import SlurmExecutor
 
     if not for_real:  # the constructor asks for srun on PATH; a preview needs none
@@ -153,7 +153,7 @@ def _executor(spec: JobSpec, folder: Path, for_real: bool = True) -> Any:
     return executor
 
 
-def _parameters(spec: JobSpec) -> dict[str, Any]:
+def _parameters(spec: ScriptSpec) -> dict[str, Any]:
     """Our directives under the names that submitit has for them; the rest as additional parameters."""
     directives = dict(spec.directives())
     for option, value in directives.items():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from clusterdp.errors import RunError, SlurmError
-from clusterdp.operate.formatting import shown
-from clusterdp.operate.queue import ask, live_jobs
+from clusterdp.operate.formatting import shown_path
+from clusterdp.operate.queue import ask_squeue, live_jobs
 from clusterdp.operate.run_history import read_history
-from clusterdp.operate.run_state import Verdict
+from clusterdp.operate.run_state import RunState
 from clusterdp.rundir import RunDir, mark_cancelled
 
 
@@ -16,13 +16,13 @@ def cancel(run: RunDir) -> str:
     SlurmError or RunError if Slurm could not be told. The marker stands even then: no attempt starts any more.
     """
     history = read_history(run)
-    path = shown(run.path)
-    over = history.verdict.over and not history.cancelled
+    path = shown_path(run.path)
+    over = history.state.over and not history.cancelled
     # A failed run's job may have been requeued by somebody: it is not over until squeue says so.
-    if over and (history.verdict is Verdict.DONE or not _live(run, history.verdict.over)):
-        return f"{path}: is over already ({history.verdict.value}); nothing to cancel."
+    if over and (history.state is RunState.DONE or not _live(run, history.state.over)):
+        return f"{path}: is over already ({history.state.value}); nothing to cancel."
     mark_cancelled(run, history.job)
-    live = _cancel_jobs(run, history.verdict.over)
+    live = _cancel_jobs(run, history.state.over)
     if live:
         done = f"cancelled job {', '.join(live)}; no attempt starts any more"
     elif history.cancelled:
@@ -51,7 +51,7 @@ def _live(run: RunDir, was_over: bool) -> list[str]:
     history = read_history(run)
     marked = " The run is marked as cancelled: no attempt starts any more." if history.cancelled else ""
     try:
-        rows = ask(history)
+        rows = ask_squeue(history)
     except SlurmError as error:
         raise SlurmError(f"{error}{marked}") from None
     if rows is not None:
@@ -59,6 +59,6 @@ def _live(run: RunDir, was_over: bool) -> list[str]:
     if was_over:
         return []
     raise RunError(
-        f"{shown(run.path)}: there is no squeue here that knows its cluster ({history.cluster or 'unknown'}), "
+        f"{shown_path(run.path)}: there is no squeue here that knows its cluster ({history.cluster or 'unknown'}), "
         f"so job {history.job} could not be told.{marked} Run this where the job was submitted."
     )

@@ -19,7 +19,7 @@ Key = tuple[object, ...]
 
 
 @dataclass
-class News:
+class NewEvents:
     """`patience_s`: how long an event waits for those that must have come before it."""
 
     patience_s: float

@@ -29,7 +29,7 @@ STOPPED_BY = {
 ON_REQUEUE = frozenset({"preempted", "timeout", "signal", "asked", "crash", "cancelled", "requeued", "node-failed"})
 
 
-def tell(event: Record, history: RunHistory) -> str | None:
+def event_line(event: Record, history: RunHistory) -> str | None:
     """None for what would only be noise: periodic saves, and what another event says better."""
     kind, job = event.get("event"), event.get("job")
     if kind == "saved":
@@ -61,7 +61,7 @@ def tell(event: Record, history: RunHistory) -> str | None:
     return None
 
 
-def ending(attempt: AttemptRecord) -> str:
+def ending_text(attempt: AttemptRecord) -> str:
     """How an attempt ended: `preempted at step 120, saved`, `crashed (exit 1), 12 steps lost`."""
     if not attempt.heard:
         return "nothing on record: see the job's output"
@@ -100,7 +100,7 @@ def _requeued(event: Record, history: RunHistory) -> str | None:
     if word == "done":  # the ranks have said so; what came after it was Slurm's doing
         return None
     if attempt is not None and word in ("overtaken", "stopped"):
-        return f"attempt {attempt.number} {ending(attempt)}"
+        return f"attempt {attempt.number} {ending_text(attempt)}"
     again = [] if word == "requeued" else ["requeued"]
     if attempt is None or attempt.last_step is None:
         kept, at = [], ""

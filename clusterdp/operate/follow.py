@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from clusterdp.errors import SlurmError
-from clusterdp.operate.event_order import News
-from clusterdp.operate.queue import Standing, ask, weigh
+from clusterdp.operate.event_order import NewEvents
+from clusterdp.operate.queue import RunStatus, ask_squeue, combine
 from clusterdp.operate.run_history import RunHistory, read_history
-from clusterdp.operate.run_state import Verdict
+from clusterdp.operate.run_state import RunState
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import Record
 
@@ -33,31 +33,31 @@ class Pace:
 
 
 @dataclass(frozen=True)
-class Moment:
+class RunUpdate:
     """One look. `news`: the events since the last one, in order."""
 
     history: RunHistory
-    standing: Standing
+    status: RunStatus
     news: tuple[Record, ...]
     over: bool
 
 
-def follow(run: RunDir, pace: Pace | None = None) -> Iterator[Moment]:
+def follow(run: RunDir, pace: Pace | None = None) -> Iterator[RunUpdate]:
     """Ends with the moment that is `over`. SlurmError never ends it: a busy controller answers again."""
     pace = pace or Pace()
-    queue, ending = _Queue(pace), _Ending(pace)
-    news = News(pace.late_s)
+    queue, ending = _QueueWatch(pace), _EndingWatch(pace)
+    news = NewEvents(pace.late_s)
     while True:
         history = read_history(run)
-        standing = queue.weigh(history)
-        over = ending.is_sure(history) if history.verdict.over else standing.verdict.over
-        yield Moment(history, standing, news.take(history, pace.clock(), everything=over), over)
+        status = queue.combine(history)
+        over = ending.is_sure(history) if history.state.over else status.state.over
+        yield RunUpdate(history, status, news.take(history, pace.clock(), everything=over), over)
         if over:
             return
         pace.sleep(pace.poll_s)
 
 
-class _Ending:
+class _EndingWatch:
     """When an ending on record is to be believed."""
 
     def __init__(self, pace: Pace):
@@ -72,64 +72,64 @@ class _Ending:
         cluster down next does not cut it off.
         """
         now = self.pace.clock()
-        if self.seen != _gist(history):
-            self.seen, self.since = _gist(history), now
+        if self.seen != _outline(history):
+            self.seen, self.since = _outline(history), now
             return False
         return history.closed or now - self.since >= self.pace.close_s
 
 
-class _Queue:
+class _QueueWatch:
     """squeue's last answer, how old it is, and since when it has contradicted the records."""
 
     def __init__(self, pace: Pace):
         self.pace = pace
         self.asked = float("-inf")
         self.wait = pace.ask_s
-        self.standing: Standing | None = None
+        self.status: RunStatus | None = None
         self.since: float | None = None  # when it began to say that the attempt is over, of which there is no record
         self.known: tuple[object, ...] = ()  # what the records said when it was asked
 
-    def weigh(self, history: RunHistory) -> Standing:
-        if history.verdict.over:
+    def combine(self, history: RunHistory) -> RunStatus:
+        if history.state.over:
             self.since = None
-            return Standing(history.verdict, history.why)
+            return RunStatus(history.state, history.why)
         now = self.pace.clock()
         if now - self.asked >= self.wait:
             self.asked = now
             self._ask(history, now)
-        if self.standing is None or self.known != _gist(history):  # what has been heard since is newer
-            return Standing(history.verdict, history.why)
+        if self.status is None or self.known != _outline(history):  # what has been heard since is newer
+            return RunStatus(history.state, history.why)
         if self.since is not None and now - self.since < self.pace.settle_s:
-            return Standing(history.verdict, "ended, says Slurm; its last words may come yet", self.standing.row)
-        return self.standing
+            return RunStatus(history.state, "ended, says Slurm; its last words may come yet", self.status.row)
+        return self.status
 
     def _ask(self, history: RunHistory, now: float) -> None:
-        said_before = self.standing
-        if self.known != _gist(history):
+        said_before = self.status
+        if self.known != _outline(history):
             self.since = None
-        self.known = _gist(history)
+        self.known = _outline(history)
         try:
-            rows = ask(history)
+            rows = ask_squeue(history)
         except SlurmError:
             # Nothing is concluded from silence, and a controller in trouble is asked less and less.
             self.wait = min(2 * self.wait, 60.0)
             self.since = None
             but = history.unread or "squeue does not answer"
-            self.standing = Standing(history.verdict, f"{history.verdict.value}, but {but}")
+            self.status = RunStatus(history.state, f"{history.state.value}, but {but}")
             return
         self.wait = self.pace.ask_s
-        self.standing = None if rows is None else weigh(history, rows)
-        if self.standing is None or not _contradicts(self.standing, history):
+        self.status = None if rows is None else combine(history, rows)
+        if self.status is None or not _contradicts(self.status, history):
             self.since = None
-        elif self.since is None or said_before is None or said_before.verdict is not self.standing.verdict:
+        elif self.since is None or said_before is None or said_before.state is not self.status.state:
             self.since = now
 
 
-def _contradicts(standing: Standing, history: RunHistory) -> bool:
+def _contradicts(status: RunStatus, history: RunHistory) -> bool:
     """squeue knows of an end that is not on record: for good, or the job waits for its next attempt."""
-    waits = standing.verdict is Verdict.WAITING and history.verdict is Verdict.RUNNING
-    return standing.verdict.over or waits
+    waits = status.state is RunState.WAITING and history.state is RunState.RUNNING
+    return status.state.over or waits
 
 
-def _gist(history: RunHistory) -> tuple[object, ...]:
-    return history.verdict, history.jobs, len(history.attempts)
+def _outline(history: RunHistory) -> tuple[object, ...]:
+    return history.state, history.jobs, len(history.attempts)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
 
-class Ink:
+class Colour:
     """Colours a word if `out` is a terminal that wants colours (https://no-color.org), else leaves it as it is."""
 
     def __init__(self, out: TextIO):
@@ -34,7 +34,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def span(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """`9 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`: two units at most."""
     left = max(0, round(seconds))
     if left < 60:
@@ -75,7 +75,7 @@ def number(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def shown(path: Path) -> str:
+def shown_path(path: Path) -> str:
     """As the user would type it: relative if it lies below the working directory, quoted if a shell needs it."""
     try:
         path = path.absolute().relative_to(os.getcwd())

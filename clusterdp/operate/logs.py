@@ -12,7 +12,7 @@ from clusterdp.operate.attempt_record import AttemptRecord
 from clusterdp.operate.failure import batch_log, find_failure, rank_logs
 from clusterdp.operate.follow import Pace
 from clusterdp.operate.follow import follow as follow_run
-from clusterdp.operate.formatting import shown
+from clusterdp.operate.formatting import shown_path
 from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.run_state import BROKEN_PIPE, INTERRUPTED
 from clusterdp.operate.terminal import for_logs
@@ -59,8 +59,8 @@ def _print(history: RunHistory, out: TextIO, rank: int | None, wanted: str | Non
     there = rank_logs(history.run.attempt(attempt.name).logs) if attempt else []
     chosen = [(number, log) for number, log in there if rank in (None, number)]
     if attempt and there and not chosen:
-        span = f"ranks {there[0][0]} to {there[-1][0]}"
-        raise RunError(f"--rank {rank}: attempt {attempt.number} has no log of it. It has those of {span}.")
+        duration = f"ranks {there[0][0]} to {there[-1][0]}"
+        raise RunError(f"--rank {rank}: attempt {attempt.number} has no log of it. It has those of {duration}.")
     width = len(str(there[-1][0])) if there else 0
     for number, log in chosen:
         _copy(log, out, _label(number, width) if rank is None else "")
@@ -75,13 +75,15 @@ def _print_batch(
     batch = batch_log(history.run, attempt.job if attempt else history.job)
     if alone and not batch.exists():
         begun = "nothing was printed yet" if attempt else "no attempt has begun"
-        raise RunError(f"{shown(history.run.path)}: no logs, for {begun}. `-f` waits for them.")
+        raise RunError(f"{shown_path(history.run.path)}: no logs, for {begun}. `-f` waits for them.")
     if not alone and batch.exists():
-        out.write(f"==> the batch script: {shown(batch)} <==\n")
+        out.write(f"==> the batch script: {shown_path(batch)} <==\n")
     out.write("".join(f"{line}\n" for line in last_lines(batch, BATCH_LINES)))
     culprit = find_failure(history).rank if attempt is history.last else None
     if culprit is not None and rank not in (None, culprit):
-        out.write(f"==> rank {culprit} failed first: clusterdp logs {shown(history.run.path)} --rank {culprit} <==\n")
+        out.write(
+            f"==> rank {culprit} failed first: clusterdp logs {shown_path(history.run.path)} --rank {culprit} <==\n"
+        )
 
 
 def _follow(run: RunDir, out: TextIO, rank: int | None, wanted: str | None, pace: Pace) -> None:
@@ -89,8 +91,8 @@ def _follow(run: RunDir, out: TextIO, rank: int | None, wanted: str | None, pace
     files: dict[Path, Tail] = {}  # all ever seen: with submitit the attempts of a job share one, by symbolic links
     tails: dict[int, Tail] = {}
     begun: list[str] = []
-    for moment in follow_run(run, pace):
-        for attempt in _to_show(moment.history, wanted, begun):
+    for update in follow_run(run, pace):
+        for attempt in _to_show(update.history, wanted, begun):
             if attempt.name not in begun:
                 _drain(tails, out, rank is None, final=True)
                 tails.clear()
@@ -100,14 +102,14 @@ def _follow(run: RunDir, out: TextIO, rank: int | None, wanted: str | None, pace
             for number, log in rank_logs(run.attempt(attempt.name).logs):
                 if rank in (None, number):
                     tails[number] = files.setdefault(Path(os.path.realpath(log)), Tail(log))
-            over = moment.over or (wanted is not None and bool(attempt.cause))
+            over = update.over or (wanted is not None and bool(attempt.cause))
             _drain(tails, out, rank is None, final=over)
             out.flush()
             if over and wanted is not None:
                 return
-    last = moment.history.last
+    last = update.history.last
     if not files or (last and last.cause not in FINE):
-        _print_batch(moment.history, out, last, rank, alone=not files)
+        _print_batch(update.history, out, last, rank, alone=not files)
 
 
 def _to_show(history: RunHistory, wanted: str | None, begun: list[str]) -> tuple[AttemptRecord, ...]:
@@ -130,7 +132,7 @@ def _copy(log: Path, out: TextIO, label: str) -> None:
     try:
         os.close(open_plain(log))
     except OSError as error:
-        out.write(f"==> {shown(log)}: cannot be read: {error.strerror} <==\n")
+        out.write(f"==> {shown_path(log)}: cannot be read: {error.strerror} <==\n")
     tail = Tail(log)
     while text := tail.read(final=True):
         out.write(_prefixed(text, label) if label else text)

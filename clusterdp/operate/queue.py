@@ -10,10 +10,10 @@ from clusterdp.errors import SlurmError
 from clusterdp.operate.formatting import clock
 from clusterdp.operate.run_cluster import is_gone, is_here
 from clusterdp.operate.run_history import RunHistory
-from clusterdp.operate.run_state import Verdict
+from clusterdp.operate.run_state import RunState
 
 if TYPE_CHECKING:
-    from clusterdp.slurm.commands import JobRow
+    from clusterdp.slurm.commands import SqueueRow
 
 # Reasons of a pending job (squeue %r), in words, with what to do where the user can do something.
 WORDS = {
@@ -51,56 +51,56 @@ PREFIXES = {  # families of reasons: AssocGrpCpuLimit, QOSMaxNodePerUserLimit, .
 WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 # What ended a job that left no word itself, by the state that Slurm gives it.
 ENDED_AS = {
-    "CANCELLED": (Verdict.CANCELLED, "by scancel, outside clusterdp"),
-    "COMPLETED": (Verdict.FAILED, "its script ended without a word"),
-    "FAILED": (Verdict.FAILED, "its script failed before it could say why"),
-    "TIMEOUT": (Verdict.FAILED, "killed at its time limit, not requeued"),
-    "NODE_FAIL": (Verdict.FAILED, "a node failed, and Slurm did not requeue it"),
-    "PREEMPTED": (Verdict.FAILED, "preempted, and Slurm did not requeue it"),
-    "OUT_OF_MEMORY": (Verdict.FAILED, "out of memory: see resources.mem_gb"),
-    "DEADLINE": (Verdict.FAILED, "its deadline has passed"),
-    "BOOT_FAIL": (Verdict.FAILED, "its nodes did not boot"),
+    "CANCELLED": (RunState.CANCELLED, "by scancel, outside clusterdp"),
+    "COMPLETED": (RunState.FAILED, "its script ended without a word"),
+    "FAILED": (RunState.FAILED, "its script failed before it could say why"),
+    "TIMEOUT": (RunState.FAILED, "killed at its time limit, not requeued"),
+    "NODE_FAIL": (RunState.FAILED, "a node failed, and Slurm did not requeue it"),
+    "PREEMPTED": (RunState.FAILED, "preempted, and Slurm did not requeue it"),
+    "OUT_OF_MEMORY": (RunState.FAILED, "out of memory: see resources.mem_gb"),
+    "DEADLINE": (RunState.FAILED, "its deadline has passed"),
+    "BOOT_FAIL": (RunState.FAILED, "its nodes did not boot"),
 }
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStatus:
     """How a run stands, its own records and squeue taken together. `row`: the current job's, if squeue was asked."""
 
-    verdict: Verdict
+    state: RunState
     why: str
-    row: JobRow | None = None
+    row: SqueueRow | None = None
 
 
-def consult(history: RunHistory) -> Standing:
+def current_status(history: RunHistory) -> RunStatus:
     """The records, and where they know no ending, one squeue. A squeue that does not answer is said, not raised."""
     if history.may_come_again:
         return _done(history)
-    if history.verdict.over:
-        return Standing(history.verdict, history.why)
+    if history.state.over:
+        return RunStatus(history.state, history.why)
     try:
-        rows = ask(history)
+        rows = ask_squeue(history)
     except SlurmError as error:
         said = str(error)
-        return Standing(history.verdict, f"as last recorded; {said if len(said) <= 120 else said[:117] + '...'}")
+        return RunStatus(history.state, f"as last recorded; {said if len(said) <= 120 else said[:117] + '...'}")
     if rows is None:
-        return Standing(history.verdict, "as last recorded; there is no squeue here that knows its cluster")
-    return weigh(history, rows)
+        return RunStatus(history.state, "as last recorded; there is no squeue here that knows its cluster")
+    return combine(history, rows)
 
 
-def _done(history: RunHistory) -> Standing:
+def _done(history: RunHistory) -> RunStatus:
     """What Slurm does with the job of a finished run changes nothing about the run."""
     try:
-        row = (ask(history) or {}).get(history.job or "")
+        row = (ask_squeue(history) or {}).get(history.job or "")
     except SlurmError:
         row = None
     if row is None or row.state not in WAITS:
-        return Standing(history.verdict, history.why)
+        return RunStatus(history.state, history.why)
     why = f"Slurm has put job {history.job} into its queue again; that attempt will end at once"
-    return Standing(history.verdict, why, row)
+    return RunStatus(history.state, why, row)
 
 
-def ask(history: RunHistory) -> dict[str, JobRow] | None:
+def ask_squeue(history: RunHistory) -> dict[str, SqueueRow] | None:
     """One squeue for all jobs of the run. None if there is no queue to ask: no Slurm here, or another cluster's.
 
     SlurmError if squeue does not answer, or if the run's jobs are not all known.
@@ -118,7 +118,7 @@ def reachable(history: RunHistory) -> bool:
     return is_here(history.cluster)
 
 
-def alive(row: JobRow) -> bool:
+def alive(row: SqueueRow) -> bool:
     """A state that we do not know counts as alive: a run is not started twice by mistake."""
     from clusterdp.slurm.state import JobState
 
@@ -128,34 +128,34 @@ def alive(row: JobRow) -> bool:
         return True
 
 
-def live_jobs(rows: Mapping[str, JobRow]) -> list[str]:
+def live_jobs(rows: Mapping[str, SqueueRow]) -> list[str]:
     return [job for job, row in rows.items() if alive(row)]
 
 
-def weigh(history: RunHistory, rows: Mapping[str, JobRow]) -> Standing:
+def combine(history: RunHistory, rows: Mapping[str, SqueueRow]) -> RunStatus:
     """The records win where they know an ending."""
     row = rows.get(history.job or "")
-    if history.verdict.over:
-        return Standing(history.verdict, history.why, row)
+    if history.state.over:
+        return RunStatus(history.state, history.why, row)
     if history.job is None:
-        return Standing(history.verdict, "nothing on record of a job having been submitted")
+        return RunStatus(history.state, "nothing on record of a job having been submitted")
     if history.cancelled and (row is None or not alive(row)):
-        return Standing(Verdict.CANCELLED, "", row)
+        return RunStatus(RunState.CANCELLED, "", row)
     last = history.last
     if row is None and last is not None and last.job == history.job and last.cause == "cancelled":
-        return Standing(*ENDED_AS["CANCELLED"])
+        return RunStatus(*ENDED_AS["CANCELLED"])
     if row is None:
         who = "its cluster is gone" if is_gone(history.cluster) else "Slurm no longer knows the job"
-        return Standing(Verdict.VANISHED, f"no ending on record, and {who}")
+        return RunStatus(RunState.VANISHED, f"no ending on record, and {who}")
     if row.state in WAITS:
-        return Standing(Verdict.WAITING, in_words(row.reason), row)
+        return RunStatus(RunState.WAITING, reason_text(row.reason), row)
     if alive(row):
-        return Standing(Verdict.RUNNING, "" if row.state == "RUNNING" else row.state.lower(), row)
-    verdict, why = ENDED_AS.get(row.state, (Verdict.FAILED, f"Slurm ended it as {row.state}"))
-    return Standing(verdict, why, row)
+        return RunStatus(RunState.RUNNING, "" if row.state == "RUNNING" else row.state.lower(), row)
+    state, why = ENDED_AS.get(row.state, (RunState.FAILED, f"Slurm ended it as {row.state}"))
+    return RunStatus(state, why, row)
 
 
-def in_words(reason: str, start: float | None = None, now: float | None = None) -> str:
+def reason_text(reason: str, start: float | None = None, now: float | None = None) -> str:
     """`Resources: next in line, waiting for nodes to become free`."""
     key = reason.split(",")[0].strip("()")  # `ReqNodeNotAvail, UnavailableNodes:n2`
     words = WORDS.get(key) or next((w for prefix, w in PREFIXES.items() if key.startswith(prefix)), "")

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from clusterdp.errors import RunError, SlurmError, SubmitInDoubt
-from clusterdp.operate.formatting import shown
-from clusterdp.operate.queue import WAITS, ask, live_jobs, reachable
+from clusterdp.operate.formatting import shown_path
+from clusterdp.operate.queue import WAITS, ask_squeue, live_jobs, reachable
 from clusterdp.operate.run_history import RunHistory, read_history
-from clusterdp.operate.run_state import Verdict
+from clusterdp.operate.run_state import RunState
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, write_durably
 from clusterdp.slurm.commands import jobs_of_scripts_in
@@ -46,16 +46,16 @@ def prepare_resume(
 def nothing_left(run: RunDir) -> str | None:
     """What to tell who resumes a run that is done as it is; None if it is not done."""
     history = read_history(run)
-    if history.verdict is not Verdict.DONE:
+    if history.state is not RunState.DONE:
         return None
     if not history.entry:
-        return f"{shown(run.path)}: this run is done. Submit a new one."
+        return f"{shown_path(run.path)}: this run is done. Submit a new one."
     at = "" if history.step is None else f" at step {history.step}"
-    return f"{shown(run.path)}: is done{at}; nothing is left. To train on, raise what ends it: params.epochs=..."
+    return f"{shown_path(run.path)}: is done{at}; nothing is left. To train on, raise what ends it: params.epochs=..."
 
 
 @contextmanager
-def going_on(run: RunDir) -> Iterator[None]:
+def uncancelled(run: RunDir) -> Iterator[None]:
     """Around the submit: a cancelled run may start again, unless the submit fails for sure."""
     try:
         marker = read_plain(run.cancelled)
@@ -75,28 +75,28 @@ def going_on(run: RunDir) -> Iterator[None]:
 def _refuse_if_alive(history: RunHistory) -> None:
     """Two jobs on one run would overwrite each other's work; only squeue knows for sure."""
     try:
-        rows = ask(history)
+        rows = ask_squeue(history)
         if reachable(history):  # jobs that are not on record: sent by hand, or by an sbatch that timed out
             rows = {**jobs_of_scripts_in(history.run.path), **(rows or {})}
     except SlurmError as error:
         job = f"job {history.job}" if history.job else "a job of it"
         raise SlurmError(f"{error} So it is not known whether {job} is over.") from None
-    run = shown(history.run.path)
+    run = shown_path(history.run.path)
     if rows is None:
-        if history.verdict.over or history.cancelled:
+        if history.state.over or history.cancelled:
             return
         raise RunError(
-            f"{run}: job {history.job} was {history.verdict.value} when last heard of, and no squeue here knows its "
+            f"{run}: job {history.job} was {history.state.value} when last heard of, and no squeue here knows its "
             f"cluster ({history.cluster or 'unknown'}). Look there; if it is gone, `clusterdp cancel {run}` settles it."
         )
     for job in live_jobs(rows):
         state = rows[job].state
-        if state in WAITS and history.verdict is Verdict.DONE:
+        if state in WAITS and history.state is RunState.DONE:
             raise RunError(
                 f"{run}: is done, and Slurm has put job {job} into its queue again ({state}); that attempt will end at "
                 f"once. Wait for it, or `scancel {job}`; then resume."
             )
-        if state == "COMPLETING" or history.cancelled or history.verdict is Verdict.DONE:
+        if state == "COMPLETING" or history.cancelled or history.state is RunState.DONE:
             raise RunError(f"{run}: job {job} is still ending ({state}). Wait for it, then resume.")
         raise RunError(
             f"{run}: job {job} is {state}, so the run goes on by itself. "

@@ -35,7 +35,7 @@ def is_gone(cluster: str) -> bool:
     return _missing(conf) or (not _missing(conf.parent / MARK) and _missing(conf.parent / UP))
 
 
-def join(run: RunDir) -> None:
+def put_on_path(run: RunDir) -> None:
     """If the run is on a fake cluster that is up here, and ours, let the Slurm commands of this process be that one's:
     who has several terminals has put its commands on the PATH of one."""
     events, _ = read_ledger(run)

@@ -13,7 +13,7 @@ from typing import Any
 from clusterdp.operate.attempt_order import ATTEMPT, by_beginning
 from clusterdp.operate.attempt_record import AttemptRecord, read_attempt
 from clusterdp.operate.claims import with_owners
-from clusterdp.operate.run_state import Verdict
+from clusterdp.operate.run_state import RunState
 from clusterdp.operate.slurmstepd_notice import with_notices
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import Record, read_ledger, time_of
@@ -26,7 +26,7 @@ class RunHistory:
     run: RunDir
     name: str
     entry: str  # empty: the job starts a program, which is not ours to parametrize
-    verdict: Verdict
+    state: RunState
     why: str  # more about the verdict, in words; may be empty
     jobs: tuple[str, ...]  # every job of the run, by when it last came up
     cluster: str  # the SLURM_CONF that submit had; empty: none
@@ -54,7 +54,7 @@ class RunHistory:
     @property
     def closed(self) -> bool:
         """Over, and the batch script is through as well."""
-        return self.verdict.over and (self.last is None or self.last.closed)
+        return self.state.over and (self.last is None or self.last.closed)
 
     @property
     def step(self) -> int | None:
@@ -90,7 +90,7 @@ class RunHistory:
     def may_come_again(self) -> bool:
         """Slurm 24.05 to 25.11 requeue a job that was once in a grace time when it ends, even with exit code 0."""
         lives = [a for a in self.attempts if a.job == self.job]
-        return self.verdict is Verdict.DONE and (len(lives) > 1 or any(a.signalled for a in lives))
+        return self.state is RunState.DONE and (len(lives) > 1 or any(a.signalled for a in lives))
 
 
 def read_history(run: RunDir) -> RunHistory:
@@ -99,13 +99,13 @@ def read_history(run: RunDir) -> RunHistory:
     cancelled = run.cancelled.exists()
     attempts = _count_losses(_read_attempts(run, events, cancelled), events)
     jobs = _jobs(attempts, events)
-    verdict, why = judge(attempts, jobs[-1] if jobs else None, cancelled)
+    state, why = state_of(attempts, jobs[-1] if jobs else None, cancelled)
     return RunHistory(
         run=run,
         name=_said(submitted, "name") or run.path.absolute().name,
         entry=_said(submitted, "entry"),
-        verdict=verdict,
-        why=why or ("" if verdict.over else unread),
+        state=state,
+        why=why or ("" if state.over else unread),
         jobs=jobs,
         cluster=_said(submitted, "cluster"),
         submitted=time_of(submitted[-1]) if submitted else None,
@@ -121,24 +121,24 @@ def newest(attempts: Sequence[AttemptRecord]) -> AttemptRecord | None:
     return next((a for a in reversed(attempts) if a.heard), attempts[-1] if attempts else None)
 
 
-def judge(attempts: Sequence[AttemptRecord], job: str | None, cancelled: bool) -> tuple[Verdict, str]:
+def state_of(attempts: Sequence[AttemptRecord], job: str | None, cancelled: bool) -> tuple[RunState, str]:
     """The verdict, and more words on it. `job` is the current one; `cancelled`: no attempt may start any more."""
     last = newest([a for a in attempts if a.cause != "overtaken"] or attempts)
     if last is None or (job is not None and last.job != job):
-        return (Verdict.CANCELLED, "before it began") if cancelled else (Verdict.WAITING, "")
+        return (RunState.CANCELLED, "before it began") if cancelled else (RunState.WAITING, "")
     if not last.cause:
-        return Verdict.RUNNING, ""
+        return RunState.RUNNING, ""
     if last.cause == "cancelled" and not last.closed and not (cancelled and last.outcome):
-        return Verdict.WAITING, "the last attempt was cancelled"  # Slurm knows whether the job is over
+        return RunState.WAITING, "the last attempt was cancelled"  # Slurm knows whether the job is over
     if last.cause == "overtaken":
-        return Verdict.STOPPED, f"superseded {last.why}"
+        return RunState.STOPPED, f"superseded {last.why}"
     if last.cause in ("done", "cancelled", "gave-up", "stopped"):
-        return Verdict(last.cause), last.why
+        return RunState(last.cause), last.why
     if cancelled:
-        return Verdict.CANCELLED, f"the last attempt had ended before: {last.cause}"
+        return RunState.CANCELLED, f"the last attempt had ended before: {last.cause}"
     if last.failed:
-        return Verdict.FAILED, last.why
-    return Verdict.WAITING, f"the last attempt ended: {last.cause}"
+        return RunState.FAILED, last.why
+    return RunState.WAITING, f"the last attempt ended: {last.cause}"
 
 
 def _read_attempts(run: RunDir, events: Sequence[Record], cancelled: bool) -> tuple[AttemptRecord, ...]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from enum import Enum
 
 
-class Verdict(Enum):
+class RunState(Enum):
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
@@ -29,7 +29,7 @@ class Verdict(Enum):
 
     @property
     def over(self) -> bool:
-        return self not in (Verdict.WAITING, Verdict.RUNNING)
+        return self not in (RunState.WAITING, RunState.RUNNING)
 
     @property
     def exit_code(self) -> int:
@@ -40,12 +40,12 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141  # 128 + PIPE: what `clusterdp logs | head` ends with, as any tool does
 
 EXIT_CODES = {
-    Verdict.WAITING: INTERRUPTED,
-    Verdict.RUNNING: INTERRUPTED,
-    Verdict.DONE: 0,
-    Verdict.FAILED: 1,
-    Verdict.GAVE_UP: 1,
-    Verdict.STOPPED: 1,
-    Verdict.VANISHED: 1,
-    Verdict.CANCELLED: 143,
+    RunState.WAITING: INTERRUPTED,
+    RunState.RUNNING: INTERRUPTED,
+    RunState.DONE: 0,
+    RunState.FAILED: 1,
+    RunState.GAVE_UP: 1,
+    RunState.STOPPED: 1,
+    RunState.VANISHED: 1,
+    RunState.CANCELLED: 143,
 }

@@ -9,19 +9,19 @@ from typing import Any, TextIO
 
 from clusterdp.errors import SlurmError
 from clusterdp.operate.attempt_record import AttemptRecord
-from clusterdp.operate.event_text import ending, steps
-from clusterdp.operate.formatting import Ink, ago, clock, number, shown, span, table
-from clusterdp.operate.next_command import advice_lines
-from clusterdp.operate.queue import Standing, consult, in_words
+from clusterdp.operate.event_text import ending_text, steps
+from clusterdp.operate.formatting import Colour, ago, clock, duration, number, shown_path, table
+from clusterdp.operate.next_command import next_command_lines
+from clusterdp.operate.queue import RunStatus, current_status, reason_text
 from clusterdp.operate.run_history import RunHistory, newest, read_history
-from clusterdp.operate.run_state import Verdict
+from clusterdp.operate.run_state import RunState
 from clusterdp.rundir import RunDir
 
-INK = {
-    Verdict.DONE: "green",
-    Verdict.RUNNING: "cyan",
-    Verdict.WAITING: "yellow",
-    Verdict.CANCELLED: "yellow",
+STATE_COLOURS = {
+    RunState.DONE: "green",
+    RunState.RUNNING: "cyan",
+    RunState.WAITING: "yellow",
+    RunState.CANCELLED: "yellow",
 }
 MANY = 20  # attempts; a preemptible queue can make hundreds
 
@@ -29,61 +29,63 @@ MANY = 20  # attempts; a preemptible queue can make hundreds
 def show_status(run: RunDir, out: TextIO, as_json: bool = False, now: float | None = None) -> None:
     now = time.time() if now is None else now
     history = read_history(run)
-    standing = _with_start(history, consult(history), now)
+    status = _with_start(history, current_status(history), now)
     if as_json:
-        json.dump(as_data(history, standing), out, indent=2)
+        json.dump(as_data(history, status), out, indent=2)
         out.write("\n")
     else:
-        out.write("\n".join(as_text(history, standing, now, Ink(out))) + "\n")
+        out.write("\n".join(as_text(history, status, now, Colour(out))) + "\n")
 
 
-def as_text(history: RunHistory, standing: Standing, now: float, ink: Ink) -> list[str]:
-    verdict = ink(INK.get(standing.verdict, "red"), standing.verdict.value)
-    lines = [f"{ink('bold', history.name)}  {verdict}" + (f" ({standing.why})" if standing.why else "")]
-    if history.cancelled and not standing.verdict.over:
+def as_text(history: RunHistory, status: RunStatus, now: float, colour: Colour) -> list[str]:
+    state = colour(STATE_COLOURS.get(status.state, "red"), status.state.value)
+    lines = [f"{colour('bold', history.name)}  {state}" + (f" ({status.why})" if status.why else "")]
+    if history.cancelled and not status.state.over:
         lines[0] += "; cancelled, it is still ending"
-    facts = [("run", shown(history.run.path)), *_facts(history, standing, now)]
-    lines += [f"{ink('dim', key.ljust(6))} {value}" for key, value in facts]
+    facts = [("run", shown_path(history.run.path)), *_facts(history, status, now)]
+    lines += [f"{colour('dim', key.ljust(6))} {value}" for key, value in facts]
     if history.attempts:
-        head, *rows = attempts_table(history.attempts[-MANY:], standing, now)
+        head, *rows = attempts_table(history.attempts[-MANY:], status, now)
         older = len(history.attempts) - MANY
-        lines += ["", ink("dim", head), *rows] + ([ink("dim", f"{older} older: --json has them")] if older > 0 else [])
-    lines += ["", *advice_lines(history, standing.verdict, ink, but="status")]
+        lines += ["", colour("dim", head), *rows] + (
+            [colour("dim", f"{older} older: --json has them")] if older > 0 else []
+        )
+    lines += ["", *next_command_lines(history, status.state, colour, but="status")]
     return lines
 
 
-def attempts_table(attempts: tuple[AttemptRecord, ...], standing: Standing, now: float) -> list[str]:
+def attempts_table(attempts: tuple[AttemptRecord, ...], status: RunStatus, now: float) -> list[str]:
     rows = [("attempt", "job", "began", "lasted", "steps", "ended")]
     for attempt in attempts:
         last = attempt is newest(attempts)
-        until = attempt.ended or (now if last and standing.verdict is Verdict.RUNNING else None)
+        until = attempt.ended or (now if last and status.state is RunState.RUNNING else None)
         rows.append(
             (
                 str(attempt.number),
                 attempt.name,
                 clock(attempt.started, now) if attempt.started else "?",
-                span(until - attempt.started) if until and attempt.started else "?",
+                duration(until - attempt.started) if until and attempt.started else "?",
                 f"{attempt.restored or 0}-{attempt.last_step}" if attempt.last_step is not None else "-",
-                ending(attempt) or (standing.verdict.value if last else "no ending on record"),
+                ending_text(attempt) or (status.state.value if last else "no ending on record"),
             )
         )
     return table(rows)
 
 
-def as_data(history: RunHistory, standing: Standing) -> dict[str, Any]:
+def as_data(history: RunHistory, status: RunStatus) -> dict[str, Any]:
     """What scripts may rely on: keys are added, never renamed."""
     saved = history.saved
     return {
         "name": history.name,
         "run": str(history.run.path),
-        "verdict": standing.verdict.value,
-        "why": standing.why,
-        "over": standing.verdict.over,
+        "verdict": status.state.value,
+        "why": status.why,
+        "over": status.state.over,
         "job": history.job,
         "jobs": list(history.jobs),
-        "state": standing.row.state if standing.row else None,
-        "reason": standing.row.reason if standing.row else None,
-        "nodes": standing.row.nodes if standing.row else None,
+        "state": status.row.state if status.row else None,
+        "reason": status.row.reason if status.row else None,
+        "nodes": status.row.nodes if status.row else None,
         "submitted": history.submitted,
         "step": history.step,
         "total": history.total,
@@ -97,13 +99,13 @@ def as_data(history: RunHistory, standing: Standing) -> dict[str, Any]:
     }
 
 
-def _facts(history: RunHistory, standing: Standing, now: float) -> list[tuple[str, str]]:
+def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str, str]]:
     facts = []
     if history.job:
-        where = standing.row.nodes if standing.row else ""
+        where = status.row.nodes if status.row else ""
         facts.append(("job", history.job + (f" on {where}" if where else "")))
     if history.step is not None:
-        facts.append(("step", _progress(history, standing)))
+        facts.append(("step", _progress(history, status)))
     if history.saved:
         step, when = history.saved
         facts.append(("saved", f"step {step}" + (f", {ago(when, now)}" if when else "")))
@@ -131,23 +133,23 @@ def measured(metrics: dict[str, Any], most: int = 6) -> str:
     return "  ".join(f"{key} {number(metrics[key])}" for key in short[:most])
 
 
-def _progress(history: RunHistory, standing: Standing) -> str:
+def _progress(history: RunHistory, status: RunStatus) -> str:
     step, total, last = history.step or 0, history.total, history.last
     words = f"{step} of {total} ({100 * step // total} %)" if total else str(step)
     words += f", phase {history.phase}" if history.phase else ""
-    if total and last and last.rate and step < total and standing.verdict is Verdict.RUNNING:
-        words += f", about {span((total - step) / last.rate)} left"
+    if total and last and last.rate and step < total and status.state is RunState.RUNNING:
+        words += f", about {duration((total - step) / last.rate)} left"
     return words
 
 
-def _with_start(history: RunHistory, standing: Standing, now: float) -> Standing:
+def _with_start(history: RunHistory, status: RunStatus, now: float) -> RunStatus:
     """squeue says only that a requeued job waits for its time; when that is takes a second question."""
-    if standing.row is None or standing.row.reason != "BeginTime" or standing.verdict.over or not history.job:
-        return standing
+    if status.row is None or status.row.reason != "BeginTime" or status.state.over or not history.job:
+        return status
     from clusterdp.slurm import commands
 
     try:
         start = time.mktime(time.strptime(commands.show_job(history.job)["StartTime"], "%Y-%m-%dT%H:%M:%S"))
     except (SlurmError, KeyError, ValueError):
-        return standing
-    return Standing(standing.verdict, in_words("BeginTime", start, now), standing.row)
+        return status
+    return RunStatus(status.state, reason_text("BeginTime", start, now), status.row)

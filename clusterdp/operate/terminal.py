@@ -32,15 +32,15 @@ def printable(text: str, keeps: re.Pattern[str] = NONE) -> str:
     return CONTROL.sub(lambda found: found[0] if keeps.fullmatch(found[0]) else "", text)
 
 
-class Outlet:
-    """A text stream that prints what is printable. `bare`: the one below, for who cleans what he writes himself."""
+class CleanStream:
+    """A text stream that prints only what is printable, to the `underlying` one."""
 
-    def __init__(self, bare: TextIO, keeps: re.Pattern[str]):
-        self.bare = bare
+    def __init__(self, underlying: TextIO, keeps: re.Pattern[str]):
+        self.underlying = underlying
         self.keeps = keeps
 
     def write(self, text: str) -> int:
-        self._do(lambda: self.bare.write(printable(text, self.keeps)))
+        self._do(lambda: self.underlying.write(printable(text, self.keeps)))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -48,7 +48,7 @@ class Outlet:
             self.write(line)
 
     def flush(self) -> None:
-        self._do(self.bare.flush)
+        self._do(self.underlying.flush)
 
     def _do(self, what: Any) -> None:
         try:
@@ -56,25 +56,25 @@ class Outlet:
         except BrokenPipeError:  # nobody wants to read on: no error
             raise
         except OSError as error:
-            name = getattr(self.bare, "name", "output")
+            name = getattr(self.underlying, "name", "output")
             raise OutputError(f"{name}: cannot be written: {error.strerror}. Print to another place.") from None
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.bare, name)
+        return getattr(self.underlying, name)
 
 
-def outlet(stream: TextIO) -> TextIO:
-    return cast(TextIO, Outlet(stream, OURS if is_terminal(stream) else NONE))
+def clean_stream(stream: TextIO) -> TextIO:
+    return cast(TextIO, CleanStream(stream, OURS if is_terminal(stream) else NONE))
 
 
 def for_logs(out: TextIO) -> TextIO:
-    return cast(TextIO, Outlet(bare(out), COLOURS if is_terminal(out) else BARS))
+    return cast(TextIO, CleanStream(underlying(out), COLOURS if is_terminal(out) else BARS))
 
 
 def exact(out: TextIO) -> TextIO:
     """Where every byte counts: for a file or another program as it is, for a terminal as it may be shown."""
-    return out if out.isatty() else cast(TextIO, Outlet(bare(out), ALL))
+    return out if out.isatty() else cast(TextIO, CleanStream(underlying(out), ALL))
 
 
-def bare(out: TextIO) -> TextIO:
-    return out.bare if isinstance(out, Outlet) else out
+def underlying(out: TextIO) -> TextIO:
+    return out.underlying if isinstance(out, CleanStream) else out

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import TextIO
 
-from clusterdp.operate.follow import Moment, Pace, follow
-from clusterdp.operate.formatting import Ink, shown
-from clusterdp.operate.queue import consult
+from clusterdp.operate.follow import Pace, RunUpdate, follow
+from clusterdp.operate.formatting import Colour, shown_path
+from clusterdp.operate.queue import current_status
 from clusterdp.operate.run_state import INTERRUPTED
 from clusterdp.operate.run_summary import summary
 from clusterdp.operate.screen import screen_for
@@ -29,30 +29,30 @@ def watch(
     `on_progress(step, total)` is called whenever the step has changed, between two drawings.
     """
     out = out or sys.stdout
-    moment: Moment | None = None
+    update: RunUpdate | None = None
     reported: int | None = None
     try:
         with closing(screen_for(out)) as screen:
-            for moment in follow(run, pace):
-                screen.show(moment)
-                step = moment.history.step
+            for update in follow(run, pace):
+                screen.show(update)
+                step = update.history.step
                 if on_progress is not None and step is not None and step != reported:
                     reported = step
-                    on_progress(step, moment.history.total)
+                    on_progress(step, update.history.total)
     except KeyboardInterrupt:
-        out.write(_farewell(run, moment) if farewell is None else farewell)
+        out.write(_farewell(run, update) if farewell is None else farewell)
         return INTERRUPTED
-    if moment is None:
+    if update is None:
         raise AssertionError("follow() yields at least once")
-    standing = consult(moment.history) if moment.history.may_come_again else moment.standing
-    out.write("\n" + "\n".join(summary(moment.history, standing, Ink(out))) + "\n")
+    status = current_status(update.history) if update.history.may_come_again else update.status
+    out.write("\n" + "\n".join(summary(update.history, status, Colour(out))) + "\n")
     out.flush()
-    return standing.verdict.exit_code
+    return status.state.exit_code
 
 
-def _farewell(run: RunDir, moment: Moment | None) -> str:
-    job = f"job {moment.history.job}" if moment and moment.history.job else "the job"
-    path = shown(run.path)
+def _farewell(run: RunDir, update: RunUpdate | None) -> str:
+    job = f"job {update.history.job}" if update and update.history.job else "the job"
+    path = shown_path(run.path)
     return (
         f"\nNot followed any more; {job} goes on without you.\n"
         f"  clusterdp watch {path}\n"

@@ -38,7 +38,7 @@ class CommandTimeout(SlurmError):
 
 
 @dataclass(frozen=True)
-class JobRow:
+class SqueueRow:
     """A line of squeue: `state` in full (PENDING), `reason` as squeue gives it, `nodes` `n[1-2]` or empty."""
 
     state: str
@@ -84,7 +84,7 @@ def refused(who: str, said: str, exit_code: int) -> SubmitError:
     return kind(f"{who}: could not submit (exit {exit_code}). It says: {said}")
 
 
-def jobs_of_scripts_in(folder: Path) -> dict[str, JobRow]:
+def jobs_of_scripts_in(folder: Path) -> dict[str, SqueueRow]:
     """My jobs whose batch script lies in `folder` or below, those that ended lately included."""
     done = _call(["squeue", "--me", "--noheader", "--states=all", "--format=%F|%T|%o"])
     if done.returncode != 0:
@@ -93,10 +93,10 @@ def jobs_of_scripts_in(folder: Path) -> dict[str, JobRow]:
     rows = [match.groups() for match in map(OWN_ROW.fullmatch, lines) if match]
     if lines and not rows:
         raise _unheard(lines)
-    return {job: JobRow(state, "", "") for job, state, script in rows if script.startswith(f"{folder}/")}
+    return {job: SqueueRow(state, "", "") for job, state, script in rows if script.startswith(f"{folder}/")}
 
 
-def job_states(jobs: Sequence[str]) -> dict[str, JobRow]:
+def job_states(jobs: Sequence[str]) -> dict[str, SqueueRow]:
     """What squeue knows of these jobs, those that ended lately included; a job that it has forgotten is not in it."""
     if not jobs:
         return {}
@@ -106,11 +106,11 @@ def job_states(jobs: Sequence[str]) -> dict[str, JobRow]:
         if "Invalid job id" in done.stderr:
             return {}
         raise SlurmError(f"squeue: failed (exit {done.returncode}). It says: {_said(done)}")
-    rows: dict[str, JobRow] = {}
+    rows: dict[str, SqueueRow] = {}
     odd = []
     for line in _lines(done):
         if match := ROW.fullmatch(line):
-            rows.setdefault(match[1], JobRow(match[2], match[3], match[4]))
+            rows.setdefault(match[1], SqueueRow(match[2], match[3], match[4]))
         else:
             odd.append(line)
     if odd and not rows.keys() >= set(jobs):  # that a job is not there would only be a guess

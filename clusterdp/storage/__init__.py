@@ -28,12 +28,12 @@ from urllib.parse import unquote, urlsplit
 from clusterdp.storage.address import has_password, masked
 from clusterdp.storage.base import Readable, Storage
 from clusterdp.storage.local import LocalStorage
-from clusterdp.storage.retry import Patience
+from clusterdp.storage.retry import RetryPolicy
 
-__all__ = ["LocalStorage", "Patience", "Readable", "Storage", "has_password", "masked", "open_storage"]
+__all__ = ["LocalStorage", "Readable", "RetryPolicy", "Storage", "has_password", "masked", "open_storage"]
 
 
-def open_storage(url: str | os.PathLike[str], *, patience: Patience | None = None, **options: Any) -> Storage:
+def open_storage(url: str | os.PathLike[str], *, retry_policy: RetryPolicy | None = None, **options: Any) -> Storage:
     """A plain path or `file://` is served by `os`; any other scheme by what is imported only then.
 
     options: what fsspec's file system of that scheme takes (endpoint_url=...), or paramiko's connect() for sftp.
@@ -47,11 +47,11 @@ def open_storage(url: str | os.PathLike[str], *, patience: Patience | None = Non
     if scheme in ("s3", "s3a"):
         from clusterdp.storage.s3 import S3Storage
 
-        return S3Storage(text, patience, options)
+        return S3Storage(text, retry_policy, options)
     if scheme in ("sftp", "ssh"):
         from clusterdp.storage.sftp import SftpStorage
 
-        return SftpStorage(text, patience, options)
+        return SftpStorage(text, retry_policy, options)
     from clusterdp.storage.url import UrlStorage
 
-    return UrlStorage(text, patience, options)
+    return UrlStorage(text, retry_policy, options)

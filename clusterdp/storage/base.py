@@ -114,5 +114,5 @@ def temporary_name(name: str) -> str:
     return f".{name}.{os.getpid()}{threading.get_native_id():08d}.tmp"
 
 
-def taken(url: str) -> FileExistsError:
+def already_there(url: str) -> FileExistsError:
     return FileExistsError(errno.EEXIST, "already there", url)

@@ -80,7 +80,7 @@ class Upload:
             limit_s = storage.limit_s(len(part))
             return storage.fs.call_s3("upload_part", timeout=limit_s, **self._arguments(number, part))
 
-        got = storage.patience.persist(answer, lambda error: storage.judge(error, self._name))
+        got = storage.retry_policy.call(answer, lambda error: storage.judge(error, self._name))
         self._done.append({"PartNumber": number, "ETag": got["ETag"]})
 
     def _complete(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class Ranges:
+class RangeReader:
     """What the caller said it would read comes in one piece, when it first asks for some of that."""
 
     def __init__(self, fetch: Callable[[int, int], bytes], start: int, stop: int | None):

@@ -15,15 +15,15 @@ _log = logging.getLogger("clusterdp.storage")
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
 
 
-class Trouble(NamedTuple):
+class Fault(NamedTuple):
     """What an exception of a client library means here. `passing`: the same question may well be answered later."""
 
     error: OSError
-    passing: bool
+    transient: bool
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """timeout_s: for one answer of the server, and for so many MiB on their way one second more each.
 
     retry_s: how long a server that is away, overloaded or loses connections is asked again. After both, it is OSError.
@@ -32,7 +32,7 @@ class Patience:
     timeout_s: float = 60.0
     retry_s: float = 120.0
 
-    def persist(self, ask: Callable[[], T], judge: Callable[[Exception], Trouble]) -> T:
+    def call(self, ask: Callable[[], T], judge: Callable[[Exception], Fault]) -> T:
         """What `ask` returns in the end. It must be safe to do twice: answers get lost where the deed was done."""
         end = time.monotonic() + self.retry_s
         pause, said = _FIRST_PAUSE_S, False
@@ -40,15 +40,15 @@ class Patience:
             try:
                 return ask()
             except Exception as error:
-                trouble = judge(error)
-                if not trouble.passing:
-                    raise trouble.error from error
+                fault = judge(error)
+                if not fault.transient:
+                    raise fault.error from error
                 left = end - time.monotonic()
                 if left <= 0:
-                    raise self._given_up(trouble.error) from error
+                    raise self._given_up(fault.error) from error
                 if not said:
                     said = True
-                    _log.warning("%s. Asking again for up to %g s.", trouble.error, self.retry_s)
+                    _log.warning("%s. Asking again for up to %g s.", fault.error, self.retry_s)
             # Many ranks wait for the same server: they must not all come back at the same moment.
             time.sleep(min(left, pause * random.uniform(0.5, 1.0)))
             pause = min(2 * pause, _LONGEST_PAUSE_S)

@@ -15,9 +15,9 @@ from typing import Any
 
 from clusterdp.errors import ConfigError
 from clusterdp.storage.address import masked
-from clusterdp.storage.base import checked, taken
+from clusterdp.storage.base import already_there, checked
 from clusterdp.storage.multipart import Upload, parts_of
-from clusterdp.storage.retry import Patience, Trouble
+from clusterdp.storage.retry import Fault, RetryPolicy
 from clusterdp.storage.url import UrlStorage
 
 _BUSY = {
@@ -30,17 +30,17 @@ _RIGHTS = "s3:GetObject, PutObject, DeleteObject, ListBucket, AbortMultipartUplo
 
 
 class S3Storage(UrlStorage):
-    def __init__(self, url: str, patience: Patience | None = None, options: Mapping[str, Any] | None = None):
+    def __init__(self, url: str, retry_policy: RetryPolicy | None = None, options: Mapping[str, Any] | None = None):
         options = dict(options or {})
         if "@" in url.partition("://")[2].partition("/")[0]:
             raise ConfigError(
                 f"checkpoint.url: {masked(url)} has a user or a key before its bucket. "
                 "Keys belong in ~/.aws/credentials, or in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
             )
-        patience = patience or Patience()
+        retry_policy = retry_policy or RetryPolicy()
         config = {
-            "connect_timeout": min(20.0, patience.timeout_s),
-            "read_timeout": patience.timeout_s,
+            "connect_timeout": min(20.0, retry_policy.timeout_s),
+            "read_timeout": retry_policy.timeout_s,
             "retries": {"total_max_attempts": 1},  # patience asks again: two that do so would multiply
             "max_pool_connections": 32,
             # Not every store knows the checksums that newer clients add by themselves; and these files have their own.
@@ -48,7 +48,7 @@ class S3Storage(UrlStorage):
             "response_checksum_validation": "when_required",
         }
         options["config_kwargs"] = config | options.get("config_kwargs", {})
-        super().__init__(url, patience, options)
+        super().__init__(url, retry_policy, options)
         self.fs.retries = 1  # see above
         self.bucket = self.root.partition("/")[0]
 
@@ -65,35 +65,35 @@ class S3Storage(UrlStorage):
         answer: dict[str, Any] = self._ask(name, ask, operation, nbytes=nbytes, Bucket=self.bucket, **arguments)
         return answer
 
-    def judge(self, error: Exception, name: str) -> Trouble:
+    def judge(self, error: Exception, name: str) -> Fault:
         from botocore import exceptions as botocore
 
         url = f"{self.url}/{name}" if name else self.url
         code, status = _answer(error)
         if code in _BUSY or status in (408, 429, 500, 502, 503, 504):
-            return Trouble(OSError(errno.EAGAIN, f"the server is not ready ({code})", url), passing=True)
+            return Fault(OSError(errno.EAGAIN, f"the server is not ready ({code})", url), transient=True)
         if code == "NoSuchBucket":
             # Not ENOENT: a file that is not there means that there is no checkpoint yet, or a damaged one.
             why = f"there is no bucket {self.bucket!r}. Create it, or name another in checkpoint.url"
-            return Trouble(OSError(errno.ENXIO, why, url), passing=False)
+            return Fault(OSError(errno.ENXIO, why, url), transient=False)
         if isinstance(error, botocore.NoCredentialsError):
             why = "no S3 credentials were found. Put them in ~/.aws/credentials, or in AWS_ACCESS_KEY_ID and its like"
-            return Trouble(OSError(errno.EACCES, why, url), passing=False)
+            return Fault(OSError(errno.EACCES, why, url), transient=False)
         if code in _DENIED:
             why = f"access denied ({code}). Check the credentials for checkpoint.url; they must allow {_RIGHTS}"
-            return Trouble(OSError(errno.EACCES, why, url), passing=False)
+            return Fault(OSError(errno.EACCES, why, url), transient=False)
         if code in ("PreconditionFailed", "412"):
-            return Trouble(taken(url), passing=False)
+            return Fault(already_there(url), transient=False)
         if code in ("NoSuchKey", "404", "NoSuchUpload"):
-            return Trouble(OSError(errno.ENOENT, "not there", url), passing=False)
+            return Fault(OSError(errno.ENOENT, "not there", url), transient=False)
         lost = isinstance(error, (botocore.ConnectionError, botocore.HTTPClientError))
         if lost and not isinstance(error, botocore.SSLError):
-            return Trouble(OSError(errno.ECONNRESET, f"no answer ({type(error).__name__})", url), passing=True)
+            return Fault(OSError(errno.ECONNRESET, f"no answer ({type(error).__name__})", url), transient=True)
         if _is_torn(error):
-            return Trouble(OSError(errno.ECONNRESET, f"a torn answer ({type(error).__name__})", url), passing=True)
+            return Fault(OSError(errno.ECONNRESET, f"a torn answer ({type(error).__name__})", url), transient=True)
         if code or isinstance(error, botocore.BotoCoreError):
             why = f"{type(error).__name__}: {error}. See AWS_ENDPOINT_URL_S3, AWS_REGION and checkpoint.url"
-            return Trouble(OSError(errno.EIO, why, url), passing=False)
+            return Fault(OSError(errno.EIO, why, url), transient=False)
         return super().judge(error, name)
 
     def _pages(self, **arguments: Any) -> Iterator[dict[str, Any]]:
@@ -149,7 +149,7 @@ class S3Storage(UrlStorage):
 
     def write(self, name: str, chunks: Iterable[memoryview]) -> None:
         if self._exists(name):
-            raise taken(f"{self.url}/{name}")
+            raise already_there(f"{self.url}/{name}")
         parts = parts_of(chunks)
         first = next(parts, b"")
         second = next(parts, None)

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from clusterdp.storage.address import masked
-from clusterdp.storage.base import Readable, Storage, checked, taken, temporary_name
-from clusterdp.storage.range_reader import Ranges
-from clusterdp.storage.retry import Patience, Trouble
+from clusterdp.storage.base import Readable, Storage, already_there, checked, temporary_name
+from clusterdp.storage.range_reader import RangeReader
+from clusterdp.storage.retry import Fault, RetryPolicy
 from clusterdp.storage.ssh import Sessions
 
 T = TypeVar("T")
@@ -28,11 +28,11 @@ _PIECE = 1 << 20
 class SftpStorage(Storage):
     parallel = 8
 
-    def __init__(self, url: str, patience: Patience | None = None, options: Mapping[str, Any] | None = None):
+    def __init__(self, url: str, retry_policy: RetryPolicy | None = None, options: Mapping[str, Any] | None = None):
         self.url = masked(url).rstrip("/")
-        self.patience = patience or Patience()
+        self.retry_policy = retry_policy or RetryPolicy()
         self.root = PurePosixPath(unquote(urlsplit(url).path) or "/")
-        self._sessions = Sessions(url, self.patience.timeout_s, options or {})
+        self._sessions = Sessions(url, self.retry_policy.timeout_s, options or {})
 
     def _path(self, name: str) -> str:
         return str(self.root / checked(name))
@@ -44,31 +44,31 @@ class SftpStorage(Storage):
             with self._sessions.session() as client:
                 return ask(client)
 
-        return self.patience.persist(once, lambda error: self._judge(error, name))
+        return self.retry_policy.call(once, lambda error: self._judge(error, name))
 
-    def _judge(self, error: Exception, name: str) -> Trouble:
+    def _judge(self, error: Exception, name: str) -> Fault:
         import paramiko
 
         url = f"{self.url}/{name}" if name else self.url
         text = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
         if isinstance(error, (paramiko.AuthenticationException, paramiko.PasswordRequiredException)):
             why = "the server does not let this user in. Check that `ssh` to it works from this node without a question"
-            return Trouble(OSError(errno.EACCES, f"{why} (checkpoint.url)", url), passing=False)
+            return Fault(OSError(errno.EACCES, f"{why} (checkpoint.url)", url), transient=False)
         if isinstance(error, paramiko.BadHostKeyException) or "not found in known_hosts" in text:
             why = "its host key is not the one in ~/.ssh/known_hosts. Connect with `ssh` once, and look at the key"
-            return Trouble(OSError(errno.EACCES, f"{why} (checkpoint.url)", url), passing=False)
+            return Fault(OSError(errno.EACCES, f"{why} (checkpoint.url)", url), transient=False)
         if isinstance(error, TimeoutError):
-            return Trouble(OSError(errno.ETIMEDOUT, "the server does not answer", url), passing=True)
+            return Fault(OSError(errno.ETIMEDOUT, "the server does not answer", url), transient=True)
         if isinstance(error, OSError) and "Name or service not known" in text:
-            return Trouble(OSError(errno.EIO, f"{text}. Check the host in checkpoint.url", url), passing=False)
+            return Fault(OSError(errno.EIO, f"{text}. Check the host in checkpoint.url", url), transient=False)
         lost = (paramiko.SSHException, paramiko.ssh_exception.NoValidConnectionsError, EOFError, ConnectionError)
         if isinstance(error, lost) or text == "Socket is closed":
-            return Trouble(OSError(errno.ECONNRESET, f"no connection ({text})", url), passing=True)
+            return Fault(OSError(errno.ECONNRESET, f"no connection ({text})", url), transient=True)
         if isinstance(error, OSError):
             if error.errno is None:  # SFTP has one code for all that it has no code for
                 text = f"the server says {text!r}, which may be a full disk or quota"
-            return Trouble(OSError(error.errno or errno.EIO, error.strerror or text, url), passing=False)
-        return Trouble(OSError(errno.EIO, f"{type(error).__name__}: {text}", url), passing=False)
+            return Fault(OSError(error.errno or errno.EIO, error.strerror or text, url), transient=False)
+        return Fault(OSError(errno.EIO, f"{type(error).__name__}: {text}", url), transient=False)
 
     def list(self, folder: str = "") -> list[str]:
         path = self._path(folder)
@@ -92,7 +92,7 @@ class SftpStorage(Storage):
         found = self._stat(name)
         if not stat.S_ISREG(found.st_mode):  # a link here was not put there by us, and may lead anywhere
             raise OSError(errno.ELOOP, "not a file, and symbolic links are not followed", f"{self.url}/{name}")
-        yield Ranges(lambda first, last: self._range(name, first, min(last, found.st_size)), start, stop)
+        yield RangeReader(lambda first, last: self._range(name, first, min(last, found.st_size)), start, stop)
 
     def _range(self, name: str, start: int, stop: int) -> bytes:
         path = self._path(name)
@@ -128,7 +128,7 @@ class SftpStorage(Storage):
                 if found is None:
                     raise
                 if tries == 1 or found.st_size:  # later, an empty file is what a try without an answer has made
-                    raise taken(f"{self.url}/{name}") from None
+                    raise already_there(f"{self.url}/{name}") from None
 
         self._ask(name, create)
         total = 0
@@ -152,7 +152,7 @@ class SftpStorage(Storage):
             except FileExistsError:
                 # Ours, if an answer was lost and the question asked again. No two files that are published are equal.
                 if self.read(name) != data:
-                    raise taken(f"{self.url}/{name}") from None
+                    raise already_there(f"{self.url}/{name}") from None
         finally:
             with suppress(OSError):  # a leftover is harmless, and must not hide the error that brought us here
                 self._ask(name, lambda client: _remove(client, temporary))

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from clusterdp.errors import ConfigError
 from clusterdp.storage.address import masked
-from clusterdp.storage.base import Readable, Storage, checked, taken
-from clusterdp.storage.range_reader import Ranges
-from clusterdp.storage.retry import Patience, Trouble
+from clusterdp.storage.base import Readable, Storage, already_there, checked
+from clusterdp.storage.range_reader import RangeReader
+from clusterdp.storage.retry import Fault, RetryPolicy
 
 T = TypeVar("T")
 _SLOWEST = 1 << 20  # bytes a second: what is slower is as good as silent
@@ -24,9 +24,9 @@ class UrlStorage(Storage):
 
     parallel = 8
 
-    def __init__(self, url: str, patience: Patience | None = None, options: Mapping[str, Any] | None = None):
+    def __init__(self, url: str, retry_policy: RetryPolicy | None = None, options: Mapping[str, Any] | None = None):
         self.url = masked(url).rstrip("/")
-        self.patience = patience or Patience()
+        self.retry_policy = retry_policy or RetryPolicy()
         self._had_password = masked(url) != url
         self.fs, root = _filesystem(url, self.url, options or {})
         self.root = root.rstrip("/")
@@ -38,22 +38,22 @@ class UrlStorage(Storage):
         """One question to the server, asked until it is answered or patience has ended. Only what is safe twice."""
         if self.fs.async_impl:
             options["timeout"] = self.limit_s(nbytes)
-        return self.patience.persist(lambda: call(*args, **options), lambda error: self.judge(error, name))
+        return self.retry_policy.call(lambda: call(*args, **options), lambda error: self.judge(error, name))
 
     def limit_s(self, nbytes: int) -> float:
-        return self.patience.timeout_s + nbytes / _SLOWEST
+        return self.retry_policy.timeout_s + nbytes / _SLOWEST
 
-    def judge(self, error: Exception, name: str) -> Trouble:
+    def judge(self, error: Exception, name: str) -> Fault:
         import asyncio  # deferred: 40 ms that a plain path need not pay
 
         url = f"{self.url}/{name}" if name else self.url
         if isinstance(error, RuntimeError) and "fork-safe" in str(error):
             what = "this process was forked from the one that opened it. Open it anew here"
-            return Trouble(OSError(errno.EINVAL, what, url), passing=False)
+            return Fault(OSError(errno.EINVAL, what, url), transient=False)
         if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
-            return Trouble(OSError(errno.ETIMEDOUT, "the server does not answer", url), passing=True)
+            return Fault(OSError(errno.ETIMEDOUT, "the server does not answer", url), transient=True)
         if isinstance(error, ConnectionError):
-            return Trouble(OSError(error.errno or errno.ECONNRESET, "the connection was lost", url), passing=True)
+            return Fault(OSError(error.errno or errno.ECONNRESET, "the connection was lost", url), transient=True)
         # A library may repeat the URL that it was given.
         text = type(error).__name__ if self._had_password else f"{type(error).__name__}: {error}"
         number = error.errno if isinstance(error, OSError) else None
@@ -62,7 +62,7 @@ class UrlStorage(Storage):
                 number, text = natural, "not there" if natural == errno.ENOENT else "already there"
         if isinstance(error, PermissionError):
             number, text = errno.EACCES, f"access denied ({text}). Check the credentials for checkpoint.url"
-        return Trouble(OSError(number or errno.EIO, text, url), passing=False)
+        return Fault(OSError(number or errno.EIO, text, url), transient=False)
 
     def list(self, folder: str = "") -> list[str]:
         try:
@@ -80,7 +80,7 @@ class UrlStorage(Storage):
 
     @contextmanager
     def open(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Readable]:
-        yield Ranges(lambda first, last: self._range(name, first, last), start, stop)
+        yield RangeReader(lambda first, last: self._range(name, first, last), start, stop)
 
     def _range(self, name: str, start: int, stop: int) -> bytes:
         """Those bytes of the file that there are."""
@@ -95,7 +95,7 @@ class UrlStorage(Storage):
 
     def write(self, name: str, chunks: Iterable[memoryview]) -> None:
         if self._exists(name):
-            raise taken(f"{self.url}/{name}")
+            raise already_there(f"{self.url}/{name}")
         total = 0
         try:
             file = self.fs.open(self._path(name), "wb")
@@ -116,7 +116,7 @@ class UrlStorage(Storage):
     def publish(self, name: str, data: bytes) -> None:
         # Put-if-absent where the store has it. Where it has not, nobody else makes this name: it holds a random token.
         if self._exists(name):
-            raise taken(f"{self.url}/{name}")
+            raise already_there(f"{self.url}/{name}")
         try:
             self._put(name, data)
         except FileExistsError:
@@ -132,7 +132,7 @@ class UrlStorage(Storage):
             except (TypeError, NotImplementedError, ValueError):
                 self.fs.pipe_file(self._path(name), data)
 
-        self.patience.persist(put, lambda error: self.judge(error, name))
+        self.retry_policy.call(put, lambda error: self.judge(error, name))
 
     def _exists(self, name: str) -> bool:
         try:

@@ -244,10 +244,12 @@ class JobHandle:
         if saving.url is None:
             return None
         from clusterdp.checkpoint import Checkpointer
-        from clusterdp.storage import Patience, open_storage
+        from clusterdp.storage import RetryPolicy, open_storage
 
         def storage(url: str) -> Storage:
-            return open_storage(url, patience=Patience(saving.timeout_s, saving.retry_s), **saving.storage_options)
+            return open_storage(
+                url, retry_policy=RetryPolicy(saving.timeout_s, saving.retry_s), **saving.storage_options
+            )
 
         common: dict[str, Any] = {
             "group": self.group.control,

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from clusterdp.checkpoint.format import layout
-from clusterdp.checkpoint.format.layout import HEADER, Layout
+from clusterdp.checkpoint.format.layout import HEADER, FlatLayout
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, FileRecord, Manifest
 from tests.benchmarks.startup import BARE, clusterdp, timed
 from tests.benchmarks.table import show, take_turns
@@ -31,7 +31,7 @@ def main() -> None:
 
 def make_manifests(folder: Path, count: int, tensors: int = 200) -> None:
     """Manifests of a state of many tensors, 20 kB each, and no data: `ls` reads neither bodies nor data."""
-    plan = Layout.of({f"model/layers.{i}.weight": ("float32", (64, 64)) for i in range(tensors)})
+    plan = FlatLayout.of({f"model/layers.{i}.weight": ("float32", (64, 64)) for i in range(tensors)})
     for order in range(1, count + 1):
         token = f"0123456789ab-{order:04d}"
         info = CheckpointInfo(100 * order, token, token, order, 1.7e9 + order, 1, plan.total, "123456.0")

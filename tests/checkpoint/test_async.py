@@ -211,9 +211,9 @@ def test_a_rank_that_has_lost_the_others_waits_for_nothing_more(
         raise AssertionError("it waits")
 
     monkeypatch.setattr("clusterdp.checkpoint.save.save.Save.advance", lose)
-    monkeypatch.setattr("clusterdp.checkpoint.state.rank_group.Pulse.drain", wait)
+    monkeypatch.setattr("clusterdp.checkpoint.state.rank_group.ProgressExchange.drain", wait)
     with pytest.raises(LostContact):
-        checkpointer.heed(1)
+        checkpointer.advance_to(1)
 
 
 def drift(rank: int, size: int, folder: str) -> list[Any]:

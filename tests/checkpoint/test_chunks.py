@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from clusterdp.checkpoint.format import chunks
-from clusterdp.checkpoint.format.layout import HEADER, Layout
+from clusterdp.checkpoint.format.layout import HEADER, FlatLayout
 
-PLAN = Layout.of({"w": ("float32", (4, 6)), "step": ("float32", ()), "none": ("int8", (0, 3))})
+PLAN = FlatLayout.of({"w": ("float32", (4, 6)), "step": ("float32", ()), "none": ("int8", (0, 3))})
 SIZES = [HEADER + 100, HEADER + 100]
 # Rank 0 has w[0:4, 0:3] and the scalar, rank 1 the rest of w in two pieces.
 GOOD: dict[str, Any] = {

@@ -16,7 +16,7 @@ from clusterdp.checkpoint.format.layout import (
     BLOCK,
     HEADER,
     ITEM_SIZES,
-    Layout,
+    FlatLayout,
     pack_checksums,
     safetensors_header,
     step_folder,
@@ -34,7 +34,7 @@ tensors = st.dictionaries(
 
 @given(tensors, st.integers(1, 70))
 def test_the_slices_of_all_ranks_are_the_buffer_without_gap_or_overlap(specs: dict[str, tuple], size: int) -> None:
-    layout = Layout.of(specs)
+    layout = FlatLayout.of(specs)
     spans = [layout.span(rank, size) for rank in range(size)]
     assert spans[0][0] == 0
     assert spans[-1][1] == layout.total
@@ -47,7 +47,7 @@ def test_the_slices_of_all_ranks_are_the_buffer_without_gap_or_overlap(specs: di
 
 @given(tensors)
 def test_tensors_are_sorted_aligned_and_apart_and_the_index_reads_back(specs: dict[str, tuple]) -> None:
-    layout = Layout.of(dict(reversed(specs.items())))
+    layout = FlatLayout.of(dict(reversed(specs.items())))
     assert [entry.name for entry in layout.entries] == sorted(specs)
     end = 0
     for entry in layout.entries:
@@ -55,7 +55,7 @@ def test_tensors_are_sorted_aligned_and_apart_and_the_index_reads_back(specs: di
         assert entry.offset % ALIGN == 0
         end = entry.end
     assert end <= layout.total
-    assert Layout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
+    assert FlatLayout.from_json(json.loads(json.dumps(layout.to_json()))) == layout
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_tensors_are_sorted_aligned_and_apart_and_the_index_reads_back(specs: di
 )
 def test_an_index_that_no_writer_makes_is_refused(index: object) -> None:
     with pytest.raises(ValueError, match="index"):
-        Layout.from_json(index)
+        FlatLayout.from_json(index)
 
 
 def test_a_slice_file_is_valid_safetensors() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.checkpoint.format.layout import HEADER, Layout
+from clusterdp.checkpoint.format.layout import HEADER, FlatLayout
 from clusterdp.checkpoint.format.manifest import (
     CheckpointInfo,
     FileRecord,
@@ -27,7 +27,7 @@ TOKEN = "0123456789ab-0001"
 
 def manifest(step: int = 3, token: str = TOKEN, order: int = 1, world_size: int = 2) -> Manifest:
     info = CheckpointInfo(step, token, token, order, 1700000000.25, world_size, 9999, "77.0")
-    layout = Layout.of({"model/w": ("float32", (40, 5)), "model/é": ("bool", ())})
+    layout = FlatLayout.of({"model/w": ("float32", (40, 5)), "model/é": ("bool", ())})
     files = {}
     for rank, (slice_file, rank_file) in enumerate(expected_files(info)):
         start, stop = layout.span(rank, world_size)
@@ -87,7 +87,7 @@ def test_a_manifest_under_another_name_is_not_believed() -> None:
         lambda one: replace(one, files={**one.files, "../../etc/passwd": FileRecord(1, (1,))}),
         lambda one: replace(one, files={**one.files, "ab-r0000.json": FileRecord(1, (1,))}),
         lambda one: replace(one, files={name: replace(record, size=1 << 40) for name, record in one.files.items()}),
-        lambda one: replace(one, layout=Layout.of({"huge": ("float32", (1 << 40,))})),
+        lambda one: replace(one, layout=FlatLayout.of({"huge": ("float32", (1 << 40,))})),
         lambda one: replace(one, info=replace(one.info, data="../0123456789ab-0001")),
         lambda one: replace(one, info=replace(one.info, world_size=10**9)),
         lambda one: replace(one, info=replace(one.info, world_size=0)),

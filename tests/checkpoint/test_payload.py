@@ -14,10 +14,10 @@ from clusterdp.checkpoint import list_checkpoints
 from clusterdp.checkpoint.format import layout, verified_reads
 from clusterdp.checkpoint.format.checksum import checksums
 from clusterdp.checkpoint.format.chunks import Chunk, Chunks
-from clusterdp.checkpoint.format.layout import Layout
+from clusterdp.checkpoint.format.layout import FlatLayout
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, FileRecord, Manifest
 from clusterdp.checkpoint.format.payload import Payload, own_payload, shared_payload, whole
-from clusterdp.checkpoint.format.read_targets import Target
+from clusterdp.checkpoint.format.read_targets import ReadTarget
 from clusterdp.checkpoint.state.tree import as_bytes, memory_of
 from clusterdp.errors import DamagedError
 from clusterdp.storage import LocalStorage
@@ -35,7 +35,7 @@ def state() -> dict[str, torch.Tensor]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As three ranks leave it, without three processes."""
     tensors = {f"x/{name}": tensor for name, tensor in state().items()}
-    plan = Layout.of({name: ("float32", tuple(tensor.shape)) for name, tensor in tensors.items()})
+    plan = FlatLayout.of({name: ("float32", tuple(tensor.shape)) for name, tensor in tensors.items()})
     flat = torch.zeros(plan.total, dtype=torch.uint8)
     for entry in plan.entries:
         flat[entry.offset : entry.end] = as_bytes(tensors[entry.name])
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for rank in range(RANKS):
         start, stop = plan.span(rank, RANKS)
         files[layout.slice_name(token, rank, RANKS)] = sealed(flat[start:stop])
-        mine = Layout.of({"objects/own/mine": ("float32", (3,))})
+        mine = FlatLayout.of({"objects/own/mine": ("float32", (3,))})
         files[layout.local_name(token, rank)] = sealed(
             torch.cat([as_bytes(torch.full((3,), float(rank))), torch.zeros(52, dtype=torch.uint8)])
         )
@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("payload"), token, files, plan)
 
 
-def written(folder: Path, token: str, files: dict[str, bytes], plan: Layout, chunks: Chunks | None = None) -> Path:
+def written(folder: Path, token: str, files: dict[str, bytes], plan: FlatLayout, chunks: Chunks | None = None) -> Path:
     info = CheckpointInfo(1, token, token, 1, 0.0, RANKS, sum(map(len, files.values())), "")
     records = {name: FileRecord(len(data), checksums(memoryview(data))) for name, data in files.items()}
     (folder / info.folder).mkdir()
@@ -97,9 +97,9 @@ def test_bytes_are_read_once_in_the_payloads_own_order(folder: Path, monkeypatch
     storage = LocalStorage(folder)
     manifest = verified_reads.read_manifest(storage, list_checkpoints(folder)[0])
     seen: list[tuple[str, int]] = []
-    read = verified_reads.read_run
+    read = verified_reads.read_range
 
-    def noted(storage: LocalStorage, run: verified_reads.Run, target: Target) -> None:
+    def noted(storage: LocalStorage, run: verified_reads.BlockRange, target: ReadTarget) -> None:
         seen.append((run.name, run.first))
         read(storage, run, target)
 
@@ -151,7 +151,7 @@ def test_sharded_tensors_are_put_together_from_their_pieces(tmp_path: Path) -> N
         chunks[name] = tuple(found)
     files = {layout.slice_name(token, rank, RANKS): bytes(data[rank]) for rank in range(RANKS)}
     files |= {layout.rank_name(token, rank): b"{}" for rank in range(RANKS)}
-    plan = Layout.of({name: ("float32", tuple(tensor.shape)) for name, tensor in whole_ones.items()})
+    plan = FlatLayout.of({name: ("float32", tuple(tensor.shape)) for name, tensor in whole_ones.items()})
     storage = LocalStorage(written(tmp_path, token, files, plan, chunks))
     manifest = verified_reads.read_manifest(storage, list_checkpoints(tmp_path)[0])
     with shared_payload(storage, manifest) as payload:

@@ -15,7 +15,7 @@ from torch import nn
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError
 from clusterdp.checkpoint.format.layout import BLOCK
-from clusterdp.checkpoint.format.read_targets import Pieces
+from clusterdp.checkpoint.format.read_targets import ScatterTarget
 from clusterdp.checkpoint.load import flat_reader
 from clusterdp.storage import LocalStorage
 
@@ -103,16 +103,16 @@ def test_a_file_that_changes_between_the_two_readings_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Checkpointer(tmp_path, trained(wide())).save(1)
-    fill = flat_reader.Flat.fill
+    fill = flat_reader.FlatReader.fill
 
-    def changed(flat: flat_reader.Flat) -> None:
+    def changed(flat: flat_reader.FlatReader) -> None:
         (path,) = tmp_path.glob("*/*-of-0001.safetensors")
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
         fill(flat)
 
-    monkeypatch.setattr(flat_reader.Flat, "fill", changed)
+    monkeypatch.setattr(flat_reader.FlatReader, "fill", changed)
     with pytest.raises(CheckpointError, match="checksum"):
         Checkpointer(tmp_path, trained(wide(), seed=1)).restore()
 
@@ -183,7 +183,7 @@ def test_where_reading_twice_is_dear_everything_is_read_once(tmp_path: Path, mon
     saved, live = trained(wide()), trained(wide(), seed=1)
     Checkpointer(tmp_path, saved).save(1)
     monkeypatch.setattr(LocalStorage, "rereads", False)
-    monkeypatch.setattr(flat_reader.Flat, "fill", lambda flat: None)
+    monkeypatch.setattr(flat_reader.FlatReader, "fill", lambda flat: None)
     Checkpointer(tmp_path, live).restore()
     assert same(live, saved)
 
@@ -198,7 +198,7 @@ def test_pieces_get_their_bytes_however_the_data_is_cut(gaps: list[tuple[int, in
     for gap, length in gaps:
         pieces.append((at + gap, bytearray(length)))
         at += gap + length
-    target = Pieces([(start, memoryview(piece)) for start, piece in pieces])
+    target = ScatterTarget([(start, memoryview(piece)) for start, piece in pieces])
     ends = [0, *sorted(cuts), 100]
     for start, stop in itertools.pairwise(ends):
         room = target.room(start, stop)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from clusterdp.checkpoint import Checkpointer, CheckpointError, list_checkpoints
 from clusterdp.checkpoint.format.layout import token_of_file
 from clusterdp.checkpoint.format.manifest import CheckpointInfo
-from clusterdp.checkpoint.format.retention import doomed, leftovers, prune
+from clusterdp.checkpoint.format.retention import leftovers, prune, to_delete
 from clusterdp.storage import LocalStorage
 from tests.checkpoint.training import Counter
 
@@ -33,7 +33,7 @@ def test_what_is_doomed_is_never_among_what_must_stay(
     def tokens(orders: set[int]) -> set[str]:
         return {f"{n:012x}-0001" for n in orders}
 
-    victims = doomed(
+    victims = to_delete(
         commits(count), keep_last, keep_every, bad=tokens(bad), unsure=tokens(unsure), pinned=tokens(pinned)
     )
     gone = {info.order for info in victims}
@@ -53,7 +53,7 @@ def test_what_is_doomed_is_never_among_what_must_stay(
 def test_the_newest_good_one_of_each_phase_stays(phases: list[str], keep_last: int, bad: set[int]) -> None:
     all_of_them = [replace(info, phase=phase) for info, phase in zip(commits(len(phases)), phases, strict=True)]
     tokens = {f"{n:012x}-0001" for n in bad}
-    gone = doomed(all_of_them, keep_last, bad=tokens)
+    gone = to_delete(all_of_them, keep_last, bad=tokens)
     newest = {info.phase: info for info in all_of_them if info.token not in tokens}
     assert not {info.token for info in newest.values()} & {info.token for info in gone}
     assert all(info.token in tokens or info.order < newest[info.phase].order for info in gone)

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clusterdp.checkpoint.save.state_snapshot import Part
+from clusterdp.checkpoint.save.state_snapshot import StatePart
 from clusterdp.checkpoint.save.writer import Staging
 from clusterdp.checkpoint.state.tree import DTYPES, Flattener, as_bytes, unflatten
 from clusterdp.errors import StateError
@@ -62,7 +62,7 @@ trees = st.recursive(
 
 def through_bytes(tree: Any) -> Any:
     """Taken apart, written as JSON and one buffer, and put together from these."""
-    part = Part.of({"x": tree})
+    part = StatePart.of({"x": tree})
     file = Staging().fill(part, 0, part.layout.total, {})
     buffer = torch.frombuffer(bytearray(file)[4096:] or bytearray(1), dtype=torch.uint8)
     tensors = {
@@ -119,7 +119,7 @@ def test_tensors_of_every_kind_come_back() -> None:
 
 def test_tied_tensors_are_stored_once_and_stay_tied() -> None:
     shared = torch.randn(10)
-    part = Part.of({"x": {"a": shared, "b": shared, "view": shared[:5], "neg": torch._neg_view(shared)}})
+    part = StatePart.of({"x": {"a": shared, "b": shared, "view": shared[:5], "neg": torch._neg_view(shared)}})
     assert sorted(part.tensors) == ["x/a", "x/neg", "x/view"]
     back = unflatten(part.skeleton, part.tensors)["x"]
     assert back["a"] is back["b"]

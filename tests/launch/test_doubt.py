@@ -12,7 +12,7 @@ from clusterdp.errors import SubmitError, SubmitInDoubt
 from clusterdp.launch.job import Job
 from clusterdp.launch.lock import RunLock
 from clusterdp.launch.resume import plan_again, send_again
-from clusterdp.operate.resume_check import going_on, prepare_resume
+from clusterdp.operate.resume_check import prepare_resume, uncancelled
 from clusterdp.rundir import RunDir, read_events
 
 TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
@@ -57,7 +57,7 @@ def resume(run: RunDir, *overrides: str) -> Job:
     plan = plan_again(run, None, overrides)
     with RunLock(run) as lock:
         prepare_resume(run)
-        with going_on(run):
+        with uncancelled(run):
             return send_again(plan, lock)
 
 

@@ -12,7 +12,7 @@ import pytest
 import clusterdp
 from clusterdp import config
 from clusterdp.errors import ConfigError, RunError, SubmitError
-from clusterdp.launch.code_snapshot import Taken, list_files
+from clusterdp.launch.code_snapshot import CodeSnapshot, list_files
 from clusterdp.launch.job import Job
 from clusterdp.launch.lock import RunLock
 from clusterdp.launch.plan import Plan, make_plan
@@ -131,11 +131,11 @@ def test_runs_are_nothing_that_git_would_show_and_a_folder_of_the_users_own_stay
 
 
 def test_a_run_is_known_as_one_before_its_snapshot_begins(sbatch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def take(source: Path, target: Path, limits: object, leave_out: Path) -> Taken:
+    def take(source: Path, target: Path, limits: object, leave_out: Path) -> CodeSnapshot:
         (target / "pkg").mkdir(parents=True)
         (target / "pkg/old.py").write_text("")
         assert list_files(source) == ["train.py"]
-        return Taken(0, 0)
+        return CodeSnapshot(0, 0)
 
     monkeypatch.setattr("clusterdp.launch.code_snapshot.take", take)
     clusterdp.submit({"command": "true", "run_dir": "run"})

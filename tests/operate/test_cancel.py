@@ -10,7 +10,7 @@ import pytest
 from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.cancel import cancel
 from clusterdp.operate.run_history import read_history
-from clusterdp.operate.run_state import Verdict
+from clusterdp.operate.run_state import RunState
 from clusterdp.rundir import read_events
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
@@ -71,7 +71,7 @@ def test_a_finished_run_is_left_as_it_is(builder: RunBuilder, queue: FakeQueue) 
     builder.submitted().attempt().finished()
     assert "is over already (done)" in cancel(builder.run)
     assert not builder.run.cancelled.exists()
-    assert read_history(builder.run).verdict is Verdict.DONE
+    assert read_history(builder.run).state is RunState.DONE
 
 
 def test_a_failed_run_that_somebody_requeued_is_cancelled(builder: RunBuilder, queue: FakeQueue) -> None:

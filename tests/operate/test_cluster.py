@@ -9,17 +9,17 @@ import pytest
 
 from clusterdp.fakeslurm.cluster import FakeCluster
 from clusterdp.operate.cancel import cancel
-from clusterdp.operate.queue import consult
-from clusterdp.operate.run_cluster import is_gone, is_here, join
+from clusterdp.operate.queue import current_status
+from clusterdp.operate.run_cluster import is_gone, is_here, put_on_path
 from clusterdp.operate.run_history import read_history
-from clusterdp.operate.run_state import Verdict
+from clusterdp.operate.run_state import RunState
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 
 
 @pytest.fixture(autouse=True)
 def another_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In which no cluster was put on the PATH. `join` changes it: the next test must not notice."""
+    """In which no cluster was put on the PATH. `put_on_path` changes it: the next test must not notice."""
     monkeypatch.setenv("PATH", os.environ["PATH"])
     monkeypatch.setenv("SLURM_CONF", "")
     monkeypatch.delenv("SLURM_CONF")
@@ -48,30 +48,30 @@ def run_there(builder: RunBuilder, fake: FakeQueue) -> RunBuilder:
 
 
 def test_its_commands_are_used_without_being_on_the_path(run_there: RunBuilder, fake: FakeQueue) -> None:
-    join(run_there.run)
-    assert consult(read_history(run_there.run)).verdict is Verdict.RUNNING
+    put_on_path(run_there.run)
+    assert current_status(read_history(run_there.run)).state is RunState.RUNNING
     assert "cancelled job 7" in cancel(run_there.run)
     assert "scancel 7" in fake.asked
 
 
 def test_another_slurm_on_the_path_is_not_asked(run_there: RunBuilder, fake: FakeQueue, queue: FakeQueue) -> None:
-    join(run_there.run)
-    assert consult(read_history(run_there.run)).verdict is Verdict.RUNNING
+    put_on_path(run_there.run)
+    assert current_status(read_history(run_there.run)).state is RunState.RUNNING
     assert queue.asked == []
 
 
 def test_joining_twice_changes_nothing_more(run_there: RunBuilder) -> None:
-    join(run_there.run)
+    put_on_path(run_there.run)
     once = os.environ["PATH"]
-    join(run_there.run)
+    put_on_path(run_there.run)
     assert os.environ["PATH"] == once
 
 
 def test_one_that_is_down_is_said_to_be_gone(run_there: RunBuilder, fake: FakeQueue) -> None:
     (fake.folder.parent / "up").unlink()
-    join(run_there.run)
-    standing = consult(read_history(run_there.run))
-    assert (standing.verdict, standing.why) == (Verdict.VANISHED, "no ending on record, and its cluster is gone")
+    put_on_path(run_there.run)
+    status = current_status(read_history(run_there.run))
+    assert (status.state, status.why) == (RunState.VANISHED, "no ending on record, and its cluster is gone")
     assert fake.asked == []
 
 
@@ -125,16 +125,16 @@ def test_commands_that_somebody_else_could_have_put_there_are_not_run(
 ) -> None:
     path = os.environ["PATH"]
     how(fake.folder.parent)  # type: ignore[operator]
-    join(run_there.run)
+    put_on_path(run_there.run)
     assert os.environ["PATH"] == path
-    assert consult(read_history(run_there.run)).verdict is not Verdict.VANISHED
+    assert current_status(read_history(run_there.run)).state is not RunState.VANISHED
     assert fake.asked == []
 
 
 def test_a_run_of_the_slurm_here_changes_nothing(builder: RunBuilder, queue: FakeQueue, fake: FakeQueue) -> None:
     builder.submitted(cluster="").attempt()
     path = os.environ["PATH"]
-    join(builder.run)
+    put_on_path(builder.run)
     assert os.environ["PATH"] == path
     assert is_here("")
 
@@ -145,6 +145,6 @@ def test_the_files_by_which_one_is_known_are_those_that_it_has(tmp_path: Path, b
     builder.submitted(cluster=conf)
     with cluster:
         assert not is_gone(conf)
-        join(builder.run)
+        put_on_path(builder.run)
         assert is_here(conf)
     assert is_gone(conf)

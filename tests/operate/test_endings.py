@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from clusterdp.errors import RunError
-from clusterdp.operate.event_text import ending, tell
-from clusterdp.operate.queue import consult
+from clusterdp.operate.event_text import ending_text, event_line
+from clusterdp.operate.queue import current_status
 from clusterdp.operate.resume_check import prepare_resume
 from clusterdp.operate.run_history import read_history
-from clusterdp.operate.run_state import Verdict
+from clusterdp.operate.run_state import RunState
 from clusterdp.operate.status import show_status
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
@@ -26,7 +26,7 @@ def headline(builder: RunBuilder) -> str:
 
 
 def endings(builder: RunBuilder) -> list[str]:
-    return [ending(attempt) for attempt in read_history(builder.run).attempts]
+    return [ending_text(attempt) for attempt in read_history(builder.run).attempts]
 
 
 # -- a run that is done stays done --
@@ -45,7 +45,7 @@ def test_an_attempt_that_left_nothing_but_its_folder_changes_nothing(builder: Ru
 def test_an_attempt_that_left_nothing_is_no_ending_of_one_that_waits(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted")
     (builder.run.path / "attempts/7.1/logs").mkdir(parents=True)
-    assert read_history(builder.run).verdict is Verdict.WAITING
+    assert read_history(builder.run).state is RunState.WAITING
     queue.answers("7|FAILED|NonZeroExitCode|n1")
     assert headline(builder) == "digits  failed (its script failed before it could say why)"
 
@@ -107,7 +107,7 @@ def test_a_cancelled_attempt_is_not_called_preempted(builder: RunBuilder, queue:
     builder.notice(words)
     attempt.stopped(120).told_to_end()
     assert endings(builder) == ["cancelled at step 120, saved"]
-    assert not read_history(builder.run).verdict.over  # somebody may have requeued it: Slurm knows
+    assert not read_history(builder.run).state.over  # somebody may have requeued it: Slurm knows
     queue.answers("7|CANCELLED|None|")
     assert headline(builder) == "digits  cancelled (by scancel, outside clusterdp)"
     queue.answers()  # Slurm has forgotten it
@@ -225,7 +225,7 @@ def test_a_term_that_ended_nothing_is_no_ending(builder: RunBuilder) -> None:
     builder.submitted().attempt()
     builder.event("signal", "7.0", "batch", name="TERM")  # `scancel --batch --signal=TERM`
     assert endings(builder) == [""]
-    assert read_history(builder.run).verdict is Verdict.RUNNING
+    assert read_history(builder.run).state is RunState.RUNNING
 
 
 # -- what the batch script says --
@@ -281,7 +281,7 @@ def test_an_attempt_that_comes_back_from_the_dead_does_not_end_the_run(
     claim(builder, 2, "7.1")
     first.outcome("stop claim 9").failed(cause, reason="claim", exit=1)
     assert endings(builder) == ["superseded by attempt 2, 9 steps lost", "done"]
-    assert consult(read_history(builder.run)).verdict is Verdict.DONE
+    assert current_status(read_history(builder.run)).state is RunState.DONE
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_what_the_next_attempt_wrote_about_the_last_one_is_told_as_what_it_was(
 ) -> None:
     builder.submitted().attempt().found_to_be(cause, by="7.1")
     history = read_history(builder.run)
-    assert [tell(event, history) for event in history.events if event["event"] == "requeued"] == [said]
+    assert [event_line(event, history) for event in history.events if event["event"] == "requeued"] == [said]
 
 
 # -- whatever lies in the folders --

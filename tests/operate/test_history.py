@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.operate.run_history import read_history
-from clusterdp.operate.run_state import Verdict
+from clusterdp.operate.run_state import RunState
 from clusterdp.rundir.lenient_reads import last_records
 from tests.operate.builder import RunBuilder, preempted_once
 
@@ -17,7 +17,7 @@ def test_a_preempted_run_that_resumed_lost_nothing(elsewhere: Path) -> None:
     first, second = history.attempts
     assert (first.cause, first.first_step, first.last_step, first.saved, first.lost) == ("preempted", 1, 120, 120, 0)
     assert (second.cause, second.restored, second.last_step, second.lost) == ("", 120, 240, None)
-    assert (history.verdict, history.job, history.name) == (Verdict.RUNNING, "7", "digits")
+    assert (history.state, history.job, history.name) == (RunState.RUNNING, "7", "digits")
     assert (history.step, history.total, history.lost) == (240, 400, 0)
     assert second.rate == pytest.approx(10)
 
@@ -45,51 +45,51 @@ def test_going_back_on_request_loses_nothing(builder: RunBuilder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cause", "verdict"),
+    ("cause", "state"),
     [
-        ("crash", Verdict.FAILED),
-        ("timeout", Verdict.FAILED),
-        ("gave-up", Verdict.GAVE_UP),
-        ("stopped", Verdict.STOPPED),
-        ("cancelled", Verdict.CANCELLED),
-        ("done", Verdict.DONE),
+        ("crash", RunState.FAILED),
+        ("timeout", RunState.FAILED),
+        ("gave-up", RunState.GAVE_UP),
+        ("stopped", RunState.STOPPED),
+        ("cancelled", RunState.CANCELLED),
+        ("done", RunState.DONE),
     ],
 )
-def test_the_batch_scripts_last_word_is_the_verdict(builder: RunBuilder, cause: str, verdict: Verdict) -> None:
+def test_the_batch_scripts_last_word_is_the_verdict(builder: RunBuilder, cause: str, state: RunState) -> None:
     builder.submitted().attempt().failed(cause, exit=1)
-    assert read_history(builder.run).verdict is verdict
+    assert read_history(builder.run).state is state
 
 
 def test_a_crash_that_is_tried_again_is_no_failure_at_any_moment(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt()
     builder.event("failed", "7.0", "batch", cause="crash", exit=1)  # before the requeue, and without a cause on file
-    assert not read_history(builder.run).verdict.over
+    assert not read_history(builder.run).state.over
     attempt.requeued("crash")
-    assert read_history(builder.run).verdict is Verdict.WAITING
+    assert read_history(builder.run).state is RunState.WAITING
 
 
 def test_a_submitted_run_waits(builder: RunBuilder) -> None:
-    assert read_history(builder.submitted().run).verdict is Verdict.WAITING
+    assert read_history(builder.submitted().run).state is RunState.WAITING
 
 
 def test_a_marker_without_an_attempt_is_a_cancelled_run(builder: RunBuilder) -> None:
-    assert read_history(builder.submitted().cancelled().run).verdict is Verdict.CANCELLED
+    assert read_history(builder.submitted().cancelled().run).state is RunState.CANCELLED
 
 
 def test_a_marked_run_that_still_ends_is_not_over(builder: RunBuilder) -> None:
     builder.submitted().attempt()
-    assert read_history(builder.cancelled().run).verdict is Verdict.RUNNING
+    assert read_history(builder.cancelled().run).state is RunState.RUNNING
 
 
 def test_a_marker_ends_a_run_that_waited_for_its_next_attempt(builder: RunBuilder) -> None:
     builder.submitted().attempt().stopped(9).requeued("preempted")
-    assert read_history(builder.cancelled().run).verdict is Verdict.CANCELLED
+    assert read_history(builder.cancelled().run).state is RunState.CANCELLED
 
 
 def test_a_resumed_run_is_judged_by_its_new_job(builder: RunBuilder) -> None:
     builder.submitted().attempt().failed()
     history = read_history(builder.submitted("8").run)
-    assert (history.verdict, history.job, history.jobs) == (Verdict.WAITING, "8", ("7", "8"))
+    assert (history.state, history.job, history.jobs) == (RunState.WAITING, "8", ("7", "8"))
 
 
 def test_a_resubmission_keeps_the_name_that_submit_gave(builder: RunBuilder) -> None:
@@ -119,7 +119,7 @@ def test_elements_of_an_array_are_attempts_too(builder: RunBuilder) -> None:
 def test_until_the_batch_script_speaks_the_ranks_outcome_is_the_cause(builder: RunBuilder) -> None:
     builder.submitted().attempt().stopped(40, reason="time")
     history = read_history(builder.run)
-    assert (history.attempts[0].cause, history.verdict) == ("timeout", Verdict.WAITING)
+    assert (history.attempts[0].cause, history.state) == ("timeout", RunState.WAITING)
 
 
 def test_a_lost_attempt_ended_when_it_was_last_heard(builder: RunBuilder) -> None:
@@ -164,7 +164,7 @@ def test_a_run_of_an_arbitrary_program_has_attempts_without_steps(builder: RunBu
 
 def test_an_empty_folder_is_a_run_that_waits(builder: RunBuilder) -> None:
     history = read_history(builder.run)
-    assert (history.verdict, history.job, history.attempts) == (Verdict.WAITING, None, ())
+    assert (history.state, history.job, history.attempts) == (RunState.WAITING, None, ())
 
 
 def test_only_the_end_of_the_metrics_is_read(builder: RunBuilder) -> None:

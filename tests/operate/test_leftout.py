@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from clusterdp.operate.failure import find_failure
-from clusterdp.operate.formatting import Ink
+from clusterdp.operate.formatting import Colour
 from clusterdp.operate.missing_file import left_out
-from clusterdp.operate.queue import Standing
+from clusterdp.operate.queue import RunStatus
 from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_summary import summary
 from clusterdp.operate.status import as_text
@@ -55,9 +55,9 @@ def test_status_and_the_last_words_of_watch_name_the_line_that_brings_it(crashed
     assert said.startswith("data/set/train.bin is in ")
     assert said.endswith("Submit a new run with snapshot: {link: [data]}")
     history = read_history(crashed.run)
-    standing = Standing(history.verdict, history.why)
-    assert [line for line in as_text(history, standing, crashed.now, Ink(io.StringIO())) if said in line]
-    assert said in summary(history, standing, Ink(io.StringIO()), crashed.now)
+    status = RunStatus(history.state, history.why)
+    assert [line for line in as_text(history, status, crashed.now, Colour(io.StringIO())) if said in line]
+    assert said in summary(history, status, Colour(io.StringIO()), crashed.now)
 
 
 def test_the_part_that_is_missing_is_what_is_to_be_linked(crashed: RunBuilder) -> None:

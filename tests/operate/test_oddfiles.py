@@ -17,10 +17,10 @@ from clusterdp.launch.resume import plan_again
 from clusterdp.operate.cancel import cancel
 from clusterdp.operate.find_run import find_run
 from clusterdp.operate.follow import follow
-from clusterdp.operate.queue import consult
+from clusterdp.operate.queue import current_status
 from clusterdp.operate.resume_check import prepare_resume
 from clusterdp.operate.run_history import read_history
-from clusterdp.operate.run_state import Verdict
+from clusterdp.operate.run_state import RunState
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, append_line, read_lines
 from clusterdp.rundir.lenient_reads import first_record, last_records, read_ledger, words
@@ -77,8 +77,8 @@ def test_what_cannot_be_read_of_the_ledger_is_said(
     make(path)
     history = read_history(builder.run)
     assert name in history.why and "cannot be read" in history.why
-    assert "cannot be read" in consult(history).why
-    assert "cannot be read" in next(follow(builder.run)).standing.why
+    assert "cannot be read" in current_status(history).why
+    assert "cannot be read" in next(follow(builder.run)).status.why
 
 
 def test_with_a_ledger_that_cannot_be_read_no_job_is_thought_to_be_gone(builder: RunBuilder, queue: FakeQueue) -> None:
@@ -116,9 +116,9 @@ def test_a_digit_that_is_no_decimal_is_no_job_id() -> None:
 def test_an_answer_that_holds_no_rows_says_nothing_of_a_job(said: str, builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt()
     queue.answers(said)
-    standing = consult(read_history(builder.run))
-    assert standing.verdict is Verdict.RUNNING
-    assert standing.why.startswith("as last recorded; squeue: answered ")
+    status = current_status(read_history(builder.run))
+    assert status.state is RunState.RUNNING
+    assert status.why.startswith("as last recorded; squeue: answered ")
     with pytest.raises(SlurmError, match="not known whether job 7 is over"):
         prepare_resume(builder.run)
 
@@ -126,7 +126,7 @@ def test_an_answer_that_holds_no_rows_says_nothing_of_a_job(said: str, builder: 
 def test_what_is_left_of_an_array_goes_by_the_id_of_the_array(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted()
     queue.answers("7_[2-9%4]|PENDING|JobArrayTaskLimit|")
-    assert consult(read_history(builder.run)).verdict is Verdict.WAITING
+    assert current_status(read_history(builder.run)).state is RunState.WAITING
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"step": 1' + "0" * 5000 + "}", "\xff\xfe", "null", "[1]"])

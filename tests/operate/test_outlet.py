@@ -10,7 +10,7 @@ import pytest
 
 from clusterdp.cli import main
 from clusterdp.operate.logs import logs
-from clusterdp.operate.terminal import COLOURS, OURS, outlet, printable
+from clusterdp.operate.terminal import COLOURS, OURS, clean_stream, printable
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 
@@ -44,7 +44,7 @@ def test_on_a_terminal_our_own_colours_stay_and_nobody_elses(monkeypatch: pytest
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     out = Terminal()
-    outlet(out).write("\x1b[31mred\x1b[0m \x1b[8mhidden\x1b[2J")
+    clean_stream(out).write("\x1b[31mred\x1b[0m \x1b[8mhidden\x1b[2J")
     assert out.getvalue() == "\x1b[31mred\x1b[0m hidden"
     assert printable("\x1b[1;38;5;8mx\x1b[m\r", COLOURS) == "\x1b[1;38;5;8mx\x1b[m\r"
     assert printable("\x1b[1;31m", OURS) == ""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.operate.queue import ENDED_AS, WORDS, alive, consult, in_words
+from clusterdp.operate.queue import ENDED_AS, WORDS, alive, current_status, reason_text
 from clusterdp.operate.run_history import read_history
-from clusterdp.operate.run_state import Verdict
-from clusterdp.slurm.commands import JobRow
+from clusterdp.operate.run_state import RunState
+from clusterdp.slurm.commands import SqueueRow
 from clusterdp.slurm.state import JobState
 from tests.operate.builder import RunBuilder, preempted_once
 from tests.operate.conftest import FakeQueue
@@ -19,22 +19,22 @@ def test_squeue_is_asked_once_for_all_jobs_and_not_at_all_when_the_run_is_over(
     builder: RunBuilder, queue: FakeQueue
 ) -> None:
     builder.submitted().attempt().failed()
-    consult(read_history(builder.run))
+    current_status(read_history(builder.run))
     assert queue.asked == []
     builder.submitted("8")
     queue.answers("8|PENDING|Resources|")
-    standing = consult(read_history(builder.run))
+    status = current_status(read_history(builder.run))
     assert len(queue.asked) == 1
     assert "7,8" in queue.asked[0]
-    assert standing.verdict is Verdict.WAITING
-    assert standing.why.startswith("Resources: next in line")
+    assert status.state is RunState.WAITING
+    assert status.why.startswith("Resources: next in line")
 
 
 def test_a_job_that_slurm_forgot_without_an_ending_is_said_to_be_so(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt()
-    standing = consult(read_history(builder.run))
-    assert standing.verdict is Verdict.VANISHED
-    assert "no ending on record" in standing.why
+    status = current_status(read_history(builder.run))
+    assert status.state is RunState.VANISHED
+    assert "no ending on record" in status.why
 
 
 @pytest.mark.parametrize("answer", ["7|CANCELLED|None|", "7|FAILED|None|", "8|RUNNING|None|"])
@@ -43,28 +43,28 @@ def test_what_we_cancelled_is_cancelled_whatever_slurm_calls_it(
 ) -> None:
     builder.submitted().cancelled().attempt()
     queue.answers(answer)
-    standing = consult(read_history(builder.run))
-    assert (standing.verdict, standing.why) == (Verdict.CANCELLED, "")
+    status = current_status(read_history(builder.run))
+    assert (status.state, status.why) == (RunState.CANCELLED, "")
 
 
 @pytest.mark.parametrize(
-    ("state", "verdict"),
+    ("word", "state"),
     [
-        ("RUNNING", Verdict.RUNNING),
-        ("COMPLETING", Verdict.RUNNING),
-        ("CONFIGURING", Verdict.RUNNING),
-        ("SUSPENDED", Verdict.RUNNING),
-        ("A_STATE_OF_2030", Verdict.RUNNING),
-        ("REQUEUE_HOLD", Verdict.WAITING),
-        ("CANCELLED", Verdict.CANCELLED),
-        ("OUT_OF_MEMORY", Verdict.FAILED),
-        ("COMPLETED", Verdict.FAILED),  # without a word: a script that ended before it could say why
+        ("RUNNING", RunState.RUNNING),
+        ("COMPLETING", RunState.RUNNING),
+        ("CONFIGURING", RunState.RUNNING),
+        ("SUSPENDED", RunState.RUNNING),
+        ("A_STATE_OF_2030", RunState.RUNNING),
+        ("REQUEUE_HOLD", RunState.WAITING),
+        ("CANCELLED", RunState.CANCELLED),
+        ("OUT_OF_MEMORY", RunState.FAILED),
+        ("COMPLETED", RunState.FAILED),  # without a word: a script that ended before it could say why
     ],
 )
-def test_a_state_of_slurms_is_a_verdict(builder: RunBuilder, queue: FakeQueue, state: str, verdict: Verdict) -> None:
+def test_a_state_of_slurms_gives_the_runs(builder: RunBuilder, queue: FakeQueue, word: str, state: RunState) -> None:
     builder.submitted().attempt()
-    queue.answers(f"7|{state}|None|n1")
-    assert consult(read_history(builder.run)).verdict is verdict
+    queue.answers(f"7|{word}|None|n1")
+    assert current_status(read_history(builder.run)).state is state
 
 
 def test_every_final_state_has_an_explanation() -> None:
@@ -73,15 +73,15 @@ def test_every_final_state_has_an_explanation() -> None:
 
 
 def test_a_state_that_nobody_knows_counts_as_alive() -> None:
-    assert alive(JobRow("A_STATE_OF_2030", "None", ""))
-    assert not alive(JobRow("CANCELLED", "None", ""))
+    assert alive(SqueueRow("A_STATE_OF_2030", "None", ""))
+    assert not alive(SqueueRow("CANCELLED", "None", ""))
 
 
 def test_a_silent_squeue_leaves_what_was_last_recorded(elsewhere: Path, queue: FakeQueue) -> None:
     queue.answers(error="slurm_load_jobs error: Unable to contact slurm controller")
-    standing = consult(read_history(preempted_once(elsewhere / "r").run))
-    assert standing.verdict is Verdict.RUNNING
-    assert "Unable to contact" in standing.why
+    status = current_status(read_history(preempted_once(elsewhere / "r").run))
+    assert status.state is RunState.RUNNING
+    assert "Unable to contact" in status.why
 
 
 def test_the_ids_of_a_fake_cluster_are_never_looked_for_in_another_queue(
@@ -91,15 +91,15 @@ def test_the_ids_of_a_fake_cluster_are_never_looked_for_in_another_queue(
     theirs.touch()
     monkeypatch.setenv("SLURM_CONF", str(ours))
     builder = RunBuilder(elsewhere / "r").submitted("3", cluster=str(theirs))
-    assert consult(read_history(builder.run)).verdict is Verdict.WAITING
+    assert current_status(read_history(builder.run)).state is RunState.WAITING
     theirs.unlink()
-    standing = consult(read_history(builder.run))
-    assert (standing.verdict, standing.why) == (Verdict.VANISHED, "no ending on record, and its cluster is gone")
+    status = current_status(read_history(builder.run))
+    assert (status.state, status.why) == (RunState.VANISHED, "no ending on record, and its cluster is gone")
     assert queue.asked == []
     ours.touch()
     mine = RunBuilder(elsewhere / "s").submitted("3", cluster=str(ours))
     queue.answers("3|RUNNING|None|n1")
-    assert consult(read_history(mine.run)).verdict is Verdict.RUNNING
+    assert current_status(read_history(mine.run)).state is RunState.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_the_ids_of_a_fake_cluster_are_never_looked_for_in_another_queue(
     ],
 )
 def test_a_reason_is_explained(reason: str, words: str) -> None:
-    assert in_words(reason).startswith(f"{reason}: ")
-    assert words in in_words(reason)
+    assert reason_text(reason).startswith(f"{reason}: ")
+    assert words in reason_text(reason)
 
 
 def test_a_reason_that_nobody_knows_is_passed_on() -> None:
-    assert in_words("SomethingNew") == "SomethingNew"
+    assert reason_text("SomethingNew") == "SomethingNew"
     assert all(words for words in WORDS.values())

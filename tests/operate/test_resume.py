@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterdp.errors import RunError, SlurmError
-from clusterdp.operate.resume_check import going_on, prepare_resume
+from clusterdp.operate.resume_check import prepare_resume, uncancelled
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 
@@ -101,14 +101,14 @@ def test_the_marker_goes_and_comes_back_if_the_submit_fails(builder: RunBuilder)
     marker = builder.run.cancelled.read_text()
 
     def refused() -> None:
-        with going_on(builder.run):
+        with uncancelled(builder.run):
             assert not builder.run.cancelled.exists()
             raise SlurmError("sbatch: no")
 
     with pytest.raises(SlurmError):
         refused()
     assert builder.run.cancelled.read_text() == marker
-    with going_on(builder.run):
+    with uncancelled(builder.run):
         pass
     assert not builder.run.cancelled.exists()
 

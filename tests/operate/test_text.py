@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.operate.formatting import ago, clock, number, shown, size, span, table
+from clusterdp.operate.formatting import ago, clock, duration, number, shown_path, size, table
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ from clusterdp.operate.formatting import ago, clock, number, shown, size, span, 
     ],
 )
 def test_a_span_has_two_units_at_most(seconds: float, words: str) -> None:
-    assert span(seconds) == words
+    assert duration(seconds) == words
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,9 @@ def test_a_table_is_aligned_and_nothing_trails() -> None:
 
 
 def test_a_path_is_shown_as_one_would_type_it(tmp_path: Path, elsewhere: Path) -> None:
-    assert shown(elsewhere / "runs" / "a") == "runs/a"
-    assert shown(elsewhere / "my run") == "'my run'"
-    assert shown(tmp_path / "far") == str(tmp_path / "far")
+    assert shown_path(elsewhere / "runs" / "a") == "runs/a"
+    assert shown_path(elsewhere / "my run") == "'my run'"
+    assert shown_path(tmp_path / "far") == str(tmp_path / "far")
 
 
 def test_numbers_are_short() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.operate.follow import Pace, follow
-from clusterdp.operate.run_state import EXIT_CODES, Verdict
+from clusterdp.operate.run_state import EXIT_CODES, RunState
 from clusterdp.operate.watch import watch
 from tests.operate.builder import RunBuilder, preempted_once
 from tests.operate.conftest import FakeQueue
@@ -118,22 +118,22 @@ def test_a_job_that_dies_before_any_attempt_shows_the_batch_log(builder: RunBuil
 
 
 @pytest.mark.parametrize(
-    ("answer", "verdict", "words"),
+    ("answer", "state", "words"),
     [
-        ("7|CANCELLED|None|", Verdict.CANCELLED, "by scancel, outside clusterdp"),
-        ("7|NODE_FAIL|NodeDown|", Verdict.FAILED, "a node failed, and Slurm did not requeue it"),
-        ("8|RUNNING|None|n1", Verdict.VANISHED, "no ending on record, and Slurm no longer knows the job"),
+        ("7|CANCELLED|None|", RunState.CANCELLED, "by scancel, outside clusterdp"),
+        ("7|NODE_FAIL|NodeDown|", RunState.FAILED, "a node failed, and Slurm did not requeue it"),
+        ("8|RUNNING|None|n1", RunState.VANISHED, "no ending on record, and Slurm no longer knows the job"),
     ],
 )
 def test_an_ending_without_a_word_is_believed_after_a_while(
-    builder: RunBuilder, queue: FakeQueue, answer: str, verdict: Verdict, words: str
+    builder: RunBuilder, queue: FakeQueue, answer: str, state: RunState, words: str
 ) -> None:
     builder.submitted().attempt().trained(1, 5)
     queue.answers(answer)
     clock = Clock()
     out = io.StringIO()
     code = watch(builder.run, out, pace=clock.pace(ask_s=5, settle_s=15))
-    assert code == EXIT_CODES[verdict]
+    assert code == EXIT_CODES[state]
     assert words in out.getvalue()
     assert 15 <= clock.now < 21
 
@@ -181,8 +181,8 @@ def test_what_the_folder_says_is_newer_than_squeues_last_answer(builder: RunBuil
     builder.submitted()
     queue.answers("7|PENDING|Priority|")
     clock = Clock(nothing, builder.attempt, lambda: builder.cancelled().attempt("7.1").failed("cancelled"))
-    verdicts = [moment.standing.verdict for moment in follow(builder.run, clock.pace(ask_s=100))]
-    assert verdicts == [Verdict.WAITING, Verdict.WAITING, Verdict.RUNNING, Verdict.CANCELLED, Verdict.CANCELLED]
+    states = [moment.status.state for moment in follow(builder.run, clock.pace(ask_s=100))]
+    assert states == [RunState.WAITING, RunState.WAITING, RunState.RUNNING, RunState.CANCELLED, RunState.CANCELLED]
 
 
 def test_a_crash_that_is_tried_again_does_not_end_the_watch(builder: RunBuilder, queue: FakeQueue) -> None:
@@ -313,9 +313,9 @@ def test_a_terminal_that_wants_no_drawing_gets_plain_lines(
 
 
 def test_every_verdict_has_an_exit_code_and_only_done_is_success() -> None:
-    assert set(EXIT_CODES) == set(Verdict)
-    assert [verdict for verdict, code in EXIT_CODES.items() if code == 0] == [Verdict.DONE]
-    assert Verdict.CANCELLED.exit_code == 143
+    assert set(EXIT_CODES) == set(RunState)
+    assert [state for state, code in EXIT_CODES.items() if code == 0] == [RunState.DONE]
+    assert RunState.CANCELLED.exit_code == 143
 
 
 # -- the order in which it is told --

@@ -11,11 +11,11 @@ from typing import Any
 import fsspec
 import pytest
 
-from clusterdp.storage import Patience, Storage, open_storage, retry
+from clusterdp.storage import RetryPolicy, Storage, open_storage, retry
 from tests.storage.proxy import Proxy
 from tests.storage.servers import KEYS, S3Server, SftpServer, why_no_sshd
 
-PATIENCE = Patience(timeout_s=20, retry_s=20)
+PATIENCE = RetryPolicy(timeout_s=20, retry_s=20)
 KINDS = ("path", "file", "memory", "s3", "sftp")
 
 
@@ -84,7 +84,7 @@ def open_kind(
     fresh = uuid.uuid4().hex
 
     def open_it(kind: str, **options: Any) -> Storage:
-        options = {"patience": PATIENCE, **options}
+        options = {"retry_policy": PATIENCE, **options}
         if kind == "memory":
             return open_storage(f"memory://{fresh}/checkpoints", **options)
         if kind == "s3":

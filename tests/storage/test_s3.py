@@ -13,12 +13,12 @@ import pytest
 
 from clusterdp.checkpoint.format.manifest import scan
 from clusterdp.errors import ConfigError
-from clusterdp.storage import Patience, multipart, open_storage, s3, url
+from clusterdp.storage import RetryPolicy, multipart, open_storage, s3, url
 from clusterdp.storage.s3 import S3Storage
 from tests.storage.proxy import Proxy, Request
 from tests.storage.servers import S3Server, free_port
 
-QUICK = Patience(timeout_s=5, retry_s=5)
+QUICK = RetryPolicy(timeout_s=5, retry_s=5)
 MIB = 1 << 20
 
 
@@ -27,9 +27,9 @@ def storage(proxy: Proxy, bucket: str) -> S3Storage:
     return open_s3(proxy.endpoint, bucket)
 
 
-def open_s3(endpoint: str, bucket: str, patience: Patience = QUICK, **options: Any) -> S3Storage:
+def open_s3(endpoint: str, bucket: str, retry_policy: RetryPolicy = QUICK, **options: Any) -> S3Storage:
     address = f"s3://{bucket}/{uuid.uuid4().hex}"
-    opened = open_storage(address, patience=patience, endpoint_url=endpoint, **options)
+    opened = open_storage(address, retry_policy=retry_policy, endpoint_url=endpoint, **options)
     assert isinstance(opened, S3Storage)
     opened.fs.connect()  # which takes a while, and short patience is for servers
     return opened
@@ -81,13 +81,13 @@ def test_parts_are_never_more_than_a_few_in_memory(
     storage: S3Storage, small_parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parts are handed over as they are asked for: their number in memory does not grow with the file."""
-    taken, most = 0, 0
+    already_there, most = 0, 0
 
     def counted() -> Iterator[memoryview]:
-        nonlocal taken, most
+        nonlocal already_there, most
         for _ in range(7):
-            taken += 1
-            most = max(most, taken - len(collected))
+            already_there += 1
+            most = max(most, already_there - len(collected))
             yield memoryview(bytes(5 * MIB))
 
     collected: list[None] = []
@@ -189,7 +189,7 @@ def test_a_server_that_is_away_is_waited_for(
     s3_server: S3Server, keys: None, bucket: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     port = free_port()
-    storage = open_s3(f"http://127.0.0.1:{port}", bucket, Patience(timeout_s=5, retry_s=60))
+    storage = open_s3(f"http://127.0.0.1:{port}", bucket, RetryPolicy(timeout_s=5, retry_s=60))
     proxies = []
 
     class ComeBack(logging.Handler):
@@ -215,7 +215,7 @@ def test_a_server_that_is_away_is_waited_for(
 def test_a_server_that_never_answers_is_an_error_in_the_end(
     proxy: Proxy, bucket: str, do: str, small_parts: int
 ) -> None:
-    storage = open_s3(proxy.endpoint, bucket, Patience(timeout_s=0.3, retry_s=0.1))
+    storage = open_s3(proxy.endpoint, bucket, RetryPolicy(timeout_s=0.3, retry_s=0.1))
     proxy.fate = lambda request: "hang"
     asks: dict[str, Callable[[], object]] = {
         "read": lambda: storage.read("x"),
@@ -233,7 +233,7 @@ def test_a_server_that_stops_in_the_middle_of_an_upload_is_an_error_in_the_end(
     s3_server: S3Server, keys: None, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody reads what is sent, and a part is more than the kernel keeps: no time-out for an answer has begun."""
-    storage = open_s3(s3_server.endpoint, bucket, Patience(timeout_s=0.5, retry_s=0.1))
+    storage = open_s3(s3_server.endpoint, bucket, RetryPolicy(timeout_s=0.5, retry_s=0.1))
     part = memoryview(bytes(multipart.PART))
     monkeypatch.setattr(url, "_SLOWEST", 1 << 30)
 

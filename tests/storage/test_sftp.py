@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.errors import ConfigError
-from clusterdp.storage import Patience, open_storage
+from clusterdp.storage import RetryPolicy, open_storage
 from clusterdp.storage.sftp import SftpStorage
 from tests.storage.servers import SftpServer
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def storage(open_kind: Callable[..., SftpStorage]) -> SftpStorage:
-    storage = open_kind("sftp", patience=Patience(timeout_s=10, retry_s=30))
+    storage = open_kind("sftp", retry_policy=RetryPolicy(timeout_s=10, retry_s=30))
     storage.make_folder("a")
     return storage
 
@@ -94,7 +94,7 @@ def test_a_server_that_is_away_is_waited_for(storage: SftpStorage, sftp_server: 
 def test_a_server_that_never_answers_is_an_error_in_the_end(
     open_kind: Callable[..., SftpStorage], sftp_server: SftpServer
 ) -> None:
-    storage = open_kind("sftp", patience=Patience(timeout_s=0.5, retry_s=0.1))
+    storage = open_kind("sftp", retry_policy=RetryPolicy(timeout_s=0.5, retry_s=0.1))
     storage.list()
     sftp_server.signal(signal.SIGSTOP)
     try:

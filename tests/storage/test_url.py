@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from clusterdp.errors import ConfigError
-from clusterdp.storage import Patience, has_password, masked, open_storage
+from clusterdp.storage import RetryPolicy, has_password, masked, open_storage
 from clusterdp.storage.url import UrlStorage
 
 
@@ -83,7 +83,7 @@ def test_bytes_that_did_not_arrive_are_an_error(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_any_file_system_is_asked_again_for_what_passes_and_not_for_what_does_not() -> None:
-    storage = open_storage(f"memory://{uuid.uuid4().hex}", patience=Patience(retry_s=30))
+    storage = open_storage(f"memory://{uuid.uuid4().hex}", retry_policy=RetryPolicy(retry_s=30))
     assert isinstance(storage, UrlStorage)
     storage.publish("x", b"1")
     for error, tries in ((ConnectionResetError(), 3), (TimeoutError(), 3), (PermissionError("no"), 1), (KeyError(), 1)):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterdp.errors import ConfigError
-from clusterdp.operate.event_text import tell
+from clusterdp.operate.event_text import event_line
 from clusterdp.operate.run_history import read_history
 from clusterdp.train import JobHandle
 from clusterdp.train.profile import worker_finder
@@ -44,7 +44,7 @@ def test_alone_it_ends_as_any_run(tmp_path: Path) -> None:
     found = json.loads(run.dir.attempt("1.0").found.read_text())
     assert [line.split()[0] for line in found[:4]] == ["batch", "8", "16", "32"]
     history = read_history(run.dir)
-    told = [line for event in history.events if event["event"] == "trying" and (line := tell(event, history))]
+    told = [line for event in history.events if event["event"] == "trying" and (line := event_line(event, history))]
     assert told == [f"trying batch_size {size}" for size in (8, 16, 32)]
 
 

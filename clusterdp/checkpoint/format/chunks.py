@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from clusterdp.checkpoint.format.layout import HEADER, ITEM_SIZES, SAFETENSORS, Layout
+from clusterdp.checkpoint.format.layout import HEADER, ITEM_SIZES, SAFETENSORS, FlatLayout
 
 Shape = tuple[int, ...]
 
@@ -41,7 +41,7 @@ def to_json(chunks: Chunks) -> dict[str, list[list[object]]]:
     }
 
 
-def from_json(data: Any, plan: Layout, sizes: Sequence[int]) -> Chunks:
+def from_json(data: Any, plan: FlatLayout, sizes: Sequence[int]) -> Chunks:
     """Raises ValueError if the chunks are not these tensors, each byte once, inside files of these sizes (by rank)."""
     shapes = {entry.name: (entry.shape, entry.dtype) for entry in plan.entries}
     if not isinstance(data, dict) or data.keys() != shapes.keys():

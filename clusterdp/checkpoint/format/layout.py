@@ -93,7 +93,7 @@ def local_name(token: str, rank: int) -> str:
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """One tensor's place in a flat buffer. `shape` is in elements, `dtype` a key of ITEM_SIZES."""
 
     name: str
@@ -108,12 +108,12 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Layout:
-    entries: tuple[Entry, ...]
+class FlatLayout:
+    entries: tuple[TensorEntry, ...]
     total: int
 
     @classmethod
-    def of(cls, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> Layout:
+    def of(cls, tensors: Mapping[str, tuple[str, tuple[int, ...]]]) -> FlatLayout:
         """The layout of tensors given as name -> (dtype, shape); every rank computes the same one."""
         return _layout_of(tuple(tensors.items()))
 
@@ -124,7 +124,7 @@ class Layout:
     def span(self, rank: int, world_size: int) -> tuple[int, int]:
         return self.cut(rank, world_size), self.cut(rank + 1, world_size)
 
-    def overlapping(self, start: int, stop: int) -> Iterator[Entry]:
+    def overlapping(self, start: int, stop: int) -> Iterator[TensorEntry]:
         return (entry for entry in self.entries if entry.offset < stop and entry.end > start)
 
     @property
@@ -139,7 +139,7 @@ class Layout:
         return {e.name: [e.offset, e.nbytes, e.dtype, list(e.shape)] for e in self.entries}
 
     @classmethod
-    def from_json(cls, data: object) -> Layout:
+    def from_json(cls, data: object) -> FlatLayout:
         """Raises ValueError if the entries are not exactly what `of` makes of these names, dtypes and shapes."""
         if not isinstance(data, dict):
             raise ValueError("the index is not an object")
@@ -160,13 +160,13 @@ class Layout:
 
 
 @lru_cache(maxsize=8)  # save after save it is the same one
-def _layout_of(tensors: tuple[tuple[str, tuple[str, tuple[int, ...]]], ...]) -> Layout:
+def _layout_of(tensors: tuple[tuple[str, tuple[str, tuple[int, ...]]], ...]) -> FlatLayout:
     entries, offset = [], 0
     for name, (dtype, shape) in sorted(tensors):
         nbytes = math.prod(shape) * ITEM_SIZES[dtype]
-        entries.append(Entry(name, dtype, shape, offset, nbytes))
+        entries.append(TensorEntry(name, dtype, shape, offset, nbytes))
         offset = align(offset + nbytes)
-    return Layout(tuple(entries), offset)
+    return FlatLayout(tuple(entries), offset)
 
 
 def align(offset: int) -> int:

@@ -23,7 +23,7 @@ from typing import Any
 
 from clusterdp.checkpoint.format import chunks, layout, skeleton, strictjson, strides
 from clusterdp.checkpoint.format.chunks import Chunks, Shape
-from clusterdp.checkpoint.format.layout import Entry, Layout
+from clusterdp.checkpoint.format.layout import FlatLayout, TensorEntry
 from clusterdp.errors import DamagedError
 from clusterdp.storage import Storage, open_storage
 
@@ -103,7 +103,7 @@ class Box:
 class Manifest:
     info: CheckpointInfo
     files: Mapping[str, FileRecord]
-    layout: Layout
+    layout: FlatLayout
     state: Any  # the tree of JSON values with references to tensors; tree.py reads it
     meta: Any
     chunks: Chunks | None = None  # None: the flat buffer
@@ -119,7 +119,7 @@ class Manifest:
         sizes = [self.files[name].size for name, _ in expected_files(self.info)]
         return [0, *accumulate(sizes)][:-1]
 
-    def boxes(self, entry: Entry) -> list[Box]:
+    def boxes(self, entry: TensorEntry) -> list[Box]:
         """Where the tensor is, in the order of its elements as far as one can speak of it."""
         if self.chunks is None:
             return [Box(entry.offset, (0,) * len(entry.shape), entry.shape)]
@@ -275,7 +275,7 @@ def _manifest(info: CheckpointInfo, content: dict[str, Any], *, sharded: bool) -
         if len(sums) != -(-record["size"] // layout.BLOCK):
             raise ValueError(f"{name} has {len(sums)} checksums for {record['size']} bytes")
         files[name] = FileRecord(record["size"], sums)
-    index = Layout.from_json(content["index"])
+    index = FlatLayout.from_json(content["index"])
     needed = set()
     for rank, (slice_file, rank_file) in enumerate(expected_files(info)):
         start, stop = index.span(rank, info.world_size)

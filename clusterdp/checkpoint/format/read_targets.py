@@ -13,7 +13,7 @@ from typing import Protocol
 from clusterdp.checkpoint.format.layout import BLOCK
 
 
-class Target(Protocol):
+class ReadTarget(Protocol):
     """Several threads use it at once, each for blocks of its own."""
 
     def room(self, start: int, stop: int) -> memoryview:
@@ -23,7 +23,7 @@ class Target(Protocol):
         """They are right."""
 
 
-class Whole:
+class BufferTarget:
     """The buffer itself, or a part of it that begins at the address `base`."""
 
     def __init__(self, buffer: memoryview, base: int = 0):
@@ -43,7 +43,7 @@ class _Scratch(threading.local):
         self.memory = memoryview(bytearray(BLOCK))
 
 
-class Nowhere:
+class DiscardTarget:
     """For who only wants to know whether they are right."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Nowhere:
         pass
 
 
-class Pieces:
+class ScatterTarget:
     """Memory in many places. A block that belongs to one of them is read right there."""
 
     def __init__(self, pieces: Sequence[tuple[int, memoryview]]):

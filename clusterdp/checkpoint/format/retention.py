@@ -18,7 +18,7 @@ LEFTOVER_AGE_S = 3600.0  # a save without a manifest may be at work for so long,
 _log = logging.getLogger("clusterdp.checkpoint")
 
 
-def doomed(
+def to_delete(
     commits: Sequence[CheckpointInfo],
     keep_last: int,
     keep_every: int | None = None,

@@ -12,10 +12,10 @@ from clusterdp.checkpoint.errors import LostContact
 from clusterdp.checkpoint.format.layout import step_of
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Damage, scan
 from clusterdp.checkpoint.format.phase import called
-from clusterdp.checkpoint.load.restore import Loaded, read
+from clusterdp.checkpoint.load.restore import LoadedCheckpoint, read
 from clusterdp.checkpoint.save.commit import Committer
 from clusterdp.checkpoint.save.mirror import Mirror
-from clusterdp.checkpoint.state.rank_group import Ranks
+from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.errors import CheckpointError, DamagedError
 from clusterdp.storage import Storage
 
@@ -26,22 +26,22 @@ PAUSES_S = (0.2, 1.0, 4.0)
 
 
 @dataclass
-class Choice:
+class ChosenCheckpoint:
     """`loaded` is None if there is nothing at all. `newest`: the token of the newest commit, good or not."""
 
-    loaded: Loaded | None
+    loaded: LoadedCheckpoint | None
     newest: str | None
     skipped: list[str] = field(default_factory=list)
 
 
 def choose(
-    committer: Committer, ranks: Ranks, state: Mapping[str, Any], step: int | None, mirror: Mirror | None
-) -> Choice:
+    committer: Committer, ranks: RankGroup, state: Mapping[str, Any], step: int | None, mirror: Mirror | None
+) -> ChosenCheckpoint:
     """Collective. Of the committer's phase; of `step` alone if one is given, unless that is another phase's. Raises
     CheckpointError if there are some and none is good, or none of this phase where there should be one."""
-    listing = ranks.settle(conclude=lambda _: _list(committer, step, mirror))
+    listing = ranks.agree(conclude=lambda _: _list(committer, step, mirror))
     candidates = [CheckpointInfo(**fields) for fields in listing["candidates"]]
-    choice = Choice(None, listing["newest"], listing["damaged"])
+    choice = ChosenCheckpoint(None, listing["newest"], listing["damaged"])
     if not candidates and not choice.skipped:
         return choice
     for info in candidates:
@@ -99,11 +99,11 @@ def _step_of(damage: Damage) -> int:
 def _try(
     committer: Committer,
     info: CheckpointInfo,
-    ranks: Ranks,
+    ranks: RankGroup,
     state: Mapping[str, Any],
     mirror: Mirror | None,
     skipped: list[str],
-) -> Loaded | None:
+) -> LoadedCheckpoint | None:
     """The checkpoint, if all ranks could read it: nearby, or else from the store that has a copy."""
     for storage in (committer.storage, mirror.far) if mirror is not None else (committer.storage,):
         try:
@@ -123,7 +123,7 @@ def _try(
     return None
 
 
-def _read(storage: Storage, info: CheckpointInfo, ranks: Ranks, state: Mapping[str, Any]) -> Loaded:
+def _read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mapping[str, Any]) -> LoadedCheckpoint:
     """Again after an error of the storage. All ranks see the same errors."""
     for last in _tries(storage):
         try:

@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from clusterdp.checkpoint.format.layout import Entry, Layout
+from clusterdp.checkpoint.format.layout import FlatLayout, TensorEntry
 from clusterdp.checkpoint.format.manifest import Manifest
-from clusterdp.checkpoint.format.read_targets import Nowhere, Pieces, Whole
-from clusterdp.checkpoint.format.verified_reads import Run, check_sizes, read_rank_file, read_runs, runs_of
+from clusterdp.checkpoint.format.read_targets import BufferTarget, DiscardTarget, ScatterTarget
+from clusterdp.checkpoint.format.verified_reads import BlockRange, check_sizes, ranges_of, read_ranges, read_rank_file
 from clusterdp.checkpoint.state.buffer import Buffer
-from clusterdp.checkpoint.state.rank_group import Ranks
+from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.checkpoint.state.tree import DTYPES, as_bytes, copied, from_bytes, memory_of, unflatten
 from clusterdp.storage import Storage
 
@@ -28,22 +28,22 @@ from clusterdp.storage import Storage
 READ_ALL_RANKS = 8
 
 
-class Flat:
+class FlatReader:
     """The flat buffer. `tensors` are its views, or the live tensors where they are `filled`."""
 
-    def __init__(self, storage: Storage, manifest: Manifest, ranks: Ranks, live: Mapping[str, torch.Tensor]):
+    def __init__(self, storage: Storage, manifest: Manifest, ranks: RankGroup, live: Mapping[str, torch.Tensor]):
         """No collective: what this rank has to read is there afterwards, and verified. live: tensors of these names,
         shapes and dtypes, whose memory may be overwritten by fill()."""
         self._storage, self._ranks = storage, ranks
-        self._runs = runs_of(manifest)
+        self._ranges = ranges_of(manifest)
         plan = manifest.layout
         self._together = ranks.size <= READ_ALL_RANKS
         self._live = live if self._together and storage.rereads else {}
-        apart, direct = _divide(self._runs, plan, self._live) if self._together else (self._share(ranks.rank), [])
-        check_sizes(storage, self._runs if self._together else apart)  # first: no manifest makes us ask for memory
+        apart, direct = _divide(self._ranges, plan, self._live) if self._together else (self._share(ranks.rank), [])
+        check_sizes(storage, self._ranges if self._together else apart)  # first: no manifest makes us ask for memory
         self.buffer = Buffer(plan.total)  # what nobody touches of it is no memory
-        read_runs(storage, apart, Whole(memory_of(self.buffer.tensor)))
-        read_runs(storage, direct[ranks.rank :: ranks.size], Nowhere())
+        read_ranges(storage, apart, BufferTarget(memory_of(self.buffer.tensor)))
+        read_ranges(storage, direct[ranks.rank :: ranks.size], DiscardTarget())
         self._apart, self._direct = apart, direct
         self.tensors = {**tensors_of(plan, self.buffer.tensor), **self._live}
         self._plan = plan
@@ -59,7 +59,7 @@ class Flat:
         """The live tensors, from here on. Raises DamagedError if they are not what was verified a moment ago."""
         if not self._live:
             return
-        pieces = Pieces(
+        pieces = ScatterTarget(
             [
                 (e.offset, memory_of(as_bytes(self._live[e.name].detach())))
                 for e in self._plan.entries
@@ -67,39 +67,41 @@ class Flat:
             ]
         )
         whole = memory_of(self.buffer.tensor)
-        for start, stop in (run.span for run in self._apart):
+        for start, stop in (blocks.span for blocks in self._apart):
             pieces.scatter(start, whole[start:stop])
-        read_runs(self._storage, self._direct, pieces)
+        read_ranges(self._storage, self._direct, pieces)
 
-    def _share(self, rank: int) -> list[Run]:
+    def _share(self, rank: int) -> list[BlockRange]:
         size = self._ranks.size
-        return self._runs[len(self._runs) * rank // size : len(self._runs) * (rank + 1) // size]
+        return self._ranges[len(self._ranges) * rank // size : len(self._ranges) * (rank + 1) // size]
 
 
-def _divide(runs: Sequence[Run], plan: Layout, live: Mapping[str, torch.Tensor]) -> tuple[list[Run], list[Run]]:
+def _divide(
+    ranges: Sequence[BlockRange], plan: FlatLayout, live: Mapping[str, torch.Tensor]
+) -> tuple[list[BlockRange], list[BlockRange]]:
     """Runs of the blocks that have bytes of other tensors than live ones, and runs of the rest."""
     if not live:
-        return [*runs], []
-    apart: list[Run] = []
-    direct: list[Run] = []
+        return [*ranges], []
+    apart: list[BlockRange] = []
+    direct: list[BlockRange] = []
     others = iter([*(entry for entry in plan.entries if entry.name not in live and entry.nbytes), None])
     other = next(others)
-    for run in runs:
-        for number in range(run.first, run.last):
-            one = replace(run, first=number, last=number + 1)
+    for blocks in ranges:
+        for number in range(blocks.first, blocks.last):
+            one = replace(blocks, first=number, last=number + 1)
             start, stop = one.span
             while other is not None and other.end <= start:
                 other = next(others)
             kind = apart if other is not None and other.offset < stop else direct
             before = kind[-1] if kind else None
-            if before is not None and number > run.first and (before.name, before.last) == (run.name, number):
+            if before is not None and number > blocks.first and (before.name, before.last) == (blocks.name, number):
                 kind[-1] = replace(before, last=number + 1)
             else:
                 kind.append(one)
     return apart, direct
 
 
-def live_tensors(plan: Layout, found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def live_tensors(plan: FlatLayout, found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Of the tensors found under these names, those that can be read into: in main memory, as they were saved, and
     without a byte in common."""
     fitting = [(found[e.name], e) for e in plan.entries if e.name in found and _fits(found[e.name], e)]
@@ -114,20 +116,20 @@ def live_tensors(plan: Layout, found: Mapping[str, torch.Tensor]) -> dict[str, t
 
 def read_own(storage: Storage, manifest: Manifest, rank: int) -> Any:
     """What belonged to this rank alone."""
-    skeleton, plan, runs, strides = read_rank_file(storage, manifest, rank)
+    skeleton, plan, ranges, strides = read_rank_file(storage, manifest, rank)
     buffer = torch.empty(plan.total, dtype=torch.uint8)
-    read_runs(storage, runs, Whole(memory_of(buffer)))
+    read_ranges(storage, ranges, BufferTarget(memory_of(buffer)))
     # Copies: torch.Generator.set_state() reads a view from where its storage begins, and crashes on what is there.
     views = tensors_of(plan, buffer)
     return unflatten(skeleton, {name: copied(view, strides.get(name)) for name, view in views.items()})
 
 
-def tensors_of(plan: Layout, buffer: torch.Tensor) -> dict[str, torch.Tensor]:
+def tensors_of(plan: FlatLayout, buffer: torch.Tensor) -> dict[str, torch.Tensor]:
     """The tensors as views of the flat buffer."""
     return {e.name: from_bytes(buffer[e.offset : e.end], e.dtype, e.shape) for e in plan.entries}
 
 
-def _fits(tensor: torch.Tensor, entry: Entry) -> bool:
+def _fits(tensor: torch.Tensor, entry: TensorEntry) -> bool:
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.device.type == "cpu"

@@ -103,7 +103,7 @@ def _folder(path: Path, live: Mapping[str, torch.Tensor]) -> Any:
 
     from clusterdp.checkpoint.load import resharding
 
-    class Reader(FileSystemReader):
+    class FolderReader(FileSystemReader):
         def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
             return described
 
@@ -120,7 +120,7 @@ def _folder(path: Path, live: Mapping[str, torch.Tensor]) -> Any:
             if isinstance(about, TensorStorageMetadata):
                 name = key_of(*places.get(fqn, (fqn,)))
                 target[fqn] = resharding.like(name, about.properties.dtype, tuple(about.size), live)
-        resharding.load(target, Reader(path), Planner(flatten_state_dict=False, flatten_sharded_tensors=False))
+        resharding.load(target, FolderReader(path), Planner(flatten_state_dict=False, flatten_sharded_tensors=False))
     except CheckpointError:
         raise
     except Exception as error:  # a folder that lacks a file, say

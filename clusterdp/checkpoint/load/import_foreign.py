@@ -33,7 +33,7 @@ _STEPS = ("step", "global_step", "iteration", "iter")
 
 
 @dataclass
-class Start:
+class ForeignState:
     """`states`: for each object what its load_state_dict() is to be given. `values`: the plain values beside them."""
 
     where: str
@@ -46,7 +46,7 @@ class Start:
         return next((step for step in found if type(step) is int and step >= 0), 0)
 
 
-def prepare(where: str, state: Mapping[str, Any], only: Iterable[str] | None) -> Start:
+def prepare(where: str, state: Mapping[str, Any], only: Iterable[str] | None) -> ForeignState:
     """Reads, and changes nothing here. Raises StateError if it does not fit, with the keys that do not."""
     wanted = None if only is None else tuple(only)
     unknown = [name for name in wanted or () if name not in state]
@@ -63,10 +63,10 @@ def prepare(where: str, state: Mapping[str, Any], only: Iterable[str] | None) ->
         except StateError as error:
             raise StateError(f"{where}: {error}") from error
     values = {str(key): value for key, value in tree.items() if type(value) in (bool, int, float, str)}
-    return Start(where, states, values)
+    return ForeignState(where, states, values)
 
 
-def put_back(start: Start, state: Mapping[str, Any]) -> None:
+def put_back(start: ForeignState, state: Mapping[str, Any]) -> None:
     for name, thing in stateful.modules_first(state):
         if name in start.states:
             try:

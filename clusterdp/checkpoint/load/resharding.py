@@ -26,7 +26,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from clusterdp.checkpoint.format.manifest import Box, Manifest
-from clusterdp.checkpoint.format.verified_reads import read_parts, runs_of
+from clusterdp.checkpoint.format.verified_reads import ranges_of, read_parts
 from clusterdp.checkpoint.state.tree import DTYPES, as_bytes, is_sharded, key_of, memory_of
 from clusterdp.storage import Storage
 
@@ -61,7 +61,7 @@ def read(storage: Storage, manifest: Manifest, live: Mapping[str, torch.Tensor])
     """
     entries = manifest.layout.entries
     target: dict[str, Any] = {entry.name: like(entry.name, DTYPES[entry.dtype], entry.shape, live) for entry in entries}
-    load(target, Reader(storage, manifest))
+    load(target, CheckpointReader(storage, manifest))
     return target
 
 
@@ -72,7 +72,7 @@ def spread(tree: Any, live: Mapping[str, torch.Tensor], *path: Any) -> Any:
             return tree
         name = key_of(*path)
         target: dict[str, Any] = {name: like(name, tree.dtype, tuple(tree.shape), live)}
-        load(target, _Whole(name, tree))
+        load(target, _TensorReader(name, tree))
         return target[name]
     if isinstance(tree, dict):
         parts = ((key, spread(item, live, *path, key)) for key, item in tree.items())
@@ -107,7 +107,7 @@ def load(target: dict[str, Any], reader: StorageReader, planner: DefaultLoadPlan
             raise next(iter(error.failures.values()))[0] from None
 
 
-class _Reader(StorageReader):
+class _ReaderBase(StorageReader):
     """What all of ours have nothing to do for."""
 
     def reset(self, checkpoint_id: Any = None) -> None:
@@ -127,7 +127,7 @@ class _Reader(StorageReader):
         return False
 
 
-class _Whole(_Reader):
+class _TensorReader(_ReaderBase):
     """One tensor that is in memory."""
 
     def __init__(self, name: str, tensor: torch.Tensor):
@@ -145,7 +145,7 @@ class _Whole(_Reader):
         return _done()
 
 
-class Reader(_Reader):
+class CheckpointReader(_ReaderBase):
     """One checkpoint, flat or sharded, for dcp.load()."""
 
     def __init__(self, storage: Storage, manifest: Manifest):
@@ -174,7 +174,7 @@ class Reader(_Reader):
             parts.append((address, memory_of(raw)))
             if through is not None:
                 detours.append((into, through))
-        read_parts(self._storage, runs_of(self._manifest), parts)
+        read_parts(self._storage, ranges_of(self._manifest), parts)
         for into, through in detours:
             into.copy_(through)
         return _done()

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest, decode
-from clusterdp.checkpoint.format.verified_reads import check_sizes, read_manifest, runs_of
-from clusterdp.checkpoint.load.flat_reader import Flat, live_tensors, read_own
+from clusterdp.checkpoint.format.verified_reads import check_sizes, ranges_of, read_manifest
+from clusterdp.checkpoint.load.flat_reader import FlatReader, live_tensors, read_own
 from clusterdp.checkpoint.state import as_built, mismatch, module_buffers, stateful
-from clusterdp.checkpoint.state.rank_group import Ranks
+from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.checkpoint.state.tree import cloned, copied, is_sharded, unflatten
 from clusterdp.storage import Storage
 
@@ -35,11 +35,11 @@ class Restored:
 
 
 @dataclass
-class Loaded:
+class LoadedCheckpoint:
     manifest: Manifest
     tensors: Mapping[str, torch.Tensor]  # views of a flat buffer, or live tensors
     own: dict[str, Any] | None  # {"rng": ..., "objects": {name: state}} of this rank, if it was there at the save
-    flat: Flat | None  # unless it is sharded
+    flat: FlatReader | None  # unless it is sharded
 
     @property
     def strides(self) -> Mapping[str, tuple[int, ...]]:
@@ -92,12 +92,12 @@ class _Copies(Mapping[str, torch.Tensor]):
         return len(self._tensors)
 
 
-def read(storage: Storage, info: CheckpointInfo, ranks: Ranks, state: Mapping[str, Any]) -> Loaded:
+def read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mapping[str, Any]) -> LoadedCheckpoint:
     """Collective. Raises DamagedError on all ranks if bytes are wrong or missing, CheckpointError if unreadable.
 
     state: the objects that it is for: of what is sharded there, each rank reads its part.
     """
-    text = ranks.settle(conclude=lambda _: read_manifest(storage, info).encode().decode("ascii"))
+    text = ranks.agree(conclude=lambda _: read_manifest(storage, info).encode().decode("ascii"))
     failure, own, flat = None, None, None
     tensors: Mapping[str, torch.Tensor] = {}
     try:
@@ -105,19 +105,19 @@ def read(storage: Storage, info: CheckpointInfo, ranks: Ranks, state: Mapping[st
         if manifest.chunks is not None or stateful.are_sharded(state):
             tensors = _read_parts(storage, manifest, state)
         else:
-            flat = Flat(storage, manifest, ranks, _live(manifest, state))
+            flat = FlatReader(storage, manifest, ranks, _live(manifest, state))
             tensors = flat.tensors
         if ranks.rank < info.world_size:
             own = read_own(storage, manifest, ranks.rank)
     except Exception as error:
         failure = error
-    ranks.settle(failure)
+    ranks.agree(failure)
     if flat is not None:
         flat.exchange()
-    return Loaded(manifest, tensors, own, flat)
+    return LoadedCheckpoint(manifest, tensors, own, flat)
 
 
-def put_back(loaded: Loaded, state: Mapping[str, Any], world_size: int) -> list[str]:
+def put_back(loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int) -> list[str]:
     """Into the objects of this rank. Returns what is not as it was, in words. Raises StateError if they are not those
     that were saved."""
     shared = {name: thing for name, thing in state.items() if not stateful.is_per_rank(thing)}
@@ -156,7 +156,7 @@ def put_back(loaded: Loaded, state: Mapping[str, Any], world_size: int) -> list[
 
 
 def _into_module(
-    loaded: Loaded, name: str, module: torch.nn.Module, changed: Mapping[str, Any], resized: Collection[str]
+    loaded: LoadedCheckpoint, name: str, module: torch.nn.Module, changed: Mapping[str, Any], resized: Collection[str]
 ) -> list[str]:
     noted = loaded.manifest.strides
     given = loaded.given(name)
@@ -171,7 +171,7 @@ def _into_module(
 def _read_parts(storage: Storage, manifest: Manifest, state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
     from clusterdp.checkpoint.load import resharding  # deferred: two seconds that DDP need not pay
 
-    check_sizes(storage, runs_of(manifest))  # first: no manifest makes us ask for memory that its files do not fill
+    check_sizes(storage, ranges_of(manifest))  # first: no manifest makes us ask for memory that its files do not fill
     live = resharding.live_tensors({name: thing for name, thing in state.items() if not stateful.is_per_rank(thing)})
     return resharding.read(storage, manifest, live)
 

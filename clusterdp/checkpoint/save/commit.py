@@ -31,7 +31,7 @@ class Committer:
         self.keep_last = keep_last
         self.keep_every = keep_every
         self.phase = Phase()  # whose state is saved and restored
-        self.stands_at = -1  # the order of what this attempt has restored or committed last
+        self.last_order = -1  # the order of what this attempt has restored or committed last
         self.bad: set[str] = set()  # tokens proved damaged by this attempt
         self.unsure: set[str] = set()  # tokens that this attempt could not read
         self.pinned: set[str] = set()  # what this attempt restored from, until there is proof of a newer one
@@ -85,7 +85,7 @@ class Committer:
                 self.storage.remove(info.name)
                 self.storage.sync_folder(info.folder)  # nor may it come back, after a power cut, without its files
             raise
-        self.stands_at = info.order
+        self.last_order = info.order
         return info
 
     def discard(self, info: CheckpointInfo) -> None:
@@ -109,7 +109,7 @@ class Committer:
         except OSError as error:
             _log.warning("%s: cannot be listed: %s. Old checkpoints stay for now.", self.storage.url, error)
             return
-        victims = retention.doomed(
+        victims = retention.to_delete(
             commits, self.keep_last, self.keep_every, bad=self.bad, unsure=self.unsure, pinned=self.pinned
         )
         try:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from clusterdp.checkpoint.format import retention
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, scan
 from clusterdp.checkpoint.format.phase import Phase
-from clusterdp.checkpoint.format.verified_reads import check_sizes, data_of, read_manifest, runs_of_file
+from clusterdp.checkpoint.format.verified_reads import check_sizes, data_of, ranges_of_file, read_manifest
 from clusterdp.errors import CheckpointError, DamagedError
 from clusterdp.storage import Storage
 
@@ -129,7 +129,7 @@ class Mirror:
                 return
             self.far.publish(info.name, self.near.read(info.name))
             there.append(info)
-        victims = retention.doomed(there, self._keep_last, self._keep_every)
+        victims = retention.to_delete(there, self._keep_last, self._keep_every)
         retention.prune(self.far, there, victims, self._may_commit)
 
     def _copy(self, source: Storage, target: Storage, info: CheckpointInfo) -> None:
@@ -143,6 +143,6 @@ class Mirror:
                 if target.size(path) == record.size:
                     continue
                 target.remove(path)  # cut off when somebody was killed
-            check_sizes(source, runs := [*runs_of_file(path, record, head=0)])
-            target.write(path, (data_of(source, run) for run in runs))
+            check_sizes(source, ranges := [*ranges_of_file(path, record, head=0)])
+            target.write(path, (data_of(source, blocks) for blocks in ranges))
         target.sync_folder(info.folder)

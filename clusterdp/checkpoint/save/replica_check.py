@@ -22,9 +22,9 @@ from collections.abc import Sequence
 import torch
 
 from clusterdp.checkpoint.format.checksum import checksum
-from clusterdp.checkpoint.format.layout import Layout
-from clusterdp.checkpoint.save.state_snapshot import Part
-from clusterdp.checkpoint.state.rank_group import Ranks
+from clusterdp.checkpoint.format.layout import FlatLayout
+from clusterdp.checkpoint.save.state_snapshot import StatePart
+from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.checkpoint.state.tree import as_bytes, is_sharded, memory_of
 from clusterdp.errors import StateError
 
@@ -35,7 +35,7 @@ def neighbour(rank: int, world_size: int) -> int:
     return (rank + 1) % world_size
 
 
-def of_neighbour(part: Part, rank: int, world_size: int) -> list[int]:
+def of_neighbour(part: StatePart, rank: int, world_size: int) -> list[int]:
     """Of this rank's live tensors: a checksum for each that the next rank's slice touches, of what lies in there."""
     start, stop = part.layout.span(neighbour(rank, world_size), world_size)
     sums = []
@@ -44,14 +44,14 @@ def of_neighbour(part: Part, rank: int, world_size: int) -> list[int]:
     return sums
 
 
-def of_slice(layout: Layout, rank: int, world_size: int, data: memoryview) -> list[int]:
+def of_slice(layout: FlatLayout, rank: int, world_size: int, data: memoryview) -> list[int]:
     """The same of the slice that `rank` has copied."""
     start, stop = layout.span(rank, world_size)
     entries = layout.overlapping(start, stop)
     return [checksum(data[max(entry.offset, start) - start : min(entry.end, stop) - start]) for entry in entries]
 
 
-def compare(sums: Sequence[tuple[list[int] | None, list[int] | None]], layout: Layout) -> None:
+def compare(sums: Sequence[tuple[list[int] | None, list[int] | None]], layout: FlatLayout) -> None:
     """Raises StateError with the names of the tensors. sums: of each rank those of its own slice, and of the next."""
     size = len(sums)
     different: dict[str, list[int]] = {}
@@ -67,7 +67,7 @@ def compare(sums: Sequence[tuple[list[int] | None, list[int] | None]], layout: L
         raise _error(different, "beside the next")
 
 
-def compare_all(part: Part, ranks: Ranks) -> None:
+def compare_all(part: StatePart, ranks: RankGroup) -> None:
     """Collective. All tensors of all ranks, but for those of which each rank has its own part; errors as compare()."""
     names = [name for name, tensor in part.tensors.items() if not is_sharded(tensor)]
     sums: list[int] = []
@@ -78,7 +78,7 @@ def compare_all(part: Part, ranks: Ranks) -> None:
         failure = error
     digest = hashlib.blake2b(array("Q", sums), digest_size=8).digest()
     if not ranks.are_equal(digest if failure is None else secrets.token_bytes(8)):
-        ranks.settle(failure, sums, lambda reports: _explain(names, reports))
+        ranks.agree(failure, sums, lambda reports: _explain(names, reports))
 
 
 def _explain(names: Sequence[str], reports: Sequence[Sequence[int]]) -> None:

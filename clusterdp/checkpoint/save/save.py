@@ -22,10 +22,10 @@ from clusterdp.checkpoint.format.layout import HEADER
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, FileRecord, Manifest
 from clusterdp.checkpoint.save import replica_check
 from clusterdp.checkpoint.save.commit import Committer
-from clusterdp.checkpoint.save.state_snapshot import Snapshot
-from clusterdp.checkpoint.save.writer import Staged, Staging, Writer
-from clusterdp.checkpoint.state.background_task import Task
-from clusterdp.checkpoint.state.rank_group import Ranks
+from clusterdp.checkpoint.save.state_snapshot import StateSnapshot
+from clusterdp.checkpoint.save.writer import RankWriter, Staged, Staging
+from clusterdp.checkpoint.state.background_task import BackgroundTask
+from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.errors import CheckpointError
 
 STAGES = 2
@@ -46,10 +46,10 @@ class Save:
 
     def __init__(
         self,
-        ranks: Ranks,
+        ranks: RankGroup,
         committer: Committer,
-        writer: Writer,
-        taken: Snapshot,
+        writer: RankWriter,
+        taken: StateSnapshot,
         staging: Staging,
         *,
         started: float,
@@ -76,9 +76,9 @@ class Save:
         except Exception as error:  # out of memory, say: the other ranks learn of it as of an error of the disk
             work = partial(_fail, error)
         self._gives_way = gives_way
-        self._writing = Task(work, "write", gives_way=gives_way)
-        self._committing: Task[Commit] | None = None  # rank 0's alone
-        self.cleaning: Task[None] | None = None  # after a failure
+        self._writing = BackgroundTask(work, "write", gives_way=gives_way)
+        self._committing: BackgroundTask[Commit] | None = None  # rank 0's alone
+        self.cleaning: BackgroundTask[None] | None = None  # after a failure
 
     @property
     def here(self) -> int:
@@ -119,11 +119,11 @@ class Save:
         except Exception as error:
             failure = error
         try:
-            self._ranks.settle(failure, report, self._begin_commit)
+            self._ranks.agree(failure, report, self._begin_commit)
         except LostContact:
             raise
         except CheckpointError:
-            self.cleaning = Task(self._writer.discard, "discard")
+            self.cleaning = BackgroundTask(self._writer.discard, "discard")
             raise
 
     def _begin_commit(self, reports: list[Any]) -> None:
@@ -137,7 +137,7 @@ class Save:
         manifest = Manifest(
             info, files, shared.layout, shared.skeleton, self._taken.meta, self._chunks, shared.strides, shared.changed
         )
-        self._committing = Task(lambda: self._commit(manifest), "commit", gives_way=self._gives_way)
+        self._committing = BackgroundTask(lambda: self._commit(manifest), "commit", gives_way=self._gives_way)
 
     def _commit(self, manifest: Manifest) -> Commit:
         """In rank 0's thread. If what follows the commit fails, all are told, and the checkpoint stays."""
@@ -158,7 +158,7 @@ class Save:
             commit = self._committing.result() if self._committing else None
         except Exception as error:
             failure = error
-        return Commit(**self._ranks.settle(failure, asdict(commit) if commit else None, lambda reports: reports[0]))
+        return Commit(**self._ranks.agree(failure, asdict(commit) if commit else None, lambda reports: reports[0]))
 
 
 class _Report(NamedTuple):

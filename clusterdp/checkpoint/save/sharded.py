@@ -22,19 +22,21 @@ from torch.futures import Future
 from clusterdp.checkpoint.errors import FailedElsewhere
 from clusterdp.checkpoint.format.chunks import Chunk, Chunks, header, name_of
 from clusterdp.checkpoint.save.save_plans import plans_only
-from clusterdp.checkpoint.state.rank_group import Ranks
+from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.checkpoint.state.tree import as_bytes, dtype_name, memory_of
 
 if TYPE_CHECKING:
     from clusterdp.checkpoint.save.writer import Staging
 
 
-class Pieces(NamedTuple):
+class ShardPieces(NamedTuple):
     file: memoryview  # this rank's, valid until the next save
     chunks: Chunks | None  # where all pieces of all ranks lie; rank 0's
 
 
-def copy(tensors: Mapping[str, torch.Tensor], staging: Staging, note: Mapping[str, str], ranks: Ranks) -> Pieces:
+def copy(
+    tensors: Mapping[str, torch.Tensor], staging: Staging, note: Mapping[str, str], ranks: RankGroup
+) -> ShardPieces:
     """Collective. When it returns, the live tensors may change; what comes from a GPU has only been asked for."""
     memory = _Memory(staging, note, tensors)
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -45,7 +47,7 @@ def copy(tensors: Mapping[str, torch.Tensor], staging: Staging, note: Mapping[st
         if ranks.rank not in error.failures:
             raise FailedElsewhere from None
         raise error.failures[ranks.rank][0] from error
-    return Pieces(memory.file, memory.chunks)
+    return ShardPieces(memory.file, memory.chunks)
 
 
 class _Memory(StorageWriter):

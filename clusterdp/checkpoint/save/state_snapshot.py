@@ -11,15 +11,15 @@ from typing import Any, NoReturn
 
 import torch
 
-from clusterdp.checkpoint.format.layout import Layout
+from clusterdp.checkpoint.format.layout import FlatLayout
 from clusterdp.checkpoint.state import as_built, module_buffers, rng, stateful
-from clusterdp.checkpoint.state.rank_group import Ranks
+from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.checkpoint.state.tree import Flattener, as_bytes, dtype_name, is_sharded, key_of
 from clusterdp.errors import StateError
 
 
 @dataclass
-class Part:
+class StatePart:
     """A tree taken apart: its skeleton, its tensors (the live ones, not copies) and their places in a flat buffer.
 
     strides: of those tensors that do not lie row by row. Other ranks may have others; rank 0's are saved.
@@ -28,7 +28,7 @@ class Part:
 
     skeleton: Any
     tensors: dict[str, torch.Tensor]
-    layout: Layout
+    layout: FlatLayout
     strides: dict[str, tuple[int, ...]]
     changed: Any = None
 
@@ -37,7 +37,9 @@ class Part:
         return any(map(is_sharded, self.tensors.values()))
 
     @classmethod
-    def of(cls, trees: Mapping[str, Any], changed: Mapping[str, Any] | None = None, *, sharded: bool = False) -> Part:
+    def of(
+        cls, trees: Mapping[str, Any], changed: Mapping[str, Any] | None = None, *, sharded: bool = False
+    ) -> StatePart:
         """sharded: DTensors may be among the tensors, which count with their whole shape."""
         flattener = Flattener(sharded=sharded)
         skeleton = {name: flattener.flatten(tree, name) for name, tree in trees.items()}
@@ -49,21 +51,21 @@ class Part:
             for name, some in (changed or {}).items()
         }
         tensors = flattener.tensors
-        layout = Layout.of({name: (dtype_name(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()})
+        layout = FlatLayout.of({name: (dtype_name(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()})
         return cls(skeleton, tensors, layout, flattener.strides, beside)
 
-    def also(self, name: str, tree: Any) -> Part:
+    def also(self, name: str, tree: Any) -> StatePart:
         """With one more tree."""
-        more = Part.of({name: tree})
+        more = StatePart.of({name: tree})
         tensors = {**self.tensors, **more.tensors}
-        layout = Layout.of({name: (dtype_name(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()})
-        return Part({**self.skeleton, **more.skeleton}, tensors, layout, {**self.strides, **more.strides})
+        layout = FlatLayout.of({name: (dtype_name(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()})
+        return StatePart({**self.skeleton, **more.skeleton}, tensors, layout, {**self.strides, **more.strides})
 
 
 @dataclass
-class Snapshot:
-    shared: Part  # equal on all ranks: each writes a slice of it
-    own: Part  # this rank's alone
+class StateSnapshot:
+    shared: StatePart  # equal on all ranks: each writes a slice of it
+    own: StatePart  # this rank's alone
     step: int
     meta: Any
 
@@ -78,7 +80,7 @@ class Snapshot:
         return {"step": self.step, "index": index, "state": self.shared.skeleton, "changed": changed}
 
 
-def take(state: Mapping[str, Any], ranks: Ranks, step: int, meta: Mapping[str, Any] | None) -> Snapshot:
+def take(state: Mapping[str, Any], ranks: RankGroup, step: int, meta: Mapping[str, Any] | None) -> StateSnapshot:
     """Collective. Raises StateError on all ranks if one has state that cannot be saved, or differs from rank 0's."""
     snapshot, failure, digest = None, None, b""
     own_changed: dict[str, dict[str, Any]] = {}
@@ -90,7 +92,7 @@ def take(state: Mapping[str, Any], ranks: Ranks, step: int, meta: Mapping[str, A
         failure = error
     equal = ranks.are_equal(digest or secrets.token_bytes(8))  # who has failed is like nobody else
     if failure is not None or not equal:
-        ranks.settle(failure)
+        ranks.agree(failure)
         assert snapshot is not None
         _explain_difference(snapshot.outline(), ranks)
     assert snapshot is not None
@@ -101,7 +103,7 @@ def take(state: Mapping[str, Any], ranks: Ranks, step: int, meta: Mapping[str, A
     return snapshot
 
 
-def _changed(state: Mapping[str, Any], ranks: Ranks) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
+def _changed(state: Mapping[str, Any], ranks: RankGroup) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]]]:
     """Collective, whatever fails here. (What has changed since it was built, and what only this rank has so.)
 
     A cache that grows with what a rank has seen has another size on each.
@@ -141,7 +143,7 @@ def _hidden(changed: Mapping[str, Any]) -> dict[str, Any]:
 
 def _take_here(
     state: Mapping[str, Any], step: int, meta: Mapping[str, Any] | None, changed: Mapping[str, Any]
-) -> Snapshot:
+) -> StateSnapshot:
     if type(step) is not int or step < 0:
         raise StateError(f"step: {step!r} is not a number of steps done. Give an int of 0 or more.")
     shared: dict[str, Any] = {}
@@ -149,23 +151,23 @@ def _take_here(
     with stateful.as_trained(state):
         for name, thing in state.items():
             (own if stateful.is_per_rank(thing) else shared)[name] = thing.state_dict()
-    note = Part.of({"meta": dict(meta or {})})
+    note = StatePart.of({"meta": dict(meta or {})})
     if note.tensors:
         raise StateError(f"{next(iter(note.tensors))}: meta is for small values, not tensors. Put it into the state.")
-    whole = Part.of(shared, changed, sharded=True)
-    return Snapshot(whole, Part.of({"rng": rng.capture(), "objects": own}), step, note.skeleton["meta"])
+    whole = StatePart.of(shared, changed, sharded=True)
+    return StateSnapshot(whole, StatePart.of({"rng": rng.capture(), "objects": own}), step, note.skeleton["meta"])
 
 
-def _explain_difference(outline: dict[str, Any], ranks: Ranks) -> NoReturn:
+def _explain_difference(outline: dict[str, Any], ranks: RankGroup) -> NoReturn:
     """Raises StateError on all ranks: which key differs, and where."""
-    key = _first_difference(ranks.settle(conclude=lambda _: outline), outline)
+    key = _first_difference(ranks.agree(conclude=lambda _: outline), outline)
     failure = None
     if key is not None:
         failure = StateError(
             f"{key}: it is not the same here as on rank 0, and only one can be saved. Make it equal on all ranks, "
             "or give its object an attribute `per_rank = True` to save each rank's own."
         )
-    ranks.settle(failure)
+    ranks.agree(failure)
     raise StateError("state: it is not the same on all ranks. Make it equal, or set `per_rank = True` on its object.")
 
 
@@ -194,7 +196,7 @@ def _difference(first: Any, here: Any, *path: Any) -> str | None:
     return None if first == here else key_of(*path)
 
 
-def _adopt_buffers(shared: Part, state: Mapping[str, Any], ranks: Ranks) -> dict[str, dict[str, torch.Tensor]]:
+def _adopt_buffers(shared: StatePart, state: Mapping[str, Any], ranks: RankGroup) -> dict[str, dict[str, torch.Tensor]]:
     """Take rank 0's module buffers: each rank has its own BatchNorm statistics, and half of each would be nobody's.
 
     Collective. Returns this rank's own where they are others: {module: {key: buffer}}.

@@ -15,12 +15,12 @@ from clusterdp.checkpoint.errors import not_saved
 from clusterdp.checkpoint.format import layout
 from clusterdp.checkpoint.format.checksum import checksums
 from clusterdp.checkpoint.format.chunks import Chunks
-from clusterdp.checkpoint.format.layout import HEADER, Layout
+from clusterdp.checkpoint.format.layout import HEADER, FlatLayout
 from clusterdp.checkpoint.format.manifest import FileRecord
 from clusterdp.checkpoint.format.verified_reads import verify
-from clusterdp.checkpoint.save.state_snapshot import Part
+from clusterdp.checkpoint.save.state_snapshot import StatePart
 from clusterdp.checkpoint.state.buffer import Buffer
-from clusterdp.checkpoint.state.rank_group import Ranks
+from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.checkpoint.state.tree import as_bytes, from_bytes, memory_of
 from clusterdp.storage import Storage
 
@@ -35,7 +35,7 @@ class Staging:
         self._pinned: Any = None
         self._places: _Places | None = None
 
-    def fill(self, part: Part, start: int, stop: int, note: dict[str, str]) -> memoryview:
+    def fill(self, part: StatePart, start: int, stop: int, note: dict[str, str]) -> memoryview:
         """The file that holds the bytes [start, stop) of the flat buffer. Valid until the next call.
 
         What comes from a GPU has only been asked for on return: `copied` tells when it has arrived.
@@ -74,7 +74,7 @@ class Staging:
 class _Places:
     """Where each tensor goes in a slice: worked out once, for save after save it is the same."""
 
-    def __init__(self, plan: Layout, start: int, stop: int, body: torch.Tensor):
+    def __init__(self, plan: FlatLayout, start: int, stop: int, body: torch.Tensor):
         self.of = (plan, start, stop)
         self._names: list[str] = []
         self._views: list[torch.Tensor] = []
@@ -121,10 +121,10 @@ class Staged:
     chunks: Chunks | None = None  # of sharded state, on rank 0: where the pieces of all ranks lie
 
 
-class Writer:
+class RankWriter:
     """Creates the files of one save on one rank, and knows what to take back if it comes to nothing."""
 
-    def __init__(self, storage: Storage, folder: str, token: str, ranks: Ranks):
+    def __init__(self, storage: Storage, folder: str, token: str, ranks: RankGroup):
         self.storage = storage
         self.folder = folder
         self.token = token
@@ -136,7 +136,7 @@ class Writer:
             "world_size": str(ranks.size),
         }
 
-    def stage(self, staging: Staging, shared: Part, own: Part) -> Staged:
+    def stage(self, staging: Staging, shared: StatePart, own: StatePart) -> Staged:
         """Copies this rank's share of the shared state, and what it has for itself. Collective if that is sharded."""
         file, chunks = self._stage_shared(staging, shared)
         content = {**self.note, "state": own.skeleton, "index": own.layout.to_json(), "strides": own.strides}
@@ -148,7 +148,7 @@ class Writer:
             chunks,
         )
 
-    def _stage_shared(self, staging: Staging, shared: Part) -> tuple[memoryview, Chunks | None]:
+    def _stage_shared(self, staging: Staging, shared: StatePart) -> tuple[memoryview, Chunks | None]:
         if shared.sharded:
             from clusterdp.checkpoint.save import sharded  # deferred: two seconds that DDP need not pay
 

@@ -30,7 +30,7 @@ Description = (
 
 
 @dataclass
-class Built:
+class AsBuilt:
     """Of one object, when a Checkpointer first saw it."""
 
     buffers: dict[str, Description]
@@ -39,10 +39,10 @@ class Built:
     warned: bool = False
 
 
-_seen: WeakKeyDictionary[Any, Built] = WeakKeyDictionary()
+_seen: WeakKeyDictionary[Any, AsBuilt] = WeakKeyDictionary()
 
 
-def note(thing: Any) -> Built | None:
+def note(thing: Any) -> AsBuilt | None:
     """Only of modules and optimizers."""
     if not isinstance(thing, (torch.nn.Module, torch.optim.Optimizer)):
         return None
@@ -50,9 +50,9 @@ def note(thing: Any) -> Built | None:
         if isinstance(thing, torch.nn.Module):
             described = {key: _described(buffer, values=hidden) for key, buffer, hidden in buffers_of(thing)}
             flags = {name: parameter.requires_grad for name, parameter in thing.named_parameters()}
-            _seen[thing] = Built(described, flags, 0)
+            _seen[thing] = AsBuilt(described, flags, 0)
         else:
-            _seen[thing] = Built({}, {}, len(thing.param_groups))
+            _seen[thing] = AsBuilt({}, {}, len(thing.param_groups))
     return _seen[thing]
 
 
@@ -87,7 +87,7 @@ def _changes(name: str, thing: Any, state: Mapping[str, Any]) -> dict[str, Any]:
     return {"from": came_from, "buffers": buffers, "requires_grad": flags}
 
 
-def _groups(name: str, optimizer: torch.optim.Optimizer, built: Built, state: Mapping[str, Any]) -> list[Any]:
+def _groups(name: str, optimizer: torch.optim.Optimizer, built: AsBuilt, state: Mapping[str, Any]) -> list[Any]:
     names = {
         id(parameter): [module, key]
         for module, thing in state.items()

@@ -13,7 +13,7 @@ T = TypeVar("T")
 NICE = 10  # a training thread that wants the same core gets nine tenths of it
 
 
-class Task(Generic[T]):
+class BackgroundTask(Generic[T]):
     """A daemon thread: a storage that hangs must not keep a process alive that has nothing else left to do.
 
     gives_way: to the threads that train meanwhile. On two cores, a step beside a save of 1 GB takes 1.04 times as long

@@ -19,7 +19,7 @@ _KINDS: dict[str, type[CheckpointError]] = {
 }
 
 
-class Ranks:
+class RankGroup:
     """Messages are JSON in CPU tensors over gloo: nothing is pickled, and NCCL's streams are not touched."""
 
     def __init__(self, group: dist.ProcessGroup | None = None):
@@ -34,7 +34,7 @@ class Ranks:
         self.group = group
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
 
-    def settle(
+    def agree(
         self,
         failure: Exception | None = None,
         report: Any = None,
@@ -135,10 +135,10 @@ class Ranks:
         return _decode(data)
 
 
-class Pulse:
+class ProgressExchange:
     """The least of all ranks' numbers, asked for in one call and looked at in the next: nobody waits for the others."""
 
-    def __init__(self, ranks: Ranks):
+    def __init__(self, ranks: RankGroup):
         self._ranks = ranks
         self._number = torch.zeros(1, dtype=torch.int64)
         self._work: Any = None

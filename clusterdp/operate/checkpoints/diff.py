@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TextIO
 
-from clusterdp.checkpoint.format.layout import Entry
+from clusterdp.checkpoint.format.layout import TensorEntry
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest
 from clusterdp.checkpoint.format.payload import Payload, own_payload, shared_payload, whole
 from clusterdp.checkpoint.format.skeleton import Reference, leaves
 from clusterdp.checkpoint.format.verified_reads import read_manifest
 from clusterdp.errors import CheckpointError
 from clusterdp.operate.checkpoints.place import Place
-from clusterdp.operate.formatting import Ink, number
+from clusterdp.operate.formatting import Colour, number
 from clusterdp.storage import Storage
 
 MANY = 20  # differing values: those of a loader's state can be thousands
@@ -39,10 +39,10 @@ class Side:
 
 def show_diff(left: Place, right: Place, out: TextIO, measure: Measure, only: str | None = None) -> int:
     """The exit code: 0 if they are the same to the last bit, else 1. `only`: one object's state."""
-    ink = Ink(out)
+    colour = Colour(out)
     a, b = _side(left, only), _side(right, only)
     for sign, place, side in (("-", left, a), ("+", right, b)):
-        out.write(f"{sign} {ink('bold', place.name)}  step {side.info.step}  {side.info.token}\n")
+        out.write(f"{sign} {colour('bold', place.name)}  step {side.info.step}  {side.info.token}\n")
     if (a.storage.url, a.info.data) == (b.storage.url, b.info.data):
         out.write("identical: both are made of the same files\n")
         return 0
@@ -52,7 +52,7 @@ def show_diff(left: Place, right: Place, out: TextIO, measure: Measure, only: st
             equal += line is None
             if line is not None:
                 if not differing:
-                    out.write("\n" + ink("dim", HEAD) + "\n")
+                    out.write("\n" + colour("dim", HEAD) + "\n")
                 differing += 1
                 out.write(line + "\n")
     values = [*_values(a, b, only), *_per_rank(a, b, only)]
@@ -95,7 +95,7 @@ def _tensors(a: Payload, b: Payload, measure: Measure, only: str | None) -> Iter
             yield f"+ {_shape(entry)}  {name}"
 
 
-def _difference(a: bytearray, b: bytearray, entry: Entry, measure: Measure) -> str | None:
+def _difference(a: bytearray, b: bytearray, entry: TensorEntry, measure: Measure) -> str | None:
     if a == b:
         return None
     found = measure(a, b, entry.dtype)
@@ -103,11 +103,11 @@ def _difference(a: bytearray, b: bytearray, entry: Entry, measure: Measure) -> s
     return f"{found.max:>10.4g}  {found.mean:>10.4g}  {count:>23}  {entry.name}"
 
 
-def _chosen(payload: Payload, only: str | None) -> dict[str, Entry]:
+def _chosen(payload: Payload, only: str | None) -> dict[str, TensorEntry]:
     return {e.name: e for e in payload.entries if only is None or e.name == only or e.name.startswith(f"{only}/")}
 
 
-def _shape(entry: Entry) -> str:
+def _shape(entry: TensorEntry) -> str:
     return f"{entry.dtype}{list(entry.shape)}"
 
 

@@ -15,8 +15,8 @@ from clusterdp.checkpoint.format.verified_reads import read_manifest
 from clusterdp.errors import CheckpointError, ConfigError, DamagedError
 from clusterdp.operate.checkpoints import safetensors_file
 from clusterdp.operate.checkpoints.place import Place
-from clusterdp.operate.checkpoints.read_progress import progress
-from clusterdp.operate.formatting import shown, size
+from clusterdp.operate.checkpoints.read_progress import read_progress
+from clusterdp.operate.formatting import shown_path, size
 
 KINDS = (".safetensors", ".pt", ".pth")
 # file, skeleton, tensors, and what is called with the bytes read so far. torch is loaded for a .pt file alone.
@@ -37,7 +37,7 @@ def export(
         total = sum(entry.nbytes for entry in manifest.layout.entries if entry.name in wanted)
         with (
             shared_payload(place.storage, manifest) as payload,
-            progress(out, total) as bar,
+            read_progress(out, total) as bar,
             new_file(target) as file,
         ):
             bar.begin(f"step {info.step}")
@@ -52,7 +52,7 @@ def export(
     except DamagedError as error:
         raise DamagedError(f"{error} Nothing was exported; --step N takes another checkpoint.") from None
     what = f"{len(wanted)} tensors, {size(total)}"
-    out.write(f"{shown(target)}: {only or 'the state'} of step {info.step} ({what}), every byte verified\n")
+    out.write(f"{shown_path(target)}: {only or 'the state'} of step {info.step} ({what}), every byte verified\n")
 
 
 def check_target(target: Path, force: bool) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Damage
 from clusterdp.operate.checkpoints.place import Place, look
-from clusterdp.operate.formatting import Ink, ago, clock, size, table
+from clusterdp.operate.formatting import Colour, ago, clock, size, table
 
 
 def show_list(place: Place, out: TextIO, as_json: bool = False, now: float | None = None) -> None:
@@ -19,24 +19,24 @@ def show_list(place: Place, out: TextIO, as_json: bool = False, now: float | Non
         out.write("\n")
     else:
         commits, damaged = place.commits()
-        out.write("\n".join(as_text(place, commits, damaged, time.time() if now is None else now, Ink(out))) + "\n")
+        out.write("\n".join(as_text(place, commits, damaged, time.time() if now is None else now, Colour(out))) + "\n")
 
 
 def as_text(
-    place: Place, commits: Sequence[CheckpointInfo], damaged: Sequence[Damage], now: float, ink: Ink
+    place: Place, commits: Sequence[CheckpointInfo], damaged: Sequence[Damage], now: float, colour: Colour
 ) -> list[str]:
     wanted = place.of_which(list(commits))
     total = sum({info.data: info.bytes for info in wanted}.values())
-    lines = [f"{ink('bold', place.name)}  {_count(len(wanted), 'checkpoint')}, {size(total)}"]
+    lines = [f"{colour('bold', place.name)}  {_count(len(wanted), 'checkpoint')}, {size(total)}"]
     if damaged:
-        lines[0] += ", " + ink("red", f"{_count(len(damaged), 'damaged manifest')}")
+        lines[0] += ", " + colour("red", f"{_count(len(damaged), 'damaged manifest')}")
     if wanted:
         cells = [HEAD, *(_row(info, info is commits[-1], now) for info in reversed(wanted))]
         if not any(info.phase for info in wanted):
             cells = [row[:-1] for row in cells]
         head, *rows = table(cells)
-        lines += ["", ink("dim", head), *rows, "", ink("dim", LEGEND)]
-    return lines + [f"{ink('red', 'damaged')}  {why_of(damage)}" for damage in reversed(damaged)]
+        lines += ["", colour("dim", head), *rows, "", colour("dim", LEGEND)]
+    return lines + [f"{colour('red', 'damaged')}  {why_of(damage)}" for damage in reversed(damaged)]
 
 
 HEAD = ("  step", "age", "committed", "size", "ranks", "attempt", "token", "phase")

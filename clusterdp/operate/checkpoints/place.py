@@ -15,7 +15,7 @@ from clusterdp.checkpoint.format import layout
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Damage, scan
 from clusterdp.errors import CheckpointError, RunError
 from clusterdp.operate.find_run import find_run
-from clusterdp.operate.formatting import shown
+from clusterdp.operate.formatting import shown_path
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.storage import Storage, open_storage
 
@@ -107,12 +107,12 @@ def _place(word: str | None) -> Place:
         raise RunError(
             f"{word}: neither a run folder nor one of checkpoints: no config.yaml, no step_* folders. Name such a one."
         ) from None
-    name = shown(run.path)
+    name = shown_path(run.path)
     return Place(name, open_storage(_url_of(run)), run)
 
 
 def _folder(path: Path) -> Place:
-    return Place(shown(path), open_storage(path), _owner(path))
+    return Place(shown_path(path), open_storage(path), _owner(path))
 
 
 def _owner(path: Path) -> RunDir | None:
@@ -139,7 +139,9 @@ def _url_of(run: RunDir) -> str:
         url = saving.get("url")
     except Exception as error:  # of the YAML parser, or of what else somebody wrote there
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RunError(f"{shown(run.config)}: cannot be read: {reason}. Name the checkpoints' folder itself.") from None
+        raise RunError(
+            f"{shown_path(run.config)}: cannot be read: {reason}. Name the checkpoints' folder itself."
+        ) from None
     if not url:
         return str(run.checkpoints)
     url = str(url)

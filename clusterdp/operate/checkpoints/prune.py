@@ -10,10 +10,10 @@ from clusterdp.checkpoint.format import retention
 from clusterdp.checkpoint.format.manifest import CheckpointInfo
 from clusterdp.errors import CheckpointError, ConfigError, RunError, SlurmError
 from clusterdp.operate.checkpoints.place import Place
-from clusterdp.operate.checkpoints.read_progress import progress
+from clusterdp.operate.checkpoints.read_progress import read_progress
 from clusterdp.operate.checkpoints.verify import check
-from clusterdp.operate.formatting import Ink, shown, size
-from clusterdp.operate.queue import ask, live_jobs
+from clusterdp.operate.formatting import Colour, shown_path, size
+from clusterdp.operate.queue import ask_squeue, live_jobs
 from clusterdp.operate.run_history import read_history
 from clusterdp.rundir import RunDir
 
@@ -53,12 +53,12 @@ def plan_pruning(place: Place, rule: Rule, out: TextIO) -> Pruning:
     skipped: list[str] = []
     bad: set[str] = set()
     unsure: set[str] = set()
-    with progress(out, commits[-1].bytes if commits else 0) as bar:
+    with read_progress(out, commits[-1].bytes if commits else 0) as bar:
         for info in reversed(commits):
             bar.begin(f"verifying step {info.step}")
             finding = check(place.storage, info, bar.advance)
             if finding.good:
-                victims = retention.doomed(commits, rule.keep_last, rule.keep_every, bad=bad, unsure=unsure)
+                victims = retention.to_delete(commits, rule.keep_last, rule.keep_every, bad=bad, unsure=unsure)
                 return Pruning(commits, victims, info, skipped)
             (bad if finding.damage else unsure).add(info.token)
             skipped += [*finding.damage, *finding.unread]
@@ -68,14 +68,14 @@ def plan_pruning(place: Place, rule: Rule, out: TextIO) -> Pruning:
 def refuse_if_alive(run: RunDir) -> None:
     """A job that restores, or has gone back to an older step, needs checkpoints that the rules know nothing of."""
     history = read_history(run)
-    name = shown(run.path)
+    name = shown_path(run.path)
     try:
-        rows = ask(history)
+        rows = ask_squeue(history)
     except SlurmError as error:
         raise SlurmError(f"{error} So it is not known whether {name} is over; --force prunes nevertheless.") from None
-    if rows is None and not (history.verdict.over or history.cancelled):
+    if rows is None and not (history.state.over or history.cancelled):
         raise RunError(
-            f"{name}: it was {history.verdict.value} when last heard of, and no squeue here knows its cluster. "
+            f"{name}: it was {history.state.value} when last heard of, and no squeue here knows its cluster. "
             "Run this where it was submitted; --force prunes nevertheless."
         )
     for job in live_jobs(rows or {}):
@@ -86,16 +86,16 @@ def refuse_if_alive(run: RunDir) -> None:
 
 
 def show_plan(place: Place, pruning: Pruning, out: TextIO) -> None:
-    ink = Ink(out)
+    colour = Colour(out)
     for line in pruning.skipped:
-        out.write(f"{ink('red', 'not good')}  {line}\n")
+        out.write(f"{colour('red', 'not good')}  {line}\n")
     for info in pruning.victims:
-        out.write(f"{ink('yellow', 'goes')}   step {info.step}  {size(info.bytes)}  {info.token}\n")
+        out.write(f"{colour('yellow', 'goes')}   step {info.step}  {size(info.bytes)}  {info.token}\n")
     gone = {info.token for info in pruning.victims}
     for info in pruning.commits:
         if info.token not in gone:
             proved = "  every byte verified" if info is pruning.proved else ""
-            out.write(f"{ink('green', 'stays')}  step {info.step}  {size(info.bytes)}  {info.token}{proved}\n")
+            out.write(f"{colour('green', 'stays')}  step {info.step}  {size(info.bytes)}  {info.token}{proved}\n")
     if pruning.victims:
         out.write(f"{place.name}: {_count(pruning.victims)} would go, and free {size(pruning.freed)}\n")
 

@@ -6,14 +6,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from clusterdp.operate.formatting import is_terminal
-from clusterdp.operate.terminal import OURS, bare, printable
+from clusterdp.operate.terminal import OURS, printable, underlying
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
 
-class Progress(Protocol):
-    def __enter__(self) -> Progress: ...
+class ReadProgress(Protocol):
+    def __enter__(self) -> ReadProgress: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Takes the bar away."""
 
@@ -26,16 +26,16 @@ class Progress(Protocol):
     def say(self, line: str) -> None: ...
 
 
-def progress(out: TextIO, total: int) -> Progress:
+def read_progress(out: TextIO, total: int) -> ReadProgress:
     """`total` in bytes."""
-    return Bar(out, total) if is_terminal(out) else Lines(out)
+    return ReadBar(out, total) if is_terminal(out) else ReadLines(out)
 
 
-class Lines:
+class ReadLines:
     def __init__(self, out: TextIO):
         self.out = out
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> ReadLines:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -52,7 +52,7 @@ class Lines:
         self.out.flush()
 
 
-class Bar:
+class ReadBar:
     def __init__(self, out: TextIO, total: int):
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -62,13 +62,13 @@ class Bar:
             BarColumn(bar_width=None, complete_style="cyan", finished_style="green"),
             DownloadColumn(),
             TimeRemainingColumn(compact=True),
-            console=Console(file=bare(out), highlight=False),
+            console=Console(file=underlying(out), highlight=False),
             transient=True,
             expand=True,
         )
         self.task = self.bar.add_task("", total=total)
 
-    def __enter__(self) -> Bar:
+    def __enter__(self) -> ReadBar:
         self.bar.start()
         return self
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import BinaryIO
 
-from clusterdp.checkpoint.format.layout import ITEM_SIZES, SAFETENSORS, Entry, align
+from clusterdp.checkpoint.format.layout import ITEM_SIZES, SAFETENSORS, TensorEntry, align
 from clusterdp.checkpoint.format.payload import Payload
 from clusterdp.checkpoint.format.skeleton import Path
 from clusterdp.errors import StateError
@@ -48,7 +48,7 @@ def write(
     file.seek(0, os.SEEK_END)
 
 
-def _plan(tensors: Mapping[str, Entry], note: Mapping[str, str]) -> tuple[bytes, dict[str, int]]:
+def _plan(tensors: Mapping[str, TensorEntry], note: Mapping[str, str]) -> tuple[bytes, dict[str, int]]:
     """The head of the file, and where in the file each tensor begins. The format allows no gaps, and readers map the
     file: the widest elements come first, and so all are aligned."""
     header: dict[str, object] = {"__metadata__": dict(note)}

@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from clusterdp.checkpoint.format.manifest import CheckpointInfo
-from clusterdp.checkpoint.format.read_targets import Nowhere
+from clusterdp.checkpoint.format.read_targets import DiscardTarget
 from clusterdp.checkpoint.format.verified_reads import (
-    Run,
+    BlockRange,
     check_sizes,
+    ranges_of_file,
     read_manifest,
-    read_run,
-    runs_of_file,
+    read_range,
     threads_for,
 )
 from clusterdp.errors import DamagedError
 from clusterdp.operate.checkpoints.ls import why_of
 from clusterdp.operate.checkpoints.place import Place
-from clusterdp.operate.checkpoints.read_progress import progress
-from clusterdp.operate.formatting import Ink, size, span
+from clusterdp.operate.checkpoints.read_progress import read_progress
+from clusterdp.operate.formatting import Colour, duration, size
 from clusterdp.storage import Storage
 
 Advance = Callable[[int], None]
@@ -50,24 +50,24 @@ def show_verdicts(place: Place, out: TextIO) -> int:
     if place.which is not None:
         damaged = [damage for damage in damaged if place.names(damage)]
         commits = place.of_which(commits, none_will_do=bool(damaged))
-    ink = Ink(out)
+    colour = Colour(out)
     sizes = {info.data: info.bytes for info in commits}
     verified: dict[str, int] = {}
     good, began = 0, time.monotonic()
-    with progress(out, sum(sizes.values())) as bar:
+    with read_progress(out, sum(sizes.values())) as bar:
         for damage in damaged:
-            bar.say(f"{ink('red', 'bad   ')}  {why_of(damage)}")
+            bar.say(f"{colour('red', 'bad   ')}  {why_of(damage)}")
         for info, finding in findings(place.storage, commits, bar.begin, bar.advance):
             if finding.good:
                 good += 1
                 verified[info.data] = info.bytes
-            word = ink("green" if finding.good else "red", finding.word.ljust(6))
+            word = colour("green" if finding.good else "red", finding.word.ljust(6))
             bar.say(f"{word}  step {info.step}  {size(info.bytes)}  {info.token}")
             for line in (*finding.damage, *finding.unread):
                 bar.say(f"        {line}")
     took = time.monotonic() - began
     out.write(f"{good} of {len(commits) + len(damaged)} good; {size(sum(verified.values()))} verified")
-    out.write(f" in {span(took)}\n" if took >= 2 else "\n")
+    out.write(f" in {duration(took)}\n" if took >= 2 else "\n")
     return 0 if good == len(commits) + len(damaged) else 1
 
 
@@ -94,32 +94,32 @@ def check(storage: Storage, info: CheckpointInfo, advance: Advance) -> Finding:
         advance(info.bytes)
         return _finding({info.name: error})
     wrong: dict[str, Exception] = {}
-    runs: list[Run] = []
+    ranges: list[BlockRange] = []
     for name, record in manifest.files.items():
-        of_file = list(runs_of_file(f"{info.folder}/{name}", record))
+        of_file = list(ranges_of_file(f"{info.folder}/{name}", record))
         try:
             check_sizes(storage, of_file)
-            runs += of_file
+            ranges += of_file
         except (DamagedError, OSError) as error:
             wrong[name] = error
             advance(record.size)
 
-    nowhere = Nowhere()
+    nowhere = DiscardTarget()
 
-    def read(run: Run) -> Exception | None:
+    def read(blocks: BlockRange) -> Exception | None:
         try:
-            read_run(storage, run, nowhere)
+            read_range(storage, blocks, nowhere)
         except (DamagedError, OSError) as error:
             return error
         finally:
-            advance(run.size)
+            advance(blocks.size)
         return None
 
-    with ThreadPoolExecutor(threads_for(runs), thread_name_prefix="verify") as pool:
+    with ThreadPoolExecutor(threads_for(ranges), thread_name_prefix="verify") as pool:
         try:
-            for run, trouble in zip(runs, pool.map(read, runs), strict=True):
+            for blocks, trouble in zip(ranges, pool.map(read, ranges), strict=True):
                 if trouble is not None:
-                    wrong.setdefault(run.name, trouble)  # the first block of a file says enough
+                    wrong.setdefault(blocks.name, trouble)  # the first block of a file says enough
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # Ctrl-C: not one more file
             raise

@@ -329,7 +329,7 @@ class Loop(Generic[Batch]):
         watch.lap("checkpoint")
 
     def _heed(self, agreed: Agreed) -> None:
-        self.saves.heed(agreed)
+        self.saves.advance_to(agreed)
         self._stopping = self._stopping or agreed.stop
         if agreed["enough"]:
             self.position.last, self.total_steps = self.epoch + 1, self.step  # all ranks know: no more steps

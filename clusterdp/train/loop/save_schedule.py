@@ -67,11 +67,11 @@ class Saves:
             self._job.word.set("save")
             self._next = math.inf  # until it has been done
 
-    def heed(self, agreed: Agreed) -> None:
+    def advance_to(self, agreed: Agreed) -> None:
         """What all ranks know of the save that is on its way."""
         if self.checkpointer is not None:
             with self._tolerant(math.inf):
-                self._note(self.checkpointer.heed(agreed.progress))
+                self._note(self.checkpointer.advance_to(agreed.progress))
 
     @property
     def _is_overdue(self) -> bool:
