@@ -15,11 +15,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "clusterdp"
 
-LOGIN_NODE = {"plainfile", "slurm", "config", "rundir", "storage", "errors"}
+LOGIN_NODE = {"duration", "plainfile", "slurm", "config", "rundir", "storage", "errors"}
 # Which of our own parts each part may import; itself goes without saying. `a.b` allows that module or folder alone.
 MAY_IMPORT = {
     "errors": set(),
     "plainfile": set(),
+    "duration": set(),
     "rundir": {"errors", "plainfile", "slurm.jobid"},
     "storage": {"errors", "plainfile"},
     "slurm": {"errors"},

@@ -1,12 +1,12 @@
 """The command line.
 
-verbs       `main`, and a function for each verb
-parser      argparse, with each mistake told in one line
-streams     stdout and stderr: UTF-8, without control characters, and closed without noise
-local_cluster       `--cluster local`
-fake        `clusterdp fake`
-checkpoint  `clusterdp checkpoint`
-profile     `clusterdp profile`
+verbs          `main`, and a function for each verb
+parser         argparse, with each mistake told in one line
+streams        stdout and stderr: UTF-8, without control characters, and closed without noise
+local_cluster  `--cluster local`
+fake           `clusterdp fake`
+checkpoint     `clusterdp checkpoint`
+profile        `clusterdp profile`
 """
 
 from clusterdp.cli.verbs import main

@@ -187,7 +187,7 @@ def profile(options: argparse.Namespace) -> int:
 def resume(options: argparse.Namespace) -> int:
     from clusterdp.launch.lock import RunLock
     from clusterdp.launch.resume import changes_the_work, plan_again
-    from clusterdp.operate.resume_check import nothing_left, prepare_resume
+    from clusterdp.operate.resume_check import check_resumable, nothing_left
 
     back = [] if options.step is None else ["--from", str(options.step)]
     run = _named_run("resume", options.run, [*options.overrides, *back])
@@ -199,7 +199,7 @@ def resume(options: argparse.Namespace) -> int:
         print(said)
         return 0
     with RunLock(run) as lock:  # until the job is submitted
-        prepare_resume(run, options.step, plan.checkpoint_url)
+        check_resumable(run, options.step, plan.checkpoint_url)
         return _send(plan, options, lock)
 
 

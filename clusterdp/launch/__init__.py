@@ -3,14 +3,14 @@
 plan              all that a submission would write and send; submit()
 resume            a new job for a run that is there
 job               Job: the handle of a submitted run
-script_spec              a config in the terms of a script
+script_spec       a config in the terms of a script
 script            the text that sbatch is given, rendered from a template
 sbatch            backend: sbatch
 submitit          backend: submitit
-code_snapshot          the copy of the submit directory that every attempt runs
+code_snapshot     the copy of the submit directory that every attempt runs
 excluded_folders  folders that no snapshot takes in
 git_ignored       what git ignores, and a job may need all the same
-job_secrets           how secrets reach a job without being in the run folder
+job_secrets       how secrets reach a job without being in the run folder
 lock              one process at a time submits a job of a run
 in_doubt          a submission of which nobody knows how it ended
 entry_check       whether the entry exists and takes the params, without importing it

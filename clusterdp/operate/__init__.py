@@ -4,11 +4,11 @@ status             `clusterdp status`
 watch              `clusterdp watch`
 logs               `clusterdp logs`
 cancel             `clusterdp cancel`
-resume_check             what `clusterdp resume` checks before it submits
+resume_check       what `clusterdp resume` checks before it submits
 checkpoints/       `clusterdp checkpoint`
 find_run           which run the user means
-run_cluster            which cluster the jobs of a run are on
-run_history            what a run folder says has happened
+run_cluster        which cluster the jobs of a run are on
+run_history        what a run folder says has happened
 attempt_record     one attempt, as its files tell it
 attempt_order      in which order the attempts began
 claims             which attempt took the run folder over from which
@@ -21,7 +21,7 @@ follow             a run followed to its end
 screen             progress drawn on a terminal or printed in lines
 event_order        the events of a run in the order in which they happened
 event_text         one line for each event
-run_summary            what is printed at the end of a run
+run_summary        what is printed at the end of a run
 next_command       what to type next
 formatting         tables, times, sizes and colours
 terminal           text without control characters

@@ -34,21 +34,6 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def duration(seconds: float) -> str:
-    """`9 s`, `2 min 5 s`, `3 h 20 min`, `2 d 4 h`: two units at most."""
-    left = max(0, round(seconds))
-    if left < 60:
-        return f"{left} s"
-    units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    first = next(i for i, (_, size) in enumerate(units) if left >= size)
-    words = []
-    for word, size in units[first : first + 2]:
-        count, left = divmod(left, size)
-        if count:
-            words.append(f"{count} {word}")
-    return " ".join(words)
-
-
 def ago(then: float, now: float) -> str:
     """`just now`, `40 s ago`, `2 min ago`, `5 d ago`: one unit, for nobody needs the second."""
     seconds = now - then

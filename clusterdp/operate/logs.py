@@ -59,8 +59,8 @@ def _print(history: RunHistory, out: TextIO, rank: int | None, wanted: str | Non
     there = rank_logs(history.run.attempt(attempt.name).logs) if attempt else []
     chosen = [(number, log) for number, log in there if rank in (None, number)]
     if attempt and there and not chosen:
-        duration = f"ranks {there[0][0]} to {there[-1][0]}"
-        raise RunError(f"--rank {rank}: attempt {attempt.number} has no log of it. It has those of {duration}.")
+        ranks = f"ranks {there[0][0]} to {there[-1][0]}"
+        raise RunError(f"--rank {rank}: attempt {attempt.number} has no log of it. It has those of {ranks}.")
     width = len(str(there[-1][0])) if there else 0
     for number, log in chosen:
         _copy(log, out, _label(number, width) if rank is None else "")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from clusterdp.errors import RunError, SlurmError, SubmitInDoubt
 from clusterdp.operate.formatting import shown_path
@@ -17,30 +16,18 @@ from clusterdp.rundir import RunDir, write_durably
 from clusterdp.slurm.commands import jobs_of_scripts_in
 
 
-@dataclass(frozen=True)
-class ResumePlan:
-    """`step`: where the new job is to go on, None for the beginning; `from_step`: only if the user named it."""
-
-    history: RunHistory
-    steps: tuple[int, ...]  # those of the checkpoints there are, each once, rising
-    step: int | None
-    from_step: int | None
-
-
-def prepare_resume(
+def check_resumable(
     run: RunDir, from_step: int | None = None, checkpoint_url: str | os.PathLike[str] | None = None
-) -> ResumePlan:
+) -> None:
     """RunError if a job of the run lives or waits, or if there is no checkpoint of `from_step`. Changes nothing."""
-    history = read_history(run)
-    _refuse_if_alive(history)
+    _refuse_if_alive(read_history(run))
     from clusterdp.checkpoint.format.manifest import list_checkpoints
 
+    # Also where no step was named: whoever cannot read the checkpoints learns it here, not after the queue.
     found = list_checkpoints(os.fspath(checkpoint_url or run.checkpoints))
     steps = tuple(sorted({checkpoint.step for checkpoint in found}))
     if from_step is not None and from_step not in steps:
         raise RunError(f"--from {from_step}: there is no checkpoint of that step. {_offer(steps)}")
-    newest = max(found, key=lambda checkpoint: checkpoint.order).step if found else None
-    return ResumePlan(history, steps, from_step if from_step is not None else newest, from_step)
 
 
 def nothing_left(run: RunDir) -> str | None:

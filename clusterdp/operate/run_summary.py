@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
+from clusterdp.duration import duration
 from clusterdp.operate.event_text import CAUSES, STOPPED_BY, steps
 from clusterdp.operate.failure import LINES, Failure, find_failure
-from clusterdp.operate.formatting import Colour, duration, shown_path
+from clusterdp.operate.formatting import Colour, shown_path
 from clusterdp.operate.missing_file import left_out
 from clusterdp.operate.next_command import next_command_lines
 from clusterdp.operate.queue import RunStatus

@@ -7,10 +7,11 @@ import time
 from dataclasses import asdict
 from typing import Any, TextIO
 
+from clusterdp.duration import duration
 from clusterdp.errors import SlurmError
 from clusterdp.operate.attempt_record import AttemptRecord
 from clusterdp.operate.event_text import ending_text, steps
-from clusterdp.operate.formatting import Colour, ago, clock, duration, number, shown_path, table
+from clusterdp.operate.formatting import Colour, ago, clock, number, shown_path, table
 from clusterdp.operate.next_command import next_command_lines
 from clusterdp.operate.queue import RunStatus, current_status, reason_text
 from clusterdp.operate.run_history import RunHistory, newest, read_history

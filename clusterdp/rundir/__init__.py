@@ -26,11 +26,11 @@ Appending from several machines to one file is not atomic on NFS: hence one file
 
 The modules here:
 
-    names    RunDir and Attempt: the names of the files
-    ledger   events written, read, and checked
-    durable  files that are whole after a crash
+    names          RunDir and Attempt: the names of the files
+    ledger         events written, read, and checked
+    durable        files that are whole after a crash
     lenient_reads  JSON lines and one-line files, read again and again by those who follow a run
-    tail     the new lines of a file that is still being written
+    tail           the new lines of a file that is still being written
 """
 
 from clusterdp.rundir.durable import write_durably

@@ -2,16 +2,16 @@
 
     storage = open_storage("/scratch/run/checkpoints")     or file://, s3://, sftp://, memory://, ... (any of fsspec's)
 
-    base       Storage: what every place for bytes can do
-    local      a folder on a local or shared file system
-    url        any URL that fsspec knows
-    s3         object stores: uploads in parts, put-if-absent; needs clusterdp[s3]
-    sftp       a folder on another machine; needs clusterdp[sftp]
-    ssh        the ssh sessions that sftp uses
-    multipart  an upload in parts
-    range_reader     a file on a server, read in few requests
-    retry   how often and how long a request is repeated
-    address    a URL without its secrets
+    base          Storage: what every place for bytes can do
+    local         a folder on a local or shared file system
+    url           any URL that fsspec knows
+    s3            object stores: uploads in parts, put-if-absent; needs clusterdp[s3]
+    sftp          a folder on another machine; needs clusterdp[sftp]
+    ssh           the ssh sessions that sftp uses
+    multipart     an upload in parts
+    range_reader  a file on a server, read in few requests
+    retry         how often and how long a request is repeated
+    address       a URL without its secrets
 
 Names are relative to the URL and have forward slashes (`step_00000010/x.json`). Nothing here overwrites: a name is
 created once, or FileExistsError. What a method has created is durable when it returns: on a file system the file has

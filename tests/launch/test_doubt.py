@@ -12,7 +12,7 @@ from clusterdp.errors import SubmitError, SubmitInDoubt
 from clusterdp.launch.job import Job
 from clusterdp.launch.lock import RunLock
 from clusterdp.launch.resume import plan_again, send_again
-from clusterdp.operate.resume_check import prepare_resume, uncancelled
+from clusterdp.operate.resume_check import check_resumable, uncancelled
 from clusterdp.rundir import RunDir, read_events
 
 TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"
@@ -56,7 +56,7 @@ def submit(**more: object) -> Job:
 def resume(run: RunDir, *overrides: str) -> Job:
     plan = plan_again(run, None, overrides)
     with RunLock(run) as lock:
-        prepare_resume(run)
+        check_resumable(run)
         with uncancelled(run):
             return send_again(plan, lock)
 

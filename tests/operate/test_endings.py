@@ -11,7 +11,7 @@ import pytest
 from clusterdp.errors import RunError
 from clusterdp.operate.event_text import ending_text, event_line
 from clusterdp.operate.queue import current_status
-from clusterdp.operate.resume_check import prepare_resume
+from clusterdp.operate.resume_check import check_resumable
 from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.status import show_status
@@ -68,7 +68,7 @@ def test_that_slurm_requeues_a_finished_job_is_said_and_no_more(builder: RunBuil
     said = "Slurm has put job 7 into its queue again; that attempt will end at once"
     assert headline(builder) == f"digits  done ({said})"
     with pytest.raises(RunError, match="is done, and Slurm has put job 7 into its queue again"):
-        prepare_resume(builder.run)
+        check_resumable(builder.run)
     queue.answers(error="Unable to contact slurm controller")
     assert headline(builder) == "digits  done"
     queue.answers("7|COMPLETED|None|")

@@ -18,7 +18,7 @@ from clusterdp.operate.cancel import cancel
 from clusterdp.operate.find_run import find_run
 from clusterdp.operate.follow import follow
 from clusterdp.operate.queue import current_status
-from clusterdp.operate.resume_check import prepare_resume
+from clusterdp.operate.resume_check import check_resumable
 from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.plainfile import read_plain
@@ -85,7 +85,7 @@ def test_with_a_ledger_that_cannot_be_read_no_job_is_thought_to_be_gone(builder:
     builder.submitted()
     (builder.run.events / "8.0-batch.jsonl").mkdir()
     with pytest.raises(SlurmError, match=r"8.0-batch.jsonl: cannot be read.*not known whether job 7 is over"):
-        prepare_resume(builder.run)
+        check_resumable(builder.run)
     with pytest.raises(SlurmError, match=r"8.0-batch.jsonl: cannot be read.*no attempt starts any more"):
         cancel(builder.run)
     assert builder.run.cancelled.exists()
@@ -120,7 +120,7 @@ def test_an_answer_that_holds_no_rows_says_nothing_of_a_job(said: str, builder: 
     assert status.state is RunState.RUNNING
     assert status.why.startswith("as last recorded; squeue: answered ")
     with pytest.raises(SlurmError, match="not known whether job 7 is over"):
-        prepare_resume(builder.run)
+        check_resumable(builder.run)
 
 
 def test_what_is_left_of_an_array_goes_by_the_id_of_the_array(builder: RunBuilder, queue: FakeQueue) -> None:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from clusterdp.errors import RunError, SlurmError
-from clusterdp.operate.resume_check import prepare_resume, uncancelled
+from clusterdp.operate.resume_check import check_resumable, uncancelled
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 
@@ -26,7 +26,7 @@ def test_a_job_that_lives_or_waits_refuses(builder: RunBuilder, queue: FakeQueue
     builder.submitted().attempt().stopped(9).requeued("preempted")
     queue.answers(f"7|{state}|BeginTime|")
     with pytest.raises(RunError, match=f"job 7 is {state}.*clusterdp cancel runs/digits"):
-        prepare_resume(builder.run)
+        check_resumable(builder.run)
 
 
 def test_an_older_job_that_somebody_requeued_refuses_as_well(builder: RunBuilder, queue: FakeQueue) -> None:
@@ -34,7 +34,7 @@ def test_an_older_job_that_somebody_requeued_refuses_as_well(builder: RunBuilder
     builder.submitted("8").attempt("8.0").failed()
     queue.answers("7|PENDING|BeginTime|", "8|FAILED|None|")
     with pytest.raises(RunError, match="job 7 is PENDING"):
-        prepare_resume(builder.run)
+        check_resumable(builder.run)
 
 
 def test_a_finished_run_whose_job_slurm_queues_again_says_what_will_become_of_it(
@@ -43,21 +43,21 @@ def test_a_finished_run_whose_job_slurm_queues_again_says_what_will_become_of_it
     builder.submitted().attempt().finished(9)
     queue.answers("7|PENDING|BeginTime|")
     with pytest.raises(RunError, match=r"is done, and Slurm has put job 7 into its queue again.*will end at once"):
-        prepare_resume(builder.run)
+        check_resumable(builder.run)
 
 
 def test_a_cancelled_job_on_its_way_out_has_to_be_waited_for(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt()
     queue.answers("7|COMPLETING|None|n1")
     with pytest.raises(RunError, match="still ending"):
-        prepare_resume(builder.cancelled().run)
+        check_resumable(builder.cancelled().run)
 
 
 def test_a_silent_controller_refuses(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().failed()
     queue.answers(error="Unable to contact slurm controller")
     with pytest.raises(SlurmError, match="not known whether job 7 is over"):
-        prepare_resume(builder.run)
+        check_resumable(builder.run)
 
 
 def test_a_run_whose_cluster_is_out_of_reach_has_to_be_settled_first(
@@ -65,18 +65,15 @@ def test_a_run_whose_cluster_is_out_of_reach_has_to_be_settled_first(
 ) -> None:
     builder.submitted().attempt()
     with pytest.raises(RunError, match="no squeue here"):
-        prepare_resume(builder.run)
-    assert prepare_resume(builder.cancelled().run).step == 60
+        check_resumable(builder.run)
+    check_resumable(builder.cancelled().run)
 
 
-def test_the_newest_is_the_last_committed_not_the_highest(
+def test_a_step_that_has_a_checkpoint_is_taken(
     builder: RunBuilder, queue: FakeQueue, checkpoints: list[SimpleNamespace]
 ) -> None:
     builder.submitted().attempt().failed()
-    plan = prepare_resume(builder.run)
-    assert (plan.step, plan.from_step, plan.steps) == (60, None, (50, 60, 100, 150))
-    plan = prepare_resume(builder.run, from_step=100)
-    assert (plan.step, plan.from_step) == (100, 100)
+    check_resumable(builder.run, from_step=100)
 
 
 def test_a_step_without_a_checkpoint_lists_those_there_are(
@@ -84,16 +81,17 @@ def test_a_step_without_a_checkpoint_lists_those_there_are(
 ) -> None:
     builder.submitted().attempt().failed()
     with pytest.raises(RunError, match=r"--from 99: .*There are: 50, 60, 100, 150"):
-        prepare_resume(builder.run, from_step=99)
+        check_resumable(builder.run, from_step=99)
     checkpoints.clear()
     with pytest.raises(RunError, match="There is none at all"):
-        prepare_resume(builder.run, from_step=99)
-    assert prepare_resume(builder.run).step is None
+        check_resumable(builder.run, from_step=99)
+    check_resumable(builder.run)
 
 
 def test_the_real_manifests_of_an_empty_folder_are_none(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().failed()
-    assert prepare_resume(builder.run).steps == ()
+    with pytest.raises(RunError, match="There is none at all"):
+        check_resumable(builder.run, from_step=1)
 
 
 def test_the_marker_goes_and_comes_back_if_the_submit_fails(builder: RunBuilder) -> None:
@@ -116,7 +114,7 @@ def test_the_marker_goes_and_comes_back_if_the_submit_fails(builder: RunBuilder)
 def test_preparing_changes_nothing(builder: RunBuilder, queue: FakeQueue, checkpoints: list[SimpleNamespace]) -> None:
     builder.submitted().attempt().failed()
     before = contents(builder.cancelled().run.path)
-    prepare_resume(builder.run)
+    check_resumable(builder.run)
     assert contents(builder.run.path) == before
 
 

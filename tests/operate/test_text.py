@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.operate.formatting import ago, clock, duration, number, shown_path, size, table
+from clusterdp.duration import duration
+from clusterdp.operate.formatting import ago, clock, number, shown_path, size, table
 
 
 @pytest.mark.parametrize(
@@ -21,7 +22,7 @@ from clusterdp.operate.formatting import ago, clock, duration, number, shown_pat
         (-3, "0 s"),
     ],
 )
-def test_a_span_has_two_units_at_most(seconds: float, words: str) -> None:
+def test_a_duration_has_two_units_at_most(seconds: float, words: str) -> None:
     assert duration(seconds) == words
 
 

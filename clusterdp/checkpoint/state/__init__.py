@@ -1,12 +1,12 @@
 """The state of a training: objects, tensors, random numbers; and the ranks that hold it.
 
-tree            nested state taken apart into JSON and tensors, and put together again
-stateful        what is taken from modules, optimizers, ..., and how it is put back
-as_built           what the program had built before training changed it
-module_buffers  the buffers of modules, which may differ between ranks and change their size
-mismatch             where an object differs from what was saved although its state fits
-rng             the random number generators of a rank
-rank_group     the ranks that save and restore together, and how they agree
-background_task      work in a thread of its own
-buffer          a large piece of memory in huge pages
+tree             nested state taken apart into JSON and tensors, and put together again
+stateful         what is taken from modules, optimizers, ..., and how it is put back
+as_built         what the program had built before training changed it
+module_buffers   the buffers of modules, which may differ between ranks and change their size
+mismatch         where an object differs from what was saved although its state fits
+rng              the random number generators of a rank
+rank_group       the ranks that save and restore together, and how they agree
+background_task  work in a thread of its own
+buffer           a large piece of memory in huge pages
 """

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Mapping
 from typing import Any, TextIO
+
+from clusterdp.duration import duration
 
 
 class Progress:
@@ -32,7 +33,7 @@ class Progress:
         seconds, steps = record["time"] - self._first[0], step - self._first[1]
         if steps and seconds > 0:
             rate = steps / seconds
-            words += [f"{rate:.3g} steps/s", time.strftime("%H:%M:%S", time.gmtime((total - step) / rate)) + " to go"]
+            words += [f"{rate:.3g} steps/s", f"{duration((total - step) / rate)} to go"]
         place = ("time", "step", "total", "epoch", "phase")
         words += [f"{name} {value:.4g}" for name, value in record.items() if name not in place and _is_number(value)]
         self._show("  ".join(words))
