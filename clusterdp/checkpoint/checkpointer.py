@@ -148,7 +148,8 @@ class Checkpointer:
         return commit
 
     def async_save(self, step: int, meta: Mapping[str, Any] | None = None) -> bool:
-        """Copy the state, and write it while the training goes on. step() or heed() commits it, or raises what failed.
+        """Copy the state, and write it while the training goes on. step() or advance_to() commits it, or raises what
+        failed.
 
         False, and counted in `skipped`, if one is on its way still: its memory is in use, and a storage that cannot
         keep up must not hold up the training. Raises StateError if the state cannot be saved.
@@ -160,25 +161,27 @@ class Checkpointer:
         return True
 
     def step(self) -> Commit | None:
-        """Once a training step, in a loop that has no control word. Free unless a save is on its way; then a tiny
-        all-reduce, whose answer is looked at in the next call. Returns the Commit, once; raises as save() does."""
+        """Call it once in each training step, in a loop that has no control word. It costs nothing unless a save is on
+        its way; then it is a tiny all-reduce, whose result is read in the next call. Returns the Commit, once; raises
+        as save() does."""
         if self._save is None:
             return None
         least = self._exchange.exchange(self.progress())
         return self.advance_to(least) if least is not None else None
 
     def progress(self) -> int:
-        """How far this rank has come, for a control word that agrees on the least of all ranks'. No collective."""
+        """How far this rank has come. A control word makes the least of all ranks' known to all. No collective."""
         return STAGES * self._ended + (self._save.here if self._save is not None else 0)
 
     def advance_to(self, least: int) -> Commit | None:
-        """What all ranks' progress() has come to, as a control word tells it to all at the same step. As step()."""
+        """As step(), for a loop that has a control word. least: the least progress() of all ranks, known to all of
+        them at the same step."""
         if self._save is None or least <= STAGES * self._ended + self._save.stage:
             return None
         return self._advance(self._save)
 
     def wait(self) -> Commit | None:
-        """Until the save that is on its way, if there is one, is committed; raises as save() does."""
+        """Wait until the save that is on its way, if there is one, is committed. Raises as save() does."""
         self._exchange.drain()
         commit, save = None, self._save
         try:
@@ -217,8 +220,8 @@ class Checkpointer:
         try:
             commit = save.advance()
         except LostContact:
-            # Nothing is waited for any more, the pulse least of all: it may be waiting for a rank that is waiting for
-            # this one to send, or to end. (A survivor of a killed rank did not end, once in a thousand kills.)
+            # Wait for nothing any more, least of all for the exchange: it may wait for a rank that waits for this one
+            # to send, or to end. (A survivor of a killed rank did not end, once in a thousand kills.)
             raise
         except CheckpointError:
             self._close(save)
@@ -282,7 +285,7 @@ class Checkpointer:
     def restore_from(self, path: str | os.PathLike[str], only: Iterable[str] | None = None) -> Restored:
         """Start from what another program has saved: a file of torch.save() such as the classic dict of 'model',
         'optimizer' and 'amp' or 'scaler' (or a URL of one), a folder of torch.distributed.checkpoint, or what Hugging
-        Face, accelerate and Lightning write (libraries.py).
+        Face, accelerate and Lightning write (library_formats.py).
 
         Every tensor in there must find its object, and every module, optimizer, scheduler and scaler here its state;
         `only` names the objects to restore if that is not so. Raises StateError with the keys that do not fit, and

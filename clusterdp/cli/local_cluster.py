@@ -77,7 +77,7 @@ def _rehearsal(config: Config, cluster: FakeCluster, job: Job) -> Callable[[int,
         if not done and total and step >= at * total:
             done = True
             Ledger(job.run, f"submit-{job.id}", "rehearsal").write("rehearsal", job=job.id, step=step)
-            with suppress(FakeSlurmError):  # it has ended in this very moment
+            with suppress(FakeSlurmError):  # the job has just ended
                 cluster.preempt(job.id)
 
     return on_progress

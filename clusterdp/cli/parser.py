@@ -1,4 +1,4 @@
-"""argparse, with mistakes told as all of clusterdp's are: what is wrong, and what to type instead, in one line."""
+"""CliParser: argparse whose errors are one line, as all of clusterdp's are: what is wrong, and what to type instead."""
 
 from __future__ import annotations
 

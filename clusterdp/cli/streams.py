@@ -1,4 +1,5 @@
-"""stdout and stderr of the command line: UTF-8, open, clean, and quiet once nobody can be told any more."""
+"""stdout and stderr of the command line: open, in UTF-8, without control characters, and silent once they are
+closed."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from clusterdp.operate.terminal import clean_stream, underlying
 
 @contextmanager
 def prepared() -> Iterator[None]:
-    """Inside, what is printed goes through an outlet."""
+    """Within it, whatever is printed goes through a CleanStream."""
     prepare()
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = map(clean_stream, before)
@@ -25,8 +26,8 @@ def prepared() -> Iterator[None]:
 
 
 def prepare() -> None:
-    """What is printed is UTF-8, as the files are from which it comes, whatever the locale. A stream that the caller has
-    closed (`>&-`) leads to nowhere: else the next file to be opened would get its number, and what is meant for it."""
+    """Makes the output UTF-8 whatever the locale, as the files are from which it comes. A stream that the caller has
+    closed (`>&-`) becomes /dev/null: else the next file that is opened would get its number, and its output."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         stream = getattr(sys, name)
         if stream is None:
@@ -41,14 +42,14 @@ def prepare() -> None:
 def complain(error: Exception) -> None:
     try:
         print(f"clusterdp: {_in_words(error)}", file=sys.stderr, flush=True)
-    except (OSError, OutputError):  # nobody is there to be told
+    except (OSError, OutputError):  # nobody can read it
         abandon(sys.stderr)
 
 
 def _in_words(error: Exception) -> str:
     if isinstance(error, UnicodeEncodeError):
         return _unwritable(error)
-    if isinstance(error, OSError):  # of a file that nobody thought of
+    if isinstance(error, OSError):  # of a file for which no code has an error of its own
         where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
         return f"{where}{error.strerror or error}. See what is there."
     return str(error)
@@ -63,6 +64,6 @@ def _unwritable(error: UnicodeEncodeError) -> str:
 
 
 def abandon(stream: TextIO) -> None:
-    """What is left in its buffer is for nobody. Python would complain once more when it flushes it at its end."""
+    """Drop what is left in its buffer. Python would complain once more when it flushes the stream at its end."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), underlying(stream).fileno())

@@ -1,7 +1,8 @@
-"""Is there such an entry? Asked at submit, without importing it: the login node may have no torch, and no patience.
+"""Whether the entry exists and takes the params. It is checked at submit without an import: the login node may have no
+torch, and an import can take a minute.
 
 The module's file is found as Python would find it, in the submit directory first, and its text is read. What only an
-import could tell (names that are made at run time, another interpreter's packages) is left to the job.
+import can show (names that are made at run time, another interpreter's packages) is left to the job.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The starting configs that come along: configs/ of a checkout, which lies inside the wheel of an installed package."""
+"""The example configs: configs/ of a checkout, which lies inside the package once that is installed from a wheel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of which nothing belongs to a snapshot."""
+"""Folders that a snapshot leaves out."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What git ignores, and a job may need all the same: data, weights, compiled modules. It is not in the snapshot, and is
-named at submit, or the job would find out after its wait in the queue."""
+"""Files that git ignores and the job may need all the same: data, weights, compiled modules. They are not in the
+snapshot. `submit` names them, or the job would find out only after its wait in the queue."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path, PurePath
 from clusterdp.launch.excluded_folders import is_clutter, is_run
 
 LARGE = 5_000_000  # bytes
-# So many names of git's, and of these folders' files, are looked at: nobody must wait for a million ignored images.
+# At most this many names from git, and files in those folders, are looked at: a million ignored images take too long.
 MOST_NAMES, MOST_FILES, MOST_OF_A_FOLDER = 2_000, 2_000, 200
 SHOWN = 6
 SUFFIXES = frozenset(
@@ -27,7 +27,7 @@ SUFFIXES = frozenset(
 
 @dataclass(frozen=True)
 class Ignored:
-    """`name`: relative, of a file or a whole folder. `bytes`: at least so many if there are `more`."""
+    """`name`: relative, of a file or a whole folder. `bytes`: a lower bound if `more`."""
 
     name: str
     bytes: int
@@ -71,7 +71,7 @@ def _git_ignores(source: Path) -> list[str]:
 def _look_at(source: Path, name: str, budget: Iterator[int]) -> Ignored | None:
     path = source / name
     try:
-        status = path.stat()  # of what a link leads to: `data -> /scratch/me/data` is as good as data
+        status = path.stat()  # of the link's target: `data -> /scratch/me/data` counts as data
     except OSError:
         return None
     if not stat.S_ISDIR(status.st_mode):

@@ -1,7 +1,7 @@
-"""A submission of which nobody knows how it ended: sbatch timed out, was killed, or printed something else.
+"""A submission whose result is unknown: sbatch timed out, was killed, or printed something that is no job id.
 
-The controller may have accepted the job, or accept it yet. So it is looked for in the queue: Slurm tells of each job
-which script it was made from, and that lies in the run folder.
+The controller may have accepted the job, or may still accept it. So the job is looked for in the queue. Slurm knows the
+script of each job, and the script lies in the run folder.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from clusterdp.errors import SlurmError, SubmitInDoubt
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.slurm import commands
 
-PAUSES_S = (0, 1, 2, 4, 8, 15)  # a controller too busy to answer is not done with the request, either
+PAUSES_S = (0, 1, 2, 4, 8, 15)  # a controller that is too busy to answer is not done with the request either
 
 
 def known_jobs(run: RunDir) -> set[str]:
-    """Those that were there before."""
+    """The jobs of this run that were there before."""
     begun = {attempt.name.partition(".")[0] for attempt in run.attempts()}
     return begun | {str(event["job"]) for event in read_events(run) if event.get("job")}
 

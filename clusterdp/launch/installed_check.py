@@ -1,5 +1,5 @@
-"""Is what the config asks for installed? Asked at submit, without importing it: the job would find out after its wait
-in the queue, and with torch and all ranks to start."""
+"""Whether the packages are installed that the config asks for. It is checked at submit, without an import: the job
+would find out only after its wait in the queue, with all ranks started."""
 
 from __future__ import annotations
 

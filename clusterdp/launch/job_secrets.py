@@ -1,7 +1,7 @@
 """Secrets reach a job by its environment, or by a file that each attempt reads; never by the run folder.
 
-sbatch keeps the environment of who submits in Slurm's own state, which root and Slurm alone can read, and hands it to
-each attempt; `scontrol show job` does not show it.
+sbatch keeps the submitter's environment in Slurm's own state, which only root and Slurm can read, and hands it to each
+attempt. `scontrol show job` does not show it.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Plan:
         )
 
     def _make_folder(self) -> None:
-        """`runs/`, which nobody asked for by name, hides from the user's git."""
+        """`runs/`, which the user has not named, gets a .gitignore."""
         if not self.spec.config.run_dir:
             with suppress(FileExistsError):
                 self.run.path.parent.mkdir(parents=True)
@@ -149,8 +149,8 @@ class Plan:
         return taken
 
     def write_config(self) -> None:
-        """Each file is whole at any time, for a job of the run may start at this very moment. They are for their owner
-        alone, whatever the umask, which is the user's and goes with the job."""
+        """Each file is complete at any time, for a job of the run may start just now. Only the owner can read them,
+        whatever the umask, which is the user's and goes with the job."""
         write_durably(self.run.config, config_module.dump(self.spec.config), mode=0o600)
         write_durably(self.run.script, self.script.text, mode=0o600)
 

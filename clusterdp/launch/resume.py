@@ -1,4 +1,4 @@
-"""A new job for a run that is there: `clusterdp resume`. The code stays the snapshot of the first submission."""
+"""`clusterdp resume`: a new job for an existing run. The code stays the snapshot of the first submission."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def _section(values: dict[str, Any], name: str, run: RunDir) -> dict[str, Any]:
 
 
 def changes_the_work(plan: Plan) -> bool:
-    """Whether a run that is done has something left to do: of an entry, by params such as `epochs`. What a program is
-    given does not change in its run, but for its environment."""
+    """Whether a finished run has work left under this plan. An entry may, by params such as `epochs`. Of a program only
+    the environment can change within a run."""
     config = plan.spec.config
     before, after = config_module.read_resolved(plan.run.config), dataclasses.asdict(config)
     parts = ("launch", "params", "train", "profile") if config.entry else ("launch",)

@@ -1,4 +1,4 @@
-"""ScriptSpec: a config in the terms of a script. Pure: no file, no clock, no environment is looked at."""
+"""ScriptSpec: a config in the terms of a script. Pure: it reads no file, no clock and no environment."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""backend: submitit. It writes and submits the script, with the lines of our own script before and after its srun.
+"""backend: submitit. submitit writes and submits the script, with the lines of our script before and after its srun.
 
 submitit by itself does not see a preemption: it ignores TERM and checkpoints on USR2, which Slurm does not send then.
-So our worker owns both signals. After the ranks have stopped and saved, rank 0 looks at Slurm and raises USR2 to
-itself, whereupon submitit's own handler requeues the job. A crash is requeued by the lines after srun, as ever.
+So our worker owns both signals. After the ranks have stopped and saved, rank 0 asks Slurm about the job and sends USR2
+to itself; submitit's own handler then requeues the job. A crash is requeued by the lines after srun, as in our script.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Task:
 
     def _may_requeue(self) -> bool:
         """The look of parts/requeue.sh: a cancelled job must not come back, nor is one to be requeued that Slurm has
-        requeued. Where the controller does not answer, the batch script looks again, and has more patience."""
+        requeued. Where the controller does not answer, the batch script looks again, and waits longer."""
         if Path(self.run_dir, "cancelled").exists():
             return False
         element, _, restart = os.environ["CLUSTERDP_ATTEMPT"].rpartition(".")
@@ -117,8 +117,9 @@ def adopt(job: str, run: RunDir) -> Job:
 
 @contextmanager
 def _private(folder: Path) -> Iterator[None]:
-    """submitit writes the script, launch.env and all, by the umask. That goes with the job, and stays the user's: so
-    nobody else gets in until the script is for its owner alone. The logs, which come later, are by the umask."""
+    """submitit writes the script, with launch.env in it, by the umask. The umask goes with the job and stays the
+    user's, so the folder is closed to others until the script is readable for its owner alone. The logs, which come
+    later, follow the umask."""
     mode = folder.stat().st_mode & 0o777
     folder.chmod(0o700)
     try:

@@ -107,8 +107,8 @@ class Manifest:
     state: Any  # the tree of JSON values with references to tensors; tree.py reads it
     meta: Any
     chunks: Chunks | None = None  # None: the flat buffer
-    strides: Mapping[str, Shape] | None = None  # of what does not lie row by row (strides.py); None: nobody noted it
-    changed: Any = None  # since it was built (built.py), as a tree like `state`; None: nothing, or nobody noted it
+    strides: Mapping[str, Shape] | None = None  # of what does not lie row by row (strides.py); None: it was not noted
+    changed: Any = None  # since it was built (as_built.py), as a tree like `state`; None: nothing, or not noted
 
     @cached_property
     def bases(self) -> list[int]:

@@ -1,7 +1,7 @@
-"""The seam between a checkpoint and who wants the bytes of a tensor. Torch-free.
+"""Payload: the bytes of each tensor of a checkpoint, however they lie in its files. Torch-free.
 
-Whoever exports or compares checkpoints knows a Payload only, not how its tensors lie in files: in one flat buffer, or
-in pieces that each rank has written.
+`checkpoint export` and `checkpoint diff` read tensors through it. They do not know whether the checkpoint is one flat
+buffer or pieces that each rank has written.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def whole(payload: Payload, entry: TensorEntry) -> bytearray:
 
 
 class FlatPayload:
-    """Reads ahead, so that who asks in the order of the entries need not wait, and keeps nothing of what is behind."""
+    """Tensors of a flat buffer. It reads ahead in the order of the entries, and keeps nothing that has been read."""
 
     def __init__(self, storage: Storage, plan: FlatLayout, ranges: Sequence[BlockRange], pool: ThreadPoolExecutor):
         check_sizes(storage, ranges)

@@ -1,9 +1,9 @@
 """Phase: a part of a run that has a state of its own, such as a pretraining before a finetuning. Torch-free.
 
 All phases of a run save into one folder. Each goes on from its own newest commit, and one rule tells whether that still
-counts: a phase follows from the end of the one before it. So of a phase count the commits that are newer than what the
-one before it was restored from, or has saved last. Who goes back to a step of an earlier phase commits that anew, and
-thereby retires all of the later ones.
+counts: a phase follows from the end of the one before it. The commits of a phase count if they are newer than what the
+one before it was restored from, or has saved last. A run that goes back to a step of an earlier phase commits that step
+anew, and thereby retires all later commits.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class _Scratch(threading.local):
 
 
 class DiscardTarget:
-    """For who only wants to know whether they are right."""
+    """For a caller that only wants to know whether the bytes are right."""
 
     def __init__(self) -> None:
         self._scratch = _Scratch()

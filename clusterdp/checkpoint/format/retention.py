@@ -1,7 +1,7 @@
-"""Which checkpoints go, and how. Torch-free.
+"""Retention: which checkpoints are deleted, and how. Torch-free.
 
-No rule here ever deletes the newest good checkpoint, one that another manifest still uses, or one that it is told to
-pin; and a manifest goes before its files, so that whatever has a manifest is whole.
+No rule here ever deletes the newest good checkpoint, one that another manifest still uses, or one that is pinned. A
+manifest is deleted before its files, so that whatever has a manifest is complete.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def _unread(folder: str, names: Iterable[str], commits: Iterable[CheckpointInfo]
 def prune(
     storage: Storage, commits: Sequence[CheckpointInfo], victims: Sequence[CheckpointInfo], may: Callable[[], bool]
 ) -> None:
-    """Delete the victims; asks `may` before each, and raises ClaimLost. What cannot be deleted is said, and stays."""
+    """Delete the victims. `may` is asked before each; if it says no, raises ClaimLost. What cannot be deleted is
+    logged, and stays."""
     remaining = list(commits)
     for info in victims:
         if not may():

@@ -75,7 +75,7 @@ def read_manifest(storage: Storage, info: CheckpointInfo) -> Manifest:
 
 
 def ranges_of(manifest: Manifest, most: int = _MOST) -> list[BlockRange]:
-    """All blocks of the shared state, in the order of their addresses (Manifest.bases), so many at a time."""
+    """All blocks of the shared state, in the order of their addresses (Manifest.bases), `most` in one range."""
     info = manifest.info
     head = HEADER if manifest.chunks is None else 0  # a chunk's first byte is counted from its file's
     ranges: list[BlockRange] = []
@@ -108,8 +108,8 @@ def read_ranges(storage: Storage, ranges: Sequence[BlockRange], target: ReadTarg
 
 
 def read_parts(storage: Storage, ranges: Sequence[BlockRange], parts: Sequence[tuple[int, memoryview]]) -> None:
-    """Fill each part with the bytes that begin at its place in the buffer that the runs would fill: they alone are
-    read, in whole blocks. The runs are in the order of their spans. Raises DamagedError, or OSError."""
+    """Fill each part with the bytes that begin at its place in the buffer that the ranges would fill: they alone are
+    read, in whole blocks. The ranges are in the order of their spans. Raises DamagedError, or OSError."""
     waiting = sorted(parts, key=lambda part: part[0], reverse=True)
     beside: list[tuple[int, memoryview]] = []
     work: list[tuple[BlockRange, list[tuple[int, memoryview]]]] = []
@@ -155,7 +155,7 @@ def read_file(storage: Storage, name: str, record: FileRecord) -> bytearray:
 
 
 def check_sizes(storage: Storage, ranges: Sequence[BlockRange]) -> None:
-    """Raises DamagedError if a file of the runs is not there, or not as long as it was."""
+    """Raises DamagedError if a file of the ranges is not there, or not as long as it was."""
     for name, record in {blocks.name: blocks.record for blocks in ranges}.items():
         read_twice(storage, name, lambda name=name, record=record: _check_size(storage, name, record))  # type: ignore[misc]
 

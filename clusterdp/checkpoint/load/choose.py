@@ -1,4 +1,4 @@
-"""Which checkpoint to go on from: the newest good one. Those that are not are reported, and skipped."""
+"""Which checkpoint to restore: the newest good one. Those that are not good are reported and skipped."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from clusterdp.errors import CheckpointError, DamagedError
 from clusterdp.storage import Storage
 
 _log = logging.getLogger("clusterdp.checkpoint")
-# An I/O error of a shared file system may be over in a moment, and to skip a checkpoint for it costs what it has of the
-# training. A store (Storage.rereads is False) has been asked for long enough by then.
+# An I/O error of a shared file system may soon be over, and to skip a checkpoint for it costs the training that it
+# holds. A store (Storage.rereads is False) has been asked for long enough by then.
 PAUSES_S = (0.2, 1.0, 4.0)
 
 

@@ -1,4 +1,4 @@
-"""Verified bytes (blocks.py) as tensors: the flat buffer, as all ranks read it together, and what is one rank's own.
+"""Verified bytes as tensors: the flat buffer, which all ranks read together, and what belongs to one rank alone.
 
 Where reading twice is cheap, whatever belongs to a live tensor is read into that tensor: a restore then takes no memory
 of its own. The first reading only verifies, before anything is changed, and each rank does its share of it; the second
@@ -22,9 +22,9 @@ from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.checkpoint.state.tree import DTYPES, as_bytes, copied, from_bytes, memory_of, unflatten
 from clusterdp.storage import Storage
 
-# Up to so many ranks each read all bytes: they are few enough nodes for the storage, ranks of one node share its page
-# cache, and that is faster than the network. More ranks read a share each and broadcast it, so that the storage gives
-# every byte once, however many nodes there are.
+# Up to this many ranks, each rank reads all bytes: the storage can serve so few nodes, ranks of one node share its page
+# cache, and that is faster than the network. With more ranks, each reads a share and broadcasts it, so that the storage
+# gives every byte once, however many nodes there are.
 READ_ALL_RANKS = 8
 
 
@@ -41,7 +41,7 @@ class FlatReader:
         self._live = live if self._together and storage.rereads else {}
         apart, direct = _divide(self._ranges, plan, self._live) if self._together else (self._share(ranks.rank), [])
         check_sizes(storage, self._ranges if self._together else apart)  # first: no manifest makes us ask for memory
-        self.buffer = Buffer(plan.total)  # what nobody touches of it is no memory
+        self.buffer = Buffer(plan.total)  # pages that are never touched take no memory
         read_ranges(storage, apart, BufferTarget(memory_of(self.buffer.tensor)))
         read_ranges(storage, direct[ranks.rank :: ranks.size], DiscardTarget())
         self._apart, self._direct = apart, direct
@@ -49,14 +49,15 @@ class FlatReader:
         self._plan = plan
 
     def exchange(self) -> None:
-        """Every rank gives the others what it has read. Runs follow each other in the buffer without a gap."""
+        """Every rank gives the others what it has read. Ranges follow each other in the buffer without a gap."""
         for source in range(self._ranks.size) if not self._together else ():
             share = self._share(source)
             if share:
                 self._ranks.broadcast(self.buffer.tensor[share[0].span[0] : share[-1].span[1]], source)
 
     def fill(self) -> None:
-        """The live tensors, from here on. Raises DamagedError if they are not what was verified a moment ago."""
+        """Read into the live tensors. Raises DamagedError if the bytes are no longer those that were verified
+        before."""
         if not self._live:
             return
         pieces = ScatterTarget(
@@ -79,7 +80,7 @@ class FlatReader:
 def _divide(
     ranges: Sequence[BlockRange], plan: FlatLayout, live: Mapping[str, torch.Tensor]
 ) -> tuple[list[BlockRange], list[BlockRange]]:
-    """Runs of the blocks that have bytes of other tensors than live ones, and runs of the rest."""
+    """The ranges of blocks that have bytes of tensors that are not live, and the ranges of the rest."""
     if not live:
         return [*ranges], []
     apart: list[BlockRange] = []

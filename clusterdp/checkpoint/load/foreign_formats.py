@@ -1,5 +1,5 @@
-"""What other programs have saved, as a tree: a file of torch.save(), a folder of torch.distributed.checkpoint, or what
-libraries write (libraries.py).
+"""Files of other programs as a tree: a file of torch.save(), a folder of torch.distributed.checkpoint, or what
+libraries write (library_formats.py).
 
 The first two are pickles, and reading a pickle can run any code. Here it cannot: of a file only what torch.load()
 allows with weights_only=True is read, and of a folder's .metadata only descriptions of tensors. All else is refused by
@@ -149,7 +149,7 @@ def _metadata(path: Path) -> Any:
     return found
 
 
-class _Restricted(pickle._Unpickler):  # that of Python: the one in C lets nobody look at what BUILD changes
+class _Restricted(pickle._Unpickler):  # the one in Python: the one in C does not show what BUILD changes
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
     def load_build(self) -> None:

@@ -1,4 +1,4 @@
-"""A start from what another program has saved (foreign_formats): what in there is for which object."""
+"""A start from what another program has saved (foreign_formats): which part of it belongs to which object."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def like(name: str, dtype: torch.dtype, shape: tuple[int, ...], live: Mapping[st
 
 
 def load(target: dict[str, Any], reader: StorageReader, planner: DefaultLoadPlanner | None = None) -> None:
-    """dcp.load() for this rank alone: who calls it agrees with the others on how it went."""
+    """dcp.load() for this rank alone. The caller agrees with the other ranks on how it went."""
     planner = planner or DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")
@@ -108,7 +108,7 @@ def load(target: dict[str, Any], reader: StorageReader, planner: DefaultLoadPlan
 
 
 class _ReaderBase(StorageReader):
-    """What all of ours have nothing to do for."""
+    """The methods of a StorageReader that have nothing to do here."""
 
     def reset(self, checkpoint_id: Any = None) -> None:
         pass

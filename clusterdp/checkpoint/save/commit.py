@@ -1,4 +1,4 @@
-"""What rank 0 alone does with what all ranks have written: commit it, or not, and make room. No collectives here."""
+"""Committer: what rank 0 alone does once all ranks have written. It creates the manifest and applies retention."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Committer:
                 if read_manifest(self.storage, info).encode() != data:
                     raise DamagedError(f"{info.name}: it reads back as another manifest. Check the file system.")
         except BaseException:
-            # It may be in place already, and only its durability in doubt. All are about to be told that it failed.
+            # It may be in place already, and only its durability in doubt. All ranks are about to learn that it failed.
             with suppress(OSError):
                 self.storage.remove(info.name)
                 self.storage.sync_folder(info.folder)  # nor may it come back, after a power cut, without its files

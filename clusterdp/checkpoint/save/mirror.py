@@ -1,8 +1,8 @@
-"""Checkpoints that are committed on a disk nearby, and copied to the store when the store is there.
+"""Mirror: checkpoints are committed in a folder nearby, and copied to a store whenever the store can be reached.
 
-A store that is slow or away for an hour then costs nothing but the age of what lies in it: the run saves, and could
-resume, from the folder nearby, which every rank must see (the run folder is such a place). One thread on rank 0 copies
-the newest commit; those that it was too slow for are left out.
+A store that is slow or away for an hour does not stop the run: it saves to the folder nearby, and can resume from it.
+Every rank must see that folder; the run folder is such a place. One thread on rank 0 copies the newest commit. Commits
+that it has no time for are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Mirror:
         self.near, self.far = near, far
         self._keep_last, self._keep_every, self._may_commit = keep_last, keep_every, may_commit
         self._changed = threading.Condition()
-        self._wanted = 0  # commits nearby that were told of
+        self._wanted = 0  # commits nearby that notify() was called for
         self._done = 0
         self._thread: threading.Thread | None = None
 
@@ -45,7 +45,7 @@ class Mirror:
                 self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Until what was told of has been copied; False if that takes longer."""
+        """Wait until all that notify() was called for has been copied. False if that takes longer."""
         with self._changed:
             return self._changed.wait_for(lambda: self._done >= self._wanted, seconds)
 

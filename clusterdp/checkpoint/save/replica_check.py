@@ -1,9 +1,9 @@
-"""Whether the ranks still have the same state: DDP keeps it equal, and nothing says so when it has not.
+"""Whether the ranks still have the same state. DDP is to keep it equal, but does not say when it has failed to.
 
-Each rank writes only its slice of the state, and nobody would ever read the others' copies of it. So each rank also
-takes checksums of its neighbour's slice, tensor by tensor, from its own memory; rank 0 compares them with those of the
-rank that wrote the slice. No slice is committed that a second rank does not have. Before a run stops, all ranks compare
-everything: it goes on from what was saved, also where another rank had something else.
+Each rank writes only its slice of the state, so the other ranks' copies of it would never be looked at. So each rank
+also takes checksums of its neighbour's slice, tensor by tensor, from its own memory; rank 0 compares them with those of
+the rank that wrote the slice. No slice is committed that a second rank does not have. Before a run stops, all ranks
+compare everything: it goes on from what was saved, also where another rank had something else.
 
 Replicas that differ (a parameter that one rank has changed by itself, a bit that has flipped in a GPU's memory, an
 optimizer state that was loaded on one rank only) fail the save.

@@ -140,7 +140,7 @@ class Save:
         self._committing = BackgroundTask(lambda: self._commit(manifest), "commit", gives_way=self._gives_way)
 
     def _commit(self, manifest: Manifest) -> Commit:
-        """In rank 0's thread. If what follows the commit fails, all are told, and the checkpoint stays."""
+        """In rank 0's thread. If what follows the commit fails, all ranks learn of it, and the checkpoint stays."""
         try:
             info = self._committer.commit(manifest)
         except BaseException:

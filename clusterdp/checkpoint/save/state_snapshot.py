@@ -23,7 +23,7 @@ class StatePart:
     """A tree taken apart: its skeleton, its tensors (the live ones, not copies) and their places in a flat buffer.
 
     strides: of those tensors that do not lie row by row. Other ranks may have others; rank 0's are saved.
-    changed: what the objects have beside their trees (built.py), taken apart.
+    changed: what the objects have beside their trees (as_built.py), taken apart.
     """
 
     skeleton: Any
@@ -90,7 +90,7 @@ def take(state: Mapping[str, Any], ranks: RankGroup, step: int, meta: Mapping[st
         digest = snapshot.digest()
     except Exception as error:
         failure = error
-    equal = ranks.are_equal(digest or secrets.token_bytes(8))  # who has failed is like nobody else
+    equal = ranks.are_equal(digest or secrets.token_bytes(8))  # a rank that has failed is equal to none
     if failure is not None or not equal:
         ranks.agree(failure)
         assert snapshot is not None
@@ -197,7 +197,8 @@ def _difference(first: Any, here: Any, *path: Any) -> str | None:
 
 
 def _adopt_buffers(shared: StatePart, state: Mapping[str, Any], ranks: RankGroup) -> dict[str, dict[str, torch.Tensor]]:
-    """Take rank 0's module buffers: each rank has its own BatchNorm statistics, and half of each would be nobody's.
+    """Take rank 0's module buffers: each rank has its own BatchNorm statistics, and slices of
+    several would make none of them.
 
     Collective. Returns this rank's own where they are others: {module: {key: buffer}}.
     """

@@ -79,7 +79,7 @@ class _Places:
         self._names: list[str] = []
         self._views: list[torch.Tensor] = []
         self._pieces: list[tuple[str, slice, torch.Tensor]] = []  # of tensors that reach beyond the slice
-        body.zero_()  # what alignment leaves between tensors; nobody writes there again
+        body.zero_()  # the gaps that alignment leaves between tensors: nothing is written there later
         for entry in plan.overlapping(start, stop):
             first, last = max(entry.offset, start), min(entry.end, stop)
             place = body[first - start : last - start]

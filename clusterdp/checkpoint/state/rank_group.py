@@ -1,4 +1,4 @@
-"""The ranks that save and restore together, and the one point where they agree."""
+"""RankGroup: the ranks that save and restore together, and how they agree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _KINDS: dict[str, type[CheckpointError]] = {
 
 
 class RankGroup:
-    """Messages are JSON in CPU tensors over gloo: nothing is pickled, and NCCL's streams are not touched."""
+    """The ranks of a checkpointer. Messages are JSON in CPU tensors over gloo: nothing is pickled, and NCCL's streams
+    are not touched."""
 
     def __init__(self, group: dist.ProcessGroup | None = None):
         """Collective if there is a process group without gloo: one is made then."""
@@ -40,7 +41,7 @@ class RankGroup:
         report: Any = None,
         conclude: Callable[[list[Any]], Any] | None = None,
     ) -> Any:
-        """All go on, or none: the point of agreement. Collective.
+        """Collective. Either all ranks go on, or all raise the same error.
 
         Every rank hands in what failed here, or its report (JSON). If nothing failed anywhere, rank 0 draws the
         conclusion from all reports, and every rank returns it. If anything failed, the conclusion included, every rank
@@ -94,9 +95,9 @@ class RankGroup:
 
     @contextmanager
     def contact(self) -> Iterator[None]:
-        """Around a collective. Raises LostContact; from then on at once, for what would the others answer to?
+        """Put it around a collective. Raises LostContact, and from then on at once: the others do not answer any more.
 
-        A rank that went on to the next collective once waited there for ever, and the others for it.
+        A rank that went on to the next collective once waited there for ever, and the others waited for it.
         """
         if self._lost is not None:
             raise LostContact(self._lost)
@@ -136,7 +137,7 @@ class RankGroup:
 
 
 class ProgressExchange:
-    """The least of all ranks' numbers, asked for in one call and looked at in the next: nobody waits for the others."""
+    """The least of all ranks' numbers. It is asked for in one call and read in the next, so that no rank waits."""
 
     def __init__(self, ranks: RankGroup):
         self._ranks = ranks
@@ -154,7 +155,7 @@ class ProgressExchange:
         return least
 
     def drain(self) -> int | None:
-        """What was asked for last, if anybody did. Collective in the sense that all have asked, or nobody."""
+        """The result of the last exchange(), if there was one. Collective: either all ranks have called it, or none."""
         if self._work is None:
             return None
         with self._ranks.contact():

@@ -253,7 +253,7 @@ def copied(tensor: torch.Tensor, wanted: tuple[int, ...] | None) -> torch.Tensor
 
 
 def cloned(tree: Any) -> Any:
-    """The tree in memory of its own: who keeps a part of it must not keep a mapped file or a whole buffer."""
+    """A copy of the tree: whoever keeps a part of it must not keep a mapped file or a whole buffer alive."""
     if isinstance(tree, torch.Tensor):
         return tree if is_sharded(tree) else tree.clone()
     if isinstance(tree, dict):
