@@ -1,10 +1,10 @@
-"""What can go wrong, as one tree. The command line catches the base class once and prints it as one line.
+"""The errors, as one tree. The command line catches the base class once and prints it as one line.
 
     ClusterdpError            exit 1
     ├── ConfigError           exit 2   a mistake in the YAML, an override or an argument
     │   └── EntryError        exit 2   the program cannot be run at all: `entry:` does not import, ...
     ├── SubmitError           exit 3   the job could not be submitted (no sbatch, or sbatch said no)
-    │   └── SubmitInDoubt     exit 3   sbatch did not say how it ended: the job may be there
+    │   └── SubmitInDoubt     exit 3   sbatch gave no clear answer: the job may be there
     ├── SlurmError            exit 3   another Slurm command failed, or is not there
     ├── RunError              exit 4   no such run, or the run does not allow this now
     ├── CheckpointError       exit 5
@@ -14,7 +14,7 @@
     │   └── StateError        exit 5   the state does not fit the checkpoint, or cannot be saved as it is
     ├── RendezvousError       exit 6   the ranks did not find each other
     ├── FakeError             exit 7   the fake cluster could not do it
-    ├── OutputError           exit 1   what it has to say cannot be written: a full disk
+    ├── OutputError           exit 1   the output cannot be written: a full disk
     └── TrainError            exit 8   this training cannot go on: ranks with different models, a loss that is NaN
 
 A message reads `<key or object>: <what is wrong, with the value>. <what to do>.`

@@ -1,4 +1,4 @@
-"""Opening files in which others may have put anything: to open a pipe may never end, and a device may have no end."""
+"""Opening files that others may have replaced: opening a pipe may block for ever, and a device may have no end."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What pytest finds of this package by itself (entry point pytest11): the fixture `fake_slurm`.
+"""The pytest plugin of this package (entry point pytest11): the fixture `fake_slurm`.
 
-pytest loads this file at each start, of any project in whose environment the package is: it imports nothing more then.
+pytest loads this file at each start, in every project whose environment has the package. So it imports nothing heavy.
 """
 
 from __future__ import annotations

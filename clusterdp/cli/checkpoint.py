@@ -79,9 +79,9 @@ def ls(options: argparse.Namespace) -> int:
 
 def verify(options: argparse.Namespace) -> int:
     from clusterdp.operate.checkpoints.place import locate
-    from clusterdp.operate.checkpoints.verify import show_verdicts
+    from clusterdp.operate.checkpoints.verify import show_findings
 
-    return show_verdicts(locate(options.place, options.step), sys.stdout)
+    return show_findings(locate(options.place, options.step), sys.stdout)
 
 
 def diff(options: argparse.Namespace) -> int:

@@ -13,7 +13,7 @@ ATTEMPT = re.compile(rf"({JOB_ID})\.([0-9]{{1,9}})")  # job, or element of an ar
 
 
 def by_beginning(run: RunDir, events: Mapping[str, Sequence[Record]]) -> list[str]:
-    """The names in `events`, which holds what each attempt has told of itself.
+    """The names in `events`, which holds the events that each attempt has written itself.
 
     Within a job the restart count decides, whatever the clocks of its hosts say. Between jobs it is the time (ids grow,
     but Slurm wraps them): of the first event, or of the attempt beside it that has one. Only a job without any event

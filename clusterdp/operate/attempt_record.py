@@ -1,4 +1,4 @@
-"""One attempt as its files tell it: when, where, why it ended, and which steps it trained."""
+"""AttemptRecord: one attempt by its files: when, where, why it ended, and which steps it trained."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_MEASURED = frozenset({"time", "step", "total", "phase"})
 
 @dataclass(frozen=True)
 class AttemptRecord:
-    """One life of a job. `cause` is why it ended, empty while no ending is on record. A step is a count of steps done.
+    """One start of a job. `cause` is why it ended, empty while no ending is on record. A step is a count of steps done.
 
     Metrics are read at the first line and the last 64 KiB of their file only: a year of training costs no more to look
     at than a minute of it.
@@ -29,10 +29,10 @@ class AttemptRecord:
     number: int
     cause: str = ""
     closed: bool = False  # the cause is written down: the batch script has nothing more to say
-    settled: bool = False  # this attempt's own batch script said so, and no later attempt that wondered
+    settled: bool = False  # this attempt's own batch script wrote the cause, and not a later attempt
     heard: bool = True  # anything at all is on record beside its folder
     ran: bool = True  # it got past the look at what the earlier ones came to
-    signalled: bool = False  # Slurm told it to end
+    signalled: bool = False  # Slurm sent it a signal to end
     outcome: str = ""  # the ranks' word: done, requeue, stop
     started: float | None = None
     ended: float | None = None
@@ -48,7 +48,7 @@ class AttemptRecord:
     saved_at: float | None = None
     lost: int | None = None  # trained here, and again by the next attempt; None while that is not known
     measured_at: float | None = None  # the last record of metrics
-    heard_at: float | None = None  # its last sign of life of any kind
+    heard_at: float | None = None  # its last record of any kind
     rate: float | None = None  # steps a second, lately
     total: int | None = None
     phase: str = ""  # of the training, where it has several; `total` is the step of its end
@@ -78,7 +78,7 @@ def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Re
     why = str(failed.get("reason") or "")
     if cause == "stopped" and why == "cancelled":  # the ranks saw the marker before they began
         cause, why = "cancelled", ""
-    if cause == "lost" and settled:  # nobody answered when it asked whether it may go on
+    if cause == "lost" and settled:  # Slurm did not answer whether it may go on
         cause = "unknown"
     return AttemptRecord(
         name=attempt.name,
@@ -113,7 +113,7 @@ def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Re
 
 
 def _cause(endings: Sequence[Record], outcome: list[str]) -> str:
-    """For an attempt without a `cause`: the ledger's word, then the ranks' own."""
+    """The cause for an attempt without a `cause` file: from the ledger, else from the ranks' outcome."""
     for event in reversed(endings):
         if event.get("cause"):
             return str(event["cause"])
@@ -131,7 +131,8 @@ def _ended(
         return None
     if own and own[-1] in endings:
         return time_of(own[-1])
-    # The next attempt found out, maybe much later, and wrote the cause then: the last sign of life is nearer the truth.
+    # The next attempt found out, maybe much later, and wrote the cause then. The last record is nearer to the true
+    # time.
     signs = [time_of(record) for record in [*own[-1:], *records[-1:]]]
     return max(signs, default=None) or modified(attempt.outcome) or modified(attempt.cause)
 

@@ -1,4 +1,4 @@
-"""`clusterdp cancel`: for good. First the run folder says so, then Slurm is told."""
+"""`clusterdp cancel`: end a run for good. The run folder is marked first, then Slurm cancels the jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterdp.rundir import RunDir, mark_cancelled
 def cancel(run: RunDir) -> str:
     """Returns what was done, in words. Idempotent; does not wait for the job to end.
 
-    SlurmError or RunError if Slurm could not be told. The marker stands even then: no attempt starts any more.
+    SlurmError or RunError if Slurm could not be asked. The run stays marked even then: no attempt starts any more.
     """
     history = read_history(run)
     path = shown_path(run.path)

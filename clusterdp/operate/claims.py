@@ -1,4 +1,4 @@
-"""Which attempt took the run folder from which: `claims/000002` holds the name of the one that owns it by then."""
+"""Which attempt took the run folder over from which: `claims/000002` holds the name of its second owner."""
 
 from __future__ import annotations
 

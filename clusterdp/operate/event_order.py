@@ -1,4 +1,4 @@
-"""The events of a run in the order in which they must have happened, each told once.
+"""The events of a run in the order in which they must have happened, each returned once.
 
 Each writer has a file of its own. The clocks of their hosts differ by seconds, and over NFS one file shows later than
 another: by time alone an attempt seems to start before its job was submitted, or before the last one ended.
@@ -13,22 +13,22 @@ from clusterdp.operate.attempt_record import ENDINGS
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.rundir.lenient_reads import Record, time_of
 
-SKEW_S = 10.0  # more than clocks differ by: what an attempt tells later than that, it told after it was given up
-STALE = frozenset({"started", "restored", "signal"})  # of no interest once the end of that attempt has been told
+SKEW_S = 10.0  # more than clocks differ: an attempt that writes later than that had been given up before
+STALE = frozenset({"started", "restored", "signal"})  # of no interest once the end of that attempt has been shown
 Key = tuple[object, ...]
 
 
 @dataclass
 class NewEvents:
-    """`patience_s`: how long an event waits for those that must have come before it."""
+    """The events that have not been shown yet. `late_s`: how long one waits for those that must come before it."""
 
-    patience_s: float
+    late_s: float
     told: set[Key] = field(default_factory=set)
     held: dict[Key, float] = field(default_factory=dict)  # since when
-    ended: set[str] = field(default_factory=set)  # attempts whose end was told
+    ended: set[str] = field(default_factory=set)  # attempts whose end was shown
 
     def take(self, history: RunHistory, now: float, everything: bool = False) -> tuple[Record, ...]:
-        """What may be told now and was not before. Its times do not go back; `everything`: nothing is held back."""
+        """The events that may be shown now and were not before, in rising time. `everything`: none is held back."""
         if all(_key(event) in self.told for event in history.events):
             return ()
         known = _Known(history)
@@ -38,7 +38,7 @@ class NewEvents:
             if key in self.told:
                 continue
             since = self.held.setdefault(key, now)
-            if not (everything or known.all_before(event) or now - since >= self.patience_s):
+            if not (everything or known.all_before(event) or now - since >= self.late_s):
                 continue
             self.told.add(key)
             if event.get("event") not in STALE or name not in self.ended:
@@ -49,7 +49,7 @@ class NewEvents:
 
 
 class _Known:
-    """What is on record, to tell whether an event comes too early."""
+    """What is on record, to find out whether an event comes too early."""
 
     def __init__(self, history: RunHistory):
         self.submitted = {str(event.get("job")) for event in history.events if event.get("event") == "submitted"}

@@ -1,4 +1,4 @@
-"""What happened, in words: one line for each event that a person wants to hear of."""
+"""Events in words: one line for each event that a person wants to know of."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ON_REQUEUE = frozenset({"preempted", "timeout", "signal", "asked", "crash", "can
 
 
 def event_line(event: Record, history: RunHistory) -> str | None:
-    """None for what would only be noise: periodic saves, and what another event says better."""
+    """The line of an event. None for periodic saves, and for an event whose cause another event tells better."""
     kind, job = event.get("event"), event.get("job")
     if kind == "saved":
         return None
@@ -95,9 +95,9 @@ def _find(history: RunHistory, name: object) -> AttemptRecord | None:
 
 def _requeued(event: Record, history: RunHistory) -> str | None:
     attempt = _find(history, event.get("of") or event.get("attempt"))
-    word = str((attempt and attempt.cause) or event.get("cause"))  # Slurm's word on it counts more than a guess
+    word = str((attempt and attempt.cause) or event.get("cause"))  # what Slurm says counts more than a guess
     cause = CAUSES.get(word, word)
-    if word == "done":  # the ranks have said so; what came after it was Slurm's doing
+    if word == "done":  # the ranks have recorded it; Slurm requeued the job afterwards
         return None
     if attempt is not None and word in ("overtaken", "stopped"):
         return f"attempt {attempt.number} {ending_text(attempt)}"

@@ -1,4 +1,4 @@
-"""Which rank failed first, and where it says why. Found by the look of the logs: a rank that dies writes no report."""
+"""Which rank failed first, and the end of its log. It is found in the logs: a rank that dies writes no report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SRUN = re.compile(r"srun: error: \S+: tasks? (\d{1,9})[\d,-]*: (?!Terminated)(.+
 
 @dataclass(frozen=True)
 class Failure:
-    """`log`: the file that says most; `rank`: whose it is, None for the batch script's. `said`: srun's own words."""
+    """`log`: the file that says most. `rank`: whose log it is; None for the batch script's. `said`: srun's message."""
 
     rank: int | None
     log: Path | None
@@ -71,14 +71,15 @@ def find_failure(history: RunHistory) -> Failure:
 
 
 def _ran(run: RunDir, attempt: AttemptRecord) -> bool:
-    """Did it start its program? One that gives up may do so before, or because of how often that asks for a requeue."""
+    """Whether the attempt started its program. One that gives up may do so before or after that."""
     logs = run.attempt(attempt.name).logs
     return bool(rank_logs(logs) or _numbered(logs, "node"))
 
 
 def _first_to_fail(logs: list[tuple[int, Path]]) -> tuple[int, Path] | None:
-    """Of those that end in a traceback: one that is not the echo of another's death, and the earliest of those. One
-    that the others name comes before: what it has to say may be a single line."""
+    """The rank whose failure caused the others'. A rank that others name comes first: its log may have only one line.
+    Else it is the earliest log that ends in a traceback, where the traceback does not come from another rank's
+    death."""
     found = []
     named: set[int] = set()
     said_why: dict[int, Path] = {}
@@ -96,7 +97,7 @@ def _first_to_fail(logs: list[tuple[int, Path]]) -> tuple[int, Path] | None:
 
 
 def _srun_says(batch: Path) -> tuple[int, str] | None:
-    """The last complaint: an attempt's log is appended to that of the one before."""
+    """srun's last message about a task: an attempt's log is appended to that of the attempt before."""
     found = SRUN.findall(last_bytes(batch).decode(errors="replace"))
     return (int(found[-1][0]), found[-1][1].strip()) if found else None
 

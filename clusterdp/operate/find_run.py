@@ -1,8 +1,8 @@
-"""Which run the user means: a folder, a job id, or nothing for the latest of the folder where they are, which is never
-one of `clusterdp profile`.
+"""Which run the user means: a folder, a job id, or, without a word, the latest run of the current folder. Runs of
+`clusterdp profile` are never the latest.
 
-Runs lie in `runs/`, or anywhere if `run_dir=` said so; submit therefore remembers each in a small file of the user's
-own. It is a convenience: what is in there may be gone, and a run that it does not know is found by its folder.
+Runs lie in `runs/`, or anywhere else that `run_dir=` names. So `submit` notes each run in a small file of the user's.
+The file is a convenience: a run in it may be gone, and a run that is not in it is found by its folder.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def find_run(word: str | os.PathLike[str] | None = None, runs: Path = Path("runs
 
 
 def remember(run: RunDir) -> None:
-    """Called by whoever submits. That the index cannot be written (no home, no quota) spoils nothing."""
+    """Note a run that was submitted. It is no error if the file cannot be written (no home, no quota)."""
     try:
         line = json.dumps({"time": time.time(), "run": str(run.path.absolute()), "dir": os.getcwd()}) + "\n"
         path = index_path()
@@ -74,8 +74,8 @@ def known_runs(runs: Path = Path("runs")) -> list[Path]:
 
 
 def _latest(runs: Path) -> RunDir:
-    """Of the runs that lie below this folder or were submitted from it; else the latest of all, which is named, for it
-    may not be the one that is meant. Only without a memory all of `runs/` is gone through."""
+    """The latest of the runs that lie below this folder or were submitted from it. Else the latest of all; its name is
+    printed, for the user may mean another. All of `runs/` is read only if no run is noted."""
     here, elsewhere = Path.cwd(), None
     for path, _, submit_dir in reversed(_remembered()):
         is_here = submit_dir == str(here) or here in path.parents or path in (here, *here.parents)
@@ -145,7 +145,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _is_profile(path: Path) -> bool:
-    """Of `clusterdp profile`: nobody means it who does not name it. Its config is as submit writes it."""
+    """Whether it is a run of `clusterdp profile`, which must be named. Its config is as submit writes it."""
     try:
         text = read_plain(path / "config.yaml").decode()
         return bool(re.search(r"^profile:\n(?:  .*\n)*?  steps: \d", text, re.MULTILINE))

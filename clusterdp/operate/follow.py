@@ -1,7 +1,7 @@
-"""Following a run to its end: what its folder says, often, and what squeue says, rarely.
+"""Following a run to its end. The run folder is read often, squeue is asked rarely.
 
-The folder is enough as long as the run goes well. squeue is asked for what a folder cannot show: that a job ended
-without a word (scancel by hand, a node that failed without requeue, a script that could not start).
+The folder is enough as long as the run goes well. squeue shows what the folder cannot: a job that ended without a
+record (scancel by hand, a node that failed without requeue, a script that could not start).
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from clusterdp.rundir.lenient_reads import Record
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds. A controller serves thousands of users: `ask_s` is what it feels of us."""
+    """Times in seconds. A controller serves thousands of users: `ask_s` is how often we ask it."""
 
     poll_s: float = 0.3  # between looks at the run folder
     ask_s: float = 5.0  # between questions to squeue, at least
     late_s: float = 3.0  # how long an event waits for those before it: over NFS one file shows later than another
     settle_s: float = 15.0  # how long squeue must contradict the records before it is believed, for the same reason
-    close_s: float = 15.0  # how long the batch script's last word is waited for once the ranks have said `done`
+    close_s: float = 15.0  # how long to wait for the batch script's last record once the ranks have recorded `done`
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass(frozen=True)
 class RunUpdate:
-    """One look. `news`: the events since the last one, in order."""
+    """What one look at a run shows. `news`: the events since the look before, in order."""
 
     history: RunHistory
     status: RunStatus
@@ -43,7 +43,7 @@ class RunUpdate:
 
 
 def follow(run: RunDir, pace: Pace | None = None) -> Iterator[RunUpdate]:
-    """Ends with the moment that is `over`. SlurmError never ends it: a busy controller answers again."""
+    """Ends with the update that is `over`. SlurmError never ends it: a busy controller will answer again."""
     pace = pace or Pace()
     queue, ending = _QueueWatch(pace), _EndingWatch(pace)
     news = NewEvents(pace.late_s)
@@ -58,7 +58,7 @@ def follow(run: RunDir, pace: Pace | None = None) -> Iterator[RunUpdate]:
 
 
 class _EndingWatch:
-    """When an ending on record is to be believed."""
+    """Decides when an ending on record is final."""
 
     def __init__(self, pace: Pace):
         self.pace = pace
@@ -66,10 +66,10 @@ class _EndingWatch:
         self.since = 0.0
 
     def is_sure(self, history: RunHistory) -> bool:
-        """At the second look, for a crash that is tried again looks like the last one for an instant.
+        """True at the second look: for an instant, a crash that is tried again looks like the last one.
 
-        The ranks' `done` comes before the batch script's: that is waited for, if it comes, so that whoever takes the
-        cluster down next does not cut it off.
+        The ranks record `done` before the batch script does. The batch script's record is waited for, so that a cluster
+        that is taken down next does not cut it off.
         """
         now = self.pace.clock()
         if self.seen != _outline(history):
@@ -79,15 +79,15 @@ class _EndingWatch:
 
 
 class _QueueWatch:
-    """squeue's last answer, how old it is, and since when it has contradicted the records."""
+    """squeue's last answer, its age, and since when it has contradicted the records."""
 
     def __init__(self, pace: Pace):
         self.pace = pace
         self.asked = float("-inf")
         self.wait = pace.ask_s
         self.status: RunStatus | None = None
-        self.since: float | None = None  # when it began to say that the attempt is over, of which there is no record
-        self.known: tuple[object, ...] = ()  # what the records said when it was asked
+        self.since: float | None = None  # since when it has called the attempt over without a record of that
+        self.known: tuple[object, ...] = ()  # the outline of the records when squeue was asked
 
     def combine(self, history: RunHistory) -> RunStatus:
         if history.state.over:
@@ -97,7 +97,7 @@ class _QueueWatch:
         if now - self.asked >= self.wait:
             self.asked = now
             self._ask(history, now)
-        if self.status is None or self.known != _outline(history):  # what has been heard since is newer
+        if self.status is None or self.known != _outline(history):  # the records are newer than the answer
             return RunStatus(history.state, history.why)
         if self.since is not None and now - self.since < self.pace.settle_s:
             return RunStatus(history.state, "ended, says Slurm; its last words may come yet", self.status.row)
@@ -111,7 +111,7 @@ class _QueueWatch:
         try:
             rows = ask_squeue(history)
         except SlurmError:
-            # Nothing is concluded from silence, and a controller in trouble is asked less and less.
+            # No answer proves nothing, and a controller in trouble is asked less and less often.
             self.wait = min(2 * self.wait, 60.0)
             self.since = None
             but = history.unread or "squeue does not answer"
@@ -126,7 +126,7 @@ class _QueueWatch:
 
 
 def _contradicts(status: RunStatus, history: RunHistory) -> bool:
-    """squeue knows of an end that is not on record: for good, or the job waits for its next attempt."""
+    """Whether squeue knows of an end that is not on record: the job is over, or waits for its next attempt."""
     waits = status.state is RunState.WAITING and history.state is RunState.RUNNING
     return status.state.over or waits
 

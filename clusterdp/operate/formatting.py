@@ -1,4 +1,4 @@
-"""How things are written for a reader: tables, times, colours."""
+"""How values are written for a reader: tables, times, sizes, colours."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def ago(then: float, now: float) -> str:
-    """`just now`, `40 s ago`, `2 min ago`, `5 d ago`: one unit, for nobody needs the second."""
+    """`just now`, `40 s ago`, `2 min ago`, `5 d ago`: one unit is enough."""
     seconds = now - then
     if seconds < 2:
         return "just now"

@@ -21,9 +21,7 @@ from clusterdp.rundir import RunDir
 from clusterdp.rundir.tail import Tail, last_lines
 
 BATCH_LINES = 30
-FINE = frozenset(
-    {"", "done", "preempted", "timeout", "requeued"}
-)  # causes after which nobody asks the batch script why
+FINE = frozenset({"", "done", "preempted", "timeout", "requeued"})  # causes that need no word of the batch script
 
 
 def logs(
@@ -48,7 +46,7 @@ def logs(
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Nobody reads any more. Python would complain once more when it flushes stdout at its end.
+        # The reader is gone. Python would complain once more when it flushes stdout at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         return BROKEN_PIPE
     return 0
@@ -71,7 +69,8 @@ def _print(history: RunHistory, out: TextIO, rank: int | None, wanted: str | Non
 def _print_batch(
     history: RunHistory, out: TextIO, attempt: AttemptRecord | None, rank: int | None, alone: bool
 ) -> None:
-    """What the batch script said: all there is if no rank began, or the end of it if something went wrong."""
+    """The end of the batch script's log. It is all there is if no rank began; else it is printed if something
+    failed."""
     batch = batch_log(history.run, attempt.job if attempt else history.job)
     if alone and not batch.exists():
         begun = "nothing was printed yet" if attempt else "no attempt has begun"

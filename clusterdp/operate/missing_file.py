@@ -1,4 +1,4 @@
-"""A job that fails for a file that lies in the submit folder, but not in the snapshot that the job runs."""
+"""A job that fails for a file that lies in the submit folder but not in the snapshot."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOT_FOUND = re.compile(r"No such file or directory: '([^']+)'|([^\s:'\"]+)['\"]?
 
 
 def left_out(history: RunHistory, failure: Failure) -> str | None:
-    """What to do, in one line; None if it is not that."""
+    """What to do, in one line; None if no such file is the cause."""
     submit_dir = next((str(event["dir"]) for event in history.events if event.get("dir")), "")
     code = history.run.code.absolute()
     if not submit_dir or not code.is_dir():

@@ -1,4 +1,4 @@
-"""What to type next, by how a run stands."""
+"""What to type next, by the state of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What squeue has to say of a run, and what that means for someone who waits."""
+"""What squeue says of a run, in words for whoever waits for it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ ENDED_AS = {
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How a run stands, its own records and squeue taken together. `row`: the current job's, if squeue was asked."""
+    """The state of a run by its records and squeue together. `row`: that of the current job, if squeue was asked."""
 
     state: RunState
     why: str
@@ -73,7 +73,8 @@ class RunStatus:
 
 
 def current_status(history: RunHistory) -> RunStatus:
-    """The records, and where they know no ending, one squeue. A squeue that does not answer is said, not raised."""
+    """How the run stands: by its records, and by one squeue if they have no ending. If squeue does not answer, `why`
+    says so; it is no error."""
     if history.may_come_again:
         return _done(history)
     if history.state.over:

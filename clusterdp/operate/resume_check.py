@@ -1,4 +1,4 @@
-"""What `clusterdp resume` checks before a new job goes on with a run; the submit itself is launch's."""
+"""What `clusterdp resume` checks before it submits a new job for a run. launch/resume.py submits it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_resumable(
 
 
 def nothing_left(run: RunDir) -> str | None:
-    """What to tell who resumes a run that is done as it is; None if it is not done."""
+    """The message for a resume of a run that is done; None if it is not done."""
     history = read_history(run)
     if history.state is not RunState.DONE:
         return None
@@ -43,7 +43,7 @@ def nothing_left(run: RunDir) -> str | None:
 
 @contextmanager
 def uncancelled(run: RunDir) -> Iterator[None]:
-    """Around the submit: a cancelled run may start again, unless the submit fails for sure."""
+    """Put it around the submit. The run is no longer marked as cancelled, unless the submit fails for sure."""
     try:
         marker = read_plain(run.cancelled)
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def uncancelled(run: RunDir) -> Iterator[None]:
 
 
 def _refuse_if_alive(history: RunHistory) -> None:
-    """Two jobs on one run would overwrite each other's work; only squeue knows for sure."""
+    """Two jobs on one run would overwrite each other's work. Only squeue knows whether there is another."""
     try:
         rows = ask_squeue(history)
         if reachable(history):  # jobs that are not on record: sent by hand, or by an sbatch that timed out

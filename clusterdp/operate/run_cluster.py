@@ -36,8 +36,8 @@ def is_gone(cluster: str) -> bool:
 
 
 def put_on_path(run: RunDir) -> None:
-    """If the run is on a fake cluster that is up here, and ours, let the Slurm commands of this process be that one's:
-    who has several terminals has put its commands on the PATH of one."""
+    """If the run is on a fake cluster that is up here, and is ours, this process uses that cluster's commands. The user
+    may have put them on the PATH of another terminal only."""
     events, _ = read_ledger(run)
     cluster = str(next((event["cluster"] for event in reversed(events) if event.get("cluster")), ""))
     if is_here(cluster) or is_gone(cluster) or not os.path.isabs(cluster):
@@ -49,7 +49,7 @@ def put_on_path(run: RunDir) -> None:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether nobody else could have put these commands there, nor can put others there: they will run as us."""
+    """Whether only we can have put these commands there, and nobody else can replace them: they run as us."""
     us = os.getuid()
     try:
         own = [each.lstat() for each in (folder, folder / BIN)]
@@ -61,7 +61,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _missing(path: Path) -> bool:
-    """That it may not be looked at (another user's) does not say so."""
+    """Whether there is no such file. A file that may not be looked at (another user's) is not missing."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""What a run folder says has happened: pure reading of events, attempts and metrics. Slurm is not asked.
+"""RunHistory: what has happened to a run by the files of its folder. Slurm is not asked.
 
 Every file may be missing, torn or late (NFS). What is not known is None.
 """
@@ -21,13 +21,14 @@ from clusterdp.rundir.lenient_reads import Record, read_ledger, time_of
 
 @dataclass(frozen=True)
 class RunHistory:
-    """`verdict` follows from the records alone: WAITING and RUNNING are only what was last heard."""
+    """A run by its records. `state` follows from the records alone: WAITING and RUNNING are only what was last
+    recorded."""
 
     run: RunDir
     name: str
     entry: str  # empty: the job starts a program, which is not ours to parametrize
     state: RunState
-    why: str  # more about the verdict, in words; may be empty
+    why: str  # more about the state, in words; may be empty
     jobs: tuple[str, ...]  # every job of the run, by when it last came up
     cluster: str  # the SLURM_CONF that submit had; empty: none
     submitted: float | None
@@ -117,12 +118,12 @@ def read_history(run: RunDir) -> RunHistory:
 
 
 def newest(attempts: Sequence[AttemptRecord]) -> AttemptRecord | None:
-    """The last one of which anything is on record: where the disk was full, only an empty folder is there."""
+    """The last attempt with anything on record: where the disk was full, there is only an empty folder."""
     return next((a for a in reversed(attempts) if a.heard), attempts[-1] if attempts else None)
 
 
 def state_of(attempts: Sequence[AttemptRecord], job: str | None, cancelled: bool) -> tuple[RunState, str]:
-    """The verdict, and more words on it. `job` is the current one; `cancelled`: no attempt may start any more."""
+    """The state, and more words on it. `job` is the current one; `cancelled`: no attempt may start any more."""
     last = newest([a for a in attempts if a.cause != "overtaken"] or attempts)
     if last is None or (job is not None and last.job != job):
         return (RunState.CANCELLED, "before it began") if cancelled else (RunState.WAITING, "")
@@ -194,5 +195,5 @@ def _jobs(attempts: Sequence[AttemptRecord], events: Sequence[Record]) -> tuple[
 
 
 def _said(submitted: Sequence[Record], key: str) -> str:
-    """The last word on it: a resubmission by the batch script says the new job only."""
+    """The newest value: a resubmission by the batch script records the new job alone."""
     return str(next((event[key] for event in reversed(submitted) if event.get(key)), ""))

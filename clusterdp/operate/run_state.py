@@ -1,4 +1,4 @@
-"""How a run stands, and the exit code that says so to a shell.
+"""RunState: the states of a run, and the exit code of each.
 
     done         0     every rank finished
     failed       1     a crash that is not tried again, or Slurm ended the job and no attempt can follow
@@ -6,7 +6,7 @@
     stopped      1     the ranks agreed to stop and not to be requeued (another job has taken the run folder)
     vanished     1     no ending on record, and Slurm no longer knows the job
     cancelled  143     `clusterdp cancel` or scancel; 128 + TERM, which is what the job got
-    waiting    130 }   not over: whoever followed was interrupted (128 + INT);
+    waiting    130 }   not over: the command that followed it was interrupted (128 + INT);
     running    130 }   the run itself goes on
 
 A command that itself fails exits with its error's code (see errors.py: 2 config, 3 Slurm, 4 no such run, ...).

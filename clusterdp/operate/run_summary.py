@@ -1,4 +1,4 @@
-"""What is said at the end of a run: how it went, what it came to, and what to type next."""
+"""What is printed at the end of a run: how it went, its results, and what to type next."""
 
 from __future__ import annotations
 

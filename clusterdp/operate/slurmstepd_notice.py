@@ -1,9 +1,9 @@
-"""What slurmstepd wrote into a job's output as it ended an attempt: the one place that says on whose behalf.
+"""What slurmstepd wrote into a job's output when it ended an attempt: the only record of who asked for the end.
 
     slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-31T10:41:09 DUE TO PREEMPTION ***
 
-A TERM looks the same to the ranks whether it comes from scancel, a preemption or somebody else's requeue, and what is
-killed at once leaves no word of its own.
+To the ranks, a TERM from scancel, from a preemption and from a requeue look the same. An attempt that is killed at once
+leaves no record of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GUESSED = frozenset({"", "lost", "preempted"})  # causes that the next attempt w
 
 
 def with_notices(run: RunDir, attempts: Sequence[AttemptRecord], cancelled: bool) -> tuple[AttemptRecord, ...]:
-    """The attempts, where the cause of an end is only guessed with the one that Slurm gave."""
+    """The attempts. A cause that was only guessed is replaced by the one that Slurm gave."""
     known = list(attempts)
     outputs: dict[str, list[tuple[float, str]]] = {}  # by job: an output holds all its attempts
     for i, attempt in enumerate(known):

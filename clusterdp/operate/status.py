@@ -1,4 +1,4 @@
-"""`clusterdp status`: how a run stands. One squeue, and only if the run's own records know no ending."""
+"""`clusterdp status`: the state of a run. It asks squeue once, and only if the records have no ending."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _progress(history: RunHistory, status: RunStatus) -> str:
 
 
 def _with_start(history: RunHistory, status: RunStatus, now: float) -> RunStatus:
-    """squeue says only that a requeued job waits for its time; when that is takes a second question."""
+    """squeue says only that a requeued job waits for its time. scontrol says when that is."""
     if status.row is None or status.row.reason != "BeginTime" or status.state.over or not history.job:
         return status
     from clusterdp.slurm import commands

@@ -1,7 +1,7 @@
-"""How text reaches the terminal. Names, nodes, errors and logs are what others wrote, and an escape in them would
-move the cursor, name the window or answer in the user's stead: it is taken out of all that is printed.
+"""CleanStream: text without control characters. Names, nodes, errors and logs are written by others. An escape sequence
+in them could move the cursor, rename the window or answer in place of the user: it is removed from all output.
 
-Colours move nothing. On a terminal that wants them our own stay, and in a log any; so do the \\r of its progress bars.
+Colours do no harm. On a terminal that wants colours, our own stay, and in a log any; so do the \\r of progress bars.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CleanStream:
     def _do(self, what: Any) -> None:
         try:
             what()
-        except BrokenPipeError:  # nobody wants to read on: no error
+        except BrokenPipeError:  # the reader has closed the pipe: no error
             raise
         except OSError as error:
             name = getattr(self.underlying, "name", "output")
@@ -72,7 +72,7 @@ def for_logs(out: TextIO) -> TextIO:
 
 
 def exact(out: TextIO) -> TextIO:
-    """Where every byte counts: for a file or another program as it is, for a terminal as it may be shown."""
+    """For output whose every byte counts: unchanged for a file or another program, cleaned for a terminal."""
     return out if out.isatty() else cast(TextIO, CleanStream(underlying(out), ALL))
 
 

@@ -1,4 +1,4 @@
-"""`--watch`: follow a run to its end, show how it goes, and give its verdict as the exit code."""
+"""`clusterdp watch` and `--watch`: follow a run to its end, show its progress, and exit with the code of its state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def watch(
     on_progress: Callable[[int, int | None], None] | None = None,
     farewell: str | None = None,
 ) -> int:
-    """Returns the verdict's exit code, or 130 after Ctrl-C, which leaves the job alone and prints `farewell`.
+    """Returns the state's exit code, or 130 after Ctrl-C, which leaves the job alone and prints `farewell`.
 
     `on_progress(step, total)` is called whenever the step has changed, between two drawings.
     """

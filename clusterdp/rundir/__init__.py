@@ -29,7 +29,7 @@ The modules here:
     names          RunDir and Attempt: the names of the files
     ledger         events written, read, and checked
     durable        files that are whole after a crash
-    lenient_reads  JSON lines and one-line files, read again and again by those who follow a run
+    lenient_reads  JSON lines and one-line files that may be missing or torn
     tail           the new lines of a file that is still being written
 """
 

@@ -1,4 +1,4 @@
-"""Files that are whole after a crash, in their old or their new state."""
+"""write_durably: a file that is complete after a crash, old or new."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def write_durably(path: Path, content: str | bytes, mode: int = 0o666) -> None:
-    """Temporary file, fsync, rename, fsync of the folder: a reader, and who looks after a crash, finds the file whole,
-    old or new. Text is written as UTF-8.
+    """Temporary file, fsync, rename, fsync of the folder. A reader finds the file complete, old or new, also after a
+    crash. Text is written as UTF-8.
 
-    mode: what the umask takes from is taken; 0o600 is for the owner alone.
+    mode: less what the umask takes away; 0o600 is for the owner alone.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.unlink(missing_ok=True)

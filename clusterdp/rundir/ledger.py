@@ -80,7 +80,7 @@ def as_event(record: dict[str, Any]) -> dict[str, Any]:
 def _is_sound(key: str, value: object) -> bool:
     if key == "job":
         return is_job_id(value)
-    # No name of a file has a NUL or half a character in it, and to ask for one is an error of another kind.
+    # No file name has a NUL or half a character in it, and os.open() would raise another error for one.
     return isinstance(value, str) and "\0" not in value and not re.search("[\ud800-\udfff]", value)
 
 
@@ -98,8 +98,8 @@ def _time_of(record: dict[str, Any]) -> float:
 
 
 def mark_cancelled(run: RunDir, job: str | None) -> None:
-    """From now on no attempt starts. To be called before Slurm is told, for a scancel alone is a TERM that looks like a
-    preemption, and the job would requeue itself. RunError if it cannot be written; nothing new if it stands already.
+    """From now on no attempt starts. Call it before scancel: scancel alone is a TERM that looks like a preemption, and
+    the job would requeue itself. RunError if it cannot be written. It does nothing if the run is marked already.
     """
     if run.cancelled.exists():
         return

@@ -1,7 +1,7 @@
-"""JSON lines and one-line files that may be missing, torn or hold what nobody expected.
+"""Reads of JSON lines and one-line files that may be missing or torn, or hold something else.
 
-Who follows a run looks at the same files several times a second, and most of them have not changed: they are parsed
-once. The size is asked of the open file, for over NFS only open() asks the server.
+A command that follows a run reads the same files several times a second, and most of them have not changed. They are
+parsed once. The size is that of the open file, for over NFS only open() asks the server.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def modified(path: Path) -> float | None:
 
 def time_of(record: Record) -> float:
     value = record.get("time")
-    # Not for NaN, nor for a year that no calendar has.
+    # 0 for NaN, and for a year that no calendar has.
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else 0.0
 
 

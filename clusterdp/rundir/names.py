@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Attempt:
-    """One life of a job: `<job id>.<restart count>`."""
+    """One start of a job: `<job id>.<restart count>`."""
 
     name: str
     path: Path

@@ -1,6 +1,6 @@
-"""The only place that runs a Slurm command. Whether the command is a real Slurm's or the fake's, nobody here knows.
+"""The only place that runs Slurm commands. It does not know whether they are a real Slurm's or the fake's.
 
-Each function makes one call, whatever the number of jobs: a controller with a thousand users has no time for more.
+Each function makes one call, whatever the number of jobs: a controller may serve a thousand users.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
 from clusterdp.slurm.jobid import JOB_ID, is_job_id
 
-MOST_SAID = 500  # characters of a complaint that are passed on
+MOST_SAID = 500  # characters of an error message that are passed on
 PATIENCE_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout is 10 s and each client retries
 
 # What leaks from an outer job into sbatch and from there into the new job's srun: `SLURM_CPU_BIND` and a size such as
@@ -24,7 +24,7 @@ PATIENCE_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout i
 LEAKS = re.compile(r"(SLURM|SLURMD|SBATCH|SRUN|SALLOC|SUBMITIT)_")
 KEEPS = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS"})
 
-# What sbatch prints when it has asked the controller, and not heard how that ended.
+# What sbatch prints when it has asked the controller and has got no answer.
 ANSWER_LOST = re.compile(r"timed? ?out|zero bytes|(send|receive|shutdown) failure|connection reset|broken pipe", re.I)
 
 
@@ -134,14 +134,14 @@ def cancel(job: str) -> None:
 
 
 def requeue(job: str) -> None:
-    """`scontrol requeue`; a job that Slurm has requeued already (`Job is pending execution`) is as good."""
+    """`scontrol requeue`. A job that Slurm has requeued already (`Job is pending execution`) is no error."""
     done = _call(["scontrol", "requeue", _checked(job)])
     if done.returncode != 0 and "pending execution" not in done.stderr:
         raise SlurmError(f"scontrol: cannot requeue job {job}. It says: {_said(done)}")
 
 
 def _checked(job: str) -> str:
-    """The last door: scancel takes `--me` as well."""
+    """Refuse anything but a job id: scancel would take `--me` as well."""
     if not is_job_id(job):
         raise SlurmError(f"{job!r:.80}: is no job id. Look at what the run folder has in events/.")
     return job

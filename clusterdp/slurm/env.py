@@ -1,8 +1,8 @@
-"""SlurmEnv: who this process is and which job it belongs to, read from its environment. Standard library only.
+"""SlurmEnv: which rank of which job this process is, read from its environment. Standard library only.
 
-Three kinds of launcher tell a process its place, each in its own words. The first column below whose mark is set counts
-as a whole; mixing columns would give wrong answers: with one srun task per node and torchrun inside, RANK counts
-processes and SLURM_PROCID nodes. Without any mark this is a single process.
+Three kinds of launcher set a process's rank, each in variables of its own. The first launcher below whose mark is set
+counts, and no other; mixed variables would give wrong answers: with one srun task per node and torchrun inside, RANK
+counts processes and SLURM_PROCID nodes. Without any mark this is a single process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
     ),
 }
 
-# What the job itself is called, the same under every launcher. Unset means None.
+# Variables of the job, the same under every launcher. Unset means None.
 JOB = {
     "job_id": "SLURM_JOB_ID",
     "array_job_id": "SLURM_ARRAY_JOB_ID",

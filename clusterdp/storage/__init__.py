@@ -1,4 +1,4 @@
-"""Bytes at a URL: the one place that knows whether they lie in a folder or in an object store.
+"""Storage: bytes at a URL, in a folder or in an object store.
 
     storage = open_storage("/scratch/run/checkpoints")     or file://, s3://, sftp://, memory://, ... (any of fsspec's)
 

@@ -1,4 +1,4 @@
-"""A URL as people may see it: without its secrets."""
+"""masked(): a URL without its secrets, as people may see it."""
 
 from __future__ import annotations
 

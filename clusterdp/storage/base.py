@@ -1,4 +1,4 @@
-"""Storage: what a place for bytes must be able to do, wherever it is."""
+"""Storage: what every place for bytes can do."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Storage(ABC):
 
     @abstractmethod
     def modified(self, name: str) -> float:
-        """When it was written, by the clock of who stores it: compare it with other files' only."""
+        """When it was written, by the storage's clock. Compare it only with the times of other files there."""
 
     @abstractmethod
     def open(self, name: str, start: int = 0, stop: int | None = None) -> AbstractContextManager[Readable]:
-        """For reading. Who names the bytes [start, stop) that it is going to read has them from a server in one go."""
+        """Open it for reading. If [start, stop) is given, a server sends those bytes in one answer."""
 
     @abstractmethod
     def make_folder(self, folder: str) -> None: ...
@@ -76,8 +76,8 @@ class Storage(ABC):
         """Drop cached bytes, so that the next read asks the disk or the server again. Best effort."""
 
     def drop_unfinished(self, ours: Callable[[str], bool], before: float) -> None:  # noqa: B027  # most have none
-        """Give back what uploads that were killed have left, which no listing shows: those of such names, begun then or
-        earlier, by the storage's own clock."""
+        """Delete what killed uploads have left, which no listing shows: of files that are `ours`, begun at `before` or
+        earlier by the storage's own clock."""
 
     def read(self, name: str, limit: int | None = None) -> bytes:
         """The whole file, or its first `limit` bytes."""

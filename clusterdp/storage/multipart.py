@@ -1,4 +1,4 @@
-"""Upload: one big file in parts, several on their way at a time, and nothing left behind after an error."""
+"""Upload: one big file in parts, several at a time. After an error nothing is left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges: a file on a server, read in as few requests as can be."""
+"""RangeReader: a file on a server, read in as few requests as possible."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class RangeReader:
-    """What the caller said it would read comes in one piece, when it first asks for some of that."""
+    """The range that the caller has announced is fetched in one request, at the first read within it."""
 
     def __init__(self, fetch: Callable[[int, int], bytes], start: int, stop: int | None):
         self._fetch = fetch

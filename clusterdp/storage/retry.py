@@ -1,4 +1,4 @@
-"""How long a store may be silent or away before that is an error."""
+"""RetryPolicy: how long a store may be silent or away before that is an error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 10.0
 
 
 class Fault(NamedTuple):
-    """What an exception of a client library means here. `passing`: the same question may well be answered later."""
+    """What an exception of a client library means here. `transient`: the same request may succeed later."""
 
     error: OSError
     transient: bool
@@ -24,16 +24,17 @@ class Fault(NamedTuple):
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """timeout_s: for one answer of the server, and for so many MiB on their way one second more each.
+    """timeout_s: for one answer of the server, and one second more for each MiB on its way.
 
-    retry_s: how long a server that is away, overloaded or loses connections is asked again. After both, it is OSError.
+    retry_s: how long a server that is away, overloaded or loses connections is asked again. After that, OSError.
     """
 
     timeout_s: float = 60.0
     retry_s: float = 120.0
 
     def call(self, ask: Callable[[], T], judge: Callable[[Exception], Fault]) -> T:
-        """What `ask` returns in the end. It must be safe to do twice: answers get lost where the deed was done."""
+        """Returns what `ask` returns in the end. `ask` must be safe to repeat: an answer may be lost though the work
+        was done."""
         end = time.monotonic() + self.retry_s
         pause, said = _FIRST_PAUSE_S, False
         while True:
@@ -49,7 +50,7 @@ class RetryPolicy:
                 if not said:
                     said = True
                     _log.warning("%s. Asking again for up to %g s.", fault.error, self.retry_s)
-            # Many ranks wait for the same server: they must not all come back at the same moment.
+            # Many ranks wait for the same server: they must not all come back at once.
             time.sleep(min(left, pause * random.uniform(0.5, 1.0)))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 

@@ -41,7 +41,7 @@ class S3Storage(UrlStorage):
         config = {
             "connect_timeout": min(20.0, retry_policy.timeout_s),
             "read_timeout": retry_policy.timeout_s,
-            "retries": {"total_max_attempts": 1},  # patience asks again: two that do so would multiply
+            "retries": {"total_max_attempts": 1},  # RetryPolicy asks again: two that do so would multiply
             "max_pool_connections": 32,
             # Not every store knows the checksums that newer clients add by themselves; and these files have their own.
             "request_checksum_calculation": "when_required",

@@ -86,12 +86,12 @@ class Sessions:
 
 
 def _is_an_answer(error: OSError) -> bool:
-    """Whether the server has said no, rather than nothing: paramiko raises both as OSError."""
+    """Whether the server has answered at all: paramiko raises an OSError for a refusal, and for no answer too."""
     return not isinstance(error, (TimeoutError, ConnectionError)) and error.args[:1] != ("Socket is closed",)
 
 
 def _target(url: str, paramiko: Any) -> dict[str, Any]:
-    """What connect() is told; and the command to connect through, and whether unknown hosts are to be trusted."""
+    """The arguments of connect(), the command to connect through, and whether unknown hosts are to be trusted."""
     parts = urlsplit(url)
     try:
         host, port = parts.hostname, parts.port

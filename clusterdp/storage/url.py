@@ -14,7 +14,7 @@ from clusterdp.storage.range_reader import RangeReader
 from clusterdp.storage.retry import Fault, RetryPolicy
 
 T = TypeVar("T")
-_SLOWEST = 1 << 20  # bytes a second: what is slower is as good as silent
+_SLOWEST = 1 << 20  # bytes a second: a slower server counts as silent
 # What we know to need a package: scheme -> extra. Of others fsspec itself knows which one, and says so.
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 
@@ -35,7 +35,7 @@ class UrlStorage(Storage):
         return f"{self.root}/{name}" if checked(name) else self.root
 
     def _ask(self, name: str, call: Callable[..., T], *args: Any, nbytes: int = 0, **options: Any) -> T:
-        """One question to the server, asked until it is answered or patience has ended. Only what is safe twice."""
+        """One request to the server, repeated by the retry policy. It must be safe to repeat."""
         if self.fs.async_impl:
             options["timeout"] = self.limit_s(nbytes)
         return self.retry_policy.call(lambda: call(*args, **options), lambda error: self.judge(error, name))
@@ -114,7 +114,8 @@ class UrlStorage(Storage):
         self._check_size(name, total)
 
     def publish(self, name: str, data: bytes) -> None:
-        # Put-if-absent where the store has it. Where it has not, nobody else makes this name: it holds a random token.
+        # Put-if-absent where the store has it. Where it has not, no other process makes this name: it holds a random
+        # token.
         if self._exists(name):
             raise already_there(f"{self.url}/{name}")
         try:

@@ -121,7 +121,7 @@ def _values(a: Side, b: Side, only: str | None) -> Iterator[str]:
 
 
 def _differing(a: Any, b: Any, *path: Any) -> Iterator[str]:
-    """A tensor that only one side has is told of elsewhere."""
+    """The values that differ. A tensor that only one side has is reported by _tensors()."""
     left, right = dict(leaves(a, *path)), dict(leaves(b, *path))
     told = a == b  # what JSON cannot hold is spelled out in it, so that this is to the last bit
     for keys in dict.fromkeys([*left, *right]):
@@ -154,7 +154,7 @@ def _said(value: Any) -> str:
 
 
 def _per_rank(a: Side, b: Side, only: str | None) -> Iterator[str]:
-    """What each rank had for itself. Random numbers are said in one line, for nobody can read them."""
+    """The differences of each rank's own state. Random numbers are one line, for their values tell nothing."""
     if a.info.world_size != b.info.world_size:
         if only is None:
             yield f"ranks: {a.info.world_size} -> {b.info.world_size}; what each had for itself is not compared"

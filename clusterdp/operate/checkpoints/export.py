@@ -68,7 +68,7 @@ def check_target(target: Path, force: bool) -> None:
 
 @contextmanager
 def new_file(target: Path) -> Iterator[BinaryIO]:
-    """Under a temporary name until it is whole and durable: who sees the name sees all of the file."""
+    """A file that has a temporary name until it is complete and durable."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("xb") as file:

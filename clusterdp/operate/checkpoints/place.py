@@ -1,6 +1,6 @@
 """Which checkpoints the user means: RUN_OR_URL, and after an @ one step, or the token of one commit.
 
-A run folder, a job id or nothing are what they are to the other verbs (operate/find.py), and lead to where that run
+A run folder, a job id or nothing are what they are to the other verbs (operate/find_run.py), and lead to where that run
 saves. Beside these: a folder of checkpoints, one of its step folders, or any URL.
 """
 

@@ -1,4 +1,4 @@
-"""`clusterdp checkpoint prune`: what would go by the rules of retention, and, if the user agrees, its deletion."""
+"""`clusterdp checkpoint prune`: what the rules of retention would delete and, if the user agrees, its deletion."""
 
 from __future__ import annotations
 

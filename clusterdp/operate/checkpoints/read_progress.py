@@ -1,4 +1,4 @@
-"""How far a long reading of checkpoints is: a bar below the lines that are printed, if somebody looks at a terminal."""
+"""How far a long read of checkpoints has come: on a terminal, a bar below the lines that are printed."""
 
 from __future__ import annotations
 

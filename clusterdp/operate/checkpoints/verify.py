@@ -45,7 +45,7 @@ class Finding:
         return "good" if self.good else "bad" if self.damage else "unread"
 
 
-def show_verdicts(place: Place, out: TextIO) -> int:
+def show_findings(place: Place, out: TextIO) -> int:
     """Of all checkpoints, or those that the user named. The exit code: 1 if not all are good."""
     commits, damaged = place.commits()
     if place.which is not None:
