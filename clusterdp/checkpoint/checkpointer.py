@@ -117,11 +117,11 @@ class Checkpointer:
         self._rng_seed: str | None = None
 
     def begin(self, name: str, state: Mapping[str, Any], first: int = 0) -> None:
-        """From here on restore() and save() are of this phase of the run, and of this state; the newest commit of each
-        phase stays. first: steps that the run has come to; save() counts on from there.
+        """Begin a phase: from here on restore() and save() are for this phase and this state. The newest commit of each
+        phase is kept. first: the steps that the run has done so far; save() counts on from there.
 
-        The phase before has been restored at its end, or has saved that: only what was committed after it counts. To
-        begin the phase that is at work again changes its state alone.
+        The phase before must have been restored at its end, or have saved its end: only later commits count for this
+        one. Beginning the current phase again changes its state alone.
         """
         self.wait()
         self._state = stateful.check(state)
@@ -247,8 +247,8 @@ class Checkpointer:
         self._exchange.drain()
 
     def restore(self, step: int | None = None, *, retire_later: bool = False) -> Restored | None:
-        """Load the newest good checkpoint, or that of `step`, into the state; restore_rng() is left to the caller. With
-        phases: those of this one; its newest too if `step` is of another one.
+        """Load the newest good checkpoint, or that of `step`, into the state. The caller calls restore_rng(). With
+        phases, only checkpoints of this phase count; if `step` belongs to another phase, it is this phase's newest.
 
         None if there are no checkpoints at all. Raises CheckpointError if there are and none is good, and StateError if
         it does not fit the objects. `retire_later`: commit `step` anew, so that from now on it is the newest and not
@@ -278,7 +278,7 @@ class Checkpointer:
         return Restored(info.step, info.token, meta, not different, *lists, info.world_size)
 
     def peek(self) -> Any:
-        """`meta` of the newest commit, of which nothing is loaded; None if there is none that can be read."""
+        """The `meta` of the newest commit; nothing is loaded. None if there is none that can be read."""
         meta = self._ranks.agree(conclude=lambda _: self._committer.newest_meta())
         return unflatten(meta, {}) if meta is not None else None
 
@@ -309,7 +309,7 @@ class Checkpointer:
         return f"{self._run}-{self._saves:04d}"
 
     def _load(self, loaded: LoadedCheckpoint) -> list[str]:
-        """What is not as it was, on any rank."""
+        """Returns, in words, what differs from the checkpoint on any rank."""
         here = self._together(lambda: put_back(loaded, self._state, self._ranks.size))
         different = self._ranks.agree(report=here, conclude=lambda every: [*dict.fromkeys(chain(*every))])
         self._rng = loaded.own["rng"] if loaded.own is not None else None
@@ -317,7 +317,7 @@ class Checkpointer:
         return different  # type: ignore[no-any-return]
 
     def _together(self, work: Callable[[], T]) -> T:
-        """On all ranks, or an error on all."""
+        """Do `work` on every rank. If it fails on one, all raise."""
         result: Any = None
         failure: Exception | None = None
         try:

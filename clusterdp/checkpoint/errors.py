@@ -21,7 +21,7 @@ class LostContact(CheckpointError):
 
 
 def not_saved(where: str, error: OSError) -> CheckpointError:
-    """What the storage said while a save was written or committed, and what to do."""
+    """The error for what the storage said while a save was written or committed, with what to do."""
     remedy = "Look at the file system; the checkpoint before this one is as it was."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = "Free some space there, or keep fewer checkpoints."
@@ -31,4 +31,4 @@ def not_saved(where: str, error: OSError) -> CheckpointError:
 
 
 class FailedElsewhere(Exception):
-    """Another rank has failed, and says why at the next agreement. Nobody but this package sees it."""
+    """Another rank has failed, and says why at the next agreement. It never leaves this package."""

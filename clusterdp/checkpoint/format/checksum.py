@@ -15,7 +15,7 @@ Bytes = bytes | bytearray | memoryview
 
 
 def checksum(*pieces: Bytes) -> int:
-    """Of the pieces one after another."""
+    """The checksum of the pieces, one after another."""
     if len(pieces) == 1:
         return xxhash.xxh3_64_intdigest(pieces[0])
     running = xxhash.xxh3_64()
@@ -25,5 +25,5 @@ def checksum(*pieces: Bytes) -> int:
 
 
 def checksums(data: memoryview) -> tuple[int, ...]:
-    """One for each BLOCK."""
+    """A checksum for each BLOCK."""
     return tuple(checksum(data[start : start + BLOCK]) for start in range(0, len(data), BLOCK))

@@ -17,10 +17,10 @@ class ReadTarget(Protocol):
     """Several threads use it at once, each for blocks of its own."""
 
     def room(self, start: int, stop: int) -> memoryview:
-        """Memory for the bytes [start, stop), which are read into it before anybody knows whether they are right."""
+        """Memory for the bytes [start, stop). They are read into it before they are verified."""
 
     def accept(self, start: int, stop: int) -> None:
-        """They are right."""
+        """These bytes have been verified."""
 
 
 class BufferTarget:
@@ -74,7 +74,7 @@ class ScatterTarget:
             self.scatter(start, self._scratch.memory[: stop - start])
 
     def scatter(self, start: int, data: memoryview) -> None:
-        """Copy what of the data, which begins at the address `start`, has a piece to go to."""
+        """Copy the data, which begins at the address `start`, into the pieces that it overlaps."""
         stop = start + len(data)
         for at, memory in self._overlapping(start, stop):
             first, last = max(at, start), min(at + len(memory), stop)

@@ -34,7 +34,7 @@ def dense(shape: Shape, strides: Shape) -> Shape:
 
 
 def noted(shape: Shape, strides: Shape) -> Shape | None:
-    """What is to be noted of a tensor, if anything."""
+    """The strides to note for a tensor; None if it lies row by row."""
     if strides == rows(shape) or 0 in shape:
         return None
     made = dense(shape, strides)

@@ -1,7 +1,7 @@
-"""Verified reads: no byte leaves here that its checksum does not vouch for. Torch-free; nothing talks to other ranks.
+"""Verified reads: every byte that is returned has been checked against its checksum. Torch-free, no communication.
 
-What is read is a file against its FileRecord, block by block. A block that is wrong is read a second time, past caches,
-before it is called damaged.
+A file is read against its FileRecord, block by block. A block that is wrong is read a second time, past caches, before
+it is called damaged.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class BlockRange:
         return self.at + start, self.at + min(self.last * BLOCK, self.record.size) - self.head
 
     def trimmed(self, start: int, stop: int) -> BlockRange:
-        """Without the blocks that have nothing of these bytes of the buffer."""
+        """The same range without the blocks that hold none of these bytes of the buffer."""
         first, last = (start - self.at + self.head) // BLOCK, -(-(stop - self.at + self.head) // BLOCK)
         return replace(self, first=max(self.first, first), last=min(self.last, last))
 
@@ -142,7 +142,7 @@ def read_range(storage: Storage, blocks: BlockRange, target: ReadTarget) -> None
 
 
 def data_of(storage: Storage, blocks: BlockRange) -> memoryview:
-    """The data of these blocks alone."""
+    """The data of these blocks."""
     start, stop = blocks.span
     buffer = memoryview(bytearray(stop - start))
     read_range(storage, blocks, BufferTarget(buffer, start))
@@ -168,7 +168,7 @@ def verify(storage: Storage, name: str, record: FileRecord) -> None:
 
 
 def read_twice(storage: Storage, name: str, look: Callable[[], T]) -> T:
-    """What `look` finds. A cache or a flaky link may show other bytes once: only a second look makes it damage."""
+    """Returns what `look` returns. A cache or a bad link may show wrong bytes once: only a second failure is damage."""
     try:
         return look()
     except (DamagedError, FileNotFoundError):

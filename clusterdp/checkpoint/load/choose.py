@@ -27,7 +27,8 @@ PAUSES_S = (0.2, 1.0, 4.0)
 
 @dataclass
 class ChosenCheckpoint:
-    """`loaded` is None if there is nothing at all. `newest`: the token of the newest commit, good or not."""
+    """The checkpoint to restore. `loaded` is None if there are no checkpoints. `newest`: the token of the newest
+    commit, good or not."""
 
     loaded: LoadedCheckpoint | None
     newest: str | None
@@ -37,8 +38,8 @@ class ChosenCheckpoint:
 def choose(
     committer: Committer, ranks: RankGroup, state: Mapping[str, Any], step: int | None, mirror: Mirror | None
 ) -> ChosenCheckpoint:
-    """Collective. Of the committer's phase; of `step` alone if one is given, unless that is another phase's. Raises
-    CheckpointError if there are some and none is good, or none of this phase where there should be one."""
+    """Collective. Chooses among the checkpoints of the committer's phase, or those of `step` if it belongs to this
+    phase. Raises CheckpointError if there are some and none is good, or if this phase should have one and has none."""
     listing = ranks.agree(conclude=lambda _: _list(committer, step, mirror))
     candidates = [CheckpointInfo(**fields) for fields in listing["candidates"]]
     choice = ChosenCheckpoint(None, listing["newest"], listing["damaged"])
@@ -55,7 +56,7 @@ def choose(
 
 
 def _list(committer: Committer, step: int | None, mirror: Mirror | None) -> dict[str, Any]:
-    """Rank 0: what there is to restore, the newest commit first."""
+    """On rank 0: the checkpoints to try, the newest commit first."""
     phase = committer.phase
     far = mirror.bring_back(phase, step) if mirror is not None else []
     for _ in _tries(committer.storage):
@@ -81,7 +82,8 @@ def _list(committer: Committer, step: int | None, mirror: Mirror | None) -> dict
 
 
 def _refuse_others(committer: Committer, commits: Sequence[CheckpointInfo]) -> None:
-    """Only a phase that was trained to its end, and so has commits, is followed by others."""
+    """Raise if later phases have commits and this one has none: a phase is followed by others only after it has
+    saved."""
     phase = committer.phase
     others = dict.fromkeys(info.phase for info in commits if info.order > phase.after)
     if others:
@@ -124,7 +126,7 @@ def _try(
 
 
 def _read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mapping[str, Any]) -> LoadedCheckpoint:
-    """Again after an error of the storage. All ranks see the same errors."""
+    """Read the checkpoint, again after an error of the storage. All ranks see the same errors."""
     for last in _tries(storage):
         try:
             return read(storage, info, ranks, state)
@@ -137,7 +139,7 @@ def _read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mappi
 
 
 def _tries(storage: Storage) -> Iterator[bool]:
-    """With pauses between them. Whether it is the last one."""
+    """The tries, with pauses between them. Yields whether it is the last one."""
     for pause in PAUSES_S if storage.rereads else ():
         yield False
         time.sleep(pause)

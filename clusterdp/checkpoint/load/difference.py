@@ -1,4 +1,4 @@
-"""By how much the values of two tensors differ: the only arithmetic on checkpoints outside a training."""
+"""measure(): by how much the values of two tensors differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Difference:
 
 
 def measure(a: bytearray, b: bytearray, dtype: str) -> Difference:
-    """Of two tensors of the same dtype and number of elements, given as their bytes."""
+    """The difference of two tensors of the same dtype and number of elements, given as their bytes."""
     kind = DTYPES[dtype]
     left, right = torch.frombuffer(a, dtype=kind), torch.frombuffer(b, dtype=kind)
     count, most, total = 0, 0.0, 0.0

@@ -32,7 +32,7 @@ class FlatReader:
     """The flat buffer. `tensors` are its views, or the live tensors where they are `filled`."""
 
     def __init__(self, storage: Storage, manifest: Manifest, ranks: RankGroup, live: Mapping[str, torch.Tensor]):
-        """No collective: what this rank has to read is there afterwards, and verified. live: tensors of these names,
+        """Reads and verifies what this rank has to read. No collective. live: tensors of these names,
         shapes and dtypes, whose memory may be overwritten by fill()."""
         self._storage, self._ranks = storage, ranks
         self._ranges = ranges_of(manifest)
@@ -103,8 +103,8 @@ def _divide(
 
 
 def live_tensors(plan: FlatLayout, found: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Of the tensors found under these names, those that can be read into: in main memory, as they were saved, and
-    without a byte in common."""
+    """The tensors among `found` that can be read into: in main memory, of the saved shape and dtype, and without a byte
+    in common."""
     fitting = [(found[e.name], e) for e in plan.entries if e.name in found and _fits(found[e.name], e)]
     live: dict[str, torch.Tensor] = {}
     end = 0
@@ -116,7 +116,7 @@ def live_tensors(plan: FlatLayout, found: Mapping[str, torch.Tensor]) -> dict[st
 
 
 def read_own(storage: Storage, manifest: Manifest, rank: int) -> Any:
-    """What belonged to this rank alone."""
+    """The state that belonged to this rank alone."""
     skeleton, plan, ranges, strides = read_rank_file(storage, manifest, rank)
     buffer = torch.empty(plan.total, dtype=torch.uint8)
     read_ranges(storage, ranges, BufferTarget(memory_of(buffer)))

@@ -96,7 +96,7 @@ def _torch_file(where: str, file: Path | io.BytesIO) -> Any:
 
 
 def _folder(path: Path, live: Mapping[str, torch.Tensor]) -> Any:
-    """Each rank reads its parts of what is sharded here."""
+    """Read a folder of torch.distributed.checkpoint. Of sharded tensors each rank reads its part."""
     from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
@@ -153,7 +153,7 @@ class _Restricted(pickle._Unpickler):  # the one in Python: the one in C does no
     dispatch: ClassVar[dict[int, Any]] = dict(pickle._Unpickler.dispatch)
 
     def load_build(self) -> None:
-        """Sets attributes of what is on the stack: of a class, they would be those of the whole process."""
+        """BUILD sets attributes of the object on the stack. On a class they would change the whole process."""
         built = type(self.stack[-2])  # type: ignore[attr-defined]
         if (built.__module__, built.__qualname__) not in _DESCRIBES:
             raise StateError(
@@ -179,7 +179,8 @@ def _put(tree: dict[Any, Any], place: tuple[Any, ...], value: Any) -> None:
 
 
 def _lists(tree: Any, *path: Any) -> Any:
-    """torch says with a number that a list has been there: only under `state` of an optimizer is it a dict's key."""
+    """Make lists again. torch numbers the items of a list; only under an optimizer's `state` is a number a dict's
+    key."""
     if not isinstance(tree, dict):
         return tree
     keys = list(tree)

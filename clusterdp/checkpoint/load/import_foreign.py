@@ -47,7 +47,7 @@ class ForeignState:
 
 
 def prepare(where: str, state: Mapping[str, Any], only: Iterable[str] | None) -> ForeignState:
-    """Reads, and changes nothing here. Raises StateError if it does not fit, with the keys that do not."""
+    """Read it; nothing is changed yet. Raises StateError, with the keys, if it does not fit."""
     wanted = None if only is None else tuple(only)
     unknown = [name for name in wanted or () if name not in state]
     if unknown:
@@ -130,7 +130,7 @@ def _has_tensors(value: Any) -> bool:
 
 
 def _live(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """What is sharded here, by all the names that it may have there."""
+    """The sharded tensors of this program, by all names that the file may have for them."""
     if not stateful.are_sharded(state):
         return {}
     from clusterdp.checkpoint.load import resharding
@@ -192,13 +192,13 @@ def _with_tied(tree: dict[str, Any], module: torch.nn.Module) -> dict[str, Any]:
 
 
 def _first(tree: Mapping[Any, Any]) -> str:
-    """Keys, of many the first."""
+    """The keys, or the first of many."""
     names = [*map(str, tree)]
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _numbers(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, int]:
-    """Name of each parameter -> its number in the optimizer's state."""
+    """The name of each parameter -> its number in the optimizer's state."""
     names = {
         id(parameter): name
         for thing in state.values()

@@ -26,7 +26,7 @@ _SCALERS = ("MixedPrecision", "MixedPrecisionPlugin", "native_amp_scaling_state"
 
 
 def read_folder(path: Path, load: Load) -> dict[str, Any] | None:
-    """None if it is no such folder. Raises StateError, CheckpointError or OSError."""
+    """The tree of a folder; None if no library wrote it. Raises StateError, CheckpointError or OSError."""
     tree: dict[str, Any] = {}
     read: set[str] = set()
     for file in sorted(path.iterdir(), reverse=True):  # safetensors after .bin: where there are both, they count
@@ -63,8 +63,8 @@ def read_safetensors(path: Path) -> dict[str, Any]:
 
 
 def of_lightning(tree: Any) -> Any:
-    """The same with the names that other programs use, if it is Lightning's. What its loops and callbacks have is left
-    out: a run of its own counts its own steps."""
+    """The tree with the names that other programs use, if it is Lightning's. The state of its loops and callbacks is
+    left out: a run counts its own steps."""
     if not isinstance(tree, Mapping) or not ("state_dict" in tree and "optimizer_states" in tree):
         return tree
     found: dict[str, Any] = {"model": tree["state_dict"]}

@@ -1,4 +1,4 @@
-"""State for tensors that are sharded otherwise than it was saved, or not at all: each rank reads what it needs of it.
+"""State for tensors that are sharded otherwise than when they were saved, or not at all: each rank reads its part.
 
 A checkpoint of either kind is presented to torch.distributed.checkpoint, which works out what parts of which chunks
 make up this rank's part of each tensor. Blocks are read and verified as ever.

@@ -1,4 +1,4 @@
-"""Read one checkpoint with all ranks: each verifies what it reads, and all have it, or none."""
+"""Read one checkpoint on all ranks and put it into their objects. Each rank verifies what it reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from clusterdp.storage import Storage
 
 @dataclass(frozen=True)
 class Restored:
-    """What the run goes on from. `exact`: with as many ranks as it was saved with, and every bit is as it was.
+    """The checkpoint that was restored. `exact`: there are as many ranks as at the save, and every bit is as it was.
 
     `skipped` says which newer checkpoints were not good, and why; `differences`, what is not as it was; `world_size`,
     how many ranks saved it.
@@ -46,7 +46,7 @@ class LoadedCheckpoint:
         return self.manifest.strides or {}
 
     def views(self, name: str) -> Any:
-        """What state_dict() of that object gave, of the tensors as they are here: row by row."""
+        """The state_dict() of that object, made of the tensors as they are here: row by row."""
         return unflatten(self.manifest.state[name], self.tensors)
 
     def given(self, name: str) -> Any:
@@ -61,7 +61,7 @@ class LoadedCheckpoint:
         return unflatten(self.manifest.state[name], _Copies(self.tensors, self.strides, everything=copy))
 
     def release(self, name: str, *, everything: bool) -> None:
-        """Nobody uses the views of that object's tensors any more, or of those that state() copies in any case."""
+        """Give back the memory of that object's tensors, or only of those that state() copies in any case."""
         for entry in self.manifest.layout.entries if self.flat is not None else ():
             if (entry.name == name or entry.name.startswith(f"{name}/")) and (everything or entry.name in self.strides):
                 assert self.flat is not None
@@ -69,8 +69,8 @@ class LoadedCheckpoint:
 
 
 class _Copies(Mapping[str, torch.Tensor]):
-    """Tensors of their own memory, made when asked for: one view that somebody keeps would keep the whole buffer, and
-    a live parameter would be tied to its graph. Not `everything`: of those that have strides of their own."""
+    """Copies of the tensors, made at first use: a view would keep the whole buffer alive, and a live parameter would be
+    tied to its graph. Not `everything`: of those that have strides of their own."""
 
     def __init__(
         self, tensors: Mapping[str, torch.Tensor], strides: Mapping[str, tuple[int, ...]], *, everything: bool
@@ -118,8 +118,8 @@ def read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mappin
 
 
 def put_back(loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int) -> list[str]:
-    """Into the objects of this rank. Returns what is not as it was, in words. Raises StateError if they are not those
-    that were saved."""
+    """Put the state into the objects of this rank. Returns, in words, what differs from the checkpoint. Raises
+    StateError if they are not the objects that were saved."""
     shared = {name: thing for name, thing in state.items() if not stateful.is_per_rank(thing)}
     own = {name: thing for name, thing in state.items() if stateful.is_per_rank(thing)}
     stateful.compare_keys("state", shared, loaded.manifest.state)

@@ -51,7 +51,7 @@ class Committer:
         return commits
 
     def newest_meta(self) -> Any:
-        """A tree, as the manifest has it."""
+        """The newest commit's meta, as the manifest has it."""
         commits, _ = scan(self.storage)
         with suppress(DamagedError):
             return read_manifest(self.storage, commits[-1]).meta if commits else None
@@ -89,7 +89,7 @@ class Committer:
         return info
 
     def discard(self, info: CheckpointInfo) -> None:
-        """Give back the space of a save that could not be committed: all ranks' files."""
+        """Delete all ranks' files of a save that could not be committed."""
         with suppress(OSError):
             names = self.storage.list(info.folder)
             if manifest_name(info.token) in names:

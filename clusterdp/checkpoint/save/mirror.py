@@ -23,7 +23,7 @@ _log = logging.getLogger("clusterdp.checkpoint")
 
 
 class Mirror:
-    """Rank 0's. `near` and `far` hold the same kind of folder; the same commit has the same bytes in both."""
+    """On rank 0. `near` and `far` hold the same kind of folder; the same commit has the same bytes in both."""
 
     def __init__(
         self, near: Storage, far: Storage, keep_last: int, keep_every: int | None, may_commit: Callable[[], bool]
@@ -36,7 +36,7 @@ class Mirror:
         self._thread: threading.Thread | None = None
 
     def notify(self) -> None:
-        """There is a newer commit nearby, or may be one."""
+        """Say that there is, or may be, a newer commit nearby."""
         with self._changed:
             self._wanted += 1
             self._changed.notify_all()
@@ -112,7 +112,7 @@ class Mirror:
                 self._changed.notify_all()
 
     def _newest(self) -> list[CheckpointInfo]:
-        """Of each phase, oldest first."""
+        """The newest commit of each phase, oldest first."""
         commits, _ = scan(self.near)
         return sorted({info.phase: info for info in commits}.values(), key=lambda info: info.age)
 
@@ -133,7 +133,7 @@ class Mirror:
         retention.prune(self.far, there, victims, self._may_commit)
 
     def _copy(self, source: Storage, target: Storage, info: CheckpointInfo) -> None:
-        """Every file, verified against the manifest on its way; those that are there and whole are left as they are."""
+        """Copy every file, verified against the manifest on its way. A file that is there in full is left as it is."""
         manifest = read_manifest(source, info)
         target.make_folder(info.folder)
         there = set(target.list(info.folder))

@@ -36,7 +36,7 @@ def neighbour(rank: int, world_size: int) -> int:
 
 
 def of_neighbour(part: StatePart, rank: int, world_size: int) -> list[int]:
-    """Of this rank's live tensors: a checksum for each that the next rank's slice touches, of what lies in there."""
+    """Checksums of this rank's live tensors: one for each that the next rank's slice overlaps, of the overlap."""
     start, stop = part.layout.span(neighbour(rank, world_size), world_size)
     sums = []
     for entry in part.layout.overlapping(start, stop):
@@ -45,7 +45,7 @@ def of_neighbour(part: StatePart, rank: int, world_size: int) -> list[int]:
 
 
 def of_slice(layout: FlatLayout, rank: int, world_size: int, data: memoryview) -> list[int]:
-    """The same of the slice that `rank` has copied."""
+    """The same checksums, of the slice that `rank` has copied."""
     start, stop = layout.span(rank, world_size)
     entries = layout.overlapping(start, stop)
     return [checksum(data[max(entry.offset, start) - start : min(entry.end, stop) - start]) for entry in entries]

@@ -42,7 +42,7 @@ class Commit:
 
 
 class Save:
-    """All but `here` is collective."""
+    """One save. Everything but `here` is collective."""
 
     def __init__(
         self,
@@ -82,13 +82,13 @@ class Save:
 
     @property
     def here(self) -> int:
-        """How many stages this rank is through with."""
+        """How many stages this rank has finished."""
         if self.stage == 0:
             return int(self._writing.done)
         return STAGES if self._committing is None or self._committing.done else 1
 
     def advance(self) -> Commit | None:
-        """The next stage; waits for this one where it has not come to its end. The Commit after the last one.
+        """Go to the next stage; waits for the end of this one. Returns the Commit after the last stage.
 
         If anything failed on any rank, all raise the same CheckpointError, there is no new checkpoint, the old ones are
         as they were, and this save is over.
@@ -112,7 +112,7 @@ class Save:
         return _Report(files, own, beside)
 
     def _hand_over(self) -> None:
-        """What all ranks have written, to rank 0."""
+        """Give rank 0 the reports of all ranks."""
         report, failure = None, None
         try:
             report = self._writing.result()
@@ -162,7 +162,7 @@ class Save:
 
 
 class _Report(NamedTuple):
-    """What one rank tells rank 0, in a form that JSON keeps: its files, and checksums of its slice and the next."""
+    """What one rank reports to rank 0, as JSON: its files, and checksums of its slice and of the next rank's."""
 
     files: Mapping[str, tuple[int, Sequence[int]]]
     own: list[int] | None

@@ -1,6 +1,6 @@
-"""While a sharded save is planned, torch's ranks send each other pickles. Here only descriptions of pieces are read.
+"""plans_only(): while a sharded save is planned, torch's ranks send each other pickles. Only plans are read from them.
 
-They come over sockets that other users may come between, and reading any pickle runs what is in it.
+The pickles come over sockets that other users may reach, and reading a pickle can run any code.
 """
 
 from __future__ import annotations

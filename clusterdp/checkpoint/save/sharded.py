@@ -1,8 +1,8 @@
-"""Sharded state (FSDP2), as torch.distributed.checkpoint saves it, in our own files.
+"""Sharded state (FSDP2), as torch.distributed.checkpoint plans it, in our own files.
 
-It plans which rank writes which piece of each tensor, so that what several ranks hold is written once. The pieces go
-into the memory that the flat buffer's slices go into, and from there the same way: no pickle, every block under a
-checksum, in the background, and the manifest last.
+torch.distributed.checkpoint plans which rank writes which piece of each tensor, so that what several ranks hold is
+written once. The pieces go into the memory that the flat buffer's slices go into, and from there the same way: no
+pickle, every block under a checksum, in the background, and the manifest last.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The state of all ranks at one moment, ready to be written: taken apart, and agreed to be the same everywhere."""
+"""StateSnapshot: the state of all ranks at one moment, taken apart, and checked to be the same on all ranks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class StatePart:
         return cls(skeleton, tensors, layout, flattener.strides, beside)
 
     def also(self, name: str, tree: Any) -> StatePart:
-        """With one more tree."""
+        """This part with one more tree."""
         more = StatePart.of({name: tree})
         tensors = {**self.tensors, **more.tensors}
         layout = FlatLayout.of({name: (dtype_name(tensor), tuple(tensor.shape)) for name, tensor in tensors.items()})
@@ -70,7 +70,7 @@ class StateSnapshot:
     meta: Any
 
     def digest(self) -> bytes:
-        """Of the outline."""
+        """A digest of the outline."""
         skeleton = json.dumps([self.shared.skeleton, self.shared.changed], sort_keys=True)
         return hashlib.blake2b(f"{self.step} {self.shared.layout.digest} {skeleton}".encode(), digest_size=8).digest()
 
@@ -136,7 +136,7 @@ def _changed(state: Mapping[str, Any], ranks: RankGroup) -> tuple[dict[str, dict
 
 
 def _hidden(changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Of buffers that are in no state_dict() alone."""
+    """The changes of the buffers that are in no state_dict()."""
     buffers = changed["buffers"]
     return {"from": {key: was for key, was in changed["from"].items() if key in buffers}, "buffers": buffers}
 

@@ -1,4 +1,4 @@
-"""Write this rank's share of a checkpoint. Nothing here talks to other ranks."""
+"""RankWriter: one rank's files of a checkpoint. Only sharded state needs the other ranks here."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class Staging:
         return memory_of(file)
 
     def take(self, size: int, tensors: Iterable[torch.Tensor]) -> torch.Tensor:
-        """So many bytes for copies of these. They are what an earlier save has left there."""
+        """`size` bytes for copies of these tensors. They still hold an earlier save."""
         if self._buffer.numel() < size:
             self._grow(size, pinned=any(tensor.is_cuda for tensor in tensors))
         return self._buffer[:size]
 
     def copied(self) -> Callable[[], None]:
-        """Waits, in whichever thread calls it, until all that has been asked for is here."""
+        """A function that waits until all copies from the GPU have arrived. Any thread may call it."""
         if not (torch.cuda.is_available() and torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
             return lambda: None
         # On the training's own stream: the next step's kernels queue behind the copies, and the CPU does not wait.

@@ -1,5 +1,5 @@
-"""What the program built before training changed it. Some of what has changed since is in no state_dict(), or cannot go
-back to where it was: buffers that are not persistent, buffers of another size, requires_grad, groups of parameters that
+"""How the program built its objects before training changed them. Some changes are in no state_dict(), or cannot be
+loaded back: buffers that are not persistent, buffers of another size, requires_grad, groups of parameters that
 an optimizer was given later. It is saved beside the state:
 
     {module: {"from": {key: what it was built as}, "buffers": {key: tensor}, "requires_grad": {name: bool}},
@@ -31,7 +31,7 @@ Description = (
 
 @dataclass
 class AsBuilt:
-    """Of one object, when a Checkpointer first saw it."""
+    """How one object was built: as it was when a Checkpointer first saw it."""
 
     buffers: dict[str, Description]
     requires_grad: dict[str, bool]
@@ -43,7 +43,7 @@ _seen: WeakKeyDictionary[Any, AsBuilt] = WeakKeyDictionary()
 
 
 def note(thing: Any) -> AsBuilt | None:
-    """Only of modules and optimizers."""
+    """Note how a module or an optimizer was built; None for anything else."""
     if not isinstance(thing, (torch.nn.Module, torch.optim.Optimizer)):
         return None
     if thing not in _seen:
@@ -57,7 +57,7 @@ def note(thing: Any) -> AsBuilt | None:
 
 
 def changes(state: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What the docstring above says, of the objects that have changed. Reads all buffers that are not persistent."""
+    """The changes of each object that has changed (see above). Reads all buffers that are not persistent."""
     found = {name: _changes(name, thing, state) for name, thing in state.items()}
     return {name: {what: of for what, of in some.items() if of} for name, some in found.items() if any(some.values())}
 

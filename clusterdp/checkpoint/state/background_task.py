@@ -1,4 +1,4 @@
-"""Work in a thread of its own, whose result is asked for later."""
+"""BackgroundTask: work in a thread of its own. Its result is asked for later."""
 
 from __future__ import annotations
 

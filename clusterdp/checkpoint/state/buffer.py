@@ -1,4 +1,4 @@
-"""A large piece of memory, in huge pages where the system has them, and given back piece by piece."""
+"""Buffer: a large piece of memory, in huge pages where the system has them. It can be given back piece by piece."""
 
 from __future__ import annotations
 

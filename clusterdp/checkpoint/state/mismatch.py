@@ -1,4 +1,4 @@
-"""Where an object is not what was saved although its state fits: of another dtype, in another memory format."""
+"""Where an object differs from what was saved although its state fits: in dtype or memory format."""
 
 from __future__ import annotations
 

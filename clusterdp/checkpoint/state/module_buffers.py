@@ -15,14 +15,14 @@ from clusterdp.checkpoint.state.tree import copied, is_sharded, key_of
 
 
 def keys(thing: Any) -> Iterator[str]:
-    """Of a module's buffers in its state_dict()."""
+    """The keys of a module's buffers in its state_dict()."""
     if isinstance(thing, torch.nn.Module):
         for key, _ in thing.named_buffers(remove_duplicate=False):
             yield key
 
 
 def load(name: str, module: Any, state: Mapping[str, torch.Tensor]) -> Iterator[str]:
-    """Some of them by their keys. Yields what there is no place for, in words."""
+    """Load some buffers by their keys. Yields, in words, those that have no place here."""
     if not state:
         return
     live = dict(module.named_buffers(remove_duplicate=False))
@@ -34,7 +34,8 @@ def load(name: str, module: Any, state: Mapping[str, torch.Tensor]) -> Iterator[
 
 
 def make_room(module: torch.nn.Module, state: Mapping[str, Any], resized: Collection[str]) -> None:
-    """For what was resized. And what shows one element in many places cannot be written to: it gets memory for all."""
+    """Give resized buffers their size. A tensor that shows one element in many places cannot be written to: it gets
+    memory for all of them."""
     for key in resized:
         if key in state:
             as_built.replace(module, key, state[key])

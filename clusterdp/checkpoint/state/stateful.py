@@ -1,4 +1,4 @@
-"""The objects whose state is saved: what is taken from each, and what it takes to put it back exactly."""
+"""The objects whose state is saved: what is taken from each, and how it is put back exactly."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def _loads_plainly(part: torch.nn.Module) -> bool:
 
 @contextmanager
 def as_trained(state: Mapping[str, Any]) -> Iterator[None]:
-    """While a state is taken. An object that has put something of its own into another one for a while, such as its
-    averages into a model, has a context manager of this name, in which the other one's state is as it was."""
+    """Put it around the taking of a state. An object may have put something of its own into another object for a while,
+    such as its averages into a model. Then it has a context manager of this name that undoes it meanwhile."""
     with ExitStack() as stack:
         for thing in state.values():
             if callable(of_its_own := getattr(thing, "as_trained", None)):
@@ -107,13 +107,13 @@ def as_trained(state: Mapping[str, Any]) -> Iterator[None]:
 
 
 def modules_first(state: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """In the order to load them: what has copies of a module's weights may have to make them anew."""
+    """The objects in the order to load them: what has copies of a module's weights may have to make them anew."""
     return sorted(state.items(), key=lambda item: not isinstance(item[1], torch.nn.Module))
 
 
 def renew(state: Mapping[str, Any], restored: Collection[str]) -> None:
-    """Where not all was restored: an object with a renew(), such as averages of the weights, had copies of what was
-    there before. Twice: the averages may be of other copies, which come after them in here."""
+    """Call renew() of the objects that were not restored: averages of the weights, say, are copies of the old weights.
+    It is called twice, for averages may be of other copies, which come later in the state."""
     left = [thing for name, thing in state.items() if name not in restored]
     for thing in left * 2:
         if callable(again := getattr(thing, "renew", None)):
@@ -171,7 +171,7 @@ def _check_module(name: str, module: torch.nn.Module, state: Mapping[str, Any], 
 
 
 def compare_keys(name: str, here: Any, saved: Any, different: list[str] | None = None) -> None:
-    """Every key consumed, none missing; raises StateError that names those that are not."""
+    """Raises StateError, with the keys, if one is missing or left over."""
     parts = []
     for what, keys in (
         ("not in the checkpoint", set(here) - set(saved)),
