@@ -204,7 +204,7 @@ def test_a_word_that_is_no_text_is_one_line(work: Path, capfd: pytest.CaptureFix
 
 
 def test_a_command_that_we_run_has_the_streams_that_we_were_not_given() -> None:
-    runs = "from clusterdp.cli.streams import mend; mend(); import os; assert os.system('echo >&2 && echo') == 0"
+    runs = "from clusterdp.cli.streams import prepare; prepare(); import os; assert os.system('echo >&2 && echo') == 0"
     done = subprocess.run(["bash", "-c", f'"{sys.executable}" -c "{runs}" >&- 2>&-'], check=False)
     assert done.returncode == 0
 

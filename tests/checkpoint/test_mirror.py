@@ -12,7 +12,7 @@ import pytest
 from clusterdp.checkpoint import Checkpointer, CheckpointError, list_checkpoints
 from clusterdp.storage import LocalStorage
 from tests.checkpoint.gang import on_ranks
-from tests.checkpoint.test_async import counter, steps
+from tests.checkpoint.test_async_save import counter, steps
 from tests.train.ranks import wait_until
 
 

@@ -103,7 +103,7 @@ def test_bytes_are_read_once_in_the_payloads_own_order(folder: Path, monkeypatch
         seen.append((run.name, run.first))
         read(storage, run, target)
 
-    monkeypatch.setattr(verified_reads, "read_run", noted)
+    monkeypatch.setattr(verified_reads, "read_range", noted)
     with shared_payload(storage, manifest) as payload:
         for entry in payload.entries:
             whole(payload, entry)

@@ -11,7 +11,7 @@ from clusterdp.errors import RendezvousError
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.dist import rendezvous
 from clusterdp.train.dist.rendezvous import Rendezvous, derive_address, derive_port
-from tests.train.test_env import STEP
+from tests.slurm_types.test_env import STEP
 
 TWO_NODES = SlurmEnv.read(STEP)
 LINUX = (32_768, 60_999)

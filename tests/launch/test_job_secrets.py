@@ -15,7 +15,7 @@ from clusterdp import config
 from clusterdp.errors import ConfigError
 from clusterdp.launch.plan import make_plan
 from tests.launch.conftest import RunScript, Stubs
-from tests.launch.test_hostile import TELL
+from tests.launch.test_hostile_configs import TELL
 
 VALUE = "a\"b'c $HOME `id` \\ *\nsecond line"
 COMMAND = [sys.executable, "-c", TELL]

@@ -11,7 +11,7 @@ from clusterdp.config import Snapshot
 from clusterdp.launch import git_ignored
 from clusterdp.launch.code_snapshot import take
 from clusterdp.launch.git_ignored import Ignored, find_ignored, in_words
-from tests.launch.test_snapshot import git
+from tests.launch.test_code_snapshot import git
 
 IGNORES = "*.bin\n/data\n/out/\n.venv/\nvenv/\n__pycache__/\n*.log\n/runs/\n/scratch\n.cache/\n"
 

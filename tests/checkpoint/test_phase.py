@@ -10,7 +10,7 @@ import pytest
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError, list_checkpoints
 from clusterdp.checkpoint.format.phase import Phase
-from tests.checkpoint.test_async import counter
+from tests.checkpoint.test_async_save import counter
 from tests.operate.checkpoints.conftest import flip, manifest_file
 
 
