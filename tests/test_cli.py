@@ -167,7 +167,7 @@ def test_the_configs_that_come_along_are_found_from_anywhere(work: Path) -> None
     for name in ("configs/digits.yaml", "digits"):
         assert run("submit", name, "--dry-run").returncode == 0
     refused = run("submit", "configs/nope.yaml").stderr
-    assert "none of the configs that come along: " in refused
+    assert "no example config of that name: " in refused
     assert "digits" in refused
 
 

@@ -128,7 +128,7 @@ def prune(options: argparse.Namespace) -> int:
     place = locate(options.place)
     asks = sys.stdin.isatty() and sys.stdout.isatty()
     if not (options.dry_run or options.yes or asks):
-        raise ConfigError("prune: nobody is there to be asked. --yes deletes, --dry-run only says what would go.")
+        raise ConfigError("prune: no terminal to ask on. --yes deletes, --dry-run only says what would go.")
     if place.run is not None and not options.force and not options.dry_run:
         pruning.refuse_if_alive(place.run)
     plan = pruning.plan_pruning(place, rule, sys.stdout)

@@ -166,14 +166,14 @@ def read_shape(file: str, *, quick: bool = False, time_scale: float = 1.0) -> Sh
     except OSError as error:
         raise FakeError(f"--shape: {file}: {error.strerror}. Write the path of a YAML file.") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise FakeError(f"--shape: {file}: no YAML: {' '.join(str(error).split())}. Mend the file.") from None
+        raise FakeError(f"--shape: {file}: no YAML: {' '.join(str(error).split())}. Correct the file.") from None
     except FakeSlurmError as error:
         raise FakeError(f"{file}: {error}") from None
 
 
 def fresh_job_id() -> int:
-    """One that no other fake cluster of this user has given to a job: run folders outlive clusters, attempts are named
-    for jobs, and MASTER_PORT follows from the number: two jobs of one number would take each other's ranks for theirs.
+    """A job number that no other fake cluster of this user has given. Run folders outlive clusters, attempts are named
+    for jobs, and MASTER_PORT follows from the number: with one number, the ranks of two jobs would meet each other.
     """
     from clusterdp.fakeslurm.core.paths import private_place
 

@@ -49,7 +49,7 @@ def run(plan: Plan, send: Callable[[], Job]) -> int:
 
 
 def _cluster_for(config: Config, ranks_per_node: int) -> FakeCluster:
-    """One in which this job has room: its nodes, its GPUs, a partition of the name that it asks for."""
+    """A fake cluster in which this job has room: its nodes, its GPUs, a partition of the name that it asks for."""
     from clusterdp.fakeslurm.cluster import FakeCluster
     from clusterdp.fakeslurm.core.shape import PartitionShape, Shape
     from clusterdp.launch.script_spec import gpu_count

@@ -40,7 +40,7 @@ def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) ->
 
 
 def lines_of(run: Any) -> list[str]:
-    """Of the newest attempt that has measured. RunError if none has."""
+    """The report of the newest attempt that has measured its steps. RunError if none has."""
     for attempt in reversed(run.attempts()):
         if attempt.times.exists():
             report = json.loads(read_plain(attempt.times))

@@ -80,7 +80,8 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 
 def parser(words: Sequence[str] | None = None) -> CliParser:
-    """For any words, or for these: verbs below a verb that is not among them are left out, for each costs a little."""
+    """The parser of any words, or of these alone: the verbs below a verb that is not among them are left out, for each
+    costs some time."""
     top = CliParser(
         prog="clusterdp",
         description="One YAML file in; a multi-node PyTorch training out, on any Slurm cluster, that cannot lose work.",
@@ -120,7 +121,7 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     sub = verb("show", show, about, "clusterdp show train.yaml    clusterdp show --explain checkpoint.every_s")
     with_config(sub, nargs="?")
     sub.add_argument("--explain", nargs="?", const="", metavar="KEY", help="what a key means; without KEY, each key")
-    about = "list the starting configs that come along, or print one"
+    about = "list the example configs of the package, or print one"
     sub = verb("configs", configs, about, "clusterdp configs digits > my.yaml")
     sub.add_argument("name", nargs="?", metavar="NAME")
     sub = verb("status", status, "how a run is doing", "clusterdp status runs/digits-20260131-235959-1f2e")
@@ -204,7 +205,8 @@ def resume(options: argparse.Namespace) -> int:
 
 
 def _send(plan: Plan, options: argparse.Namespace, lock: RunLock | None = None) -> int:
-    """Submit, say what was submitted, and follow if asked; --cluster local always follows: the cluster ends with us.
+    """Submit, say what was submitted, and follow if asked. --cluster local always follows, for the cluster ends with
+    this process.
 
     `lock`: of the run that is to be resumed, and released as soon as its job is submitted.
     """
@@ -322,8 +324,8 @@ def _run(word: str | None) -> RunDir:
 
 
 def _named_run(verb: str, word: str | None, others: Sequence[str] = ()) -> RunDir:
-    """For what cannot be taken back: the latest run may be another than the user has in mind. ConfigError if it is not
-    named; `others`: the words after it."""
+    """The run, for a verb that cannot be undone: it must be named, for the latest may not be the one that is meant.
+    ConfigError if it is not. `others`: the words after it."""
     missing = word is None or ("=" in word and not os.path.exists(word))
     if not missing:
         return _run(word)

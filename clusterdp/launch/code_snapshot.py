@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class CodeSnapshot:
-    """`ignored`: what is not in it, and may be missed."""
+    """A snapshot that was taken. `ignored`: files that are not in it, and may be missed."""
 
     files: int
     bytes: int
@@ -55,7 +55,7 @@ def take(source: Path, target: Path, limits: Snapshot, leave_out: Path) -> CodeS
 
 
 def list_files(source: Path) -> list[str]:
-    """Relative names of what belongs to the snapshot. Of runs, made or being made, nothing does."""
+    """The relative names of the files of the snapshot. Files of runs do not belong to it."""
     git = ["git", "-C", str(source), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     try:
         done = subprocess.run(git, capture_output=True, check=False, stdin=subprocess.DEVNULL)

@@ -18,5 +18,5 @@ def find_config(name: str) -> Path:
     path = config_folder() / f"{stem}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(path.stem for path in config_folder().glob("*.yaml")))
-        raise ConfigError(f"{name}: no such file, and none of the configs that come along: {known}. Name a YAML file.")
+        raise ConfigError(f"{name}: no such file, and no example config of that name: {known}. Name a YAML file.")
     return path

@@ -14,5 +14,5 @@ def is_clutter(folder: Path) -> bool:
 
 
 def is_run(folder: Path) -> bool:
-    """What `submit` writes first is the lock; runs of older versions have a script alone."""
+    """Whether it is a run folder. `submit` writes the lock first; runs of older versions have only a script."""
     return (folder / "submits" / "000001").exists() or (folder / "job.sbatch").exists()

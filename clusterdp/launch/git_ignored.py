@@ -27,7 +27,7 @@ SUFFIXES = frozenset(
 
 @dataclass(frozen=True)
 class Ignored:
-    """`name`: relative, of a file or a whole folder. `bytes`: a lower bound if `more`."""
+    """An ignored file or folder. `name`: its relative name. `bytes`: a lower bound if `more`."""
 
     name: str
     bytes: int
@@ -49,7 +49,7 @@ def find_ignored(source: Path, linked: Collection[str]) -> list[Ignored]:
 
 
 def in_words(ignored: Sequence[Ignored]) -> str:
-    """With the line for the config that brings it into the job."""
+    """A message with their names, and with the line for the config that brings them into the job."""
     some = ignored[:SHOWN]
     sizes = [f"{_written(one.name)} ({'over ' if one.more else ''}{one.bytes / 1e6:.1f} MB)" for one in some]
     rest = f" and {len(ignored) - SHOWN} more" if len(ignored) > SHOWN else ""

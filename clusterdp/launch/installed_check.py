@@ -15,7 +15,7 @@ SCHEMES = {"s3": "s3fs", "s3a": "s3fs", "sftp": "paramiko", "ssh": "paramiko"}
 
 
 def check_installed(config: Config) -> None:
-    """ConfigError for the first thing that is not to be found by this interpreter, which is the job's."""
+    """ConfigError for the first package that this interpreter, which is also the job's, does not find."""
     for key, module in _asked(config):
         if find_spec(module) is None:
             remedy = f"pip install 'clusterdp[{EXTRAS[module]}]'"

@@ -51,7 +51,7 @@ class Job:
         return state
 
     def cancel(self) -> None:
-        """For good: no attempt of this run starts any more."""
+        """Cancel the run for good: no attempt of it starts any more."""
         job = self.current_id
         mark_cancelled(self.run, job)
         commands.cancel(job)

@@ -47,12 +47,12 @@ class RunLock:
         self.release()
 
     def check(self) -> None:
-        """Right before the submit: a process that was suspended for long may have lost the lock."""
+        """Call it right before the submit: a process that was suspended for long may have lost the lock."""
         if (newest := self._newest()) != self.number:
             raise self._refusal(newest)
 
     def release(self) -> None:
-        """Once is enough; nothing happens if the run folder has gone, or cannot be written any more."""
+        """Release the lock. It is no error to call it twice, nor if the run folder is gone or cannot be written."""
         file, self.number = self._file(self.number), 0
         if file.exists():
             with suppress(OSError):
@@ -94,7 +94,7 @@ class RunLock:
 
 
 def _is_free(file: Path) -> bool:
-    """Released, or its owner is gone: dead, if it was on this host; else by its age."""
+    """Whether the lock is released, or its owner is gone: its process is dead on this host, or the lock is too old."""
     owner = _read(file)
     if "released" in owner or time.time() - owner["since"] > STALE_S:
         return True
@@ -102,7 +102,7 @@ def _is_free(file: Path) -> bool:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """`since` is always in it. What is still being written, or was cut off by a kill, counts from the file's time."""
+    """The owner of a lock. `since` is always in it; if the file is unfinished, it is the file's time."""
     owner: dict[str, Any] | None = None
     since = time.time()
     with suppress(OSError):

@@ -43,8 +43,8 @@ class Plan:
         return checkpoint_url(self.spec)
 
     def carry_out(self) -> tuple[Job, CodeSnapshot | None]:
-        """Make the run folder and submit. If that fails, or sbatch refuses, what was made here is gone again. Whatever
-        else goes wrong while sbatch is asked, the folder stays, for there may be a job that needs it."""
+        """Make the run folder and submit. If that fails, or sbatch refuses, the folder is removed again. If it is in
+        doubt whether sbatch has accepted the job, the folder stays, for there may be a job that needs it."""
         from clusterdp.launch.lock import RunLock
 
         if is_a_run(self.run.path):
@@ -131,7 +131,7 @@ class Plan:
         self.run.path.mkdir(parents=True, exist_ok=True)
 
     def _write(self) -> CodeSnapshot | None:
-        """All of the run folder, or nothing of it."""
+        """Write the whole run folder, or nothing."""
         from clusterdp.launch import code_snapshot
 
         path, taken = self.run.path, None
@@ -202,7 +202,7 @@ def is_a_run(path: Path) -> bool:
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:
-    """Those that were made here, the innermost first. Other runs may have come to lie in them since."""
+    """Remove the folders that were made here, the innermost first, unless other runs lie in them by now."""
     for folder in folders:
         ignore = folder / ".gitignore"
         with suppress(OSError):

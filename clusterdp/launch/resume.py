@@ -72,7 +72,7 @@ def send_again(plan: Plan, lock: RunLock) -> Job:
 
 
 def _escaped(value: Any) -> Any:
-    """Resolved values hold no interpolation: a `${HOME}` in them is meant for a shell, and stays."""
+    """Escape resolved values. They hold no interpolation: a `${HOME}` in them is meant for a shell, and stays."""
     if isinstance(value, dict):
         return {key: _escaped(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -53,7 +53,7 @@ def render(spec: ScriptSpec) -> Script:
 
 
 def render_part(spec: ScriptSpec, name: str) -> str:
-    """One of the parts alone, for a script that somebody else writes."""
+    """One part of the script, for a script that submitit writes."""
     ours = template_folder()
     _refuse_collisions(spec.config.launch, ours)
     return _environment(ours).get_template(f"parts/{name}").render(_values(spec))

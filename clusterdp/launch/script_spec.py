@@ -47,7 +47,8 @@ class ScriptSpec:
 
     @property
     def signal(self) -> str | None:
-        """Only entry jobs are warned unasked: a program that does not know the signal dies of it."""
+        """The value of --signal. By default only entry jobs get one: a program that does not know the signal dies of
+        it."""
         if self.config.launch.signal or self.kind != "entry":
             return self.config.launch.signal
         return f"USR2@{self.config.launch.grace_s}"

@@ -30,13 +30,13 @@ RUNS_IN = "clusterdp.train.worker"  # named, not imported: the login node has no
 
 
 class Task:
-    """What submitit pickles: by reference, so that the compute node runs the snapshot's code."""
+    """The callable that submitit pickles: by reference, so that the compute node runs the snapshot's code."""
 
     def __init__(self, run_dir: str):
         self.run_dir = run_dir
 
     def __call__(self) -> Any:
-        """On every rank of the job. Returns what the entry returned; never returns from a stop or a crash."""
+        """Runs on every rank of the job. Returns what the entry returned; never returns from a stop or a crash."""
         self._link_log()
         on_usr2 = signal.getsignal(signal.SIGUSR2)  # submitit's handler, which requeues
         worker = importlib.import_module(RUNS_IN)
@@ -102,7 +102,7 @@ def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:
 
 
 def adopt(job: str, run: RunDir) -> Job:
-    """What submitit does once it knows the job id: the job waits for its pickle under that name."""
+    """Do what submitit does once it knows the job id: the job waits for its pickle under that name."""
     from submitit import SlurmJob
     from submitit.core.utils import JobPaths
 

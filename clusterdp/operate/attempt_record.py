@@ -60,7 +60,7 @@ class AttemptRecord:
 
 
 def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Record]) -> AttemptRecord:
-    """`events` are this attempt's, by time, and what the next one found out about its end."""
+    """Read one attempt. `events`: its own, by time, and what the next attempt found out about its end."""
     by_kind: dict[str, Record] = {str(event.get("event")): event for event in events}  # the last of each kind
     own = [event for event in events if event.get("attempt") == attempt.name]
     endings = [event for event in events if event.get("event") in ENDINGS]

@@ -28,7 +28,7 @@ def with_owners(run: RunDir, attempts: Sequence[AttemptRecord]) -> tuple[Attempt
 
 
 def _after(attempt: AttemptRecord, attempts: Sequence[AttemptRecord], claims: list[str]) -> AttemptRecord | None:
-    """Whose claim came right after this attempt's last one."""
+    """The attempt whose claim came right after this attempt's last one."""
     if attempt.name not in claims:
         return None
     later = claims[len(claims) - claims[::-1].index(attempt.name) :]

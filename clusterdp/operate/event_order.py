@@ -74,7 +74,7 @@ class _Known:
 
 
 def in_order(history: RunHistory) -> list[tuple[float, Record]]:
-    """By time, moved where it contradicts what follows from what: a job is submitted, an attempt of it starts, lives
+    """The events by time. A time that contradicts the order is moved: a job is submitted, an attempt of it starts, runs
     and ends, and the next one starts."""
     told: dict[str, list[Record]] = {}
     for event in history.events:

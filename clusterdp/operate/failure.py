@@ -46,12 +46,12 @@ def batch_log(run: RunDir, job: str | None) -> Path:
 
 
 def rank_logs(logs: Path) -> list[tuple[int, Path]]:
-    """By rank. Under torchrun there are `node-<n>.out` beside them: the agents'."""
+    """The logs, by rank. Under torchrun there are `node-<n>.out` of the agents beside them."""
     return _numbered(logs, "rank")
 
 
 def find_failure(history: RunHistory) -> Failure:
-    """Of the newest attempt that ran anything; of the batch script if none did."""
+    """The failure of the newest attempt that ran anything; that of the batch script if none did."""
     last = history.last
     if last is not None and last.cause == "gave-up" and len(history.attempts) > 1 and not _ran(history.run, last):
         last = history.attempts[-2]  # it only counted those before

@@ -66,7 +66,7 @@ def index_path() -> Path:
 
 
 def known_runs(runs: Path = Path("runs")) -> list[Path]:
-    """Run folders that are there, the last submitted first."""
+    """The run folders that exist, the last submitted first."""
     times = {path: when for path, when, _ in _remembered() if _is_run(path)}
     for path in _folders(runs):
         times[path] = max(times.get(path, 0.0), _made(path))

@@ -29,7 +29,7 @@ def is_terminal(out: TextIO) -> bool:
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with aligned columns; nothing trails."""
+    """Lines with aligned columns, without trailing spaces."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
@@ -54,7 +54,7 @@ def clock(then: float, now: float | None = None) -> str:
 
 
 def number(value: object) -> str:
-    """Four significant digits are enough to read."""
+    """A number as people read it: four significant digits."""
     if isinstance(value, int) and value.bit_length() > 1000:  # Python spells no number of more than 4,300 digits
         return hex(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

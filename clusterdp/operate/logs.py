@@ -86,7 +86,7 @@ def _print_batch(
 
 
 def _follow(run: RunDir, out: TextIO, rank: int | None, wanted: str | None, pace: Pace) -> None:
-    """Until the run is over, or the wanted attempt; a new attempt is announced by one line."""
+    """Print what comes until the run is over, or the wanted attempt. A new attempt is announced by one line."""
     files: dict[Path, Tail] = {}  # all ever seen: with submitit the attempts of a job share one, by symbolic links
     tails: dict[int, Tail] = {}
     begun: list[str] = []
@@ -146,7 +146,7 @@ def _prefixed(text: str, label: str) -> str:
 
 
 def _choose(history: RunHistory, wanted: str | None, patient: bool = False) -> AttemptRecord | None:
-    """None while there is none; RunError if the wanted one is not among those there are."""
+    """The attempt to show; None while there is none. RunError if there is no such attempt."""
     if wanted is None:
         return history.last
     for attempt in history.attempts:

@@ -90,7 +90,7 @@ def current_status(history: RunHistory) -> RunStatus:
 
 
 def _done(history: RunHistory) -> RunStatus:
-    """What Slurm does with the job of a finished run changes nothing about the run."""
+    """The status of a finished run, whatever Slurm does with its job."""
     try:
         row = (ask_squeue(history) or {}).get(history.job or "")
     except SlurmError:
@@ -109,7 +109,7 @@ def ask_squeue(history: RunHistory) -> dict[str, SqueueRow] | None:
     from clusterdp.slurm import commands
 
     if history.unread:
-        raise SlurmError(f"{history.unread}. So nobody knows which jobs there are. Mend that first.")
+        raise SlurmError(f"{history.unread}. So it is not known which jobs there are. Make it readable first.")
     if not history.jobs or is_gone(history.cluster):
         return {}
     return commands.job_states(list(history.jobs)) if reachable(history) else None

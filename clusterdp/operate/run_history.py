@@ -49,17 +49,17 @@ class RunHistory:
 
     @property
     def ran(self) -> tuple[AttemptRecord, ...]:
-        """Without those that found nothing left to do, or that could not write here."""
+        """The attempts, without those that found nothing left to do or could not write here."""
         return tuple(a for a in self.attempts if a.ran) or self.attempts
 
     @property
     def closed(self) -> bool:
-        """Over, and the batch script is through as well."""
+        """Whether the run is over and the batch script has ended as well."""
         return self.state.over and (self.last is None or self.last.closed)
 
     @property
     def step(self) -> int | None:
-        """Where training stands: in the newest attempt that got anywhere."""
+        """The last step of the newest attempt that trained."""
         return next((a.last_step for a in reversed(self.attempts) if a.last_step is not None), None)
 
     @property
@@ -155,7 +155,7 @@ def _read_attempts(run: RunDir, events: Sequence[Record], cancelled: bool) -> tu
 
 
 def _with_reasons(attempts: tuple[AttemptRecord, ...]) -> tuple[AttemptRecord, ...]:
-    """More about an ending where its batch script did not say."""
+    """The attempts, with more words on endings that the batch script did not explain."""
     told = list(attempts)
     for i, attempt in enumerate(attempts):
         if attempt.cause == "gave-up" and not attempt.why:
@@ -170,7 +170,7 @@ def _with_reasons(attempts: tuple[AttemptRecord, ...]) -> tuple[AttemptRecord, .
 
 
 def _count_losses(attempts: Sequence[AttemptRecord], events: Sequence[Record]) -> tuple[AttemptRecord, ...]:
-    """Steps past the point where the next attempt went on had to be trained twice."""
+    """The attempts with their lost steps: those after the step at which the next attempt went on."""
     # `resume --from STEP` goes back because it was told to: nothing is lost.
     went_back = {str(e.get("job")) for e in events if e.get("event") == "submitted" and e.get("from_step") is not None}
     counted = list(attempts)

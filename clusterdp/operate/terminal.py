@@ -28,7 +28,7 @@ ALL = re.compile(r".*", re.DOTALL)
 
 
 def printable(text: str, keeps: re.Pattern[str] = NONE) -> str:
-    """Without control characters and whole escape sequences, but for those that `keeps` matches."""
+    """The text without control characters and escape sequences, except those that `keeps` matches."""
     return CONTROL.sub(lambda found: found[0] if keeps.fullmatch(found[0]) else "", text)
 
 

@@ -61,7 +61,7 @@ def _unlisted(run: RunDir, folder: str) -> str:
 
 
 def words(path: Path) -> list[str]:
-    """Of a file such as `outcome`: `requeue term 120`."""
+    """The words of a file such as `outcome`: `requeue term 120`."""
     try:
         return read_plain(path, 4096).decode(errors="replace").split()
     except OSError:

@@ -32,7 +32,8 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 class Tail:
-    """What was added to a file since the last look, in whole lines. The file may not be there yet, or be cut short.
+    """Returns what was added to a file since the last look, in whole lines. The file may not be there yet, or be cut
+    short.
 
     It is opened for each look: over NFS only open() asks the server whether there is more.
     """

@@ -17,7 +17,7 @@ from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
 from clusterdp.slurm.jobid import JOB_ID, is_job_id
 
 MOST_SAID = 500  # characters of an error message that are passed on
-PATIENCE_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout is 10 s and each client retries
+ANSWER_TIMEOUT_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout is 10 s and each client retries
 
 # What leaks from an outer job into sbatch and from there into the new job's srun: `SLURM_CPU_BIND` and a size such as
 # `SLURM_NTASKS` spoil it, `SBATCH_*` and `SRUN_*` win over the script's own lines. Where the cluster is must stay.
@@ -34,7 +34,7 @@ OWN_ROW = re.compile(r"([0-9]+)\|([A-Z_]+)\|(.*)")
 
 
 class CommandTimeout(SlurmError):
-    """No answer within PATIENCE_S."""
+    """No answer within ANSWER_TIMEOUT_S."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _call(argv: list[str], cwd: Path | None = None) -> subprocess.CompletedProce
             capture_output=True,
             encoding="utf-8",
             errors="replace",  # a site's greeting may be in any
-            timeout=PATIENCE_S,
+            timeout=ANSWER_TIMEOUT_S,
             check=False,
         )
     except FileNotFoundError:
@@ -179,5 +179,5 @@ def _call(argv: list[str], cwd: Path | None = None) -> subprocess.CompletedProce
         ) from None
     except subprocess.TimeoutExpired:
         raise CommandTimeout(
-            f"{argv[0]}: no answer within {PATIENCE_S:.0f} s. Is the controller up (`scontrol ping`)?"
+            f"{argv[0]}: no answer within {ANSWER_TIMEOUT_S:.0f} s. Is the controller up (`scontrol ping`)?"
         ) from None

@@ -116,7 +116,11 @@ class Committer:
             retention.prune(self.storage, commits, victims, self.may_commit)
             cleans = not self._cleaned and self.may_commit()
         except OSError as error:  # what is newest stands all the same
-            _log.warning("%s: nobody knows who may delete: %s. Old checkpoints stay for now.", self.storage.url, error)
+            _log.warning(
+                "%s: it is not known which attempt may delete: %s. Old checkpoints stay for now.",
+                self.storage.url,
+                error,
+            )
             return
         if cleans:
             self._cleaned = True

@@ -112,7 +112,7 @@ def _shape(entry: TensorEntry) -> str:
 
 
 def _values(a: Side, b: Side, only: str | None) -> Iterator[str]:
-    """What is not a tensor: parameter groups, positions, and what save() was given as meta."""
+    """The values that differ and are no tensors: parameter groups, positions, and the meta of save()."""
     if only is not None:
         yield from _differing(a.manifest.state[only], b.manifest.state[only], only)
         return
@@ -135,7 +135,7 @@ def _differing(a: Any, b: Any, *path: Any) -> Iterator[str]:
 
 
 def _spelled(value: Any) -> str:
-    """NaN does not equal itself, and a whole number may be too long for repr()."""
+    """The value as text to compare: NaN does not equal itself, and an int may be too long for repr()."""
     return hex(value) if isinstance(value, int) else repr(value)
 
 
@@ -144,7 +144,7 @@ def _key(path: tuple[Any, ...]) -> str:
 
 
 class Absent:
-    """In place of a value that one side has not got."""
+    """Stands for a value that one side does not have."""
 
 
 def _said(value: Any) -> str:

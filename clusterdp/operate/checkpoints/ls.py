@@ -44,7 +44,7 @@ LEGEND = "* a resume takes this one, if `clusterdp checkpoint verify` finds it g
 
 
 def why_of(damage: Damage) -> str:
-    """An I/O error does not say of which manifest."""
+    """Why it is damaged, with the manifest's name: an I/O error does not have it."""
     return damage.why if damage.name in damage.why else f"{damage.name}: {damage.why}"
 
 

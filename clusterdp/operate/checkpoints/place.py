@@ -30,14 +30,14 @@ class Place:
     which: str | None = None
 
     def commits(self) -> tuple[list[CheckpointInfo], list[Damage]]:
-        """From oldest to newest, and those whose manifest is damaged. CheckpointError if there is neither."""
+        """The checkpoints from oldest to newest, and the damaged manifests. CheckpointError if there is neither."""
         commits, damaged = look(self)
         if not commits and not damaged:
             raise CheckpointError(f"{self.name}: no checkpoints {self._there}. Look at the log, or name another place.")
         return commits, damaged
 
     def of_which(self, commits: list[CheckpointInfo], none_will_do: bool = False) -> list[CheckpointInfo]:
-        """Those that the user named: of a step there may be several."""
+        """The checkpoints that the user named: a step may have several."""
         if self.which is None:
             return commits
         found = [info for info in commits if self.which in (str(info.step), info.token)]

@@ -41,14 +41,14 @@ class Pruning:
 
     @property
     def freed(self) -> int:
-        """Bytes. Files that one that stays has committed anew stay too."""
+        """The bytes that are freed. Files that a remaining checkpoint uses too are not deleted."""
         gone = {info.token for info in self.victims}
         used = {info.data for info in self.commits if info.token not in gone}
         return sum({info.data: info.bytes for info in self.victims if info.data not in used}.values())
 
 
 def plan_pruning(place: Place, rule: Rule, out: TextIO) -> Pruning:
-    """CheckpointError if there is no good checkpoint to keep: then nothing may go."""
+    """Plan what to delete. CheckpointError if there is no good checkpoint to keep: then nothing is deleted."""
     commits, _ = place.commits()
     skipped: list[str] = []
     bad: set[str] = set()
@@ -101,7 +101,7 @@ def show_plan(place: Place, pruning: Pruning, out: TextIO) -> None:
 
 
 def prune(place: Place, pruning: Pruning, out: TextIO) -> None:
-    """Manifest first, so that a checkpoint is whole or gone wherever this ends."""
+    """Delete them, each manifest first: wherever this ends, every checkpoint is complete or gone."""
     remaining = list(pruning.commits)
     for done, info in enumerate(pruning.victims):
         remaining.remove(info)

@@ -28,8 +28,8 @@ def keys_of(places: Iterable[tuple[Path, str]]) -> dict[str, str]:
 def write(
     file: BinaryIO, keys: Mapping[str, str], payload: Payload, note: Mapping[str, str], advance: Callable[[int], None]
 ) -> None:
-    """`keys`: those that the file is to have, and which tensor each is. Tied tensors are written once a key, for the
-    format knows no ties."""
+    """Write the file. `keys`: each key of the file, and its tensor. A tied tensor is written once for each key, for the
+    format has no ties."""
     entries = {entry.name: entry for entry in payload.entries}
     header, starts = _plan({key: entries[name] for key, name in keys.items()}, note)
     file.write(header)

@@ -31,7 +31,7 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Finding:
-    """`damage`: what is wrong for good, a line for each file. `unread`: what could not be read just now."""
+    """What is wrong with a checkpoint. `damage`: a line for each damaged file. `unread`: what could not be read now."""
 
     damage: tuple[str, ...] = ()
     unread: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Finding:
 
 
 def show_findings(place: Place, out: TextIO) -> int:
-    """Of all checkpoints, or those that the user named. The exit code: 1 if not all are good."""
+    """Verify all checkpoints, or those that the user named. Returns the exit code: 1 if not all are good."""
     commits, damaged = place.commits()
     if place.which is not None:
         damaged = [damage for damage in damaged if place.names(damage)]
@@ -75,7 +75,7 @@ def show_findings(place: Place, out: TextIO) -> int:
 def findings(
     storage: Storage, commits: Sequence[CheckpointInfo], begin: Callable[[str], None], advance: Advance
 ) -> Iterator[tuple[CheckpointInfo, Finding]]:
-    """Newest first. Files that two manifests share, as those of a step that was gone back to, are read once."""
+    """The findings, newest first. Files that two manifests share, as after `resume --from`, are read once."""
     known: dict[str, Finding] = {}
     for info in reversed(commits):
         begin(f"step {info.step}")
@@ -88,7 +88,7 @@ def findings(
 
 
 def check(storage: Storage, info: CheckpointInfo, advance: Advance) -> Finding:
-    """Manifest and files, several at a time; all files are read, whatever is wrong with the first."""
+    """Check the manifest and all files, several at a time, also if one is damaged."""
     try:
         manifest = read_manifest(storage, info)
     except (DamagedError, OSError) as error:
