@@ -1,4 +1,4 @@
-"""S3Storage: S3 and what speaks like it (MinIO, Ceph, R2, ...), through s3fs.
+"""S3Storage: S3 and compatible stores (MinIO, Ceph, R2, ...), through s3fs.
 
 Credentials and endpoint come from where every S3 program looks: ~/.aws, AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL_S3, the
 role of the machine; or from fsspec's own configuration. Of s3fs only single requests are used: how often one is asked
@@ -24,7 +24,7 @@ _BUSY = {
     *("SlowDown", "InternalError", "ServiceUnavailable", "RequestTimeout", "OperationAborted"),
     *("Throttling", "ThrottlingException", "RequestLimitExceeded", "ConditionalRequestConflict"),
 }
-_PAGE = 1000  # names in one answer: S3 gives no more
+_PAGE = 1000  # names in one answer, S3's limit
 _DENIED = {"AccessDenied", "ExpiredToken", "InvalidAccessKeyId", "SignatureDoesNotMatch", "InvalidToken", "403", "401"}
 _RIGHTS = "s3:GetObject, PutObject, DeleteObject, ListBucket, AbortMultipartUpload and ListBucketMultipartUploads"
 
@@ -43,7 +43,7 @@ class S3Storage(UrlStorage):
             "read_timeout": retry_policy.timeout_s,
             "retries": {"total_max_attempts": 1},  # RetryPolicy asks again: two that do so would multiply
             "max_pool_connections": 32,
-            # Not every store knows the checksums that newer clients add by themselves; and these files have their own.
+            # Not every store knows the checksums that newer clients add, and these files have their own.
             "request_checksum_calculation": "when_required",
             "response_checksum_validation": "when_required",
         }
@@ -113,7 +113,7 @@ class S3Storage(UrlStorage):
         return sorted({name[len(prefix) :].rstrip("/") for name in names} - {""})
 
     def tree(self, wanted: Callable[[str], bool]) -> dict[str, Sequence[str]]:
-        """A page of names a request, from the first wanted folder to the last; not a request for each folder."""
+        """One request for each page of names, from the first wanted folder to the last, and not one for each folder."""
         folders = [name for name in self.list() if wanted(name)]
         found: dict[str, set[str]] = {folder: set() for folder in folders}
         if folders:
@@ -137,7 +137,7 @@ class S3Storage(UrlStorage):
         try:
             return super()._range(name, start, stop)
         except OSError as error:
-            if _answer(error.__cause__)[1] == 416:  # nothing there from `start` on: the file ends before
+            if _answer(error.__cause__)[1] == 416:  # the file ends before `start`
                 return b""
             raise
 
@@ -174,7 +174,7 @@ class S3Storage(UrlStorage):
 
     def drop_unfinished(self, ours: Callable[[str], bool], before: float) -> None:
         prefix = self._prefix("")
-        page = self.call("", "list_multipart_uploads", Prefix=prefix)  # the first 1,000: the others are for next time
+        page = self.call("", "list_multipart_uploads", Prefix=prefix)  # the first 1,000; a later call drops the others
         for upload in page.get("Uploads", []):
             if ours(upload["Key"][len(prefix) :]) and upload["Initiated"].timestamp() < before:
                 with suppress(FileNotFoundError):
@@ -182,7 +182,7 @@ class S3Storage(UrlStorage):
 
 
 def _answer(error: BaseException | None) -> tuple[str, int]:
-    """S3's code and the HTTP status, if it is the server that has said no; s3fs makes Python's errors of them."""
+    """S3's code and the HTTP status, if the server has refused; s3fs turns them into Python's errors."""
     while error is not None:
         response = getattr(error, "response", None)
         if isinstance(response, dict):

@@ -38,7 +38,7 @@ class SftpStorage(Storage):
         return str(self.root / checked(name))
 
     def _ask(self, name: str, ask: Callable[[Any], T]) -> T:
-        """What `ask` returns, given a client; asked again on a new connection where one is lost."""
+        """Returns what `ask` returns for a client. If the connection is lost, it asks again on a new one."""
 
         def once() -> T:
             with self._sessions.session() as client:
@@ -65,7 +65,7 @@ class SftpStorage(Storage):
         if isinstance(error, lost) or text == "Socket is closed":
             return Fault(OSError(errno.ECONNRESET, f"no connection ({text})", url), transient=True)
         if isinstance(error, OSError):
-            if error.errno is None:  # SFTP has one code for all that it has no code for
+            if error.errno is None:  # SFTP has one code for all other errors
                 text = f"the server says {text!r}, which may be a full disk or quota"
             return Fault(OSError(error.errno or errno.EIO, error.strerror or text, url), transient=False)
         return Fault(OSError(errno.EIO, f"{type(error).__name__}: {text}", url), transient=False)
@@ -74,7 +74,7 @@ class SftpStorage(Storage):
         path = self._path(folder)
         try:
             return sorted(self._ask(folder, lambda client: client.listdir(path)))
-        except FileNotFoundError:  # what OpenSSH says of a folder that is a file, too
+        except FileNotFoundError:  # OpenSSH says so also if the folder is a file
             return []
 
     def _stat(self, name: str) -> Any:
@@ -127,7 +127,7 @@ class SftpStorage(Storage):
                 found = _lstat(client, path)
                 if found is None:
                     raise
-                if tries == 1 or found.st_size:  # later, an empty file is what a try without an answer has made
+                if tries == 1 or found.st_size:  # else it comes from a try whose answer was lost
                     raise already_there(f"{self.url}/{name}") from None
 
         self._ask(name, create)
@@ -150,7 +150,7 @@ class SftpStorage(Storage):
             try:
                 self._ask(name, lambda client: _rename(client, temporary, path))
             except FileExistsError:
-                # Ours, if an answer was lost and the question asked again. No two files that are published are equal.
+                # Ours, if an answer was lost and the request repeated. No two published files are equal.
                 if self.read(name) != data:
                     raise already_there(f"{self.url}/{name}") from None
         finally:
@@ -203,7 +203,7 @@ def _write_at(client: Any, path: str, at: int, chunk: memoryview) -> None:
         file.seek(at)
         file.set_pipelined(True)  # one round trip a chunk, not one for each 32 KiB
         file.write(chunk)
-        while file._reqs:  # paramiko forgets to look at the last answers, which may be that the disk is full
+        while file._reqs:  # paramiko does not read the last answers, one of which may say that the disk is full
             client._read_response(file._reqs.popleft())
 
 

@@ -44,7 +44,7 @@ class UrlStorage(Storage):
         return self.retry_policy.timeout_s + nbytes / _SLOWEST
 
     def judge(self, error: Exception, name: str) -> Fault:
-        import asyncio  # deferred: 40 ms that a plain path need not pay
+        import asyncio  # imported here: it takes 40 ms, and a plain path does not need it
 
         url = f"{self.url}/{name}" if name else self.url
         if isinstance(error, RuntimeError) and "fork-safe" in str(error):
@@ -121,7 +121,7 @@ class UrlStorage(Storage):
         try:
             self._put(name, data)
         except FileExistsError:
-            # Ours, if an answer was lost and the question asked again. No two files that are published are equal.
+            # Ours, if an answer was lost and the request repeated. No two published files are equal.
             if self.read(name) != data:
                 raise
         self._check_size(name, len(data))
@@ -164,7 +164,7 @@ class UrlStorage(Storage):
 
 def _filesystem(url: str, shown: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """fsspec's file system for the URL, and the path there."""
-    import fsspec  # deferred: 30 ms that a plain path need not pay
+    import fsspec  # imported here: it takes 30 ms, and a plain path does not need it
 
     with _explained(url, shown):
         return fsspec.core.url_to_fs(url, use_listings_cache=False, **options)  # type: ignore[no-any-return]

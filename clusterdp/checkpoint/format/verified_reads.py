@@ -197,7 +197,7 @@ def _reread(storage: Storage, blocks: BlockRange, number: int, target: ReadTarge
 
 
 def _read_block(file: Readable, blocks: BlockRange, number: int, target: ReadTarget) -> bool:
-    """Whether the block is as it was written."""
+    """Read one block. Returns whether it is as it was written."""
     start, stop = number * BLOCK, min((number + 1) * BLOCK, blocks.record.size)
     parts: tuple[memoryview, ...] = ()
     if start < blocks.head:

@@ -169,7 +169,7 @@ def _into_module(
 
 
 def _read_parts(storage: Storage, manifest: Manifest, state: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
-    from clusterdp.checkpoint.load import resharding  # deferred: two seconds that DDP need not pay
+    from clusterdp.checkpoint.load import resharding  # imported here: it takes two seconds, and DDP does not need it
 
     check_sizes(storage, ranges_of(manifest))  # first: no manifest makes us ask for memory that its files do not fill
     live = resharding.live_tensors({name: thing for name, thing in state.items() if not stateful.is_per_rank(thing)})

@@ -1,11 +1,11 @@
-"""One save on its way, on all ranks: staged, written by each, committed by rank 0.
+"""Save: one save on all ranks. It is staged, written by each rank, and committed by rank 0.
 
     stage 0   each rank writes its files in a thread                        files of no manifest
     stage 1   rank 0 knows all sizes and checksums, and commits in a thread
-    stage 2   all know how it went
+    stage 2   all ranks know the result
 
-A rank is never asked to wait in between: it says how far it has come (`here`), the ranks agree on the least of these
-numbers in whatever way the training loop has (its control word), and all call `advance()` at the same step.
+No rank waits in between. Each says how far it has come (`here`), the ranks agree on the least of these numbers by the
+training loop's own means (its control word), and all call `advance()` at the same step.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STAGES = 2
 
 @dataclass(frozen=True)
 class Commit:
-    """A checkpoint that is durable. `bytes` on disk, of all ranks; `seconds` from the call that began it on."""
+    """A checkpoint that is durable. `bytes`: on disk, of all ranks. `seconds`: since the call that began it."""
 
     step: int
     token: str
@@ -58,13 +58,14 @@ class Save:
         on_commit: Callable[[Commit], None] | None,
         gives_way: bool,
     ):
-        """Copies the state. When it returns the live tensors may change. gives_way: the writing, to training."""
+        """Copies the state. When it returns, the live tensors may change. gives_way: the writing gives way to
+        training."""
         self.stage = 0
         self.step = taken.step
         self._ranks, self._committer, self._writer, self._taken = ranks, committer, writer, taken
         self._started, self._read_back, self._on_commit = started, read_back, on_commit
         self._chunks: Chunks | None = None
-        compare = compare and ranks.size > 1 and not taken.shared.sharded  # of shards there are no replicas
+        compare = compare and ranks.size > 1 and not taken.shared.sharded  # shards have no replicas
         work: Callable[[], _Report]
         try:
             staged = writer.stage(staging, taken.shared, taken.own)
@@ -73,7 +74,7 @@ class Save:
             work = partial(self._write, staged, beside)
         except FailedElsewhere:
             work = partial(_Report, {}, None, None)
-        except Exception as error:  # out of memory, say: the other ranks learn of it as of an error of the disk
+        except Exception as error:  # out of memory, say: the other ranks learn of it as they learn of a disk error
             work = partial(_fail, error)
         self._gives_way = gives_way
         self._writing = BackgroundTask(work, "write", gives_way=gives_way)

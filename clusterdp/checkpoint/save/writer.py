@@ -72,7 +72,7 @@ class Staging:
 
 
 class _Places:
-    """Where each tensor goes in a slice: worked out once, for save after save it is the same."""
+    """Where each tensor goes in a slice. It is worked out once, for every save has the same places."""
 
     def __init__(self, plan: FlatLayout, start: int, stop: int, body: torch.Tensor):
         self.of = (plan, start, stop)
@@ -90,15 +90,15 @@ class _Places:
                 self._pieces.append((entry.name, slice(first - entry.offset, last - entry.offset), place))
 
     def copy(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        # One call for all of them, as optimizers do it: a copy_() each takes longer than the copying of small ones.
-        if self._views:  # a slice may lie within a single tensor, and a state may have none
+        # One call for all of them, as optimizers do it: a copy_() call each takes longer than copying small tensors.
+        if self._views:  # there are none if the slice lies within a single tensor, or the state has no tensors
             torch._foreach_copy_(self._views, [tensors[name] for name in self._names], non_blocking=True)
         for name, part, place in self._pieces:
             place.copy_(as_bytes(tensors[name])[part], non_blocking=True)
 
 
 class _Registered:
-    """Memory that the GPU copies to without the CPU's help, until this object goes."""
+    """Memory that is pinned for copies from the GPU as long as this object exists."""
 
     def __init__(self, buffer: torch.Tensor):
         self._address = buffer.data_ptr()
@@ -112,17 +112,17 @@ class _Registered:
 
 @dataclass(frozen=True)
 class Staged:
-    """What one rank writes, in memory of its own: from here on, the live tensors may change."""
+    """What one rank will write, in memory of its own: the live tensors may change from here on."""
 
     slice: memoryview
     local: memoryview | None
     rank_file: bytes
     copied: Callable[[], None]
-    chunks: Chunks | None = None  # of sharded state, on rank 0: where the pieces of all ranks lie
+    chunks: Chunks | None = None  # on rank 0, for sharded state: where the pieces of all ranks lie
 
 
 class RankWriter:
-    """Creates the files of one save on one rank, and knows what to take back if it comes to nothing."""
+    """Creates the files of one save on one rank, and deletes them if the save fails."""
 
     def __init__(self, storage: Storage, folder: str, token: str, ranks: RankGroup):
         self.storage = storage
@@ -137,7 +137,7 @@ class RankWriter:
         }
 
     def stage(self, staging: Staging, shared: StatePart, own: StatePart) -> Staged:
-        """Copies this rank's share of the shared state, and what it has for itself. Collective if that is sharded."""
+        """Copies this rank's share of the shared state, and its own state. Collective if the state is sharded."""
         file, chunks = self._stage_shared(staging, shared)
         content = {**self.note, "state": own.skeleton, "index": own.layout.to_json(), "strides": own.strides}
         return Staged(
@@ -150,7 +150,7 @@ class RankWriter:
 
     def _stage_shared(self, staging: Staging, shared: StatePart) -> tuple[memoryview, Chunks | None]:
         if shared.sharded:
-            from clusterdp.checkpoint.save import sharded  # deferred: two seconds that DDP need not pay
+            from clusterdp.checkpoint.save import sharded  # imported here: it takes 2 s
 
             return sharded.copy(shared.tensors, staging, self.note, self.ranks)
         start, stop = shared.layout.span(self.rank, self.world_size)
@@ -158,7 +158,7 @@ class RankWriter:
         return staging.fill(shared, start, stop, note), None
 
     def write(self, staged: Staged, *, read_back: bool) -> dict[str, FileRecord]:
-        """All files of this rank, durable on return, and what each must look like from now on."""
+        """Write all files of this rank. They are durable on return. Returns the record of each."""
         staged.copied()
         slice_file, rank_file, local_file = self._names()
         try:
@@ -185,7 +185,7 @@ class RankWriter:
         )
 
     def _create(self, name: str, data: memoryview) -> FileRecord:
-        # The checksums are of the memory, not of the file, and are computed while the bytes are on their way.
+        # The checksums are of the memory, not of the file, and are computed while the bytes are written.
         with ThreadPoolExecutor(1, thread_name_prefix="checksum") as pool:
             sums = pool.submit(checksums, data)
             try:
@@ -199,15 +199,16 @@ class RankWriter:
             try:
                 return self.storage.write(f"{self.folder}/{name}", _chunks(data))
             except FileNotFoundError:
-                # A save of this step has failed just now, and one of the ranks has cleaned up after it: found the
-                # folder empty, and removed it. Each does so once.
+                # A save of this step has just failed, and one of its ranks has removed the empty folder in its
+                # clean-up. Each rank does so once.
                 self.storage.make_folder(self.folder)
         return self.storage.write(f"{self.folder}/{name}", _chunks(data))
 
     def discard(self) -> None:
-        """Give back the space of a save that failed. Only if all have agreed on that: no manifest names the files."""
+        """Delete the files of a save that failed. Call it only once all ranks have agreed on that: no manifest names
+        them."""
         for name in self._names():
-            with suppress(OSError):  # the storage may be what has failed; what stays is cleaned up by a later attempt
+            with suppress(OSError):  # the storage itself may have failed; a later attempt cleans up what is left
                 self.storage.remove(f"{self.folder}/{name}")
         with suppress(OSError):
             self.storage.remove_folder(self.folder)

@@ -24,9 +24,9 @@ class RankGroup:
     are not touched."""
 
     def __init__(self, group: dist.ProcessGroup | None = None):
-        """Collective if there is a process group without gloo: one is made then."""
+        """Collective if the process group has no gloo: a group with gloo is made then."""
         self.rank, self.size = 0, 1
-        self._lost: str | None = None  # what was said when contact was lost
+        self._lost: str | None = None  # the error message of the first lost contact
         if not (dist.is_available() and dist.is_initialized()):
             return
         if "gloo" not in str(dist.get_backend_config(group)):
@@ -62,7 +62,7 @@ class RankGroup:
         return verdict["conclusion"]
 
     def _failure_of(self, failures: list[dict[str, str] | None]) -> dict[str, str]:
-        """One failure for all: of the lowest rank's kind, with what the first few ranks say."""
+        """One failure for all ranks: of the lowest rank's kind, with the messages of the first few ranks."""
         failed = [(rank, failure) for rank, failure in enumerate(failures) if failure]
         if not failed:
             return {}
@@ -73,7 +73,7 @@ class RankGroup:
         return {"kind": failed[0][1]["kind"], "message": "; ".join(messages)}
 
     def are_equal(self, digest: bytes) -> bool:
-        """Whether all ranks have these 8 bytes. One tiny all-reduce, where settle() takes four."""
+        """Whether all ranks have these 8 bytes. One tiny all-reduce, where agree() takes four."""
         if self.size == 1:
             return True
         number = int.from_bytes(digest, "little") >> 1  # MAX finds the least of the negated ones
@@ -83,7 +83,7 @@ class RankGroup:
         return int(both[0]) == -int(both[1])
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
-        """Bytes of rank `source`, in place, on all."""
+        """Send the bytes of rank `source` to all, in place."""
         if self.size > 1 and tensor.numel():
             with self.contact():
                 dist.broadcast(tensor, dist.get_global_rank(self._world(), source), group=self.group)
@@ -110,7 +110,7 @@ class RankGroup:
             raise LostContact(self._lost) from error
 
     def _gather(self, message: Any) -> list[Any]:
-        """All ranks' messages on rank 0; on the others none."""
+        """All ranks' messages on rank 0; an empty list on the others."""
         if self.size == 1:
             return [message]
         data = _encode(message)
@@ -124,7 +124,7 @@ class RankGroup:
         return [_decode(slot) for slot in slots or []]
 
     def _share(self, message: Any) -> Any:
-        """Rank 0's message, on all."""
+        """Rank 0's message, on all ranks."""
         if self.size == 1:
             return message
         data = _encode(message)
@@ -145,7 +145,7 @@ class ProgressExchange:
         self._work: Any = None
 
     def exchange(self, number: int) -> int | None:
-        """Collective. What the numbers of the call before have come to; None in the first."""
+        """Collective. The least of the numbers of the call before; None in the first call."""
         if self._ranks.size == 1:
             return number
         least = self.drain()

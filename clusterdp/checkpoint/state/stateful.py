@@ -65,9 +65,9 @@ def _tensors(thing: Any) -> Iterator[torch.Tensor]:
 
 
 def live_tensors(name: str, thing: Any) -> Mapping[str, torch.Tensor]:
-    """By their names in a checkpoint, tensors that may be overwritten before load_state_dict() is called with these
-    very tensors: it takes what it is given as it is, and copies nothing onto itself. Whoever has code of their own for
-    that may look at the old values, or have another idea of the names: of those there are none."""
+    """The tensors, by their names in a checkpoint, that may be overwritten before load_state_dict() is called with
+    them: torch's own takes them as they are. An object with a load_state_dict() of its own may look at the old values,
+    or use other names: it has none."""
     if isinstance(thing, torch.nn.Module):
         plain = type(thing).load_state_dict is torch.nn.Module.load_state_dict and all(
             map(_loads_plainly, thing.modules())
@@ -121,8 +121,8 @@ def renew(state: Mapping[str, Any], restored: Collection[str]) -> None:
 
 
 def compare(name: str, thing: Any, state: Any, resized: Collection[str] = ()) -> None:
-    """Raises StateError if a module's state does not fit. Of other things load() alone can tell. resized: keys that
-    will fit when they are needed."""
+    """Raises StateError if a module's state does not fit. For other objects only load() can tell. resized: keys
+    of buffers that will get their size later."""
     if isinstance(thing, torch.nn.Module):
         with _explained(name, thing):
             _check_module(name, thing, {key: value for key, value in state.items() if key not in resized}, resized)
@@ -163,9 +163,9 @@ def _check_module(name: str, module: torch.nn.Module, state: Mapping[str, Any], 
         # A lazy module has no shapes yet, and takes any.
         if not torch.nn.parameter.is_lazy(live[key])
         and live[key].shape != state[key].shape
-        and key.rpartition(".")[2] != EXTRA_STATE  # whose length is the module's own business
+        and key.rpartition(".")[2] != EXTRA_STATE  # its shape may change
     ]
-    # A hook may rename what an older version of the module has saved: torch's own strict loading decides then.
+    # A hook may rename what an older version of the module has saved: then torch's own strict loading decides.
     hooked = any(part._load_state_dict_pre_hooks for part in module.modules())
     compare_keys(name, () if hooked else live, () if hooked else state, different)
 
@@ -187,7 +187,7 @@ def compare_keys(name: str, here: Any, saved: Any, different: list[str] | None =
 
 def _restore_dtypes(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
     """Optimizer.load_state_dict() casts to the parameter's dtype, in lists and dicts too: fp32 moments of bf16 weights
-    would lose bits, and so would integers. Of a str it makes the name of a generator."""
+    would lose bits, and so would integers. It makes a generator of a str."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     made: dict[int, torch.Tensor] = {}
