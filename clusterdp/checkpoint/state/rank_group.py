@@ -48,18 +48,18 @@ class RankGroup:
         raises the same error; on the rank where it happened, from the original.
         """
         reports = self._gather({"failure": _describe(failure), "report": report})
-        verdict: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         if self.rank == 0:
-            verdict = self._failure_of([entry["failure"] for entry in reports])
-            if not verdict:
+            result = self._failure_of([entry["failure"] for entry in reports])
+            if not result:
                 try:
-                    verdict = {"conclusion": conclude([e["report"] for e in reports]) if conclude else None}
+                    result = {"conclusion": conclude([e["report"] for e in reports]) if conclude else None}
                 except Exception as error:
-                    failure, verdict = error, _describe(error) or {}
-        verdict = self._share(verdict)
-        if "kind" in verdict:
-            raise _KINDS[verdict["kind"]](verdict["message"]) from failure
-        return verdict["conclusion"]
+                    failure, result = error, _describe(error) or {}
+        result = self._share(result)
+        if "kind" in result:
+            raise _KINDS[result["kind"]](result["message"]) from failure
+        return result["conclusion"]
 
     def _failure_of(self, failures: list[dict[str, str] | None]) -> dict[str, str]:
         """One failure for all ranks: of the lowest rank's kind, with the messages of the first few ranks."""
