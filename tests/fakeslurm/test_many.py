@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,6 +15,7 @@ from clusterdp.fakeslurm import FakeCluster
 from clusterdp.fakeslurm.core import processes
 from clusterdp.fakeslurm.core.job_spec import JobSpec
 from clusterdp.fakeslurm.core.model import Job, Model, Step
+from clusterdp.fakeslurm.core.orders import Order
 from clusterdp.fakeslurm.core.paths import Paths
 from clusterdp.fakeslurm.core.shape import Shape, User
 from clusterdp.fakeslurm.slurmctld.controller import Controller
@@ -76,7 +76,7 @@ class Clumsy:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         self.started.append(job.id)
 
-    def order(self, job: Job, step: Step, **order: Any) -> None: ...
+    def order(self, job: Job, step: Step, order: Order) -> None: ...
 
     def later(self, seconds: float, action: Callable[[], None]) -> None: ...
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from clusterdp.fakeslurm.core.error_texts import ControllerError, Refusal
 from clusterdp.fakeslurm.core.job_ids import find, parse
 from clusterdp.fakeslurm.core.model import BATCH
+from clusterdp.fakeslurm.core.orders import KillRank
 from clusterdp.fakeslurm.slurmctld import nodes, requeue
 from clusterdp.fakeslurm.slurmctld.advance import advance
 from clusterdp.slurm.hostlist import compress
@@ -92,7 +93,7 @@ def _kill_rank(controller: "Controller", job: str, rank: str) -> None:
     for each in find(controller.model, name) if name else []:
         for step in reversed(each.steps):
             if step.live and step.id != BATCH and int(rank) < step.tasks:
-                controller.runner.order(each, step, op="kill-rank", rank=int(rank))
+                controller.runner.order(each, step, KillRank(int(rank)))
                 return
     raise Refusal(f"{job}: no step runs there that has a rank {rank}. Look with `squeue --steps`.")
 

@@ -8,6 +8,7 @@ from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
 from clusterdp.fakeslurm.core.job_ids import Name, find, parse, split_list
 from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.core.orders import Signal
 from clusterdp.fakeslurm.slurmctld import job_end
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _end(daemon: "Daemon", options: dict[str, str], job: Job, step_id: str | Non
         if number in (None, KILL):
             job_end.cancel_step(controller, job, step, by_name=number == KILL)
         else:
-            controller.runner.order(job, step, op="signal", signal=number)
+            controller.runner.order(job, step, Signal(number))
         return
     if "batch" in options:
         controller.signal(job, number or KILL, script=True)

@@ -76,14 +76,14 @@ class StepPlan:
     def part_of(self, task: TaskPlan) -> Part:
         return self.parts[task.part]
 
-    def records(self, statuses: dict[int, int]) -> dict[str, int]:
+    def records(self, statuses: dict[int, int]) -> dict[int, int]:
         """From the wait statuses by rank: what the step's record in each component says, the worst of its tasks.
 
-        With --multi-prog it is the last task that counts, unless a signal killed one. Keys are text, as in all JSON.
+        With --multi-prog it is the last task that counts, unless a signal killed one.
         """
-        found: dict[str, int] = {}
+        found: dict[int, int] = {}
         for task in self.tasks:
-            job, status = str(self.part_of(task).job), statuses.get(task.rank, 0)
+            job, status = self.part_of(task).job, statuses.get(task.rank, 0)
             before = found.get(job, 0)
             found[job] = status if self.multi_prog and not before & 0x7F else max(before, status)
         return found

@@ -1,12 +1,11 @@
 """The daemon's side of a connection: a command that asks, or a supervisor that reports."""
 
 import asyncio
-import json
 import socket
 from collections import deque
-from typing import Any
 
 from clusterdp.fakeslurm.core import wire
+from clusterdp.fakeslurm.core.orders import Order, encode
 
 
 class Gone(Exception):
@@ -36,13 +35,12 @@ class Conversation:
             self._queue += self._frames.feed(data)
         return self._queue.popleft()
 
-    async def open(self) -> dict[str, Any] | None:
+    async def open(self) -> bytes | None:
         """Read a command's request; or, if a supervisor is calling, return its first message."""
         while True:
             kind, payload = await self._frame()
             if kind == "J":
-                message: dict[str, Any] = json.loads(payload)
-                return message
+                return payload
             if kind == "C":
                 self.command, *self.words = wire.split(payload)
             elif kind == "D":
@@ -54,16 +52,16 @@ class Conversation:
             elif kind == "G":
                 return None
 
-    async def message(self) -> dict[str, Any]:
+    async def report(self) -> bytes:
+        """The next report of a supervisor."""
         while True:
             kind, payload = await self._frame()
             if kind == "J":
-                message: dict[str, Any] = json.loads(payload)
-                return message
+                return payload
 
-    def send_message(self, **message: Any) -> None:
+    def send_order(self, order: Order) -> None:
         try:
-            self.connection.send(wire.frame("J", json.dumps(message).encode()))
+            self.connection.send(wire.frame("J", encode(order)))
         except OSError:
             pass
 

@@ -4,12 +4,13 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import ControllerError
 from clusterdp.fakeslurm.core.job_spec import JobSpec
 from clusterdp.fakeslurm.core.model import BATCH, Array, Het, Job, Model, Share, Step
+from clusterdp.fakeslurm.core.orders import Order, Signal, SignalScript
 from clusterdp.fakeslurm.core.shape import Shape, User
 from clusterdp.fakeslurm.slurmctld import job_end, requeue, scheduler, submit_checks
 from clusterdp.fakeslurm.slurmctld.clock import Clock
@@ -31,7 +32,7 @@ class Runner(Protocol):
 
     def start_batch(self, job: Job, step: Step) -> None: ...
 
-    def order(self, job: Job, step: Step, **order: Any) -> None:
+    def order(self, job: Job, step: Step, order: Order) -> None:
         """Pass an order on to the step's supervisor."""
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
@@ -283,11 +284,11 @@ class Controller:
             if not step.live or step.runs_in:
                 continue
             if step.id == BATCH and script:
-                self.runner.order(job, step, op="signal-script", signal=number)
+                self.runner.order(job, step, SignalScript(number))
             elif full and number == signal.SIGTERM and step.id != BATCH and job.spec.batch:
                 pass  # the script's srun gets it, and kills its step before the step could hear of it
             elif full or (step.id != BATCH and not script):
-                self.runner.order(job, step, op="signal", signal=number)
+                self.runner.order(job, step, Signal(number))
 
 
 def _differs(decision: scheduler.Wait, job: Job) -> bool:

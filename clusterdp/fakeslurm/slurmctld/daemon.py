@@ -16,6 +16,7 @@ from clusterdp.fakeslurm.core import processes
 from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
 from clusterdp.fakeslurm.core.job_environ import MARK
 from clusterdp.fakeslurm.core.model import Job, Model, Step
+from clusterdp.fakeslurm.core.orders import Order
 from clusterdp.fakeslurm.core.paths import Paths
 from clusterdp.fakeslurm.core.shape import Shape, User
 from clusterdp.fakeslurm.slurmctld import job_end, journal, outages, timers
@@ -188,8 +189,8 @@ class Daemon:
 
         self.loop.call_later(seconds, act)
 
-    def order(self, job: Job, step: Step, **order: Any) -> None:
-        self.supervisors.order(job, step, **order)
+    def order(self, job: Job, step: Step, order: Order) -> None:
+        self.supervisors.order(job, step, order)
 
     def told(self) -> None:
         if self._changed:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.core.model import BATCH, Job, Step
-from clusterdp.fakeslurm.core.task_usage import Usage
+from clusterdp.fakeslurm.core.orders import Terminate
+from clusterdp.fakeslurm.core.reports import Ended
 from clusterdp.fakeslurm.slurmstepd.memory_limit import OUT_OF_MEMORY
 from clusterdp.slurm.state import JobState
 
@@ -16,35 +17,34 @@ if TYPE_CHECKING:
 BOOKING = 0.3  # of the books' lag: until they have answered the controller that they know of an array
 
 
-def step_ended(controller: Controller, job: Job, step: Step, report: dict[str, Any]) -> None:
+def step_ended(controller: Controller, job: Job, step: Step, report: Ended) -> None:
     """A supervisor says that all is over on its side."""
     if not step.live:
         return
     now = controller.clock()
-    status = report.get("of_steps", {}).get(str(job.id), report["status"])
-    step.end, step.status, step.lingers = now, status, report.get("lingers", False)
-    used = report.get("used", {}).get(str(job.id))
-    step.usage = Usage(*used) if used else None
-    step.timed_out = step.timed_out or report.get("timed_out", False)
-    if report.get("killer") is not None:
-        step.cancelled_by = report["killer"]
+    status = report.statuses.get(job.id, report.status)
+    step.end, step.status, step.lingers = now, status, report.lingers
+    step.usage = report.usages.get(job.id)
+    step.timed_out = step.timed_out or report.timed_out
+    if report.killer is not None:
+        step.cancelled_by = report.killer
     step.state = _state_of_step(step)
-    if step.id != BATCH and not report.get("lost_srun"):
+    if step.id != BATCH and not report.lost_srun:
         job.derived = max(job.derived, step.status)
     end_mirrors(controller, job, step, report)
     alone = not job.spec.batch and not job.spec.lasts  # of an srun outside of jobs
     if step.id == BATCH or (alone and not any(other.live for other in job.steps)):
-        if alone and (report.get("interrupted") or report.get("lost_srun")):
+        if alone and (report.interrupted or report.lost_srun):
             job.cancelled_by, step.state = controller.user.uid, JobState.CANCELLED
             wind_up(controller, job, JobState.CANCELLED, "None", "")
         else:
-            _script_ended(controller, job, report["status"])
+            _script_ended(controller, job, report.status)
     controller.changed(job)
     _finish_if_empty(controller, job)
     controller.wake()
 
 
-def end_mirrors(controller: Controller, job: Job, step: Step, report: dict[str, Any]) -> None:
+def end_mirrors(controller: Controller, job: Job, step: Step, report: Ended) -> None:
     """A step over several components has a record in each of them, and one supervisor."""
     for other in controller.model.components(job):
         mirror = other.step(step.id)
@@ -137,15 +137,12 @@ def wind_up(
     # is killed in the other order: the script must not go on because srun is dead.
     for step in sorted(live, key=lambda step: step.id == BATCH):
         kill_after = controller.settings.kill_wait_s - (0.1 if step.id == BATCH else 0)
-        controller.runner.order(
-            job,
-            step,
-            op="terminate",
-            why=why,
-            abort=abort and step.id != BATCH,
-            signals=[signal.SIGKILL] if kill else [signal.SIGCONT, signal.SIGTERM],
-            kill_after=None if kill else kill_after,
-        )
+        said = abort and step.id != BATCH
+        if kill:
+            order = Terminate((signal.SIGKILL,), kill_after=None, why=why, abort=said)
+        else:
+            order = Terminate((signal.SIGCONT, signal.SIGTERM), kill_after, why, said)
+        controller.runner.order(job, step, order)
     if job.empty:
         finish(controller, job)
 
@@ -210,16 +207,9 @@ def cancel(controller: Controller, job: Job, uid: int | None = None) -> None:
 def cancel_step(controller: Controller, job: Job, step: Step, by_name: bool = False) -> None:
     """`by_name`: with --signal=KILL. Then accounting does not learn whose doing it was."""
     if step.live:
-        controller.runner.order(
-            job,
-            step,
-            op="terminate",
-            why="",
-            abort=True,
-            signals=[signal.SIGKILL],
-            kill_after=None,
-            killer=None if by_name else controller.user.uid,
-        )
+        killer = None if by_name else controller.user.uid
+        order = Terminate((signal.SIGKILL,), kill_after=None, abort=True, killer=killer)
+        controller.runner.order(job, step, order)
 
 
 def time_out(controller: Controller, job: Job) -> None:

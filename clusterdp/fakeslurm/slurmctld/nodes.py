@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.core.error_texts import ControllerError
 from clusterdp.fakeslurm.core.model import BATCH
+from clusterdp.fakeslurm.core.orders import FailNode, OutliveSrun
 from clusterdp.fakeslurm.slurmctld import requeue
 
 if TYPE_CHECKING:
@@ -55,9 +56,9 @@ def fail_node(controller: Controller, name: str) -> None:
             if not step.live or step.runs_in:
                 continue
             if job.batch_host == name and step.id != BATCH:
-                controller.runner.order(job, step, op="outlive-srun")  # its srun dies with the batch host
+                controller.runner.order(job, step, OutliveSrun())  # its srun dies with the batch host
             if name in step.nodes:
-                controller.runner.order(job, step, op="fail-node", node=name)
+                controller.runner.order(job, step, FailNode(name))
 
 
 def restore_node(controller: Controller, name: str) -> None:

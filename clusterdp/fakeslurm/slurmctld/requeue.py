@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import ControllerError
 from clusterdp.fakeslurm.core.model import BATCH, Job
+from clusterdp.fakeslurm.core.orders import Say, Signal, Terminate, Warn
 from clusterdp.fakeslurm.slurmctld import job_end
 from clusterdp.slurm.state import JobState
 
@@ -91,7 +92,7 @@ def resume(controller: Controller, job: Job) -> None:
 def _signal_all(controller: Controller, job: Job, number: int) -> None:
     for step in job.steps:
         if step.live and not step.runs_in:
-            controller.runner.order(job, step, op="signal", signal=number)
+            controller.runner.order(job, step, Signal(number))
     controller.changed(job)
 
 
@@ -108,7 +109,7 @@ def preempt(controller: Controller, job: Job, grace_s: float | None = None) -> N
     controller.changed(job)
     for step in job.steps:
         if step.live and step.id != BATCH:
-            controller.runner.order(job, step, op="warn", why="", signals=[signal.SIGCONT, signal.SIGTERM])
+            controller.runner.order(job, step, Warn((signal.SIGCONT, signal.SIGTERM)))
 
 
 def end_of_grace(controller: Controller, job: Job) -> None:
@@ -128,7 +129,7 @@ def lose_node(controller: Controller, job: Job, node: str) -> None:
         return
     for step in job.steps:
         if step.live and node in step.nodes and step.id != BATCH:
-            controller.runner.order(job, step, op="say", text=f"srun: error: Node failure on {node}")
+            controller.runner.order(job, step, Say(f"srun: error: Node failure on {node}"))
     why = "DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"
     if job.spec.requeue and job.spec.batch:
         restart(controller, job, "NODE_FAIL", why)
@@ -150,10 +151,8 @@ def _shrink(controller: Controller, job: Job, node: str) -> None:
     job.end = None
     for step in job.steps:
         if step.live and node in step.nodes:
-            controller.runner.order(job, step, op="say", text=f"srun: error: Node failure on {node}")
-            controller.runner.order(
-                job, step, op="terminate", why=None, abort=False, signals=[signal.SIGKILL], kill_after=None
-            )
+            controller.runner.order(job, step, Say(f"srun: error: Node failure on {node}"))
+            controller.runner.order(job, step, Terminate((signal.SIGKILL,), kill_after=None, why=None))
     job.shares = [share for share in job.shares if share.node != node]
     job.resizes += 1
     job.resized_at = controller.clock()

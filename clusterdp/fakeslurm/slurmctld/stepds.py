@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import socket
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.core import processes, wire
+from clusterdp.fakeslurm.core import orders, processes, reports, wire
 from clusterdp.fakeslurm.core.model import Job, Step
 from clusterdp.fakeslurm.core.step_plan import StepPlan
 from clusterdp.fakeslurm.slurmctld import job_end, requeue
@@ -30,7 +29,7 @@ FULL_DISK_S = 0.5  # until the next try
 LEFTOVERS_S = 1.0  # that what a script left in the background has, to end by itself
 
 Key = tuple[int, str]  # a job, and the id of a step
-Order = tuple[Job, Step, dict[str, Any]]
+Given = tuple[Job, Step, orders.Order]
 
 
 class Supervisors:
@@ -41,7 +40,7 @@ class Supervisors:
         self._born: list[Key] = []  # and to be told to begin
         self._acks: dict[str, asyncio.Event] = {}
         self._closed = False
-        self._orders: dict[int, deque[Order]] = {}  # by job; the first is being given
+        self._orders: dict[int, deque[Given]] = {}  # by job; the first is being given
 
     def open(self) -> None:
         self._daemon.loop.add_reader(self._nursery.line, self._news)
@@ -111,17 +110,15 @@ class Supervisors:
                 job_end.never_began(self._daemon.controller, job, step)
         self._daemon.controller.settle()
 
-    async def hear(self, talk: Conversation, opening: dict[str, Any] | None, key: Key | None = None) -> None:
-        message = opening
+    async def hear(self, talk: Conversation, opening: bytes | None, key: Key | None = None) -> None:
         try:
             while True:
-                if message is None:
-                    message = await talk.message()
-                if self._sender(message)[1]:  # a stranger must not get what is meant for the one it is named like
-                    key = (message["job"], message["step"])
+                sender, report = reports.decode(opening or await talk.report())
+                opening = None
+                if self._find(sender)[1]:  # a stranger must not get what is meant for the one it is named like
+                    key = (sender.job, sender.step)
                     self._supervisors[key] = talk.connection
-                self._obey(talk, message)
-                message = None
+                self._receive(talk, sender, report)
         except (Gone, OSError):
             if key and self._supervisors.get(key) is talk.connection:
                 del self._supervisors[key]
@@ -129,53 +126,61 @@ class Supervisors:
         finally:
             talk.close()
 
-    def _sender(self, message: dict[str, Any]) -> tuple[Job | None, Step | None]:
+    def _find(self, sender: reports.Sender) -> tuple[Job | None, Step | None]:
         """No step if its supervisor is of another attempt, or of a cluster that was here before."""
-        job = self._daemon.model.jobs.get(message["job"])
-        step = job.step(message["step"]) if job else None
-        if step and (step.restart, step.supervisor) != (message["restart"], message["pid"]):
+        job = self._daemon.model.jobs.get(sender.job)
+        step = job.step(sender.step) if job else None
+        if step and (step.restart, step.supervisor) != (sender.restart, sender.pid):
             step = None
         return job, step
 
-    def _obey(self, talk: Conversation, message: dict[str, Any]) -> None:
-        job, step = self._sender(message)
-        if message["op"] == "ack":
-            event = self._acks.pop(message["ack"], None)
+    def _receive(self, talk: Conversation, sender: reports.Sender, report: reports.Report) -> None:
+        job, step = self._find(sender)
+        if isinstance(report, reports.Acknowledged):
+            event = self._acks.pop(report.ack, None)
             if event:
                 event.set()
-            return
-        if message["op"] == "ended":
-            patient = job is not None and job.completing  # all were told to end, and have their time
-            if job and step:
-                job_end.step_ended(self._daemon.controller, job, step, message)
-                patient = patient or any(other.live for other in job.steps)
-            self._daemon.controller.settle()
-            linger_s = self._daemon.shape.settings.kill_wait_s + 0.5 if patient else LEFTOVERS_S
-            self._daemon.background(self._received(talk, message["job"], linger_s))
-        elif message["op"] == "gone":
+        elif isinstance(report, reports.Ended):
+            self._step_ended(talk, sender, job, step, report)
+        elif isinstance(report, reports.ScriptGone):
             if job and step:
                 job_end.script_gone(self._daemon.controller, job, step)
             self._daemon.controller.settle()
-            talk.send_message(op="received")
+            talk.send_order(orders.Received())
         elif job and step:
-            step.pids = list(message["pids"].values())
+            step.pids = list(report.pids)
             self._daemon.controller.changed(job)
             self._daemon.controller.settle()
-            told = any(order["op"] == "terminate" for _, of, order in self._orders.get(job.id, ()) if of is step)
-            if job.completing and message["op"] == "hello" and not told:  # that was lost with the old daemon
-                self.order(job, step, op="terminate", why="", abort=False, signals=[signal.SIGTERM],
-                           kill_after=self._daemon.shape.settings.kill_wait_s)  # fmt: skip
+            if job.completing and isinstance(report, reports.Reconnected):
+                self._terminate_again(job, step)
         else:  # of an attempt that is over, as far as we know
-            talk.send_message(op="terminate", why="", abort=False, signals=[signal.SIGKILL], kill_after=None)
+            talk.send_order(orders.Terminate((signal.SIGKILL,), kill_after=None))
+
+    def _step_ended(
+        self, talk: Conversation, sender: reports.Sender, job: Job | None, step: Step | None, report: reports.Ended
+    ) -> None:
+        patient = job is not None and job.completing  # all were told to end, and have their time
+        if job and step:
+            job_end.step_ended(self._daemon.controller, job, step, report)
+            patient = patient or any(other.live for other in job.steps)
+        self._daemon.controller.settle()
+        linger_s = self._daemon.shape.settings.kill_wait_s + 0.5 if patient else LEFTOVERS_S
+        self._daemon.background(self._received(talk, sender.job, linger_s))
+
+    def _terminate_again(self, job: Job, step: Step) -> None:
+        """The order to end may have been lost with the old daemon."""
+        waiting = [order for _, of, order in self._orders.get(job.id, ()) if of is step]
+        if not any(isinstance(order, orders.Terminate) for order in waiting):
+            self.order(job, step, orders.Terminate((signal.SIGTERM,), self._daemon.shape.settings.kill_wait_s))
 
     async def _received(self, talk: Conversation, job_id: int, linger_s: float) -> None:
         """A step may go, and its srun end, when all of the job have heard what they are to hear: else the script would
         see srun end before its own signal comes, and would do who knows what."""
         while job_id in self._orders:
             await asyncio.sleep(0.02)
-        talk.send_message(op="received", linger_s=linger_s)
+        talk.send_order(orders.Received(linger_s))
 
-    def order(self, job: Job, step: Step, **order: Any) -> None:
+    def order(self, job: Job, step: Step, order: orders.Order) -> None:
         """Orders to the steps of a job are obeyed one after the other: each is acknowledged before the next goes."""
         queue = self._orders.get(job.id)
         if queue is None:
@@ -183,23 +188,21 @@ class Supervisors:
             self._daemon.background(self._give_orders(job.id, queue))
         queue.append((job, step, order))
 
-    async def _give_orders(self, job_id: int, queue: deque[Order]) -> None:
+    async def _give_orders(self, job_id: int, queue: deque[Given]) -> None:
         await asyncio.sleep(ORDER_DELAY_S)
         while queue:
             await self._give(*queue[0])
             queue.popleft()
         del self._orders[job_id]
 
-    async def _give(self, job: Job, step: Step, order: dict[str, Any]) -> None:
+    async def _give(self, job: Job, step: Step, order: orders.Order) -> None:
         connection = await self._connection((step.runs_in or job.id, step.id))
         if not connection or not step.live:
             return
         name = f"{job.id}.{step.id}.{time.monotonic_ns()}"
         event = self._acks[name] = asyncio.Event()
         try:
-            await self._daemon.loop.sock_sendall(
-                connection, wire.frame("J", json.dumps({**order, "ack": name}).encode())
-            )
+            await self._daemon.loop.sock_sendall(connection, wire.frame("J", orders.encode(order, name)))
             await asyncio.wait_for(event.wait(), 1.0)
         except (OSError, asyncio.TimeoutError):
             self._acks.pop(name, None)
@@ -236,7 +239,7 @@ class Supervisors:
         if _lives(step) or (job_id, step_id) in self._unborn:
             self._daemon.loop.call_later(LAST_WORDS_S, self._missed, job_id, step_id)
         elif step.live:
-            job_end.step_ended(self._daemon.controller, job, step, {"status": int(signal.SIGKILL)})
+            job_end.step_ended(self._daemon.controller, job, step, reports.Ended(int(signal.SIGKILL)))
         else:
             job_end.script_gone(self._daemon.controller, job, step)
         self._daemon.controller.settle()
@@ -273,7 +276,7 @@ class Supervisors:
         """As Slurm treats a node that was lost: the job is requeued, or fails."""
         if step.live:
             step.end, step.status = self._daemon.controller.clock(), int(signal.SIGKILL)
-            job_end.end_mirrors(self._daemon.controller, job, step, {"status": step.status})
+            job_end.end_mirrors(self._daemon.controller, job, step, reports.Ended(step.status))
         step.lingers = False
         if not job.completing:
             requeue.lose_node(self._daemon.controller, job, step.nodes[0])

@@ -3,6 +3,7 @@
 import signal
 
 from clusterdp.fakeslurm.core.model import BATCH, Job
+from clusterdp.fakeslurm.core.orders import Terminate
 from clusterdp.fakeslurm.slurmctld import job_end, nodes, requeue
 from clusterdp.fakeslurm.slurmctld.controller import Controller
 
@@ -50,12 +51,12 @@ def _look_at_steps(controller: Controller, job: Job, now: float) -> None:
             controller.runner.order(
                 job,
                 step,
-                op="terminate",
-                why="DUE TO TIME LIMIT",
-                abort=False,
-                signals=[signal.SIGCONT, signal.SIGTERM],
-                kill_after=controller.settings.kill_wait_s,
-                timed_out=True,
+                Terminate(
+                    (signal.SIGCONT, signal.SIGTERM),
+                    controller.settings.kill_wait_s,
+                    why="DUE TO TIME LIMIT",
+                    timed_out=True,
+                ),
             )
             controller.changed(job)
 

@@ -1,14 +1,12 @@
 """The supervisor's connection to the daemon, which may be killed and come back as another process."""
 
-import json
 import os
 import socket
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
-from clusterdp.fakeslurm.core import processes, wire
+from clusterdp.fakeslurm.core import orders, processes, reports, wire
 from clusterdp.fakeslurm.core.paths import REVIVE
 from clusterdp.fakeslurm.core.step_plan import StepPlan
 from clusterdp.fakeslurm.slurmstepd.event_loop import Loop
@@ -24,10 +22,10 @@ class DaemonLine:
         self._frames = wire.Frames()
         self._lost_at = 0.0
         self._reviver = 0  # the pid of the process that starts a daemon, or waits for another one's start
-        self._answer: dict[str, Any] | None = None
-        self.obey: Callable[[dict[str, Any]], None]
+        self._answer: orders.Received | None = None
+        self.obey: Callable[[orders.Order], None]
         self.on_cluster_down: Callable[[], None]
-        self.greeting: Callable[[], dict[str, Any]]  # what a new daemon is told first
+        self.greeting: Callable[[], reports.Report]  # what a new daemon is told first
         self._listen()
 
     def _listen(self) -> None:
@@ -35,27 +33,26 @@ class DaemonLine:
         self._connection.setblocking(False)
         self._loop.watch(self._connection.fileno(), self._read)
 
-    def tell(self, **message: Any) -> None:
-        plan = self._plan
-        about = {"job": plan.job, "step": plan.step, "restart": plan.restart, "pid": os.getpid()}
+    def tell(self, report: reports.Report) -> None:
+        sender = reports.Sender(self._plan.job, self._plan.step, self._plan.restart, os.getpid())
         if not self._connection:
             return
         try:
             self._connection.setblocking(True)
-            self._connection.sendall(wire.frame("J", json.dumps({**about, **message}).encode()))
+            self._connection.sendall(wire.frame("J", reports.encode(sender, report)))
             self._connection.setblocking(False)
         except OSError:
             self._lost()
 
-    def report(self, turn: Callable[[], None], **report: Any) -> dict[str, Any]:
+    def report(self, report: reports.Report, turn: Callable[[], None]) -> orders.Received:
         """Tell something that must not be lost: a new daemon is told again. Returns the daemon's answer."""
         self._answer, told = None, self._connection
-        self.tell(**report)
+        self.tell(report)
         while self._answer is None:
             turn()
             if self._connection is not None and self._connection is not told:
                 told = self._connection
-                self.tell(**report)
+                self.tell(report)
         return self._answer
 
     def _read(self) -> None:
@@ -70,13 +67,13 @@ class DaemonLine:
             self._lost()
             return
         for _, payload in self._frames.feed(data):
-            order = json.loads(payload)
-            if order["op"] == "received":
+            order, ack = orders.decode(payload)
+            if isinstance(order, orders.Received):
                 self._answer = order
                 continue
             self.obey(order)
-            if order.get("ack"):
-                self.tell(op="ack", ack=order["ack"])
+            if ack:
+                self.tell(reports.Acknowledged(ack))
 
     def _lost(self) -> None:
         """It was killed. The tasks go on; look for the next one."""
@@ -104,7 +101,7 @@ class DaemonLine:
             return
         self._connection = line
         self._listen()
-        self.tell(op="hello", **self.greeting())
+        self.tell(self.greeting())
 
 
 def is_daemon(pid: int, folder: str) -> bool:

@@ -5,9 +5,9 @@ import os
 import signal
 import socket
 import time
-from typing import Any
+from collections.abc import Callable, Sequence
 
-from clusterdp.fakeslurm.core import processes
+from clusterdp.fakeslurm.core import orders, processes, reports
 from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
 from clusterdp.fakeslurm.core.task_usage import TaskUsage, Usage
 from clusterdp.fakeslurm.slurmstepd import launch
@@ -33,7 +33,7 @@ class Supervisor:
         self._srun.on_signal, self._srun.on_gone = self._srun_signalled, self._srun_gone
         self._daemon = DaemonLine(self._loop, daemon, plan)
         self._daemon.obey, self._daemon.on_cluster_down = self._obey, self._cluster_down
-        self._daemon.greeting = self._running
+        self._daemon.greeting = self._reconnected
         self._outputs = Outputs(self._loop, plan, self._srun)
         self._inputs = Inputs(self._loop, plan, self._srun, self._outputs.files)
         self._srun.on_stdin = self._inputs.feed
@@ -72,8 +72,8 @@ class Supervisor:
         self._srun.flush()
         self._outputs.keep_pace()
 
-    def _running(self) -> dict[str, Any]:
-        return {"pids": {task.rank: pid for pid, task in self._tasks.items()}}
+    def _reconnected(self) -> reports.Report:
+        return reports.Reconnected(tuple(self._tasks))
 
     # -- tasks --
 
@@ -91,7 +91,7 @@ class Supervisor:
             self._sessions.add(pid)
             for end in {*ends, *more}:
                 os.close(end)
-        self._daemon.tell(op="started", **self._running())
+        self._daemon.tell(reports.Started(tuple(self._tasks)))
         self._inputs.ask()
 
     def _reap(self, wakeup: int) -> None:
@@ -145,7 +145,7 @@ class Supervisor:
             for session in self._sessions:
                 processes.send_group(session, number)
 
-    def _terminate(self, why: str | None, signals: list[int], kill_after: float | None) -> None:
+    def _terminate(self, why: str | None, signals: Sequence[int], kill_after: float | None) -> None:
         """Signal everything, say so, and kill what is left later."""
         self._terminating = True
         self._bury_lost()
@@ -223,40 +223,43 @@ class Supervisor:
 
     # -- what the daemon orders --
 
-    def _obey(self, order: dict[str, Any]) -> None:
-        op = order["op"]
-        if op == "terminate":
-            if order.get("abort"):
-                self._report.aborted()
-            if order.get("killer") is not None:
-                self._killer = order["killer"]
-            self._timed_out = self._timed_out or order.get("timed_out", False)
-            self._terminate(order["why"], order["signals"], order["kill_after"])
-            if not self._tasks:
-                self._kill()
-        elif op == "warn":
-            self._report.cancelled(order["why"])
-            for number in order["signals"]:
-                self._signal_all(number)
-        elif op == "signal":
-            self._signal_all(order["signal"])
-        elif op == "signal-script":  # the batch shell alone, not its children
-            if order["signal"] == KILL:
+    def _obey(self, order: orders.Order) -> None:
+        match order:
+            case orders.Terminate():
+                self._obey_terminate(order)
+            case orders.Warn():
                 self._report.cancelled("")
-            processes.send(self._tasks, order["signal"])
-        elif op in ("fail-node", "kill-rank"):
-            self._strike(order)
-        elif op == "outlive-srun":
-            self._outlives_srun = True
-        elif op == "say":
-            self._report.say(order["text"])
+                for number in order.signals:
+                    self._signal_all(number)
+            case orders.Signal():
+                self._signal_all(order.number)
+            case orders.SignalScript():
+                if order.number == KILL:
+                    self._report.cancelled("")
+                processes.send(self._tasks, order.number)
+            case orders.FailNode():
+                self._dead_nodes.add(order.node)
+                self._kill_tasks(lambda task: task.node == order.node)
+            case orders.KillRank():
+                self._kill_tasks(lambda task: task.rank == order.rank)
+            case orders.OutliveSrun():
+                self._outlives_srun = True
+            case orders.Say():
+                self._report.say(order.text)
 
-    def _strike(self, order: dict[str, Any]) -> None:
-        """The tasks of a node, or of a rank, die."""
-        if order["op"] == "fail-node":
-            self._dead_nodes.add(order["node"])
+    def _obey_terminate(self, order: orders.Terminate) -> None:
+        if order.abort:
+            self._report.aborted()
+        if order.killer is not None:
+            self._killer = order.killer
+        self._timed_out = self._timed_out or order.timed_out
+        self._terminate(order.why, order.signals, order.kill_after)
+        if not self._tasks:
+            self._kill()
+
+    def _kill_tasks(self, meant: Callable[[TaskPlan], bool]) -> None:
         for pid, task in list(self._tasks.items()):
-            if order.get("node") == task.node or order.get("rank") == task.rank:
+            if meant(task):
                 processes.send([pid, *processes.descendants(pid)], KILL)
 
     def _cluster_down(self) -> None:
@@ -273,30 +276,31 @@ class Supervisor:
         left = self.plan.batch and bool(self._below())
         self._outputs.files.close()
         answer = self._daemon.report(
+            reports.Ended(
+                status=max(statuses, default=0),
+                statuses=self.plan.records(self._statuses),
+                usages=self._used_by_part(),
+                killer=self._killer,
+                timed_out=self._timed_out,
+                lost_srun=self._lost_srun,
+                interrupted=self._quits,
+                lingers=left,
+            ),
             self._turn,
-            op="ended",
-            status=max(statuses, default=0),
-            of_steps=self.plan.records(self._statuses),
-            used=self._used_by_part(),
-            killer=self._killer,
-            timed_out=self._timed_out,
-            lost_srun=self._lost_srun,
-            interrupted=self._quits,
-            lingers=left,
         )
         if left:
-            self._see_off(answer["linger_s"])
+            self._see_off(answer.linger_s)
         code = max(((status >> 8) or (128 + (status & 0x7F) if status & 0x7F else 0) for status in statuses), default=0)
         self._srun.send("x", str(code).encode())
         deadline = time.monotonic() + 10
         while self._srun.waits and time.monotonic() < deadline:
             self._turn(1)
 
-    def _used_by_part(self) -> dict[str, Usage | None]:
-        """By the job id of the part. Keys are text, as in all JSON."""
+    def _used_by_part(self) -> dict[int, Usage | None]:
+        """By the job id of the part."""
         ended = [task for task in self.plan.tasks if task.rank in self._used]
         return {
-            str(part.job): Usage.over([(task, self._used[task.rank]) for task in ended if task.part == index])
+            part.job: Usage.over([(task, self._used[task.rank]) for task in ended if task.part == index])
             for index, part in enumerate(self.plan.parts)
         }
 
@@ -307,4 +311,4 @@ class Supervisor:
             if time.monotonic() >= deadline:
                 self._signal_all(KILL)
             self._turn(0.02)
-        self._daemon.report(self._turn, op="gone")
+        self._daemon.report(reports.ScriptGone(), self._turn)

@@ -1,0 +1,82 @@
+"""Reports of the daemon of a step to slurmctld: a type for each, and their form in JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import get_args
+
+from clusterdp.fakeslurm.core.task_usage import Usage
+
+
+@dataclass(frozen=True)
+class Sender:
+    """The daemon of a step; stands in front of each of its reports."""
+
+    job: int
+    step: str
+    restart: int  # the attempt of the job
+    pid: int
+
+
+@dataclass(frozen=True)
+class Started:
+    """The tasks run."""
+
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Reconnected:
+    """slurmctld was killed, and this is a connection to the next one."""
+
+    pids: tuple[int, ...]  # of the tasks that still run
+
+
+@dataclass(frozen=True)
+class Ended:
+    """All tasks have ended. Keys are the ids of jobs: a step has a record in each component of a heterogeneous job."""
+
+    status: int  # a wait status: the worst of the tasks
+    statuses: dict[int, int] = field(default_factory=dict)
+    usages: dict[int, Usage | None] = field(default_factory=dict)
+    killer: int | None = None  # the uid of the user that ended it by force
+    timed_out: bool = False
+    lost_srun: bool = False  # srun was killed
+    interrupted: bool = False  # srun was interrupted twice
+    lingers: bool = False  # some of what a batch script started still runs
+
+
+@dataclass(frozen=True)
+class ScriptGone:
+    """Nothing is left of what a batch script started."""
+
+
+@dataclass(frozen=True)
+class Acknowledged:
+    """An order was carried out."""
+
+    ack: str
+
+
+Report = Started | Reconnected | Ended | ScriptGone | Acknowledged
+TYPES = {kind.__name__: kind for kind in get_args(Report)}
+
+
+def encode(sender: Sender, report: Report) -> bytes:
+    return json.dumps({"sender": vars(sender), "report": type(report).__name__, **vars(report)}).encode()
+
+
+def decode(payload: bytes) -> tuple[Sender, Report]:
+    """Raises ValueError for an unknown report."""
+    values = json.loads(payload)
+    sender, name = Sender(**values.pop("sender")), values.pop("report")
+    if name not in TYPES:
+        raise ValueError(f"report {name!r}: unknown to this version of the fake cluster")
+    if "pids" in values:
+        values["pids"] = tuple(values["pids"])
+    if name == Ended.__name__:  # JSON has neither numbers as keys nor tuples
+        values["statuses"] = {int(job): status for job, status in values["statuses"].items()}
+        values["usages"] = {int(job): Usage(*used) if used else None for job, used in values["usages"].items()}
+    report: Report = TYPES[name](**values)
+    return sender, report
