@@ -1,5 +1,7 @@
 """FakeCluster: a Slurm in a folder, to start, use, break and take down."""
 
+from __future__ import annotations
+
 import json
 import os
 import shlex
@@ -83,7 +85,7 @@ class FakeCluster:
         return conf == paths.conf and os.path.exists(paths.shape)
 
     @classmethod
-    def attach(cls, folder: Path | None = None) -> "FakeCluster":
+    def attach(cls, folder: Path | None = None) -> FakeCluster:
         """A cluster that is up already; raises FakeSlurmError."""
         folder = Path(folder or cls.default_folder()).absolute()
         paths = Paths(folder)
@@ -99,7 +101,7 @@ class FakeCluster:
 
     # -- life --
 
-    def up(self, *, owned: bool = False) -> "FakeCluster":
+    def up(self, *, owned: bool = False) -> FakeCluster:
         """Start it; returns when it takes jobs. `owned`: it goes down when this process ends, however it ends."""
         paths = self._paths
         up_already = f"{self.folder}: a fake cluster is up there. Use it, or `clusterdp fake down` first."
@@ -171,7 +173,7 @@ class FakeCluster:
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def __enter__(self) -> "FakeCluster":
+    def __enter__(self) -> FakeCluster:
         return self.up(owned=True)
 
     def __exit__(

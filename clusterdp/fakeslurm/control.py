@@ -1,5 +1,7 @@
 """FakeCluster's connection to its daemon: as the commands talk to it, with words of its own."""
 
+from __future__ import annotations
+
 import os
 import socket
 from pathlib import Path

@@ -1,5 +1,7 @@
 """What can go wrong with a fake cluster itself. (What its commands refuse to do is `refusals.py`.)"""
 
+from __future__ import annotations
+
 
 class FakeSlurmError(Exception):
     """`<object>: <what is wrong>. <what to do>.`"""

@@ -1,5 +1,7 @@
 """The commands of a cluster, as files for PATH."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 from clusterdp.fakeslurm.core.paths import Paths

@@ -2,6 +2,8 @@
 
 # ruff: noqa: E402
 
+from __future__ import annotations
+
 import os
 import sys
 

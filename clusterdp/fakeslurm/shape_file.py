@@ -12,6 +12,8 @@
 Values may all be text, as a YAML reader gives them that guesses no types: 2:00:00 and OFF mean other things to YAML.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -81,7 +83,7 @@ class Entry:
         value = self.take(key, [])
         return tuple(map(str, value)) if isinstance(value, list) else tuple(filter(None, str(value).split(",")))
 
-    def entries(self, key: str) -> "list[Entry]":
+    def entries(self, key: str) -> list[Entry]:
         value = self.take(key, [])
         if not isinstance(value, list):
             raise self.refuse(key, value, "is no list. Begin each entry with a dash.")

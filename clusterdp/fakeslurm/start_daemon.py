@@ -1,5 +1,7 @@
 """Starts the daemon of a cluster in the background, once."""
 
+from __future__ import annotations
+
 import os
 import sys
 import traceback

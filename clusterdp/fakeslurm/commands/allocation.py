@@ -1,5 +1,7 @@
 """What srun outside of a job and salloc share: a job of their own, and the wait for its nodes."""
 
+from __future__ import annotations
+
 import asyncio
 import signal
 from dataclasses import dataclass
@@ -36,7 +38,7 @@ class Voice:
     interrupted: tuple[str, ...]
     cancelled: tuple[str, ...]
 
-    def info(self, talk: "Conversation", asked: Asked, *texts: str) -> None:
+    def info(self, talk: Conversation, asked: Asked, *texts: str) -> None:
         """What --quiet keeps back."""
         if "quiet" not in asked:
             for text in texts:
@@ -67,7 +69,7 @@ def components_of(command: str, lines: list[Pairs], directives: list[Pairs], var
     return components
 
 
-def spec_for(talk: "Conversation", daemon: "Daemon", asked: Asked, voice: Voice, name: str) -> JobSpec:
+def spec_for(talk: Conversation, daemon: Daemon, asked: Asked, voice: Voice, name: str) -> JobSpec:
     partitions = daemon.model.partitions
     partition = asked.get("partition") or daemon.model.default_partition.name
     for each in partition.split(","):
@@ -86,7 +88,7 @@ def spec_for(talk: "Conversation", daemon: "Daemon", asked: Asked, voice: Voice,
     return spec
 
 
-async def allocate(talk: "Conversation", daemon: "Daemon", asked: Asked, specs: list[JobSpec], voice: Voice) -> Job:
+async def allocate(talk: Conversation, daemon: Daemon, asked: Asked, specs: list[JobSpec], voice: Voice) -> Job:
     """The job when it has its nodes: one, or the first component of a heterogeneous one."""
     try:
         job = daemon.controller.submit_together(specs, None, b"", {})
@@ -108,7 +110,7 @@ async def allocate(talk: "Conversation", daemon: "Daemon", asked: Asked, specs: 
     return job
 
 
-def test_only(talk: "Conversation", daemon: "Daemon", spec: JobSpec, command: str) -> int:
+def test_only(talk: Conversation, daemon: Daemon, spec: JobSpec, command: str) -> int:
     """When and where it would run; as if the cluster were empty. It takes a number all the same."""
     number = daemon.model.new_id()
     try:
@@ -126,7 +128,7 @@ def test_only(talk: "Conversation", daemon: "Daemon", spec: JobSpec, command: st
     return 0
 
 
-def show_options(talk: "Conversation", asked: Asked) -> None:
+def show_options(talk: Conversation, asked: Asked) -> None:
     """What --verbose says."""
     rows = {name: value or "set" for name, value in asked.values.items()} | {"verbose": "1"}
     rule = f"{asked.command}: -------------------- --------------------"
@@ -136,7 +138,7 @@ def show_options(talk: "Conversation", asked: Asked) -> None:
     talk.error(f"{rule}\n{asked.command}: end of defined options")
 
 
-async def _wait_for_nodes(talk: "Conversation", daemon: "Daemon", job: Job, asked: Asked, voice: Voice) -> None:
+async def _wait_for_nodes(talk: Conversation, daemon: Daemon, job: Job, asked: Asked, voice: Voice) -> None:
     while not job.shares:
         if job.over:
             raise Refusal("\n".join(text.format(job.id) for text in voice.cancelled))
@@ -151,7 +153,7 @@ async def _wait_for_nodes(talk: "Conversation", daemon: "Daemon", job: Job, aske
             raise Refusal("\n".join(text.format(job.id) for text in voice.interrupted))
 
 
-async def change_or_signal(talk: "Conversation", daemon: "Daemon") -> int | None:
+async def change_or_signal(talk: Conversation, daemon: Daemon) -> int | None:
     """Until some job changes (None), or until the command receives a signal; raises Gone if it is killed."""
     waits = [asyncio.ensure_future(daemon.change()), asyncio.ensure_future(talk.signal())]
     try:

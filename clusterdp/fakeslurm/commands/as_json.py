@@ -4,6 +4,8 @@ The first is openapi v0.0.38, as recorded from a real Slurm. The second follows 
 v0.0.40 (not recorded): states are lists, and numbers that may be missing are objects.
 """
 
+from __future__ import annotations
+
 import json
 import platform
 from typing import Any

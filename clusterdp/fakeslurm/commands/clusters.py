@@ -1,5 +1,7 @@
 """--clusters: there is one, which may be named, or `all`."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.core.error_texts import Refusal
@@ -8,7 +10,7 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 
-def named(command: str, name: str | None, daemon: "Daemon", entry: str = "SLURM_CLUSTERS") -> str | None:
+def named(command: str, name: str | None, daemon: Daemon, entry: str = "SLURM_CLUSTERS") -> str | None:
     """The cluster's name, if it was asked for; raises Refusal for another one."""
     if name and name not in ("all", daemon.shape.name):
         raise Refusal(

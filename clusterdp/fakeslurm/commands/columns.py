@@ -1,5 +1,7 @@
 """Tables as squeue and sinfo print them: `-o '%.8i %t'`, `-O Name:10,State`."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """What FakeCluster asks its daemon: to break things, and how all is. Not a command of Slurm."""
 
+from __future__ import annotations
+
 import asyncio
 import time
 from collections.abc import Callable
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 FOREVER = 1e9  # seconds; JSON knows no infinity
 
 
-async def run(talk: "Conversation", daemon: "Daemon") -> int:
+async def run(talk: Conversation, daemon: Daemon) -> int:
     verb, *words = talk.words
     if verb in BREAKING:
         act, names = BREAKING[verb]
@@ -44,7 +46,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     return 0
 
 
-async def _wait(talk: "Conversation", daemon: "Daemon", job: str, states: list[str]) -> int:
+async def _wait(talk: Conversation, daemon: Daemon, job: str, states: list[str]) -> int:
     """Until the job (all of an array) is in one of these states; prints the state."""
     while True:
         name = parse(job)
@@ -62,7 +64,7 @@ async def _wait(talk: "Conversation", daemon: "Daemon", job: str, states: list[s
 # -- what is broken on purpose; the words come as text --
 
 
-def _preempt(controller: "Controller", job: str, grace_s: str | None = None) -> None:
+def _preempt(controller: Controller, job: str, grace_s: str | None = None) -> None:
     name = parse(job)
     jobs = [each for each in find(controller.model, name) if each.running] if name else []
     if not jobs:
@@ -71,8 +73,8 @@ def _preempt(controller: "Controller", job: str, grace_s: str | None = None) -> 
         requeue.preempt(controller, each, None if grace_s is None else float(grace_s))
 
 
-def _node(act: "Callable[[Controller, str], None]") -> "Callable[[Controller, str], None]":
-    def on_node(controller: "Controller", node: str) -> None:
+def _node(act: Callable[[Controller, str], None]) -> Callable[[Controller, str], None]:
+    def on_node(controller: Controller, node: str) -> None:
         if node not in controller.model.nodes:
             raise Refusal(f"{node}: no such node. There are {compress(controller.model.nodes)}.")
         try:
@@ -83,11 +85,11 @@ def _node(act: "Callable[[Controller, str], None]") -> "Callable[[Controller, st
     return on_node
 
 
-def _drain(controller: "Controller", node: str) -> None:
+def _drain(controller: Controller, node: str) -> None:
     nodes.set_node(controller, node, "DRAIN", "drained on purpose")
 
 
-def _kill_rank(controller: "Controller", job: str, rank: str) -> None:
+def _kill_rank(controller: Controller, job: str, rank: str) -> None:
     """In the newest step of the job that has this rank."""
     name = parse(job)
     for each in find(controller.model, name) if name else []:
@@ -98,29 +100,29 @@ def _kill_rank(controller: "Controller", job: str, rank: str) -> None:
     raise Refusal(f"{job}: no step runs there that has a rank {rank}. Look with `squeue --steps`.")
 
 
-def _advance(controller: "Controller", seconds: str) -> None:
+def _advance(controller: Controller, seconds: str) -> None:
     advance(controller, float(seconds))
 
 
-def _slow(controller: "Controller", by_s: str, for_s: str) -> None:
+def _slow(controller: Controller, by_s: str, for_s: str) -> None:
     faults = controller.model.faults
     faults.slow_s, faults.slow_until = float(by_s), time.monotonic() + (float(for_s) or FOREVER)
     controller.records.faults()
 
 
-def _unreachable(controller: "Controller", for_s: str) -> None:
+def _unreachable(controller: Controller, for_s: str) -> None:
     controller.model.faults.away_until = time.monotonic() + float(for_s)
     controller.records.faults()
 
 
-def _flaky(controller: "Controller", rate: str, seed: str) -> None:
+def _flaky(controller: Controller, rate: str, seed: str) -> None:
     faults = controller.model.faults
     faults.flaky, faults.seed, faults.drawn = float(rate), int(seed), 0
     controller.records.faults()
 
 
 # With the names that the words have in the history.
-BREAKING: "dict[str, tuple[Callable[..., None], tuple[str, ...]]]" = {
+BREAKING: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "preempt": (_preempt, ("job", "grace_s")),
     "fail": (_node(nodes.fail_node), ("node",)),
     "drain": (_node(_drain), ("node",)),

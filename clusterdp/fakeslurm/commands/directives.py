@@ -1,5 +1,7 @@
 """The #SBATCH lines of a batch script, and #PBS lines, which sbatch obeys as well."""
 
+from __future__ import annotations
+
 from clusterdp.fakeslurm.commands.getopt import Parser
 from clusterdp.fakeslurm.commands.option_values import BAD
 from clusterdp.fakeslurm.core.error_texts import Refusal

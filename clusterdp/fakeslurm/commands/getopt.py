@@ -1,5 +1,7 @@
 """Command lines and #SBATCH lines as getopt_long reads them, with its texts."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -3,6 +3,8 @@
 Only the options whose values the cluster itself has no use for: asking.py reads the rest, and refuses as it reads.
 """
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Callable

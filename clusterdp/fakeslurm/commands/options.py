@@ -1,5 +1,7 @@
 """The options of sbatch and srun: which there are, which the environment may give, and which mean nothing here."""
 
+from __future__ import annotations
+
 from clusterdp.fakeslurm.commands.getopt import table
 
 SHARED = table("""

@@ -1,5 +1,7 @@
 """From options to a JobSpec: what each word means, and the texts with which sbatch and srun refuse one."""
 
+from __future__ import annotations
+
 import re
 import signal
 from dataclasses import dataclass, field
@@ -40,7 +42,7 @@ class Asked:
                 self.values.pop("mem-per-cpu", None)
             self.values[name] = value
 
-    def after(self) -> "Asked":
+    def after(self) -> Asked:
         """What the next component of a heterogeneous job begins with."""
         kept = {name: value for name, value in self.values.items() if name not in PER_COMPONENT}
         return Asked(self.command, kept)

@@ -1,5 +1,7 @@
 """sacct: what the books say of jobs and their steps."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -35,7 +37,7 @@ STATES = tuple(
 )
 
 
-async def run(talk: "Conversation", daemon: "Daemon") -> int:
+async def run(talk: Conversation, daemon: Daemon) -> int:
     pairs, rest = Parser("sacct", OPTIONS).parse(talk.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:
@@ -79,7 +81,7 @@ def _name(text: str) -> Name:
     return name
 
 
-def _rows(options: dict[str, str], names: list[Name], daemon: "Daemon") -> list[Row]:
+def _rows(options: dict[str, str], names: list[Name], daemon: Daemon) -> list[Row]:
     now = daemon.controller.clock()
     whole_hets = options.get("whole-hetjob", "no").lower() in ("", "yes")
     rows = daemon.controller.records.books.listed(
@@ -169,7 +171,7 @@ def _lines(row: Row, names: list[Name], steps: bool, context: tuple[User, str, f
     return lines
 
 
-def _print(talk: "Conversation", options: dict[str, str], lines: list[Line]) -> None:
+def _print(talk: Conversation, options: dict[str, str], lines: list[Line]) -> None:
     text = options.get("format") or (BRIEF if "brief" in options else LONG if "long" in options else "")
     text = text or talk.environ.get("SACCT_FORMAT") or DEFAULT
     if text.upper() == "ALL":

@@ -1,5 +1,7 @@
 """The fields of sacct."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """--json of sacct."""
 
+from __future__ import annotations
+
 from clusterdp.fakeslurm.commands.as_json import Json, Writer
 from clusterdp.fakeslurm.slurmdbd.accounting import Row, StepRow
 from clusterdp.slurm.hostlist import compress

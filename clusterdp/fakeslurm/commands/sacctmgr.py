@@ -1,5 +1,7 @@
 """sacctmgr: what accounting knows of clusters and users, to look at: there is nothing to manage."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.getopt import Parser, table
@@ -33,7 +35,7 @@ OF_USERS = "Cluster Account Partition Share Priority MaxJobs MaxNodes MaxCPUs Ma
 MORE = {"user": OF_USERS, "account": "Cluster User", "cluster": "Account User"}
 
 
-async def run(talk: "Conversation", daemon: "Daemon") -> int:
+async def run(talk: Conversation, daemon: Daemon) -> int:
     pairs, words = Parser("sacctmgr", OPTIONS).parse(talk.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:
@@ -66,7 +68,7 @@ def _meant(row: dict[str, str], given: dict[str, str], names: set[str]) -> bool:
     )
 
 
-def _rows(daemon: "Daemon", entity: str, joined: bool) -> list[dict[str, str]]:
+def _rows(daemon: Daemon, entity: str, joined: bool) -> list[dict[str, str]]:
     user, cluster = daemon.controller.user.name, daemon.shape.name
     own = {"cluster": cluster, "account": user, "user": user, "share": "1", "qos": "normal", "defaultaccount": user}
     if entity == "association":
@@ -83,7 +85,7 @@ def _rows(daemon: "Daemon", entity: str, joined: bool) -> list[dict[str, str]]:
 
 
 def _print(
-    talk: "Conversation", options: dict[str, str], fields: list[str], rows: list[dict[str, str]], entity: str
+    talk: Conversation, options: dict[str, str], fields: list[str], rows: list[dict[str, str]], entity: str
 ) -> None:
     names = [_known(field.partition("%")[0], entity) for field in fields]
     widths = [int(field.partition("%")[2] or 10) for field in fields]

@@ -1,5 +1,7 @@
 """salloc: nodes for as long as a command runs, which runs where salloc was called."""
 
+from __future__ import annotations
+
 import asyncio
 from typing import TYPE_CHECKING
 
@@ -33,7 +35,7 @@ VOICE = Voice(
 )
 
 
-async def run(talk: "Conversation", daemon: "Daemon") -> int:
+async def run(talk: Conversation, daemon: Daemon) -> int:
     lines, program = command_line(Parser("salloc", SALLOC, BAD), talk.words)
     given = dict(lines[0])
     if "help" in given or "usage" in given:
@@ -58,7 +60,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     return await _while_it_runs(talk, daemon, asked, job)
 
 
-def _variables(daemon: "Daemon", job: Job) -> dict[str, str]:
+def _variables(daemon: Daemon, job: Job) -> dict[str, str]:
     """What the command has on top of its environment: less than a batch script, for it runs on no node."""
     controller = daemon.controller
     found = job_environ.of_job(job, controller.user, daemon.shape, str(controller.conf_path()))
@@ -67,7 +69,7 @@ def _variables(daemon: "Daemon", job: Job) -> dict[str, str]:
     return found | {name: value for name, value in of_components.items() if "PACK" not in name}
 
 
-async def _while_it_runs(talk: "Conversation", daemon: "Daemon", asked: Asked, job: Job) -> int:
+async def _while_it_runs(talk: Conversation, daemon: Daemon, asked: Asked, job: Job) -> int:
     """The exit status of the command; 0 if a signal killed it. An allocation that ends first leaves it alone."""
     ended, revoked = asyncio.ensure_future(talk.program_ended()), False
     try:

@@ -1,5 +1,7 @@
 """sbatch: reads a script and its #SBATCH lines, submits it, and waits for its end if it is told to."""
 
+from __future__ import annotations
+
 import errno
 import os
 import re
@@ -34,7 +36,7 @@ sbatch: error: instead of expected UNIX line breaks (\\n)."""
 WRAPPED = "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{}\n"
 
 
-async def run(talk: "Conversation", daemon: "Daemon") -> int:
+async def run(talk: Conversation, daemon: Daemon) -> int:
     parser = Parser("sbatch", SBATCH, BAD)
     lines, rest = command_line(parser, talk.words)
     given = dict(lines[0])
@@ -81,7 +83,7 @@ def _answer(job: Job, asked: Asked, cluster: str | None) -> str:
     return f"Submitted batch job {job.id}" + (f" on cluster {cluster}" if cluster else "")
 
 
-def _spec(talk: "Conversation", daemon: "Daemon", asked: Asked, name: str, rest: list[str]) -> JobSpec:
+def _spec(talk: Conversation, daemon: Daemon, asked: Asked, name: str, rest: list[str]) -> JobSpec:
     partition = _partition(asked, daemon)
     chdir = asked.get("chdir")
     folder = os.path.join(talk.cwd, chdir) if chdir else talk.cwd
@@ -98,7 +100,7 @@ def _spec(talk: "Conversation", daemon: "Daemon", asked: Asked, name: str, rest:
     return spec
 
 
-async def _export_file(talk: "Conversation", asked: Asked) -> dict[str, str]:
+async def _export_file(talk: Conversation, asked: Asked) -> dict[str, str]:
     """--export-file: NAME=VALUE, divided by NUL."""
     name = asked.get("export-file")
     if name is None:
@@ -110,7 +112,7 @@ async def _export_file(talk: "Conversation", asked: Asked) -> dict[str, str]:
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-async def _script(talk: "Conversation", wrap: str | None, rest: list[str]) -> bytes:
+async def _script(talk: Conversation, wrap: str | None, rest: list[str]) -> bytes:
     if wrap is not None:
         if rest:
             raise Refusal("sbatch: error: Script arguments not permitted with --wrap option")
@@ -151,7 +153,7 @@ def _from_environ(variables: dict[str, str]) -> list[tuple[str, str]]:
     return [(option, "" if option in flags else value) for option, value in found]
 
 
-def _partition(asked: Asked, daemon: "Daemon") -> str:
+def _partition(asked: Asked, daemon: Daemon) -> str:
     partitions = daemon.model.partitions
     name = asked.get("partition") or daemon.model.default_partition.name
     first = name.split(",")[0]
@@ -185,7 +187,7 @@ def _array(text: str | None, most: int) -> Array | None:
     return Array(0, numbers, len(numbers), numbers[0], numbers[-1], max(steps, default=1), limit, text)
 
 
-async def _wait(daemon: "Daemon", job: Job) -> int:
+async def _wait(daemon: Daemon, job: Job) -> int:
     """The exit status of the job, the highest of an array's; 1 for a signal."""
     number = job.id
     while True:

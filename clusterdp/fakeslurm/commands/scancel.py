@@ -1,5 +1,7 @@
 """scancel: ends or signals jobs, elements and steps."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.getopt import Parser, table
@@ -24,7 +26,7 @@ KILL = 9
 FILTERS = ("name", "partition", "state", "user", "account", "qos", "me", "nodelist")
 
 
-async def run(talk: "Conversation", daemon: "Daemon") -> int:
+async def run(talk: Conversation, daemon: Daemon) -> int:
     pairs, words = Parser("scancel", OPTIONS).parse(talk.words, permute=True)
     options = {"name" if option == "jobname" else option: value for option, value in pairs}
     if "help" in options or "usage" in options:
@@ -72,7 +74,7 @@ def _name(text: str) -> Name:
     return name
 
 
-def _one(talk: "Conversation", daemon: "Daemon", options: dict[str, str], name: Name, number: int | None) -> int:
+def _one(talk: Conversation, daemon: Daemon, options: dict[str, str], name: Name, number: int | None) -> int:
     jobs = [job for job in find(daemon.model, name) if _meant(daemon, options, job)]
     live = [job for job in jobs if not job.over]
     if any(job.het and job.waits and (name.offset or job.het.leader != name.job) for job in live):
@@ -91,7 +93,7 @@ def _one(talk: "Conversation", daemon: "Daemon", options: dict[str, str], name: 
     return 0
 
 
-def _drop_element(daemon: "Daemon", job: Job, index: int) -> None:
+def _drop_element(daemon: Daemon, job: Job, index: int) -> None:
     """An element that waits disappears without a trace, unless it is the last one. The books hear of a held array with
     the first of them."""
     array = job.array
@@ -106,7 +108,7 @@ def _drop_element(daemon: "Daemon", job: Job, index: int) -> None:
     daemon.controller.changed(job)
 
 
-def _end(daemon: "Daemon", options: dict[str, str], job: Job, step_id: str | None, number: int | None) -> None:
+def _end(daemon: Daemon, options: dict[str, str], job: Job, step_id: str | None, number: int | None) -> None:
     controller = daemon.controller
     if step_id is not None:
         step = job.step(step_id)
@@ -125,7 +127,7 @@ def _end(daemon: "Daemon", options: dict[str, str], job: Job, step_id: str | Non
         controller.signal(job, number, full="full" in options)
 
 
-def _meant(daemon: "Daemon", options: dict[str, str], job: Job) -> bool:
+def _meant(daemon: Daemon, options: dict[str, str], job: Job) -> bool:
     if "name" in options and job.spec.name not in options["name"].split(","):
         return False
     if "partition" in options and job.spec.partition != options["partition"]:

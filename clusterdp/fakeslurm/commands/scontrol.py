@@ -1,5 +1,7 @@
 """scontrol: shows and changes jobs, nodes and partitions."""
 
+from __future__ import annotations
+
 import os
 from typing import TYPE_CHECKING
 
@@ -42,7 +44,7 @@ ENTITIES = tuple(
 )
 
 
-async def run(talk: "Conversation", daemon: "Daemon") -> int:
+async def run(talk: Conversation, daemon: Daemon) -> int:
     pairs, words = Parser("scontrol", OPTIONS).parse(talk.words, permute=True)
     options = dict(pairs)
     _check_release(options, daemon)
@@ -80,7 +82,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     return 0
 
 
-def _check_release(options: dict[str, str], daemon: "Daemon") -> None:
+def _check_release(options: dict[str, str], daemon: Daemon) -> None:
     if "json" in options and not Release(daemon.shape.settings.slurm_version).has(SCONTROL_JSON):
         raise Refusal("scontrol: unrecognized option '--json'\nTry \"scontrol --help\" for more information")
 
@@ -91,7 +93,7 @@ def _abbreviated(word: str, known: tuple[str, ...]) -> str:
     return next((each for each in known if len(word) >= 2 and each.startswith(word)), "")
 
 
-def _show(talk: "Conversation", daemon: "Daemon", options: dict[str, str], words: list[str]) -> int:
+def _show(talk: Conversation, daemon: Daemon, options: dict[str, str], words: list[str]) -> int:
     if not words:
         raise Refusal("too few arguments for keyword:show")
     name, equals, value = words[0].partition("=")
@@ -125,7 +127,7 @@ def _show(talk: "Conversation", daemon: "Daemon", options: dict[str, str], words
     return 0
 
 
-def _show_json(talk: "Conversation", daemon: "Daemon", entity: str, argument: str) -> int:
+def _show_json(talk: Conversation, daemon: Daemon, entity: str, argument: str) -> int:
     writer, model = Writer(daemon.controller), daemon.model
     if entity.startswith("job"):
         name = parse(argument) if argument else None
@@ -143,7 +145,7 @@ def _show_json(talk: "Conversation", daemon: "Daemon", entity: str, argument: st
     return 0
 
 
-def _show_small(talk: "Conversation", daemon: "Daemon", entity: str, name: str) -> int:
+def _show_small(talk: Conversation, daemon: Daemon, entity: str, name: str) -> int:
     texts = {
         "aliases": " ".join(daemon.model.nodes),
         "daemons": "slurmctld slurmd",
@@ -162,7 +164,7 @@ def _show_small(talk: "Conversation", daemon: "Daemon", entity: str, name: str) 
     return 0
 
 
-def _host_lists(talk: "Conversation", entity: str, argument: str) -> int:
+def _host_lists(talk: Conversation, entity: str, argument: str) -> int:
     try:
         hosts = hostlist.expand(argument, strict=True)
     except hostlist.HostlistError:
@@ -178,7 +180,7 @@ def _host_lists(talk: "Conversation", entity: str, argument: str) -> int:
     return 0
 
 
-def _jobs(daemon: "Daemon", argument: str, details: bool) -> list[str]:
+def _jobs(daemon: Daemon, argument: str, details: bool) -> list[str]:
     if not argument:
         jobs = list(daemon.model.jobs.values())
         return [show.job(daemon, job, details) for job in jobs] or ["No jobs in the system"]
@@ -196,7 +198,7 @@ def _jobs(daemon: "Daemon", argument: str, details: bool) -> list[str]:
     return [show.job(daemon, job, details) for job in jobs]
 
 
-def _each(talk: "Conversation", daemon: "Daemon", words: list[str], verb: str) -> int:
+def _each(talk: Conversation, daemon: Daemon, words: list[str], verb: str) -> int:
     """requeue, requeuehold, hold, uhold, release of a list of jobs."""
     state = ""
     if words and words[0].lower().startswith("state="):
@@ -228,7 +230,7 @@ def _each(talk: "Conversation", daemon: "Daemon", words: list[str], verb: str) -
     return code
 
 
-def _do(daemon: "Daemon", job: Job, verb: str, state: str) -> None:
+def _do(daemon: Daemon, job: Job, verb: str, state: str) -> None:
     controller = daemon.controller
     if verb == "requeue":
         requeue.requeue(controller, job)
@@ -250,7 +252,7 @@ def _do(daemon: "Daemon", job: Job, verb: str, state: str) -> None:
         hold.hold(controller, job, "JobHeldAdmin" if verb == "hold" else "JobHeldUser")
 
 
-async def _write(talk: "Conversation", daemon: "Daemon", words: list[str]) -> int:
+async def _write(talk: Conversation, daemon: Daemon, words: list[str]) -> int:
     if not words or words[0].lower() != "batch_script" or len(words) < 2:
         raise Refusal("invalid entity for keyword:write")
     number = words[1]
@@ -272,7 +274,7 @@ async def _write(talk: "Conversation", daemon: "Daemon", words: list[str]) -> in
     return 0
 
 
-def _list_pids(talk: "Conversation", daemon: "Daemon") -> None:
+def _list_pids(talk: Conversation, daemon: Daemon) -> None:
     talk.print("PID      JOBID    STEPID   LOCALID GLOBALID")
     for job in daemon.model.holding():
         for step in job.steps:

@@ -1,5 +1,7 @@
 """scontrol show assoc_mgr: the one user, with an account of the same name, and no limits."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ LIMITS = f"""    SharesRaw/Norm/Level/Factor=1/18446744073709551616.00/1/0.00
     MinPrioThresh="""
 
 
-def associations(daemon: "Daemon") -> str:
+def associations(daemon: Daemon) -> str:
     user, cluster = daemon.controller.user, daemon.shape.name
     whole = f"ClusterName={cluster} Account={user.name} UserName="
     return f"""Current Association Manager state

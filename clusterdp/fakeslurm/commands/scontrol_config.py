@@ -1,5 +1,7 @@
 """The settings that `scontrol show config` prints, as far as they are the same in every fake cluster."""
 
+from __future__ import annotations
+
 CONFIG = {
     "AccountingStorageBackupHost": "(null)",
     "AccountingStorageEnforce": "none",

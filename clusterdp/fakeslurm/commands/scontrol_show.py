@@ -1,5 +1,7 @@
 """What `scontrol show` prints of jobs, steps, nodes, partitions and settings."""
 
+from __future__ import annotations
+
 import platform
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -32,7 +34,7 @@ def _user(user: User) -> str:
     return f"UserId={user.name}({user.uid}) GroupId={user.group}({user.gid})"
 
 
-def job(daemon: "Daemon", job: Job, details: bool) -> str:
+def job(daemon: Daemon, job: Job, details: bool) -> str:
     controller, spec = daemon.controller, job.spec
     row = JobRow(job, controller, "")
     reason = job.reason.replace(" ", "_")
@@ -140,7 +142,7 @@ def _place(job: Job, user: User) -> list[str]:
     return lines
 
 
-def steps(daemon: "Daemon", argument: str) -> list[str]:
+def steps(daemon: Daemon, argument: str) -> list[str]:
     name = parse(argument) if argument else None
     if name and name.step and not name.step.isdigit():
         name = replace(name, step="0")  # the number that Slurm reads there
@@ -156,7 +158,7 @@ def steps(daemon: "Daemon", argument: str) -> list[str]:
     return found
 
 
-def _step(daemon: "Daemon", job: Job, step: Step) -> str:
+def _step(daemon: Daemon, job: Job, step: Step) -> str:
     user, batch = daemon.controller.user, step.id == BATCH
     cpus = 0 if batch else step.number_of_cpus
     tres = "(null)" if batch else f"cpu={cpus},mem=0,node={len(step.nodes)}"
@@ -179,7 +181,7 @@ def _step(daemon: "Daemon", job: Job, step: Step) -> str:
     return "\n   ".join(lines) + "\n"
 
 
-def _waiting_step(daemon: "Daemon", job: Job, request: StepRequest) -> str:
+def _waiting_step(daemon: Daemon, job: Job, request: StepRequest) -> str:
     """One that waits for CPUs has no number: Slurm spells that TDB."""
     cpus = (request.tasks or 0) * request.cpus_per_task
     lines = [
@@ -197,7 +199,7 @@ def _hosts(text: str) -> list[str]:
         return [text]
 
 
-def nodes(daemon: "Daemon", argument: str) -> list[str]:
+def nodes(daemon: Daemon, argument: str) -> list[str]:
     names = _hosts(argument) if argument else list(daemon.model.nodes)
     for name in names:
         if name not in daemon.model.nodes:
@@ -205,7 +207,7 @@ def nodes(daemon: "Daemon", argument: str) -> list[str]:
     return [_node(daemon, daemon.model.nodes[name]) for name in names]
 
 
-def _node(daemon: "Daemon", node: Node) -> str:
+def _node(daemon: Daemon, node: Node) -> str:
     model = daemon.model
     cpus = allocated(model, node.name)
     gres = f"gpu:{node.gpus}" if node.gpus else "(null)"
@@ -235,14 +237,14 @@ def _node(daemon: "Daemon", node: Node) -> str:
     return "\n   ".join(lines) + "\n"
 
 
-def partitions(daemon: "Daemon", argument: str) -> list[str]:
+def partitions(daemon: Daemon, argument: str) -> list[str]:
     model = daemon.model
     if argument and argument not in model.partitions:
         raise NotFound(f"Partition {argument} not found")
     return [_partition(daemon, name) for name in ([argument] if argument else model.partitions)]
 
 
-def _partition(daemon: "Daemon", name: str) -> str:
+def _partition(daemon: Daemon, name: str) -> str:
     part = daemon.model.partitions[name]
     cpus = sum(daemon.model.nodes[node].cpus for node in part.nodes)
     memory = sum(daemon.model.nodes[node].memory_mb for node in part.nodes)
@@ -263,7 +265,7 @@ def _partition(daemon: "Daemon", name: str) -> str:
     ]) + "\n"  # fmt: skip
 
 
-def config(daemon: "Daemon") -> str:
+def config(daemon: Daemon) -> str:
     settings, user = daemon.shape.settings, daemon.controller.user
     rows = CONFIG | {
         "ClusterName": daemon.shape.name,

@@ -1,5 +1,7 @@
 """scontrol update: nodes and partitions; jobs are scontrol_update_job's."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.scontrol_update_job import unsupported, update_jobs
@@ -21,7 +23,7 @@ Not all states are valid given a node's prior state"""
 READ = {"DOWN", "DRAIN", "FAIL", "RESUME", "UNDRAIN", "IDLE", "FUTURE", "POWER_DOWN", "POWER_UP", "NORESP"}
 
 
-def update(talk: "Conversation", daemon: "Daemon", words: list[str]) -> int:
+def update(talk: Conversation, daemon: Daemon, words: list[str]) -> int:
     fields = [(word.partition("=")[0].lower(), word.partition("=")[2], word) for word in words]
     names = {name for name, _, _ in fields}
     if names & {"jobid", "job"} or (fields and fields[0][0] in ("jobname", "name")):
@@ -36,7 +38,7 @@ def update(talk: "Conversation", daemon: "Daemon", words: list[str]) -> int:
     raise Refusal(f"No valid entity in update command\nInput line must include {entities}")
 
 
-def _nodes(daemon: "Daemon", fields: list[tuple[str, str, str]]) -> None:
+def _nodes(daemon: Daemon, fields: list[tuple[str, str, str]]) -> None:
     values = {name: value for name, value, _ in fields}
     for name, _, word in fields:
         if name not in ("nodename", "state", "reason", "availablefeatures", "activefeatures"):
@@ -63,7 +65,7 @@ def _nodes(daemon: "Daemon", fields: list[tuple[str, str, str]]) -> None:
             raise Refusal(f"slurm_update error: {error}") from None
 
 
-def _partition(daemon: "Daemon", fields: list[tuple[str, str, str]]) -> None:
+def _partition(daemon: Daemon, fields: list[tuple[str, str, str]]) -> None:
     values = {name: value for name, value, _ in fields}
     name = values.pop("partitionname")
     if name not in daemon.model.partitions:

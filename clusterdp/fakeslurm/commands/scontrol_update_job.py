@@ -1,5 +1,7 @@
 """scontrol update JobId=...: what may be changed of a job that waits, and of one that runs."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -28,7 +30,7 @@ def unsupported(word: str) -> Refusal:
     return Refusal(f"Update of this parameter is not supported: {word}\nRequest aborted")
 
 
-def update_jobs(talk: "Conversation", daemon: "Daemon", fields: list[tuple[str, str, str]]) -> int:
+def update_jobs(talk: Conversation, daemon: Daemon, fields: list[tuple[str, str, str]]) -> int:
     ids = ",".join(value for name, value, _ in fields if name in ("jobid", "job"))
     changes = [field for field in fields if field[0] not in ("jobid", "job")]
     if not ids and changes[0][0] in ("jobname", "name"):  # all jobs of that name
@@ -54,7 +56,7 @@ def update_jobs(talk: "Conversation", daemon: "Daemon", fields: list[tuple[str, 
     return code
 
 
-def parts(daemon: "Daemon", job: Job, name: Name) -> list[Job]:
+def parts(daemon: Daemon, job: Job, name: Name) -> list[Job]:
     """The job; of a waiting array only the elements that are meant, split off."""
     if name.indexes is None or not job.array or job.array.split:
         return [job]
@@ -66,7 +68,7 @@ def parts(daemon: "Daemon", job: Job, name: Name) -> list[Job]:
     return found
 
 
-def _change(daemon: "Daemon", job: Job, changes: list[tuple[str, str, str]]) -> None:
+def _change(daemon: Daemon, job: Job, changes: list[tuple[str, str, str]]) -> None:
     if job.over:
         raise ControllerError(error_texts.FINISHED)
     for name, value, word in changes:
@@ -82,7 +84,7 @@ def _change(daemon: "Daemon", job: Job, changes: list[tuple[str, str, str]]) -> 
     daemon.controller.wake()
 
 
-def _time_limit(daemon: "Daemon", job: Job, value: str) -> None:
+def _time_limit(daemon: Daemon, job: Job, value: str) -> None:
     sign = value[:1]
     new = times.minutes(value.lstrip("+-"))
     if sign in ("+", "-"):
@@ -92,15 +94,15 @@ def _time_limit(daemon: "Daemon", job: Job, value: str) -> None:
     job.warned = False
 
 
-def _start_time(daemon: "Daemon", job: Job, value: str) -> None:
+def _start_time(daemon: Daemon, job: Job, value: str) -> None:
     job.begin = times.moment(value, daemon.controller.clock())
 
 
-def _deadline(daemon: "Daemon", job: Job, value: str) -> None:
+def _deadline(daemon: Daemon, job: Job, value: str) -> None:
     job.spec.deadline = times.moment(value, daemon.controller.clock())
 
 
-def _nice(daemon: "Daemon", job: Job, value: str) -> None:
+def _nice(daemon: Daemon, job: Job, value: str) -> None:
     new = int(value or 100)
     job.priority += job.spec.nice - new
     job.spec.nice = new
@@ -108,26 +110,26 @@ def _nice(daemon: "Daemon", job: Job, value: str) -> None:
         hold.release(daemon.controller, job)
 
 
-def _priority(daemon: "Daemon", job: Job, value: str) -> None:
+def _priority(daemon: Daemon, job: Job, value: str) -> None:
     if job.held:
         raise ControllerError("Job is in held state, pending scheduler release")
     job.priority = int(value)
 
 
-def _throttle(daemon: "Daemon", job: Job, value: str) -> None:
+def _throttle(daemon: Daemon, job: Job, value: str) -> None:
     if job.array:
         for element in daemon.model.elements(job.array.id):
             assert element.array
             element.array.throttle = int(value)
 
 
-def _partition(daemon: "Daemon", job: Job, value: str) -> None:
+def _partition(daemon: Daemon, job: Job, value: str) -> None:
     if value not in daemon.model.partitions:
         raise ControllerError(error_texts.INVALID_PARTITION)
     job.spec.partition = value
 
 
-def _nodes(daemon: "Daemon", job: Job, value: str) -> None:
+def _nodes(daemon: Daemon, job: Job, value: str) -> None:
     low, _, high = value.partition("-")
     least, most = int(low), int(high or low)
     if not job.waits:
@@ -137,28 +139,28 @@ def _nodes(daemon: "Daemon", job: Job, value: str) -> None:
     job.spec.min_nodes, job.spec.max_nodes, job.spec.nodes_asked = least, most, True
 
 
-def _tasks(daemon: "Daemon", job: Job, value: str) -> None:
+def _tasks(daemon: Daemon, job: Job, value: str) -> None:
     job.spec.tasks = int(value)
 
 
-def _cpus(daemon: "Daemon", job: Job, value: str) -> None:
+def _cpus(daemon: Daemon, job: Job, value: str) -> None:
     if job.spec.cpus_per_task:
         job.spec.tasks = max(int(value) // job.spec.cpus_per_task, 1)
     else:
         job.spec.tasks = int(value)
 
 
-def _memory(daemon: "Daemon", job: Job, value: str) -> None:
+def _memory(daemon: Daemon, job: Job, value: str) -> None:
     job.spec.mem_per_node, job.spec.mem_per_cpu = int(value) or None, None
 
 
-def _required(daemon: "Daemon", job: Job, value: str) -> None:
+def _required(daemon: Daemon, job: Job, value: str) -> None:
     if not job.waits or (value and not set(_hosts(value)) <= set(daemon.model.nodes)):
         raise ControllerError(error_texts.INVALID_NODE)
     job.spec.nodelist = _hosts(value)
 
 
-def _excluded(daemon: "Daemon", job: Job, value: str) -> None:
+def _excluded(daemon: Daemon, job: Job, value: str) -> None:
     job.spec.exclude = _hosts(value)
 
 
@@ -169,45 +171,45 @@ def _hosts(text: str) -> list[str]:
         raise ControllerError(error_texts.INVALID_NODE) from None
 
 
-def _features(daemon: "Daemon", job: Job, value: str) -> None:
+def _features(daemon: Daemon, job: Job, value: str) -> None:
     if value and not constraints.known(value, [node.features for node in daemon.model.nodes.values()]):
         raise ControllerError(error_texts.INVALID_FEATURE)
     job.spec.features = value or None
 
 
-def _gres(daemon: "Daemon", job: Job, value: str) -> None:
+def _gres(daemon: Daemon, job: Job, value: str) -> None:
     kind, _, count = value.removeprefix("gres:").partition(":")
     if value and kind != "gpu":
         raise ControllerError(error_texts.INVALID_GRES)
     job.spec.gpus.gres, job.spec.gpus.per_node = value, int(count or 1) if value else None
 
 
-def _dependency(daemon: "Daemon", job: Job, value: str) -> None:
+def _dependency(daemon: Daemon, job: Job, value: str) -> None:
     if value:
         dependencies.parse(value)
     job.spec.dependency = value or None
 
 
-def _output(daemon: "Daemon", job: Job, value: str) -> None:
+def _output(daemon: Daemon, job: Job, value: str) -> None:
     job.spec.output = os.path.join(job.spec.folder, value)
 
 
-def _nothing(daemon: "Daemon", job: Job, value: str) -> None:
+def _nothing(daemon: Daemon, job: Job, value: str) -> None:
     """Nobody sends mail."""
 
 
-def _shared(daemon: "Daemon", job: Job, value: str) -> None:
+def _shared(daemon: Daemon, job: Job, value: str) -> None:
     job.spec.shown["oversubscribe"] = value
 
 
 def _set(field: str) -> Change:
-    def change(daemon: "Daemon", job: Job, value: str) -> None:
+    def change(daemon: Daemon, job: Job, value: str) -> None:
         setattr(job.spec, field, value)
 
     return change
 
 
-def _requeue(daemon: "Daemon", job: Job, value: str) -> None:
+def _requeue(daemon: Daemon, job: Job, value: str) -> None:
     job.spec.requeue = value not in ("0", "no")
 
 

@@ -1,5 +1,7 @@
 """sdiag: how the controller fares. Jobs are counted; of its own work the fake keeps no figures, and shows 0."""
 
+from __future__ import annotations
+
 import time
 from typing import TYPE_CHECKING
 
@@ -45,7 +47,7 @@ Pending RPC statistics
 \tNo pending RPCs"""
 
 
-async def run(talk: "Conversation", daemon: "Daemon") -> int:
+async def run(talk: Conversation, daemon: Daemon) -> int:
     pairs, _ = Parser("sdiag", OPTIONS).parse(talk.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:

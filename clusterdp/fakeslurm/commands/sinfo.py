@@ -1,5 +1,7 @@
 """sinfo: nodes and partitions."""
 
+from __future__ import annotations
+
 import time
 from typing import TYPE_CHECKING
 
@@ -36,7 +38,7 @@ STATES = tuple(
 )
 
 
-async def run(talk: "Conversation", daemon: "Daemon") -> int:
+async def run(talk: Conversation, daemon: Daemon) -> int:
     pairs, _rest = Parser("sinfo", OPTIONS).parse(talk.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:
@@ -82,7 +84,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     return 0
 
 
-def _format(options: dict[str, str], talk: "Conversation", rows: list[Row]) -> str:
+def _format(options: dict[str, str], talk: Conversation, rows: list[Row]) -> str:
     """%# is as wide as its longest content."""
     if options.get("format"):
         return options["format"]
@@ -101,7 +103,7 @@ def _format(options: dict[str, str], talk: "Conversation", rows: list[Row]) -> s
     return talk.environ.get("SINFO_FORMAT") or DEFAULT
 
 
-def _nodes(options: dict[str, str], talk: "Conversation", daemon: "Daemon") -> list[Row]:
+def _nodes(options: dict[str, str], talk: Conversation, daemon: Daemon) -> list[Row]:
     """The partitions that are asked for, each with those of its nodes that are."""
     model, user = daemon.model, daemon.controller.user
     names = options.get("partition") or talk.environ.get("SINFO_PARTITION")

@@ -1,5 +1,7 @@
 """The fields of sinfo, and the words for what a node is doing."""
 
+from __future__ import annotations
+
 import os
 from dataclasses import dataclass
 

@@ -1,6 +1,8 @@
 """Which nodes share a row of sinfo: those that are alike in what the row shows (_match_part_data() and
 _match_node_data() in Slurm's sinfo.c). Of a format without the partition, a row spans partitions."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 

@@ -1,5 +1,7 @@
 """From all that was asked for to a JobSpec; what each word alone means is in asking.py."""
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """squeue: what waits and runs."""
 
+from __future__ import annotations
+
 import re
 import time
 from collections.abc import Callable
@@ -48,7 +50,7 @@ TEXT_FILTERS: dict[str, tuple[str, Callable[[Job], str]]] = {
 }
 
 
-async def run(talk: "Conversation", daemon: "Daemon") -> int:
+async def run(talk: Conversation, daemon: Daemon) -> int:
     pairs, rest = Parser("squeue", OPTIONS).parse(talk.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:
@@ -91,7 +93,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     return 0
 
 
-def _chosen(options: dict[str, str], talk: "Conversation", daemon: "Daemon", rest: list[str]) -> list[Job]:
+def _chosen(options: dict[str, str], talk: Conversation, daemon: Daemon, rest: list[str]) -> list[Job]:
     """The jobs that were asked for."""
     variables = talk.environ
     known = daemon.model.jobs
@@ -122,7 +124,7 @@ def _chosen(options: dict[str, str], talk: "Conversation", daemon: "Daemon", res
     return jobs
 
 
-def _listed(text: str, daemon: "Daemon") -> list[Job]:
+def _listed(text: str, daemon: Daemon) -> list[Job]:
     names = []
     for word in split_list(text):
         name = parse(word)
@@ -136,7 +138,7 @@ def _listed(text: str, daemon: "Daemon") -> list[Job]:
     return jobs
 
 
-def _on_nodes(jobs: list[Job], text: str, daemon: "Daemon") -> list[Job]:
+def _on_nodes(jobs: list[Job], text: str, daemon: Daemon) -> list[Job]:
     nodes = expand(text)
     for node in nodes:
         if node not in daemon.model.nodes:
@@ -173,7 +175,7 @@ def _states(text: str | None) -> list[JobState] | None:
     return found
 
 
-def _ordered(options: dict[str, str], talk: "Conversation", jobs: list[Job], daemon: "Daemon") -> list[Job]:
+def _ordered(options: dict[str, str], talk: Conversation, jobs: list[Job], daemon: Daemon) -> list[Job]:
     if "array" in options:
         jobs = [one for job in jobs for one in _spread(job)]
     elif "array-unique" not in options:
@@ -200,7 +202,7 @@ def _last_index(job: Job) -> int:
     return job.array.indexes[-1] if job.array else 0
 
 
-def _sort_key(letter: str, daemon: "Daemon") -> Callable[[Job], Any]:
+def _sort_key(letter: str, daemon: Daemon) -> Callable[[Job], Any]:
     if letter == "t":
         return lambda job: job.shown_state.short
     if letter == "p":
@@ -242,7 +244,7 @@ def _combined(jobs: list[Job], newest_first: bool) -> list[Job]:
     return shown
 
 
-def _print(talk: "Conversation", options: dict[str, str], rows: list[JobRow]) -> None:
+def _print(talk: Conversation, options: dict[str, str], rows: list[JobRow]) -> None:
     header = "noheader" not in options
     variables = talk.environ
 
@@ -271,7 +273,7 @@ def _print(talk: "Conversation", options: dict[str, str], rows: list[JobRow]) ->
     talk.write("".join([line + "\n" for line in lines]))
 
 
-def _print_steps(talk: "Conversation", daemon: "Daemon", options: dict[str, str], jobs: list[Job]) -> None:
+def _print_steps(talk: Conversation, daemon: Daemon, options: dict[str, str], jobs: list[Job]) -> None:
     wanted = [parse(text) for text in split_list(options.get("step") or "")]
     rows = []
     for job in jobs:

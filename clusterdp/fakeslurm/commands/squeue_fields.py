@@ -1,5 +1,7 @@
 """The fields of squeue: what each letter of -o and each name of -O shows."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from clusterdp.fakeslurm.commands.columns import Field

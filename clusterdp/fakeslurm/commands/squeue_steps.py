@@ -1,5 +1,7 @@
 """The fields of squeue --steps."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 from clusterdp.fakeslurm.commands.columns import Field

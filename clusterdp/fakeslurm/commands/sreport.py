@@ -1,5 +1,7 @@
 """sreport: reports of whole hours and days that are over. A cluster as young as this one has none: titles, no rows."""
 
+from __future__ import annotations
+
 import time
 from typing import TYPE_CHECKING
 
@@ -34,7 +36,7 @@ REPORTS = {
 }
 
 
-async def run(talk: "Conversation", daemon: "Daemon") -> int:
+async def run(talk: Conversation, daemon: Daemon) -> int:
     pairs, words = Parser("sreport", OPTIONS).parse(talk.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:
@@ -53,7 +55,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
 
 
 def _print(
-    talk: "Conversation", options: dict[str, str], title: str, seconds: bool, unit: str, columns: str, now: float
+    talk: Conversation, options: dict[str, str], title: str, seconds: bool, unit: str, columns: str, now: float
 ) -> None:
     today = time.mktime((*time.localtime(now)[:3], 0, 0, 0, 0, 0, -1))
     first, last = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(t)) for t in (today - DAY_S, today - 1))

@@ -1,5 +1,7 @@
 """srun: starts a step in the job it is called from, or makes a job of its own, and hands over to the supervisor."""
 
+from __future__ import annotations
+
 import os
 import re
 from dataclasses import dataclass, field
@@ -68,7 +70,7 @@ class Component:
     step: Step = None  # type: ignore[assignment]
 
 
-async def run(talk: "Conversation", daemon: "Daemon") -> int:
+async def run(talk: Conversation, daemon: Daemon) -> int:
     try:
         return await _run(talk, daemon)
     except Refusal as refusal:
@@ -77,7 +79,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
         raise
 
 
-async def _run(talk: "Conversation", daemon: "Daemon") -> int:
+async def _run(talk: Conversation, daemon: Daemon) -> int:
     components = _components(talk, daemon)
     first = components[0]
     if "pty" in first.asked and talk.terminal:
@@ -121,7 +123,7 @@ async def _run(talk: "Conversation", daemon: "Daemon") -> int:
 # -- the command line --
 
 
-def _components(talk: "Conversation", daemon: "Daemon") -> list[Component]:
+def _components(talk: Conversation, daemon: Daemon) -> list[Component]:
     """The command line's parts, and those with several --het-group several times."""
     parser, found = Parser("srun", SRUN, BAD), list[Component]()
     parts = _split(parser, talk.words)
@@ -150,7 +152,7 @@ def _components(talk: "Conversation", daemon: "Daemon") -> list[Component]:
     return found
 
 
-def _check_mpi(talk: "Conversation", kind: str | None) -> None:
+def _check_mpi(talk: Conversation, kind: str | None) -> None:
     if kind == "list":
         talk.print("MPI plugin types are...\n\tnone\n\tpmi2")
         raise NoMore
@@ -195,7 +197,7 @@ def _from_environ(variables: dict[str, str], group: int | None) -> list[tuple[st
 # -- the job --
 
 
-def _job(daemon: "Daemon", number: str) -> Job:
+def _job(daemon: Daemon, number: str) -> Job:
     if not number.isdigit():
         raise Refusal(f'srun: error: Invalid numeric value "{number}" for --jobid.')
     job = daemon.model.jobs.get(int(number))
@@ -207,7 +209,7 @@ def _job(daemon: "Daemon", number: str) -> Job:
     raise Refusal(f"srun: error: {text}\n{check_it}")
 
 
-def _assign(daemon: "Daemon", job: Job, components: list[Component]) -> None:
+def _assign(daemon: Daemon, job: Job, components: list[Component]) -> None:
     """Which component of the job each one runs on."""
     jobs = daemon.model.components(job)
     for component in components:
@@ -224,7 +226,7 @@ def _assign(daemon: "Daemon", job: Job, components: list[Component]) -> None:
 # -- the step --
 
 
-async def _begin(talk: "Conversation", daemon: "Daemon", components: list[Component], own_job: bool) -> None:
+async def _begin(talk: Conversation, daemon: Daemon, components: list[Component], own_job: bool) -> None:
     first = components[0]
     try:
         await _create(talk, daemon, components)
@@ -236,7 +238,7 @@ async def _begin(talk: "Conversation", daemon: "Daemon", components: list[Compon
     daemon.supervisors.spawn(first.job, first.step, plan, talk.hand_over())
 
 
-async def _create(talk: "Conversation", daemon: "Daemon", components: list[Component]) -> None:
+async def _create(talk: Conversation, daemon: Daemon, components: list[Component]) -> None:
     """The step, registered with its job; waits for CPUs that other steps of the job use."""
     for component in components:
         failed = _failed(component)
@@ -277,7 +279,7 @@ def _failed(component: Component) -> str:
     return f"srun: error: Unable to create step for job {component.job.id}: "
 
 
-async def _when_free(talk: "Conversation", daemon: "Daemon", components: list[Component]) -> bool:
+async def _when_free(talk: Conversation, daemon: Daemon, components: list[Component]) -> bool:
     """Lays the step out on all components; returns whether it had to wait."""
     waited, first = False, components[0]
     while True:
@@ -301,7 +303,7 @@ async def _when_free(talk: "Conversation", daemon: "Daemon", components: list[Co
                 raise NoMore(1) from None
 
 
-async def _programs(talk: "Conversation", component: Component) -> list[tuple[str, ...]]:
+async def _programs(talk: Conversation, component: Component) -> list[tuple[str, ...]]:
     name = component.program[0]
     content = await talk.read_file(os.path.join(talk.cwd, name))
     if isinstance(content, int):

@@ -1,5 +1,7 @@
 """From what srun was asked for to the plan of its step: where streams go, what tasks find in their environment."""
 
+from __future__ import annotations
+
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 PORT = 40000  # in variables that name one: nobody listens there
 
 
-def request_of(component: "Component", pid: int) -> StepRequest:
+def request_of(component: Component, pid: int) -> StepRequest:
     asked, given, program = component.asked, component.given, component.program
     nodes = asked.nodes()
     request = StepRequest(name=asked.get("job-name") if "job-name" in given else os.path.basename(program[0]), pid=pid)  # type: ignore[arg-type]
@@ -43,7 +45,7 @@ def request_of(component: "Component", pid: int) -> StepRequest:
     return request
 
 
-def plan_of(talk: "Conversation", daemon: "Daemon", components: "list[Component]") -> StepPlan:
+def plan_of(talk: Conversation, daemon: Daemon, components: list[Component]) -> StepPlan:
     first = components[0]
     asked, job, step = first.asked, first.job, first.step
     parts, tasks, nodes_before = list[Part](), list[TaskPlan](), 0
@@ -77,7 +79,7 @@ def plan_of(talk: "Conversation", daemon: "Daemon", components: "list[Component]
     )
 
 
-def _tasks(component: "Component") -> list[TaskPlan]:
+def _tasks(component: Component) -> list[TaskPlan]:
     request = component.request
     tasks = step_tasks(component.step, request.gpus_per_task, (request.distribution or "").startswith("cyclic"))
     if component.programs:
@@ -98,7 +100,7 @@ def _shifted(task: TaskPlan, part: int, ranks: int, nodes: int) -> TaskPlan:
     return replace(task, rank=task.rank + ranks, part=part, environ={**here, **moved})
 
 
-def _part(talk: "Conversation", daemon: "Daemon", components: "list[Component]", component: "Component") -> Part:
+def _part(talk: Conversation, daemon: Daemon, components: list[Component], component: Component) -> Part:
     controller, asked, job = daemon.controller, component.asked, component.job
     leader = daemon.model.components(job)[0]
     variables = job_environ.of_srun(talk.environ, asked.get("export"))
@@ -135,7 +137,7 @@ def _part(talk: "Conversation", daemon: "Daemon", components: "list[Component]",
     )
 
 
-def _of_options(component: "Component") -> dict[str, str]:
+def _of_options(component: Component) -> dict[str, str]:
     """What srun tells its tasks of its own options."""
     asked, request, found = component.asked, component.request, {}
     if _labels(asked):

@@ -1,5 +1,7 @@
 """sshare: whose share is how large. There is one user and nobody to share with; clients look for the account."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.getopt import Parser, table
@@ -22,7 +24,7 @@ DEFAULT = "Account User RawShares NormShares RawUsage EffectvUsage FairShare".sp
 LONG = "Account User RawShares NormShares RawUsage NormUsage EffectvUsage FairShare LevelFS GrpTRESMins TRESRunMins"
 
 
-async def run(talk: "Conversation", daemon: "Daemon") -> int:
+async def run(talk: Conversation, daemon: Daemon) -> int:
     pairs, _ = Parser("sshare", OPTIONS).parse(talk.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:
@@ -58,7 +60,7 @@ def _column(word: str) -> tuple[str, int]:
 
 
 def _print(
-    talk: "Conversation", options: dict[str, str], columns: list[tuple[str, int]], rows: list[dict[str, str]]
+    talk: Conversation, options: dict[str, str], columns: list[tuple[str, int]], rows: list[dict[str, str]]
 ) -> None:
     titles = [name for name, _ in columns]
     lines = [titles] * ("noheader" not in options) + [[row.get(name, "") for name in titles] for row in rows]

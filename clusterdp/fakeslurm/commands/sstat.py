@@ -1,5 +1,7 @@
 """sstat: what the tasks of running steps use, as far as a laptop tells."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.getopt import Parser, table
@@ -25,7 +27,7 @@ OTHERS = ("Nodelist", "Pids")
 FIELDS = {name.lower(): name for name in (*ALL, *OTHERS)}
 
 
-async def run(talk: "Conversation", daemon: "Daemon") -> int:
+async def run(talk: Conversation, daemon: Daemon) -> int:
     pairs, _ = Parser("sstat", OPTIONS).parse(talk.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:
@@ -45,7 +47,7 @@ async def run(talk: "Conversation", daemon: "Daemon") -> int:
     return 0
 
 
-def _steps(talk: "Conversation", daemon: "Daemon", options: dict[str, str]) -> list[tuple[Job, Step]]:
+def _steps(talk: Conversation, daemon: Daemon, options: dict[str, str]) -> list[tuple[Job, Step]]:
     """Of each job its last step, or the one that is named, or all."""
     found = []
     for text in split_list(options["jobs"]):
@@ -83,7 +85,7 @@ def _values(job: Job, step: Step) -> dict[str, str]:
     }
 
 
-def _print(talk: "Conversation", options: dict[str, str], fields: list[str], rows: list[dict[str, str]]) -> None:
+def _print(talk: Conversation, options: dict[str, str], fields: list[str], rows: list[dict[str, str]]) -> None:
     header = "noheader" not in options
     table_rows = [[row.get(field, "") for field in fields] for row in rows]
     if "parsable" in options or "parsable2" in options:

@@ -1,5 +1,7 @@
 """--constraint: which nodes have what it names."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable
 

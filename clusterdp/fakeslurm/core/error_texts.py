@@ -1,5 +1,7 @@
 """How a Slurm command refuses: the text on stderr and the exit status, as recorded from a real Slurm."""
 
+from __future__ import annotations
+
 
 class Refusal(Exception):
     """Ends a command. `text` is printed as it stands, one newline added."""

@@ -1,5 +1,7 @@
 """Trouble with the controller, made on purpose: it answers late, or not at all, or fails a submission now and then."""
 
+from __future__ import annotations
+
 import time
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """%j, %t, %5N ... in the names of output files."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 

@@ -4,6 +4,8 @@ The daemon, and so every job, gets an /etc/hosts of its own, in which all nodes 
 cannot have that writes the names into the machine's own /etc/hosts. Then nothing is done here.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,5 +1,7 @@
 """The variables that Slurm gives to a batch script and to each task of a step, as recorded."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 from clusterdp.fakeslurm.core.model import Job, Model, Share, Step

@@ -1,5 +1,7 @@
 """Names of jobs, elements and steps: 12, 12_3, 12_[1-2,5], 12.0, 12_3.batch."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass, replace
 

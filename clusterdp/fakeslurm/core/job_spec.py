@@ -1,5 +1,7 @@
 """What a job asks for."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 
 

@@ -5,6 +5,8 @@ them; so does that of the daemon and of every job (see mounting.py). Where there
 shells of bash to a file that does the same: they read it last.
 """
 
+from __future__ import annotations
+
 import os
 import shlex
 from pathlib import Path

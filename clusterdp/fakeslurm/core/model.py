@@ -1,5 +1,7 @@
 """The cluster as data: nodes, partitions, jobs, steps. No clock, no processes, no files."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 
@@ -215,7 +217,7 @@ class Job:
             return f"{self.array.id}_{self.array.indexes[0]}"
         return f"{self.array.id}_[{index_text(self.array.indexes, self.array.throttle)}]"
 
-    def element(self, index: int, number: int) -> "Job":
+    def element(self, index: int, number: int) -> Job:
         """One element of a waiting array as a job of its own; whatever is changed of it later is its own too."""
         assert self.array
         spec = replace(self.spec, gpus=replace(self.spec.gpus))
@@ -251,7 +253,7 @@ class Model:
     faults: Faults = field(default_factory=Faults)
 
     @classmethod
-    def of(cls, shape: Shape, now: float) -> "Model":
+    def of(cls, shape: Shape, now: float) -> Model:
         nodes = {
             node.name: Node(
                 node.name, node.cpus, node.gpus, node.memory_mb, list(node.features), boot_time=now, busy_time=now

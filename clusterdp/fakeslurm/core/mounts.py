@@ -4,6 +4,8 @@ Linux can do that: it takes a mount namespace, which root may have, and others w
 user_namespaces(7)). There, files of other users belong to nobody, which ssh and sudo do not like.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
 """The files of a cluster, all below its folder; and its socket, whose path must be short."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 import socket

@@ -3,6 +3,8 @@
 Linux has subreapers, parent-death signals and /proc; elsewhere process groups and `ps` have to do.
 """
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import os

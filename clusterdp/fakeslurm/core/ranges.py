@@ -1,5 +1,7 @@
 """Lists of numbers, as Slurm writes them."""
 
+from __future__ import annotations
+
 
 def ranges(numbers: list[int]) -> str:
     """0-3,7 for sorted numbers."""

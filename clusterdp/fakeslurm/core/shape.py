@@ -1,5 +1,7 @@
 """What a cluster looks like: nodes, partitions, settings. The default is the cluster on which the records were made."""
 
+from __future__ import annotations
+
 import getpass
 import os
 import socket
@@ -56,7 +58,7 @@ class Settings:
         """The real seconds that so many of the cluster's last: as many, but for a time scale."""
         return seconds * self.minute_s / 60
 
-    def scaled(self, time_scale: float) -> "Settings":
+    def scaled(self, time_scale: float) -> Settings:
         """Time limits and all that is counted with them last that many times shorter: warnings, grace times, looks,
         and the controller's delays. KillWait, MinJobAge and what clients wait for an answer stay real seconds."""
         if time_scale == 1:
@@ -100,7 +102,7 @@ class Shape:
         *,
         quick: bool = False,
         time_scale: float = 1.0,
-    ) -> "Shape":
+    ) -> Shape:
         """Equal nodes n1.. in partitions main (the default), low (preemptible, 10 s of grace) and short (1 minute).
 
         `quick`: the controller reacts within a second; limit, grace time and KillWait are as ever.
@@ -124,7 +126,7 @@ class Shape:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> "Shape":
+    def from_json(cls, data: dict[str, Any]) -> Shape:
         nodes = tuple(NodeShape(**{**node, "features": tuple(node["features"])}) for node in data["nodes"])
         partitions = tuple(PartitionShape(**{**part, "nodes": tuple(part["nodes"])}) for part in data["partitions"])
         return cls(nodes, partitions, Settings(**data["settings"]), data["name"])
@@ -140,7 +142,7 @@ class User:
     group: str
 
     @classmethod
-    def me(cls) -> "User":
+    def me(cls) -> User:
         import grp
 
         uid, gid = os.getuid(), os.getgid()

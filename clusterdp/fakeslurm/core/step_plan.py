@@ -1,5 +1,7 @@
 """What a supervisor is told about the step that it is to run."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,5 +1,7 @@
 """How many tasks each node of a step gets, as Slurm's slurm_step_layout.c deals them out."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 

@@ -1,5 +1,7 @@
 """Slurm's forms of time: limits, moments, and how commands print them."""
 
+from __future__ import annotations
+
 import re
 import time
 

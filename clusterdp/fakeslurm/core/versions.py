@@ -4,6 +4,8 @@ Only 22.05 is recorded (tests/slurm_facts). The rest is read from the release no
 checked against one.
 """
 
+from __future__ import annotations
+
 from clusterdp.fakeslurm.errors import FakeSlurmError
 
 # What a release brought -> the first that has it.

@@ -2,6 +2,8 @@
 forward by a day must not be taken for one that is out of time.
 """
 
+from __future__ import annotations
+
 import time
 
 from clusterdp.fakeslurm.core.model import Model

@@ -1,5 +1,7 @@
 """The daemon's side of a connection: a command that asks, or a supervisor that reports."""
 
+from __future__ import annotations
+
 import asyncio
 import socket
 from collections import deque

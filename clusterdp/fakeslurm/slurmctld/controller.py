@@ -1,5 +1,7 @@
 """slurmctld: what becomes of jobs. Knows the model, the books and the clock; processes are the runner's."""
 
+from __future__ import annotations
+
 import signal
 import sys
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """The process that is the cluster: it owns the clock, the sockets and the supervisors of steps."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import os
@@ -89,13 +91,13 @@ class Daemon:
         """Take the cluster down."""
         self._over.set()
 
-    def background(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
         return task
 
-    def _done(self, task: "asyncio.Task[None]") -> None:
+    def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception():
             traceback.print_exception(task.exception(), file=sys.stderr)

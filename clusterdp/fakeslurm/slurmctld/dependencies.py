@@ -1,5 +1,7 @@
 """--dependency: what a job waits for, and whether it still may hope."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """What nobody has of the nodes."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 
 from clusterdp.fakeslurm.core.model import Model, Node, Share
@@ -18,14 +20,14 @@ class Free:
     def whole(self) -> bool:
         return len(self.cpu_ids) == self.node.cpus
 
-    def less(self, share: Share) -> "Free":
+    def less(self, share: Share) -> Free:
         return replace(
             self,
             cpu_ids=tuple(i for i in self.cpu_ids if i not in share.cpu_ids),
             gpus=tuple(i for i in self.gpus if i not in share.gpus),
         )
 
-    def more(self, share: Share) -> "Free":
+    def more(self, share: Share) -> Free:
         return replace(
             self,
             cpu_ids=tuple(sorted({*self.cpu_ids, *share.cpu_ids})),

@@ -3,6 +3,8 @@
 The last line about a job, node, partition or row counts. A torn last line (killed while writing) is left out.
 """
 
+from __future__ import annotations
+
 import gc
 import json
 from collections.abc import Callable, Iterator

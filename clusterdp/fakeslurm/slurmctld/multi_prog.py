@@ -1,5 +1,7 @@
 """srun --multi-prog: a file that gives each task a program of its own."""
 
+from __future__ import annotations
+
 import re
 
 

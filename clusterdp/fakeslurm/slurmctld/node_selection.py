@@ -1,6 +1,8 @@
 """Which nodes a job gets, and how many CPUs it may take of each: what Slurm's select/cons_tres does with nodes of equal
 weight whose cores have one thread (`choose_nodes` and `_eval_nodes` of its job_test.c)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain

@@ -4,6 +4,8 @@ What commands print then, after how long, and with which exit status was recorde
 stopped (SIGSTOP: the answer never came) and killed (nobody listened). Steps and jobs that run go on meanwhile.
 """
 
+from __future__ import annotations
+
 import asyncio
 import re
 import time
@@ -29,7 +31,7 @@ LOOK_AGAIN_S = 0.1
 Command = Callable[["Conversation", "Daemon"], Awaitable[int]]
 
 
-async def answer(command: Command, talk: "Conversation", daemon: "Daemon") -> int:
+async def answer(command: Command, talk: Conversation, daemon: Daemon) -> int:
     """Carry a command out, as far and as fast as the controller's troubles let it."""
     faults, patience_s = daemon.model.faults, daemon.shape.settings.message_timeout_s
     words = " ".join(talk.words)
@@ -51,14 +53,14 @@ async def answer(command: Command, talk: "Conversation", daemon: "Daemon") -> in
     raise complaint(talk, *TIMED_OUT)
 
 
-async def _until_back(faults: "Faults", at_most_s: float) -> None:
+async def _until_back(faults: Faults, at_most_s: float) -> None:
     """Commands call again every second."""
     end = time.monotonic() + at_most_s
     while faults.away and time.monotonic() < end:
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
-async def _in_vain(command: Command, talk: "Conversation", daemon: "Daemon", patience_s: float) -> None:
+async def _in_vain(command: Command, talk: Conversation, daemon: Daemon, patience_s: float) -> None:
     """What was asked is done, but nobody hears the answer: a job is submitted although sbatch says that it failed."""
     end = time.monotonic() + patience_s
     if talk.command in ("sbatch", "scancel", "scontrol"):
@@ -71,7 +73,7 @@ async def _in_vain(command: Command, talk: "Conversation", daemon: "Daemon", pat
     await asyncio.sleep(max(end - time.monotonic(), 0))
 
 
-def complaint(talk: "Conversation", text: str, number: int) -> Refusal:
+def complaint(talk: Conversation, text: str, number: int) -> Refusal:
     """What the command says when it got no answer."""
     words, job = talk.words, talk.environ.get("SLURM_JOB_ID") or talk.environ.get("SLURM_JOBID")
     if talk.command == "sbatch":
@@ -94,7 +96,7 @@ def complaint(talk: "Conversation", text: str, number: int) -> Refusal:
     return Refusal(f"slurm_load_jobs error: {text}")
 
 
-def _of_scontrol(talk: "Conversation", words: list[str], text: str) -> Refusal:
+def _of_scontrol(talk: Conversation, words: list[str], text: str) -> Refusal:
     verb, *rest = words or [""]
     if verb == "ping":
         from clusterdp.fakeslurm.core.shape import host_name

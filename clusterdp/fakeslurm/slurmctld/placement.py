@@ -1,5 +1,7 @@
 """Where a job fits, and what it gets there: pure arithmetic on free CPUs and GPUs."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from clusterdp.fakeslurm.core import constraints

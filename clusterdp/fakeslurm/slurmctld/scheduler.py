@@ -1,5 +1,7 @@
 """Who starts where, who is pushed out, and why the others wait: schedule(model, now) -> decisions. Pure."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 
 from clusterdp.fakeslurm.core.model import Job, Model, Partition, Share

@@ -1,5 +1,7 @@
 """What is kept of a job as files: its script, and the environment that it was submitted from."""
 
+from __future__ import annotations
+
 import errno
 import os
 import shutil

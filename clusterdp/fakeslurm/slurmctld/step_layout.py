@@ -1,5 +1,7 @@
 """Where the tasks of a step go within its job: pure arithmetic, with the words in which srun complains."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 
 from clusterdp.fakeslurm.core import error_texts

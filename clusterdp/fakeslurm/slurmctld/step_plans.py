@@ -1,5 +1,7 @@
 """From a job or a step to the plan for its supervisor."""
 
+from __future__ import annotations
+
 import os
 import re
 

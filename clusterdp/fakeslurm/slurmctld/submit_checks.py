@@ -1,5 +1,7 @@
 """What slurmctld refuses at once. What can merely never run is taken, and waits (EnforcePartLimits=NO)."""
 
+from __future__ import annotations
+
 from clusterdp.fakeslurm.core import constraints, error_texts
 from clusterdp.fakeslurm.core.error_texts import ControllerError
 from clusterdp.fakeslurm.core.job_spec import JobSpec

@@ -1,5 +1,7 @@
 """What the controller looks at only every so often: time limits, warning signals, ends of grace times, nodes."""
 
+from __future__ import annotations
+
 import signal
 
 from clusterdp.fakeslurm.core.model import BATCH, Job

@@ -1,5 +1,7 @@
 """What sacct knows: one row for each attempt of a job, with its steps, some seconds behind the controller."""
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace

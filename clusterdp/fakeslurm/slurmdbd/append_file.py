@@ -1,5 +1,7 @@
 """A file that grows line by line, on a disk that may be full: what does not fit waits until there is room."""
 
+from __future__ import annotations
+
 import os
 import sys
 from pathlib import Path

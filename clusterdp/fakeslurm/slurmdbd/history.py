@@ -4,6 +4,8 @@ Each line has a time (of the cluster's clock, seconds since 1970) and an event: 
 one for each thing that was broken on purpose, by the name of the method or command that did it.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
 from pathlib import Path

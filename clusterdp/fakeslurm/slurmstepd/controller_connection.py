@@ -1,5 +1,7 @@
 """The supervisor's connection to the daemon, which may be killed and come back as another process."""
 
+from __future__ import annotations
+
 import os
 import socket
 import sys

@@ -1,5 +1,7 @@
 """A small event loop: descriptors to watch, actions to take later. One thread, and nothing else in it."""
 
+from __future__ import annotations
+
 import selectors
 import time
 from collections.abc import Callable

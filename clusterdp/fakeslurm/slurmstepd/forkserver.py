@@ -5,6 +5,8 @@ The daemon asks for a supervisor by sending its plan and its connections. What i
 written down its pid: if the daemon is killed before that, the step has not begun, and nothing is run twice.
 """
 
+from __future__ import annotations
+
 import gc
 import json
 import os

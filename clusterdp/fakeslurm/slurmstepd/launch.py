@@ -1,5 +1,7 @@
 """Starts one task: fork, a session of its own, its streams, its environment, exec."""
 
+from __future__ import annotations
+
 import errno
 import os
 import signal

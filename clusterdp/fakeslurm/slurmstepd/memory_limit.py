@@ -4,6 +4,8 @@ Off unless the settings say enforce_memory: the recorded Slurm limits no memory.
 Slurm's documentation, and is not recorded.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping
 
 from clusterdp.fakeslurm.core import processes

@@ -1,5 +1,7 @@
 """What srun and slurmstepd say of a step, in Slurm's words."""
 
+from __future__ import annotations
+
 import os
 import signal
 import time

@@ -1,5 +1,7 @@
 """Where the output of tasks goes: over the connection to srun, labelled and by lines, or into files."""
 
+from __future__ import annotations
+
 import os
 
 from clusterdp.fakeslurm.core.filename_patterns import expand, separates

@@ -1,5 +1,7 @@
 """The supervisor's connection to the srun that started its step: lines to print, signals and stdin from it."""
 
+from __future__ import annotations
+
 import socket
 from collections import deque
 from collections.abc import Callable

@@ -1,6 +1,8 @@
 """The supervisor of one step: a process that starts its tasks on all its nodes, carries their output, signals them, and
 outlives a daemon that is killed. It is slurmstepd, and the brain of srun besides (srun itself only prints)."""
 
+from __future__ import annotations
+
 import os
 import signal
 import socket

@@ -1,5 +1,7 @@
 """Carries what tasks write to srun or into files, and what srun reads to the tasks."""
 
+from __future__ import annotations
+
 import fcntl
 import os
 from functools import partial
