@@ -37,7 +37,7 @@ MAY_IMPORT = {
 FLOORS = {
     "checkpoint": "errors format state save load checkpointer",
     "fakeslurm": (
-        "errors core client slurmdbd slurmstepd slurmctld commands start_daemon revive shape_file control"
+        "errors core client slurmdbd slurmstepd slurmctld commands start_daemon daemon_main shape_file control"
         " install_commands cluster"
     ),
     "train": "argument_names settings output dist parallel data optim profile loop job process trainer worker",

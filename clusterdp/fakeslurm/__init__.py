@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.cluster import FakeCluster
-    from clusterdp.fakeslurm.core.shape import NodeShape, PartitionShape, Settings, Shape
+    from clusterdp.fakeslurm.core.shape import NodeShape, PartitionShape, Shape, SlurmConf
     from clusterdp.fakeslurm.errors import FakeSlurmError
 
-__all__ = ["FakeCluster", "FakeSlurmError", "NodeShape", "PartitionShape", "Settings", "Shape"]
+__all__ = ["FakeCluster", "FakeSlurmError", "NodeShape", "PartitionShape", "Shape", "SlurmConf"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,10 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from clusterdp.fakeslurm.control import ControlLine
+from clusterdp.fakeslurm.control import ControlConnection
 from clusterdp.fakeslurm.core import hosts_file, login_shells, processes, versions
 from clusterdp.fakeslurm.core.job_environ import MARK
-from clusterdp.fakeslurm.core.paths import REVIVE, Paths
+from clusterdp.fakeslurm.core.paths import DAEMON_PROGRAM, Paths
 from clusterdp.fakeslurm.core.shape import PartitionShape, Shape, conf_text
 from clusterdp.fakeslurm.errors import FakeSlurmError
 from clusterdp.fakeslurm.install_commands import install
@@ -69,7 +69,7 @@ class FakeCluster:
         if slurm_version:
             made = replace(made, settings=replace(made.settings, slurm_version=versions.check(slurm_version)))
         self._shape = made
-        self._line = ControlLine(self._paths)
+        self._line = ControlConnection(self._paths)
         self._lifeline: socket.socket | None = None
 
     @staticmethod
@@ -134,7 +134,7 @@ class FakeCluster:
         paths.make()
         for old in (paths.journal, paths.history):
             old.unlink(missing_ok=True)
-        owner = [os.getpid(), processes.birth(os.getpid())] if owned else None
+        owner = [os.getpid(), processes.start_time(os.getpid())] if owned else None
         paths.shape.write_text(json.dumps({"shape": self._shape.to_json(), "owner": owner}))
         paths.conf.write_text(conf_text(self._shape, self.folder))
         hosts_file.write((node.name for node in self._shape.nodes), paths.hosts)
@@ -143,7 +143,7 @@ class FakeCluster:
         paths.up.touch()
 
     def _start_daemon(self) -> None:
-        command = [sys.executable, "-S", "-E", "-s", REVIVE, str(self.folder)]
+        command = [sys.executable, "-S", "-E", "-s", DAEMON_PROGRAM, str(self.folder)]
         environ = {"PATH": os.environ.get("PATH", os.defpath)}
         done = subprocess.run(command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode or not self._paths.answers():

@@ -11,7 +11,7 @@ from clusterdp.fakeslurm.core.paths import Paths
 from clusterdp.fakeslurm.errors import FakeSlurmError
 
 
-class ControlLine:
+class ControlConnection:
     def __init__(self, paths: Paths):
         self._paths = paths
 

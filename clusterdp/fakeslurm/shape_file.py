@@ -19,7 +19,7 @@ from dataclasses import asdict
 from typing import Any
 
 from clusterdp.fakeslurm.core import times, versions
-from clusterdp.fakeslurm.core.shape import QUICK, NodeShape, PartitionShape, Settings, Shape
+from clusterdp.fakeslurm.core.shape import QUICK, NodeShape, PartitionShape, Shape, SlurmConf
 from clusterdp.fakeslurm.errors import FakeSlurmError
 from clusterdp.slurm.hostlist import HostlistError, expand
 
@@ -28,7 +28,7 @@ TRUE, FALSE = ("true", "yes", "on"), ("false", "no", "off")
 LEAST = {"look_s": 0.05, "tick_s": 0.05, "max_array": 1, "first_job_id": 1}
 
 
-class Entry:
+class ShapeEntry:
     """One mapping of the declaration, whose keys are taken one by one; what is left over is refused."""
 
     def __init__(self, data: Any, path: str = "", what: str = "the shape"):
@@ -83,11 +83,11 @@ class Entry:
         value = self.take(key, [])
         return tuple(map(str, value)) if isinstance(value, list) else tuple(filter(None, str(value).split(",")))
 
-    def entries(self, key: str) -> list[Entry]:
+    def entries(self, key: str) -> list[ShapeEntry]:
         value = self.take(key, [])
         if not isinstance(value, list):
             raise self.refuse(key, value, "is no list. Begin each entry with a dash.")
-        return [Entry(each, f"{self._key(key)}[{i}]") for i, each in enumerate(value)]
+        return [ShapeEntry(each, f"{self._key(key)}[{i}]") for i, each in enumerate(value)]
 
     def done(self) -> None:
         """Nothing that nobody asked for may be left."""
@@ -97,7 +97,7 @@ class Entry:
 
 def shape_from(data: Mapping[str, Any], *, quick: bool = False, time_scale: float = 1.0) -> Shape:
     """The shape that a declaration describes; raises FakeSlurmError with the key, the value and what to write."""
-    top = Entry(data)
+    top = ShapeEntry(data)
     name = top.text("name", "fake")
     nodes = [node for entry in top.entries("nodes") for node in _nodes(entry)]
     if not nodes:
@@ -109,13 +109,13 @@ def shape_from(data: Mapping[str, Any], *, quick: bool = False, time_scale: floa
     partitions = [_partition(entry, names) for entry in top.entries("partitions")]
     if len({part.name for part in partitions}) < len(partitions):
         raise FakeSlurmError("partitions: two have the same name. Name each once.")
-    settings = _settings(Entry(top.take("settings", {}), "settings"), quick)
+    settings = _settings(ShapeEntry(top.take("settings", {}), "settings"), quick)
     top.done()
     default = (PartitionShape("main", default=True),)
     return Shape(tuple(nodes), tuple(partitions) or default, settings.scaled(time_scale), name)
 
 
-def _nodes(entry: Entry) -> list[NodeShape]:
+def _nodes(entry: ShapeEntry) -> list[NodeShape]:
     """One entry may declare many that are alike."""
     hosts, like = entry.hosts("name"), NodeShape("")
     if not hosts:
@@ -130,7 +130,7 @@ def _nodes(entry: Entry) -> list[NodeShape]:
     return [NodeShape(host, **about) for host in hosts]
 
 
-def _partition(entry: Entry, known: list[str]) -> PartitionShape:
+def _partition(entry: ShapeEntry, known: list[str]) -> PartitionShape:
     name, nodes = entry.text("name"), entry.hosts("nodes")
     strange = sorted(set(nodes) - set(known))
     if strange:
@@ -158,8 +158,8 @@ def _partition(entry: Entry, known: list[str]) -> PartitionShape:
     return part
 
 
-def _settings(entry: Entry, quick: bool) -> Settings:
-    values: dict[str, Any] = asdict(Settings()) | (QUICK if quick else {})
+def _settings(entry: ShapeEntry, quick: bool) -> SlurmConf:
+    values: dict[str, Any] = asdict(SlurmConf()) | (QUICK if quick else {})
     del values["minute_s"]  # --time-scale says that
     for name, value in values.items():
         if isinstance(value, (bool, str)):
@@ -169,4 +169,4 @@ def _settings(entry: Entry, quick: bool) -> Settings:
     values["enforce_memory"] = entry.flag("enforce_memory")
     values["slurm_version"] = versions.check(entry.text("slurm_version", values["slurm_version"]))
     entry.done()
-    return Settings(**values)
+    return SlurmConf(**values)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clusterdp.fakeslurm.core import hosts_file, login_shells, mounts, processes
 from clusterdp.fakeslurm.core.paths import Paths
-from clusterdp.fakeslurm.slurmstepd.forkserver import Nursery
+from clusterdp.fakeslurm.slurmstepd.forkserver import ForkServer
 
 
 def start(folder: str) -> int:
@@ -32,7 +32,7 @@ def start(folder: str) -> int:
             os._exit(1)
         paths.pid.write_text(str(os.getpid()))
         mounts.show({paths.hosts: hosts_file.HOSTS, paths.profile: login_shells.PROFILE})
-        nursery = Nursery(folder)
+        forkserver = ForkServer(folder)
         processes.allow_descriptors()
         # Heavy, and nothing that the nursery should carry; asyncio does without ssl, which takes long to load.
         sys.modules["ssl"] = None  # type: ignore[assignment]
@@ -41,7 +41,7 @@ def start(folder: str) -> int:
         from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
         async def main() -> None:
-            await Daemon(paths, nursery).run(written)
+            await Daemon(paths, forkserver).run(written)
 
         asyncio.run(main())
         os._exit(0)

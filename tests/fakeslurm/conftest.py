@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.fakeslurm import FakeCluster
-from clusterdp.fakeslurm.core.shape import Settings, Shape
+from clusterdp.fakeslurm.core.shape import Shape, SlurmConf
 
 
 class Desk:
@@ -93,7 +93,7 @@ def impatient(**changes: float) -> Shape:
         part.__class__(**{**part.__dict__, "grace_s": 0.4 * 60 / settings["minute_s"] if part.grace_s else 0})
         for part in quick.partitions
     )
-    return Shape(quick.nodes, partitions, Settings(**settings), quick.name)
+    return Shape(quick.nodes, partitions, SlurmConf(**settings), quick.name)
 
 
 @pytest.fixture

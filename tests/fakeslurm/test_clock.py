@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.fakeslurm.core.job_spec import JobSpec
-from clusterdp.fakeslurm.core.model import Job, Model
+from clusterdp.fakeslurm.core.job_desc import JobDesc
+from clusterdp.fakeslurm.core.model import JobRecord, Model
 from clusterdp.fakeslurm.core.shape import Shape, User
 from clusterdp.fakeslurm.slurmctld import journal, timers
 from clusterdp.fakeslurm.slurmctld.controller import Controller
-from clusterdp.fakeslurm.slurmdbd.accounting import Books
+from clusterdp.fakeslurm.slurmdbd.accounting import Accounting
 from clusterdp.slurm.state import JobState
 
 DAY_S = 86400
@@ -26,7 +26,7 @@ class Silent:
 def controller(tmp_path: Path) -> Iterator[Controller]:
     shape = Shape.simple(1, 4, 0)
     book = journal.Journal(tmp_path / "journal")
-    controller = Controller(shape, tmp_path, Model.of(shape, 0), Books(), book, User.me())
+    controller = Controller(shape, tmp_path, Model.of(shape, 0), Accounting(), book, User.me())
     controller.runner = Silent()  # type: ignore[assignment]
     yield controller
     controller.records.close()
@@ -43,10 +43,10 @@ def test_a_job_keeps_its_time_when_the_machine_s_clock_is_set(
     controller: Controller, request: pytest.FixtureRequest
 ) -> None:
     before = controller.clock()
-    job = Job(1, JobSpec("j", "main"), 1, before, state=JobState.RUNNING, start=before, minutes=60)
+    job = JobRecord(1, JobDesc("j", "main"), 1, before, state=JobState.RUNNING, start=before, minutes=60)
     controller.model.jobs[1] = job
     request.getfixturevalue("set_forward")
-    timers.look(controller)
+    timers.check_limits(controller)
     assert job.running
     assert controller.clock() - before < DAY_S / 2
 
@@ -63,5 +63,5 @@ def test_a_cluster_at_rest_takes_the_machine_s_time_and_the_next_daemon_knows(
     assert controller.clock() - before >= DAY_S
     controller.records.flush()
     model = Model.of(controller.shape, 0)
-    journal.restore(controller.folder / "journal", model, Books())
+    journal.restore(controller.folder / "journal", model, Accounting())
     assert model.epoch == controller.model.epoch

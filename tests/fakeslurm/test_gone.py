@@ -13,14 +13,14 @@ import pytest
 
 from clusterdp.fakeslurm import FakeCluster
 from clusterdp.fakeslurm.core import processes, wire
-from clusterdp.fakeslurm.core.job_spec import JobSpec
-from clusterdp.fakeslurm.core.model import Job, Step
-from clusterdp.fakeslurm.core.step_plan import Part, StepPlan, Target, TaskPlan
-from clusterdp.fakeslurm.slurmctld.stepds import Supervisors
-from clusterdp.fakeslurm.slurmstepd.event_loop import Loop
-from clusterdp.fakeslurm.slurmstepd.messages import Reporter
-from clusterdp.fakeslurm.slurmstepd.output_files import Files
-from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunLine
+from clusterdp.fakeslurm.core.job_desc import JobDesc
+from clusterdp.fakeslurm.core.model import JobRecord, Step
+from clusterdp.fakeslurm.core.step_plan import ComponentPlan, StepPlan, StreamTarget, TaskPlan
+from clusterdp.fakeslurm.slurmctld.stepds import Stepds
+from clusterdp.fakeslurm.slurmstepd.event_loop import EventLoop
+from clusterdp.fakeslurm.slurmstepd.messages import StepMessages
+from clusterdp.fakeslurm.slurmstepd.output_files import OutputFiles
+from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunConnection
 
 from .conftest import Desk
 
@@ -93,14 +93,14 @@ def kill_daemon(desk: Desk) -> None:
 def test_a_daemon_that_was_revived_from_a_job_survives_that_the_job_is_given_up(mortal: Desk) -> None:
     job = mortal.submit(script="echo $PPID; until [ -e go ]; do sleep 0.05; done; squeue -h -o up; sleep 300")
     mortal.until_said(job, "\n")
-    supervisor = int(mortal.output(job))
+    stepd_pid = int(mortal.output(job))
     kill_daemon(mortal)
-    os.kill(supervisor, signal.SIGSTOP)  # it will not come back
+    os.kill(stepd_pid, signal.SIGSTOP)  # it will not come back
     (mortal.folder / "go").touch()
     mortal.until_said(job, "up")
     revived = daemon_pid(mortal)
-    assert revived in processes.descendants(supervisor)
-    mortal.until(lambda: not processes.alive(supervisor), "the end of the supervisor")
+    assert revived in processes.descendants(stepd_pid)
+    mortal.until(lambda: not processes.alive(stepd_pid), "the end of the supervisor")
     mortal.until(lambda: mortal.field(job, "Restarts") == "1", "the next attempt")
     assert daemon_pid(mortal) == revived
 
@@ -110,41 +110,41 @@ def test_what_is_ordered_before_a_supervisor_has_found_the_new_daemon_is_done(mo
     late, quick = (mortal.submit(script="srun bash -c 'echo $PPID; exec sleep 300'") for _ in range(2))
     for job in (late, quick):
         mortal.until_said(job, "\n")
-    supervisor = int(mortal.output(late))
+    stepd_pid = int(mortal.output(late))
     kill_daemon(mortal)
-    os.kill(supervisor, signal.SIGSTOP)
+    os.kill(stepd_pid, signal.SIGSTOP)
     cluster = FakeCluster.attach(mortal.cluster.folder)
     for job in (late, quick):
         cluster.kill_rank(job, 0)
     mortal.until_said(quick, "task 0: Killed")
-    os.kill(supervisor, signal.SIGCONT)
+    os.kill(stepd_pid, signal.SIGCONT)
     mortal.until_said(late, "task 0: Killed")
 
 
 def test_nobody_is_killed_for_a_supervisor_that_is_dead_or_not_yet_there(monkeypatch: pytest.MonkeyPatch) -> None:
     killed, lost = list[int](), list[str]()
     monkeypatch.setattr(processes, "send", lambda pids, number: killed.extend(pids))
-    monkeypatch.setattr(Supervisors, "_lost", lambda self, job, step: lost.append(step.id))
+    monkeypatch.setattr(Stepds, "_lost", lambda self, job, step: lost.append(step.id))
     with subprocess.Popen(["sleep", "300"]) as stranger:
-        job = Job(1, JobSpec("job", "main"), 1, 0)
+        job = JobRecord(1, JobDesc("job", "main"), 1, 0)
         about: Any = (["n1"], [1], {}, {})
-        dead = Step("1", "dead", *about, supervisor=stranger.pid, supervisor_birth="long ago")
+        dead = Step("1", "dead", *about, stepd_pid=stranger.pid, stepd_start_time="long ago")
         job.steps = [Step("0", "begins", *about), dead]
         daemon: Any = SimpleNamespace(
             model=SimpleNamespace(live_jobs=lambda: [job]), controller=SimpleNamespace(settle=lambda: None),
             paths=SimpleNamespace(folder=Path("/")),
         )  # fmt: skip
-        nursery: Any = None
-        Supervisors(daemon, nursery).bury_lost()
+        forkserver: Any = None
+        Stepds(daemon, forkserver).end_missing()
         stranger.kill()
     assert (killed, lost) == ([], ["1"])
 
 
 def test_a_batch_script_that_is_cancelled_as_it_ends_keeps_its_output(tmp_path: Path) -> None:
-    part = Part(1, ("true",), {}, str(tmp_path), Target("null"), Target("file", "out"), None)
+    part = ComponentPlan(1, ("true",), {}, str(tmp_path), StreamTarget("null"), StreamTarget("file", "out"), None)
     plan = StepPlan(1, "batch", 0, "batch", ("n1",), (TaskPlan(0, "n1", 0, {}),), (part,), umask=0o022)
-    files = Files(plan)
+    files = OutputFiles(plan)
     os.write(files.descriptor(part.stdout, plan.tasks[0]), b"result\n")
     files.close()
-    Reporter(plan, SrunLine(Loop(), None), files).cancelled("")
+    StepMessages(plan, SrunConnection(EventLoop(), None), files).cancelled("")
     assert (tmp_path / "out").read_text() == "result\n"

@@ -39,9 +39,9 @@ def test_squeue_and_sacct_tell_of_a_job(shared_desk: Desk) -> None:
     shared_desk.say(f"scancel {job}")
     shared_desk.cluster.wait(job)
     shared_desk.until(lambda: "CANCELLED" in shared_desk.say(f"sacct -X -n -o State%20 -j {job}"))
-    [booked] = ask(shared_desk, f"sacct --json -j {job}")["jobs"]
-    assert booked["state"]["current"] == "CANCELLED"
-    assert [step["step"]["id"] for step in booked["steps"]] == ["batch", 0]
+    [accounted] = ask(shared_desk, f"sacct --json -j {job}")["jobs"]
+    assert accounted["state"]["current"] == "CANCELLED"
+    assert [step["step"]["id"] for step in accounted["steps"]] == ["batch", 0]
 
 
 def test_sinfo_tells_of_nodes(shared_desk: Desk) -> None:
@@ -59,8 +59,8 @@ def test_later_releases_write_states_as_lists_and_numbers_as_objects(newer: Desk
     assert found["exit_code"]["return_code"] == {"set": True, "infinite": False, "number": 3}
     assert found["time_limit"]["infinite"]
     newer.until(lambda: newer.say(f"sacct -X -n -o State -j {job}") == "FAILED")
-    [booked] = ask(newer, f"sacct --json -j {job}")["jobs"]
-    assert booked["state"]["current"] == ["FAILED"]
+    [accounted] = ask(newer, f"sacct --json -j {job}")["jobs"]
+    assert accounted["state"]["current"] == ["FAILED"]
 
 
 def test_later_releases_tell_a_job_when_its_time_is_up(newer: Desk) -> None:

@@ -6,24 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.fakeslurm.commands.columns import Cell, Field, render
+from clusterdp.fakeslurm.commands.columns import Cell, PrintField, render
 from clusterdp.fakeslurm.commands.sacct import aligned, fit
-from clusterdp.fakeslurm.core.job_spec import Gpus, JobSpec
-from clusterdp.fakeslurm.core.jobs import Jobs
-from clusterdp.fakeslurm.core.model import Array, Job, Model, Share, Step
+from clusterdp.fakeslurm.core.job_desc import Gpus, JobDesc
+from clusterdp.fakeslurm.core.jobs import JobTable
+from clusterdp.fakeslurm.core.model import Array, JobRecord, Model, Share, Step
 from clusterdp.fakeslurm.core.shape import Shape, User
 from clusterdp.fakeslurm.slurmctld import journal, scheduler, timers
 from clusterdp.fakeslurm.slurmctld.controller import Controller
-from clusterdp.fakeslurm.slurmdbd.accounting import Books
+from clusterdp.fakeslurm.slurmdbd.accounting import Accounting
 from clusterdp.slurm.state import JobState
 
 
-def job(number: int, state: JobState = JobState.PENDING, end: float | None = None) -> Job:
-    return Job(number, JobSpec("j", "main"), 1, 0.0, state=state, end=end)
+def job(number: int, state: JobState = JobState.PENDING, end: float | None = None) -> JobRecord:
+    return JobRecord(number, JobDesc("j", "main"), 1, 0.0, state=state, end=end)
 
 
 def test_jobs_that_are_over_are_kept_apart_and_one_that_is_requeued_comes_back() -> None:
-    jobs = Jobs()
+    jobs = JobTable()
     jobs[1], jobs[2] = job(1), job(2, JobState.COMPLETED, end=5)
     assert list(jobs.live) == [1]
     jobs[1].state, jobs[1].end = JobState.FAILED, 7
@@ -36,7 +36,7 @@ def test_jobs_that_are_over_are_kept_apart_and_one_that_is_requeued_comes_back()
 
 
 def test_jobs_are_forgotten_in_the_order_of_their_ends_and_an_array_is_found_by_its_id() -> None:
-    jobs = Jobs()
+    jobs = JobTable()
     for number, end in ((1, 30.0), (2, 10.0), (3, 20.0)):
         jobs[number] = replace(job(number, JobState.COMPLETED, end), array=Array(1, [number], 3, 0, 2, 1, split=True))
     assert [each.id for each in jobs.named(1)] == [1, 2, 3]
@@ -47,7 +47,7 @@ def test_jobs_are_forgotten_in_the_order_of_their_ends_and_an_array_is_found_by_
 
 
 class Quiet:
-    def told(self) -> None:
+    def job_changed(self) -> None:
         pass
 
 
@@ -55,7 +55,7 @@ class Quiet:
 def controller(tmp_path: Path) -> Iterator[Controller]:
     shape = Shape.simple(2, 4, 0)
     model = Model.of(shape, 0)
-    controller = Controller(shape, tmp_path, model, Books(), journal.Journal(tmp_path / "journal"), User.me())
+    controller = Controller(shape, tmp_path, model, Accounting(), journal.Journal(tmp_path / "journal"), User.me())
     controller.runner = Quiet()  # type: ignore[assignment]
     yield controller
     controller.records.close()
@@ -66,18 +66,18 @@ def test_neither_a_look_nor_the_scheduler_touches_what_is_over(controller: Contr
     model = controller.model
     model.jobs[1] = job(1, JobState.COMPLETED, end=controller.clock())
     dict.__setitem__(model.jobs, 1, None)  # whoever looks at it stumbles
-    timers.look(controller)
+    timers.check_limits(controller)
     timers.forget(controller)
     assert scheduler.schedule(model, controller.clock()) == []
     assert list(model.holding()) == list(model.live_jobs()) == []
 
 
 def test_what_the_journal_tells_is_what_was_even_where_defaults_are_left_out(controller: Controller) -> None:
-    spec = JobSpec("n", "main", gpus=Gpus(per_job=2), requeue=False, exclude=["n1"], shown={"wckey": "x"})
+    desc = JobDesc("n", "main", gpus=Gpus(per_job=2), requeue=False, exclude=["n1"], shown={"wckey": "x"})
     step = Step("batch", "batch", ["n1"], [1], {"n1": 1}, {"n1": [0]}, JobState.FAILED, status=256, end=3.0)
     shares = [Share("n1", 1, 1, [0], [3])]
-    full = Job(7, spec, 5, 1.5, Array(7, [2], 3, 0, 2, 1, split=True), JobState.FAILED, past=shares, steps=[step])
-    full.outcome, full.booked, full.start, full.end = JobState.FAILED, False, 2.0, 3.0
+    full = JobRecord(7, desc, 5, 1.5, Array(7, [2], 3, 0, 2, 1, split=True), JobState.FAILED, past=shares, steps=[step])
+    full.outcome, full.accounted, full.start, full.end = JobState.FAILED, False, 2.0, 3.0
     controller.model.jobs[7], controller.model.jobs[8] = full, job(8)
     node = controller.model.nodes[next(iter(controller.model.nodes))]
     node.down = True
@@ -87,13 +87,13 @@ def test_what_the_journal_tells_is_what_was_even_where_defaults_are_left_out(con
     node.down = False
     controller.records.node(node.name)
     controller.records.flush()
-    model, books = Model.of(controller.shape, 0), Books()
-    journal.restore(controller.folder / "journal", model, books)
+    model, accounting = Model.of(controller.shape, 0), Accounting()
+    journal.restore(controller.folder / "journal", model, accounting)
     assert model.jobs == controller.model.jobs
     assert model.nodes[node.name].down is False
-    controller.records.books.settle(controller.clock() + 60)
-    assert books.rows == controller.records.books.rows
-    assert [row.job for row in books.listed(0, [7])] == [7]
+    controller.records.accounting.settle(controller.clock() + 60)
+    assert accounting.rows == controller.records.accounting.rows
+    assert [row.job for row in accounting.listed(0, [7])] == [7]
 
 
 def test_a_line_that_was_torn_by_a_kill_is_left_out_and_the_next_one_is_not_spoiled(controller: Controller) -> None:
@@ -103,7 +103,7 @@ def test_a_line_that_was_torn_by_a_kill_is_left_out_and_the_next_one_is_not_spoi
     book.write("ahead", 0, 5.0)
     book.close()
     model = Model.of(controller.shape, 0)
-    journal.restore(path, model, Books())
+    journal.restore(path, model, Accounting())
     assert (model.next_id, model.ahead_s) == (7, 5.0)
 
 
@@ -114,14 +114,16 @@ def test_what_is_mostly_outdated_is_written_again_when_it_is_read(controller: Co
         controller.records.ahead()
     controller.records.flush()
     model = Model.of(controller.shape, 0)
-    journal.restore(path, model, Books())
+    journal.restore(path, model, Accounting())
     assert model.ahead_s == 499
     assert len(path.read_text().splitlines()) < 20
 
 
 def test_tables_are_cut_and_aligned_cell_by_cell_as_when_they_are_written_at_once() -> None:
     cells = [Cell("a", 5, right=True, after="%|"), Cell("b", 3), Cell("c"), Cell("?", after="!")]
-    fields = {key: Field(key, lambda row, key=key: row[key]) for key in "ab"} | {"c": Field("c", lambda row: "p*", "*")}
+    fields = {key: PrintField(key, lambda row, key=key: row[key]) for key in "ab"} | {
+        "c": PrintField("c", lambda row: "p*", "*")
+    }
     rows = [{"a": "abcdefg", "b": "x"}, {"a": "%s", "b": "long"}]
     assert render(">%", cells, fields, rows, False, lambda key: "%" + key) == [">%abcde%|x  p*%?!", ">%   %s%|lonp*%?!"]
     sizes, texts = [4, -3], [("abc", "de"), ("abcdef", "x"), ("%d", "longer")]

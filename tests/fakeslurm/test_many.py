@@ -13,33 +13,33 @@ import pytest
 
 from clusterdp.fakeslurm import FakeCluster
 from clusterdp.fakeslurm.core import processes
-from clusterdp.fakeslurm.core.job_spec import JobSpec
-from clusterdp.fakeslurm.core.model import Job, Model, Step
+from clusterdp.fakeslurm.core.job_desc import JobDesc
+from clusterdp.fakeslurm.core.model import JobRecord, Model, Step
 from clusterdp.fakeslurm.core.orders import Order
 from clusterdp.fakeslurm.core.paths import Paths
 from clusterdp.fakeslurm.core.shape import Shape, User
 from clusterdp.fakeslurm.slurmctld.controller import Controller
 from clusterdp.fakeslurm.slurmctld.journal import Journal
-from clusterdp.fakeslurm.slurmdbd.accounting import Books
+from clusterdp.fakeslurm.slurmdbd.accounting import Accounting
 
 from .conftest import Desk
 
 ASK = """
 import socket, sys
-from clusterdp.fakeslurm.slurmstepd.forkserver import Nursery
-from clusterdp.fakeslurm.core.step_plan import Part, StepPlan, Target
+from clusterdp.fakeslurm.slurmstepd.forkserver import ForkServer
+from clusterdp.fakeslurm.core.step_plan import ComponentPlan, StepPlan, StreamTarget
 
-nursery, asked, born, lines = Nursery(sys.argv[1]), 600, 0, []
-none = Target("null")
-part = Part(1, ("true",), {}, "/", none, none, None)
+server, asked, forked, lines = ForkServer(sys.argv[1]), 600, 0, []
+none = StreamTarget("null")
+part = ComponentPlan(1, ("true",), {}, "/", none, none, None)
 for job in range(asked):
     ours, theirs = socket.socketpair()
     lines.append(ours)
-    nursery.ask(StepPlan(job, "batch", 0, "batch", ("n1",), (), (part,), 0), theirs, None)
+    server.fork_stepd(StepPlan(job, "batch", 0, "batch", ("n1",), (), (part,), 0), theirs, None)
     theirs.close()
-while born < asked:
-    born += len(nursery.news())
-print(born)
+while forked < asked:
+    forked += len(server.forked())
+print(forked)
 """
 FEW = """
 import resource, subprocess, sys
@@ -52,7 +52,7 @@ def environ() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.getcwd()}
 
 
-def test_a_nursery_bears_hundreds_before_anybody_reads_its_news(tmp_path: Path) -> None:
+def test_a_fork_server_forks_hundreds_before_anybody_reads_their_pids(tmp_path: Path) -> None:
     words = [sys.executable, "-c", ASK, str(tmp_path)]
     done = subprocess.run(words, env=environ(), capture_output=True, text=True, timeout=60)
     assert done.stdout == "600\n", done.stderr
@@ -70,17 +70,17 @@ class Clumsy:
         self.tried: set[int] = set()
         self.started: list[int] = []
 
-    def start_batch(self, job: Job, step: Step) -> None:
+    def start_batch(self, job: JobRecord, step: Step) -> None:
         if job.id not in self.tried:
             self.tried.add(job.id)
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         self.started.append(job.id)
 
-    def order(self, job: Job, step: Step, order: Order) -> None: ...
+    def order(self, job: JobRecord, step: Step, order: Order) -> None: ...
 
     def later(self, seconds: float, action: Callable[[], None]) -> None: ...
 
-    def told(self) -> None: ...
+    def job_changed(self) -> None: ...
 
 
 def test_jobs_for_which_there_are_no_descriptors_start_when_there_are(
@@ -88,9 +88,9 @@ def test_jobs_for_which_there_are_no_descriptors_start_when_there_are(
 ) -> None:
     shape, runner, paths = Shape.simple(), Clumsy(), Paths(tmp_path)
     paths.make()
-    controller = Controller(shape, tmp_path, Model.of(shape, 1.0), Books(), Journal(paths.journal), User.me())
+    controller = Controller(shape, tmp_path, Model.of(shape, 1.0), Accounting(), Journal(paths.journal), User.me())
     controller.runner = runner
-    jobs = [controller.submit(JobSpec(f"job{i}", "main"), None, b"#!/bin/sh\n", {}).id for i in range(3)]
+    jobs = [controller.submit(JobDesc(f"job{i}", "main"), None, b"#!/bin/sh\n", {}).id for i in range(3)]
     controller.wake()
     controller.settle()
     assert (runner.started, runner.tried) == ([], set(jobs))

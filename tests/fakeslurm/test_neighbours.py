@@ -1,6 +1,5 @@
 """Two users on one machine, a shell that is closed, a folder where a cluster died: it works, or says what is wrong."""
 
-import json
 import os
 import shutil
 import signal
@@ -15,7 +14,7 @@ import pytest
 
 import clusterdp
 from clusterdp.fakeslurm import FakeCluster
-from clusterdp.fakeslurm.core import processes, wire
+from clusterdp.fakeslurm.core import orders, processes, reports, wire
 
 from .conftest import Desk
 
@@ -126,15 +125,15 @@ def test_a_new_cluster_where_one_was_killed_ends_what_that_one_ran(tmp_path: Pat
         first.down()
 
 
-def test_a_supervisor_of_an_earlier_cluster_does_not_take_over_the_job_of_the_same_number(desk: Desk) -> None:
+def test_a_slurmstepd_of_an_earlier_cluster_does_not_take_over_the_job_of_the_same_number(desk: Desk) -> None:
     job = desk.submit(script="echo up; exec sleep 300")
     desk.until_said(job, "up")
-    hello = {"op": "hello", "job": int(job), "step": "batch", "restart": 0, "pid": os.getpid(), "pids": {}}
+    sender = reports.Sender(int(job), "batch", 0, os.getpid())
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(20)
         line.connect(str(desk.cluster.folder / "socket"))
-        line.sendall(wire.frame("J", json.dumps(hello).encode()))
+        line.sendall(wire.frame("J", reports.encode(sender, reports.Reconnected(()))))
         [(_, answer)] = wire.Frames().feed(line.recv(1 << 16))
-        assert json.loads(answer)["signals"] == [signal.SIGKILL]
-        desk.say(f"scancel {job}")  # which the job's own supervisor must hear
+        assert orders.decode(answer)[0] == orders.Terminate((signal.SIGKILL,), kill_after=None)
+        desk.say(f"scancel {job}")  # which the job's own slurmstepd must hear
         desk.cluster.wait(job, "CANCELLED")

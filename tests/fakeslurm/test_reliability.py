@@ -147,8 +147,8 @@ def test_a_job_ends_while_there_is_no_daemon_and_its_end_is_known_later(tmp_path
 @pytest.mark.skipif(not processes.LINUX, reason="needs a process's parent to tell its children that it dies")
 def test_a_killed_supervisor_takes_its_tasks_along_and_the_job_is_accounted_for(desk: Desk) -> None:
     job, pids = busy_job(desk)
-    supervisors = {os.getsid(pid) for pid in pids}
-    parents = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in supervisors}
+    stepds = {os.getsid(pid) for pid in pids}
+    parents = {int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in stepds}
     for parent in parents:
         os.kill(parent, signal.SIGKILL)
     desk.until(lambda: desk.cluster.run("squeue", "-h", "-j", job) == "", "the job's end")
@@ -163,8 +163,8 @@ def nursery_pid(cluster: FakeCluster) -> int:
 def test_a_killed_nursery_is_replaced_and_its_children_go_on(desk: Desk) -> None:
     first = desk.submit(script="echo up; until [ -e go ]; do sleep 0.05; done; srun echo after")
     desk.until_said(first, "up")
-    nursery = nursery_pid(desk.cluster)
-    os.kill(nursery, signal.SIGKILL)
+    forkserver = nursery_pid(desk.cluster)
+    os.kill(forkserver, signal.SIGKILL)
     second = desk.submit(script="srun echo too")
     desk.cluster.wait(second, JobState.COMPLETED)
     (desk.folder / "go").touch()
@@ -176,14 +176,14 @@ def test_a_step_that_was_asked_for_when_the_daemon_was_killed_runs_once(tmp_path
     cluster = FakeCluster(tmp_path / "cluster", quick=True).up()
     desk = Desk(cluster, tmp_path)
     try:
-        nursery = nursery_pid(cluster)
-        os.kill(nursery, signal.SIGSTOP)
+        forkserver = nursery_pid(cluster)
+        os.kill(forkserver, signal.SIGSTOP)
         job = desk.submit(script="echo once")
         desk.until(lambda: desk.field(job, "JobState") == "RUNNING", "its start, as far as the daemon knows")
         os.kill(daemon_pid(cluster), signal.SIGKILL)
-        os.kill(nursery, signal.SIGCONT)  # it finds the order, and nobody who would say go
+        os.kill(forkserver, signal.SIGCONT)  # it finds the order, and nobody who would say go
         desk.until(lambda: desk.say(f"squeue -h -t all -j {job} -o %T") == "COMPLETED", "the job's end")
-        desk.until(lambda: not processes.alive(nursery), "the end of the nursery")
+        desk.until(lambda: not processes.alive(forkserver), "the end of the nursery")
         assert desk.output(job) == "once\n"
     finally:
         cluster.down()

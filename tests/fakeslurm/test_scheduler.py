@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from clusterdp.fakeslurm.core.job_spec import Gpus, JobSpec
-from clusterdp.fakeslurm.core.model import Array, Job, Model
+from clusterdp.fakeslurm.core.job_desc import Gpus, JobDesc
+from clusterdp.fakeslurm.core.model import Array, JobRecord, Model
 from clusterdp.fakeslurm.core.shape import Shape
-from clusterdp.fakeslurm.slurmctld.scheduler import Invalid, Preempt, Start, Wait, schedule
+from clusterdp.fakeslurm.slurmctld.scheduler import CancelInvalid, KeepPending, PreemptJob, StartJob, schedule
 from clusterdp.slurm.state import JobState
 
 NOW = 1_000_000.0
@@ -21,29 +21,29 @@ def model() -> Model:
     return model
 
 
-def add(model: Model, **asked: object) -> Job:
+def add(model: Model, **asked: object) -> JobRecord:
     """A job that waits."""
-    spec = JobSpec(**{"name": "job", "partition": "main", **asked})  # type: ignore[arg-type]
+    desc = JobDesc(**{"name": "job", "partition": "main", **asked})  # type: ignore[arg-type]
     number = model.new_id()
-    model.jobs[number] = Job(number, spec, 1_000_000 - number, NOW)
+    model.jobs[number] = JobRecord(number, desc, 1_000_000 - number, NOW)
     return model.jobs[number]
 
 
-def run(model: Model, **asked: object) -> Job:
+def run(model: Model, **asked: object) -> JobRecord:
     """A job that has started."""
     job = add(model, **asked)
-    [start] = [each for each in schedule(model, NOW) if isinstance(each, Start) and each.job == job.id]
-    job.state, job.start, job.shares, job.minutes = JobState.RUNNING, NOW, list(start.shares), job.spec.minutes
+    [start] = [each for each in schedule(model, NOW) if isinstance(each, StartJob) and each.job == job.id]
+    job.state, job.start, job.shares, job.minutes = JobState.RUNNING, NOW, list(start.shares), job.desc.minutes
     return job
 
 
-def reason(model: Model, job: Job) -> str:
-    [wait] = [each for each in schedule(model, NOW) if isinstance(each, Wait) and each.job == job.id]
+def reason(model: Model, job: JobRecord) -> str:
+    [wait] = [each for each in schedule(model, NOW) if isinstance(each, KeepPending) and each.job == job.id]
     return wait.reason
 
 
-def placement(model: Model, job: Job) -> list[tuple[str, int]]:
-    [start] = [each for each in schedule(model, NOW) if isinstance(each, Start) and each.job == job.id]
+def placement(model: Model, job: JobRecord) -> list[tuple[str, int]]:
+    [start] = [each for each in schedule(model, NOW) if isinstance(each, StartJob) and each.job == job.id]
     return [(share.node, share.tasks) for share in start.shares]
 
 
@@ -93,13 +93,13 @@ def test_the_first_that_waits_lacks_resources_and_those_behind_it_priority(model
 def test_a_higher_tier_goes_first_whenever_it_came(model: Model) -> None:
     add(model, partition="low", min_nodes=4, max_nodes=4, exclusive=True)
     high = add(model, min_nodes=4, max_nodes=4, exclusive=True)
-    assert [each.job for each in schedule(model, NOW) if isinstance(each, Start)] == [high.id]
+    assert [each.job for each in schedule(model, NOW) if isinstance(each, StartJob)] == [high.id]
 
 
 def test_a_higher_tier_pushes_out_only_as_many_as_it_needs(model: Model) -> None:
     lows = [run(model, partition="low", exclusive=True) for _ in range(4)]
     high = add(model, exclusive=True)
-    preempted = [each.job for each in schedule(model, NOW) if isinstance(each, Preempt)]
+    preempted = [each.job for each in schedule(model, NOW) if isinstance(each, PreemptJob)]
     assert len(preempted) == 1
     assert preempted[0] in {low.id for low in lows}
     assert reason(model, high) == "Resources"
@@ -108,23 +108,23 @@ def test_a_higher_tier_pushes_out_only_as_many_as_it_needs(model: Model) -> None
 def test_nobody_else_is_pushed_out_while_the_first_victim_is_in_its_grace_time(model: Model) -> None:
     lows = [run(model, partition="low", exclusive=True) for _ in range(4)]
     add(model, exclusive=True)
-    [victim] = [each.job for each in schedule(model, NOW) if isinstance(each, Preempt)]
+    [victim] = [each.job for each in schedule(model, NOW) if isinstance(each, PreemptJob)]
     model.jobs[victim].preempt_time = NOW
-    assert not [each for each in schedule(model, NOW + 5) if isinstance(each, Preempt)]
+    assert not [each for each in schedule(model, NOW + 5) if isinstance(each, PreemptJob)]
     assert len(lows) == 4
 
 
 def test_a_job_of_the_same_tier_is_never_pushed_out(model: Model) -> None:
     run(model, min_nodes=4, max_nodes=4, exclusive=True)
     add(model, partition="short", min_nodes=4, max_nodes=4)
-    assert not [each for each in schedule(model, NOW) if isinstance(each, Preempt)]
+    assert not [each for each in schedule(model, NOW) if isinstance(each, PreemptJob)]
 
 
 def test_backfill_lets_a_short_job_go_ahead_and_not_a_long_one(model: Model) -> None:
     run(model, min_nodes=3, max_nodes=3, exclusive=True, minutes=10)
     add(model, min_nodes=4, max_nodes=4, exclusive=True, minutes=10)
     long, short = add(model, minutes=60), add(model, minutes=5)
-    assert [each.job for each in schedule(model, NOW) if isinstance(each, Start)] == [short.id]
+    assert [each.job for each in schedule(model, NOW) if isinstance(each, StartJob)] == [short.id]
     assert reason(model, long) == "Priority"
 
 
@@ -140,7 +140,7 @@ def test_backfill_lets_a_short_job_go_ahead_and_not_a_long_one(model: Model) -> 
 )
 def test_what_can_never_run_waits_with_its_reason(model: Model, asked: dict[str, object], expected: str) -> None:
     job = add(model, **asked)
-    waits = [each.reason for each in schedule(model, NOW) if isinstance(each, Wait) and each.job == job.id]
+    waits = [each.reason for each in schedule(model, NOW) if isinstance(each, KeepPending) and each.job == job.id]
     assert waits == ([expected] if expected else [])
 
 
@@ -158,7 +158,7 @@ def test_a_job_that_names_a_node_which_is_down_says_so(model: Model) -> None:
 def test_an_array_starts_no_more_elements_than_its_throttle_allows(model: Model) -> None:
     job = add(model)
     job.array = Array(job.id, [0, 1, 2, 3], 4, 0, 3, 1, throttle=2)
-    starts = [each.index for each in schedule(model, NOW) if isinstance(each, Start)]
+    starts = [each.index for each in schedule(model, NOW) if isinstance(each, StartJob)]
     assert starts == [0, 1]
     assert reason(model, job) == "JobArrayTaskLimit"
 
@@ -169,7 +169,7 @@ def test_a_dependency_that_can_never_hold_keeps_the_job_waiting_unless_it_asked_
     waits = add(model, dependency=f"afterok:{bad.id}")
     ends = add(model, dependency=f"afterok:{bad.id}", kill_on_invalid_dep=True)
     assert reason(model, waits) == "DependencyNeverSatisfied"
-    assert Invalid(ends.id) in schedule(model, NOW)
+    assert CancelInvalid(ends.id) in schedule(model, NOW)
 
 
 def test_scheduling_changes_nothing(model: Model) -> None:

@@ -42,7 +42,7 @@ def connect(command: str, folder: str, address: str) -> socket:
     if not os.path.exists(folder + "/up"):
         write(2, UNREACHABLE.format(command, folder).encode("utf-8", "surrogateescape"))
         sys.exit(1)
-    restart = [sys.executable, "-S", "-E", "-s", PACKAGE + "/revive.py", folder]
+    restart = [sys.executable, "-S", "-E", "-s", PACKAGE + "/daemon_main.py", folder]
     os.spawnve(os.P_WAIT, sys.executable, restart, {"PATH": os.environ.get("PATH", os.defpath)})
     raise Unanswered
 

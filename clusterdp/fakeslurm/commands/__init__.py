@@ -5,10 +5,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
-Command = Callable[["Conversation", "Daemon"], Awaitable[int]]
+Command = Callable[["Connection", "Daemon"], Awaitable[int]]
 # `control` is not Slurm's: what FakeCluster asks for.
 NAMES = "sbatch srun salloc squeue scancel scontrol sacct sacctmgr sstat sinfo sshare sdiag sreport control".split()
 

@@ -7,21 +7,21 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.getopt import Parser
-from clusterdp.fakeslurm.commands.parsed_options import Asked
-from clusterdp.fakeslurm.commands.spec_of_options import job_spec
+from clusterdp.fakeslurm.commands.getopt import GetoptParser
+from clusterdp.fakeslurm.commands.job_desc_of_options import job_desc
+from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import ControllerError, Refusal
-from clusterdp.fakeslurm.core.job_spec import JobSpec
-from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.core.job_desc import JobDesc
+from clusterdp.fakeslurm.core.model import JobRecord
 from clusterdp.fakeslurm.core.shape import host_name
 from clusterdp.fakeslurm.core.times import stamp
 from clusterdp.fakeslurm.slurmctld import job_end, submit_checks
-from clusterdp.fakeslurm.slurmctld.connection import Gone
+from clusterdp.fakeslurm.slurmctld.connection import ConnectionLost
 from clusterdp.slurm.hostlist import compress
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 Pairs = list[tuple[str, str]]
@@ -29,7 +29,7 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
-class Voice:
+class AllocationTexts:
     """In what the two differ: their words."""
 
     command: str
@@ -38,14 +38,14 @@ class Voice:
     interrupted: tuple[str, ...]
     cancelled: tuple[str, ...]
 
-    def info(self, talk: Conversation, asked: Asked, *texts: str) -> None:
+    def info(self, client: Connection, options: ParsedOptions, *texts: str) -> None:
         """What --quiet keeps back."""
-        if "quiet" not in asked:
+        if "quiet" not in options:
             for text in texts:
-                talk.error(f"{self.command}: {text}")
+                client.error(f"{self.command}: {text}")
 
 
-def command_line(parser: Parser, words: list[str]) -> tuple[list[Pairs], list[str]]:
+def command_line(parser: GetoptParser, words: list[str]) -> tuple[list[Pairs], list[str]]:
     """The options of each component of a job (divided by colons), and what follows them."""
     lines: list[Pairs] = []
     while True:
@@ -56,95 +56,99 @@ def command_line(parser: Parser, words: list[str]) -> tuple[list[Pairs], list[st
         words = rest[1:]
 
 
-def components_of(command: str, lines: list[Pairs], directives: list[Pairs], variables: Pairs) -> list[Asked]:
+def components_of(command: str, lines: list[Pairs], directives: list[Pairs], variables: Pairs) -> list[ParsedOptions]:
     """What each component asks for: its lines in the script < variables < the command line."""
-    components, before = list[Asked](), Asked(command)
+    components, before = list[ParsedOptions](), ParsedOptions(command)
     for number in range(max(len(lines), len(directives))):
-        asked = before.after()
-        asked.add(directives[number] if number < len(directives) else [])
-        asked.add(variables)
-        asked.add(lines[number] if number < len(lines) else [])
-        components.append(asked)
-        before = asked
+        options = before.after()
+        options.add(directives[number] if number < len(directives) else [])
+        options.add(variables)
+        options.add(lines[number] if number < len(lines) else [])
+        components.append(options)
+        before = options
     return components
 
 
-def spec_for(talk: Conversation, daemon: Daemon, asked: Asked, voice: Voice, name: str) -> JobSpec:
+def desc_for(client: Connection, daemon: Daemon, options: ParsedOptions, voice: AllocationTexts, name: str) -> JobDesc:
     partitions = daemon.model.partitions
-    partition = asked.get("partition") or daemon.model.default_partition.name
+    partition = options.get("partition") or daemon.model.default_partition.name
     for each in partition.split(","):
         if each not in partitions:
             text = f"{voice.command}: error: invalid partition specified: {each}"
             raise Refusal(f"{text}\n{voice.refused}{error_texts.INVALID_PARTITION}")
     try:
-        spec = job_spec(asked, talk.cwd, partition.split(",")[0], talk.error, daemon.controller.clock())
+        desc = job_desc(options, client.cwd, partition.split(",")[0], client.error, daemon.controller.clock())
     except ControllerError as error:
         raise error.refusal(voice.command, voice.refused) from None
-    spec.name = asked.get("job-name") or name
-    spec.batch, spec.token = False, talk.token
-    spec.host, spec.alloc_pid, spec.umask = host_name(), talk.pid, talk.umask
-    spec.submit_line = " ".join([voice.command, *talk.words])
-    spec.account = asked.get("account") or daemon.controller.user.name
-    return spec
+    desc.name = options.get("job-name") or name
+    desc.batch, desc.token = False, client.token
+    desc.host, desc.alloc_pid, desc.umask = host_name(), client.pid, client.umask
+    desc.submit_line = " ".join([voice.command, *client.words])
+    desc.account = options.get("account") or daemon.controller.user.name
+    return desc
 
 
-async def allocate(talk: Conversation, daemon: Daemon, asked: Asked, specs: list[JobSpec], voice: Voice) -> Job:
+async def allocate(
+    client: Connection, daemon: Daemon, options: ParsedOptions, descs: list[JobDesc], voice: AllocationTexts
+) -> JobRecord:
     """The job when it has its nodes: one, or the first component of a heterogeneous one."""
     try:
-        job = daemon.controller.submit_together(specs, None, b"", {})
+        job = daemon.controller.submit_together(descs, None, b"", {})
     except ControllerError as error:
         raise error.refusal(voice.command, voice.refused) from None
     daemon.controller.settle()
-    if not job.shares and not job.over and "immediate" in asked:
+    if not job.shares and not job.over and "immediate" in options:
         job_end.cancel(daemon.controller, job)
         raise Refusal(f"{voice.command}: error: Unable to allocate resources: {error_texts.NODES_BUSY}")
     if not job.shares:
         if job.reason in ("PartitionConfig", "PartitionNodeLimit"):
-            voice.info(talk, asked, "Requested partition configuration not available now")
+            voice.info(client, options, "Requested partition configuration not available now")
         elif job.held:
-            voice.info(talk, asked, "Job is in held state, pending scheduler release")
-        voice.info(talk, asked, *(text.format(job.id) for text in voice.pending))
-        await talk.flush()
-        await _wait_for_nodes(talk, daemon, job, asked, voice)
-        voice.info(talk, asked, f"job {job.id} has been allocated resources")
+            voice.info(client, options, "Job is in held state, pending scheduler release")
+        voice.info(client, options, *(text.format(job.id) for text in voice.pending))
+        await client.flush()
+        await _wait_for_nodes(client, daemon, job, options, voice)
+        voice.info(client, options, f"job {job.id} has been allocated resources")
     return job
 
 
-def test_only(talk: Conversation, daemon: Daemon, spec: JobSpec, command: str) -> int:
+def test_only(client: Connection, daemon: Daemon, desc: JobDesc, command: str) -> int:
     """When and where it would run; as if the cluster were empty. It takes a number all the same."""
     number = daemon.model.new_id()
     try:
-        submit_checks.check(daemon.model, spec, daemon.controller.clock())
-        shares = daemon.controller.would_run(spec)
+        submit_checks.check(daemon.model, desc, daemon.controller.clock())
+        shares = daemon.controller.would_run(desc)
     except ControllerError as error:
         raise Refusal(f"allocation failure: {error}") from None
     if not shares:
         raise Refusal(f"allocation failure: {error_texts.NODE_CONFIG}")
     nodes, cpus = compress([share.node for share in shares]), sum(share.cpus for share in shares)
-    talk.error(
+    client.error(
         f"{command}: Job {number} to start at {stamp(daemon.controller.clock())} using {cpus} "
-        f"processors on nodes {nodes} in partition {spec.partition}"
+        f"processors on nodes {nodes} in partition {desc.partition}"
     )
     return 0
 
 
-def show_options(talk: Conversation, asked: Asked) -> None:
+def show_options(client: Connection, options: ParsedOptions) -> None:
     """What --verbose says."""
-    rows = {name: value or "set" for name, value in asked.values.items()} | {"verbose": "1"}
-    rule = f"{asked.command}: -------------------- --------------------"
-    talk.error(f"{asked.command}: defined options\n{rule}")
+    rows = {name: value or "set" for name, value in options.values.items()} | {"verbose": "1"}
+    rule = f"{options.command}: -------------------- --------------------"
+    client.error(f"{options.command}: defined options\n{rule}")
     for name in sorted(rows):
-        talk.error(f"{asked.command}: {name:<20}: {rows[name]}")
-    talk.error(f"{rule}\n{asked.command}: end of defined options")
+        client.error(f"{options.command}: {name:<20}: {rows[name]}")
+    client.error(f"{rule}\n{options.command}: end of defined options")
 
 
-async def _wait_for_nodes(talk: Conversation, daemon: Daemon, job: Job, asked: Asked, voice: Voice) -> None:
+async def _wait_for_nodes(
+    client: Connection, daemon: Daemon, job: JobRecord, options: ParsedOptions, voice: AllocationTexts
+) -> None:
     while not job.shares:
         if job.over:
             raise Refusal("\n".join(text.format(job.id) for text in voice.cancelled))
         try:
-            number = await change_or_signal(talk, daemon)
-        except Gone:
+            number = await change_or_signal(client, daemon)
+        except ConnectionLost:
             job_end.cancel(daemon.controller, job)
             daemon.controller.settle()
             raise
@@ -153,9 +157,9 @@ async def _wait_for_nodes(talk: Conversation, daemon: Daemon, job: Job, asked: A
             raise Refusal("\n".join(text.format(job.id) for text in voice.interrupted))
 
 
-async def change_or_signal(talk: Conversation, daemon: Daemon) -> int | None:
+async def change_or_signal(client: Connection, daemon: Daemon) -> int | None:
     """Until some job changes (None), or until the command receives a signal; raises Gone if it is killed."""
-    waits = [asyncio.ensure_future(daemon.change()), asyncio.ensure_future(talk.signal())]
+    waits = [asyncio.ensure_future(daemon.change()), asyncio.ensure_future(client.signal())]
     try:
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         return int(waits[1].result() or 0) if waits[1] in done else None

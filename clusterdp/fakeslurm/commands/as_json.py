@@ -11,13 +11,13 @@ import platform
 from typing import Any
 
 from clusterdp.fakeslurm.commands.sinfo_fields import allocated, state_words
-from clusterdp.fakeslurm.commands.squeue_fields import JobRow, tres_per_node
-from clusterdp.fakeslurm.core.model import Job, Model, Node
+from clusterdp.fakeslurm.commands.squeue_fields import SqueueJob, tres_per_node
+from clusterdp.fakeslurm.core.model import JobRecord, Model, Node
 from clusterdp.fakeslurm.core.ranges import index_text, ranges
 from clusterdp.fakeslurm.core.shape import host_name
 from clusterdp.fakeslurm.core.versions import NUMBERS_AS_OBJECTS, Release
 from clusterdp.fakeslurm.slurmctld.controller import Controller
-from clusterdp.fakeslurm.slurmctld.dependencies import outlook
+from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
 from clusterdp.fakeslurm.slurmctld.step_plans import shown_path
 from clusterdp.fakeslurm.slurmdbd.accounting import asked_memory, size
 from clusterdp.slurm.hostlist import compress
@@ -25,7 +25,7 @@ from clusterdp.slurm.hostlist import compress
 Json = dict[str, Any]
 
 
-class Writer:
+class JsonWriter:
     def __init__(self, controller: Controller):
         self.controller, self._release = controller, Release(controller.settings.slurm_version)
         self.newer = self._release.has(NUMBERS_AS_OBJECTS)
@@ -70,37 +70,37 @@ class Writer:
 
     # -- the controller's --
 
-    def job(self, job: Job) -> Json:
-        controller, spec = self.controller, job.spec
-        row = JobRow(job, controller, "")
+    def job(self, job: JobRecord) -> Json:
+        controller, desc = self.controller, job.desc
+        row = SqueueJob(job, controller, "")
         user, array, het = controller.user, job.array, job.het
         memory = asked_memory(job, min(node.memory_mb for node in controller.model.nodes.values()))
         asked = f"cpu={row.cpus},mem={size(memory)},node={row.number_of_nodes},billing={row.cpus}"
         waits = array and not array.split
         return {
-            "account": spec.account,
+            "account": desc.account,
             "accrue_time": self.moment(job.eligible_time),
             "array_job_id": self.moment(array.id if array else 0),
             "array_task_id": self.number(array.indexes[0] if array and array.split else None),
             "array_max_tasks": self.moment(array.throttle if array else 0),
             "array_task_string": index_text(array.indexes, array.throttle) if array and waits else "",
-            "batch_flag": spec.batch,
+            "batch_flag": desc.batch,
             "batch_host": job.batch_host or "",
             "flags": ["JOB_WAS_RUNNING"] if job.start is not None and job.shares else [],
             "cluster": controller.shape.name,
-            "command": spec.command or "",
-            "comment": spec.comment or "",
-            "contiguous": "contiguous" in spec.shown,
+            "command": desc.command or "",
+            "comment": desc.comment or "",
+            "contiguous": "contiguous" in desc.shown,
             "billable_tres": float(row.cpus) if job.held_shares else None,
-            "cpus_per_task": self.number(spec.cpus_per_task),
-            "deadline": self.moment(spec.deadline),
-            "dependency": outlook(controller.model, job, controller.clock()).text,
+            "cpus_per_task": self.number(desc.cpus_per_task),
+            "deadline": self.moment(desc.deadline),
+            "dependency": dependency_state(controller.model, job, controller.clock()).text,
             "derived_exit_code": self.exit(job.derived),
             "eligible_time": self.moment(job.eligible_time),
             "end_time": self.moment(row.end),
-            "excluded_nodes": compress(spec.exclude),
+            "excluded_nodes": compress(desc.exclude),
             "exit_code": self.exit(job.status),
-            "features": spec.features or "",
+            "features": desc.features or "",
             "gres_detail": [f"gpu:{len(s.gpus)}(IDX:{ranges(s.gpus)})" for s in job.shares if s.gpus],
             "group_id": user.gid,
             "group_name": user.group,
@@ -110,47 +110,47 @@ class Writer:
             "last_sched_evaluation": self.moment(job.last_sched),
             "max_cpus": self.moment(0),
             "max_nodes": self.moment(0),
-            "name": spec.name,
+            "name": desc.name,
             "nodes": compress(job.nodes),
-            "nice": spec.nice or None,
-            "tasks_per_node": self.moment(spec.tasks_per_node),
+            "nice": desc.nice or None,
+            "tasks_per_node": self.moment(desc.tasks_per_node),
             "cpus": self.moment(row.cpus),
             "node_count": self.moment(row.number_of_nodes),
-            "tasks": self.moment(spec.tasks or row.number_of_nodes),
+            "tasks": self.moment(desc.tasks or row.number_of_nodes),
             "het_job_id": self.moment(het.leader if het else 0),
             "het_job_id_set": f"{het.leader}-{het.leader + het.size - 1}" if het else "",
             "het_job_offset": self.moment(het.offset if het else 0),
-            "partition": spec.partition,
-            "prefer": spec.prefer or "",
-            "memory_per_node": self.number(spec.mem_per_node),
-            "memory_per_cpu": self.number(spec.mem_per_cpu),
-            "minimum_cpus_per_node": self.moment(spec.min_cpus or 1),
+            "partition": desc.partition,
+            "prefer": desc.prefer or "",
+            "memory_per_node": self.number(desc.mem_per_node),
+            "memory_per_cpu": self.number(desc.mem_per_cpu),
+            "minimum_cpus_per_node": self.moment(desc.min_cpus or 1),
             "preempt_time": self.moment(job.preempt_time),
             "priority": self.moment(0 if job.held else job.priority),
-            "qos": spec.qos,
-            "required_nodes": compress(spec.nodelist),
-            "requeue": spec.requeue,
+            "qos": desc.qos,
+            "required_nodes": compress(desc.nodelist),
+            "requeue": desc.requeue,
             "restart_cnt": job.restarts,
             "resv_name": "",
             "start_time": self.moment(row.begin),
             "state_description": "",
             "state_reason": job.reason.replace(" ", "_"),
-            "standard_error": shown_path(job, spec.error or spec.output, user.name) if spec.batch else "",
-            "standard_input": (spec.input or "/dev/null") if spec.batch else "",
-            "standard_output": shown_path(job, spec.output, user.name) if spec.batch else "",
+            "standard_error": shown_path(job, desc.error or desc.output, user.name) if desc.batch else "",
+            "standard_input": (desc.input or "/dev/null") if desc.batch else "",
+            "standard_output": shown_path(job, desc.output, user.name) if desc.batch else "",
             "submit_time": self.moment(job.submit_time),
             "suspend_time": self.moment(0),
             "time_limit": self.limit(job.minutes),
             "time_minimum": self.moment(0),
-            "tres_per_job": f"gres:gpu:{spec.gpus_option}" if spec.gpus_option else "",
+            "tres_per_job": f"gres:gpu:{desc.gpus_option}" if desc.gpus_option else "",
             "tres_per_node": tres_per_node(job),
-            "tres_per_task": f"gres:gpu:{spec.gpus_per_task_option}" if spec.gpus_per_task_option else "",
+            "tres_per_task": f"gres:gpu:{desc.gpus_per_task_option}" if desc.gpus_per_task_option else "",
             "tres_req_str": asked,
             "tres_alloc_str": row.tres if job.held_shares else "",
             "user_id": user.uid,
             "user_name": user.name,
-            "wckey": spec.shown.get("wckey", ""),
-            "current_working_directory": spec.folder,
+            "wckey": desc.shown.get("wckey", ""),
+            "current_working_directory": desc.folder,
         }
 
     def exit(self, status: int) -> Any:
@@ -217,7 +217,7 @@ def _yaml(value: Any, indent: str) -> list[str]:
     return lines
 
 
-def _resources(job: Job) -> Json:
+def _resources(job: JobRecord) -> Json:
     shares = job.held_shares
     if not shares:
         return {}

@@ -12,7 +12,7 @@ LONG_WIDTH = 20  # of a field of -O
 
 
 @dataclass(frozen=True)
-class Field(Generic[T]):
+class PrintField(Generic[T]):
     title: str
     value: Callable[[T], str]
     kept: str = ""  # a mark at the end that stays if the text has to be cut
@@ -66,13 +66,13 @@ def parse_long(text: str) -> list[Cell]:
 def render(
     first: str,
     cells: list[Cell],
-    fields: dict[str, Field[T]],
+    fields: dict[str, PrintField[T]],
     rows: list[T],
     header: bool,
     complain: Callable[[str], str],
 ) -> list[str]:
     """Lines. `complain` says that a key is unknown, and gives the text to print in its place."""
-    parts: list[tuple[Cell, Field[T] | None, str]] = []
+    parts: list[tuple[Cell, PrintField[T] | None, str]] = []
     for cell in cells:
         field = fields.get(cell.key)
         parts.append((cell, field, "" if field else complain(cell.key)))
@@ -90,6 +90,6 @@ def render(
     return lines + [form % tuple([value(row) for value in values]) for row in rows]
 
 
-def _whole(cell: Cell, field: Field[T] | None, text: str) -> Callable[[T], str]:
+def _whole(cell: Cell, field: PrintField[T] | None, text: str) -> Callable[[T], str]:
     """Of a cell that no % form will do for."""
     return lambda row: cell.fit(field.value(row), field.kept) if field else text

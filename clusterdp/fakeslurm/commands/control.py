@@ -16,37 +16,37 @@ from clusterdp.fakeslurm.slurmctld.advance import advance
 from clusterdp.slurm.hostlist import compress
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.controller import Controller
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 FOREVER = 1e9  # seconds; JSON knows no infinity
 
 
-async def run(talk: Conversation, daemon: Daemon) -> int:
-    verb, *words = talk.words
+async def run(client: Connection, daemon: Daemon) -> int:
+    verb, *words = client.words
     if verb in BREAKING:
         act, names = BREAKING[verb]
         act(daemon.controller, *words)
         daemon.controller.records.history.write(verb, **dict(zip(names, words, strict=False)))
     elif verb == "wait":
-        return await _wait(talk, daemon, words[0], words[1:])
+        return await _wait(client, daemon, words[0], words[1:])
     elif verb == "stop":
-        talk.print("stopping")
-        await talk.exit(0)
+        client.print("stopping")
+        await client.exit(0)
         daemon.stop()
         await asyncio.sleep(0)
     elif verb == "lifeline":  # held open by who owns the cluster: when it closes, the owner is dead
-        talk.print("held")
-        await talk.flush()
-        await talk.hung_up()
+        client.print("held")
+        await client.flush()
+        await client.hung_up()
         daemon.stop()
     elif verb != "ping":
         raise Refusal(f"{verb}: not a word for a fake cluster.")
     return 0
 
 
-async def _wait(talk: Conversation, daemon: Daemon, job: str, states: list[str]) -> int:
+async def _wait(client: Connection, daemon: Daemon, job: str, states: list[str]) -> int:
     """Until the job (all of an array) is in one of these states; prints the state."""
     while True:
         name = parse(job)
@@ -54,7 +54,7 @@ async def _wait(talk: Conversation, daemon: Daemon, job: str, states: list[str])
         if not jobs:
             raise Refusal(f"{job}: no such job. Look with `squeue -t all`.")
         if all(each.shown_state.value in states for each in jobs):
-            talk.print(jobs[0].shown_state.value)
+            client.print(jobs[0].shown_state.value)
             return 0
         if all(each.over for each in jobs):
             raise Refusal(f"{job}: ended as {jobs[0].state.value}, waited for {' or '.join(states)}.")

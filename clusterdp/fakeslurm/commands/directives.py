@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterdp.fakeslurm.commands.getopt import Parser
+from clusterdp.fakeslurm.commands.getopt import GetoptParser
 from clusterdp.fakeslurm.commands.option_values import BAD
 from clusterdp.fakeslurm.core.error_texts import Refusal
 
@@ -16,7 +16,7 @@ PBS = dict(
 )
 
 
-def read(parser: Parser, script: bytes, ignore_pbs: bool) -> list[Pairs]:
+def read(parser: GetoptParser, script: bytes, ignore_pbs: bool) -> list[Pairs]:
     """The options of each component, from the lines before the first that is neither empty nor a comment."""
     found: list[Pairs] = [[]]
     for number, line in enumerate(script.decode("utf-8", "surrogateescape").split("\n"), 1):

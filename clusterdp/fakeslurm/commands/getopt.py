@@ -32,7 +32,7 @@ def table(text: str) -> list[Option]:
     return options
 
 
-class Parser:
+class GetoptParser:
     """`parse` gives (name, value) pairs in order, and the words that are no options."""
 
     def __init__(self, command: str, options: Iterable[Option], exit_code: int = 1):

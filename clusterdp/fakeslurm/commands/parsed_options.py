@@ -10,12 +10,12 @@ from clusterdp.fakeslurm.commands.option_values import BAD, check
 from clusterdp.fakeslurm.commands.options import PER_COMPONENT, UNSUPPORTED
 from clusterdp.fakeslurm.core import times
 from clusterdp.fakeslurm.core.error_texts import INVALID_GRES, INVALID_NODE, ControllerError, Refusal
-from clusterdp.fakeslurm.core.job_spec import Gpus
+from clusterdp.fakeslurm.core.job_desc import Gpus
 from clusterdp.slurm.hostlist import HostlistError, expand
 
 
 @dataclass
-class Asked:
+class ParsedOptions:
     """Options with their values; of repeated ones the last wins."""
 
     command: str
@@ -42,10 +42,10 @@ class Asked:
                 self.values.pop("mem-per-cpu", None)
             self.values[name] = value
 
-    def after(self) -> Asked:
+    def after(self) -> ParsedOptions:
         """What the next component of a heterogeneous job begins with."""
         kept = {name: value for name, value in self.values.items() if name not in PER_COMPONENT}
-        return Asked(self.command, kept)
+        return ParsedOptions(self.command, kept)
 
     def bad(self, text: str) -> Refusal:
         return Refusal(f"{self.command}: error: {text}", BAD)

@@ -6,17 +6,17 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.getopt import Parser, table
-from clusterdp.fakeslurm.commands.sacct_fields import ALL, FIELDS, LONG, Line
-from clusterdp.fakeslurm.commands.sacct_json import AccountingWriter
+from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
+from clusterdp.fakeslurm.commands.sacct_fields import ALL, FIELDS, LONG, SacctLine
+from clusterdp.fakeslurm.commands.sacct_json import SacctJsonWriter
 from clusterdp.fakeslurm.core import times
-from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
-from clusterdp.fakeslurm.core.job_ids import Name, parse, split_list
+from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
+from clusterdp.fakeslurm.core.job_ids import SelectedStep, parse, split_list
 from clusterdp.fakeslurm.core.shape import User
-from clusterdp.fakeslurm.slurmdbd.accounting import Row, StepRow
+from clusterdp.fakeslurm.slurmdbd.accounting import AccountingJob, AccountingStep
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
@@ -37,19 +37,19 @@ STATES = tuple(
 )
 
 
-async def run(talk: Conversation, daemon: Daemon) -> int:
-    pairs, rest = Parser("sacct", OPTIONS).parse(talk.words, permute=True)
+async def run(client: Connection, daemon: Daemon) -> int:
+    pairs, rest = GetoptParser("sacct", OPTIONS).parse(client.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:
-        talk.print("sacct [<OPTION>]")
-        raise NoMore
+        client.print("sacct [<OPTION>]")
+        raise CommandDone
     if "version" in options:
-        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise NoMore
+        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+        raise CommandDone
     if "helpformat" in options:
         for i in range(0, len(ALL), 4):
-            talk.print(" ".join(f"{field:<19}" for field in ALL[i : i + 4]).rstrip())
-        raise NoMore
+            client.print(" ".join(f"{field:<19}" for field in ALL[i : i + 4]).rstrip())
+        raise CommandDone
     if rest:
         raise Refusal(f"sacct: error: Unknown arguments:\nsacct: error:  {rest[0]}")
     for option in ("completion",):
@@ -60,31 +60,31 @@ async def run(talk: Conversation, daemon: Daemon) -> int:
     for option, title in (("batch-script", "Batch Script"), ("env-vars", "Environment used")):
         if option in options:  # kept only where the site says AccountingStoreFlags=job_script,job_env
             for row in rows:
-                talk.print(f"{title} for {row.id_text}\n{'-' * 80}\nNONE\n")
+                client.print(f"{title} for {row.id_text}\n{'-' * 80}\nNONE\n")
             return 0
     if "json" in options or "yaml" in options:
-        writer = AccountingWriter(daemon.controller)
+        writer = SacctJsonWriter(daemon.controller)
         write = writer.write if "json" in options else writer.write_yaml
-        talk.print(write("jobs", [writer.accounted(row) for row in rows], accounting=True))
+        client.print(write("jobs", [writer.accounted(row) for row in rows], accounting=True))
         return 0
     steps = "allocations" not in options
     context = (daemon.controller.user, daemon.shape.name, daemon.controller.clock())
     lines = [line for row in rows for line in _lines(row, names, steps, context)]
-    _print(talk, options, lines)
+    _print(client, options, lines)
     return 0
 
 
-def _name(text: str) -> Name:
+def _name(text: str) -> SelectedStep:
     name = parse(text)
     if not name:
         raise Refusal(f"sacct: fatal: Bad job/step specified: {text}")
     return name
 
 
-def _rows(options: dict[str, str], names: list[Name], daemon: Daemon) -> list[Row]:
+def _rows(options: dict[str, str], names: list[SelectedStep], daemon: Daemon) -> list[AccountingJob]:
     now = daemon.controller.clock()
     whole_hets = options.get("whole-hetjob", "no").lower() in ("", "yes")
-    rows = daemon.controller.records.books.listed(
+    rows = daemon.controller.records.accounting.listed(
         now, [name.job for name in names] if names and not whole_hets else None
     )
     if names:
@@ -101,7 +101,7 @@ def _rows(options: dict[str, str], names: list[Name], daemon: Daemon) -> list[Ro
         states = [_state(word) for word in options["state"].split(",")]
         # What is held is not found by its state, for it is not eligible yet.
         rows = [row for row in rows if row.state in states and (row.state != "PENDING" or row.eligible is not None)]
-    checks: list[tuple[str, Callable[[Row], str]]] = [
+    checks: list[tuple[str, Callable[[AccountingJob], str]]] = [
         ("name", lambda row: row.name),
         ("partition", lambda row: row.partition),
         ("accounts", lambda row: row.account),
@@ -122,7 +122,7 @@ def _rows(options: dict[str, str], names: list[Name], daemon: Daemon) -> list[Ro
     return rows
 
 
-def _finds(name: Name, row: Row) -> bool:
+def _finds(name: SelectedStep, row: AccountingJob) -> bool:
     if row.het_id is not None and row.het_id == name.job:
         return name.offset in (None, row.het_offset)
     if name.indexes is not None:
@@ -130,7 +130,7 @@ def _finds(name: Name, row: Row) -> bool:
     return name.job in (row.job, row.array_id)
 
 
-def _within(options: dict[str, str], rows: list[Row], now: float, named: bool) -> list[Row]:
+def _within(options: dict[str, str], rows: list[AccountingJob], now: float, named: bool) -> list[AccountingJob]:
     def moment(option: str) -> float | None:
         if option not in options:
             return None
@@ -161,19 +161,21 @@ def _state(word: str) -> str:
     raise Refusal(f"sacct: fatal: unrecognized job state value '{word}'")
 
 
-def _lines(row: Row, names: list[Name], steps: bool, context: tuple[User, str, float]) -> list[Line]:
+def _lines(
+    row: AccountingJob, names: list[SelectedStep], steps: bool, context: tuple[User, str, float]
+) -> list[SacctLine]:
     only = {name.step for name in names if name.step and _finds(name, row)}
     whole = not names or any(_finds(name, row) and not name.step for name in names)
-    lines = [Line(row, None, *context)] if whole else []
+    lines = [SacctLine(row, None, *context)] if whole else []
     if steps:
-        chosen: list[StepRow] = [step for step in row.steps if whole or step.id in only]
-        lines += [Line(row, step, *context) for step in chosen]
+        chosen: list[AccountingStep] = [step for step in row.steps if whole or step.id in only]
+        lines += [SacctLine(row, step, *context) for step in chosen]
     return lines
 
 
-def _print(talk: Conversation, options: dict[str, str], lines: list[Line]) -> None:
+def _print(client: Connection, options: dict[str, str], lines: list[SacctLine]) -> None:
     text = options.get("format") or (BRIEF if "brief" in options else LONG if "long" in options else "")
-    text = text or talk.environ.get("SACCT_FORMAT") or DEFAULT
+    text = text or client.environ.get("SACCT_FORMAT") or DEFAULT
     if text.upper() == "ALL":
         text = ",".join(ALL)
     widths: dict[str, int] = {}
@@ -204,7 +206,7 @@ def _print(talk: Conversation, options: dict[str, str], lines: list[Line]) -> No
             texts.append("".join(fit(field, size, title=True) + " " for field, size in titles))
             texts.append("".join("-" * abs(size) + " " for size in sizes))
         texts += aligned(rows, sizes)
-    talk.write("".join([text + "\n" for text in texts]))
+    client.write("".join([text + "\n" for text in texts]))
 
 
 def aligned(rows: list[tuple[str, ...]], sizes: list[int]) -> Iterator[str]:

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from clusterdp.fakeslurm.core.shape import User
 from clusterdp.fakeslurm.core.task_usage import Usage
 from clusterdp.fakeslurm.core.times import clock, cpu_clock, limit_clock, stamp
-from clusterdp.fakeslurm.slurmdbd.accounting import Row, StepRow, size
+from clusterdp.fakeslurm.slurmdbd.accounting import AccountingJob, AccountingStep, size
 from clusterdp.slurm.hostlist import compress
 from clusterdp.slurm.state import accounted_exit_word, exit_word
 
 
 @dataclass(slots=True)
-class Line:
+class SacctLine:
     """A job, or a step of it."""
 
-    row: Row
-    step: StepRow | None
+    row: AccountingJob
+    step: AccountingStep | None
     user: User
     cluster: str
     now: float
@@ -92,77 +92,77 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Field:
-    value: Callable[[Line], str]
+class SacctField:
+    value: Callable[[SacctLine], str]
     width: int = 10
 
 
-def _job(line: Line, number: str) -> str:
+def _job(line: SacctLine, number: str) -> str:
     return f"{number}.{line.step.id}" if line.step else number
 
 
-def _status(line: Line) -> int:
+def _status(line: SacctLine) -> int:
     return line.step.status if line.step else line.row.status
 
 
-def _empty(line: Line) -> str:
+def _empty(line: SacctLine) -> str:
     return ""
 
 
-FIELDS: dict[str, Field] = {
-    "Account": Field(lambda line: line.row.account),
-    "AllocCPUS": Field(lambda line: str(line.cpus)),
-    "AllocNodes": Field(lambda line: str(len(line.step.nodes) if line.step else len(line.row.nodes))),
-    "AllocTRES": Field(lambda line: line.alloc_tres),
-    "AveCPU": Field(lambda line: line.measured(lambda used: clock(used.ave_cpu_s))),
-    "AveRSS": Field(lambda line: line.measured(lambda used: f"{used.ave_rss_kb}K")),
-    "Cluster": Field(lambda line: line.cluster),
-    "Comment": Field(_empty, 14),
-    "ConsumedEnergy": Field(lambda line: "0", 14),
-    "CPUTime": Field(lambda line: clock(line.elapsed * line.cpus)),
-    "CPUTimeRAW": Field(lambda line: str(int(line.elapsed) * line.cpus)),
-    "DerivedExitCode": Field(lambda line: line.of_job(exit_word(line.row.derived)), 15),
-    "Elapsed": Field(lambda line: clock(line.elapsed)),
-    "ElapsedRaw": Field(lambda line: str(int(line.elapsed))),
-    "Eligible": Field(lambda line: line.of_job(stamp(line.row.eligible)), 19),
-    "End": Field(lambda line: stamp(line.end), 19),
-    "ExitCode": Field(lambda line: accounted_exit_word(_status(line)), 8),
-    "GID": Field(lambda line: line.of_job(str(line.user.gid)), 6),
-    "Group": Field(lambda line: line.of_job(line.user.group), 9),
-    "JobID": Field(lambda line: _job(line, line.row.id_text), -12),
-    "JobIDRaw": Field(lambda line: _job(line, str(line.row.job)), -12),
-    "JobName": Field(lambda line: line.step.name if line.step else line.row.name),
-    "MaxRSS": Field(lambda line: line.measured(lambda used: f"{used.max_rss_kb}K")),
-    "MaxRSSNode": Field(lambda line: line.measured(lambda used: used.max_rss_node)),
-    "MaxRSSTask": Field(lambda line: line.measured(lambda used: str(used.max_rss_task))),
-    "MinCPU": Field(lambda line: line.measured(lambda used: clock(used.min_cpu_s))),
-    "MinCPUNode": Field(lambda line: line.measured(lambda used: used.min_cpu_node)),
-    "MinCPUTask": Field(lambda line: line.measured(lambda used: str(used.min_cpu_task))),
-    "NCPUS": Field(lambda line: str(line.cpus)),
-    "NNodes": Field(lambda line: str(line.number_of_nodes), 8),
-    "NodeList": Field(lambda line: line.nodes, 15),
-    "NTasks": Field(lambda line: str(line.step.tasks) if line.step else "", 8),
-    "Partition": Field(lambda line: line.of_job(line.row.partition)),
-    "Priority": Field(lambda line: line.of_job(str(line.row.priority))),
-    "QOS": Field(lambda line: line.of_job(line.row.qos)),
-    "Reason": Field(lambda line: line.of_job("None"), 22),
-    "ReqCPUS": Field(lambda line: str(line.step.cpus if line.step else line.row.asked_cpus), 8),
-    "ReqMem": Field(lambda line: line.of_job(size(line.row.asked_mem))),
-    "ReqNodes": Field(lambda line: str(len(line.step.nodes) if line.step else line.row.asked_nodes), 8),
-    "ReqTRES": Field(lambda line: line.req_tres),
-    "Start": Field(lambda line: stamp(line.start), 19),
-    "State": Field(lambda line: line.state),
-    "Submit": Field(lambda line: stamp(line.step.start if line.step else line.row.submit), 19),
-    "SubmitLine": Field(lambda line: line.of_job(line.row.submit_line), 20),
-    "Suspended": Field(lambda line: "00:00:00"),
-    "SystemCPU": Field(lambda line: cpu_clock(sum(used.system_s for used in line.usages))),
-    "Timelimit": Field(lambda line: line.of_job(limit_clock(line.row.minutes))),
-    "TimelimitRaw": Field(lambda line: line.of_job(str(line.row.minutes or "UNLIMITED"))),
-    "TotalCPU": Field(lambda line: cpu_clock(sum(used.cpu_s for used in line.usages))),
-    "UID": Field(lambda line: line.of_job(str(line.user.uid)), 6),
-    "User": Field(lambda line: line.of_job(line.user.name), 9),
-    "UserCPU": Field(lambda line: cpu_clock(sum(used.user_s for used in line.usages))),
-    "WorkDir": Field(lambda line: line.of_job(line.row.folder), 20),
+FIELDS: dict[str, SacctField] = {
+    "Account": SacctField(lambda line: line.row.account),
+    "AllocCPUS": SacctField(lambda line: str(line.cpus)),
+    "AllocNodes": SacctField(lambda line: str(len(line.step.nodes) if line.step else len(line.row.nodes))),
+    "AllocTRES": SacctField(lambda line: line.alloc_tres),
+    "AveCPU": SacctField(lambda line: line.measured(lambda used: clock(used.ave_cpu_s))),
+    "AveRSS": SacctField(lambda line: line.measured(lambda used: f"{used.ave_rss_kb}K")),
+    "Cluster": SacctField(lambda line: line.cluster),
+    "Comment": SacctField(_empty, 14),
+    "ConsumedEnergy": SacctField(lambda line: "0", 14),
+    "CPUTime": SacctField(lambda line: clock(line.elapsed * line.cpus)),
+    "CPUTimeRAW": SacctField(lambda line: str(int(line.elapsed) * line.cpus)),
+    "DerivedExitCode": SacctField(lambda line: line.of_job(exit_word(line.row.derived)), 15),
+    "Elapsed": SacctField(lambda line: clock(line.elapsed)),
+    "ElapsedRaw": SacctField(lambda line: str(int(line.elapsed))),
+    "Eligible": SacctField(lambda line: line.of_job(stamp(line.row.eligible)), 19),
+    "End": SacctField(lambda line: stamp(line.end), 19),
+    "ExitCode": SacctField(lambda line: accounted_exit_word(_status(line)), 8),
+    "GID": SacctField(lambda line: line.of_job(str(line.user.gid)), 6),
+    "Group": SacctField(lambda line: line.of_job(line.user.group), 9),
+    "JobID": SacctField(lambda line: _job(line, line.row.id_text), -12),
+    "JobIDRaw": SacctField(lambda line: _job(line, str(line.row.job)), -12),
+    "JobName": SacctField(lambda line: line.step.name if line.step else line.row.name),
+    "MaxRSS": SacctField(lambda line: line.measured(lambda used: f"{used.max_rss_kb}K")),
+    "MaxRSSNode": SacctField(lambda line: line.measured(lambda used: used.max_rss_node)),
+    "MaxRSSTask": SacctField(lambda line: line.measured(lambda used: str(used.max_rss_task))),
+    "MinCPU": SacctField(lambda line: line.measured(lambda used: clock(used.min_cpu_s))),
+    "MinCPUNode": SacctField(lambda line: line.measured(lambda used: used.min_cpu_node)),
+    "MinCPUTask": SacctField(lambda line: line.measured(lambda used: str(used.min_cpu_task))),
+    "NCPUS": SacctField(lambda line: str(line.cpus)),
+    "NNodes": SacctField(lambda line: str(line.number_of_nodes), 8),
+    "NodeList": SacctField(lambda line: line.nodes, 15),
+    "NTasks": SacctField(lambda line: str(line.step.tasks) if line.step else "", 8),
+    "Partition": SacctField(lambda line: line.of_job(line.row.partition)),
+    "Priority": SacctField(lambda line: line.of_job(str(line.row.priority))),
+    "QOS": SacctField(lambda line: line.of_job(line.row.qos)),
+    "Reason": SacctField(lambda line: line.of_job("None"), 22),
+    "ReqCPUS": SacctField(lambda line: str(line.step.cpus if line.step else line.row.asked_cpus), 8),
+    "ReqMem": SacctField(lambda line: line.of_job(size(line.row.asked_mem))),
+    "ReqNodes": SacctField(lambda line: str(len(line.step.nodes) if line.step else line.row.asked_nodes), 8),
+    "ReqTRES": SacctField(lambda line: line.req_tres),
+    "Start": SacctField(lambda line: stamp(line.start), 19),
+    "State": SacctField(lambda line: line.state),
+    "Submit": SacctField(lambda line: stamp(line.step.start if line.step else line.row.submit), 19),
+    "SubmitLine": SacctField(lambda line: line.of_job(line.row.submit_line), 20),
+    "Suspended": SacctField(lambda line: "00:00:00"),
+    "SystemCPU": SacctField(lambda line: cpu_clock(sum(used.system_s for used in line.usages))),
+    "Timelimit": SacctField(lambda line: line.of_job(limit_clock(line.row.minutes))),
+    "TimelimitRaw": SacctField(lambda line: line.of_job(str(line.row.minutes or "UNLIMITED"))),
+    "TotalCPU": SacctField(lambda line: cpu_clock(sum(used.cpu_s for used in line.usages))),
+    "UID": SacctField(lambda line: line.of_job(str(line.user.uid)), 6),
+    "User": SacctField(lambda line: line.of_job(line.user.name), 9),
+    "UserCPU": SacctField(lambda line: cpu_clock(sum(used.user_s for used in line.usages))),
+    "WorkDir": SacctField(lambda line: line.of_job(line.row.folder), 20),
 }
 # Fields that the fake has nothing to put into: empty, as they are on a site that does not measure.
 UNMEASURED = tuple(
@@ -177,7 +177,7 @@ UNMEASURED = tuple(
     TRESUsageOutMinNode TRESUsageOutMinTask TRESUsageOutTot WCKey WCKeyID
     """.split()
 )
-FIELDS |= {name: Field(_empty) for name in UNMEASURED}
+FIELDS |= {name: SacctField(_empty) for name in UNMEASURED}
 ALL = sorted(FIELDS, key=str.lower)
 # sacct --long
 LONG = """

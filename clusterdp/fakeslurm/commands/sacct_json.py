@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from clusterdp.fakeslurm.commands.as_json import Json, Writer
-from clusterdp.fakeslurm.slurmdbd.accounting import Row, StepRow
+from clusterdp.fakeslurm.commands.as_json import Json, JsonWriter
+from clusterdp.fakeslurm.slurmdbd.accounting import AccountingJob, AccountingStep
 from clusterdp.slurm.hostlist import compress
 
 
-class AccountingWriter(Writer):
-    def accounted(self, row: Row) -> Json:
+class SacctJsonWriter(JsonWriter):
+    def accounted(self, row: AccountingJob) -> Json:
         user, now = self.controller.user, self.controller.clock()
         cluster = self.controller.shape.name
         elapsed = 0 if row.start is None else (now if row.end is None else row.end) - row.start
@@ -71,7 +71,7 @@ class AccountingWriter(Writer):
             return {"status": "SIGNALED", "return_code": code, "signal": {"signal_id": number}}
         return {"status": "ERROR" if code else "SUCCESS", "return_code": code}
 
-    def _step(self, row: Row, step: StepRow, now: float) -> Json:
+    def _step(self, row: AccountingJob, step: AccountingStep, now: float) -> Json:
         return {
             "nodes": {"list": list(step.nodes), "count": len(step.nodes), "range": compress(step.nodes)},
             "time": {

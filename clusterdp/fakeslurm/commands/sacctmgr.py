@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.getopt import Parser, table
-from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
+from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
+from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
@@ -35,15 +35,15 @@ OF_USERS = "Cluster Account Partition Share Priority MaxJobs MaxNodes MaxCPUs Ma
 MORE = {"user": OF_USERS, "account": "Cluster User", "cluster": "Account User"}
 
 
-async def run(talk: Conversation, daemon: Daemon) -> int:
-    pairs, words = Parser("sacctmgr", OPTIONS).parse(talk.words, permute=True)
+async def run(client: Connection, daemon: Daemon) -> int:
+    pairs, words = GetoptParser("sacctmgr", OPTIONS).parse(client.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:
-        talk.print("sacctmgr [<OPTION>] [<COMMAND>]")
-        raise NoMore
+        client.print("sacctmgr [<OPTION>] [<COMMAND>]")
+        raise CommandDone
     if "version" in options:
-        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise NoMore
+        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+        raise CommandDone
     if len(words) < 2 or words[0].lower() not in ("show", "list"):
         raise Refusal(f"sacctmgr: error: {' '.join(words) or 'no command'} is not supported by this fake cluster")
     entity = next((name for name in COLUMNS if len(words[1]) > 1 and name.startswith(words[1].lower().rstrip("s"))), "")
@@ -56,7 +56,7 @@ async def run(talk: Conversation, daemon: Daemon) -> int:
     form = given.pop("format", "")
     fields = form.split(",") if form else columns.split()
     rows = [row for row in _rows(daemon, entity, joined) if _meant(row, given, names - {"withassoc"})]
-    _print(talk, options, fields, rows, entity)
+    _print(client, options, fields, rows, entity)
     return 0
 
 
@@ -85,7 +85,7 @@ def _rows(daemon: Daemon, entity: str, joined: bool) -> list[dict[str, str]]:
 
 
 def _print(
-    talk: Conversation, options: dict[str, str], fields: list[str], rows: list[dict[str, str]], entity: str
+    client: Connection, options: dict[str, str], fields: list[str], rows: list[dict[str, str]], entity: str
 ) -> None:
     names = [_known(field.partition("%")[0], entity) for field in fields]
     widths = [int(field.partition("%")[2] or 10) for field in fields]
@@ -95,13 +95,13 @@ def _print(
     if "parsable" in options or "parsable2" in options:
         end = "" if "parsable2" in options else "|"
         for row in [titles] * header + table_rows:
-            talk.print("|".join(row) + end)
+            client.print("|".join(row) + end)
         return
     if header:
-        talk.print(" ".join(title.rjust(width) for title, width in zip(titles, widths, strict=True)) + " ")
-        talk.print(" ".join("-" * width for width in widths) + " ")
+        client.print(" ".join(title.rjust(width) for title, width in zip(titles, widths, strict=True)) + " ")
+        client.print(" ".join("-" * width for width in widths) + " ")
     for row in table_rows:
-        talk.print(" ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) + " ")
+        client.print(" ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) + " ")
 
 
 def _known(asked: str, entity: str) -> str:

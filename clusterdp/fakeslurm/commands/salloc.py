@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.allocation import Voice, allocate, command_line, components_of, spec_for
-from clusterdp.fakeslurm.commands.getopt import Parser
+from clusterdp.fakeslurm.commands.allocation import AllocationTexts, allocate, command_line, components_of, desc_for
+from clusterdp.fakeslurm.commands.getopt import GetoptParser
 from clusterdp.fakeslurm.commands.option_values import BAD
 from clusterdp.fakeslurm.commands.options import SALLOC, SALLOC_ENVIRON
-from clusterdp.fakeslurm.commands.parsed_options import Asked, signal_number
+from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions, signal_number
 from clusterdp.fakeslurm.core import error_texts, job_environ
-from clusterdp.fakeslurm.core.error_texts import NoMore
-from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.core.error_texts import CommandDone
+from clusterdp.fakeslurm.core.model import JobRecord
 from clusterdp.fakeslurm.slurmctld import job_end
-from clusterdp.fakeslurm.slurmctld.connection import Gone
+from clusterdp.fakeslurm.slurmctld.connection import ConnectionLost
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 REFUSED = "salloc: error: Job submit/allocate failed: "
 REVOKED = "Job allocation {} has been revoked."
-VOICE = Voice(
+TEXTS = AllocationTexts(
     "salloc",
     REFUSED,
     pending=("Pending job allocation {}", "job {} queued and waiting for resources"),
@@ -35,32 +35,32 @@ VOICE = Voice(
 )
 
 
-async def run(talk: Conversation, daemon: Daemon) -> int:
-    lines, program = command_line(Parser("salloc", SALLOC, BAD), talk.words)
+async def run(client: Connection, daemon: Daemon) -> int:
+    lines, program = command_line(GetoptParser("salloc", SALLOC, BAD), client.words)
     given = dict(lines[0])
     if "help" in given or "usage" in given:
-        talk.print("Usage: salloc [OPTIONS(0)...] [ : [OPTIONS(N)]] [command(0) [args(0)...]]")
-        raise NoMore
+        client.print("Usage: salloc [OPTIONS(0)...] [ : [OPTIONS(N)]] [command(0) [args(0)...]]")
+        raise CommandDone
     if "version" in given:
-        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise NoMore
-    variables = [(option, talk.environ[name]) for name, option in SALLOC_ENVIRON.items() if name in talk.environ]
+        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+        raise CommandDone
+    variables = [(option, client.environ[name]) for name, option in SALLOC_ENVIRON.items() if name in client.environ]
     components = components_of("salloc", lines, [], variables)
-    specs = [spec_for(talk, daemon, each, VOICE, "interactive") for each in components]
-    for spec in specs:
-        spec.lasts = True
-    asked = components[0]
-    job = await allocate(talk, daemon, asked, specs, VOICE)
-    VOICE.info(talk, asked, f"Granted job allocation {job.id}")
-    if "no-shell" in asked:
+    descs = [desc_for(client, daemon, each, TEXTS, "interactive") for each in components]
+    for desc in descs:
+        desc.is_allocation = True
+    options = components[0]
+    job = await allocate(client, daemon, options, descs, TEXTS)
+    TEXTS.info(client, options, f"Granted job allocation {job.id}")
+    if "no-shell" in options:
         return 0
     assignments = [f"{name}={value}" for name, value in _variables(daemon, job).items()]
-    talk.order("a", "\0".join([str(len(program)), *program, *assignments]))
-    await talk.flush()
-    return await _while_it_runs(talk, daemon, asked, job)
+    client.order("a", "\0".join([str(len(program)), *program, *assignments]))
+    await client.flush()
+    return await _while_it_runs(client, daemon, options, job)
 
 
-def _variables(daemon: Daemon, job: Job) -> dict[str, str]:
+def _variables(daemon: Daemon, job: JobRecord) -> dict[str, str]:
     """What the command has on top of its environment: less than a batch script, for it runs on no node."""
     controller = daemon.controller
     found = job_environ.of_job(job, controller.user, daemon.shape, str(controller.conf_path()))
@@ -69,26 +69,26 @@ def _variables(daemon: Daemon, job: Job) -> dict[str, str]:
     return found | {name: value for name, value in of_components.items() if "PACK" not in name}
 
 
-async def _while_it_runs(talk: Conversation, daemon: Daemon, asked: Asked, job: Job) -> int:
+async def _while_it_runs(client: Connection, daemon: Daemon, options: ParsedOptions, job: JobRecord) -> int:
     """The exit status of the command; 0 if a signal killed it. An allocation that ends first leaves it alone."""
-    ended, revoked = asyncio.ensure_future(talk.program_ended()), False
+    ended, revoked = asyncio.ensure_future(client.program_ended()), False
     try:
         while not ended.done():
             if not revoked and (job.completing or not job.shares):
                 revoked = True
-                VOICE.info(talk, asked, REVOKED.format(job.id))
-                if "kill-command" in asked:
-                    talk.order("k", str(signal_number(asked.get("kill-command") or "TERM") or 15))
-                await talk.flush()
+                TEXTS.info(client, options, REVOKED.format(job.id))
+                if "kill-command" in options:
+                    client.order("k", str(signal_number(options.get("kill-command") or "TERM") or 15))
+                await client.flush()
             change = asyncio.ensure_future(daemon.change())
             await asyncio.wait([ended, change], return_when=asyncio.FIRST_COMPLETED)
             change.cancel()
         status = ended.result()
-    except (Gone, OSError):
+    except (ConnectionLost, OSError):
         return 1  # salloc was killed: the allocation stays, as on a Slurm without InactiveLimit
     finally:
         ended.cancel()
     if not revoked:
-        VOICE.info(talk, asked, f"Relinquishing job allocation {job.id}")
+        TEXTS.info(client, options, f"Relinquishing job allocation {job.id}")
         job_end.relinquish(daemon.controller, job, status)
     return status >> 8

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands import clusters, directives
 from clusterdp.fakeslurm.commands.allocation import command_line, components_of, show_options, test_only
-from clusterdp.fakeslurm.commands.getopt import Parser
+from clusterdp.fakeslurm.commands.getopt import GetoptParser
+from clusterdp.fakeslurm.commands.job_desc_of_options import job_desc
 from clusterdp.fakeslurm.commands.option_values import BAD
 from clusterdp.fakeslurm.commands.options import SBATCH, SBATCH_ENVIRON
-from clusterdp.fakeslurm.commands.parsed_options import Asked
-from clusterdp.fakeslurm.commands.spec_of_options import job_spec
+from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
 from clusterdp.fakeslurm.core import error_texts, job_environ
-from clusterdp.fakeslurm.core.error_texts import ControllerError, NoMore, Refusal
-from clusterdp.fakeslurm.core.job_spec import JobSpec
-from clusterdp.fakeslurm.core.model import Array, Job
+from clusterdp.fakeslurm.core.error_texts import CommandDone, ControllerError, Refusal
+from clusterdp.fakeslurm.core.job_desc import JobDesc
+from clusterdp.fakeslurm.core.model import Array, JobRecord
 from clusterdp.fakeslurm.core.shape import host_name
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 HELP = """Usage: sbatch [OPTIONS(0)...] [ : [OPTIONS(N)...]] script(0) [args(0)...]
@@ -36,89 +36,89 @@ sbatch: error: instead of expected UNIX line breaks (\\n)."""
 WRAPPED = "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{}\n"
 
 
-async def run(talk: Conversation, daemon: Daemon) -> int:
-    parser = Parser("sbatch", SBATCH, BAD)
-    lines, rest = command_line(parser, talk.words)
+async def run(client: Connection, daemon: Daemon) -> int:
+    parser = GetoptParser("sbatch", SBATCH, BAD)
+    lines, rest = command_line(parser, client.words)
     given = dict(lines[0])
     if "help" in given or "usage" in given:
-        talk.print(HELP if "help" in given else "Usage: sbatch [-N nnodes] [-n ntasks]")
-        raise NoMore
+        client.print(HELP if "help" in given else "Usage: sbatch [-N nnodes] [-n ntasks]")
+        raise CommandDone
     if "version" in given:
-        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise NoMore
-    rest = rest[:1] and [_found(talk.cwd, given, rest[0]), *rest[1:]]
+        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+        raise CommandDone
+    rest = rest[:1] and [_found(client.cwd, given, rest[0]), *rest[1:]]
     wrapped = any(name == "wrap" for line in lines for name, _ in line)
-    script = await _script(talk, next((v for line in lines for n, v in line if n == "wrap"), None), rest)
+    script = await _script(client, next((v for line in lines for n, v in line if n == "wrap"), None), rest)
     groups = [[]] if wrapped else directives.read(parser, script, "ignore-pbs" in given)
-    components = components_of("sbatch", lines, groups, _from_environ(talk.environ))
+    components = components_of("sbatch", lines, groups, _from_environ(client.environ))
     first = components[0]
     cluster = clusters.named("sbatch", first.get("clusters"), daemon, "--cluster")
     if "verbose" in first:
-        show_options(talk, first)
+        show_options(client, first)
     try:
-        specs = [_spec(talk, daemon, asked, "wrap" if wrapped else _name(rest), rest) for asked in components]
+        descs = [_desc(client, daemon, options, "wrap" if wrapped else _name(rest), rest) for options in components]
         if wrapped:
-            for spec in specs:
-                spec.command = None
+            for desc in descs:
+                desc.command = None
         array = _array(first.get("array"), daemon.shape.settings.max_array)
         if "test-only" in first:
-            return test_only(talk, daemon, specs[0], "sbatch")
-        variables = job_environ.of_submitter(talk.environ, first.get("export")) | await _export_file(talk, first)
-        job = daemon.controller.submit_together(specs, array, script, variables)
+            return test_only(client, daemon, descs[0], "sbatch")
+        variables = job_environ.of_submitter(client.environ, first.get("export")) | await _export_file(client, first)
+        job = daemon.controller.submit_together(descs, array, script, variables)
     except ControllerError as error:
         raise error.refusal("sbatch", FAILED) from None
     daemon.controller.settle()
     if "quiet" not in first:
-        talk.print(_answer(job, first, cluster))
+        client.print(_answer(job, first, cluster))
     if "wait" in first:
-        await talk.flush()
+        await client.flush()
         return await _wait(daemon, job)
     return 0
 
 
-def _answer(job: Job, asked: Asked, cluster: str | None) -> str:
+def _answer(job: JobRecord, options: ParsedOptions, cluster: str | None) -> str:
     """With --clusters the cluster's name comes along."""
-    if "parsable" in asked:
+    if "parsable" in options:
         return f"{job.id};{cluster}" if cluster else str(job.id)
     return f"Submitted batch job {job.id}" + (f" on cluster {cluster}" if cluster else "")
 
 
-def _spec(talk: Conversation, daemon: Daemon, asked: Asked, name: str, rest: list[str]) -> JobSpec:
-    partition = _partition(asked, daemon)
-    chdir = asked.get("chdir")
-    folder = os.path.join(talk.cwd, chdir) if chdir else talk.cwd
-    spec = job_spec(asked, folder, partition, talk.error, daemon.controller.clock())
-    spec.shown["submit-dir"] = talk.cwd
-    given_name = asked.get("job-name")
-    spec.name = name if given_name is None else given_name
-    spec.command = rest[0] if rest else None
-    spec.arguments = rest[1:]
-    spec.token = talk.token
-    spec.umask, spec.host, spec.alloc_pid = talk.umask, host_name(), talk.pid
-    spec.submit_line = " ".join(["sbatch", *talk.words])
-    spec.account = asked.get("account") or daemon.controller.user.name
-    return spec
+def _desc(client: Connection, daemon: Daemon, options: ParsedOptions, name: str, rest: list[str]) -> JobDesc:
+    partition = _partition(options, daemon)
+    chdir = options.get("chdir")
+    folder = os.path.join(client.cwd, chdir) if chdir else client.cwd
+    desc = job_desc(options, folder, partition, client.error, daemon.controller.clock())
+    desc.shown["submit-dir"] = client.cwd
+    given_name = options.get("job-name")
+    desc.name = name if given_name is None else given_name
+    desc.command = rest[0] if rest else None
+    desc.arguments = rest[1:]
+    desc.token = client.token
+    desc.umask, desc.host, desc.alloc_pid = client.umask, host_name(), client.pid
+    desc.submit_line = " ".join(["sbatch", *client.words])
+    desc.account = options.get("account") or daemon.controller.user.name
+    return desc
 
 
-async def _export_file(talk: Conversation, asked: Asked) -> dict[str, str]:
+async def _export_file(client: Connection, options: ParsedOptions) -> dict[str, str]:
     """--export-file: NAME=VALUE, divided by NUL."""
-    name = asked.get("export-file")
+    name = options.get("export-file")
     if name is None:
         return {}
-    content = await talk.read_file(f"/dev/fd/{name}" if name.isdigit() else name)
+    content = await client.read_file(f"/dev/fd/{name}" if name.isdigit() else name)
     if isinstance(content, int):
         raise Refusal(f"sbatch: error: Could not open user environment file {name}")
     words = content.decode("utf-8", "surrogateescape").split("\0")
     return dict(word.split("=", 1) for word in words if "=" in word)
 
 
-async def _script(talk: Conversation, wrap: str | None, rest: list[str]) -> bytes:
+async def _script(client: Connection, wrap: str | None, rest: list[str]) -> bytes:
     if wrap is not None:
         if rest:
             raise Refusal("sbatch: error: Script arguments not permitted with --wrap option")
         return WRAPPED.format(wrap).encode("utf-8", "surrogateescape")
     name = rest[0] if rest else ""
-    content = await talk.read_file(name)
+    content = await client.read_file(name)
     if isinstance(content, int):
         if content != errno.EISDIR:
             raise Refusal(f"sbatch: error: Unable to open file {name}")
@@ -153,14 +153,14 @@ def _from_environ(variables: dict[str, str]) -> list[tuple[str, str]]:
     return [(option, "" if option in flags else value) for option, value in found]
 
 
-def _partition(asked: Asked, daemon: Daemon) -> str:
+def _partition(options: ParsedOptions, daemon: Daemon) -> str:
     partitions = daemon.model.partitions
-    name = asked.get("partition") or daemon.model.default_partition.name
+    name = options.get("partition") or daemon.model.default_partition.name
     first = name.split(",")[0]
     if any(part not in partitions for part in name.split(",")):
         wrong = next(part for part in name.split(",") if part not in partitions)
-        text = f"{asked.command}: error: invalid partition specified: {wrong}"
-        failed = "allocation failure: " if "test-only" in asked else FAILED
+        text = f"{options.command}: error: invalid partition specified: {wrong}"
+        failed = "allocation failure: " if "test-only" in options else FAILED
         raise Refusal(f"{text}\n{failed}{error_texts.INVALID_PARTITION}")
     return first
 
@@ -187,7 +187,7 @@ def _array(text: str | None, most: int) -> Array | None:
     return Array(0, numbers, len(numbers), numbers[0], numbers[-1], max(steps, default=1), limit, text)
 
 
-async def _wait(daemon: Daemon, job: Job) -> int:
+async def _wait(daemon: Daemon, job: JobRecord) -> int:
     """The exit status of the job, the highest of an array's; 1 for a signal."""
     number = job.id
     while True:

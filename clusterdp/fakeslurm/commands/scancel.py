@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.getopt import Parser, table
+from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
 from clusterdp.fakeslurm.commands.parsed_options import signal_number
 from clusterdp.fakeslurm.core import error_texts
-from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
-from clusterdp.fakeslurm.core.job_ids import Name, find, parse, split_list
-from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
+from clusterdp.fakeslurm.core.job_ids import SelectedStep, find, parse, split_list
+from clusterdp.fakeslurm.core.model import JobRecord
 from clusterdp.fakeslurm.core.orders import Signal
 from clusterdp.fakeslurm.slurmctld import job_end
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
@@ -26,23 +26,23 @@ KILL = 9
 FILTERS = ("name", "partition", "state", "user", "account", "qos", "me", "nodelist")
 
 
-async def run(talk: Conversation, daemon: Daemon) -> int:
-    pairs, words = Parser("scancel", OPTIONS).parse(talk.words, permute=True)
+async def run(client: Connection, daemon: Daemon) -> int:
+    pairs, words = GetoptParser("scancel", OPTIONS).parse(client.words, permute=True)
     options = {"name" if option == "jobname" else option: value for option, value in pairs}
     if "help" in options or "usage" in options:
-        talk.print("Usage: scancel [OPTIONS] [job_id[_array_id][.step_id]]")
-        raise NoMore
+        client.print("Usage: scancel [OPTIONS] [job_id[_array_id][.step_id]]")
+        raise CommandDone
     if "version" in options:
-        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise NoMore
-    if talk.environ.get("SCANCEL_VERBOSE", "true").lower()[:1] not in ("t", "f"):
-        raise Refusal(f"scancel: error: Unrecognized SCANCEL_VERBOSE value: {talk.environ['SCANCEL_VERBOSE']}")
+        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+        raise CommandDone
+    if client.environ.get("SCANCEL_VERBOSE", "true").lower()[:1] not in ("t", "f"):
+        raise Refusal(f"scancel: error: Unrecognized SCANCEL_VERBOSE value: {client.environ['SCANCEL_VERBOSE']}")
     for option in ("interactive", "reservation", "sibling"):
         if option in options:
             raise Refusal(f"scancel: error: --{option} is not supported by this fake cluster")
     for variable, option in (("SCANCEL_NAME", "name"), ("SCANCEL_PARTITION", "partition"), ("SCANCEL_STATE", "state")):
-        if variable in talk.environ:
-            options.setdefault(option, talk.environ[variable])
+        if variable in client.environ:
+            options.setdefault(option, client.environ[variable])
     number = _signal(options)
     names = [_name(text) for word in words for text in split_list(word)]
     filters = any(option in options for option in FILTERS)
@@ -50,7 +50,7 @@ async def run(talk: Conversation, daemon: Daemon) -> int:
         raise Refusal("scancel: error: No job identification provided")
     code = 0
     for name in names:
-        code = max(code, _one(talk, daemon, options, name, number))
+        code = max(code, _one(client, daemon, options, name, number))
     if not names:
         for job in [job for job in daemon.model.live_jobs() if _meant(daemon, options, job)]:
             _end(daemon, options, job, None, number)
@@ -67,22 +67,22 @@ def _signal(options: dict[str, str]) -> int | None:
     return number
 
 
-def _name(text: str) -> Name:
+def _name(text: str) -> SelectedStep:
     name = parse(text)
     if not name:
         raise Refusal(f"scancel: error: Invalid job id {text}")
     return name
 
 
-def _one(talk: Conversation, daemon: Daemon, options: dict[str, str], name: Name, number: int | None) -> int:
+def _one(client: Connection, daemon: Daemon, options: dict[str, str], name: SelectedStep, number: int | None) -> int:
     jobs = [job for job in find(daemon.model, name) if _meant(daemon, options, job)]
     live = [job for job in jobs if not job.over]
     if any(job.het and job.waits and (name.offset or job.het.leader != name.job) for job in live):
         text = name.job if name.offset is None else f"{name.job}+{name.offset}"
-        talk.error(f"scancel: error: Kill job error on job id {text}: {error_texts.ONE_COMPONENT}")
+        client.error(f"scancel: error: Kill job error on job id {text}: {error_texts.ONE_COMPONENT}")
         return 60
     if not live and number not in (None, KILL):
-        talk.error(f"scancel: error: Kill job error on job id {name.job}: {error_texts.INVALID_JOB_ID}")
+        client.error(f"scancel: error: Kill job error on job id {name.job}: {error_texts.INVALID_JOB_ID}")
         return 1
     for job in live:
         if name.indexes is not None and job.array and not job.array.split:
@@ -93,7 +93,7 @@ def _one(talk: Conversation, daemon: Daemon, options: dict[str, str], name: Name
     return 0
 
 
-def _drop_element(daemon: Daemon, job: Job, index: int) -> None:
+def _drop_element(daemon: Daemon, job: JobRecord, index: int) -> None:
     """An element that waits disappears without a trace, unless it is the last one. The books hear of a held array with
     the first of them."""
     array = job.array
@@ -103,12 +103,12 @@ def _drop_element(daemon: Daemon, job: Job, index: int) -> None:
         job_end.cancel(daemon.controller, job)
         return
     array.indexes.remove(index)
-    if job.held and not array.booked_as:
-        job.booked, array.booked_as, array.booked_at = True, job.name_of_id, daemon.controller.clock()
+    if job.held and not array.accounted_as:
+        job.accounted, array.accounted_as, array.accounted_at = True, job.name_of_id, daemon.controller.clock()
     daemon.controller.changed(job)
 
 
-def _end(daemon: Daemon, options: dict[str, str], job: Job, step_id: str | None, number: int | None) -> None:
+def _end(daemon: Daemon, options: dict[str, str], job: JobRecord, step_id: str | None, number: int | None) -> None:
     controller = daemon.controller
     if step_id is not None:
         step = job.step(step_id)
@@ -127,14 +127,14 @@ def _end(daemon: Daemon, options: dict[str, str], job: Job, step_id: str | None,
         controller.signal(job, number, full="full" in options)
 
 
-def _meant(daemon: Daemon, options: dict[str, str], job: Job) -> bool:
-    if "name" in options and job.spec.name not in options["name"].split(","):
+def _meant(daemon: Daemon, options: dict[str, str], job: JobRecord) -> bool:
+    if "name" in options and job.desc.name not in options["name"].split(","):
         return False
-    if "partition" in options and job.spec.partition != options["partition"]:
+    if "partition" in options and job.desc.partition != options["partition"]:
         return False
-    if "account" in options and job.spec.account != options["account"]:
+    if "account" in options and job.desc.account != options["account"]:
         return False
-    if "qos" in options and job.spec.qos != options["qos"]:
+    if "qos" in options and job.desc.qos != options["qos"]:
         return False
     if "user" in options and options["user"] not in (daemon.controller.user.name, str(daemon.controller.user.uid)):
         return False

@@ -6,22 +6,22 @@ import os
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands import scontrol_show as show
-from clusterdp.fakeslurm.commands.as_json import Writer
-from clusterdp.fakeslurm.commands.getopt import Parser, table
+from clusterdp.fakeslurm.commands.as_json import JsonWriter
+from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
 from clusterdp.fakeslurm.commands.scontrol_assoc import associations
 from clusterdp.fakeslurm.commands.scontrol_update import update
 from clusterdp.fakeslurm.commands.scontrol_update_job import parts
 from clusterdp.fakeslurm.core import error_texts
-from clusterdp.fakeslurm.core.error_texts import ControllerError, NoMore, Refusal
-from clusterdp.fakeslurm.core.job_ids import Name, alone, find, parse
-from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.core.error_texts import CommandDone, ControllerError, Refusal
+from clusterdp.fakeslurm.core.job_ids import SelectedStep, alone, find, parse
+from clusterdp.fakeslurm.core.model import JobRecord
 from clusterdp.fakeslurm.core.shape import host_name
 from clusterdp.fakeslurm.core.versions import NODES_OF_JOB, SCONTROL_JSON, Release
 from clusterdp.fakeslurm.slurmctld import hold, requeue
 from clusterdp.slurm import hostlist
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
@@ -44,37 +44,37 @@ ENTITIES = tuple(
 )
 
 
-async def run(talk: Conversation, daemon: Daemon) -> int:
-    pairs, words = Parser("scontrol", OPTIONS).parse(talk.words, permute=True)
+async def run(client: Connection, daemon: Daemon) -> int:
+    pairs, words = GetoptParser("scontrol", OPTIONS).parse(client.words, permute=True)
     options = dict(pairs)
     _check_release(options, daemon)
     if "help" in options or "usage" in options:
-        talk.print("scontrol [<OPTION>] [<COMMAND>]")
-        raise NoMore
+        client.print("scontrol [<OPTION>] [<COMMAND>]")
+        raise CommandDone
     if "version" in options:
-        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise NoMore
+        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+        raise CommandDone
     if not words:
         return 0
     verb = _abbreviated(words[0].lower(), VERBS)
     if verb == "show":
         try:
-            return _show(talk, daemon, options, words[1:])
+            return _show(client, daemon, options, words[1:])
         except show.NotFound as missing:
-            talk.print(str(missing))
+            client.print(str(missing))
             return 1
     if verb == "update":
-        return update(talk, daemon, words[1:])
+        return update(client, daemon, words[1:])
     if verb in OF_JOBS:
-        return _each(talk, daemon, words[1:], OF_JOBS[verb])
+        return _each(client, daemon, words[1:], OF_JOBS[verb])
     if verb == "ping":
-        talk.print(f"Slurmctld(primary) at {host_name()} is UP")
+        client.print(f"Slurmctld(primary) at {host_name()} is UP")
     elif verb == "version":
-        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
     elif verb == "write":
-        return await _write(talk, daemon, words[1:])
+        return await _write(client, daemon, words[1:])
     elif verb == "listpids":
-        _list_pids(talk, daemon)
+        _list_pids(client, daemon)
     elif verb:
         raise Refusal(f"scontrol: error: {verb} is not supported by this fake cluster")
     else:
@@ -93,7 +93,7 @@ def _abbreviated(word: str, known: tuple[str, ...]) -> str:
     return next((each for each in known if len(word) >= 2 and each.startswith(word)), "")
 
 
-def _show(talk: Conversation, daemon: Daemon, options: dict[str, str], words: list[str]) -> int:
+def _show(client: Connection, daemon: Daemon, options: dict[str, str], words: list[str]) -> int:
     if not words:
         raise Refusal("too few arguments for keyword:show")
     name, equals, value = words[0].partition("=")
@@ -103,15 +103,17 @@ def _show(talk: Conversation, daemon: Daemon, options: dict[str, str], words: li
     one_line, release = "oneliner" in options, Release(daemon.shape.settings.slurm_version)
     if entity in ("hostnames", "hostlist", "hostlistsorted"):
         name = "SLURM_JOB_NODELIST" if release.has(NODES_OF_JOB) else "SLURM_NODELIST"
-        return _host_lists(talk, entity, argument or (talk.environ.get(name) or "" if entity == "hostnames" else ""))
+        return _host_lists(
+            client, entity, argument or (client.environ.get(name) or "" if entity == "hostnames" else "")
+        )
     if "json" in options:
-        return _show_json(talk, daemon, entity, argument)
+        return _show_json(client, daemon, entity, argument)
     if entity in ("job", "jobs", "jobid"):
         texts = _jobs(daemon, argument, "details" in options)
     elif entity in ("step", "steps"):
         texts = show.steps(daemon, argument)
         if not texts and argument:
-            talk.print(f"Job step {argument} not found")
+            client.print(f"Job step {argument} not found")
             return 1
     elif entity in ("node", "nodes"):
         texts = show.nodes(daemon, argument)
@@ -121,23 +123,23 @@ def _show(talk: Conversation, daemon: Daemon, options: dict[str, str], words: li
         texts = [show.config(daemon)]
         one_line = False
     else:
-        return _show_small(talk, daemon, entity, name)
+        return _show_small(client, daemon, entity, name)
     for text in texts:
-        talk.print(" ".join(line.lstrip() for line in text.splitlines()).rstrip() if one_line else text)
+        client.print(" ".join(line.lstrip() for line in text.splitlines()).rstrip() if one_line else text)
     return 0
 
 
-def _show_json(talk: Conversation, daemon: Daemon, entity: str, argument: str) -> int:
-    writer, model = Writer(daemon.controller), daemon.model
+def _show_json(client: Connection, daemon: Daemon, entity: str, argument: str) -> int:
+    writer, model = JsonWriter(daemon.controller), daemon.model
     if entity.startswith("job"):
         name = parse(argument) if argument else None
         jobs = find(model, name) if name else [] if argument else list(model.jobs.values())
         if argument and not jobs:
             raise Refusal(f"slurm_load_jobs error: {error_texts.INVALID_JOB_ID}")
-        talk.print(writer.write("jobs", [writer.job(job) for job in jobs]))
+        client.print(writer.write("jobs", [writer.job(job) for job in jobs]))
     elif entity.startswith("node"):
         names = hostlist.expand(argument) if argument else list(model.nodes)
-        talk.print(
+        client.print(
             writer.write("nodes", [writer.node(model, model.nodes[name]) for name in names if name in model.nodes])
         )
     else:
@@ -145,7 +147,7 @@ def _show_json(talk: Conversation, daemon: Daemon, entity: str, argument: str) -
     return 0
 
 
-def _show_small(talk: Conversation, daemon: Daemon, entity: str, name: str) -> int:
+def _show_small(client: Connection, daemon: Daemon, entity: str, name: str) -> int:
     texts = {
         "aliases": " ".join(daemon.model.nodes),
         "daemons": "slurmctld slurmd",
@@ -154,9 +156,9 @@ def _show_small(talk: Conversation, daemon: Daemon, entity: str, name: str) -> i
         "licenses": "No licenses configured in Slurm.",
     }
     if entity == "topology":
-        talk.error("scontrol: error: No topology information available")
+        client.error("scontrol: error: No topology information available")
     elif entity in texts:
-        talk.print(texts[entity])
+        client.print(texts[entity])
     elif entity:
         raise Refusal(f"scontrol: error: show {entity} is not supported by this fake cluster")
     else:
@@ -164,19 +166,19 @@ def _show_small(talk: Conversation, daemon: Daemon, entity: str, name: str) -> i
     return 0
 
 
-def _host_lists(talk: Conversation, entity: str, argument: str) -> int:
+def _host_lists(client: Connection, entity: str, argument: str) -> int:
     try:
         hosts = hostlist.expand(argument, strict=True)
     except hostlist.HostlistError:
-        talk.error(f"Invalid hostlist: {argument}")
+        client.error(f"Invalid hostlist: {argument}")
         return 0
     if entity == "hostnames":
         if not argument:
-            talk.error("scontrol: error: host list is empty")
+            client.error("scontrol: error: host list is empty")
         for host in hosts:
-            talk.print(host)
+            client.print(host)
     else:
-        talk.print((hostlist.compress if entity == "hostlist" else hostlist.compress_sorted)(hosts))
+        client.print((hostlist.compress if entity == "hostlist" else hostlist.compress_sorted)(hosts))
     return 0
 
 
@@ -198,7 +200,7 @@ def _jobs(daemon: Daemon, argument: str, details: bool) -> list[str]:
     return [show.job(daemon, job, details) for job in jobs]
 
 
-def _each(talk: Conversation, daemon: Daemon, words: list[str], verb: str) -> int:
+def _each(client: Connection, daemon: Daemon, words: list[str], verb: str) -> int:
     """requeue, requeuehold, hold, uhold, release of a list of jobs."""
     state = ""
     if words and words[0].lower().startswith("state="):
@@ -208,10 +210,10 @@ def _each(talk: Conversation, daemon: Daemon, words: list[str], verb: str) -> in
     code = 0
     for text in ",".join(words).split(","):
         by_name, text = text.lower().startswith(("jobname=", "name=")), text.partition("=")[2] or text
-        name = Name(0) if by_name else parse(text)
+        name = SelectedStep(0) if by_name else parse(text)
         jobs = find(daemon.model, name) if name else []
         if by_name:
-            jobs = [job for job in daemon.model.live_jobs() if job.spec.name == text]
+            jobs = [job for job in daemon.model.live_jobs() if job.desc.name == text]
         try:
             if not name or not jobs:
                 raise ControllerError(error_texts.INVALID_JOB_ID)
@@ -223,14 +225,14 @@ def _each(talk: Conversation, daemon: Daemon, words: list[str], verb: str) -> in
         except ControllerError as error:
             if verb == "suspend" and str(error) == error_texts.INVALID_JOB_ID:
                 error = ControllerError("Unexpected message received")  # so says slurmctld
-            talk.error(f"{error} for job {text}")
+            client.error(f"{error} for job {text}")
             if verb in ("hold", "uhold", "release"):
-                talk.error(f"slurm_suspend error: {error}")
+                client.error(f"slurm_suspend error: {error}")
             code = 1
     return code
 
 
-def _do(daemon: Daemon, job: Job, verb: str, state: str) -> None:
+def _do(daemon: Daemon, job: JobRecord, verb: str, state: str) -> None:
     controller = daemon.controller
     if verb == "requeue":
         requeue.requeue(controller, job)
@@ -252,31 +254,31 @@ def _do(daemon: Daemon, job: Job, verb: str, state: str) -> None:
         hold.hold(controller, job, "JobHeldAdmin" if verb == "hold" else "JobHeldUser")
 
 
-async def _write(talk: Conversation, daemon: Daemon, words: list[str]) -> int:
+async def _write(client: Connection, daemon: Daemon, words: list[str]) -> int:
     if not words or words[0].lower() != "batch_script" or len(words) < 2:
         raise Refusal("invalid entity for keyword:write")
     number = words[1]
     job = daemon.model.jobs.get(int(number)) if number.isdigit() else None
     script = daemon.controller.spool.of(job) / "slurm_script" if job else None
     if not script or not script.exists():
-        talk.error(f"job script retrieval failed: {error_texts.INVALID_JOB_ID}")
+        client.error(f"job script retrieval failed: {error_texts.INVALID_JOB_ID}")
         return 0
     text = script.read_bytes().decode("utf-8", "surrogateescape")
     target = words[2] if len(words) > 2 else f"slurm-{number}.sh"
     if target == "-":
-        talk.write(text)
+        client.write(text)
         return 0
-    path = os.path.join(talk.cwd, target)
+    path = os.path.join(client.cwd, target)
     with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
         file.write(text)
-    os.chmod(path, 0o666 & ~talk.umask)
-    talk.print(f"batch script for job {number} written to {target}")
+    os.chmod(path, 0o666 & ~client.umask)
+    client.print(f"batch script for job {number} written to {target}")
     return 0
 
 
-def _list_pids(talk: Conversation, daemon: Daemon) -> None:
-    talk.print("PID      JOBID    STEPID   LOCALID GLOBALID")
+def _list_pids(client: Connection, daemon: Daemon) -> None:
+    client.print("PID      JOBID    STEPID   LOCALID GLOBALID")
     for job in daemon.model.holding():
         for step in job.steps:
             for rank, pid in enumerate(step.pids if step.live else []):
-                talk.print(f"{pid:<8} {job.id:<8} {step.id:<8} {rank:<7} {rank}")
+                client.print(f"{pid:<8} {job.id:<8} {step.id:<8} {rank:<7} {rank}")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.scontrol_config import CONFIG
 from clusterdp.fakeslurm.commands.sinfo_fields import allocated, state_words
-from clusterdp.fakeslurm.commands.squeue_fields import JobRow, het_ids, min_cpus, over_subscribe, tres_per_node
+from clusterdp.fakeslurm.commands.squeue_fields import SqueueJob, het_ids, min_cpus, over_subscribe, tres_per_node
+from clusterdp.fakeslurm.core.job_desc import JobDesc
 from clusterdp.fakeslurm.core.job_ids import parse
-from clusterdp.fakeslurm.core.job_spec import JobSpec
-from clusterdp.fakeslurm.core.model import BATCH, Job, Node, Step
+from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Node, Step
 from clusterdp.fakeslurm.core.ranges import index_text, ranges
 from clusterdp.fakeslurm.core.shape import User, host_name
 from clusterdp.fakeslurm.core.times import clock, limit_clock, minutes, stamp
-from clusterdp.fakeslurm.slurmctld.dependencies import outlook
+from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
 from clusterdp.fakeslurm.slurmctld.step_layout import StepRequest
 from clusterdp.fakeslurm.slurmctld.step_plans import shown_path
 from clusterdp.fakeslurm.slurmdbd.accounting import size
@@ -34,11 +34,11 @@ def _user(user: User) -> str:
     return f"UserId={user.name}({user.uid}) GroupId={user.group}({user.gid})"
 
 
-def job(daemon: Daemon, job: Job, details: bool) -> str:
-    controller, spec = daemon.controller, job.spec
-    row = JobRow(job, controller, "")
+def job(daemon: Daemon, job: JobRecord, details: bool) -> str:
+    controller, desc = daemon.controller, job.desc
+    row = SqueueJob(job, controller, "")
     reason = job.reason.replace(" ", "_")
-    dependency = outlook(controller.model, job, controller.clock()).text or "(null)"
+    dependency = dependency_state(controller.model, job, controller.clock()).text or "(null)"
     head = f"JobId={job.id}"
     if job.array:
         index = str(job.array.indexes[0]) if job.array.split else index_text(job.array.indexes, job.array.throttle)
@@ -46,30 +46,30 @@ def job(daemon: Daemon, job: Job, details: bool) -> str:
         head += f" ArrayJobId={job.array.id} ArrayTaskId={index}{throttle}"
     if job.het:
         head += f" HetJobId={job.het.leader} HetJobOffset={job.het.offset}"
-    lines = [f"{head} JobName={spec.name}", *([f"HetJobIdSet={het_ids(job)}"] if job.het else [])]
+    lines = [f"{head} JobName={desc.name}", *([f"HetJobIdSet={het_ids(job)}"] if job.het else [])]
     lines += [
         f"{_user(controller.user)} MCS_label=N/A",
-        f"Priority={0 if job.held else job.priority} Nice={spec.nice} Account={spec.account} QOS={spec.qos}",
+        f"Priority={0 if job.held else job.priority} Nice={desc.nice} Account={desc.account} QOS={desc.qos}",
         f"JobState={job.shown_state.value} Reason={reason} Dependency={dependency}",
         (
-            f"Requeue={int(spec.requeue)} Restarts={job.restarts} BatchFlag={int(spec.batch)} Reboot=0 "
+            f"Requeue={int(desc.requeue)} Restarts={job.restarts} BatchFlag={int(desc.batch)} Reboot=0 "
             f"ExitCode={exit_word(job.status)}"
         ),
     ]
     if details:
         lines.append(f"DerivedExitCode={exit_word(job.derived)}")
     lines += [
-        f"RunTime={clock(row.elapsed)} TimeLimit={limit_clock(job.minutes)} TimeMin={_time_min(spec)}",
+        f"RunTime={clock(row.elapsed)} TimeLimit={limit_clock(job.minutes)} TimeMin={_time_min(desc)}",
         f"SubmitTime={stamp(job.submit_time)} EligibleTime={stamp(job.eligible_time or row.begin)}",
         f"AccrueTime={stamp(job.eligible_time)}",
-        f"StartTime={stamp(row.begin)} EndTime={stamp(row.end)} Deadline={stamp(spec.deadline, 'N/A')}",
+        f"StartTime={stamp(row.begin)} EndTime={stamp(row.end)} Deadline={stamp(desc.deadline, 'N/A')}",
     ]
     if job.preempt_time is not None:
         lines.append(f"PreemptEligibleTime={stamp(job.start)} PreemptTime={stamp(job.preempt_time)}")
     lines += [
         f"SuspendTime=None SecsPreSuspend=0 LastSchedEval={stamp(job.last_sched)} Scheduler=Main",
-        f"Partition={spec.partition} AllocNode:Sid={spec.host}:{spec.alloc_pid}",
-        f"ReqNodeList={compress(spec.nodelist) or '(null)'} ExcNodeList={compress(spec.exclude) or '(null)'}",
+        f"Partition={desc.partition} AllocNode:Sid={desc.host}:{desc.alloc_pid}",
+        f"ReqNodeList={compress(desc.nodelist) or '(null)'} ExcNodeList={compress(desc.exclude) or '(null)'}",
         f"NodeList={row.nodes}",
     ]
     if job.batch_host:
@@ -79,33 +79,33 @@ def job(daemon: Daemon, job: Job, details: bool) -> str:
     return "\n   ".join(lines) + "\n\n"
 
 
-def _size(job: Job, row: JobRow, details: bool) -> list[str]:
-    spec = job.spec
+def _size(job: JobRecord, row: SqueueJob, details: bool) -> list[str]:
+    desc = job.desc
     nodes, cpus = row.number_of_nodes, row.cpus
     never_ran = job.over and not job.past
-    least = spec.tasks if spec.tasks is not None else max(nodes, spec.min_nodes)
-    tasks = "N/A" if never_ran and spec.tasks is None else max(least, nodes * (spec.tasks_per_node or 0))
-    each, threads = spec.cpus_per_task or 1, "1" if spec.hint == "nomultithread" else "*"
+    least = desc.tasks if desc.tasks is not None else max(nodes, desc.min_nodes)
+    tasks = "N/A" if never_ran and desc.tasks is None else max(least, nodes * (desc.tasks_per_node or 0))
+    each, threads = desc.cpus_per_task or 1, "1" if desc.hint == "nomultithread" else "*"
     lines = [
         f"NumNodes={nodes} NumCPUs={cpus} NumTasks={tasks} CPUs/Task={each} ReqB:S:C:T=0:0:*:{threads}",
         f"TRES={row.tres}",
-        f"Socks/Node=* NtasksPerN:B:S:C={spec.tasks_per_node or 0}:0:*:* CoreSpec=*",
+        f"Socks/Node=* NtasksPerN:B:S:C={desc.tasks_per_node or 0}:0:*:* CoreSpec=*",
     ]
     if details and job.held_shares:
         total = sum(len(share.gpus) for share in job.held_shares)
         if total:
             lines.append(f"JOB_GRES=gpu:{total}")
         lines += ["  " + line for line in _shares(job)]
-    memory = f"MinMemoryCPU={row.memory}" if spec.mem_per_cpu is not None else f"MinMemoryNode={row.memory}"
+    memory = f"MinMemoryCPU={row.memory}" if desc.mem_per_cpu is not None else f"MinMemoryNode={row.memory}"
     return [*lines, f"MinCPUsNode={min_cpus(job)} {memory} MinTmpDiskNode=0"]
 
 
-def _time_min(spec: JobSpec) -> str:
-    text = spec.shown.get("time-min")
+def _time_min(desc: JobDesc) -> str:
+    text = desc.shown.get("time-min")
     return limit_clock(minutes(text)) if text else "N/A"
 
 
-def _shares(job: Job) -> list[str]:
+def _shares(job: JobRecord) -> list[str]:
     """Nodes that have the same together."""
     groups: dict[str, list[str]] = {}
     for share in job.held_shares:
@@ -114,31 +114,31 @@ def _shares(job: Job) -> list[str]:
     return [f"Nodes={compress(nodes)} {what}" for what, nodes in groups.items()]
 
 
-def _place(job: Job, user: User) -> list[str]:
-    spec = job.spec
+def _place(job: JobRecord, user: User) -> list[str]:
+    desc = job.desc
     lines = [
-        f"Features={spec.features or '(null)'} DelayBoot=00:00:00",
+        f"Features={desc.features or '(null)'} DelayBoot=00:00:00",
         f"OverSubscribe={over_subscribe(job)} Contiguous=0 Licenses=(null) Network=(null)",
-        f"Command={' '.join([spec.command or '(null)', *spec.arguments])}",
-        f"WorkDir={spec.folder}",
+        f"Command={' '.join([desc.command or '(null)', *desc.arguments])}",
+        f"WorkDir={desc.folder}",
     ]
-    if spec.comment:
-        lines.append(f"Comment={spec.comment} ")
-    if spec.batch:
+    if desc.comment:
+        lines.append(f"Comment={desc.comment} ")
+    if desc.batch:
         lines += [
-            f"StdErr={shown_path(job, spec.error or spec.output, user.name)}",
-            f"StdIn={spec.input or '/dev/null'}",
-            f"StdOut={shown_path(job, spec.output, user.name)}",
+            f"StdErr={shown_path(job, desc.error or desc.output, user.name)}",
+            f"StdIn={desc.input or '/dev/null'}",
+            f"StdOut={shown_path(job, desc.output, user.name)}",
         ]
     lines.append("Power=")
-    if spec.mem_per_gpu is not None:
-        lines.append(f"MemPerTres=gres:gpu:{spec.mem_per_gpu}")
-    if spec.gpus_option:
-        lines.append(f"TresPerJob=gres:gpu:{spec.gpus_option}")
+    if desc.mem_per_gpu is not None:
+        lines.append(f"MemPerTres=gres:gpu:{desc.mem_per_gpu}")
+    if desc.gpus_option:
+        lines.append(f"TresPerJob=gres:gpu:{desc.gpus_option}")
     if tres_per_node(job):
         lines.append(f"TresPerNode={tres_per_node(job)}")
-    if spec.gpus_per_task_option:
-        lines.append(f"TresPerTask=gres:gpu:{spec.gpus_per_task_option}")
+    if desc.gpus_per_task_option:
+        lines.append(f"TresPerTask=gres:gpu:{desc.gpus_per_task_option}")
     return lines
 
 
@@ -158,7 +158,7 @@ def steps(daemon: Daemon, argument: str) -> list[str]:
     return found
 
 
-def _step(daemon: Daemon, job: Job, step: Step) -> str:
+def _step(daemon: Daemon, job: JobRecord, step: Step) -> str:
     user, batch = daemon.controller.user, step.id == BATCH
     cpus = 0 if batch else step.number_of_cpus
     tres = "(null)" if batch else f"cpu={cpus},mem=0,node={len(step.nodes)}"
@@ -167,7 +167,7 @@ def _step(daemon: Daemon, job: Job, step: Step) -> str:
             f"StepId={job.id if job.het else job.name_of_id}.{step.id} UserId={user.uid} StartTime={stamp(step.start)} "
             f"TimeLimit={limit_clock(step.minutes)}"
         ),
-        f"State={step.state.value} Partition={job.spec.partition} NodeList={compress(step.nodes)}",
+        f"State={step.state.value} Partition={job.desc.partition} NodeList={compress(step.nodes)}",
         f"Nodes={len(step.nodes)} CPUs={cpus} Tasks={step.tasks} Name={step.name} Network=(null)",
         f"TRES={tres}",
         "ResvPorts=(null)",
@@ -181,12 +181,12 @@ def _step(daemon: Daemon, job: Job, step: Step) -> str:
     return "\n   ".join(lines) + "\n"
 
 
-def _waiting_step(daemon: Daemon, job: Job, request: StepRequest) -> str:
+def _waiting_step(daemon: Daemon, job: JobRecord, request: StepRequest) -> str:
     """One that waits for CPUs has no number: Slurm spells that TDB."""
     cpus = (request.tasks or 0) * request.cpus_per_task
     lines = [
         f"StepId={job.name_of_id}.TDB UserId={daemon.controller.user.uid} StartTime=Unknown TimeLimit=UNLIMITED",
-        f"State=PENDING Partition={job.spec.partition} NodeList={compress(job.nodes)}",
+        f"State=PENDING Partition={job.desc.partition} NodeList={compress(job.nodes)}",
         f"Nodes={request.nodes} CPUs={cpus} Tasks={request.tasks} Name=(null) Network=(null)",
     ]
     return "\n   ".join(lines) + "\n"

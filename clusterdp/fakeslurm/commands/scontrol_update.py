@@ -11,7 +11,7 @@ from clusterdp.fakeslurm.slurmctld import nodes
 from clusterdp.slurm.hostlist import HostlistError, expand
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 
@@ -23,11 +23,11 @@ Not all states are valid given a node's prior state"""
 READ = {"DOWN", "DRAIN", "FAIL", "RESUME", "UNDRAIN", "IDLE", "FUTURE", "POWER_DOWN", "POWER_UP", "NORESP"}
 
 
-def update(talk: Conversation, daemon: Daemon, words: list[str]) -> int:
+def update(client: Connection, daemon: Daemon, words: list[str]) -> int:
     fields = [(word.partition("=")[0].lower(), word.partition("=")[2], word) for word in words]
     names = {name for name, _, _ in fields}
     if names & {"jobid", "job"} or (fields and fields[0][0] in ("jobname", "name")):
-        return update_jobs(talk, daemon, fields)
+        return update_jobs(client, daemon, fields)
     if "nodename" in names:
         _nodes(daemon, fields)
         return 0

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.core import constraints, error_texts, times
 from clusterdp.fakeslurm.core.error_texts import ControllerError, Refusal
-from clusterdp.fakeslurm.core.job_ids import Name, find, parse
-from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.core.job_ids import SelectedStep, find, parse
+from clusterdp.fakeslurm.core.model import JobRecord
 from clusterdp.fakeslurm.slurmctld import dependencies, hold
 from clusterdp.slurm.hostlist import HostlistError, expand
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
-Change = Callable[["Daemon", Job, str], None]
+Change = Callable[["Daemon", JobRecord, str], None]
 ONLY_WHILE_IT_WAITS = frozenset(
     """
     partition numtasks numcpus minmemorynode mincpusnode excnodelist features gres dependency starttime eligibletime
@@ -30,12 +30,12 @@ def unsupported(word: str) -> Refusal:
     return Refusal(f"Update of this parameter is not supported: {word}\nRequest aborted")
 
 
-def update_jobs(talk: Conversation, daemon: Daemon, fields: list[tuple[str, str, str]]) -> int:
+def update_jobs(client: Connection, daemon: Daemon, fields: list[tuple[str, str, str]]) -> int:
     ids = ",".join(value for name, value, _ in fields if name in ("jobid", "job"))
     changes = [field for field in fields if field[0] not in ("jobid", "job")]
     if not ids and changes[0][0] in ("jobname", "name"):  # all jobs of that name
         name = changes.pop(0)[1]
-        ids = ",".join(str(job.id) for job in daemon.model.live_jobs() if job.spec.name == name)
+        ids = ",".join(str(job.id) for job in daemon.model.live_jobs() if job.desc.name == name)
     if not changes:
         raise Refusal("No changes specified")
     for name, _, word in changes:
@@ -51,12 +51,12 @@ def update_jobs(talk: Conversation, daemon: Daemon, fields: list[tuple[str, str,
             for part in [part for job in jobs for part in parts(daemon, job, wanted)]:
                 _change(daemon, part, changes)
         except ControllerError as error:
-            talk.error(f"{error} for job {text}")
+            client.error(f"{error} for job {text}")
             code = 1
     return code
 
 
-def parts(daemon: Daemon, job: Job, name: Name) -> list[Job]:
+def parts(daemon: Daemon, job: JobRecord, name: SelectedStep) -> list[JobRecord]:
     """The job; of a waiting array only the elements that are meant, split off."""
     if name.indexes is None or not job.array or job.array.split:
         return [job]
@@ -68,11 +68,11 @@ def parts(daemon: Daemon, job: Job, name: Name) -> list[Job]:
     return found
 
 
-def _change(daemon: Daemon, job: Job, changes: list[tuple[str, str, str]]) -> None:
+def _change(daemon: Daemon, job: JobRecord, changes: list[tuple[str, str, str]]) -> None:
     if job.over:
         raise ControllerError(error_texts.FINISHED)
     for name, value, word in changes:
-        if name == "partition" and value == job.spec.partition:
+        if name == "partition" and value == job.desc.partition:
             continue
         if name in ONLY_WHILE_IT_WAITS and not job.waits:
             raise ControllerError(error_texts.NOT_PENDING)
@@ -84,84 +84,84 @@ def _change(daemon: Daemon, job: Job, changes: list[tuple[str, str, str]]) -> No
     daemon.controller.wake()
 
 
-def _time_limit(daemon: Daemon, job: Job, value: str) -> None:
+def _time_limit(daemon: Daemon, job: JobRecord, value: str) -> None:
     sign = value[:1]
     new = times.minutes(value.lstrip("+-"))
     if sign in ("+", "-"):
         new = max((job.minutes or 0) + (new if sign == "+" else -new), 1)
-    job.spec.minutes = new
-    job.minutes = daemon.controller.limit(job.spec)
+    job.desc.minutes = new
+    job.minutes = daemon.controller.limit(job.desc)
     job.warned = False
 
 
-def _start_time(daemon: Daemon, job: Job, value: str) -> None:
+def _start_time(daemon: Daemon, job: JobRecord, value: str) -> None:
     job.begin = times.moment(value, daemon.controller.clock())
 
 
-def _deadline(daemon: Daemon, job: Job, value: str) -> None:
-    job.spec.deadline = times.moment(value, daemon.controller.clock())
+def _deadline(daemon: Daemon, job: JobRecord, value: str) -> None:
+    job.desc.deadline = times.moment(value, daemon.controller.clock())
 
 
-def _nice(daemon: Daemon, job: Job, value: str) -> None:
+def _nice(daemon: Daemon, job: JobRecord, value: str) -> None:
     new = int(value or 100)
-    job.priority += job.spec.nice - new
-    job.spec.nice = new
+    job.priority += job.desc.nice - new
+    job.desc.nice = new
     if job.held:
         hold.release(daemon.controller, job)
 
 
-def _priority(daemon: Daemon, job: Job, value: str) -> None:
+def _priority(daemon: Daemon, job: JobRecord, value: str) -> None:
     if job.held:
         raise ControllerError("Job is in held state, pending scheduler release")
     job.priority = int(value)
 
 
-def _throttle(daemon: Daemon, job: Job, value: str) -> None:
+def _throttle(daemon: Daemon, job: JobRecord, value: str) -> None:
     if job.array:
         for element in daemon.model.elements(job.array.id):
             assert element.array
             element.array.throttle = int(value)
 
 
-def _partition(daemon: Daemon, job: Job, value: str) -> None:
+def _partition(daemon: Daemon, job: JobRecord, value: str) -> None:
     if value not in daemon.model.partitions:
         raise ControllerError(error_texts.INVALID_PARTITION)
-    job.spec.partition = value
+    job.desc.partition = value
 
 
-def _nodes(daemon: Daemon, job: Job, value: str) -> None:
+def _nodes(daemon: Daemon, job: JobRecord, value: str) -> None:
     low, _, high = value.partition("-")
     least, most = int(low), int(high or low)
     if not job.waits:
         if least != len(job.shares):
             raise ControllerError("Requested operation not supported on this system")
         return
-    job.spec.min_nodes, job.spec.max_nodes, job.spec.nodes_asked = least, most, True
+    job.desc.min_nodes, job.desc.max_nodes, job.desc.nodes_asked = least, most, True
 
 
-def _tasks(daemon: Daemon, job: Job, value: str) -> None:
-    job.spec.tasks = int(value)
+def _tasks(daemon: Daemon, job: JobRecord, value: str) -> None:
+    job.desc.tasks = int(value)
 
 
-def _cpus(daemon: Daemon, job: Job, value: str) -> None:
-    if job.spec.cpus_per_task:
-        job.spec.tasks = max(int(value) // job.spec.cpus_per_task, 1)
+def _cpus(daemon: Daemon, job: JobRecord, value: str) -> None:
+    if job.desc.cpus_per_task:
+        job.desc.tasks = max(int(value) // job.desc.cpus_per_task, 1)
     else:
-        job.spec.tasks = int(value)
+        job.desc.tasks = int(value)
 
 
-def _memory(daemon: Daemon, job: Job, value: str) -> None:
-    job.spec.mem_per_node, job.spec.mem_per_cpu = int(value) or None, None
+def _memory(daemon: Daemon, job: JobRecord, value: str) -> None:
+    job.desc.mem_per_node, job.desc.mem_per_cpu = int(value) or None, None
 
 
-def _required(daemon: Daemon, job: Job, value: str) -> None:
+def _required(daemon: Daemon, job: JobRecord, value: str) -> None:
     if not job.waits or (value and not set(_hosts(value)) <= set(daemon.model.nodes)):
         raise ControllerError(error_texts.INVALID_NODE)
-    job.spec.nodelist = _hosts(value)
+    job.desc.nodelist = _hosts(value)
 
 
-def _excluded(daemon: Daemon, job: Job, value: str) -> None:
-    job.spec.exclude = _hosts(value)
+def _excluded(daemon: Daemon, job: JobRecord, value: str) -> None:
+    job.desc.exclude = _hosts(value)
 
 
 def _hosts(text: str) -> list[str]:
@@ -171,46 +171,46 @@ def _hosts(text: str) -> list[str]:
         raise ControllerError(error_texts.INVALID_NODE) from None
 
 
-def _features(daemon: Daemon, job: Job, value: str) -> None:
+def _features(daemon: Daemon, job: JobRecord, value: str) -> None:
     if value and not constraints.known(value, [node.features for node in daemon.model.nodes.values()]):
         raise ControllerError(error_texts.INVALID_FEATURE)
-    job.spec.features = value or None
+    job.desc.features = value or None
 
 
-def _gres(daemon: Daemon, job: Job, value: str) -> None:
+def _gres(daemon: Daemon, job: JobRecord, value: str) -> None:
     kind, _, count = value.removeprefix("gres:").partition(":")
     if value and kind != "gpu":
         raise ControllerError(error_texts.INVALID_GRES)
-    job.spec.gpus.gres, job.spec.gpus.per_node = value, int(count or 1) if value else None
+    job.desc.gpus.gres, job.desc.gpus.per_node = value, int(count or 1) if value else None
 
 
-def _dependency(daemon: Daemon, job: Job, value: str) -> None:
+def _dependency(daemon: Daemon, job: JobRecord, value: str) -> None:
     if value:
         dependencies.parse(value)
-    job.spec.dependency = value or None
+    job.desc.dependency = value or None
 
 
-def _output(daemon: Daemon, job: Job, value: str) -> None:
-    job.spec.output = os.path.join(job.spec.folder, value)
+def _output(daemon: Daemon, job: JobRecord, value: str) -> None:
+    job.desc.output = os.path.join(job.desc.folder, value)
 
 
-def _nothing(daemon: Daemon, job: Job, value: str) -> None:
+def _nothing(daemon: Daemon, job: JobRecord, value: str) -> None:
     """Nobody sends mail."""
 
 
-def _shared(daemon: Daemon, job: Job, value: str) -> None:
-    job.spec.shown["oversubscribe"] = value
+def _shared(daemon: Daemon, job: JobRecord, value: str) -> None:
+    job.desc.shown["oversubscribe"] = value
 
 
 def _set(field: str) -> Change:
-    def change(daemon: Daemon, job: Job, value: str) -> None:
-        setattr(job.spec, field, value)
+    def change(daemon: Daemon, job: JobRecord, value: str) -> None:
+        setattr(job.desc, field, value)
 
     return change
 
 
-def _requeue(daemon: Daemon, job: Job, value: str) -> None:
-    job.spec.requeue = value not in ("0", "no")
+def _requeue(daemon: Daemon, job: JobRecord, value: str) -> None:
+    job.desc.requeue = value not in ("0", "no")
 
 
 CHANGES: dict[str, Change] = {

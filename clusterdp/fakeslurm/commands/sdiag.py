@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.getopt import Parser, table
-from clusterdp.fakeslurm.core.error_texts import NoMore
+from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
+from clusterdp.fakeslurm.core.error_texts import CommandDone
 from clusterdp.slurm.state import JobState
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
@@ -47,34 +47,34 @@ Pending RPC statistics
 \tNo pending RPCs"""
 
 
-async def run(talk: Conversation, daemon: Daemon) -> int:
-    pairs, _ = Parser("sdiag", OPTIONS).parse(talk.words, permute=True)
+async def run(client: Connection, daemon: Daemon) -> int:
+    pairs, _ = GetoptParser("sdiag", OPTIONS).parse(client.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:
-        talk.print("Usage: sdiag [-M cluster] [-aritT]")
-        raise NoMore
+        client.print("Usage: sdiag [-M cluster] [-aritT]")
+        raise CommandDone
     if "version" in options:
-        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise NoMore
+        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+        raise CommandDone
     if "reset" in options:
-        talk.print("Reset scheduling statistics")
+        client.print("Reset scheduling statistics")
         return 0
     jobs, now = list(daemon.model.jobs.values()), daemon.controller.clock()
     started = sum(job.start is not None for job in jobs)
     waiting = sum(job.waits for job in jobs)
     since = min((node.boot_time for node in daemon.model.nodes.values()), default=now)
-    talk.print(f"{LINE}\nsdiag output at {_stamp(now)}\nData since      {_stamp(since)}\n{LINE}")
-    talk.print("Server thread count:  1\nAgent queue size:     0\nAgent count:          0")
-    talk.print("Agent thread count:   0\nDBD Agent queue size: 0\n")
-    talk.print(f"Jobs submitted: {len(jobs)}\nJobs started:   {started}")
+    client.print(f"{LINE}\nsdiag output at {_stamp(now)}\nData since      {_stamp(since)}\n{LINE}")
+    client.print("Server thread count:  1\nAgent queue size:     0\nAgent count:          0")
+    client.print("Agent thread count:   0\nDBD Agent queue size: 0\n")
+    client.print(f"Jobs submitted: {len(jobs)}\nJobs started:   {started}")
     for title, states in (
         ("Jobs completed: ", (JobState.COMPLETED,)),
         ("Jobs canceled:  ", (JobState.CANCELLED,)),
         ("Jobs failed:    ", (JobState.FAILED, JobState.NODE_FAIL, JobState.TIMEOUT)),
     ):
-        talk.print(f"{title}{sum(job.over and job.state in states for job in jobs)}")
-    talk.print(f"\nJob states ts:  {_stamp(now)}\nJobs pending:   {waiting}")
-    talk.print(f"Jobs running:   {sum(job.running for job in jobs)}\n\n{SCHEDULE.format(waiting=waiting)}")
+        client.print(f"{title}{sum(job.over and job.state in states for job in jobs)}")
+    client.print(f"\nJob states ts:  {_stamp(now)}\nJobs pending:   {waiting}")
+    client.print(f"Jobs running:   {sum(job.running for job in jobs)}\n\n{SCHEDULE.format(waiting=waiting)}")
     return 0
 
 

@@ -6,16 +6,16 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands import clusters, columns
-from clusterdp.fakeslurm.commands.as_json import Writer
-from clusterdp.fakeslurm.commands.getopt import Parser, table
-from clusterdp.fakeslurm.commands.sinfo_fields import LETTERS, NAMES, SHORT, Row
-from clusterdp.fakeslurm.commands.sinfo_rows import Layout, letters_of, matches
-from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
+from clusterdp.fakeslurm.commands.as_json import JsonWriter
+from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
+from clusterdp.fakeslurm.commands.sinfo_fields import LETTERS, NAMES, SHORT, SinfoRow
+from clusterdp.fakeslurm.commands.sinfo_rows import SinfoGrouping, letters_of, matches
+from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
 from clusterdp.fakeslurm.core.model import Node
 from clusterdp.slurm.hostlist import expand
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
@@ -38,30 +38,30 @@ STATES = tuple(
 )
 
 
-async def run(talk: Conversation, daemon: Daemon) -> int:
-    pairs, _rest = Parser("sinfo", OPTIONS).parse(talk.words, permute=True)
+async def run(client: Connection, daemon: Daemon) -> int:
+    pairs, _rest = GetoptParser("sinfo", OPTIONS).parse(client.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:
-        talk.print("Usage: sinfo [OPTIONS]")
-        raise NoMore
+        client.print("Usage: sinfo [OPTIONS]")
+        raise CommandDone
     if "version" in options:
-        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise NoMore
+        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+        raise CommandDone
     if "json" in options or "yaml" in options:
-        writer = Writer(daemon.controller)
+        writer = JsonWriter(daemon.controller)
         nodes = [writer.node(daemon.model, node) for node in daemon.model.nodes.values()]
-        talk.print(writer.write("nodes", nodes) if "json" in options else writer.write_yaml("nodes", nodes))
+        client.print(writer.write("nodes", nodes) if "json" in options else writer.write_yaml("nodes", nodes))
         return 0
     for name in ("iterate", "reservation"):
         if name in options:
             raise Refusal(f"sinfo: error: --{name} is not supported by this fake cluster")
-    cluster = clusters.named("sinfo", options.get("clusters") or talk.environ.get("SLURM_CLUSTERS"), daemon)
-    found = _nodes(options, talk, daemon)
+    cluster = clusters.named("sinfo", options.get("clusters") or client.environ.get("SLURM_CLUSTERS"), daemon)
+    found = _nodes(options, client, daemon)
     header = "noheader" not in options
     if "long" in options and header:
-        talk.print(time.strftime("%a %b %d %H:%M:%S %Y"))
+        client.print(time.strftime("%a %b %d %H:%M:%S %Y"))
     if cluster and header:
-        talk.print(f"CLUSTER: {cluster}")
+        client.print(f"CLUSTER: {cluster}")
     bad: list[str] = []
 
     def complain(key: str) -> str:
@@ -71,20 +71,20 @@ async def run(talk: Conversation, daemon: Daemon) -> int:
     if "Format" in options:
         first, cells = "", columns.parse_long(options["Format"])
     else:
-        first, cells = columns.parse_short(_format(options, talk, found))
+        first, cells = columns.parse_short(_format(options, client, found))
     shown = letters_of(cell.key for cell in cells)
-    rows = Layout(shown, per_node="Node" in options, exact="exact" in options).rows(found)
+    rows = SinfoGrouping(shown, per_node="Node" in options, exact="exact" in options).rows(found)
     if options.get("sort") == "-N":
         rows.sort(key=lambda row: list(daemon.model.nodes).index(row.nodes[0].name), reverse=True)
     lines = columns.render(first, cells, NAMES if "Format" in options else LETTERS, rows, header, complain)
     for key in bad:
-        talk.error(f"Invalid node format specification: {key}")
+        client.error(f"Invalid node format specification: {key}")
     for line in lines:
-        talk.print(line)
+        client.print(line)
     return 0
 
 
-def _format(options: dict[str, str], talk: Conversation, rows: list[Row]) -> str:
+def _format(options: dict[str, str], client: Connection, rows: list[SinfoRow]) -> str:
     """%# is as wide as its longest content."""
     if options.get("format"):
         return options["format"]
@@ -100,13 +100,13 @@ def _format(options: dict[str, str], talk: Conversation, rows: list[Row]) -> str
         return form.replace("%#P", f"%.{partitions}P")
     if "long" in options:
         return LONG
-    return talk.environ.get("SINFO_FORMAT") or DEFAULT
+    return client.environ.get("SINFO_FORMAT") or DEFAULT
 
 
-def _nodes(options: dict[str, str], talk: Conversation, daemon: Daemon) -> list[Row]:
+def _nodes(options: dict[str, str], client: Connection, daemon: Daemon) -> list[SinfoRow]:
     """The partitions that are asked for, each with those of its nodes that are."""
     model, user = daemon.model, daemon.controller.user
-    names = options.get("partition") or talk.environ.get("SINFO_PARTITION")
+    names = options.get("partition") or client.environ.get("SINFO_PARTITION")
     partitions = [p for p in model.partitions.values() if not names or p.name in names.split(",")]
     wanted = set(expand(options["nodes"])) if options.get("nodes") else None
     states = _states(options.get("states"))
@@ -121,7 +121,7 @@ def _nodes(options: dict[str, str], talk: Conversation, daemon: Daemon) -> list[
         )
 
     found = [
-        Row(model, p, [n for n in map(model.nodes.__getitem__, p.nodes) if asked(n)], user.name, user.uid)
+        SinfoRow(model, p, [n for n in map(model.nodes.__getitem__, p.nodes) if asked(n)], user.name, user.uid)
         for p in partitions
     ]
     narrowed = options.keys() & {"nodes", "states", "list-reasons"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from clusterdp.fakeslurm.commands.columns import Field
+from clusterdp.fakeslurm.commands.columns import PrintField
 from clusterdp.fakeslurm.core.model import Model, Node, Partition
 from clusterdp.fakeslurm.core.times import short_clock, stamp
 from clusterdp.slurm.hostlist import compress
@@ -42,7 +42,7 @@ def state_words(model: Model, node: Node) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
+class SinfoRow:
     """Nodes of a partition that look the same."""
 
     model: Model
@@ -124,11 +124,11 @@ def _slashed(numbers: tuple[int, ...]) -> str:
     return "/".join(map(str, numbers))
 
 
-def _f(title: str, value: object) -> Field[Row]:
-    return Field(title, value)  # type: ignore[arg-type]
+def _f(title: str, value: object) -> PrintField[SinfoRow]:
+    return PrintField(title, value)  # type: ignore[arg-type]
 
 
-LETTERS: dict[str, Field[Row]] = {
+LETTERS: dict[str, PrintField[SinfoRow]] = {
     "a": _f("AVAIL", lambda r: "up" if r.partition.up else "down"),
     "A": _f("NODES(A/I)", lambda r: _slashed(r.node_sums()[:2])),
     "b": _f("ACTIVE_FEATURES", lambda r: ",".join(r.nodes[0].features) if r.nodes else ""),
@@ -155,7 +155,7 @@ LETTERS: dict[str, Field[Row]] = {
     "o": _f("NODE_ADDR", lambda r: "127.0.0.1"),
     "O": _f("CPU_LOAD", lambda r: r.load),
     "p": _f("PRIO_TIER", lambda r: str(r.partition.tier)),
-    "P": Field("PARTITION", lambda r: r.name, kept="*"),
+    "P": PrintField("PARTITION", lambda r: r.name, kept="*"),
     "r": _f("ROOT", lambda r: "no"),
     "R": _f("PARTITION", lambda r: r.partition.name),
     "s": _f("JOB_SIZE", lambda r: "1-infinite"),
@@ -182,7 +182,7 @@ SAME = dict(
     root=r size=s freemem=e cpusload=O nodeaddr=o version=v maxcpuspernode=B
     """.split()
 )
-NAMES: dict[str, Field[Row]] = {name: LETTERS[letter] for name, letter in SAME.items()} | {
-    "allocmem": Field("ALLOCMEM", lambda r: "0"),  # memory is given to whoever asks, as in Slurm by default
-    "gresused": Field("GRES_USED", lambda r: r.gres_used),
+NAMES: dict[str, PrintField[SinfoRow]] = {name: LETTERS[letter] for name, letter in SAME.items()} | {
+    "allocmem": PrintField("ALLOCMEM", lambda r: "0"),  # memory is given to whoever asks, as in Slurm by default
+    "gresused": PrintField("GRES_USED", lambda r: r.gres_used),
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from clusterdp.fakeslurm.commands.sinfo_fields import LETTERS, NAMES, ORDER, SAME, Row, state_words, word
+from clusterdp.fakeslurm.commands.sinfo_fields import LETTERS, NAMES, ORDER, SAME, SinfoRow, state_words, word
 from clusterdp.fakeslurm.core.model import Model, Node
 
 OF_PARTITION = "agIlLMpPrRhsB"  # the letters of -o; a field of -O counts as its letter
@@ -18,17 +18,17 @@ STATES = frozenset("tT")
 
 
 @dataclass(frozen=True)
-class Layout:
+class SinfoGrouping:
     """What tells rows apart: the letters that are shown, and two options."""
 
     shown: frozenset[str]
     per_node: bool = False  # -N: each node of each partition
     exact: bool = False  # --exact
 
-    def rows(self, groups: Iterable[Row]) -> list[Row]:
+    def rows(self, groups: Iterable[SinfoRow]) -> list[SinfoRow]:
         """Of the nodes of each partition, given as one row; a partition that has none keeps its empty row if
         partitions are shown."""
-        found: dict[tuple[str, ...], Row] = {}
+        found: dict[tuple[str, ...], SinfoRow] = {}
         for group in groups:
             if not group.nodes and self.shown & SHOW_PARTITION and not self.per_node:
                 found[group.partition.name,] = group
@@ -40,12 +40,12 @@ class Layout:
                     row.nodes.append(node)
         return sorted(found.values(), key=self._place)
 
-    def _key(self, row: Row) -> tuple[str, ...]:
+    def _key(self, row: SinfoRow) -> tuple[str, ...]:
         letters = OF_PARTITION + OF_NODE + (EXACT if self.exact else "")
         found = [LETTERS[letter].value(row) for letter in letters if letter in self.shown]
         return (*found, *(NAMES[name].value(row) for name in UNLETTERED if name in self.shown))
 
-    def _place(self, row: Row) -> tuple[int, int]:
+    def _place(self, row: SinfoRow) -> tuple[int, int]:
         """By node with -N; else by partition, then by state if rows differ in it."""
         if self.per_node:
             return list(row.model.nodes).index(row.nodes[0].name), 0

@@ -9,19 +9,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.fakeslurm.commands import clusters, columns
-from clusterdp.fakeslurm.commands.as_json import Writer
-from clusterdp.fakeslurm.commands.getopt import Parser, table
-from clusterdp.fakeslurm.commands.squeue_fields import LETTERS, NAMES, JobRow
-from clusterdp.fakeslurm.commands.squeue_steps import STEP_LETTERS, StepRow
+from clusterdp.fakeslurm.commands.as_json import JsonWriter
+from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
+from clusterdp.fakeslurm.commands.squeue_fields import LETTERS, NAMES, SqueueJob
+from clusterdp.fakeslurm.commands.squeue_steps import STEP_LETTERS, SqueueStep
 from clusterdp.fakeslurm.core import error_texts
-from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
-from clusterdp.fakeslurm.core.job_ids import Name, alone, parse, split_list
-from clusterdp.fakeslurm.core.model import Array, Job
+from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
+from clusterdp.fakeslurm.core.job_ids import SelectedStep, alone, parse, split_list
+from clusterdp.fakeslurm.core.model import Array, JobRecord
 from clusterdp.slurm.hostlist import expand
 from clusterdp.slurm.state import JobState
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
@@ -42,27 +42,27 @@ VALID_STATES = ",".join(
     STAGE_OUT STOPPED
     """.split()
 )
-TEXT_FILTERS: dict[str, tuple[str, Callable[[Job], str]]] = {
-    "partition": ("SQUEUE_PARTITION", lambda job: job.spec.partition),
-    "name": ("SQUEUE_NAMES", lambda job: job.spec.name),
-    "account": ("SQUEUE_ACCOUNT", lambda job: job.spec.account),
-    "qos": ("SQUEUE_QOS", lambda job: job.spec.qos),
+TEXT_FILTERS: dict[str, tuple[str, Callable[[JobRecord], str]]] = {
+    "partition": ("SQUEUE_PARTITION", lambda job: job.desc.partition),
+    "name": ("SQUEUE_NAMES", lambda job: job.desc.name),
+    "account": ("SQUEUE_ACCOUNT", lambda job: job.desc.account),
+    "qos": ("SQUEUE_QOS", lambda job: job.desc.qos),
 }
 
 
-async def run(talk: Conversation, daemon: Daemon) -> int:
-    pairs, rest = Parser("squeue", OPTIONS).parse(talk.words, permute=True)
+async def run(client: Connection, daemon: Daemon) -> int:
+    pairs, rest = GetoptParser("squeue", OPTIONS).parse(client.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:
-        talk.print(
+        client.print(
             "Usage: squeue [OPTIONS]"
             if "help" in options
             else "Usage: squeue [-A account] [--clusters names] [-i seconds] [--job jobid]"
         )
-        raise NoMore
+        raise CommandDone
     if "version" in options:
-        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise NoMore
+        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+        raise CommandDone
     if "iterate" in options and not re.fullmatch(r"[1-9]\d*", options["iterate"]):
         raise Refusal(f"squeue: error: --iterate={options['iterate']}\n")
     for name in ("iterate", "licenses", "reservation"):
@@ -70,32 +70,32 @@ async def run(talk: Conversation, daemon: Daemon) -> int:
             raise Refusal(f"squeue: error: --{name} is not supported by this fake cluster")
     if "format" in options and "Format" in options:
         raise Refusal("squeue: error: -O (--Format) is incompatible with -o (--format)")
-    cluster = clusters.named("squeue", options.get("clusters") or talk.environ.get("SLURM_CLUSTERS"), daemon)
-    jobs = _chosen(options, talk, daemon, rest)
+    cluster = clusters.named("squeue", options.get("clusters") or client.environ.get("SLURM_CLUSTERS"), daemon)
+    jobs = _chosen(options, client, daemon, rest)
     if "json" in options or "yaml" in options:
-        writer = Writer(daemon.controller)
+        writer = JsonWriter(daemon.controller)
         shown = [writer.job(job) for job in jobs]
-        talk.print(writer.write("jobs", shown) if "json" in options else writer.write_yaml("jobs", shown))
+        client.print(writer.write("jobs", shown) if "json" in options else writer.write_yaml("jobs", shown))
         return 0
     if "long" in options and "noheader" not in options:
-        talk.print(time.strftime("%a %b %d %H:%M:%S %Y"))
+        client.print(time.strftime("%a %b %d %H:%M:%S %Y"))
     if cluster and "noheader" not in options:
-        talk.print(f"CLUSTER: {cluster}")
-    form = talk.environ.get("SLURM_TIME_FORMAT", "")
+        client.print(f"CLUSTER: {cluster}")
+    form = client.environ.get("SLURM_TIME_FORMAT", "")
     if "step" in options:
-        _print_steps(talk, daemon, options, jobs)
+        _print_steps(client, daemon, options, jobs)
         return 0
-    bitstr_len = talk.environ.get("SLURM_BITSTR_LEN")
-    rows = [JobRow(job, daemon.controller, form, bitstr_len) for job in _ordered(options, talk, jobs, daemon)]
+    bitstr_len = client.environ.get("SLURM_BITSTR_LEN")
+    rows = [SqueueJob(job, daemon.controller, form, bitstr_len) for job in _ordered(options, client, jobs, daemon)]
     if "start" in options:
         rows = [row for row in rows if row.job.waits]
-    _print(talk, options, rows)
+    _print(client, options, rows)
     return 0
 
 
-def _chosen(options: dict[str, str], talk: Conversation, daemon: Daemon, rest: list[str]) -> list[Job]:
+def _chosen(options: dict[str, str], client: Connection, daemon: Daemon, rest: list[str]) -> list[JobRecord]:
     """The jobs that were asked for."""
-    variables = talk.environ
+    variables = client.environ
     known = daemon.model.jobs
     listed = options.get("job") or (rest[0] if "job" in options and rest else None)
     jobs = _listed(listed, daemon) if listed else None
@@ -117,14 +117,14 @@ def _chosen(options: dict[str, str], talk: Conversation, daemon: Daemon, rest: l
             try:
                 pwd.getpwnam(user)
             except KeyError:
-                talk.error(f"squeue: error: Invalid user: {user}\n")
+                client.error(f"squeue: error: Invalid user: {user}\n")
         return []
     if "node" in options:
         jobs = _on_nodes(jobs, options["node"], daemon)
     return jobs
 
 
-def _listed(text: str, daemon: Daemon) -> list[Job]:
+def _listed(text: str, daemon: Daemon) -> list[JobRecord]:
     names = []
     for word in split_list(text):
         name = parse(word)
@@ -138,7 +138,7 @@ def _listed(text: str, daemon: Daemon) -> list[Job]:
     return jobs
 
 
-def _on_nodes(jobs: list[Job], text: str, daemon: Daemon) -> list[Job]:
+def _on_nodes(jobs: list[JobRecord], text: str, daemon: Daemon) -> list[JobRecord]:
     nodes = expand(text)
     for node in nodes:
         if node not in daemon.model.nodes:
@@ -146,7 +146,7 @@ def _on_nodes(jobs: list[Job], text: str, daemon: Daemon) -> list[Job]:
     return [job for job in jobs if {share.node for share in job.shares} & set(nodes)]
 
 
-def _element(job: Job, names: list[Name]) -> list[Job]:
+def _element(job: JobRecord, names: list[SelectedStep]) -> list[JobRecord]:
     """The job if it is meant; a waiting array as the one element that is meant."""
     for name in names:
         if not (name if name.offset is None else replace(name, offset=None)).finds(job):
@@ -175,14 +175,14 @@ def _states(text: str | None) -> list[JobState] | None:
     return found
 
 
-def _ordered(options: dict[str, str], talk: Conversation, jobs: list[Job], daemon: Daemon) -> list[Job]:
+def _ordered(options: dict[str, str], client: Connection, jobs: list[JobRecord], daemon: Daemon) -> list[JobRecord]:
     if "array" in options:
         jobs = [one for job in jobs for one in _spread(job)]
     elif "array-unique" not in options:
         jobs = _combined(jobs, newest_first="," not in (options.get("job") or ","))
-    keys = (options.get("sort") or talk.environ.get("SQUEUE_SORT") or SORT).split(",")
+    keys = (options.get("sort") or client.environ.get("SQUEUE_SORT") or SORT).split(",")
     jobs.sort(key=lambda job: (_first_of_array(job), _last_index(job)))
-    if "sort" not in options and "SQUEUE_SORT" not in talk.environ:
+    if "sort" not in options and "SQUEUE_SORT" not in client.environ:
         # Of equals the younger comes first, but elements that never ran stay in order.
         jobs.sort(key=lambda job: (-_first_id(job), -_last_index(job) if job.past or job.shares else job.id))
     for key in reversed(keys):
@@ -190,19 +190,19 @@ def _ordered(options: dict[str, str], talk: Conversation, jobs: list[Job], daemo
     return jobs
 
 
-def _first_id(job: Job) -> int:
+def _first_id(job: JobRecord) -> int:
     return job.array.id if job.array else job.het.leader if job.het else job.id
 
 
-def _first_of_array(job: Job) -> int:
+def _first_of_array(job: JobRecord) -> int:
     return job.array.id if job.array else job.id
 
 
-def _last_index(job: Job) -> int:
+def _last_index(job: JobRecord) -> int:
     return job.array.indexes[-1] if job.array else 0
 
 
-def _sort_key(letter: str, daemon: Daemon) -> Callable[[Job], Any]:
+def _sort_key(letter: str, daemon: Daemon) -> Callable[[JobRecord], Any]:
     if letter == "t":
         return lambda job: job.shown_state.short
     if letter == "p":
@@ -210,27 +210,27 @@ def _sort_key(letter: str, daemon: Daemon) -> Callable[[Job], Any]:
     if letter in "iA":
         return _first_of_array
     field = LETTERS.get(letter)
-    return lambda job: field.value(JobRow(job, daemon.controller, "")) if field else ""
+    return lambda job: field.value(SqueueJob(job, daemon.controller, "")) if field else ""
 
 
-def _spread(job: Job) -> list[Job]:
+def _spread(job: JobRecord) -> list[JobRecord]:
     array: Array | None = job.array
     if not array or array.split or array.emptied:
         return [job]
     return [alone(job, index) for index in array.indexes]
 
 
-def _combined(jobs: list[Job], newest_first: bool) -> list[Job]:
+def _combined(jobs: list[JobRecord], newest_first: bool) -> list[JobRecord]:
     """Elements that wait, but are records of their own, as part of the line of those that are not, with all reasons."""
     shown = list(jobs)
     for whole in jobs:
         if not whole.array or whole.array.split or not whole.waits:
             continue
-        same = (whole.array.id, whole.spec.name, whole.spec.partition)
+        same = (whole.array.id, whole.desc.name, whole.desc.partition)
         parts = [
             job
             for job in jobs
-            if job.array and job.array.split and job.waits and (job.array.id, job.spec.name, job.spec.partition) == same
+            if job.array and job.array.split and job.waits and (job.array.id, job.desc.name, job.desc.partition) == same
         ]
         if not parts:
             continue
@@ -244,16 +244,16 @@ def _combined(jobs: list[Job], newest_first: bool) -> list[Job]:
     return shown
 
 
-def _print(talk: Conversation, options: dict[str, str], rows: list[JobRow]) -> None:
+def _print(client: Connection, options: dict[str, str], rows: list[SqueueJob]) -> None:
     header = "noheader" not in options
-    variables = talk.environ
+    variables = client.environ
 
     def complain(key: str) -> str:
-        talk.error(f"squeue: error: Invalid job format specification: {key}")
+        client.error(f"squeue: error: Invalid job format specification: {key}")
         return f"%{key}"
 
     def complain_long(key: str) -> str:
-        talk.error(f"squeue: error: Invalid job format specification: {long_names.get(key, key)}")
+        client.error(f"squeue: error: Invalid job format specification: {long_names.get(key, key)}")
         return ""
 
     long_format = options.get("Format")
@@ -270,22 +270,22 @@ def _print(talk: Conversation, options: dict[str, str], rows: list[JobRow]) -> N
         short = short or variables.get("SQUEUE_FORMAT") or DEFAULT
         first, cells = columns.parse_short(short)
         lines = columns.render(first, cells, LETTERS, rows, header, complain)
-    talk.write("".join([line + "\n" for line in lines]))
+    client.write("".join([line + "\n" for line in lines]))
 
 
-def _print_steps(talk: Conversation, daemon: Daemon, options: dict[str, str], jobs: list[Job]) -> None:
+def _print_steps(client: Connection, daemon: Daemon, options: dict[str, str], jobs: list[JobRecord]) -> None:
     wanted = [parse(text) for text in split_list(options.get("step") or "")]
     rows = []
     for job in jobs:
         for step in sorted(job.steps, key=lambda step: (step.id == "batch", len(step.id), step.id)):
             named = not wanted or any(name and name.finds(job) and name.step in (None, step.id) for name in wanted)
             if step.live and named:
-                rows.append(StepRow(job, step, daemon.controller))
+                rows.append(SqueueStep(job, step, daemon.controller))
 
     def complain(key: str) -> str:
-        talk.error(f"squeue: error: Invalid job step format specification: {key}")
+        client.error(f"squeue: error: Invalid job step format specification: {key}")
         return f"%{key}"
 
     first, cells = columns.parse_short(options.get("format") or STEPS)
     for line in columns.render(first, cells, STEP_LETTERS, rows, "noheader" not in options, complain):
-        talk.print(line)
+        client.print(line)

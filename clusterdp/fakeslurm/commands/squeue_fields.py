@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from clusterdp.fakeslurm.commands.columns import Field
-from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.commands.columns import PrintField
+from clusterdp.fakeslurm.core.model import JobRecord
 from clusterdp.fakeslurm.core.ranges import index_text
 from clusterdp.fakeslurm.core.times import minutes, short_clock, stamp
 from clusterdp.fakeslurm.slurmctld.controller import Controller
-from clusterdp.fakeslurm.slurmctld.dependencies import outlook
+from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
 from clusterdp.fakeslurm.slurmctld.step_plans import shown_path
 from clusterdp.fakeslurm.slurmdbd.accounting import asked_memory, size
 from clusterdp.slurm.hostlist import compress
@@ -19,8 +19,8 @@ NULL, NONE = "(null)", "N/A"
 
 
 @dataclass(frozen=True)
-class JobRow:
-    job: Job
+class SqueueJob:
+    job: JobRecord
     controller: Controller
     time_format: str
     bitstr_len: str | None = None  # SLURM_BITSTR_LEN
@@ -72,8 +72,8 @@ class JobRow:
             return len(job.held_shares)
         # Of one that has none yet, what it will need at least.
         most = max(node.cpus for node in self.controller.model.nodes.values())
-        of_a_node = job.spec.tasks_per_node or max(1, most // (job.spec.cpus_per_task or 1))
-        return max(job.spec.min_nodes, -(-(job.spec.tasks or 1) // of_a_node))
+        of_a_node = job.desc.tasks_per_node or max(1, most // (job.desc.cpus_per_task or 1))
+        return max(job.desc.min_nodes, -(-(job.desc.tasks or 1) // of_a_node))
 
     @property
     def tres(self) -> str:
@@ -82,15 +82,15 @@ class JobRow:
         if job.held_shares:
             return f"cpu={self.cpus},node={len(job.held_shares)},billing={self.cpus}"
         memory = asked_memory(job, min((node.memory_mb for node in self.controller.model.nodes.values()), default=0))
-        return f"cpu={self.cpus},mem={size(memory)},node={job.spec.min_nodes},billing={self.cpus}"
+        return f"cpu={self.cpus},mem={size(memory)},node={job.desc.min_nodes},billing={self.cpus}"
 
     @property
     def cpus(self) -> int:
-        return self.job.cpus or self.job.spec.asked_cpus
+        return self.job.cpus or self.job.desc.asked_cpus
 
     @property
     def dependency(self) -> str:
-        return outlook(self.controller.model, self.job, self.controller.clock()).text or NULL
+        return dependency_state(self.controller.model, self.job, self.controller.clock()).text or NULL
 
     @property
     def waited(self) -> float:
@@ -113,8 +113,8 @@ class JobRow:
 
     @property
     def memory(self) -> str:
-        spec = self.job.spec
-        amount = spec.mem_per_node if spec.mem_per_cpu is None else spec.mem_per_cpu
+        desc = self.job.desc
+        amount = desc.mem_per_node if desc.mem_per_cpu is None else desc.mem_per_cpu
         return size(amount) if amount else "0"
 
     @property
@@ -136,21 +136,21 @@ class JobRow:
         return name[:31] if self.bitstr_len is None else name
 
 
-def tres_per_node(job: Job) -> str:
+def tres_per_node(job: JobRecord) -> str:
     """As scontrol's TresPerNode."""
-    if job.spec.gpus.gres == "":  # taken away by an update
+    if job.desc.gpus.gres == "":  # taken away by an update
         return "gres:"
-    if job.spec.gpus.gres:
-        return ",".join(f"gres:{part}" for part in job.spec.gpus.gres.split(","))
-    return f"gres:gpu:{job.spec.gpus_per_node_option}" if job.spec.gpus_per_node_option else ""
+    if job.desc.gpus.gres:
+        return ",".join(f"gres:{part}" for part in job.desc.gpus.gres.split(","))
+    return f"gres:gpu:{job.desc.gpus_per_node_option}" if job.desc.gpus_per_node_option else ""
 
 
-def _f(title: str, value: object) -> Field[JobRow]:
-    return Field(title, value)  # type: ignore[arg-type]
+def _f(title: str, value: object) -> PrintField[SqueueJob]:
+    return PrintField(title, value)  # type: ignore[arg-type]
 
 
-LETTERS: dict[str, Field[JobRow]] = {
-    "a": _f("ACCOUNT", lambda r: r.job.spec.account),
+LETTERS: dict[str, PrintField[SqueueJob]] = {
+    "a": _f("ACCOUNT", lambda r: r.job.desc.account),
     "A": _f("JOBID", lambda r: str(r.job.id)),
     "b": _f("TRES_PER_NODE", lambda r: r.gpus),
     "B": _f("EXEC_HOST", lambda r: r.job.batch_host or "n/a"),
@@ -160,7 +160,7 @@ LETTERS: dict[str, Field[JobRow]] = {
     "D": _f("NODES", lambda r: str(r.number_of_nodes)),
     "e": _f("END_TIME", lambda r: r.when(r.end)),
     "E": _f("DEPENDENCY", lambda r: r.dependency),
-    "f": _f("FEATURES", lambda r: r.job.spec.features or NULL),
+    "f": _f("FEATURES", lambda r: r.job.desc.features or NULL),
     "F": _f("ARRAY_JOB_ID", lambda r: str(r.job.array.id if r.job.array else r.job.id)),
     "g": _f("GROUP", lambda r: r.controller.user.group),
     "G": _f("GROUP", lambda r: str(r.controller.user.gid)),
@@ -168,21 +168,21 @@ LETTERS: dict[str, Field[JobRow]] = {
     "H": _f("SOCKETS_PER_NODE", lambda r: "*"),
     "i": _f("JOBID", lambda r: r.name),
     "I": _f("CORES_PER_SOCKET", lambda r: "*"),
-    "j": _f("NAME", lambda r: r.job.spec.name),
+    "j": _f("NAME", lambda r: r.job.desc.name),
     "J": _f("THREADS_PER_CORE", lambda r: "*"),
-    "k": _f("COMMENT", lambda r: r.job.spec.comment or NULL),
+    "k": _f("COMMENT", lambda r: r.job.desc.comment or NULL),
     "K": _f("ARRAY_TASK_ID", lambda r: r.task_id),
     "l": _f("TIME_LIMIT", lambda r: short_clock(r.job.minutes * 60) if r.job.minutes else "UNLIMITED"),
     "L": _f("TIME_LEFT", lambda r: r.time_left),
     "m": _f("MIN_MEMORY", lambda r: r.memory),
     "M": _f("TIME", lambda r: short_clock(r.elapsed)),
-    "n": _f("REQ_NODES", lambda r: compress(r.job.spec.nodelist)),
+    "n": _f("REQ_NODES", lambda r: compress(r.job.desc.nodelist)),
     "N": _f("NODELIST", lambda r: r.nodes),
-    "o": _f("COMMAND", lambda r: r.job.spec.command or NULL),
+    "o": _f("COMMAND", lambda r: r.job.desc.command or NULL),
     "O": _f("CONTIGUOUS", lambda r: "0"),
     "p": _f("PRIORITY", lambda r: f"{(0 if r.job.held else r.job.priority) / 2**32:.14f}"),
-    "P": _f("PARTITION", lambda r: r.job.spec.partition),
-    "q": _f("QOS", lambda r: r.job.spec.qos),
+    "P": _f("PARTITION", lambda r: r.job.desc.partition),
+    "q": _f("QOS", lambda r: r.job.desc.qos),
     "Q": _f("PRIORITY", lambda r: str(0 if r.job.held else r.job.priority)),
     "r": _f("REASON", lambda r: r.job.reason),
     "R": _f("NODELIST(REASON)", lambda r: r.reason_or_nodes),
@@ -194,14 +194,14 @@ LETTERS: dict[str, Field[JobRow]] = {
     "U": _f("UID", lambda r: str(r.controller.user.uid)),
     "v": _f("RESERVATION", lambda r: NULL),
     "V": _f("SUBMIT_TIME", lambda r: r.when(r.job.submit_time)),
-    "w": _f("WCKEY", lambda r: r.job.spec.shown.get("wckey") or NULL),
-    "W": _f("LICENSES", lambda r: r.job.spec.shown.get("licenses") or NULL),
-    "x": _f("EXC_NODES", lambda r: compress(r.job.spec.exclude)),
+    "w": _f("WCKEY", lambda r: r.job.desc.shown.get("wckey") or NULL),
+    "W": _f("LICENSES", lambda r: r.job.desc.shown.get("licenses") or NULL),
+    "x": _f("EXC_NODES", lambda r: compress(r.job.desc.exclude)),
     "X": _f("CORE_SPEC", lambda r: "N/A"),
-    "y": _f("NICE", lambda r: str(r.job.spec.nice)),
+    "y": _f("NICE", lambda r: str(r.job.desc.nice)),
     "Y": _f("SCHEDNODES", lambda r: compress(r.job.planned_nodes) or NULL),
     "z": _f("S:C:T", lambda r: "*:*:*"),
-    "Z": _f("WORK_DIR", lambda r: r.job.spec.folder),
+    "Z": _f("WORK_DIR", lambda r: r.job.desc.folder),
 }
 
 
@@ -213,19 +213,19 @@ def _per_gpu(count: int | None) -> str:
     return f"gres:gpu:{count}" if count else NONE
 
 
-def het_ids(job: Job) -> str:
+def het_ids(job: JobRecord) -> str:
     return f"{job.het.leader}-{job.het.leader + job.het.size - 1}" if job.het else NONE
 
 
-def min_cpus(job: Job) -> int:
+def min_cpus(job: JobRecord) -> int:
     """Per node."""
-    return (job.spec.tasks_per_node or 1) * (job.spec.cpus_per_task or 1)
+    return (job.desc.tasks_per_node or 1) * (job.desc.cpus_per_task or 1)
 
 
-def over_subscribe(job: Job) -> str:
-    if job.spec.exclusive:
+def over_subscribe(job: JobRecord) -> str:
+    if job.desc.exclusive:
         return "NO"
-    return "YES" if job.spec.shown.get("oversubscribe") == "yes" else "OK"
+    return "YES" if job.desc.shown.get("oversubscribe") == "yes" else "OK"
 
 
 # Long names of what also has a letter.
@@ -239,9 +239,9 @@ SAME = dict(
     timeleft=L timelimit=l timeused=M userid=U username=u wckey=w workdir=Z batchhost=B
     """.split()
 )
-NAMES: dict[str, Field[JobRow]] = {name: LETTERS[letter] for name, letter in SAME.items()} | {
-    "selectjobinfo": Field("", lambda r: ""),
-    "cpuspertask": _f("CPUS_PER_TASK", lambda r: str(r.job.spec.cpus_per_task or 1)),
+NAMES: dict[str, PrintField[SqueueJob]] = {name: LETTERS[letter] for name, letter in SAME.items()} | {
+    "selectjobinfo": PrintField("", lambda r: ""),
+    "cpuspertask": _f("CPUS_PER_TASK", lambda r: str(r.job.desc.cpus_per_task or 1)),
     "eligibletime": _f("ELIGIBLE_TIME", lambda r: r.when(r.job.eligible_time)),
     "exitcode": _f("EXIT_CODE", lambda r: str(r.job.status)),
     "hetjobid": _f("HET_JOB_ID", lambda r: str(r.job.het.leader) if r.job.het else NONE),
@@ -249,27 +249,27 @@ NAMES: dict[str, Field[JobRow]] = {name: LETTERS[letter] for name, letter in SAM
     "hetjobidset": _f("HET_JOB_ID_SET", lambda r: het_ids(r.job)),
     "maxcpus": _f("MAX_CPUS", lambda r: str(r.cpus)),
     "maxnodes": _f("MAX_NODES", lambda r: str(r.number_of_nodes)),
-    "ntpernode": _f("NTASKS_PER_NODE", lambda r: str(r.job.spec.tasks_per_node or 0)),
-    "numtasks": _f("TASKS", lambda r: str(r.job.spec.tasks or r.number_of_nodes)),
+    "ntpernode": _f("NTASKS_PER_NODE", lambda r: str(r.job.desc.tasks_per_node or 0)),
+    "numtasks": _f("TASKS", lambda r: str(r.job.desc.tasks or r.number_of_nodes)),
     "preempttime": _f("PREEMPT_TIME", lambda r: r.when(r.job.preempt_time)),
-    "requeue": _f("REQUEUE", lambda r: str(int(r.job.spec.requeue))),
+    "requeue": _f("REQUEUE", lambda r: str(int(r.job.desc.requeue))),
     "restartcnt": _f("RESTART_COUNT", lambda r: str(r.job.restarts)),
-    "stderr": _f("STDERR", lambda r: shown_path(r.job, r.job.spec.error or r.job.spec.output, r.user)),
-    "stdin": _f("STDIN", lambda r: r.job.spec.input or "/dev/null"),
-    "stdout": _f("STDOUT", lambda r: shown_path(r.job, r.job.spec.output, r.user)),
+    "stderr": _f("STDERR", lambda r: shown_path(r.job, r.job.desc.error or r.job.desc.output, r.user)),
+    "stdin": _f("STDIN", lambda r: r.job.desc.input or "/dev/null"),
+    "stdout": _f("STDOUT", lambda r: shown_path(r.job, r.job.desc.output, r.user)),
     "trespernode": _f("TRES_PER_NODE", lambda r: r.gpus),
-    "tresperjob": _f("TRES_PER_JOB", lambda r: _gres(r.job.spec.gpus_option)),
-    "trespertask": _f("TRES_PER_TASK", lambda r: _gres(r.job.spec.gpus_per_task_option)),
+    "tresperjob": _f("TRES_PER_JOB", lambda r: _gres(r.job.desc.gpus_option)),
+    "trespertask": _f("TRES_PER_TASK", lambda r: _gres(r.job.desc.gpus_per_task_option)),
     "tres": _f("TRES_ALLOC", lambda r: r.tres),
     "tresalloc": _f("TRES_ALLOC", lambda r: r.tres),
-    "deadline": _f("DEADLINE", lambda r: r.when(r.job.spec.deadline)),
+    "deadline": _f("DEADLINE", lambda r: r.when(r.job.desc.deadline)),
     "pendingtime": _f("PENDING_TIME", lambda r: str(int(r.waited))),
-    "prefer": _f("PREFER", lambda r: r.job.spec.prefer or NULL),
-    "cpuspertres": _f("CPUS_PER_TRES", lambda r: _per_gpu(r.job.spec.cpus_per_gpu)),
-    "mintime": _f("TIME_MIN", lambda r: short_clock(minutes(r.job.spec.shown.get("time-min", "0")) * 60)),
-    "network": _f("NETWORK", lambda r: r.job.spec.shown.get("network") or NULL),
-    "mcslabel": _f("MCSLABEL", lambda r: r.job.spec.shown.get("mcs-label") or NULL),
-    "reboot": _f("REBOOT", lambda r: "1" if "reboot" in r.job.spec.shown else "0"),
+    "prefer": _f("PREFER", lambda r: r.job.desc.prefer or NULL),
+    "cpuspertres": _f("CPUS_PER_TRES", lambda r: _per_gpu(r.job.desc.cpus_per_gpu)),
+    "mintime": _f("TIME_MIN", lambda r: short_clock(minutes(r.job.desc.shown.get("time-min", "0")) * 60)),
+    "network": _f("NETWORK", lambda r: r.job.desc.shown.get("network") or NULL),
+    "mcslabel": _f("MCSLABEL", lambda r: r.job.desc.shown.get("mcs-label") or NULL),
+    "reboot": _f("REBOOT", lambda r: "1" if "reboot" in r.job.desc.shown else "0"),
     # What no fake job has ever has.
     "delayboot": _f("DELAY_BOOT", lambda r: "0:00"),
     "mempertres": _f("MEM_PER_TRES", lambda r: NONE),

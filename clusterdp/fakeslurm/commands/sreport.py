@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.getopt import Parser, table
-from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
+from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
+from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
@@ -36,36 +36,36 @@ REPORTS = {
 }
 
 
-async def run(talk: Conversation, daemon: Daemon) -> int:
-    pairs, words = Parser("sreport", OPTIONS).parse(talk.words, permute=True)
+async def run(client: Connection, daemon: Daemon) -> int:
+    pairs, words = GetoptParser("sreport", OPTIONS).parse(client.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:
-        talk.print("sreport [<OPTION>] [<COMMAND>]")
-        raise NoMore
+        client.print("sreport [<OPTION>] [<COMMAND>]")
+        raise CommandDone
     if "version" in options:
-        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise NoMore
+        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+        raise CommandDone
     kind, name = [*(word.lower() for word in words[:2] if "=" not in word), "", ""][:2]
     found = [REPORTS[key] for key in REPORTS if kind and key[0].startswith(kind) and name and key[1].startswith(name)]
     if not found:
         raise Refusal(f"sreport: error: the report {' '.join(words)} is not supported by this fake cluster")
     if "noheader" not in options:
-        _print(talk, options, *found[0], daemon.controller.clock())
+        _print(client, options, *found[0], daemon.controller.clock())
     return 0
 
 
 def _print(
-    talk: Conversation, options: dict[str, str], title: str, seconds: bool, unit: str, columns: str, now: float
+    client: Connection, options: dict[str, str], title: str, seconds: bool, unit: str, columns: str, now: float
 ) -> None:
     today = time.mktime((*time.localtime(now)[:3], 0, 0, 0, 0, 0, -1))
     first, last = (time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(t)) for t in (today - DAY_S, today - 1))
-    talk.print(f"{LINE}\n{title} {first} - {last}{f' ({DAY_S} secs)' if seconds else ''}\n{unit}\n{LINE}")
+    client.print(f"{LINE}\n{title} {first} - {last}{f' ({DAY_S} secs)' if seconds else ''}\n{unit}\n{LINE}")
     cells = [
         (name.replace("+", " "), int(width)) for name, _, width in (word.partition(":") for word in columns.split())
     ]
     if "parsable" in options or "parsable2" in options:
         if cells:
-            talk.print("|".join(name for name, _ in cells) + ("" if "parsable2" in options else "|"))
+            client.print("|".join(name for name, _ in cells) + ("" if "parsable2" in options else "|"))
     elif cells:
-        talk.print(" ".join(name.rjust(width) for name, width in cells) + " ")
-        talk.print(" ".join("-" * width for _, width in cells) + " ")
+        client.print(" ".join(name.rjust(width) for name, width in cells) + " ")
+        client.print(" ".join("-" * width for _, width in cells) + " ")

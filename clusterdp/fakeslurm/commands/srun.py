@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.allocation import (
     ENDING,
-    Voice,
+    AllocationTexts,
     allocate,
     change_or_signal,
+    desc_for,
     show_options,
-    spec_for,
     test_only,
 )
-from clusterdp.fakeslurm.commands.getopt import Parser
+from clusterdp.fakeslurm.commands.getopt import GetoptParser
 from clusterdp.fakeslurm.commands.option_values import BAD
 from clusterdp.fakeslurm.commands.options import SRUN, SRUN_ENVIRON
-from clusterdp.fakeslurm.commands.parsed_options import Asked
+from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
 from clusterdp.fakeslurm.commands.srun_plan import plan_of, request_of
 from clusterdp.fakeslurm.core import error_texts
-from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
-from clusterdp.fakeslurm.core.model import Job, Step
+from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
+from clusterdp.fakeslurm.core.model import JobRecord, Step
 from clusterdp.fakeslurm.slurmctld import job_end, multi_prog
 from clusterdp.fakeslurm.slurmctld.step_layout import (
-    Busy,
+    StepBusy,
     StepLost,
     StepMistake,
     StepRefused,
@@ -37,14 +37,14 @@ from clusterdp.fakeslurm.slurmctld.step_layout import (
 )
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 HELP = (
     "Usage: srun [OPTIONS(0)... [executable(0) [args(0)...]]] [ : [OPTIONS(N)...]] executable(N) [args(N)...]\n\n"
     "Parallel run options:"
 )
-VOICE = Voice(
+TEXTS = AllocationTexts(
     "srun",
     "srun: error: Unable to allocate resources: ",
     pending=("job {} queued and waiting for resources",),
@@ -60,107 +60,109 @@ UNAVAILABLE_MPI = ("pmix", "pmix_v1", "pmix_v2", "pmix_v3", "pmix_v4", "pmix_v5"
 class Component:
     """A program, and what was asked for it: `srun ONE : OTHER` has two."""
 
-    asked: Asked
+    options: ParsedOptions
     given: dict[str, str]  # on the command line
     program: list[str]
     group: int  # of the heterogeneous job; else 0
     programs: list[tuple[str, ...]] = field(default_factory=list)  # --multi-prog: of each task
-    job: Job = None  # type: ignore[assignment]  # these three when they are known
+    job: JobRecord = None  # type: ignore[assignment]  # these three when they are known
     request: StepRequest = None  # type: ignore[assignment]
     step: Step = None  # type: ignore[assignment]
 
 
-async def run(talk: Conversation, daemon: Daemon) -> int:
+async def run(client: Connection, daemon: Daemon) -> int:
     try:
-        return await _run(talk, daemon)
+        return await _run(client, daemon)
     except Refusal as refusal:
-        code = talk.environ.get("SLURM_EXIT_ERROR", "")
+        code = client.environ.get("SLURM_EXIT_ERROR", "")
         refusal.exit_code = int(code) if code.isdigit() else refusal.exit_code
         raise
 
 
-async def _run(talk: Conversation, daemon: Daemon) -> int:
-    components = _components(talk, daemon)
+async def _run(client: Connection, daemon: Daemon) -> int:
+    components = _components(client, daemon)
     first = components[0]
-    if "pty" in first.asked and talk.terminal:
+    if "pty" in first.options and client.terminal:
         raise Refusal("srun: error: --pty on a terminal is not supported by this fake cluster", BAD)
-    if "verbose" in first.asked:
-        show_options(talk, first.asked)
-    number = first.asked.get("jobid") or talk.environ.get("SLURM_JOB_ID") or talk.environ.get("SLURM_JOBID")
+    if "verbose" in first.options:
+        show_options(client, first.options)
+    number = first.options.get("jobid") or client.environ.get("SLURM_JOB_ID") or client.environ.get("SLURM_JOBID")
     if number is None:
-        specs = [spec_for(talk, daemon, each.asked, VOICE, os.path.basename(each.program[0])) for each in components]
-        for spec, component in zip(specs, components, strict=True):
-            spec.command = component.program[0]
-        if "test-only" in first.asked:
-            return test_only(talk, daemon, specs[0], "srun")
-        job = await allocate(talk, daemon, first.asked, specs, VOICE)
-        if "verbose" in first.asked:
+        descs = [
+            desc_for(client, daemon, each.options, TEXTS, os.path.basename(each.program[0])) for each in components
+        ]
+        for desc, component in zip(descs, components, strict=True):
+            desc.command = component.program[0]
+        if "test-only" in first.options:
+            return test_only(client, daemon, descs[0], "srun")
+        job = await allocate(client, daemon, first.options, descs, TEXTS)
+        if "verbose" in first.options:
             hosts, cpus = ",".join(f"`{node}'" for node in [", ".join(job.nodes)]), len(job.nodes)
-            talk.error(f"srun: jobid {job.id}: nodes({cpus}):{hosts}, cpu counts: {job.shares[0].cpus}(x{cpus})")
-        talk.environ.pop("SLURM_NTASKS", None)
+            client.error(f"srun: jobid {job.id}: nodes({cpus}):{hosts}, cpu counts: {job.shares[0].cpus}(x{cpus})")
+        client.environ.pop("SLURM_NTASKS", None)
     else:
         try:
             job = _job(daemon, number)
         except Refusal:
             for component in components:  # srun looks at its options first
-                for warning in settle(request_of(component, talk.pid), nodes=1):
-                    talk.error(warning)
+                for warning in settle(request_of(component, client.pid), nodes=1):
+                    client.error(warning)
             raise
-        if "test-only" in first.asked:
+        if "test-only" in first.options:
             return 0
-    if "pty" in first.asked:
-        talk.error("srun: error: ioctl(TIOCGWINSZ): Inappropriate ioctl for device")
-        talk.error("srun: error: Not using a pseudo-terminal, disregarding --pty option")
-    if "hint" in first.asked:
-        talk.error("srun: cluster configuration lacks support for cpu binding")
+    if "pty" in first.options:
+        client.error("srun: error: ioctl(TIOCGWINSZ): Inappropriate ioctl for device")
+        client.error("srun: error: Not using a pseudo-terminal, disregarding --pty option")
+    if "hint" in first.options:
+        client.error("srun: cluster configuration lacks support for cpu binding")
     _assign(daemon, job, components)
     for component in components:
-        component.request = request_of(component, talk.pid)
-    await _begin(talk, daemon, components, own_job=number is None)
+        component.request = request_of(component, client.pid)
+    await _begin(client, daemon, components, own_job=number is None)
     return 0
 
 
 # -- the command line --
 
 
-def _components(talk: Conversation, daemon: Daemon) -> list[Component]:
+def _components(client: Connection, daemon: Daemon) -> list[Component]:
     """The command line's parts, and those with several --het-group several times."""
-    parser, found = Parser("srun", SRUN, BAD), list[Component]()
-    parts = _split(parser, talk.words)
-    before = Asked("srun")
+    parser, found = GetoptParser("srun", SRUN, BAD), list[Component]()
+    parts = _split(parser, client.words)
+    before = ParsedOptions("srun")
     for number, (line, program) in enumerate(parts):
         given = dict(line)
         if "help" in given or "usage" in given:
-            talk.print(HELP)
-            raise NoMore
+            client.print(HELP)
+            raise CommandDone
         if "version" in given:
-            talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-            raise NoMore
-        asked = before.after()
+            client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+            raise CommandDone
+        options = before.after()
         groups = _groups(given.get("het-group"), number)
         for group in groups:
-            mine = Asked("srun", dict(asked.values))
-            mine.add(_from_environ(talk.environ, group if len(parts) > 1 or "het-group" in given else None))
+            mine = ParsedOptions("srun", dict(options.values))
+            mine.add(_from_environ(client.environ, group if len(parts) > 1 or "het-group" in given else None))
             mine.add(line)
-            _check_mpi(talk, mine.get("mpi"))
+            _check_mpi(client, mine.get("mpi"))
             # A part without a program runs that of the next part that has one.
             words = program or next((words for _, words in parts[number:] if words), [])
             if not words:
                 raise Refusal("srun: fatal: No command given to execute.")
             found.append(Component(mine, given, words, group))
-        before = found[-1].asked
+        before = found[-1].options
     return found
 
 
-def _check_mpi(talk: Conversation, kind: str | None) -> None:
+def _check_mpi(client: Connection, kind: str | None) -> None:
     if kind == "list":
-        talk.print("MPI plugin types are...\n\tnone\n\tpmi2")
-        raise NoMore
+        client.print("MPI plugin types are...\n\tnone\n\tpmi2")
+        raise CommandDone
     if kind in UNAVAILABLE_MPI:
         raise Refusal(f"srun: error: Invalid MPI type '{kind}', --mpi=list for acceptable types")
 
 
-def _split(parser: Parser, words: list[str]) -> list[tuple[list[tuple[str, str]], list[str]]]:
+def _split(parser: GetoptParser, words: list[str]) -> list[tuple[list[tuple[str, str]], list[str]]]:
     """(options, program) of each part; the parts are divided by a colon that stands alone."""
     parts: list[tuple[list[tuple[str, str]], list[str]]] = []
     while True:
@@ -197,7 +199,7 @@ def _from_environ(variables: dict[str, str], group: int | None) -> list[tuple[st
 # -- the job --
 
 
-def _job(daemon: Daemon, number: str) -> Job:
+def _job(daemon: Daemon, number: str) -> JobRecord:
     if not number.isdigit():
         raise Refusal(f'srun: error: Invalid numeric value "{number}" for --jobid.')
     job = daemon.model.jobs.get(int(number))
@@ -209,7 +211,7 @@ def _job(daemon: Daemon, number: str) -> Job:
     raise Refusal(f"srun: error: {text}\n{check_it}")
 
 
-def _assign(daemon: Daemon, job: Job, components: list[Component]) -> None:
+def _assign(daemon: Daemon, job: JobRecord, components: list[Component]) -> None:
     """Which component of the job each one runs on."""
     jobs = daemon.model.components(job)
     for component in components:
@@ -226,25 +228,25 @@ def _assign(daemon: Daemon, job: Job, components: list[Component]) -> None:
 # -- the step --
 
 
-async def _begin(talk: Conversation, daemon: Daemon, components: list[Component], own_job: bool) -> None:
+async def _begin(client: Connection, daemon: Daemon, components: list[Component], own_job: bool) -> None:
     first = components[0]
     try:
-        await _create(talk, daemon, components)
-        plan = plan_of(talk, daemon, components)
-        await talk.flush()
+        await _create(client, daemon, components)
+        plan = plan_of(client, daemon, components)
+        await client.flush()
     except Exception:  # it is refused, or srun was killed
         job_end.srun_gave_up(daemon.controller, first.job, first.step, own_job)
         raise
-    daemon.supervisors.spawn(first.job, first.step, plan, talk.hand_over())
+    daemon.stepds.spawn(first.job, first.step, plan, client.hand_over())
 
 
-async def _create(talk: Conversation, daemon: Daemon, components: list[Component]) -> None:
+async def _create(client: Connection, daemon: Daemon, components: list[Component]) -> None:
     """The step, registered with its job; waits for CPUs that other steps of the job use."""
     for component in components:
         failed = _failed(component)
         try:
             for warning in settle(component.request, len(component.job.shares)):
-                talk.error(warning)
+                client.error(warning)
             check(component.request, component.job)
         except StepMistake as mistake:
             raise Refusal(str(mistake)) from None
@@ -252,17 +254,17 @@ async def _create(talk: Conversation, daemon: Daemon, components: list[Component
             if isinstance(refused, StepLost):
                 daemon.model.components(component.job)[0].next_step += 1
             raise Refusal(refused.first + failed + str(refused)) from None
-        if "multi-prog" in component.asked:
-            component.programs = await _programs(talk, component)
+        if "multi-prog" in component.options:
+            component.programs = await _programs(client, component)
     queue = daemon.waiting_steps.setdefault(components[0].job.id, [])
     queue.append(components[0].request)
     try:
-        waited = await _when_free(talk, daemon, components)
+        waited = await _when_free(client, daemon, components)
     finally:
         queue.remove(components[0].request)
     first = components[0]
     if waited:
-        talk.error(f"srun: Step created for StepId={first.job.id}.{first.step.id}")
+        client.error(f"srun: Step created for StepId={first.job.id}.{first.step.id}")
     daemon.model.components(first.job)[0].next_step += 1
     for component in components:
         if component is not first:
@@ -279,7 +281,7 @@ def _failed(component: Component) -> str:
     return f"srun: error: Unable to create step for job {component.job.id}: "
 
 
-async def _when_free(talk: Conversation, daemon: Daemon, components: list[Component]) -> bool:
+async def _when_free(client: Connection, daemon: Daemon, components: list[Component]) -> bool:
     """Lays the step out on all components; returns whether it had to wait."""
     waited, first = False, components[0]
     while True:
@@ -290,22 +292,22 @@ async def _when_free(talk: Conversation, daemon: Daemon, components: list[Compon
             for component in components:
                 component.step = layout(component.request, component.job, number, daemon.controller.clock())
             return waited
-        except Busy:
-            if "immediate" in first.asked:
+        except StepBusy:
+            if "immediate" in first.options:
                 raise Refusal(_failed(first) + error_texts.NODES_BUSY) from None
             if not waited:
                 text = "step creation temporarily disabled, retrying (Requested nodes are busy)"
-                talk.error(f"srun: Job {first.job.id} {text}")
-                await talk.flush()
+                client.error(f"srun: Job {first.job.id} {text}")
+                await client.flush()
             waited = True
-            if await change_or_signal(talk, daemon) in ENDING:
-                talk.error("srun: Cancelled pending job step with signal 2")
-                raise NoMore(1) from None
+            if await change_or_signal(client, daemon) in ENDING:
+                client.error("srun: Cancelled pending job step with signal 2")
+                raise CommandDone(1) from None
 
 
-async def _programs(talk: Conversation, component: Component) -> list[tuple[str, ...]]:
+async def _programs(client: Connection, component: Component) -> list[tuple[str, ...]]:
     name = component.program[0]
-    content = await talk.read_file(os.path.join(talk.cwd, name))
+    content = await client.read_file(os.path.join(client.cwd, name))
     if isinstance(content, int):
         raise Refusal(f"srun: error: Could not open multi_prog config file {name}")
     try:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.getopt import Parser, table
-from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
+from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
+from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
@@ -24,18 +24,18 @@ DEFAULT = "Account User RawShares NormShares RawUsage EffectvUsage FairShare".sp
 LONG = "Account User RawShares NormShares RawUsage NormUsage EffectvUsage FairShare LevelFS GrpTRESMins TRESRunMins"
 
 
-async def run(talk: Conversation, daemon: Daemon) -> int:
-    pairs, _ = Parser("sshare", OPTIONS).parse(talk.words, permute=True)
+async def run(client: Connection, daemon: Daemon) -> int:
+    pairs, _ = GetoptParser("sshare", OPTIONS).parse(client.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:
-        talk.print("Usage:  sshare [OPTION]")
-        raise NoMore
+        client.print("Usage:  sshare [OPTION]")
+        raise CommandDone
     if "version" in options:
-        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise NoMore
+        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+        raise CommandDone
     if "helpformat" in options:
-        talk.print(" ".join(WIDTHS))
-        raise NoMore
+        client.print(" ".join(WIDTHS))
+        raise CommandDone
     columns = [_column(word) for word in options["format"].split(",")] if options.get("format") else _default(options)
     user = daemon.controller.user.name
     account = {"Account": user, "RawUsage": "0", "EffectvUsage": "0.000000"}
@@ -43,7 +43,7 @@ async def run(talk: Conversation, daemon: Daemon) -> int:
     rows = [] if "Users" in options else [account]
     if user in (options.get("users") or user).split(","):
         rows.append(own if "Users" in options else {**own, "Account": f" {user}"})
-    _print(talk, options, columns, rows)
+    _print(client, options, columns, rows)
     return 0
 
 
@@ -60,13 +60,13 @@ def _column(word: str) -> tuple[str, int]:
 
 
 def _print(
-    talk: Conversation, options: dict[str, str], columns: list[tuple[str, int]], rows: list[dict[str, str]]
+    client: Connection, options: dict[str, str], columns: list[tuple[str, int]], rows: list[dict[str, str]]
 ) -> None:
     titles = [name for name, _ in columns]
     lines = [titles] * ("noheader" not in options) + [[row.get(name, "") for name in titles] for row in rows]
     if "parsable" in options or "parsable2" in options:
         for line in lines:
-            talk.print("|".join(line) + ("" if "parsable2" in options else "|"))
+            client.print("|".join(line) + ("" if "parsable2" in options else "|"))
         return
     if "noheader" not in options:
         lines.insert(1, ["-" * abs(width) for _, width in columns])
@@ -75,4 +75,4 @@ def _print(
             text[: abs(width)].ljust(-width) if width < 0 else text[:width].rjust(width)
             for text, (_, width) in zip(line, columns, strict=True)
         ]
-        talk.print(" ".join(cells) + " ")
+        client.print(" ".join(cells) + " ")

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.getopt import Parser, table
+from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
 from clusterdp.fakeslurm.commands.sacct import fit
 from clusterdp.fakeslurm.commands.sacct_fields import ALL
 from clusterdp.fakeslurm.core import processes
-from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
+from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
 from clusterdp.fakeslurm.core.job_ids import find, parse, split_list
-from clusterdp.fakeslurm.core.model import BATCH, Job, Step
+from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Step
 from clusterdp.fakeslurm.core.times import clock
 from clusterdp.slurm.hostlist import compress
 
 if TYPE_CHECKING:
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 OPTIONS = table("""
@@ -27,47 +27,47 @@ OTHERS = ("Nodelist", "Pids")
 FIELDS = {name.lower(): name for name in (*ALL, *OTHERS)}
 
 
-async def run(talk: Conversation, daemon: Daemon) -> int:
-    pairs, _ = Parser("sstat", OPTIONS).parse(talk.words, permute=True)
+async def run(client: Connection, daemon: Daemon) -> int:
+    pairs, _ = GetoptParser("sstat", OPTIONS).parse(client.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:
-        talk.print("sstat [<OPTION>]")
-        raise NoMore
+        client.print("sstat [<OPTION>]")
+        raise CommandDone
     if "version" in options:
-        talk.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise NoMore
+        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
+        raise CommandDone
     if not options.get("jobs"):
         raise Refusal("sstat: error: You didn't give me any jobs to stat.")
     names = (options.get("fields") or options.get("format") or DEFAULT).split(",")
     for name in names:
         if name.lower() not in FIELDS:
             raise Refusal(f'sstat: error: Invalid field requested: "{name}"')
-    rows = [_values(job, step) for job, step in _steps(talk, daemon, options)]
-    _print(talk, options, [FIELDS[name.lower()] for name in names], rows)
+    rows = [_values(job, step) for job, step in _steps(client, daemon, options)]
+    _print(client, options, [FIELDS[name.lower()] for name in names], rows)
     return 0
 
 
-def _steps(talk: Conversation, daemon: Daemon, options: dict[str, str]) -> list[tuple[Job, Step]]:
+def _steps(client: Connection, daemon: Daemon, options: dict[str, str]) -> list[tuple[JobRecord, Step]]:
     """Of each job its last step, or the one that is named, or all."""
     found = []
     for text in split_list(options["jobs"]):
         name = parse(text)
         jobs = [job for job in find(daemon.model, name) if not job.over] if name else []
         if not name or (not jobs and name.step is None):
-            talk.error(f"sstat: error: couldn't get steps for job {text}")
+            client.error(f"sstat: error: couldn't get steps for job {text}")
             continue
         steps = [(job, step) for job in jobs for step in job.steps if step.live]
         if name.step is not None:
             steps = [(job, step) for job, step in steps if step.id == name.step]
             if not steps:
-                talk.error(f"sstat: error: StepId={text} not found running.")
+                client.error(f"sstat: error: StepId={text} not found running.")
         elif "allsteps" not in options:
             steps = [(job, step) for job, step in steps if step.id != BATCH][:1]
         found += steps
     return found
 
 
-def _values(job: Job, step: Step) -> dict[str, str]:
+def _values(job: JobRecord, step: Step) -> dict[str, str]:
     sizes = list(processes.sizes(step.pids).values()) or [(0, 0)]
     used = [processes.cpu_seconds([pid, *processes.descendants(pid)]) for pid in step.pids] or [0.0]
     resident, virtual = [size for size, _ in sizes], [size for _, size in sizes]
@@ -85,17 +85,17 @@ def _values(job: Job, step: Step) -> dict[str, str]:
     }
 
 
-def _print(talk: Conversation, options: dict[str, str], fields: list[str], rows: list[dict[str, str]]) -> None:
+def _print(client: Connection, options: dict[str, str], fields: list[str], rows: list[dict[str, str]]) -> None:
     header = "noheader" not in options
     table_rows = [[row.get(field, "") for field in fields] for row in rows]
     if "parsable" in options or "parsable2" in options:
         end = "" if "parsable2" in options else "|"
         for row in [fields] * header + table_rows:
-            talk.print("|".join(row) + end)
+            client.print("|".join(row) + end)
         return
     sizes = [-12 if field == "JobID" else 10 for field in fields]
     if header:
-        talk.print("".join(fit(field, size, title=True) + " " for field, size in zip(fields, sizes, strict=True)))
-        talk.print("".join("-" * abs(size) + " " for size in sizes))
+        client.print("".join(fit(field, size, title=True) + " " for field, size in zip(fields, sizes, strict=True)))
+        client.print("".join("-" * abs(size) + " " for size in sizes))
     for row in table_rows:
-        talk.print("".join(fit(text, size) + " " for text, size in zip(row, sizes, strict=True)))
+        client.print("".join(fit(text, size) + " " for text, size in zip(row, sizes, strict=True)))

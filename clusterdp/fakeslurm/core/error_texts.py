@@ -11,7 +11,7 @@ class Refusal(Exception):
         self.text, self.exit_code = text, exit_code
 
 
-class NoMore(Exception):
+class CommandDone(Exception):
     """The command has said everything; it ends with this exit status."""
 
     def __init__(self, exit_code: int = 0):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusterdp.fakeslurm.core.model import Job, Model, Share, Step
+from clusterdp.fakeslurm.core.model import JobRecord, Model, Share, Step
 from clusterdp.fakeslurm.core.ranges import counts
 from clusterdp.fakeslurm.core.shape import Shape, User
 from clusterdp.fakeslurm.core.task_distribution import deal
@@ -81,31 +81,31 @@ def split_words(text: str) -> list[str]:
 MARK = "FAKESLURM_JOB_OF"
 
 
-def of_job(job: Job, user: User, shape: Shape, conf: str) -> dict[str, str]:
+def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str]:
     """What every process of a job has."""
-    spec, nodes, settings = job.spec, compress(job.nodes), shape.settings
+    desc, nodes, settings = job.desc, compress(job.nodes), shape.settings
     found = {
         "ENVIRONMENT": "BATCH",
         "SLURM_CLUSTER_NAME": shape.name,
         "SLURM_CONF": conf,
         MARK: conf,
         "SLURM_JOBID": str(job.id),
-        "SLURM_JOB_ACCOUNT": spec.account or user.name,
+        "SLURM_JOB_ACCOUNT": desc.account or user.name,
         "SLURM_JOB_CPUS_PER_NODE": counts([share.cpus for share in job.shares]),
         "SLURM_JOB_GID": str(user.gid),
         "SLURM_JOB_ID": str(job.id),
-        "SLURM_JOB_NAME": spec.name,
+        "SLURM_JOB_NAME": desc.name,
         "SLURM_JOB_NODELIST": nodes,
         "SLURM_JOB_NUM_NODES": str(len(job.nodes)),
-        "SLURM_JOB_PARTITION": spec.partition,
-        "SLURM_JOB_QOS": spec.qos,
+        "SLURM_JOB_PARTITION": desc.partition,
+        "SLURM_JOB_QOS": desc.qos,
         "SLURM_JOB_UID": str(user.uid),
         "SLURM_JOB_USER": user.name,
         "SLURM_NNODES": str(len(job.nodes)),
         "SLURM_NODELIST": nodes,
         "SLURM_NODE_ALIASES": "(null)",
-        "SLURM_SUBMIT_DIR": spec.shown.get("submit-dir", spec.folder),
-        "SLURM_SUBMIT_HOST": spec.host,
+        "SLURM_SUBMIT_DIR": desc.shown.get("submit-dir", desc.folder),
+        "SLURM_SUBMIT_HOST": desc.host,
         "SLURM_TASKS_PER_NODE": tasks_per_node(job),
         "SLURM_WORKING_CLUSTER": f"{shape.name}:127.0.0.1:0:9728:109",
         "SLURM_PRIO_PROCESS": "0",
@@ -114,24 +114,24 @@ def of_job(job: Job, user: User, shape: Shape, conf: str) -> dict[str, str]:
     if Release(settings.slurm_version).has(TIMES_IN_ENVIRONMENT) and job.start is not None:
         limit = job.minutes * settings.minute_s if job.minutes else 365 * 24 * 3600
         found |= {"SLURM_JOB_START_TIME": str(int(job.start)), "SLURM_JOB_END_TIME": str(int(job.start + limit))}
-    if spec.tasks is not None:
-        found |= {"SLURM_NTASKS": str(spec.tasks), "SLURM_NPROCS": str(spec.tasks)}
+    if desc.tasks is not None:
+        found |= {"SLURM_NTASKS": str(desc.tasks), "SLURM_NPROCS": str(desc.tasks)}
     asked = {
-        "SLURM_NTASKS_PER_NODE": spec.tasks_per_node,
-        "SLURM_CPUS_PER_TASK": spec.cpus_per_task,
-        "SLURM_CPUS_PER_GPU": spec.cpus_per_gpu,
-        "SLURM_MEM_PER_NODE": spec.mem_per_node,
-        "SLURM_MEM_PER_CPU": spec.mem_per_cpu,
-        "SLURM_MEM_PER_GPU": spec.mem_per_gpu,
-        "SLURM_DISTRIBUTION": spec.distribution,
-        "SLURM_HINT": spec.hint,
-        "SLURM_OVERCOMMIT": "1" if spec.overcommit else None,
-        "SLURM_GPUS": spec.gpus_option,
-        "SLURM_GPUS_PER_NODE": spec.gpus_per_node_option,
-        "SLURM_GPUS_PER_TASK": spec.gpus_per_task_option,
+        "SLURM_NTASKS_PER_NODE": desc.tasks_per_node,
+        "SLURM_CPUS_PER_TASK": desc.cpus_per_task,
+        "SLURM_CPUS_PER_GPU": desc.cpus_per_gpu,
+        "SLURM_MEM_PER_NODE": desc.mem_per_node,
+        "SLURM_MEM_PER_CPU": desc.mem_per_cpu,
+        "SLURM_MEM_PER_GPU": desc.mem_per_gpu,
+        "SLURM_DISTRIBUTION": desc.distribution,
+        "SLURM_HINT": desc.hint,
+        "SLURM_OVERCOMMIT": "1" if desc.overcommit else None,
+        "SLURM_GPUS": desc.gpus_option,
+        "SLURM_GPUS_PER_NODE": desc.gpus_per_node_option,
+        "SLURM_GPUS_PER_TASK": desc.gpus_per_task_option,
         "SLURM_RESTART_COUNT": job.restarts or None,
-        "SLURM_JOB_DEPENDENCY": spec.dependency,
-        "SLURM_OPEN_MODE": spec.open_mode and spec.open_mode[0],
+        "SLURM_JOB_DEPENDENCY": desc.dependency,
+        "SLURM_OPEN_MODE": desc.open_mode and desc.open_mode[0],
     }
     found |= {name: str(value) for name, value in asked.items() if value is not None}
     if job.array:
@@ -156,7 +156,7 @@ OF_COMPONENTS = (
 )
 
 
-def of_het(model: Model, job: Job, user: User, shape: Shape) -> dict[str, str]:
+def of_het(model: Model, job: JobRecord, user: User, shape: Shape) -> dict[str, str]:
     """Of a heterogeneous job; PACK is the older word for the same."""
     if not job.het:
         return {}
@@ -171,13 +171,13 @@ def of_het(model: Model, job: Job, user: User, shape: Shape) -> dict[str, str]:
     return found
 
 
-def tasks_per_node(job: Job) -> str:
+def tasks_per_node(job: JobRecord) -> str:
     """As many as were asked for, or else as many as the CPUs do for."""
-    room = [max(share.cpus // (job.spec.cpus_per_task or 1), 1) for share in job.shares]
-    return counts(deal(job.spec.tasks if job.spec.tasks is not None else sum(room), room))
+    room = [max(share.cpus // (job.desc.cpus_per_task or 1), 1) for share in job.shares]
+    return counts(deal(job.desc.tasks if job.desc.tasks is not None else sum(room), room))
 
 
-def of_batch(job: Job) -> dict[str, str]:
+def of_batch(job: JobRecord) -> dict[str, str]:
     """What the batch script has besides."""
     share = job.shares[0]
     return {
@@ -218,7 +218,7 @@ def of_nodes(shares: list[Share]) -> dict[str, str]:
     }
 
 
-def of_step(job: Job, step: Step, steps: list[Step], umask: int, port: int) -> dict[str, str]:
+def of_step(job: JobRecord, step: Step, steps: list[Step], umask: int, port: int) -> dict[str, str]:
     """What all tasks of a step have (on this component); `steps`: its records in all components of the job."""
     per_node = counts([count for each in steps for count in each.tasks_per_node])
     nodes = compress([node for each in steps for node in each.nodes])

@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from clusterdp.fakeslurm.core.model import Job, Model
+from clusterdp.fakeslurm.core.model import JobRecord, Model
 
 MOST_INDEXES = 65_536  # in one name: far more than an array may have, and no load for the memory
 
 
 @dataclass(frozen=True)
-class Name:
+class SelectedStep:
     job: int
     indexes: tuple[int, ...] | None = None  # of elements
     step: str | None = None
     offset: int | None = None  # of a component
 
-    def finds(self, job: Job) -> bool:
+    def finds(self, job: JobRecord) -> bool:
         """The job is meant, or it is (or holds) a part of what is meant."""
         if job.het and job.het.leader == self.job:
             return self.offset in (None, job.het.offset)
@@ -26,14 +26,14 @@ class Name:
         return job.id == self.job or bool(job.array and job.array.id == self.job)
 
 
-def parse(text: str) -> Name | None:
+def parse(text: str) -> SelectedStep | None:
     match = re.fullmatch(r"(\d{1,10})(?:_(\d+|\*|\[[\d,%:-]+\]))?(?:\+(\d{1,10}))?(?:\.(\w+))?", text)
     if not match:
         return None
     indexes = None
     if match[2] and match[2] != "*":
         indexes = _indexes(match[2].strip("[]").partition("%")[0])
-    return Name(int(match[1]), indexes, match[4], None if match[3] is None else int(match[3]))
+    return SelectedStep(int(match[1]), indexes, match[4], None if match[3] is None else int(match[3]))
 
 
 def _indexes(text: str) -> tuple[int, ...] | None:
@@ -49,7 +49,7 @@ def _indexes(text: str) -> tuple[int, ...] | None:
     return tuple(found)
 
 
-def find(model: Model, name: Name) -> list[Job]:
+def find(model: Model, name: SelectedStep) -> list[JobRecord]:
     """The jobs of that name: all records of an array if its id is given."""
     return [job for job in model.jobs.named(name.job) if name.finds(job)]
 
@@ -59,7 +59,7 @@ def split_list(text: str) -> list[str]:
     return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
 
 
-def alone(job: Job, index: int) -> Job:
+def alone(job: JobRecord, index: int) -> JobRecord:
     """How one element of an array is shown by itself while it waits."""
     assert job.array
     return replace(job, array=replace(job.array, indexes=[index], split=True))

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 
 from clusterdp.fakeslurm.core.faults import Faults
-from clusterdp.fakeslurm.core.job_spec import JobSpec
-from clusterdp.fakeslurm.core.jobs import Jobs
+from clusterdp.fakeslurm.core.job_desc import JobDesc
+from clusterdp.fakeslurm.core.jobs import JobTable
 from clusterdp.fakeslurm.core.ranges import index_text
-from clusterdp.fakeslurm.core.shape import Settings, Shape
+from clusterdp.fakeslurm.core.shape import Shape, SlurmConf
 from clusterdp.fakeslurm.core.task_usage import Usage
 from clusterdp.slurm.state import JobState
 
@@ -80,8 +80,8 @@ class Step:
     minutes: int | None = None
     timed_out: bool = False
     restart: int = 0  # the attempt that it belongs to
-    supervisor: int = 0  # pid
-    supervisor_birth: str = ""
+    stepd_pid: int = 0  # pid
+    stepd_start_time: str = ""
     pids: list[int] = field(default_factory=list)  # of its tasks
     cyclic: bool = True
     runs_in: int = 0  # the component whose supervisor runs it, if that is another one's
@@ -114,8 +114,8 @@ class Array:
     throttle: int = 0
     text: str = ""  # as submitted
     split: bool = False  # a record of one element
-    booked_as: str = ""  # its name in the books, which stays as it was when they first heard of the array, ...
-    booked_at: float = 0  # ... then
+    accounted_as: str = ""  # its name in the books, which stays as it was when they first heard of the array, ...
+    accounted_at: float = 0  # ... then
     emptied: bool = False  # all its elements were cancelled one by one
 
 
@@ -129,11 +129,11 @@ class Het:
 
 
 @dataclass(slots=True)
-class Job:
+class JobRecord:
     """A job, or one element of an array, or the elements of an array that still wait."""
 
     id: int
-    spec: JobSpec
+    desc: JobDesc
     priority: int
     submit_time: float
     array: Array | None = None
@@ -162,7 +162,7 @@ class Job:
     requeue_hold: str | None = None  # once requeued: stay held, with this state
     next_word: str = ""  # what accounting calls the attempt that is being requeued
     dependency_met: bool = False
-    booked: bool = True  # accounting knows of it
+    accounted: bool = True  # accounting knows of it
     last_sched: float = 0
     considered_from: float = 0  # the scheduler does not see it before
     suspended_at: float = 0
@@ -217,16 +217,16 @@ class Job:
             return f"{self.array.id}_{self.array.indexes[0]}"
         return f"{self.array.id}_[{index_text(self.array.indexes, self.array.throttle)}]"
 
-    def element(self, index: int, number: int) -> Job:
+    def element(self, index: int, number: int) -> JobRecord:
         """One element of a waiting array as a job of its own; whatever is changed of it later is its own too."""
         assert self.array
-        spec = replace(self.spec, gpus=replace(self.spec.gpus))
-        for entry in fields(spec):
-            value = getattr(spec, entry.name)
+        desc = replace(self.desc, gpus=replace(self.desc.gpus))
+        for entry in fields(desc):
+            value = getattr(desc, entry.name)
             if isinstance(value, (list, dict)):
-                setattr(spec, entry.name, value.copy())
+                setattr(desc, entry.name, value.copy())
         array = replace(self.array, indexes=[index], split=True)
-        return replace(self, id=number, spec=spec, array=array, shares=[], past=[], steps=[], planned_nodes=[])
+        return replace(self, id=number, desc=desc, array=array, shares=[], past=[], steps=[], planned_nodes=[])
 
     def step(self, step_id: str) -> Step | None:
         return next((step for step in self.steps if step.id == step_id), None)
@@ -234,7 +234,7 @@ class Job:
     @property
     def has_script(self) -> bool:
         """A batch script runs in it: of a heterogeneous job, in the first component only."""
-        return self.spec.batch and not (self.het and self.het.offset)
+        return self.desc.batch and not (self.het and self.het.offset)
 
     @property
     def batch_host(self) -> str | None:
@@ -243,10 +243,10 @@ class Job:
 
 @dataclass
 class Model:
-    settings: Settings
+    settings: SlurmConf
     nodes: dict[str, Node]
     partitions: dict[str, Partition]
-    jobs: Jobs = field(default_factory=Jobs)
+    jobs: JobTable = field(default_factory=JobTable)
     next_id: int = 0
     epoch: float = 0  # what the machine's clock showed when its monotonic one began (clock.py)
     ahead_s: float = 0  # how far the cluster's clock was moved
@@ -282,18 +282,18 @@ class Model:
     def default_partition(self) -> Partition:
         return next((p for p in self.partitions.values() if p.default), next(iter(self.partitions.values())))
 
-    def holding(self) -> Iterator[Job]:
+    def holding(self) -> Iterator[JobRecord]:
         """Jobs that have nodes."""
         return (job for job in self.jobs.live.values() if job.shares)
 
-    def live_jobs(self) -> Iterator[Job]:
+    def live_jobs(self) -> Iterator[JobRecord]:
         return (job for job in self.jobs.live.values() if not job.over)
 
-    def components(self, job: Job) -> list[Job]:
+    def components(self, job: JobRecord) -> list[JobRecord]:
         """All of a heterogeneous job in their order; any other job alone."""
         if not job.het:
             return [job]
         return sorted(self.jobs.together(job.het.leader), key=lambda other: other.id)
 
-    def elements(self, array_id: int) -> list[Job]:
+    def elements(self, array_id: int) -> list[JobRecord]:
         return [job for job in self.jobs.together(array_id) if job.array]

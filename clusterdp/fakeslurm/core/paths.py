@@ -13,7 +13,7 @@ from pathlib import Path
 from clusterdp.fakeslurm.errors import FakeSlurmError
 
 HISTORY = "history.jsonl"
-REVIVE = str(Path(__file__).resolve().parents[1] / "revive.py")  # the program that starts a daemon
+DAEMON_PROGRAM = str(Path(__file__).resolve().parents[1] / "daemon_main.py")  # the program that starts a daemon
 PATIENCE_S = 60  # with a daemon that starts or goes: it may have a long history, on a busy machine
 SHORT = 60  # bytes of the runtime folder's
 LONGEST = 100  # bytes of a unix socket's path: macOS allows 103, Linux 107

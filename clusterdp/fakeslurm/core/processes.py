@@ -149,7 +149,7 @@ def alive(pid: int) -> bool:
         return not LINUX or os.path.exists(f"/proc/{pid}")
 
 
-def birth(pid: int) -> str:
+def start_time(pid: int) -> str:
     """Something that a later process of the same number does not share; "" if there is no such process.
 
     OSError if no descriptor is left to look with: a cluster whose owner only seemed to be gone once took itself down.

@@ -35,7 +35,7 @@ class PartitionShape:
 
 
 @dataclass(frozen=True)
-class Settings:
+class SlurmConf:
     """Of a controller. Seconds are real ones: a time scale has been applied to those that it shortens."""
 
     kill_wait_s: float = 5
@@ -58,7 +58,7 @@ class Settings:
         """The real seconds that so many of the cluster's last: as many, but for a time scale."""
         return seconds * self.minute_s / 60
 
-    def scaled(self, time_scale: float) -> Settings:
+    def scaled(self, time_scale: float) -> SlurmConf:
         """Time limits and all that is counted with them last that many times shorter: warnings, grace times, looks,
         and the controller's delays. KillWait, MinJobAge and what clients wait for an answer stay real seconds."""
         if time_scale == 1:
@@ -90,7 +90,7 @@ QUICK: dict[str, float] = {
 class Shape:
     nodes: tuple[NodeShape, ...]
     partitions: tuple[PartitionShape, ...]
-    settings: Settings = field(default_factory=Settings)
+    settings: SlurmConf = field(default_factory=SlurmConf)
     name: str = "fake"
 
     @classmethod
@@ -109,7 +109,7 @@ class Shape:
         `time_scale`: see Settings.scaled. The grace time of `low` is 10 real seconds whatever it is: its GraceTime is
         that much longer, for a program needs its time to save. In a shape of your own it is what you say.
         """
-        settings = replace(Settings(), **QUICK) if quick else Settings()  # type: ignore[arg-type]
+        settings = replace(SlurmConf(), **QUICK) if quick else SlurmConf()  # type: ignore[arg-type]
         return cls(
             tuple(NodeShape(f"n{i}", cpus_per_node, gpus_per_node) for i in range(1, nodes + 1)),
             (
@@ -129,7 +129,7 @@ class Shape:
     def from_json(cls, data: dict[str, Any]) -> Shape:
         nodes = tuple(NodeShape(**{**node, "features": tuple(node["features"])}) for node in data["nodes"])
         partitions = tuple(PartitionShape(**{**part, "nodes": tuple(part["nodes"])}) for part in data["partitions"])
-        return cls(nodes, partitions, Settings(**data["settings"]), data["name"])
+        return cls(nodes, partitions, SlurmConf(**data["settings"]), data["name"])
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,15 @@ from typing import Any
 class TaskPlan:
     rank: int
     node: str
-    node_index: int  # within the part
-    environ: dict[str, str]  # on top of the part's
-    argv: tuple[str, ...] = ()  # if it differs from the part's
-    part: int = 0
-    number: int = 0  # its rank within the part
+    node_index: int  # within the component
+    environ: dict[str, str]  # on top of the component's
+    argv: tuple[str, ...] = ()  # if it differs from the component's
+    component: int = 0
+    number: int = 0  # its rank within the component
 
 
 @dataclass(frozen=True)
-class Target:
+class StreamTarget:
     """Where a stream of the tasks goes.
 
     kind: `srun` (over the connection), `file` (one for all, or by pattern one each), `null`, `one` (that of task
@@ -32,16 +32,16 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Part:
+class ComponentPlan:
     """What the tasks on one component of the job share. Most jobs have but one."""
 
     job: int
     argv: tuple[str, ...]
     environ: dict[str, str]
     folder: str  # where tasks start
-    stdin: Target
-    stdout: Target
-    stderr: Target | None  # None: the same as stdout
+    stdin: StreamTarget
+    stdout: StreamTarget
+    stderr: StreamTarget | None  # None: the same as stdout
     patterns: dict[str, object] = field(default_factory=dict)  # letters for file names
 
 
@@ -53,7 +53,7 @@ class StepPlan:
     name: str
     nodes: tuple[str, ...]
     tasks: tuple[TaskPlan, ...]
-    parts: tuple[Part, ...]
+    components: tuple[ComponentPlan, ...]
     umask: int
     label: bool = False
     unbuffered: bool = False
@@ -75,8 +75,8 @@ class StepPlan:
     def full_name(self) -> str:
         return f"{self.job}.{self.step}"
 
-    def part_of(self, task: TaskPlan) -> Part:
-        return self.parts[task.part]
+    def component_of(self, task: TaskPlan) -> ComponentPlan:
+        return self.components[task.component]
 
     def records(self, statuses: dict[int, int]) -> dict[int, int]:
         """From the wait statuses by rank: what the step's record in each component says, the worst of its tasks.
@@ -85,7 +85,7 @@ class StepPlan:
         """
         found: dict[int, int] = {}
         for task in self.tasks:
-            job, status = self.part_of(task).job, statuses.get(task.rank, 0)
+            job, status = self.component_of(task).job, statuses.get(task.rank, 0)
             before = found.get(job, 0)
             found[job] = status if self.multi_prog and not before & 0x7F else max(before, status)
         return found
@@ -94,10 +94,10 @@ class StepPlan:
 def plan_from(data: dict[str, Any]) -> StepPlan:
     """From its fields as JSON."""
     tasks = tuple(TaskPlan(**{**task, "argv": tuple(task["argv"])}) for task in data["tasks"])
-    parts = tuple(_part_from(part) for part in data["parts"])
-    return StepPlan(**{**data, "nodes": tuple(data["nodes"]), "tasks": tasks, "parts": parts})
+    components = tuple(_component_from(component) for component in data["components"])
+    return StepPlan(**{**data, "nodes": tuple(data["nodes"]), "tasks": tasks, "components": components})
 
 
-def _part_from(data: dict[str, Any]) -> Part:
-    streams = {name: Target(**data[name]) if data[name] else None for name in ("stdin", "stdout", "stderr")}
-    return Part(**{**data, **streams, "argv": tuple(data["argv"])})
+def _component_from(data: dict[str, Any]) -> ComponentPlan:
+    streams = {name: StreamTarget(**data[name]) if data[name] else None for name in ("stdin", "stdout", "stderr")}
+    return ComponentPlan(**{**data, **streams, "argv": tuple(data["argv"])})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.core.model import JobRecord
 from clusterdp.fakeslurm.slurmctld import timers
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def advance(controller: Controller, seconds: float) -> None:
 def _look_at(controller: Controller, moment: float) -> None:
     controller.model.ahead_s += max(moment - controller.clock(), 0)
     controller.records.ahead()
-    timers.look(controller)
-    timers.look_at_nodes(controller)
+    timers.check_limits(controller)
+    timers.check_nodes(controller)
     timers.forget(controller)
     controller.wake()
     controller.settle()
@@ -44,12 +44,12 @@ def _moments(controller: Controller) -> Iterator[float]:
         yield from (moment for moment in (node.fails_at, node.returns_at) if moment is not None and moment > now)
 
 
-def _of(controller: Controller, job: Job) -> Iterator[float]:
+def _of(controller: Controller, job: JobRecord) -> Iterator[float]:
     lasting = controller.settings.lasting
     if job.waits and job.begin:
         yield job.begin
-    if job.spec.deadline is not None and not job.over:
-        yield job.spec.deadline
+    if job.desc.deadline is not None and not job.over:
+        yield job.desc.deadline
     if not job.running or job.start is None:
         return
     if job.preempt_end is not None:
@@ -58,8 +58,8 @@ def _of(controller: Controller, job: Job) -> Iterator[float]:
     if job.minutes:
         end = job.start + job.suspended_s + lasting(job.minutes * 60)
         yield end
-        if job.spec.signal and not job.warned:
-            yield end - lasting(job.spec.signal_s)
+        if job.desc.signal and not job.warned:
+            yield end - lasting(job.desc.signal_s)
     for step in job.steps:
         if step.live and step.minutes and not step.timed_out:
             yield step.start + lasting(step.minutes * 60)

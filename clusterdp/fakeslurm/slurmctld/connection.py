@@ -10,11 +10,11 @@ from clusterdp.fakeslurm.core import wire
 from clusterdp.fakeslurm.core.orders import Order, encode
 
 
-class Gone(Exception):
+class ConnectionLost(Exception):
     """The other side hung up."""
 
 
-class Conversation:
+class Connection:
     """A command's words and circumstances, and the way to answer it."""
 
     def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop):
@@ -33,7 +33,7 @@ class Conversation:
         while not self._queue:
             data = await self._loop.sock_recv(self.connection, 1 << 16)
             if not data:
-                raise Gone
+                raise ConnectionLost
             self._queue += self._frames.feed(data)
         return self._queue.popleft()
 
@@ -89,7 +89,7 @@ class Conversation:
         if said:
             self._out += wire.frame(self._kind, said.encode("utf-8", "surrogateescape"))
 
-    def unsay(self) -> None:
+    def discard_output(self) -> None:
         """What has not gone out yet never will."""
         self._out.clear()
         self._said.clear()
@@ -122,7 +122,7 @@ class Conversation:
         try:
             while True:
                 await self._frame()
-        except (Gone, OSError):
+        except (ConnectionLost, OSError):
             return
 
     async def program_ended(self) -> int:

@@ -10,19 +10,19 @@ from typing import Protocol
 
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import ControllerError
-from clusterdp.fakeslurm.core.job_spec import JobSpec
-from clusterdp.fakeslurm.core.model import BATCH, Array, Het, Job, Model, Share, Step
+from clusterdp.fakeslurm.core.job_desc import JobDesc
+from clusterdp.fakeslurm.core.model import BATCH, Array, Het, JobRecord, Model, Share, Step
 from clusterdp.fakeslurm.core.orders import Order, Signal, SignalScript
 from clusterdp.fakeslurm.core.shape import Shape, User
 from clusterdp.fakeslurm.slurmctld import job_end, requeue, scheduler, submit_checks
 from clusterdp.fakeslurm.slurmctld.clock import Clock
-from clusterdp.fakeslurm.slurmctld.dependencies import outlook
+from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
 from clusterdp.fakeslurm.slurmctld.free_resources import all_free
 from clusterdp.fakeslurm.slurmctld.journal import Journal
 from clusterdp.fakeslurm.slurmctld.placement import place
 from clusterdp.fakeslurm.slurmctld.records import Records
 from clusterdp.fakeslurm.slurmctld.spool import Spool
-from clusterdp.fakeslurm.slurmdbd.accounting import Books
+from clusterdp.fakeslurm.slurmdbd.accounting import Accounting
 from clusterdp.slurm.state import JobState
 
 FIRST_PRIORITY = 4294901759
@@ -32,44 +32,44 @@ SCHEDULING_DELAY_S = 0.1
 class Runner(Protocol):
     """Whoever has the supervisors of steps."""
 
-    def start_batch(self, job: Job, step: Step) -> None: ...
+    def start_batch(self, job: JobRecord, step: Step) -> None: ...
 
-    def order(self, job: Job, step: Step, order: Order) -> None:
+    def order(self, job: JobRecord, step: Step, order: Order) -> None:
         """Pass an order on to the step's supervisor."""
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
         """Do it then."""
 
-    def told(self) -> None:
+    def job_changed(self) -> None:
         """Something changed: let those who wait for that look again."""
 
 
 class Controller:
-    def __init__(self, shape: Shape, folder: Path, model: Model, books: Books, journal: Journal, user: User):
+    def __init__(self, shape: Shape, folder: Path, model: Model, accounting: Accounting, journal: Journal, user: User):
         self.shape, self.folder, self.model, self.user = shape, folder, model, user
         self.settings = shape.settings
         self.runner: Runner
         self.clock = Clock(model)
         self.spool = Spool(folder)
-        self.records = Records(model, books, journal, folder, self.clock)
+        self.records = Records(model, accounting, journal, folder, self.clock)
         self._wanted = False
-        self._begun: list[tuple[Job, Step]] = []
+        self._begun: list[tuple[JobRecord, Step]] = []
         self._complained = False
-        recent = [job for job in model.jobs.values() if job.spec.token and job.restarts == 0]
-        self._tokens = {job.spec.token: job.array.id if job.array else job.id for job in recent}
+        recent = [job for job in model.jobs.values() if job.desc.token and job.restarts == 0]
+        self._tokens = {job.desc.token: job.array.id if job.array else job.id for job in recent}
 
     # -- bookkeeping --
 
-    def changed(self, job: Job, word: str | None = None) -> None:
+    def changed(self, job: JobRecord, word: str | None = None) -> None:
         """To be called after every change of a job."""
         self.records.job(job, word)
-        self.runner.told()
+        self.runner.job_changed()
 
-    def forget(self, job: Job) -> None:
+    def forget(self, job: JobRecord) -> None:
         """It is over for long: only the books know of it from now on."""
         self.records.forget(job)
         del self.model.jobs[job.id]
-        self._tokens.pop(job.spec.token, None)
+        self._tokens.pop(job.desc.token, None)
 
     def wake(self) -> None:
         """Something happened that may let a job start."""
@@ -90,12 +90,12 @@ class Controller:
             begun, self._begun = self._begun, []
             for job, step in begun:
                 if job.completing:  # cancelled while the disk was full, or descriptors were short
-                    job_end.never_began(self, job, step)
+                    job_end.step_never_started(self, job, step)
                 else:
                     self._begin(job, step)
             self._complained = self._complained and bool(self._begun)
 
-    def _begin(self, job: Job, step: Step) -> None:
+    def _begin(self, job: JobRecord, step: Step) -> None:
         try:
             self.runner.start_batch(job, step)
         except OSError as error:  # the next time, perhaps
@@ -104,7 +104,7 @@ class Controller:
                 print(f"job {job.id} cannot start: {error.strerror}. It is tried again.", file=sys.stderr, flush=True)
             self._complained = True
 
-    def begins(self, job: Job, step: Step) -> None:
+    def begins(self, job: JobRecord, step: Step) -> None:
         """Its batch script starts when that is written down."""
         self._begun.append((job, step))
 
@@ -113,29 +113,31 @@ class Controller:
 
     # -- submission --
 
-    def submit(self, spec: JobSpec, array: Array | None, script: bytes, environ: dict[str, str]) -> Job:
-        return self.submit_together([spec], array, script, environ)
+    def submit(self, desc: JobDesc, array: Array | None, script: bytes, environ: dict[str, str]) -> JobRecord:
+        return self.submit_together([desc], array, script, environ)
 
-    def submit_together(self, specs: list[JobSpec], array: Array | None, script: bytes, environ: dict[str, str]) -> Job:
+    def submit_together(
+        self, descs: list[JobDesc], array: Array | None, script: bytes, environ: dict[str, str]
+    ) -> JobRecord:
         """One job, or the components of a heterogeneous one; returns the first. Raises ControllerError."""
-        first = specs[0]
+        first = descs[0]
         if first.token and first.token in self._tokens:
             return self.model.jobs[self._tokens[first.token]]
-        if array and len(specs) > 1:
+        if array and len(descs) > 1:
             raise ControllerError(error_texts.INVALID_ARRAY)
-        for spec in specs:
+        for desc in descs:
             try:
-                submit_checks.check(self.model, spec, self.clock())
+                submit_checks.check(self.model, desc, self.clock())
             except ControllerError as error:
                 if error.numbered:
                     self.model.new_id()
                 raise
-        jobs = [self._enter(spec, array) for spec in specs]
+        jobs = [self._enter(desc, array) for desc in descs]
         if len(jobs) > 1:
-            named = {node for spec in specs for node in spec.nodelist}
+            named = {node for desc in descs for node in desc.nodelist}
             for offset, job in enumerate(jobs):
                 job.het = Het(jobs[0].id, offset, len(jobs))
-                job.spec.exclude += sorted(named - {*job.spec.nodelist, *job.spec.exclude})
+                job.desc.exclude += sorted(named - {*job.desc.nodelist, *job.desc.exclude})
         try:
             self.spool.write(jobs[0], script, environ)
         except OSError as error:
@@ -152,52 +154,52 @@ class Controller:
             self.wake()
         return jobs[0]
 
-    def _enter(self, spec: JobSpec, array: Array | None) -> Job:
+    def _enter(self, desc: JobDesc, array: Array | None) -> JobRecord:
         now = self.clock()
         number = self.records.number()
-        priority = max(FIRST_PRIORITY - number + self.settings.first_job_id - spec.nice, 1)
-        if spec.priority is not None:
-            priority = spec.priority
-        job = Job(number, spec, priority, now, array=array, begin=spec.begin or 0)
+        priority = max(FIRST_PRIORITY - number + self.settings.first_job_id - desc.nice, 1)
+        if desc.priority is not None:
+            priority = desc.priority
+        job = JobRecord(number, desc, priority, now, array=array, begin=desc.begin or 0)
         if array:
             array.id = number
             # Elements take numbers as they start: those who submit several jobs in a row count on that being later.
             job.considered_from = now + self.settings.tick_s
             self.runner.later(self.settings.tick_s, self.wake)
-        if spec.hold:
+        if desc.hold:
             job.held = job.reason = "JobHeldUser"
-        if spec.hold or array:
-            job.booked = False
-            self.runner.later(3 * self.settings.accounting_lag_s, lambda: self._book(job))
-        job.minutes = self.limit(spec)
+        if desc.hold or array:
+            job.accounted = False
+            self.runner.later(3 * self.settings.accounting_lag_s, lambda: self._account_late(job))
+        job.minutes = self.limit(desc)
         self._mark_eligible(job, now)
         self.model.jobs[number] = job
-        if not job.held and spec.dependency:
-            hopeless = outlook(self.model, job, now).hopeless and not spec.kill_on_invalid_dep
-            job.reason = "DependencyNeverSatisfied" if hopeless else "Dependency"
+        if not job.held and desc.dependency:
+            impossible = dependency_state(self.model, job, now).impossible and not desc.kill_on_invalid_dep
+            job.reason = "DependencyNeverSatisfied" if impossible else "Dependency"
         return job
 
-    def _book(self, job: Job) -> None:
+    def _account_late(self, job: JobRecord) -> None:
         """What is held, and arrays that wait, come into the books after some seconds."""
-        if not job.booked and not job.over and job.id in self.model.jobs:  # it may have been refused: a full disk
-            job.booked = True
+        if not job.accounted and not job.over and job.id in self.model.jobs:  # it may have been refused: a full disk
+            job.accounted = True
             self.changed(job)
 
-    def limit(self, spec: JobSpec) -> int | None:
+    def limit(self, desc: JobDesc) -> int | None:
         """Minutes, or None."""
-        if spec.minutes is None:
-            return self.model.partitions[spec.partition].max_minutes
-        return spec.minutes or None
+        if desc.minutes is None:
+            return self.model.partitions[desc.partition].max_minutes
+        return desc.minutes or None
 
-    def _mark_eligible(self, job: Job, now: float) -> None:
-        if job.eligible_time is None and not job.held and job.begin <= now and not job.spec.dependency:
+    def _mark_eligible(self, job: JobRecord, now: float) -> None:
+        if job.eligible_time is None and not job.held and job.begin <= now and not job.desc.dependency:
             job.eligible_time = now
 
-    def would_run(self, spec: JobSpec) -> list[Share] | None:
+    def would_run(self, desc: JobDesc) -> list[Share] | None:
         """Where it would run if the cluster were empty (for --test-only)."""
-        partition = self.model.partitions[spec.partition]
+        partition = self.model.partitions[desc.partition]
         free = all_free(self.model)
-        return place(spec, [free[name] for name in partition.nodes if name not in spec.exclude])
+        return place(desc, [free[name] for name in partition.nodes if name not in desc.exclude])
 
     # -- the scheduler's decisions --
 
@@ -206,11 +208,11 @@ class Controller:
         for decision in scheduler.schedule(self.model, now):
             job = self.model.jobs[decision.job]
             job.last_sched = now
-            if isinstance(decision, scheduler.Start):
+            if isinstance(decision, scheduler.StartJob):
                 self._start(job, list(decision.shares), decision.index, now)
-            elif isinstance(decision, scheduler.Preempt):
+            elif isinstance(decision, scheduler.PreemptJob):
                 requeue.preempt(self, job)
-            elif isinstance(decision, scheduler.Invalid):
+            elif isinstance(decision, scheduler.CancelInvalid):
                 job.reason = "DependencyNeverSatisfied"
                 job_end.cancel(self, job)
                 job.cancelled_by = None
@@ -218,7 +220,7 @@ class Controller:
             elif _differs(decision, job) or (job.eligible_time is None and not job.held):
                 self._wait(job, decision, now)
 
-    def _wait(self, job: Job, decision: scheduler.Wait, now: float) -> None:
+    def _wait(self, job: JobRecord, decision: scheduler.KeepPending, now: float) -> None:
         before, reason = (job.reason, job.eligible_time, job.planned_start), decision.reason
         job.reason, job.planned_start, job.planned_nodes = reason, decision.start, list(decision.nodes)
         if (
@@ -230,7 +232,7 @@ class Controller:
         if before != (job.reason, job.eligible_time, job.planned_start):
             self.changed(job)
 
-    def split(self, job: Job, index: int) -> Job:
+    def split(self, job: JobRecord, index: int) -> JobRecord:
         """One element of a waiting array on its own; the last one keeps the array's id."""
         array = job.array
         assert array
@@ -242,22 +244,22 @@ class Controller:
             return job
         element = job.element(index, self.records.number())
         array.indexes.remove(index)
-        job.booked = job.booked or not job.held
+        job.accounted = job.accounted or not job.held
         self.model.jobs[element.id] = element
         self.spool.share(job, element)
         self.changed(job)
         return element
 
-    def _start(self, job: Job, shares: list[Share], index: int | None, now: float) -> None:
+    def _start(self, job: JobRecord, shares: list[Share], index: int | None, now: float) -> None:
         """Give it what it is to have. Its batch script starts when that is written down."""
         if index is not None:
             job = self.split(job, index)
         job.state, job.reason, job.shares = JobState.RUNNING, "None", shares
-        job.booked = job.dependency_met = True
+        job.accounted = job.dependency_met = True
         job.past = []
         job.start, job.end, job.status, job.derived_at_end = now, None, 0, None
         job.eligible_time = job.eligible_time or now
-        job.minutes = self.limit(job.spec)
+        job.minutes = self.limit(job.desc)
         job.warned, job.preempt_time, job.preempt_end = False, None, None
         job.cancelled_by = job.outcome = None
         for share in shares:
@@ -280,18 +282,18 @@ class Controller:
 
     # -- signals --
 
-    def signal(self, job: Job, number: int, *, script: bool = False, full: bool = False) -> None:
+    def signal(self, job: JobRecord, number: int, *, script: bool = False, full: bool = False) -> None:
         """`scancel --signal`: to the tasks, to the batch shell, or to everything."""
         for step in job.steps:
             if not step.live or step.runs_in:
                 continue
             if step.id == BATCH and script:
                 self.runner.order(job, step, SignalScript(number))
-            elif full and number == signal.SIGTERM and step.id != BATCH and job.spec.batch:
+            elif full and number == signal.SIGTERM and step.id != BATCH and job.desc.batch:
                 pass  # the script's srun gets it, and kills its step before the step could hear of it
             elif full or (step.id != BATCH and not script):
                 self.runner.order(job, step, Signal(number))
 
 
-def _differs(decision: scheduler.Wait, job: Job) -> bool:
+def _differs(decision: scheduler.KeepPending, job: JobRecord) -> bool:
     return decision.reason != job.reason or decision.start != job.planned_start

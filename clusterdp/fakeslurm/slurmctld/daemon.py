@@ -15,48 +15,48 @@ from typing import Any
 
 from clusterdp.fakeslurm import commands
 from clusterdp.fakeslurm.core import processes
-from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
+from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
 from clusterdp.fakeslurm.core.job_environ import MARK
-from clusterdp.fakeslurm.core.model import Job, Model, Step
+from clusterdp.fakeslurm.core.model import JobRecord, Model, Step
 from clusterdp.fakeslurm.core.orders import Order
 from clusterdp.fakeslurm.core.paths import Paths
 from clusterdp.fakeslurm.core.shape import Shape, User
 from clusterdp.fakeslurm.slurmctld import job_end, journal, outages, timers
-from clusterdp.fakeslurm.slurmctld.connection import Conversation, Gone
+from clusterdp.fakeslurm.slurmctld.connection import Connection, ConnectionLost
 from clusterdp.fakeslurm.slurmctld.controller import Controller
 from clusterdp.fakeslurm.slurmctld.step_layout import StepRequest
 from clusterdp.fakeslurm.slurmctld.step_plans import batch_plan
-from clusterdp.fakeslurm.slurmctld.stepds import LOST_AFTER_S, Supervisors
-from clusterdp.fakeslurm.slurmdbd.accounting import Books
-from clusterdp.fakeslurm.slurmstepd.forkserver import Nursery
+from clusterdp.fakeslurm.slurmctld.stepds import LOST_AFTER_S, Stepds
+from clusterdp.fakeslurm.slurmdbd.accounting import Accounting
+from clusterdp.fakeslurm.slurmstepd.forkserver import ForkServer
 
-BREATH_S = 0.1  # until the next try, when there are too many connections
+RETRY_S = 0.1  # until the next try, when there are too many connections
 MOST_SILENT = 1024  # connections; one more, and the oldest is closed: they must not keep commands from coming in
 
 
 class Daemon:
     """Runs the event loop; everything that happens to the cluster happens in it, one thing at a time."""
 
-    def __init__(self, paths: Paths, nursery: Nursery):
+    def __init__(self, paths: Paths, forkserver: ForkServer):
         self.paths = paths
         about = json.loads(paths.shape.read_text())
         self.shape = Shape.from_json(about["shape"])
         self.owner: tuple[int, str] | None = tuple(about["owner"]) if about.get("owner") else None
         self.model = Model.of(self.shape, time.time())
-        books = Books()
+        accounting = Accounting()
         if paths.journal.exists():
-            journal.restore(paths.journal, self.model, books)
+            journal.restore(paths.journal, self.model, accounting)
         self.controller = Controller(
-            self.shape, paths.folder, self.model, books, journal.Journal(paths.journal), User.me()
+            self.shape, paths.folder, self.model, accounting, journal.Journal(paths.journal), User.me()
         )
         self.controller.runner = self
-        steps = [step for job in self.model.live_jobs() for step in job.steps if step.live and step.supervisor]
-        if not any(processes.birth(step.supervisor) == step.supervisor_birth for step in steps):
+        steps = [step for job in self.model.live_jobs() for step in job.steps if step.live and step.stepd_pid]
+        if not any(processes.start_time(step.stepd_pid) == step.stepd_start_time for step in steps):
             self.controller.set_clock()  # at the latest after a restart of the machine
         self.controller.records.clock()
         self.waiting_steps: dict[int, list[StepRequest]] = {}  # by job: those that have no CPUs yet, and no number
         self._changed: asyncio.Event | None = None  # if somebody waits for it
-        self.supervisors = Supervisors(self, nursery)
+        self.stepds = Stepds(self, forkserver)
         self._tasks: set[asyncio.Task[None]] = set()
         self._silent: dict[asyncio.Task[None], None] = {}  # connections that have asked nothing yet, the oldest first
         self._listener: socket.socket
@@ -66,19 +66,19 @@ class Daemon:
         """Until the cluster is taken down. `ready` is a descriptor to write to when commands can come."""
         self.loop = asyncio.get_running_loop()
         processes.adopt_orphans()
-        self.loop.add_signal_handler(signal.SIGCHLD, self.supervisors.reap)
+        self.loop.add_signal_handler(signal.SIGCHLD, self.stepds.reap)
         for number in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(number, self._over.set)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        self.supervisors.open()
+        self.stepds.open()
         self._listener = self.paths.listen()
         self.background(self._accept())
         self.background(self._every(self.shape.settings.tick_s, self._tick))
-        self.background(self._every(self.shape.settings.look_s, lambda: timers.look(self.controller)))
+        self.background(self._every(self.shape.settings.look_s, lambda: timers.check_limits(self.controller)))
         if self.owner:
             self.background(self._every(0.5, self._watch_owner))
-        self.loop.call_later(LOST_AFTER_S, self.supervisors.bury_lost)
-        self.supervisors.look_after_restart()
+        self.loop.call_later(LOST_AFTER_S, self.stepds.end_missing)
+        self.stepds.recover()
         for job in list(self.model.live_jobs()):
             if job.completing and job.empty:
                 job_end.finish(self.controller, job)
@@ -116,13 +116,13 @@ class Daemon:
             self.controller.set_clock()
         if any(job.waits for job in self.model.live_jobs()):
             self.controller.wake()
-        timers.look_at_nodes(self.controller)
+        timers.check_nodes(self.controller)
         timers.forget(self.controller)
         self.controller.records.tidy()
 
     def _watch_owner(self) -> None:
         """An owned cluster does not outlive the process that made it."""
-        if self.owner and processes.birth(self.owner[0]) != self.owner[1]:
+        if self.owner and processes.start_time(self.owner[0]) != self.owner[1]:
             self._over.set()
 
     # -- connections --
@@ -132,7 +132,7 @@ class Daemon:
             try:
                 connection, _ = await self.loop.sock_accept(self._listener)
             except OSError:  # no descriptor is left; some come back when commands end
-                await asyncio.sleep(BREATH_S)
+                await asyncio.sleep(RETRY_S)
                 continue
             connection.setblocking(False)
             if len(self._silent) >= MOST_SILENT:
@@ -146,43 +146,43 @@ class Daemon:
 
     async def _serve(self, connection: socket.socket) -> None:
         """One command, or one supervisor that looks for its daemon."""
-        talk = Conversation(connection, self.loop)
+        client = Connection(connection, self.loop)
         try:
-            opening = await talk.open()
+            opening = await client.open()
             self._silent.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
             if opening is not None:
-                await self.supervisors.hear(talk, opening)
+                await self.stepds.serve(client, opening)
                 return
             code = 0
             try:
-                command = commands.find(talk.command)
+                command = commands.find(client.command)
                 if not command:
-                    raise Refusal(f"{talk.command}: not supported by this fake cluster")
-                code = await outages.answer(command, talk, self)
-            except NoMore as end:
+                    raise Refusal(f"{client.command}: not supported by this fake cluster")
+                code = await outages.answer(command, client, self)
+            except CommandDone as end:
                 code = end.exit_code
             except Refusal as refusal:
-                talk.error(refusal.text)
+                client.error(refusal.text)
                 code = refusal.exit_code
-            except Gone:
+            except ConnectionLost:
                 raise
             except Exception:  # shown to the user, for it is a mistake of the fake's
                 traceback.print_exc(file=sys.stderr)
-                talk.error(
-                    f"{talk.command}: error: the fake cluster stumbled over this: {traceback.format_exc(limit=-1)}"
+                client.error(
+                    f"{client.command}: error: the fake cluster stumbled over this: {traceback.format_exc(limit=-1)}"
                 )
                 code = 1
             self.controller.settle()
-            await talk.exit(code)
-        except (Gone, OSError):
+            await client.exit(code)
+        except (ConnectionLost, OSError):
             pass
         finally:
-            talk.close()
+            client.close()
 
     # -- what the controller asks for (its Runner) --
 
-    def start_batch(self, job: Job, step: Step) -> None:
-        self.supervisors.spawn(job, step, batch_plan(self.controller, job, self.paths))
+    def start_batch(self, job: JobRecord, step: Step) -> None:
+        self.stepds.spawn(job, step, batch_plan(self.controller, job, self.paths))
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
         def act() -> None:
@@ -191,10 +191,10 @@ class Daemon:
 
         self.loop.call_later(seconds, act)
 
-    def order(self, job: Job, step: Step, order: Order) -> None:
-        self.supervisors.order(job, step, order)
+    def order(self, job: JobRecord, step: Step, order: Order) -> None:
+        self.stepds.order(job, step, order)
 
-    def told(self) -> None:
+    def job_changed(self) -> None:
         if self._changed:
             self._changed.set()
         self._changed = None
@@ -207,7 +207,7 @@ class Daemon:
     async def _take_down(self) -> None:
         """Kill everything that the cluster started."""
         self.paths.up.unlink(missing_ok=True)
-        self.supervisors.close()
+        self.stepds.close()
         self._listener.close()
         self.paths.socket.unlink(missing_ok=True)
         conf = f"{MARK}={self.controller.conf_path()}"

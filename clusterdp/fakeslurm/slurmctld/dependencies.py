@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass
 
 from clusterdp.fakeslurm.core.error_texts import DEPENDENCY, ControllerError
-from clusterdp.fakeslurm.core.model import Job, Model
+from clusterdp.fakeslurm.core.model import JobRecord, Model
 from clusterdp.slurm.state import JobState
 
 KINDS = ("after", "afterany", "afterok", "afternotok", "aftercorr", "afterburstbuffer")
 
 
 @dataclass(frozen=True)
-class Term:
+class Dependency:
     kind: str  # one of KINDS, or singleton
     job: int = 0
     index: int | None = None  # of an array's element
@@ -27,23 +27,23 @@ class Term:
 
 
 @dataclass(frozen=True)
-class Outlook:
+class DependencyState:
     """`done`: go; `hopeless`: it can never hold; `text`: what is left, as squeue's %E shows it."""
 
     done: bool
-    hopeless: bool
+    impossible: bool
     text: str
 
 
-def parse(text: str) -> tuple[list[Term], bool]:
+def parse(text: str) -> tuple[list[Dependency], bool]:
     """The terms, and whether any one of them will do (`?` between them); raises ControllerError."""
     if "," in text and "?" in text:
         raise ControllerError(DEPENDENCY, numbered=True)
-    terms: list[Term] = []
+    terms: list[Dependency] = []
     for part in re.split(r"[,?]", text):
         kind, _, jobs = part.partition(":")
         if kind == "singleton" and not jobs:
-            terms.append(Term("singleton"))
+            terms.append(Dependency("singleton"))
             continue
         if kind.isdigit() and not jobs and terms and terms[-1].kind != "singleton":  # afterok:1,2 as some clients write
             kind, jobs = terms[-1].kind, kind
@@ -54,14 +54,14 @@ def parse(text: str) -> tuple[list[Term], bool]:
             if not match:
                 raise ControllerError(DEPENDENCY, numbered=True)
             index = int(match[2]) if match[2] and match[2] != "*" else None
-            terms.append(Term(kind, int(match[1]), index, int(match[3] or 0)))
+            terms.append(Dependency(kind, int(match[1]), index, int(match[3] or 0)))
     return terms, "?" in text
 
 
-def outlook(model: Model, job: Job, now: float) -> Outlook:
-    if not job.spec.dependency or job.dependency_met:
-        return Outlook(True, False, "")
-    terms, any_will_do = parse(job.spec.dependency)
+def dependency_state(model: Model, job: JobRecord, now: float) -> DependencyState:
+    if not job.desc.dependency or job.dependency_met:
+        return DependencyState(True, False, "")
+    terms, any_will_do = parse(job.desc.dependency)
     verdicts = [(term, "unfulfilled" if job.held else _verdict(model, job, term, now)) for term in terms]
     left = [(term, verdict) for term, verdict in verdicts if verdict != "fulfilled"]
     failed = [term for term, verdict in verdicts if verdict == "failed"]
@@ -69,18 +69,18 @@ def outlook(model: Model, job: Job, now: float) -> Outlook:
     text = separator.join(f"{_shown(model, term)}({verdict})" for term, verdict in left)
     if any_will_do:
         done = len(left) < len(terms)
-        return Outlook(done, not done and len(failed) == len(terms), "" if done else text)
-    return Outlook(not left, bool(failed), text)
+        return DependencyState(done, not done and len(failed) == len(terms), "" if done else text)
+    return DependencyState(not left, bool(failed), text)
 
 
-def _shown(model: Model, term: Term) -> str:
+def _shown(model: Model, term: Dependency) -> str:
     targets = _targets(model, term)
     if term.kind != "singleton" and term.index is None and any(target.array for target in targets):
         return f"{term.kind}:{term.job}_*"
     return str(term)
 
 
-def _targets(model: Model, term: Term) -> list[Job]:
+def _targets(model: Model, term: Dependency) -> list[JobRecord]:
     elements = model.elements(term.job)
     if elements:
         if term.index is None:
@@ -90,11 +90,11 @@ def _targets(model: Model, term: Term) -> list[Job]:
     return [job] if job else []
 
 
-def _verdict(model: Model, job: Job, term: Term, now: float) -> str:
+def _verdict(model: Model, job: JobRecord, term: Dependency, now: float) -> str:
     if term.kind == "singleton":
-        mine = (job.array.id if job.array else job.id, job.spec.name)
+        mine = (job.array.id if job.array else job.id, job.desc.name)
         for other in model.live_jobs():
-            if other.spec.name == mine[1] and (other.array.id if other.array else other.id) < mine[0]:
+            if other.desc.name == mine[1] and (other.array.id if other.array else other.id) < mine[0]:
                 return "unfulfilled"
         return "fulfilled"
     targets = _targets(model, term)

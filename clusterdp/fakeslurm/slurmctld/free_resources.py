@@ -8,7 +8,7 @@ from clusterdp.fakeslurm.core.model import Model, Node, Share
 
 
 @dataclass(frozen=True)
-class Free:
+class FreeNode:
     """What nobody has of a node; `index` is its place in the cluster."""
 
     node: Node
@@ -20,14 +20,14 @@ class Free:
     def whole(self) -> bool:
         return len(self.cpu_ids) == self.node.cpus
 
-    def less(self, share: Share) -> Free:
+    def less(self, share: Share) -> FreeNode:
         return replace(
             self,
             cpu_ids=tuple(i for i in self.cpu_ids if i not in share.cpu_ids),
             gpus=tuple(i for i in self.gpus if i not in share.gpus),
         )
 
-    def more(self, share: Share) -> Free:
+    def more(self, share: Share) -> FreeNode:
         return replace(
             self,
             cpu_ids=tuple(sorted({*self.cpu_ids, *share.cpu_ids})),
@@ -35,7 +35,7 @@ class Free:
         )
 
 
-def free_nodes(model: Model) -> dict[str, Free]:
+def free_nodes(model: Model) -> dict[str, FreeNode]:
     free = all_free(model)
     for job in model.holding():
         for share in job.shares:
@@ -44,9 +44,9 @@ def free_nodes(model: Model) -> dict[str, Free]:
     return free
 
 
-def all_free(model: Model) -> dict[str, Free]:
+def all_free(model: Model) -> dict[str, FreeNode]:
     """The cluster as if nothing ran and every node were well: what could ever be had."""
     return {
-        name: Free(node, tuple(range(node.cpus)), tuple(range(node.gpus)), index)
+        name: FreeNode(node, tuple(range(node.cpus)), tuple(range(node.gpus)), index)
         for index, (name, node) in enumerate(model.nodes.items())
     }

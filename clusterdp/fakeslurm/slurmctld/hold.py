@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import ControllerError
-from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.core.model import JobRecord
 from clusterdp.fakeslurm.slurmctld import scheduler
 from clusterdp.slurm.state import JobState
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.controller import Controller
 
 
-def hold(controller: Controller, job: Job, reason: str) -> None:
+def hold(controller: Controller, job: JobRecord, reason: str) -> None:
     job.held = job.reason = reason
     controller.changed(job)
 
 
-def release(controller: Controller, job: Job) -> None:
-    job.held, job.booked = None, True
+def release(controller: Controller, job: JobRecord) -> None:
+    job.held, job.accounted = None, True
     if job.state is JobState.SPECIAL_EXIT:
         job.state = JobState.PENDING
     if job.reason.startswith(("JobHeld", "job requeued")):
@@ -29,7 +29,7 @@ def release(controller: Controller, job: Job) -> None:
     controller.wake()
 
 
-def to_the_top(controller: Controller, job: Job) -> None:
+def to_the_top(controller: Controller, job: JobRecord) -> None:
     """Before all others that wait; raises ControllerError."""
     if job.held:
         raise ControllerError("Job is in held state, pending scheduler release")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.core.model import BATCH, Job, Step
+from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Step
 from clusterdp.fakeslurm.core.orders import Terminate
 from clusterdp.fakeslurm.core.reports import Ended
 from clusterdp.fakeslurm.slurmstepd.memory_limit import OUT_OF_MEMORY
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BOOKING = 0.3  # of the books' lag: until they have answered the controller that they know of an array
 
 
-def step_ended(controller: Controller, job: Job, step: Step, report: Ended) -> None:
+def step_ended(controller: Controller, job: JobRecord, step: Step, report: Ended) -> None:
     """A supervisor says that all is over on its side."""
     if not step.live:
         return
@@ -32,11 +32,11 @@ def step_ended(controller: Controller, job: Job, step: Step, report: Ended) -> N
     if step.id != BATCH and not report.lost_srun:
         job.derived = max(job.derived, step.status)
     end_mirrors(controller, job, step, report)
-    alone = not job.spec.batch and not job.spec.lasts  # of an srun outside of jobs
+    alone = not job.desc.batch and not job.desc.is_allocation  # of an srun outside of jobs
     if step.id == BATCH or (alone and not any(other.live for other in job.steps)):
         if alone and (report.interrupted or report.lost_srun):
             job.cancelled_by, step.state = controller.user.uid, JobState.CANCELLED
-            wind_up(controller, job, JobState.CANCELLED, "None", "")
+            terminate_job(controller, job, JobState.CANCELLED, "None", "")
         else:
             _script_ended(controller, job, report.status)
     controller.changed(job)
@@ -44,7 +44,7 @@ def step_ended(controller: Controller, job: Job, step: Step, report: Ended) -> N
     controller.wake()
 
 
-def end_mirrors(controller: Controller, job: Job, step: Step, report: Ended) -> None:
+def end_mirrors(controller: Controller, job: JobRecord, step: Step, report: Ended) -> None:
     """A step over several components has a record in each of them, and one supervisor."""
     for other in controller.model.components(job):
         mirror = other.step(step.id)
@@ -52,7 +52,7 @@ def end_mirrors(controller: Controller, job: Job, step: Step, report: Ended) -> 
             step_ended(controller, other, mirror, report)
 
 
-def never_began(controller: Controller, job: Job, step: Step) -> None:
+def step_never_started(controller: Controller, job: JobRecord, step: Step) -> None:
     """The daemon was killed after it had written down that the step starts, and before it did; or the nursery was."""
     if step.id == BATCH and not job.completing:
         controller.begins(job, step)
@@ -65,23 +65,23 @@ def never_began(controller: Controller, job: Job, step: Step) -> None:
     controller.wake()
 
 
-def srun_gave_up(controller: Controller, job: Job, step: Step | None, own_job: bool) -> None:
+def srun_gave_up(controller: Controller, job: JobRecord, step: Step | None, own_job: bool) -> None:
     """It ends before its step has begun, and so does the job that it made for it."""
     if step and job.step(step.id) is step:
-        never_began(controller, job, step)
+        step_never_started(controller, job, step)
     if own_job:
         relinquish(controller, job, 1 << 8)
     controller.settle()
 
 
-def script_gone(controller: Controller, job: Job, step: Step) -> None:
+def script_gone(controller: Controller, job: JobRecord, step: Step) -> None:
     """Nothing is left of what the batch script started."""
     step.lingers = False
     controller.changed(job)
     _finish_if_empty(controller, job)
 
 
-def _finish_if_empty(controller: Controller, job: Job) -> None:
+def _finish_if_empty(controller: Controller, job: JobRecord) -> None:
     if not job.completing or not job.empty:
         return
     if controller.clock() - (job.end or 0) >= controller.settings.kill_wait_s - 0.2:
@@ -91,12 +91,12 @@ def _finish_if_empty(controller: Controller, job: Job) -> None:
         finish(controller, job)
 
 
-def _finish_late(controller: Controller, job: Job) -> None:
+def _finish_late(controller: Controller, job: JobRecord) -> None:
     if job.completing and job.empty:
         finish(controller, job)
 
 
-def _script_ended(controller: Controller, job: Job, status: int) -> None:
+def _script_ended(controller: Controller, job: JobRecord, status: int) -> None:
     """The end of the batch script, or of the one step of an srun outside of jobs, is the end of the job."""
     if job.completing:
         job.status = job.status or status
@@ -104,7 +104,7 @@ def _script_ended(controller: Controller, job: Job, status: int) -> None:
         relinquish(controller, job, status)
 
 
-def relinquish(controller: Controller, job: Job, status: int) -> None:
+def relinquish(controller: Controller, job: JobRecord, status: int) -> None:
     """What the job was for has ended, with this wait status."""
     if not job.running and job.state is not JobState.SUSPENDED:
         return
@@ -118,14 +118,20 @@ def relinquish(controller: Controller, job: Job, status: int) -> None:
     if status == OUT_OF_MEMORY or any(step.state is JobState.OUT_OF_MEMORY for step in job.steps):
         state, reason, job.status = JobState.OUT_OF_MEMORY, "OutOfMemory", OUT_OF_MEMORY
     job.preempt_time = None
-    for other in controller.model.components(job) if job.has_script or job.spec.lasts else [job]:
+    for other in controller.model.components(job) if job.has_script or job.desc.is_allocation else [job]:
         if other.running:
             other.status = job.status
-            wind_up(controller, other, state, reason, why, abort=True)
+            terminate_job(controller, other, state, reason, why, abort=True)
 
 
-def wind_up(
-    controller: Controller, job: Job, outcome: JobState, reason: str, why: str, abort: bool = True, kill: bool = False
+def terminate_job(
+    controller: Controller,
+    job: JobRecord,
+    outcome: JobState,
+    reason: str,
+    why: str,
+    abort: bool = True,
+    kill: bool = False,
 ) -> None:
     """End all of its processes; `finish` follows when they are gone."""
     job.completing, job.outcome, job.reason = True, outcome, reason
@@ -147,27 +153,27 @@ def wind_up(
         finish(controller, job)
 
 
-def _ends_elsewhere(controller: Controller, step: Step, job: Job) -> bool:
+def _ends_elsewhere(controller: Controller, step: Step, job: JobRecord) -> bool:
     """Another component, which ends as well, has the supervisor of the step: it must not hear of it twice."""
     home = controller.model.jobs.get(step.runs_in)
     return bool(home and (home.completing or not home.running)) and home is not job
 
 
-def finish(controller: Controller, job: Job) -> None:
+def finish(controller: Controller, job: JobRecord) -> None:
     """All its processes are gone: the nodes are free again."""
     now = controller.clock()
     job.completing = False
     for share in job.shares:
         controller.model.nodes[share.node].busy_time = now
     if job.state in (JobState.PENDING, JobState.SPECIAL_EXIT):
-        begin_again(controller, job, now)
+        wait_again(controller, job, now)
     else:
         job.past, job.shares = job.shares, []
         controller.changed(job)
     controller.wake()
 
 
-def begin_again(controller: Controller, job: Job, now: float) -> None:
+def wait_again(controller: Controller, job: JobRecord, now: float) -> None:
     """The next attempt: the same job, later."""
     controller.changed(job, job.next_word)
     failed_node = job.next_word == "NODE_FAIL"
@@ -180,19 +186,19 @@ def begin_again(controller: Controller, job: Job, now: float) -> None:
     job.begin = now + controller.settings.requeue_delay_s
     job.reason = job.requeue_hold or "BeginTime"
     job.held = job.requeue_hold
-    job.eligible_time, job.booked = now, not failed_node
+    job.eligible_time, job.accounted = now, not failed_node
     job.requeue_hold = None
     controller.changed(job)
 
 
-def cancel(controller: Controller, job: Job, uid: int | None = None) -> None:
+def cancel(controller: Controller, job: JobRecord, uid: int | None = None) -> None:
     if job.over or (job.completing and job.state is not JobState.PENDING):
         return
     job.cancelled_by = controller.user.uid if uid is None else uid
     if job.waits:
-        job.booked = True
-        if job.array and controller.clock() - job.array.booked_at < BOOKING * controller.settings.accounting_lag_s:
-            job.array.booked_as = ""  # the books have not got so far
+        job.accounted = True
+        if job.array and controller.clock() - job.array.accounted_at < BOOKING * controller.settings.accounting_lag_s:
+            job.array.accounted_as = ""  # the books have not got so far
         job.state, job.end = JobState.CANCELLED, controller.clock()
         job.start = job.end
         controller.changed(job)
@@ -201,10 +207,10 @@ def cancel(controller: Controller, job: Job, uid: int | None = None) -> None:
         job.state = job.outcome = JobState.CANCELLED
         controller.changed(job)
     else:
-        wind_up(controller, job, JobState.CANCELLED, "None", "")
+        terminate_job(controller, job, JobState.CANCELLED, "None", "")
 
 
-def cancel_step(controller: Controller, job: Job, step: Step, by_name: bool = False) -> None:
+def cancel_step(controller: Controller, job: JobRecord, step: Step, by_name: bool = False) -> None:
     """`by_name`: with --signal=KILL. Then accounting does not learn whose doing it was."""
     if step.live:
         killer = None if by_name else controller.user.uid
@@ -212,14 +218,14 @@ def cancel_step(controller: Controller, job: Job, step: Step, by_name: bool = Fa
         controller.runner.order(job, step, order)
 
 
-def time_out(controller: Controller, job: Job) -> None:
-    wind_up(controller, job, JobState.TIMEOUT, "TimeLimit", "DUE TO TIME LIMIT")
+def time_out(controller: Controller, job: JobRecord) -> None:
+    terminate_job(controller, job, JobState.TIMEOUT, "TimeLimit", "DUE TO TIME LIMIT")
 
 
-def miss_deadline(controller: Controller, job: Job) -> None:
+def miss_deadline(controller: Controller, job: JobRecord) -> None:
     """--deadline has passed, whether it runs or waits."""
     if job.running:
-        wind_up(controller, job, JobState.DEADLINE, "DeadLine", "DUE TO DEADLINE")
+        terminate_job(controller, job, JobState.DEADLINE, "DeadLine", "DUE TO DEADLINE")
     elif job.waits:
         job.state, job.reason, job.end = JobState.DEADLINE, "DeadLine", controller.clock()
         job.start = job.end

@@ -15,23 +15,34 @@ from sys import intern
 from typing import Any
 
 from clusterdp.fakeslurm.core.faults import Faults
-from clusterdp.fakeslurm.core.job_spec import Gpus, JobSpec
-from clusterdp.fakeslurm.core.model import Array, Het, Job, Model, Node, Partition, Share, Step
+from clusterdp.fakeslurm.core.job_desc import Gpus, JobDesc
+from clusterdp.fakeslurm.core.model import Array, Het, JobRecord, Model, Node, Partition, Share, Step
 from clusterdp.fakeslurm.core.task_usage import Usage
-from clusterdp.fakeslurm.slurmdbd.accounting import Books, Row, StepRow
-from clusterdp.fakeslurm.slurmdbd.append_file import Appender
+from clusterdp.fakeslurm.slurmdbd.accounting import Accounting, AccountingJob, AccountingStep
+from clusterdp.fakeslurm.slurmdbd.append_file import AppendFile
 from clusterdp.slurm.state import JobState
 
 GROWN = 32 << 20  # bytes
 WORTH = 4  # times more lines than count are worth writing it again
-SPARSE = (Job, JobSpec, Gpus, Array, Het, Share, Step, Row, StepRow, Faults)  # written without what is as by default
+SPARSE = (
+    JobRecord,
+    JobDesc,
+    Gpus,
+    Array,
+    Het,
+    Share,
+    Step,
+    AccountingJob,
+    AccountingStep,
+    Faults,
+)  # written without what is as by default
 WHOLE = (Node, Partition)
 
 
 class Journal:
     def __init__(self, path: Path):
         self.path = path
-        self._file = Appender(path)
+        self._file = AppendFile(path)
         self._at_first = self._file.size
 
     def write(self, kind: str, key: object, value: Any) -> None:
@@ -60,24 +71,24 @@ class Journal:
                 yield kind, key, value
 
 
-def restore(path: Path, model: Model, books: Books) -> None:
+def restore(path: Path, model: Model, accounting: Accounting) -> None:
     """Bring what the journal tells into the model and the books; written again if most of it is outdated."""
     gc.disable()  # a long history is no garbage, and need not be looked through again and again
-    lines = _restore(path, model, books)
+    lines = _restore(path, model, accounting)
     gc.freeze()
     gc.enable()
-    if lines > WORTH * (len(model.jobs) + len(books.rows) + len(model.nodes)) + 100:
-        compact(path, model, books)
+    if lines > WORTH * (len(model.jobs) + len(accounting.rows) + len(model.nodes)) + 100:
+        compact(path, model, accounting)
 
 
-def _restore(path: Path, model: Model, books: Books) -> int:
+def _restore(path: Path, model: Model, accounting: Accounting) -> int:
     lines = 0
     for kind, key, value in Journal.read(path):
         lines += 1
         if kind == "job":
             model.jobs[int(key)] = job_from(value)
         elif kind == "row":
-            books.restore(key, row_from(value))
+            accounting.restore(key, row_from(value))
         elif kind == "node" and key in model.nodes:
             for name, content in value.items():
                 setattr(model.nodes[key], name, content)
@@ -95,12 +106,12 @@ def _restore(path: Path, model: Model, books: Books) -> int:
     return lines
 
 
-def compact(path: Path, model: Model, books: Books) -> None:
+def compact(path: Path, model: Model, accounting: Accounting) -> None:
     """The journal again, with only what still counts; if there is room for it."""
     fresh = path.with_suffix(".new")
     fresh.unlink(missing_ok=True)
     journal = Journal(fresh)
-    for kind, key, value in _all(model, books):
+    for kind, key, value in _all(model, accounting):
         journal.write(kind, key, value)
     whole = journal.flush()
     journal.close()
@@ -110,7 +121,7 @@ def compact(path: Path, model: Model, books: Books) -> None:
         fresh.unlink()
 
 
-def _all(model: Model, books: Books) -> Iterator[tuple[str, object, object]]:
+def _all(model: Model, accounting: Accounting) -> Iterator[tuple[str, object, object]]:
     yield "next_id", 0, model.next_id
     yield "epoch", 0, model.epoch
     yield "ahead", 0, model.ahead_s
@@ -118,7 +129,7 @@ def _all(model: Model, books: Books) -> Iterator[tuple[str, object, object]]:
     yield from (("job", job.id, job) for job in model.jobs.values())
     yield from (("node", node.name, node) for node in model.nodes.values())
     yield from (("partition", partition.name, partition) for partition in model.partitions.values())
-    yield from (("row", key, row) for key, row in books.rows.items())
+    yield from (("row", key, row) for key, row in accounting.rows.items())
 
 
 def _default(field: Field[Any]) -> object:
@@ -139,19 +150,19 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} cannot be written to the journal")
 
 
-def job_from(data: dict[str, Any]) -> Job:
-    data = {name: data[name] for name, _ in _FIELDS[Job] if name in data}
-    data["spec"] = _spec_from(data["spec"])
+def job_from(data: dict[str, Any]) -> JobRecord:
+    data = {name: data[name] for name, _ in _FIELDS[JobRecord] if name in data}
+    data["desc"] = _desc_from(data["desc"])
     for name, build in _PARTS.items():
         if data.get(name) is not None:
             data[name] = build(data[name])
-    return Job(**_shared(data))
+    return JobRecord(**_shared(data))
 
 
-def _spec_from(data: dict[str, Any]) -> JobSpec:
+def _desc_from(data: dict[str, Any]) -> JobDesc:
     if "gpus" in data:
         data["gpus"] = Gpus(**data["gpus"])
-    return JobSpec(**_shared(data))
+    return JobDesc(**_shared(data))
 
 
 def _step_from(data: dict[str, Any]) -> Step:
@@ -173,14 +184,14 @@ _PARTS: dict[str, Callable[[Any], object]] = {
 }
 
 
-def row_from(data: dict[str, Any]) -> Row:
+def row_from(data: dict[str, Any]) -> AccountingJob:
     steps = tuple(_step_row_from(step) for step in data.get("steps", ()))
-    return Row(**_shared({**data, "steps": steps, "nodes": tuple(data["nodes"])}))
+    return AccountingJob(**_shared({**data, "steps": steps, "nodes": tuple(data["nodes"])}))
 
 
-def _step_row_from(data: dict[str, Any]) -> StepRow:
+def _step_row_from(data: dict[str, Any]) -> AccountingStep:
     usage = Usage(*data["usage"]) if data.get("usage") else None
-    return StepRow(**_shared({**data, "nodes": tuple(data["nodes"]), "usage": usage}))
+    return AccountingStep(**_shared({**data, "nodes": tuple(data["nodes"]), "usage": usage}))
 
 
 def _shared(data: dict[str, Any]) -> dict[str, Any]:

@@ -7,39 +7,39 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from clusterdp.fakeslurm.core.job_spec import JobSpec
-from clusterdp.fakeslurm.slurmctld.free_resources import Free
+from clusterdp.fakeslurm.core.job_desc import JobDesc
+from clusterdp.fakeslurm.slurmctld.free_resources import FreeNode
 
 UNLIMITED = 1 << 30
 
 
 @dataclass(frozen=True)
-class Taken:
-    free: Free
+class SelectedNode:
+    free: FreeNode
     cpus: int  # at most
 
 
-def choose(spec: JobSpec, candidates: Sequence[Free]) -> list[Taken] | None:
+def choose(desc: JobDesc, candidates: Sequence[FreeNode]) -> list[SelectedNode] | None:
     """In the order of the cluster, as `candidates` are; None if these do not do."""
-    rooms = {free.index: room(spec, free) for free in candidates}
+    rooms = {free.index: room(desc, free) for free in candidates}
     roomy = [free for free in candidates if rooms[free.index] > 0]
-    required = set(spec.nodelist)
-    least = max(spec.min_nodes, len(required), -(-tasks_of(spec) // (spec.tasks_per_node or UNLIMITED)))
-    while len(roomy) >= least and sum(rooms[free.index] for free in roomy) >= all_cpus(spec):
-        taken = _Choice(spec, roomy, rooms, required, least).made()
+    required = set(desc.nodelist)
+    least = max(desc.min_nodes, len(required), -(-tasks_of(desc) // (desc.tasks_per_node or UNLIMITED)))
+    while len(roomy) >= least and sum(rooms[free.index] for free in roomy) >= all_cpus(desc):
+        taken = _Selection(desc, roomy, rooms, required, least).made()
         if taken:
             return sorted(taken, key=lambda each: each.free.index)
-        roomy = _without_smallest(spec, roomy, rooms, required, least)
+        roomy = _without_smallest(desc, roomy, rooms, required, least)
     return None
 
 
 def _without_smallest(
-    spec: JobSpec, roomy: Sequence[Free], rooms: dict[int, int], required: set[str], least: int
-) -> list[Free]:
+    desc: JobDesc, roomy: Sequence[FreeNode], rooms: dict[int, int], required: set[str], least: int
+) -> list[FreeNode]:
     """Nodes with little room may have been in the way: those that are left for another try, none if that is in vain."""
-    size = {free.index: rooms[free.index] + (len(free.gpus) if spec.gpus else 0) for free in roomy}
+    size = {free.index: rooms[free.index] + (len(free.gpus) if desc.gpus else 0) for free in roomy}
     small = min((size[free.index] for free in roomy if free.node.name not in required), default=0)
-    surplus, left = len(roomy) - least, list[Free]()
+    surplus, left = len(roomy) - least, list[FreeNode]()
     for free in roomy:
         if surplus > 0 and size[free.index] <= small and free.node.name not in required:
             surplus -= 1
@@ -48,91 +48,91 @@ def _without_smallest(
     return left if len(left) < len(roomy) else []
 
 
-def room(spec: JobSpec, free: Free) -> int:
+def room(desc: JobDesc, free: FreeNode) -> int:
     """The CPUs that the job could use of this node; 0 if the node is of no use to it."""
     cpus = len(free.cpu_ids)
-    if cpus < max(least_cpus(spec), _least_tasks(spec) * (spec.cpus_per_task or 1)) or (
-        spec.exclusive and not free.whole
+    if cpus < max(least_cpus(desc), _least_tasks(desc) * (desc.cpus_per_task or 1)) or (
+        desc.exclusive and not free.whole
     ):
         return 0
-    if not spec.gpus:
+    if not desc.gpus:
         return cpus
-    if len(free.gpus) < (spec.gpus.per_node or bool(spec.gpus.per_job)):
+    if len(free.gpus) < (desc.gpus.per_node or bool(desc.gpus.per_job)):
         return 0
-    most = most_tasks(spec, free)
-    return cpus if most is None else min(cpus, most * (spec.cpus_per_task or 1))
+    most = most_tasks(desc, free)
+    return cpus if most is None else min(cpus, most * (desc.cpus_per_task or 1))
 
 
-def most_tasks(spec: JobSpec, free: Free) -> int | None:
+def most_tasks(desc: JobDesc, free: FreeNode) -> int | None:
     """The tasks that a job with GPUs may have on a node at most, if that is known before."""
-    if not spec.gpus:
+    if not desc.gpus:
         return None
     most: int | None = None
-    if spec.tasks_per_node:
-        most = spec.tasks_per_node
-    elif spec.tasks == 1 or (spec.tasks == spec.min_nodes == spec.max_nodes):
+    if desc.tasks_per_node:
+        most = desc.tasks_per_node
+    elif desc.tasks == 1 or (desc.tasks == desc.min_nodes == desc.max_nodes):
         most = 1
-    elif spec.max_nodes == 1:
-        most = spec.tasks
+    elif desc.max_nodes == 1:
+        most = desc.tasks
     limits = [most] if most is not None else []
-    if spec.cpus_per_task:
-        limits.append(len(free.cpu_ids) // spec.cpus_per_task)
-    if spec.gpus.per_task:
-        limits.append(len(free.gpus) // spec.gpus.per_task)
+    if desc.cpus_per_task:
+        limits.append(len(free.cpu_ids) // desc.cpus_per_task)
+    if desc.gpus.per_task:
+        limits.append(len(free.gpus) // desc.gpus.per_task)
     return min(limits, default=None)
 
 
-def least_cpus(spec: JobSpec) -> int:
+def least_cpus(desc: JobDesc) -> int:
     """Of each node."""
-    each = spec.cpus_per_task or 1
-    tasks = spec.tasks_per_node if spec.tasks_per_node and (spec.tasks or 0) > 1 and not spec.overcommit else 1
-    return max(spec.min_cpus or 0, tasks * each, (spec.cpus_per_gpu or 0) * (spec.gpus.per_node or 0))
+    each = desc.cpus_per_task or 1
+    tasks = desc.tasks_per_node if desc.tasks_per_node and (desc.tasks or 0) > 1 and not desc.overcommit else 1
+    return max(desc.min_cpus or 0, tasks * each, (desc.cpus_per_gpu or 0) * (desc.gpus.per_node or 0))
 
 
-def all_cpus(spec: JobSpec) -> int:
+def all_cpus(desc: JobDesc) -> int:
     """What the job asks for at least, on all of its nodes together."""
-    if spec.overcommit:
-        return spec.min_nodes
-    per_gpu = spec.cpus_per_gpu or 0
-    for_gpus = per_gpu * max(spec.gpus.per_job or 0, (spec.gpus.per_task or 0) * (spec.tasks or 0))
-    return max(tasks_of(spec) * (spec.cpus_per_task or 1), for_gpus)
+    if desc.overcommit:
+        return desc.min_nodes
+    per_gpu = desc.cpus_per_gpu or 0
+    for_gpus = per_gpu * max(desc.gpus.per_job or 0, (desc.gpus.per_task or 0) * (desc.tasks or 0))
+    return max(tasks_of(desc) * (desc.cpus_per_task or 1), for_gpus)
 
 
-def tasks_of(spec: JobSpec) -> int:
-    return spec.tasks if spec.tasks is not None else spec.min_nodes * (spec.tasks_per_node or 1)
+def tasks_of(desc: JobDesc) -> int:
+    return desc.tasks if desc.tasks is not None else desc.min_nodes * (desc.tasks_per_node or 1)
 
 
-def _least_tasks(spec: JobSpec) -> int:
+def _least_tasks(desc: JobDesc) -> int:
     """Of each node."""
-    if spec.overcommit:
+    if desc.overcommit:
         return 1
-    return spec.tasks_per_node or (spec.tasks or 1 if spec.max_nodes == 1 else 1)
+    return desc.tasks_per_node or (desc.tasks or 1 if desc.max_nodes == 1 else 1)
 
 
 @dataclass
-class _Choice:
+class _Selection:
     """One try: what is taken already, and what is still wanted."""
 
-    spec: JobSpec
-    roomy: Sequence[Free]
+    desc: JobDesc
+    roomy: Sequence[FreeNode]
     rooms: dict[int, int]
     required: set[str]
     least: int  # nodes that must still come
-    taken: list[Taken] = field(default_factory=list)
+    taken: list[SelectedNode] = field(default_factory=list)
     most: int = UNLIMITED  # nodes that may still come
     wanted_cpus: int = 0
     wanted_nodes: int = 0
     wanted_gpus: int = 0
 
-    def made(self) -> list[Taken] | None:
-        spec = self.spec
-        wished = self.least if spec.max_nodes is None else spec.max_nodes
-        self.most = UNLIMITED if spec.max_nodes is None else spec.max_nodes
-        if spec.tasks:
-            self.most = min(self.most, max(spec.tasks, self.least))
-        self.wanted_gpus = spec.gpus.per_job or 0
+    def made(self) -> list[SelectedNode] | None:
+        desc = self.desc
+        wished = self.least if desc.max_nodes is None else desc.max_nodes
+        self.most = UNLIMITED if desc.max_nodes is None else desc.max_nodes
+        if desc.tasks:
+            self.most = min(self.most, max(desc.tasks, self.least))
+        self.wanted_gpus = desc.gpus.per_job or 0
         self.wanted_nodes = (min if self.wanted_gpus else max)(self.least, wished)
-        self.wanted_cpus = all_cpus(spec)
+        self.wanted_cpus = all_cpus(desc)
         needed = [free for free in self.roomy if free.node.name in self.required]
         if len(needed) < len(self.required) or len(needed) > self.most:
             return None
@@ -149,25 +149,25 @@ class _Choice:
     def enough(self) -> bool:
         return self.wanted_nodes <= 0 and self.wanted_cpus <= 0 and self.wanted_gpus <= 0
 
-    def _take(self, free: Free) -> None:
+    def _take(self, free: FreeNode) -> None:
         cpus = self.rooms[free.index]
         for_this = self.wanted_cpus - max(self.least - 1, 0)  # each of the others needs one
-        if cpus > for_this and not self.spec.exclusive:
-            cpus = max(for_this, least_cpus(self.spec))
-        self.taken.append(Taken(free, cpus))
+        if cpus > for_this and not self.desc.exclusive:
+            cpus = max(for_this, least_cpus(self.desc))
+        self.taken.append(SelectedNode(free, cpus))
         self.wanted_cpus -= cpus
         self.wanted_gpus -= self._gpus(free)
         self.wanted_nodes -= 1
         self.least -= 1
         self.most -= 1
 
-    def _gpus(self, free: Free) -> int:
-        return self.spec.gpus.per_node or len(free.gpus)
+    def _gpus(self, free: FreeNode) -> int:
+        return self.desc.gpus.per_node or len(free.gpus)
 
-    def _others(self, neighbours: list[Free]) -> list[Free]:
+    def _others(self, neighbours: list[FreeNode]) -> list[FreeNode]:
         return [free for free in neighbours if free.node.name not in self.required]
 
-    def _worth(self, neighbours: list[Free]) -> tuple[bool, bool, int]:
+    def _worth(self, neighbours: list[FreeNode]) -> tuple[bool, bool, int]:
         """Best is a set of neighbours with a required node, else the tightest that suffices, else the largest."""
         free = self._others(neighbours)
         cpus = sum(self.rooms[one.index] for one in free)
@@ -175,9 +175,9 @@ class _Choice:
         does = does and sum(self._gpus(one) for one in free) >= self.wanted_gpus
         return len(free) < len(neighbours), does, -cpus if does else cpus
 
-    def _take_from(self, neighbours: list[Free]) -> None:
+    def _take_from(self, neighbours: list[FreeNode]) -> None:
         first = next((i for i, free in enumerate(neighbours) if free.node.name in self.required), None)
-        order: Iterable[Free] = neighbours
+        order: Iterable[FreeNode] = neighbours
         if first is not None:  # up from the first one that is required, then down from it
             order = chain(neighbours[first:], reversed(neighbours[:first]))
         elif self.wanted_nodes <= 1:
@@ -190,13 +190,13 @@ class _Choice:
             if free.node.name not in self.required and not too_small:
                 self._take(free)
 
-    def _does_alone(self, free: Free) -> bool:
+    def _does_alone(self, free: FreeNode) -> bool:
         return self.rooms[free.index] >= self.wanted_cpus and self._gpus(free) >= self.wanted_gpus
 
 
-def _neighbours(roomy: Sequence[Free]) -> list[list[Free]]:
+def _neighbours(roomy: Sequence[FreeNode]) -> list[list[FreeNode]]:
     """Nodes that stand side by side in the cluster."""
-    found: list[list[Free]] = []
+    found: list[list[FreeNode]] = []
     for free in roomy:
         if found and found[-1][-1].index == free.index - 1:
             found[-1].append(free)

@@ -12,11 +12,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.core.error_texts import NoMore, Refusal
+from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.core.faults import Faults
-    from clusterdp.fakeslurm.slurmctld.connection import Conversation
+    from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 TIMED_OUT = ("Socket timed out on send/recv operation", 140)  # and what scancel makes of the error's number
@@ -28,29 +28,29 @@ ASKS_TWICE = r"(-j|--jobs?\b|--signal|-s\b|show (job|step)s? \S)"  # and so wait
 ELSEWHERE = ("sacct", "sacctmgr", "sreport", "control")  # what asks slurmdbd, or no part of Slurm
 LOOK_AGAIN_S = 0.1
 
-Command = Callable[["Conversation", "Daemon"], Awaitable[int]]
+Command = Callable[["Connection", "Daemon"], Awaitable[int]]
 
 
-async def answer(command: Command, talk: Conversation, daemon: Daemon) -> int:
+async def answer(command: Command, client: Connection, daemon: Daemon) -> int:
     """Carry a command out, as far and as fast as the controller's troubles let it."""
     faults, patience_s = daemon.model.faults, daemon.shape.settings.message_timeout_s
-    words = " ".join(talk.words)
-    if talk.command in ELSEWHERE or re.match(rf"(-\S+ )*show {LOCAL[0]}|(-\S+ )*show {LOCAL[1]}", words):
-        return await command(talk, daemon)
-    times = 2 if re.search(ASKS_TWICE, words) and talk.command != "sbatch" else 1
+    words = " ".join(client.words)
+    if client.command in ELSEWHERE or re.match(rf"(-\S+ )*show {LOCAL[0]}|(-\S+ )*show {LOCAL[1]}", words):
+        return await command(client, daemon)
+    times = 2 if re.search(ASKS_TWICE, words) and client.command != "sbatch" else 1
     if faults.away:
         await _until_back(faults, (patience_s - 1) * times)
         if faults.away:
-            raise complaint(talk, *NO_CONTACT)
-    if talk.command == "sbatch" and faults.draw():
-        daemon.controller.records.history.write("flaky", command=" ".join([talk.command, *talk.words]))
-        raise complaint(talk, *TIMED_OUT)
+            raise complaint(client, *NO_CONTACT)
+    if client.command == "sbatch" and faults.draw():
+        daemon.controller.records.history.write("flaky", command=" ".join([client.command, *client.words]))
+        raise complaint(client, *TIMED_OUT)
     if faults.late_s <= patience_s:
         if faults.late_s:
             await asyncio.sleep(faults.late_s)
-        return await command(talk, daemon)
-    await _in_vain(command, talk, daemon, patience_s * times)
-    raise complaint(talk, *TIMED_OUT)
+        return await command(client, daemon)
+    await _in_vain(command, client, daemon, patience_s * times)
+    raise complaint(client, *TIMED_OUT)
 
 
 async def _until_back(faults: Faults, at_most_s: float) -> None:
@@ -60,52 +60,52 @@ async def _until_back(faults: Faults, at_most_s: float) -> None:
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
-async def _in_vain(command: Command, talk: Conversation, daemon: Daemon, patience_s: float) -> None:
+async def _in_vain(command: Command, client: Connection, daemon: Daemon, patience_s: float) -> None:
     """What was asked is done, but nobody hears the answer: a job is submitted although sbatch says that it failed."""
     end = time.monotonic() + patience_s
-    if talk.command in ("sbatch", "scancel", "scontrol"):
+    if client.command in ("sbatch", "scancel", "scontrol"):
         try:
-            await asyncio.wait_for(command(talk, daemon), patience_s)
+            await asyncio.wait_for(command(client, daemon), patience_s)
             daemon.controller.settle()
-        except (Refusal, NoMore, asyncio.TimeoutError):
+        except (Refusal, CommandDone, asyncio.TimeoutError):
             pass
-        talk.unsay()
+        client.discard_output()
     await asyncio.sleep(max(end - time.monotonic(), 0))
 
 
-def complaint(talk: Conversation, text: str, number: int) -> Refusal:
+def complaint(client: Connection, text: str, number: int) -> Refusal:
     """What the command says when it got no answer."""
-    words, job = talk.words, talk.environ.get("SLURM_JOB_ID") or talk.environ.get("SLURM_JOBID")
-    if talk.command == "sbatch":
+    words, job = client.words, client.environ.get("SLURM_JOB_ID") or client.environ.get("SLURM_JOBID")
+    if client.command == "sbatch":
         return Refusal(f"sbatch: error: Batch job submission failed: {text}")
-    if talk.command == "salloc":
+    if client.command == "salloc":
         return Refusal(f"salloc: error: Job submit/allocate failed: {text}")
-    if talk.command == "srun" and job:
+    if client.command == "srun" and job:
         lost = f"srun: Check SLURM_JOB_ID environment variable. Expired or invalid job {job}"
         return Refusal(f"srun: error: Unable to confirm allocation for job {job}: {text}\n{lost}")
-    if talk.command == "srun":
+    if client.command == "srun":
         return Refusal(f"srun: error: Unable to allocate resources: {text}")
-    if talk.command == "sinfo":
+    if client.command == "sinfo":
         return Refusal(f"slurm_load_partitions: {text}")
     ids = [word for word in words if word[:1].isdigit()]
-    if talk.command == "scancel" and ids and not re.search(ASKS_TWICE, " ".join(words)):
+    if client.command == "scancel" and ids and not re.search(ASKS_TWICE, " ".join(words)):
         lines = [f"scancel: error: Kill job error on job id {each}: {text}" for each in ids]
         return Refusal("\n".join(lines), number)
-    if talk.command == "scontrol":
-        return _of_scontrol(talk, [word for word in words if not word.startswith("-")], text)
+    if client.command == "scontrol":
+        return _of_scontrol(client, [word for word in words if not word.startswith("-")], text)
     return Refusal(f"slurm_load_jobs error: {text}")
 
 
-def _of_scontrol(talk: Conversation, words: list[str], text: str) -> Refusal:
+def _of_scontrol(client: Connection, words: list[str], text: str) -> Refusal:
     verb, *rest = words or [""]
     if verb == "ping":
         from clusterdp.fakeslurm.core.shape import host_name
 
         stars = "*" * 41
-        talk.print(
+        client.print(
             f"Slurmctld(primary) at {host_name()} is DOWN\n{stars}\n** RESTORE SLURMCTLD DAEMON TO SERVICE **\n{stars}"
         )
-        raise NoMore(1)
+        raise CommandDone(1)
     if verb == "show":
         return Refusal(f"slurm_load_{LOADS.get(rest[0].lower() if rest else '', 'jobs')} error: {text}")
     named = [word.partition("=")[2] for word in rest if word.lower().startswith(("jobid=", "job="))]

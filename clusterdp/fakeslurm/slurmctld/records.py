@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from clusterdp.fakeslurm.core.model import Job, Model
+from clusterdp.fakeslurm.core.model import JobRecord, Model
 from clusterdp.fakeslurm.core.paths import HISTORY
 from clusterdp.fakeslurm.slurmctld.journal import Journal, compact
-from clusterdp.fakeslurm.slurmdbd.accounting import Books
-from clusterdp.fakeslurm.slurmdbd.history import History
+from clusterdp.fakeslurm.slurmdbd.accounting import Accounting
+from clusterdp.fakeslurm.slurmdbd.history import HistoryFile
 
 
 class Records:
     """Of a job that changes several times in one turn, only what came of it is written."""
 
-    def __init__(self, model: Model, books: Books, journal: Journal, folder: Path, clock: Callable[[], float]):
-        self.books, self._model, self._journal, self._clock = books, model, journal, clock
-        self.history = History(folder / HISTORY, model, clock)
-        self._changed: dict[int, Job] = {}
+    def __init__(
+        self, model: Model, accounting: Accounting, journal: Journal, folder: Path, clock: Callable[[], float]
+    ):
+        self.accounting, self._model, self._journal, self._clock = accounting, model, journal, clock
+        self.history = HistoryFile(folder / HISTORY, model, clock)
+        self._changed: dict[int, JobRecord] = {}
 
-    def job(self, job: Job, word: str | None = None) -> None:
+    def job(self, job: JobRecord, word: str | None = None) -> None:
         """It changed. `word`: the books have it like this, whatever becomes of it in the same turn."""
         self._model.jobs.note(job)
         self.history.job(job)
@@ -28,10 +30,10 @@ class Records:
         if word is not None:
             self._write(self._changed.pop(job.id), word)
 
-    def _write(self, job: Job, word: str | None = None) -> None:
+    def _write(self, job: JobRecord, word: str | None = None) -> None:
         self._journal.write("job", job.id, job)
         lag = self._model.settings.accounting_lag_s
-        entry = self.books.note(self._model, job, self._clock() + lag, word)
+        entry = self.accounting.note(self._model, job, self._clock() + lag, word)
         if entry:
             self._journal.write("row", *entry)
 
@@ -56,7 +58,7 @@ class Records:
     def faults(self) -> None:
         self._journal.write("faults", 0, self._model.faults)
 
-    def forget(self, job: Job) -> None:
+    def forget(self, job: JobRecord) -> None:
         self.flush()
         self.history.forget(job.id)
 
@@ -72,7 +74,7 @@ class Records:
         """Keep the journal from growing for ever."""
         if self._journal.grown and self.flush():
             self._journal.close()
-            compact(self._journal.path, self._model, self.books)
+            compact(self._journal.path, self._model, self.accounting)
             self._journal = Journal(self._journal.path)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import ControllerError
-from clusterdp.fakeslurm.core.model import BATCH, Job
+from clusterdp.fakeslurm.core.model import BATCH, JobRecord
 from clusterdp.fakeslurm.core.orders import Say, Signal, Terminate, Warn
 from clusterdp.fakeslurm.slurmctld import job_end
 from clusterdp.slurm.state import JobState
@@ -17,27 +17,36 @@ if TYPE_CHECKING:
 
 
 def requeue(
-    controller: Controller, job: Job, word: str = "REQUEUED", why: str = "DUE TO JOB REQUEUE", hold: str | None = None
+    controller: Controller,
+    job: JobRecord,
+    word: str = "REQUEUED",
+    why: str = "DUE TO JOB REQUEUE",
+    hold: str | None = None,
 ) -> None:
     """Raises ControllerError if it may not be."""
     if job.state in (JobState.PENDING, JobState.SPECIAL_EXIT):
         raise ControllerError(error_texts.PENDING)
     if job.het and job.het.offset:
         raise ControllerError(error_texts.NOT_LEADER)
-    if not job.spec.requeue or not job.spec.batch:
+    if not job.desc.requeue or not job.desc.batch:
         raise ControllerError(error_texts.DISABLED)
     restart(controller, job, word, why, hold)
 
 
 def restart(
-    controller: Controller, job: Job, word: str, why: str, hold: str | None = None, state: JobState = JobState.PENDING
+    controller: Controller,
+    job: JobRecord,
+    word: str,
+    why: str,
+    hold: str | None = None,
+    state: JobState = JobState.PENDING,
 ) -> None:
     for component in controller.model.components(job):
         if not component.waits:
             _restart(controller, component, word, why, hold, state)
 
 
-def _restart(controller: Controller, job: Job, word: str, why: str, hold: str | None, state: JobState) -> None:
+def _restart(controller: Controller, job: JobRecord, word: str, why: str, hold: str | None, state: JobState) -> None:
     job.next_word = word
     job.restarts += 1
     job.requeue_hold = hold
@@ -49,12 +58,12 @@ def _restart(controller: Controller, job: Job, word: str, why: str, hold: str | 
     elif job.over:
         job.state = state
         job.next_word = "COMPLETED"
-        _revive(controller, job)
+        _requeue_finished(controller, job)
     else:
-        job_end.wind_up(controller, job, state, "None", why)
+        job_end.terminate_job(controller, job, state, "None", why)
 
 
-def _revive(controller: Controller, job: Job) -> None:
+def _requeue_finished(controller: Controller, job: JobRecord) -> None:
     """A job that is over already waits again; its attempt stays in the books as it is."""
     controller.records.flush()
     now = controller.clock()
@@ -70,7 +79,7 @@ def _revive(controller: Controller, job: Job) -> None:
     controller.wake()
 
 
-def suspend(controller: Controller, job: Job) -> None:
+def suspend(controller: Controller, job: JobRecord) -> None:
     """Stop its processes; they keep what they have. Raises ControllerError."""
     if job.waits:
         raise ControllerError(error_texts.PENDING)
@@ -80,7 +89,7 @@ def suspend(controller: Controller, job: Job) -> None:
     _signal_all(controller, job, signal.SIGSTOP)
 
 
-def resume(controller: Controller, job: Job) -> None:
+def resume(controller: Controller, job: JobRecord) -> None:
     """Raises ControllerError."""
     if job.state is not JobState.SUSPENDED or job.completing:
         raise ControllerError("Job is not suspended")
@@ -89,18 +98,18 @@ def resume(controller: Controller, job: Job) -> None:
     _signal_all(controller, job, signal.SIGCONT)
 
 
-def _signal_all(controller: Controller, job: Job, number: int) -> None:
+def _signal_all(controller: Controller, job: JobRecord, number: int) -> None:
     for step in job.steps:
         if step.live and not step.runs_in:
             controller.runner.order(job, step, Signal(number))
     controller.changed(job)
 
 
-def preempt(controller: Controller, job: Job, grace_s: float | None = None) -> None:
+def preempt(controller: Controller, job: JobRecord, grace_s: float | None = None) -> None:
     """Push a running job out: with a grace time its tasks get TERM first, without one it goes at once."""
     if not job.running or job.preempt_time is not None:
         return
-    grace = controller.model.partitions[job.spec.partition].grace_s if grace_s is None else grace_s
+    grace = controller.model.partitions[job.desc.partition].grace_s if grace_s is None else grace_s
     job.preempt_time = controller.clock()
     job.preempt_end = job.preempt_time + controller.settings.lasting(grace)
     if grace <= 0:
@@ -112,39 +121,39 @@ def preempt(controller: Controller, job: Job, grace_s: float | None = None) -> N
             controller.runner.order(job, step, Warn((signal.SIGCONT, signal.SIGTERM)))
 
 
-def end_of_grace(controller: Controller, job: Job) -> None:
-    cancels = controller.model.partitions[job.spec.partition].preempt == "CANCEL"
-    if job.spec.requeue and job.spec.batch and not cancels:
+def end_of_grace(controller: Controller, job: JobRecord) -> None:
+    cancels = controller.model.partitions[job.desc.partition].preempt == "CANCEL"
+    if job.desc.requeue and job.desc.batch and not cancels:
         restart(controller, job, "PREEMPTED", "DUE TO PREEMPTION")
     else:
         _end_all(controller, job, JobState.PREEMPTED, "None", "DUE TO PREEMPTION")
 
 
-def lose_node(controller: Controller, job: Job, node: str) -> None:
+def lose_node(controller: Controller, job: JobRecord, node: str) -> None:
     """The job had processes on a node that is no more."""
     if job.completing or not job.shares:
         return
-    if job.spec.no_kill and job.batch_host != node:
+    if job.desc.no_kill and job.batch_host != node:
         _shrink(controller, job, node)
         return
     for step in job.steps:
         if step.live and node in step.nodes and step.id != BATCH:
             controller.runner.order(job, step, Say(f"srun: error: Node failure on {node}"))
     why = "DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS"
-    if job.spec.requeue and job.spec.batch:
+    if job.desc.requeue and job.desc.batch:
         restart(controller, job, "NODE_FAIL", why)
     else:
         _end_all(controller, job, JobState.NODE_FAIL, "NodeDown", why)
 
 
-def _end_all(controller: Controller, job: Job, outcome: JobState, reason: str, why: str) -> None:
+def _end_all(controller: Controller, job: JobRecord, outcome: JobState, reason: str, why: str) -> None:
     """A heterogeneous job does not outlive one of its components."""
     for component in controller.model.components(job):
         if component.running:
-            job_end.wind_up(controller, component, outcome, reason, why)
+            job_end.terminate_job(controller, component, outcome, reason, why)
 
 
-def _shrink(controller: Controller, job: Job, node: str) -> None:
+def _shrink(controller: Controller, job: JobRecord, node: str) -> None:
     """--no-kill: it goes on with the other nodes, but without the steps that were on the lost one."""
     job.end = controller.clock()  # of what accounting knows of it so far
     controller.changed(job, "RESIZING")

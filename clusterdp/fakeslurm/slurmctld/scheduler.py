@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from clusterdp.fakeslurm.core.model import Job, Model, Partition, Share
+from clusterdp.fakeslurm.core.model import JobRecord, Model, Partition, Share
 from clusterdp.fakeslurm.slurmctld import submit_checks
-from clusterdp.fakeslurm.slurmctld.dependencies import outlook
-from clusterdp.fakeslurm.slurmctld.free_resources import Free, all_free, free_nodes
+from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
+from clusterdp.fakeslurm.slurmctld.free_resources import FreeNode, all_free, free_nodes
 from clusterdp.fakeslurm.slurmctld.placement import place
 from clusterdp.slurm.hostlist import compress
 
@@ -16,20 +16,20 @@ RESERVED = "Nodes required for job are DOWN, DRAINED or reserved for jobs in hig
 
 
 @dataclass(frozen=True)
-class Start:
+class StartJob:
     job: int
     shares: tuple[Share, ...]
     index: int | None = None  # the element of an array
 
 
 @dataclass(frozen=True)
-class Preempt:
+class PreemptJob:
     job: int
     by: int
 
 
 @dataclass(frozen=True)
-class Wait:
+class KeepPending:
     job: int
     reason: str
     start: float | None = None  # when it will start if all others use up their time
@@ -37,13 +37,13 @@ class Wait:
 
 
 @dataclass(frozen=True)
-class Invalid:
+class CancelInvalid:
     """Its dependency can never hold, and it asked to be cancelled then."""
 
     job: int
 
 
-Decision = Start | Preempt | Wait | Invalid
+Decision = StartJob | PreemptJob | KeepPending | CancelInvalid
 
 
 @dataclass
@@ -52,7 +52,7 @@ class _Pass:
 
     model: Model
     now: float
-    free: dict[str, Free]
+    free: dict[str, FreeNode]
     reserved: dict[str, tuple[float, int]] = field(default_factory=dict)  # node -> (free for others until, tier)
     blocked: set[str] = field(default_factory=set)  # partitions in which somebody already waits for nodes
     decisions: list[Decision] = field(default_factory=list)
@@ -68,31 +68,31 @@ def schedule(model: Model, now: float) -> list[Decision]:
     return now_pass.decisions
 
 
-def waiting(model: Model) -> list[Job]:
+def waiting(model: Model) -> list[JobRecord]:
     """Who waits, by tier of the partition, then priority."""
     jobs = [job for job in model.jobs.live.values() if job.waits]
-    return sorted(jobs, key=lambda job: (-model.partitions[job.spec.partition].tier, -job.priority, job.id))
+    return sorted(jobs, key=lambda job: (-model.partitions[job.desc.partition].tier, -job.priority, job.id))
 
 
-def _consider(look: _Pass, job: Job) -> None:
+def _consider(look: _Pass, job: JobRecord) -> None:
     if job.het:
         if not job.het.offset:
             _consider_together(look, look.model.components(job))
         return
     obstacle = _obstacle(look, job)
     if obstacle == "invalid":
-        look.decisions.append(Invalid(job.id))
+        look.decisions.append(CancelInvalid(job.id))
         return
     if obstacle:
-        look.decisions.append(Wait(job.id, obstacle))
+        look.decisions.append(KeepPending(job.id, obstacle))
         return
-    partition = look.model.partitions[job.spec.partition]
+    partition = look.model.partitions[job.desc.partition]
     indexes: list[int | None] = list(job.array.indexes) if job.array else [None]
     for index in indexes:
         if job.array and _throttled(look, job):
-            look.decisions.append(Wait(job.id, "JobArrayTaskLimit"))
+            look.decisions.append(KeepPending(job.id, "JobArrayTaskLimit"))
             return
-        shares = place(job.spec, _allowed(look, job, partition))
+        shares = place(job.desc, _allowed(look, job, partition))
         if not shares:
             _wait_for_nodes(look, job, partition)
             return
@@ -100,63 +100,65 @@ def _consider(look: _Pass, job: Job) -> None:
             look.free[share.node] = look.free[share.node].less(share)
         if job.array:
             look.started[job.array.id] = look.started.get(job.array.id, 0) + 1
-        look.decisions.append(Start(job.id, tuple(shares), index))
+        look.decisions.append(StartJob(job.id, tuple(shares), index))
 
 
-def _consider_together(look: _Pass, components: list[Job]) -> None:
+def _consider_together(look: _Pass, components: list[JobRecord]) -> None:
     """The components of a heterogeneous job start at one moment, on nodes of their own."""
     obstacles = [_obstacle(look, job) for job in components]
     if any(obstacles):
         for job, obstacle in zip(components, obstacles, strict=True):
-            look.decisions.append(Invalid(job.id) if obstacle == "invalid" else Wait(job.id, obstacle or "None"))
+            look.decisions.append(
+                CancelInvalid(job.id) if obstacle == "invalid" else KeepPending(job.id, obstacle or "None")
+            )
         return
-    found: list[Start] = []
+    found: list[StartJob] = []
     taken: set[str] = set()
     for job in components:
-        partition = look.model.partitions[job.spec.partition]
-        shares = place(job.spec, [free for free in _allowed(look, job, partition) if free.node.name not in taken])
+        partition = look.model.partitions[job.desc.partition]
+        shares = place(job.desc, [free for free in _allowed(look, job, partition) if free.node.name not in taken])
         if not shares:
             _wait_for_nodes(look, job, partition)
             waits = look.decisions[-1]
-            reason = waits.reason if isinstance(waits, Wait) else "Resources"
-            look.decisions += [Wait(other.id, reason) for other in components if other is not job]
+            reason = waits.reason if isinstance(waits, KeepPending) else "Resources"
+            look.decisions += [KeepPending(other.id, reason) for other in components if other is not job]
             return
         taken |= {share.node for share in shares}
-        found.append(Start(job.id, tuple(shares)))
+        found.append(StartJob(job.id, tuple(shares)))
     for start in found:
         for share in start.shares:
             look.free[share.node] = look.free[share.node].less(share)
     look.decisions += reversed(found)  # the first last: its batch script wants to know where the others are
 
 
-def _obstacle(look: _Pass, job: Job) -> str:
+def _obstacle(look: _Pass, job: JobRecord) -> str:
     """Why it cannot run whatever is free, "" if nothing is in its way."""
     if job.held:
         return job.held
-    prospect = outlook(look.model, job, look.now)
-    if prospect.hopeless:
-        return "invalid" if job.spec.kill_on_invalid_dep else "DependencyNeverSatisfied"
+    prospect = dependency_state(look.model, job, look.now)
+    if prospect.impossible:
+        return "invalid" if job.desc.kill_on_invalid_dep else "DependencyNeverSatisfied"
     if not prospect.done:
         return "Dependency"
     if job.begin > look.now:
         return "BeginTime"
     if job.considered_from > look.now:
         return "None"
-    partition = look.model.partitions[job.spec.partition]
+    partition = look.model.partitions[job.desc.partition]
     if not partition.up:
         return "PartitionDown"
-    if partition.max_minutes is not None and (job.spec.minutes or 0) > partition.max_minutes:
+    if partition.max_minutes is not None and (job.desc.minutes or 0) > partition.max_minutes:
         return "PartitionTimeLimit"
-    if job.spec.minutes == 0 and partition.max_minutes is not None:
+    if job.desc.minutes == 0 and partition.max_minutes is not None:
         return "PartitionTimeLimit"
     everything = all_free(look.model)
-    ever = [everything[name] for name in partition.nodes if name not in job.spec.exclude]
-    if not place(job.spec, ever):
-        return submit_checks.oversized(look.model, job.spec) or "PartitionConfig"
+    ever = [everything[name] for name in partition.nodes if name not in job.desc.exclude]
+    if not place(job.desc, ever):
+        return submit_checks.oversized(look.model, job.desc) or "PartitionConfig"
     return ""
 
 
-def _throttled(look: _Pass, job: Job) -> bool:
+def _throttled(look: _Pass, job: JobRecord) -> bool:
     if not job.array or not job.array.throttle:
         return False
     # One that ends holds its nodes still, and makes room for the next all the same.
@@ -164,12 +166,12 @@ def _throttled(look: _Pass, job: Job) -> bool:
     return running + look.started.get(job.array.id, 0) >= job.array.throttle
 
 
-def _allowed(look: _Pass, job: Job, partition: Partition) -> list[Free]:
+def _allowed(look: _Pass, job: JobRecord, partition: Partition) -> list[FreeNode]:
     """The nodes that it may start on now: well, its own, and not kept for somebody before it."""
     end = look.now + _limit_s(look.model, job)
     allowed = []
     for name in partition.nodes:
-        if name in job.spec.exclude or not look.model.nodes[name].usable:
+        if name in job.desc.exclude or not look.model.nodes[name].usable:
             continue
         if name in look.reserved and end > look.reserved[name][0]:
             continue
@@ -177,22 +179,22 @@ def _allowed(look: _Pass, job: Job, partition: Partition) -> list[Free]:
     return allowed
 
 
-def _limit_s(model: Model, job: Job) -> float:
-    minutes = job.spec.minutes if job.spec.minutes is not None else model.partitions[job.spec.partition].max_minutes
+def _limit_s(model: Model, job: JobRecord) -> float:
+    minutes = job.desc.minutes if job.desc.minutes is not None else model.partitions[job.desc.partition].max_minutes
     return minutes * model.settings.minute_s if minutes else FOREVER
 
 
-def _wait_for_nodes(look: _Pass, job: Job, partition: Partition) -> None:
+def _wait_for_nodes(look: _Pass, job: JobRecord, partition: Partition) -> None:
     """Say why, keep nodes for it from the moment they come free, push out whom it may push out."""
-    usable = [name for name in partition.nodes if look.model.nodes[name].usable and name not in job.spec.exclude]
+    usable = [name for name in partition.nodes if look.model.nodes[name].usable and name not in job.desc.exclude]
     unusable = [name for name in partition.nodes if not look.model.nodes[name].usable]
-    missing = [name for name in job.spec.nodelist if name in unusable]
+    missing = [name for name in job.desc.nodelist if name in unusable]
     everything = all_free(look.model)
     if missing:
-        look.decisions.append(Wait(job.id, f"ReqNodeNotAvail, UnavailableNodes:{compress(missing)}"))
+        look.decisions.append(KeepPending(job.id, f"ReqNodeNotAvail, UnavailableNodes:{compress(missing)}"))
         return
-    if not place(job.spec, [everything[name] for name in usable]):
-        look.decisions.append(Wait(job.id, RESERVED))
+    if not place(job.desc, [everything[name] for name in usable]):
+        look.decisions.append(KeepPending(job.id, RESERVED))
         return
     kept_by_higher = any(name in look.reserved and look.reserved[name][1] > partition.tier for name in usable)
     reason = RESERVED if kept_by_higher else "Priority" if partition.name in look.blocked else "Resources"
@@ -201,29 +203,29 @@ def _wait_for_nodes(look: _Pass, job: Job, partition: Partition) -> None:
     for victim in victims:
         look.victims.add(victim.id)
         if victim.preempt_time is None:
-            look.decisions.append(Preempt(victim.id, job.id))
+            look.decisions.append(PreemptJob(victim.id, job.id))
     end, nodes = _reserve(look, job, partition, victims)
     soon = end is not None and end < look.now + FOREVER / 2
-    look.decisions.append(Wait(job.id, reason, end if soon else None, nodes if soon else ()))
+    look.decisions.append(KeepPending(job.id, reason, end if soon else None, nodes if soon else ()))
 
 
-def _preemptable(look: _Pass, partition: Partition, victim: Job) -> bool:
-    other = look.model.partitions[victim.spec.partition]
+def _preemptable(look: _Pass, partition: Partition, victim: JobRecord) -> bool:
+    other = look.model.partitions[victim.desc.partition]
     return victim.running and other.preempt != "OFF" and other.tier < partition.tier
 
 
-def _victims(look: _Pass, job: Job, partition: Partition) -> list[Job]:
+def _victims(look: _Pass, job: JobRecord, partition: Partition) -> list[JobRecord]:
     """The running jobs whose end would let it start; [] if that would not help, or is on its way already."""
     candidates = [j for j in look.model.holding() if _preemptable(look, partition, j) and j.id not in look.victims]
     # Those that are going already come first: nobody else must go if they are enough.
-    candidates.sort(key=lambda j: (j.preempt_time is None, look.model.partitions[j.spec.partition].tier, j.priority))
+    candidates.sort(key=lambda j: (j.preempt_time is None, look.model.partitions[j.desc.partition].tier, j.priority))
     leaving = [j for j in look.model.holding() if j.completing]
     free = {name: look.free[name] for name in partition.nodes}
     for gone in leaving:
         _release(look, free, gone)
     if _would_fit(look, job, partition, free):
         return []
-    taken: list[Job] = []
+    taken: list[JobRecord] = []
     for victim in candidates:
         _release(look, free, victim)
         taken.append(victim)
@@ -232,7 +234,9 @@ def _victims(look: _Pass, job: Job, partition: Partition) -> list[Job]:
     return []
 
 
-def _spare(look: _Pass, job: Job, partition: Partition, leaving: list[Job], taken: list[Job]) -> list[Job]:
+def _spare(
+    look: _Pass, job: JobRecord, partition: Partition, leaving: list[JobRecord], taken: list[JobRecord]
+) -> list[JobRecord]:
     """Without those who turned out not to be in the way."""
     for victim in list(taken):
         rest = [other for other in taken if other is not victim]
@@ -244,19 +248,21 @@ def _spare(look: _Pass, job: Job, partition: Partition, leaving: list[Job], take
     return taken
 
 
-def _release(look: _Pass, free: dict[str, Free], job: Job) -> None:
+def _release(look: _Pass, free: dict[str, FreeNode], job: JobRecord) -> None:
     for share in job.shares:
         if share.node in free:
             free[share.node] = free[share.node].more(share)
 
 
-def _would_fit(look: _Pass, job: Job, partition: Partition, free: dict[str, Free]) -> list[Share] | None:
-    names = [n for n in partition.nodes if look.model.nodes[n].usable and n not in job.spec.exclude]
+def _would_fit(look: _Pass, job: JobRecord, partition: Partition, free: dict[str, FreeNode]) -> list[Share] | None:
+    names = [n for n in partition.nodes if look.model.nodes[n].usable and n not in job.desc.exclude]
     names = [n for n in names if n not in look.reserved]
-    return place(job.spec, [free[name] for name in names])
+    return place(job.desc, [free[name] for name in names])
 
 
-def _reserve(look: _Pass, job: Job, partition: Partition, victims: list[Job]) -> tuple[float | None, tuple[str, ...]]:
+def _reserve(
+    look: _Pass, job: JobRecord, partition: Partition, victims: list[JobRecord]
+) -> tuple[float | None, tuple[str, ...]]:
     """Keep the nodes on which it will start first, as running jobs end one after the other; returns when and which."""
     free = {name: look.free[name] for name in partition.nodes}
     ends = sorted(
@@ -272,7 +278,7 @@ def _reserve(look: _Pass, job: Job, partition: Partition, victims: list[Job]) ->
     return None, ()
 
 
-def _end(look: _Pass, job: Job, victims: list[Job]) -> float:
+def _end(look: _Pass, job: JobRecord, victims: list[JobRecord]) -> float:
     if job.completing or job in victims:
         return look.now
     start = job.start if job.start is not None else look.now

@@ -7,7 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
-from clusterdp.fakeslurm.core.model import Job
+from clusterdp.fakeslurm.core.model import JobRecord
 
 ROOM = 256 << 10  # bytes that must be free on the disk for a job to be accepted or started
 FILES = ("slurm_script", "environment")
@@ -17,7 +17,7 @@ class Spool:
     def __init__(self, folder: Path):
         self._folder = folder
 
-    def of(self, job: Job) -> Path:
+    def of(self, job: JobRecord) -> Path:
         return self._folder / "spool" / f"job{job.id:05}"
 
     @property
@@ -25,7 +25,7 @@ class Spool:
         disk = os.statvfs(self._folder)
         return disk.f_bavail * disk.f_frsize >= ROOM
 
-    def write(self, job: Job, script: bytes, environ: dict[str, str]) -> None:
+    def write(self, job: JobRecord, script: bytes, environ: dict[str, str]) -> None:
         """Raises OSError, and leaves nothing behind then."""
         folder = self.of(job)
         try:
@@ -40,7 +40,7 @@ class Spool:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    def share(self, job: Job, element: Job) -> None:
+    def share(self, job: JobRecord, element: JobRecord) -> None:
         """What the array has, its element has too."""
         mine, its = os.fspath(self.of(job)), os.fspath(self.of(element))
         os.makedirs(its, exist_ok=True)

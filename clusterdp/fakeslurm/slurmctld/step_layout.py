@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from clusterdp.fakeslurm.core import error_texts
-from clusterdp.fakeslurm.core.model import BATCH, Job, Share, Step
+from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Share, Step
 from clusterdp.fakeslurm.core.task_distribution import deal
 
 GRES_TOO_FEW = "Insufficient GRES available in allocation"
 GRES_MISMATCH = "Invalid Trackable RESource (TRES) specification"
 
 
-class Busy(Exception):
+class StepBusy(Exception):
     """The job has what the step wants, but other steps use it now."""
 
 
@@ -81,7 +81,7 @@ def settle(request: StepRequest, nodes: int) -> list[str]:
     return warnings
 
 
-def check(request: StepRequest, job: Job) -> None:
+def check(request: StepRequest, job: JobRecord) -> None:
     """Raises what can never come true."""
     assert request.nodes
     assert request.tasks
@@ -105,23 +105,23 @@ def check(request: StepRequest, job: Job) -> None:
     _check_gpus(request, job, candidates)
 
 
-def _check_gpus(request: StepRequest, job: Job, candidates: list[Share]) -> None:
+def _check_gpus(request: StepRequest, job: JobRecord, candidates: list[Share]) -> None:
     if request.no_gres:
         if "TresPerNode" in request.gpu_options:
             raise StepRefused(GRES_MISMATCH)
         return
     assert request.nodes
     held = sorted((len(share.gpus) for share in candidates), reverse=True)[: request.nodes]
-    asked, of_job = request.gpus_per_task or 0, job.spec.gpus.per_task
+    asked, of_job = request.gpus_per_task or 0, job.desc.gpus.per_task
     if of_job and asked > of_job:
         text = f"Step requested gres_per_task=gpu:{asked} is more than the job's gres_per_task=gpu:{of_job}"
         raise StepRefused(error_texts.INVALID_GRES, text)
     if (request.gpus or 0) > sum(held):
         all_held = sum(len(share.gpus) for share in job.shares)  # what the nodes of the step lack has no words
-        told = (of_job or job.spec.gpus.per_job) and (request.gpus or 0) > all_held
+        told = (of_job or job.desc.gpus.per_job) and (request.gpus or 0) > all_held
         text = f"Step requested gres=gpu:{request.gpus} is more than the job's gres=gpu:{all_held}" if told else ""
         raise StepRefused(error_texts.INVALID_GRES, text)
-    wanted, of_node = request.gpus_per_node or 0, job.spec.gpus.per_node
+    wanted, of_node = request.gpus_per_node or 0, job.desc.gpus.per_node
     if any(wanted > count for count in held):
         text = f"Step requested gres_per_node=gpu:{wanted} is more than the job's gres_per_node=gpu:{of_node}"
         raise StepRefused(error_texts.INVALID_GRES, text if of_node else "")
@@ -129,7 +129,7 @@ def _check_gpus(request: StepRequest, job: Job, candidates: list[Share]) -> None
         raise StepLost(GRES_TOO_FEW)
 
 
-def _candidates(request: StepRequest, job: Job) -> list[Share]:
+def _candidates(request: StepRequest, job: JobRecord) -> list[Share]:
     shares = [share for share in job.shares if share.node not in request.exclude]
     if request.relative is not None:
         shares = job.shares[request.relative :]
@@ -140,7 +140,7 @@ def _candidates(request: StepRequest, job: Job) -> list[Share]:
     return shares
 
 
-def layout(request: StepRequest, job: Job, step_id: str, now: float) -> Step:
+def layout(request: StepRequest, job: JobRecord, step_id: str, now: float) -> Step:
     """The step; raises Busy if it has to wait."""
     assert request.nodes
     assert request.tasks
@@ -162,10 +162,10 @@ def layout(request: StepRequest, job: Job, step_id: str, now: float) -> Step:
         roomiest = sorted(candidates_free, key=lambda share: order[share.node])
     chosen = sorted(roomiest[: request.nodes], key=lambda share: order[share.node])
     if len(chosen) < request.nodes:
-        raise Busy
+        raise StepBusy
     room = [free[share.node] // request.cpus_per_task for share in chosen]
     if not request.overcommit and sum(room) < request.tasks:
-        raise Busy
+        raise StepBusy
     room = [max(min(each, request.tasks_per_node or each), 1) for each in room]
     counts = deal(request.tasks, room, (request.distribution or "").startswith("cyclic"))
     given = _gpus(request, job, chosen, counts, gpus)
@@ -197,7 +197,7 @@ def layout(request: StepRequest, job: Job, step_id: str, now: float) -> Step:
     return step
 
 
-def _used(job: Job) -> dict[str, int]:
+def _used(job: JobRecord) -> dict[str, int]:
     """CPUs that steps keep busy; the batch script's do not count."""
     used: dict[str, int] = {}
     for step in job.steps:
@@ -207,16 +207,16 @@ def _used(job: Job) -> dict[str, int]:
     return used
 
 
-def _free_gpus(request: StepRequest, job: Job) -> dict[str, list[int]]:
+def _free_gpus(request: StepRequest, job: JobRecord) -> dict[str, list[int]]:
     """By node, those that no other step has; one that overlaps looks at none, and none looks at it."""
     steps = [step for step in job.steps if step.live and step.id != BATCH and not step.overlap and not request.overlap]
     used = {(node, gpu) for step in steps for node, gpus in step.gpus.items() for gpu in gpus}
     return {share.node: [gpu for gpu in share.gpus if (share.node, gpu) not in used] for share in job.shares}
 
 
-def _gpus_wanted(request: StepRequest, job: Job, share: Share, tasks: int) -> int:
+def _gpus_wanted(request: StepRequest, job: JobRecord, share: Share, tasks: int) -> int:
     """On a node with so many of its tasks: all that the job has there, unless it asks for some."""
-    if request.no_gres or not (job.spec.gpus or request.asks_gpus):
+    if request.no_gres or not (job.desc.gpus or request.asks_gpus):
         return 0
     if request.gpus_per_node is not None:
         return min(request.gpus_per_node, len(share.gpus))
@@ -226,7 +226,7 @@ def _gpus_wanted(request: StepRequest, job: Job, share: Share, tasks: int) -> in
 
 
 def _gpus(
-    request: StepRequest, job: Job, chosen: list[Share], counts: list[int], free: dict[str, list[int]]
+    request: StepRequest, job: JobRecord, chosen: list[Share], counts: list[int], free: dict[str, list[int]]
 ) -> dict[str, list[int]]:
     found, left = {}, request.gpus
     for share, count in zip(chosen, counts, strict=True):
@@ -235,6 +235,6 @@ def _gpus(
             wanted = min(wanted, left)
             left -= wanted
         if len(free[share.node]) < wanted:
-            raise Busy
+            raise StepBusy
         found[share.node] = free[share.node][:wanted]
     return found

@@ -6,14 +6,14 @@ import os
 import re
 
 from clusterdp.fakeslurm.core import job_environ, login_shells
-from clusterdp.fakeslurm.core.model import NOT_AN_ARRAY_INDEX, Job, Step
+from clusterdp.fakeslurm.core.model import NOT_AN_ARRAY_INDEX, JobRecord, Step
 from clusterdp.fakeslurm.core.paths import Paths
 from clusterdp.fakeslurm.core.shape import host_name
-from clusterdp.fakeslurm.core.step_plan import Part, StepPlan, Target, TaskPlan
+from clusterdp.fakeslurm.core.step_plan import ComponentPlan, StepPlan, StreamTarget, TaskPlan
 from clusterdp.fakeslurm.slurmctld.controller import Controller
 
 
-def letters(job: Job, step: str, user: str) -> dict[str, object]:
+def letters(job: JobRecord, step: str, user: str) -> dict[str, object]:
     """For the patterns in names of output files."""
     batch = step == "batch"
     return {
@@ -22,7 +22,7 @@ def letters(job: Job, step: str, user: str) -> dict[str, object]:
         "A": job.array.id if job.array else job.id,
         "a": job.array.indexes[0] if job.array and job.array.split else NOT_AN_ARRAY_INDEX,
         "s": step,
-        "x": job.spec.name,
+        "x": job.desc.name,
         "u": user,
         "N": host_name(),
         "t": 0,
@@ -30,12 +30,12 @@ def letters(job: Job, step: str, user: str) -> dict[str, object]:
     }
 
 
-def default_output(job: Job) -> str:
+def default_output(job: JobRecord) -> str:
     return "slurm-%A_%a.out" if job.array else "slurm-%j.out"
 
 
-def batch_plan(controller: Controller, job: Job, paths: Paths) -> StepPlan:
-    spec, spool = job.spec, controller.spool.of(job)
+def batch_plan(controller: Controller, job: JobRecord, paths: Paths) -> StepPlan:
+    desc, spool = job.desc, controller.spool.of(job)
     saved = (spool / "environment").read_bytes().decode("utf-8", "surrogateescape")
     variables = login_shells.variables(paths)
     variables |= dict(line.split("=", 1) for line in saved.split("\0") if "=" in line)
@@ -43,16 +43,16 @@ def batch_plan(controller: Controller, job: Job, paths: Paths) -> StepPlan:
     variables |= job_environ.of_het(controller.model, job, controller.user, controller.shape) | job_environ.of_batch(
         job
     )
-    append = spec.open_mode == "append"
+    append = desc.open_mode == "append"
     task = TaskPlan(0, job.nodes[0], 0, {})
-    part = Part(
+    component = ComponentPlan(
         job.id,
-        argv=(str(spool / "slurm_script"), *spec.arguments),
+        argv=(str(spool / "slurm_script"), *desc.arguments),
         environ=variables,
-        folder=spec.folder,
-        stdin=Target("file", spec.input) if spec.input else Target("null"),
-        stdout=Target("file", spec.output or default_output(job), append),
-        stderr=Target("file", spec.error, append) if spec.error else None,
+        folder=desc.folder,
+        stdin=StreamTarget("file", desc.input) if desc.input else StreamTarget("null"),
+        stdout=StreamTarget("file", desc.output or default_output(job), append),
+        stderr=StreamTarget("file", desc.error, append) if desc.error else None,
         patterns=letters(job, "batch", controller.user.name),
     )
     return StepPlan(
@@ -62,8 +62,8 @@ def batch_plan(controller: Controller, job: Job, paths: Paths) -> StepPlan:
         name="batch",
         nodes=(job.nodes[0],),
         tasks=(task,),
-        parts=(part,),
-        umask=spec.umask,
+        components=(component,),
+        umask=desc.umask,
         memory_mb=memory_limits(controller, job),
         kill_wait_s=controller.settings.kill_wait_s,
         socket=str(paths.socket),
@@ -71,12 +71,12 @@ def batch_plan(controller: Controller, job: Job, paths: Paths) -> StepPlan:
     )
 
 
-def memory_limits(controller: Controller, job: Job) -> dict[str, int]:
+def memory_limits(controller: Controller, job: JobRecord) -> dict[str, int]:
     """MB by node, if the job asked for memory and the cluster cares."""
-    spec = job.spec
-    if not controller.settings.enforce_memory or not (spec.mem_per_node or spec.mem_per_cpu):
+    desc = job.desc
+    if not controller.settings.enforce_memory or not (desc.mem_per_node or desc.mem_per_cpu):
         return {}
-    return {share.node: spec.mem_per_node or (spec.mem_per_cpu or 0) * share.cpus for share in job.shares}
+    return {share.node: desc.mem_per_node or (desc.mem_per_cpu or 0) * share.cpus for share in job.shares}
 
 
 def step_tasks(step: Step, gpus_per_task: int | None, cyclic_ranks: bool) -> list[TaskPlan]:
@@ -105,8 +105,8 @@ def step_tasks(step: Step, gpus_per_task: int | None, cyclic_ranks: bool) -> lis
     return sorted(plans, key=lambda plan: plan.rank)
 
 
-def shown_path(job: Job, pattern: str | None, user: str) -> str:
+def shown_path(job: JobRecord, pattern: str | None, user: str) -> str:
     """StdOut, as scontrol shows it: it knows fewer letters than slurmd does, no widths, and %% only as two of them."""
     values = letters(job, "batch", user)
     shown = re.sub("%([Aajux])", lambda match: str(values[match[1]]), pattern or default_output(job))
-    return os.path.join(job.spec.folder, shown)
+    return os.path.join(job.desc.folder, shown)

@@ -11,142 +11,142 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.core import orders, processes, reports, wire
-from clusterdp.fakeslurm.core.model import Job, Step
+from clusterdp.fakeslurm.core.model import JobRecord, Step
 from clusterdp.fakeslurm.core.step_plan import StepPlan
 from clusterdp.fakeslurm.slurmctld import job_end, requeue
-from clusterdp.fakeslurm.slurmctld.connection import Conversation, Gone
+from clusterdp.fakeslurm.slurmctld.connection import Connection, ConnectionLost
 from clusterdp.fakeslurm.slurmstepd.controller_connection import is_daemon
-from clusterdp.fakeslurm.slurmstepd.forkserver import GO, Nursery, end_orphans
+from clusterdp.fakeslurm.slurmstepd.forkserver import GO, ForkServer, end_orphans
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 ORDER_DELAY_S = 0.1  # the command that causes a signal has returned when the signal comes: scripts requeue themselves
-LAST_WORDS_S = 0.2  # of a supervisor that is dead: what it said may still be on its way
+LAST_REPORTS_S = 0.2  # of a supervisor that is dead: what it said may still be on its way
 LOST_AFTER_S = 3.0  # a supervisor that does not come back to a new daemon
 BACK_S = 0.05  # until the next look whether one is back
 FULL_DISK_S = 0.5  # until the next try
 LEFTOVERS_S = 1.0  # that what a script left in the background has, to end by itself
 
 Key = tuple[int, str]  # a job, and the id of a step
-Given = tuple[Job, Step, orders.Order]
+QueuedOrder = tuple[JobRecord, Step, orders.Order]
 
 
-class Supervisors:
-    def __init__(self, daemon: Daemon, nursery: Nursery):
-        self._daemon, self._nursery = daemon, nursery
-        self._supervisors: dict[Key, socket.socket] = {}
-        self._unborn: dict[Key, asyncio.Event] = {}  # asked for
-        self._born: list[Key] = []  # and to be told to begin
+class Stepds:
+    def __init__(self, daemon: Daemon, forkserver: ForkServer):
+        self._daemon, self._forkserver = daemon, forkserver
+        self._connections: dict[Key, socket.socket] = {}
+        self._starting: dict[Key, asyncio.Event] = {}  # asked for
+        self._forked: list[Key] = []  # and to be told to begin
         self._acks: dict[str, asyncio.Event] = {}
         self._closed = False
-        self._orders: dict[int, deque[Given]] = {}  # by job; the first is being given
+        self._orders: dict[int, deque[QueuedOrder]] = {}  # by job; the first is being given
 
     def open(self) -> None:
-        self._daemon.loop.add_reader(self._nursery.line, self._news)
+        self._daemon.loop.add_reader(self._forkserver.line, self._take_forked)
 
     def close(self) -> None:
         """No more of them."""
         self._closed = True
-        self._daemon.loop.remove_reader(self._nursery.line)
+        self._daemon.loop.remove_reader(self._forkserver.line)
 
-    def spawn(self, job: Job, step: Step, plan: StepPlan, srun: socket.socket | None = None) -> None:
+    def spawn(self, job: JobRecord, step: Step, plan: StepPlan, srun: socket.socket | None = None) -> None:
         """Have the supervisor of a step forked. `srun` is the connection to its command, which it takes over."""
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         key = job.id, step.id
-        self._supervisors[key], self._unborn[key] = ours, asyncio.Event()
+        self._connections[key], self._starting[key] = ours, asyncio.Event()
         try:
-            self._nursery.ask(plan, theirs, srun)
+            self._forkserver.fork_stepd(plan, theirs, srun)
         except OSError:
             pass  # it is dead, which _news is about to hear
         theirs.close()
-        self._daemon.loop.call_soon(self._news)  # some may have been read while it was asked
-        self._daemon.background(self.hear(Conversation(ours, self._daemon.loop), None, key))
+        self._daemon.loop.call_soon(self._take_forked)  # some may have been read while it was asked
+        self._daemon.background(self.serve(Connection(ours, self._daemon.loop), None, key))
 
-    def _news(self) -> None:
-        news = [] if self._closed else self._nursery.news()
-        if news is None:
-            self._replace_nursery()
+    def _take_forked(self) -> None:
+        forked = [] if self._closed else self._forkserver.forked()
+        if forked is None:
+            self._replace_forkserver()
             return
-        for each in news:
+        for each in forked:
             job = self._daemon.model.jobs.get(each["job"])
             step = job.step(each["step"]) if job else None
             if job and step:
-                step.supervisor, step.supervisor_birth = each["born"], processes.birth(each["born"])
+                step.stepd_pid, step.stepd_start_time = each["pid"], processes.start_time(each["pid"])
                 self._daemon.controller.changed(job)
-            self._born.append((each["job"], each["step"]))
-        self._release()
+            self._forked.append((each["job"], each["step"]))
+        self._let_run()
 
-    def _release(self) -> None:
+    def _let_run(self) -> None:
         """Who was born may begin when that is written down: whoever comes after us finds it."""
         if not self._daemon.controller.records.flush():
-            self._daemon.loop.call_later(FULL_DISK_S, self._release)
+            self._daemon.loop.call_later(FULL_DISK_S, self._let_run)
             return
-        born, self._born = self._born, []
-        for key in born:
-            self._unborn.pop(key).set()  # its orders may go out
+        ready, self._forked = self._forked, []
+        for key in ready:
+            self._starting.pop(key).set()  # its orders may go out
             try:
-                if key in self._supervisors:
-                    self._supervisors[key].send(GO)
+                if key in self._connections:
+                    self._connections[key].send(GO)
             except OSError:
                 pass  # killed already
 
-    def _replace_nursery(self) -> None:
+    def _replace_forkserver(self) -> None:
         """It was killed. Who was born goes on; who was not, has not begun."""
-        self._daemon.loop.remove_reader(self._nursery.line)
-        self._nursery.line.close()
-        self._nursery = Nursery(str(self._daemon.paths.folder))
+        self._daemon.loop.remove_reader(self._forkserver.line)
+        self._forkserver.line.close()
+        self._forkserver = ForkServer(str(self._daemon.paths.folder))
         self.open()
-        unborn, self._unborn, self._born = self._unborn, {}, []
-        for (job_id, step_id), waited_for in unborn.items():
+        starting, self._starting, self._forked = self._starting, {}, []
+        for (job_id, step_id), waited_for in starting.items():
             waited_for.set()
-            line = self._supervisors.pop((job_id, step_id), None)
+            line = self._connections.pop((job_id, step_id), None)
             if line:
                 line.shutdown(socket.SHUT_RDWR)
             job = self._daemon.model.jobs.get(job_id)
             step = job.step(step_id) if job else None
             if job and step:
-                job_end.never_began(self._daemon.controller, job, step)
+                job_end.step_never_started(self._daemon.controller, job, step)
         self._daemon.controller.settle()
 
-    async def hear(self, talk: Conversation, opening: bytes | None, key: Key | None = None) -> None:
+    async def serve(self, connection: Connection, opening: bytes | None, key: Key | None = None) -> None:
         try:
             while True:
-                sender, report = reports.decode(opening or await talk.report())
+                sender, report = reports.decode(opening or await connection.report())
                 opening = None
                 if self._find(sender)[1]:  # a stranger must not get what is meant for the one it is named like
                     key = (sender.job, sender.step)
-                    self._supervisors[key] = talk.connection
-                self._receive(talk, sender, report)
-        except (Gone, OSError):
-            if key and self._supervisors.get(key) is talk.connection:
-                del self._supervisors[key]
-                self._daemon.loop.call_later(LAST_WORDS_S, self._missed, *key)
+                    self._connections[key] = connection.connection
+                self._receive(connection, sender, report)
+        except (ConnectionLost, OSError):
+            if key and self._connections.get(key) is connection.connection:
+                del self._connections[key]
+                self._daemon.loop.call_later(LAST_REPORTS_S, self._disconnected, *key)
         finally:
-            talk.close()
+            connection.close()
 
-    def _find(self, sender: reports.Sender) -> tuple[Job | None, Step | None]:
+    def _find(self, sender: reports.Sender) -> tuple[JobRecord | None, Step | None]:
         """No step if its supervisor is of another attempt, or of a cluster that was here before."""
         job = self._daemon.model.jobs.get(sender.job)
         step = job.step(sender.step) if job else None
-        if step and (step.restart, step.supervisor) != (sender.restart, sender.pid):
+        if step and (step.restart, step.stepd_pid) != (sender.restart, sender.pid):
             step = None
         return job, step
 
-    def _receive(self, talk: Conversation, sender: reports.Sender, report: reports.Report) -> None:
+    def _receive(self, connection: Connection, sender: reports.Sender, report: reports.Report) -> None:
         job, step = self._find(sender)
         if isinstance(report, reports.Acknowledged):
             event = self._acks.pop(report.ack, None)
             if event:
                 event.set()
         elif isinstance(report, reports.Ended):
-            self._step_ended(talk, sender, job, step, report)
+            self._step_ended(connection, sender, job, step, report)
         elif isinstance(report, reports.ScriptGone):
             if job and step:
                 job_end.script_gone(self._daemon.controller, job, step)
             self._daemon.controller.settle()
-            talk.send_order(orders.Received())
+            connection.send_order(orders.Received())
         elif job and step:
             step.pids = list(report.pids)
             self._daemon.controller.changed(job)
@@ -154,10 +154,15 @@ class Supervisors:
             if job.completing and isinstance(report, reports.Reconnected):
                 self._terminate_again(job, step)
         else:  # of an attempt that is over, as far as we know
-            talk.send_order(orders.Terminate((signal.SIGKILL,), kill_after=None))
+            connection.send_order(orders.Terminate((signal.SIGKILL,), kill_after=None))
 
     def _step_ended(
-        self, talk: Conversation, sender: reports.Sender, job: Job | None, step: Step | None, report: reports.Ended
+        self,
+        connection: Connection,
+        sender: reports.Sender,
+        job: JobRecord | None,
+        step: Step | None,
+        report: reports.Ended,
     ) -> None:
         patient = job is not None and job.completing  # all were told to end, and have their time
         if job and step:
@@ -165,37 +170,37 @@ class Supervisors:
             patient = patient or any(other.live for other in job.steps)
         self._daemon.controller.settle()
         linger_s = self._daemon.shape.settings.kill_wait_s + 0.5 if patient else LEFTOVERS_S
-        self._daemon.background(self._received(talk, sender.job, linger_s))
+        self._daemon.background(self._received(connection, sender.job, linger_s))
 
-    def _terminate_again(self, job: Job, step: Step) -> None:
+    def _terminate_again(self, job: JobRecord, step: Step) -> None:
         """The order to end may have been lost with the old daemon."""
         waiting = [order for _, of, order in self._orders.get(job.id, ()) if of is step]
         if not any(isinstance(order, orders.Terminate) for order in waiting):
             self.order(job, step, orders.Terminate((signal.SIGTERM,), self._daemon.shape.settings.kill_wait_s))
 
-    async def _received(self, talk: Conversation, job_id: int, linger_s: float) -> None:
+    async def _received(self, connection: Connection, job_id: int, linger_s: float) -> None:
         """A step may go, and its srun end, when all of the job have heard what they are to hear: else the script would
         see srun end before its own signal comes, and would do who knows what."""
         while job_id in self._orders:
             await asyncio.sleep(0.02)
-        talk.send_order(orders.Received(linger_s))
+        connection.send_order(orders.Received(linger_s))
 
-    def order(self, job: Job, step: Step, order: orders.Order) -> None:
+    def order(self, job: JobRecord, step: Step, order: orders.Order) -> None:
         """Orders to the steps of a job are obeyed one after the other: each is acknowledged before the next goes."""
         queue = self._orders.get(job.id)
         if queue is None:
             queue = self._orders[job.id] = deque()
-            self._daemon.background(self._give_orders(job.id, queue))
+            self._daemon.background(self._send_orders(job.id, queue))
         queue.append((job, step, order))
 
-    async def _give_orders(self, job_id: int, queue: deque[Given]) -> None:
+    async def _send_orders(self, job_id: int, queue: deque[QueuedOrder]) -> None:
         await asyncio.sleep(ORDER_DELAY_S)
         while queue:
-            await self._give(*queue[0])
+            await self._send(*queue[0])
             queue.popleft()
         del self._orders[job_id]
 
-    async def _give(self, job: Job, step: Step, order: orders.Order) -> None:
+    async def _send(self, job: JobRecord, step: Step, order: orders.Order) -> None:
         connection = await self._connection((step.runs_in or job.id, step.id))
         if not connection or not step.live:
             return
@@ -209,15 +214,17 @@ class Supervisors:
 
     async def _connection(self, key: Key) -> socket.socket | None:
         """To a supervisor, when it is born; and if it has lost its daemon, when it has found this one."""
-        unborn = self._unborn.get(key)
-        if unborn:
-            await unborn.wait()
+        starting = self._starting.get(key)
+        if starting:
+            await starting.wait()
         job = self._daemon.model.jobs.get(key[0])
         step = job.step(key[1]) if job else None
         deadline = time.monotonic() + LOST_AFTER_S
-        while key not in self._supervisors and step and step.live and _lives(step) and time.monotonic() < deadline:
+        while (
+            key not in self._connections and step and step.live and _stepd_lives(step) and time.monotonic() < deadline
+        ):
             await asyncio.sleep(BACK_S)
-        return self._supervisors.get(key)
+        return self._connections.get(key)
 
     def reap(self) -> None:
         """Only the nursery is a child of the daemon, and what comes to it when the nursery is killed."""
@@ -228,51 +235,51 @@ class Supervisors:
         except ChildProcessError:
             pass
         if reaped:
-            end_orphans({self._nursery.pid}, str(self._daemon.paths.folder))
+            end_orphans({self._forkserver.pid}, str(self._daemon.paths.folder))
 
-    def _missed(self, job_id: int, step_id: str) -> None:
+    def _disconnected(self, job_id: int, step_id: str) -> None:
         """It hung up. If it did not say that its step is over, somebody killed it: then its tasks are dead as well."""
         job = self._daemon.model.jobs.get(job_id)
         step = job.step(step_id) if job else None
-        if not job or not step or (job_id, step_id) in self._supervisors or not (step.live or step.lingers):
+        if not job or not step or (job_id, step_id) in self._connections or not (step.live or step.lingers):
             return
-        if _lives(step) or (job_id, step_id) in self._unborn:
-            self._daemon.loop.call_later(LAST_WORDS_S, self._missed, job_id, step_id)
+        if _stepd_lives(step) or (job_id, step_id) in self._starting:
+            self._daemon.loop.call_later(LAST_REPORTS_S, self._disconnected, job_id, step_id)
         elif step.live:
             job_end.step_ended(self._daemon.controller, job, step, reports.Ended(int(signal.SIGKILL)))
         else:
             job_end.script_gone(self._daemon.controller, job, step)
         self._daemon.controller.settle()
 
-    def look_after_restart(self) -> None:
+    def recover(self) -> None:
         """Steps whose supervisor died while there was no daemon, or waited in vain for the old one to let it begin."""
         for job in list(self._daemon.model.live_jobs()):
             for step in list(job.steps):
                 if step.runs_in or not (step.live or step.lingers):
                     continue
-                if not step.supervisor:
-                    job_end.never_began(self._daemon.controller, job, step)
-                elif processes.birth(step.supervisor) != step.supervisor_birth:
+                if not step.stepd_pid:
+                    job_end.step_never_started(self._daemon.controller, job, step)
+                elif processes.start_time(step.stepd_pid) != step.stepd_start_time:
                     self._lost(job, step)
         self._daemon.controller.wake()
         self._daemon.controller.settle()
 
-    def bury_lost(self) -> None:
+    def end_missing(self) -> None:
         """Supervisors that did not come back to a new daemon."""
         folder = str(self._daemon.paths.folder)
         for job in list(self._daemon.model.live_jobs()):
             for step in list(job.steps):
-                present = (job.id, step.id) in self._supervisors or not step.supervisor  # which is yet to be born
+                present = (job.id, step.id) in self._connections or not step.stepd_pid  # which is yet to be born
                 if present or step.runs_in or not (step.live or step.lingers):
                     continue
-                if _lives(step):
+                if _stepd_lives(step):
                     # This daemon itself may have been started from there.
-                    below = processes.descendants(step.supervisor, lambda pid: is_daemon(pid, folder))
-                    processes.send([*below, step.supervisor], signal.SIGKILL)
+                    below = processes.descendants(step.stepd_pid, lambda pid: is_daemon(pid, folder))
+                    processes.send([*below, step.stepd_pid], signal.SIGKILL)
                 self._lost(job, step)
         self._daemon.controller.settle()
 
-    def _lost(self, job: Job, step: Step) -> None:
+    def _lost(self, job: JobRecord, step: Step) -> None:
         """As Slurm treats a node that was lost: the job is requeued, or fails."""
         if step.live:
             step.end, step.status = self._daemon.controller.clock(), int(signal.SIGKILL)
@@ -284,7 +291,7 @@ class Supervisors:
             job_end.finish(self._daemon.controller, job)
 
 
-def _lives(step: Step) -> bool:
+def _stepd_lives(step: Step) -> bool:
     """Its supervisor does."""
-    pid = step.supervisor
-    return pid > 0 and processes.alive(pid) and processes.birth(pid) == step.supervisor_birth
+    pid = step.stepd_pid
+    return pid > 0 and processes.alive(pid) and processes.start_time(pid) == step.stepd_start_time

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clusterdp.fakeslurm.core import constraints, error_texts
 from clusterdp.fakeslurm.core.error_texts import ControllerError
-from clusterdp.fakeslurm.core.job_spec import JobSpec
+from clusterdp.fakeslurm.core.job_desc import JobDesc
 from clusterdp.fakeslurm.core.model import Model
 from clusterdp.fakeslurm.slurmctld import dependencies
 from clusterdp.fakeslurm.slurmctld.free_resources import all_free
@@ -13,68 +13,68 @@ from clusterdp.fakeslurm.slurmctld.placement import place
 INVALID_LIMIT = "Requested time limit is invalid (missing or exceeds some limit)"
 
 
-def check(model: Model, spec: JobSpec, now: float) -> None:
+def check(model: Model, desc: JobDesc, now: float) -> None:
     """Raises ControllerError."""
-    if not {*spec.nodelist, *spec.exclude} <= set(model.nodes) or set(spec.nodelist) & set(spec.exclude):
+    if not {*desc.nodelist, *desc.exclude} <= set(model.nodes) or set(desc.nodelist) & set(desc.exclude):
         raise ControllerError(error_texts.INVALID_NODE)
     of_nodes = [node.features for node in model.nodes.values()]
-    if spec.features and not constraints.known(spec.features, of_nodes):
+    if desc.features and not constraints.known(desc.features, of_nodes):
         raise _numbered(error_texts.INVALID_FEATURE)
-    if spec.prefer and not constraints.known(spec.prefer, of_nodes):
+    if desc.prefer and not constraints.known(desc.prefer, of_nodes):
         raise _numbered("Invalid preferred feature specification")
-    if spec.batch_features and not set(constraints.words(spec.batch_features)) <= set(
-        constraints.words(spec.features or "")
+    if desc.batch_features and not set(constraints.words(desc.batch_features)) <= set(
+        constraints.words(desc.features or "")
     ):
         raise _numbered("Job --batch option is invalid or not a subset of --constraints")
-    if spec.reservation:
+    if desc.reservation:
         raise _numbered("Requested reservation is invalid")
-    if spec.licenses:
+    if desc.licenses:
         raise ControllerError("Invalid license specification")
-    if spec.deadline is not None and spec.deadline < now:
+    if desc.deadline is not None and desc.deadline < now:
         raise ControllerError(INVALID_LIMIT)
-    if spec.dependency:
-        dependencies.parse(spec.dependency)
-    if not spec.hold:  # of a held job Slurm does not yet ask where it could run
-        _check_configuration(model, spec)
+    if desc.dependency:
+        dependencies.parse(desc.dependency)
+    if not desc.hold:  # of a held job Slurm does not yet ask where it could run
+        _check_configuration(model, desc)
 
 
 def _numbered(text: str, said: str = "") -> ControllerError:
     return ControllerError(text, said, numbered=True)
 
 
-def _check_configuration(model: Model, spec: JobSpec) -> None:
-    partition = model.partitions[spec.partition]
-    nodes = [model.nodes[name] for name in partition.nodes if name not in spec.exclude]
-    if spec.nodes_asked and not spec.min_nodes:
+def _check_configuration(model: Model, desc: JobDesc) -> None:
+    partition = model.partitions[desc.partition]
+    nodes = [model.nodes[name] for name in partition.nodes if name not in desc.exclude]
+    if desc.nodes_asked and not desc.min_nodes:
         raise _numbered("Node count specification invalid")
     if not nodes:
         raise _numbered(error_texts.NODE_CONFIG)
-    if oversized(model, spec):
+    if oversized(model, desc):
         return
-    if spec.cpus_of_a_node > max(node.cpus for node in nodes):
+    if desc.cpus_of_a_node > max(node.cpus for node in nodes):
         raise _numbered(error_texts.NODE_CONFIG, "CPU count per node can not be satisfied")
-    if max(spec.mem_per_node or 0, spec.mem_per_cpu or 0) > max(node.memory_mb for node in nodes):
+    if max(desc.mem_per_node or 0, desc.mem_per_cpu or 0) > max(node.memory_mb for node in nodes):
         raise _numbered(error_texts.NODE_CONFIG, "Memory specification can not be satisfied")
-    if spec.features:
+    if desc.features:
         # 22.05 finds no nodes for counts (a*2&b*1) even where there are some.
         fitting = [
             sum(constraints.has(node.features, wanted) for node in nodes)
-            for wanted in constraints.alternatives(spec.features)
+            for wanted in constraints.alternatives(desc.features)
         ]
-        if max(fitting) < spec.min_nodes or constraints.counted(spec.features):
+        if max(fitting) < desc.min_nodes or constraints.counted(desc.features):
             raise _numbered(error_texts.NODE_CONFIG)
-    most, gpus = max(node.gpus for node in nodes), spec.gpus
+    most, gpus = max(node.gpus for node in nodes), desc.gpus
     too_many = (gpus.per_node or 0) > most or (gpus.per_task or 0) > most
     if too_many or (gpus.per_job or 0) > sum(node.gpus for node in nodes):
         raise _numbered(error_texts.NODE_CONFIG)
     everything = all_free(model)
-    if not place(spec, [everything[node.name] for node in nodes]):
+    if not place(desc, [everything[node.name] for node in nodes]):
         raise _numbered(error_texts.NODE_CONFIG)
 
 
-def oversized(model: Model, spec: JobSpec) -> str:
+def oversized(model: Model, desc: JobDesc) -> str:
     """The reason for which a job waits for ever that asks for more than all of its partition, or ""."""
-    nodes = model.partitions[spec.partition].nodes
-    if spec.asked_cpus > sum(model.nodes[name].cpus for name in nodes):
+    nodes = model.partitions[desc.partition].nodes
+    if desc.asked_cpus > sum(model.nodes[name].cpus for name in nodes):
         return "PartitionConfig"
-    return "PartitionNodeLimit" if spec.min_nodes > len(nodes) else ""
+    return "PartitionNodeLimit" if desc.min_nodes > len(nodes) else ""

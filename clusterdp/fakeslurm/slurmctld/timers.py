@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import signal
 
-from clusterdp.fakeslurm.core.model import BATCH, Job
+from clusterdp.fakeslurm.core.model import BATCH, JobRecord
 from clusterdp.fakeslurm.core.orders import Terminate
 from clusterdp.fakeslurm.slurmctld import job_end, nodes, requeue
 from clusterdp.fakeslurm.slurmctld.controller import Controller
 
 
-def look(controller: Controller) -> None:
+def check_limits(controller: Controller) -> None:
     """As slurmctld does every 30 s: so warnings come up to that much early, ends up to that much late."""
     now = controller.clock()
     for job in list(controller.model.live_jobs()):
-        if job.spec.deadline is not None and job.spec.deadline <= now and not job.over:
+        if job.desc.deadline is not None and job.desc.deadline <= now and not job.over:
             job_end.miss_deadline(controller, job)
         if not job.running or job.start is None:
             continue
@@ -22,28 +22,28 @@ def look(controller: Controller) -> None:
             if job.preempt_end <= now:
                 requeue.end_of_grace(controller, job)
             continue
-        _look_at_steps(controller, job, now)
+        _check_steps(controller, job, now)
         if not job.minutes:
             continue
         end = job.start + job.suspended_s + job.minutes * controller.settings.minute_s
         if end <= now:
             job_end.time_out(controller, job)
-        elif job.spec.signal and not job.warned:
+        elif job.desc.signal and not job.warned:
             _warn(controller, job, end - now)
 
 
-def _warn(controller: Controller, job: Job, left: float) -> None:
-    settings, spec = controller.settings, job.spec
-    assert spec.signal is not None
-    if left > spec.signal_s * settings.minute_s / 60 + settings.look_s:
+def _warn(controller: Controller, job: JobRecord, left: float) -> None:
+    settings, desc = controller.settings, job.desc
+    assert desc.signal is not None
+    if left > desc.signal_s * settings.minute_s / 60 + settings.look_s:
         return
     job.warned = True
-    for number in (signal.SIGCONT, spec.signal):
-        controller.signal(job, number, script=spec.signal_batch)
+    for number in (signal.SIGCONT, desc.signal):
+        controller.signal(job, number, script=desc.signal_batch)
     controller.changed(job)
 
 
-def _look_at_steps(controller: Controller, job: Job, now: float) -> None:
+def _check_steps(controller: Controller, job: JobRecord, now: float) -> None:
     """srun --time: a limit of its own."""
     for step in job.steps:
         if not step.live or step.runs_in or not step.minutes or step.timed_out or step.id == BATCH:
@@ -63,7 +63,7 @@ def _look_at_steps(controller: Controller, job: Job, now: float) -> None:
             controller.changed(job)
 
 
-def look_at_nodes(controller: Controller) -> None:
+def check_nodes(controller: Controller) -> None:
     """Nodes that were set DOWN but are well come back; nodes that died are noticed."""
     now = controller.clock()
     for node in controller.model.nodes.values():

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from clusterdp.fakeslurm.core.model import BATCH, Job, Model, Step
+from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Model, Step
 from clusterdp.fakeslurm.core.task_usage import Usage
 from clusterdp.slurm.state import JobState
 
@@ -15,7 +15,7 @@ BLAMELESS = frozenset("CANCELLED TIMEOUT NODE_FAIL PREEMPTED REQUEUED PENDING RU
 
 
 @dataclass(frozen=True, slots=True)
-class StepRow:
+class AccountingStep:
     id: str
     name: str
     state: str
@@ -31,7 +31,7 @@ class StepRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class AccountingJob:
     """An attempt."""
 
     job: int
@@ -64,22 +64,24 @@ class Row:
     comment: str
     restarts: int
     cancelled_by: int | None
-    steps: tuple[StepRow, ...] = ()
+    steps: tuple[AccountingStep, ...] = ()
     het_id: int | None = None  # of a component: the whole job's
     het_offset: int = 0
 
 
 @dataclass
-class Books:
-    rows: dict[str, Row] = field(default_factory=dict)  # by attempt
-    _coming: deque[tuple[float, str, Row]] = field(default_factory=deque)
+class Accounting:
+    rows: dict[str, AccountingJob] = field(default_factory=dict)  # by attempt
+    _coming: deque[tuple[float, str, AccountingJob]] = field(default_factory=deque)
     _numbers: dict[str, int] = field(default_factory=dict)
     _attempts: dict[int, dict[str, None]] = field(default_factory=dict)  # whom the number of a job, array or het means
     _first: dict[int, int] = field(default_factory=dict)  # by array: its place in the list
 
-    def note(self, model: Model, job: Job, due: float, word: str | None = None) -> tuple[str, Row] | None:
+    def note(
+        self, model: Model, job: JobRecord, due: float, word: str | None = None
+    ) -> tuple[str, AccountingJob] | None:
         """Enter the job as it is now, to be seen from `due` on. `word` is the state if it differs from the job's."""
-        if not job.booked and word is None:
+        if not job.accounted and word is None:
             return None
         if word is None and job.completing and job.state in (JobState.PENDING, JobState.SPECIAL_EXIT):
             word = job.next_word
@@ -89,7 +91,7 @@ class Books:
         self._coming.append((due, key, row))
         return key, row
 
-    def restore(self, key: str, row: Row) -> None:
+    def restore(self, key: str, row: AccountingJob) -> None:
         self._numbers.setdefault(key, row.created)
         self._enter(key, row)
 
@@ -98,7 +100,7 @@ class Books:
             _, key, row = self._coming.popleft()
             self._enter(key, row)
 
-    def _enter(self, key: str, row: Row) -> None:
+    def _enter(self, key: str, row: AccountingJob) -> None:
         if key not in self.rows:
             for number in {row.job, row.array_id, row.het_id} - {None}:
                 self._attempts.setdefault(number, {})[key] = None  # type: ignore[arg-type]
@@ -106,22 +108,22 @@ class Books:
         if row.array_id is not None and not row.restarts:
             self._first[row.array_id] = min(row.created, self._first.get(row.array_id, row.created))
 
-    def listed(self, now: float, numbers: Iterable[int] | None = None) -> list[Row]:
+    def listed(self, now: float, numbers: Iterable[int] | None = None) -> list[AccountingJob]:
         """All attempts in sacct's order, or those of the jobs, arrays and heterogeneous jobs of these numbers."""
         self.settle(now)
-        rows: Iterable[Row] = self.rows.values()
+        rows: Iterable[AccountingJob] = self.rows.values()
         if numbers is not None:
             keys = dict.fromkeys(key for number in numbers for key in self._attempts.get(number, ()))
             rows = [self.rows[key] for key in keys]
         return sorted(rows, key=self._place)
 
-    def _place(self, row: Row) -> tuple[int, int]:
+    def _place(self, row: AccountingJob) -> tuple[int, int]:
         if row.array_id is None or row.restarts:
             return row.created, 0
         return self._first[row.array_id], 1 << 30 if row.index is None else row.index
 
 
-def _row(model: Model, job: Job, created: int, word: str | None) -> Row:
+def _row(model: Model, job: JobRecord, created: int, word: str | None) -> AccountingJob:
     state = word or job.state.value
     if word is None and job.completing and job.outcome:
         state = job.outcome.value
@@ -129,44 +131,44 @@ def _row(model: Model, job: Job, created: int, word: str | None) -> Row:
     steps = tuple(_step_row(step) for step in sorted(mine, key=lambda s: (s.id != BATCH, len(s.id), s.id)))
     if state == "RESIZING":
         steps = tuple(replace(step, state=state, end=job.end) if step.end is None else step for step in steps)
-    array, spec = job.array, job.spec
+    array, desc = job.array, job.desc
     memory = min((node.memory_mb for node in model.nodes.values()), default=0)
-    asked_nodes = spec.min_nodes
+    asked_nodes = desc.min_nodes
     id_text = job.name_of_id
     some_ran = array and not array.split and len(array.indexes) < array.count
-    if array and array.booked_as:
-        id_text = array.booked_as
+    if array and array.accounted_as:
+        id_text = array.accounted_as
     elif array and some_ran and array.throttle and state == "CANCELLED":
         id_text = str(job.id)
-    return Row(
+    return AccountingJob(
         job=job.id,
         created=created,
         id_text=id_text,
         array_id=array.id if array else None,
         index=array.indexes[0] if array and array.split else None,
-        name=spec.name,
-        partition=spec.partition,
-        account=spec.account,
+        name=desc.name,
+        partition=desc.partition,
+        account=desc.account,
         state=state,
         status=0 if state in BLAMELESS else job.status,
         derived=job.derived if job.derived_at_end is None else job.derived_at_end,
         nodes=tuple(job.nodes),
         asked_nodes=asked_nodes,
         cpus=job.cpus or (job_cpus(job) if job.start is None else 0),
-        asked_cpus=spec.asked_cpus,
+        asked_cpus=desc.asked_cpus,
         asked_mem=asked_memory(job, memory),
-        tasks=spec.tasks,
+        tasks=desc.tasks,
         submit=job.submit_time,
         eligible=job.eligible_time,
         start=job.start,
         end=job.end,
         minutes=job.minutes,
-        folder=spec.folder,
-        submit_line=spec.submit_line,
+        folder=desc.folder,
+        submit_line=desc.submit_line,
         priority=job.priority,
-        qos=spec.qos,
+        qos=desc.qos,
         reason=job.reason,
-        comment=spec.comment or "",
+        comment=desc.comment or "",
         restarts=job.restarts,
         cancelled_by=job.cancelled_by,
         steps=steps,
@@ -175,18 +177,18 @@ def _row(model: Model, job: Job, created: int, word: str | None) -> Row:
     )
 
 
-def job_cpus(job: Job) -> int:
-    return 0 if job.state is JobState.CANCELLED else job.spec.asked_cpus
+def job_cpus(job: JobRecord) -> int:
+    return 0 if job.state is JobState.CANCELLED else job.desc.asked_cpus
 
 
-def asked_memory(job: Job, node_memory: int) -> int:
+def asked_memory(job: JobRecord, node_memory: int) -> int:
     """MB."""
-    spec = job.spec
-    if spec.mem_per_cpu is not None:
-        return spec.mem_per_cpu * spec.asked_cpus
-    if spec.mem_per_gpu is not None:
-        return spec.mem_per_gpu * spec.asked_gpus
-    return (spec.mem_per_node or node_memory) * spec.min_nodes
+    desc = job.desc
+    if desc.mem_per_cpu is not None:
+        return desc.mem_per_cpu * desc.asked_cpus
+    if desc.mem_per_gpu is not None:
+        return desc.mem_per_gpu * desc.asked_gpus
+    return (desc.mem_per_node or node_memory) * desc.min_nodes
 
 
 def size(megabytes: int) -> str:
@@ -197,8 +199,8 @@ def size(megabytes: int) -> str:
     return f"{number:g}{unit}" if number.is_integer() else f"{number:.2f}{unit}"
 
 
-def _step_row(step: Step) -> StepRow:
-    return StepRow(
+def _step_row(step: Step) -> AccountingStep:
+    return AccountingStep(
         id=step.id,
         name=step.name,
         state=step.state.value,

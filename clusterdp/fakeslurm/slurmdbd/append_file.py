@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 
-class Appender:
+class AppendFile:
     def __init__(self, path: Path):
         self.path = path
         self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from clusterdp.fakeslurm.core.model import Job, Model
-from clusterdp.fakeslurm.slurmdbd.append_file import Appender
+from clusterdp.fakeslurm.core.model import JobRecord, Model
+from clusterdp.fakeslurm.slurmdbd.append_file import AppendFile
 from clusterdp.slurm.hostlist import compress
 
 
-class History:
+class HistoryFile:
     """Appends; the daemon has one."""
 
     def __init__(self, path: Path, model: Model, clock: Any):
-        self._file = Appender(path)
+        self._file = AppendFile(path)
         self._clock = clock
         self._told = {job.id: _state(job) for job in model.jobs.values()}  # before a daemon that was killed
 
@@ -28,7 +28,7 @@ class History:
         line = {"time": round(self._clock(), 3), "event": event, **about}
         self._file.write(json.dumps(line))
 
-    def job(self, job: Job) -> None:
+    def job(self, job: JobRecord) -> None:
         """Note it if its state is another one."""
         state = _state(job)
         if self._told.get(job.id) == state:
@@ -49,7 +49,7 @@ class History:
         self._told.pop(job_id, None)
 
 
-def _state(job: Job) -> tuple[str, int]:
+def _state(job: JobRecord) -> tuple[str, int]:
     return job.shown_state.value, job.restarts
 
 

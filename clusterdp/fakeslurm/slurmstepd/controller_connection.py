@@ -9,21 +9,21 @@ import time
 from collections.abc import Callable
 
 from clusterdp.fakeslurm.core import orders, processes, reports, wire
-from clusterdp.fakeslurm.core.paths import REVIVE
+from clusterdp.fakeslurm.core.paths import DAEMON_PROGRAM
 from clusterdp.fakeslurm.core.step_plan import StepPlan
-from clusterdp.fakeslurm.slurmstepd.event_loop import Loop
+from clusterdp.fakeslurm.slurmstepd.event_loop import EventLoop
 from clusterdp.fakeslurm.slurmstepd.output_files import CHUNK
 
 PATIENCE_S = 2.0  # without a daemon, until one is started
 
 
-class DaemonLine:
-    def __init__(self, loop: Loop, connection: socket.socket, plan: StepPlan):
+class ControllerConnection:
+    def __init__(self, loop: EventLoop, connection: socket.socket, plan: StepPlan):
         self._loop, self._plan = loop, plan
         self._connection: socket.socket | None = connection
         self._frames = wire.Frames()
         self._lost_at = 0.0
-        self._reviver = 0  # the pid of the process that starts a daemon, or waits for another one's start
+        self._starter = 0  # the pid of the process that starts a daemon, or waits for another one's start
         self._answer: orders.Received | None = None
         self.obey: Callable[[orders.Order], None]
         self.on_cluster_down: Callable[[], None]
@@ -96,9 +96,9 @@ class DaemonLine:
             line.connect(self._plan.socket)
         except OSError:
             line.close()
-            if time.monotonic() - self._lost_at > PATIENCE_S and not (self._reviver and processes.alive(self._reviver)):
+            if time.monotonic() - self._lost_at > PATIENCE_S and not (self._starter and processes.alive(self._starter)):
                 self._lost_at = time.monotonic()
-                self._reviver = revive(self._plan.cluster)
+                self._starter = start_daemon_process(self._plan.cluster)
             self._loop.after(0.2, self._seek)
             return
         self._connection = line
@@ -108,14 +108,14 @@ class DaemonLine:
 
 def is_daemon(pid: int, folder: str) -> bool:
     """A daemon of that cluster, or a supervisor, which is forked from one."""
-    return processes.words_of(pid)[-3:-1] == [os.fsencode(REVIVE), os.fsencode(folder)]
+    return processes.words_of(pid)[-3:-1] == [os.fsencode(DAEMON_PROGRAM), os.fsencode(folder)]
 
 
-def revive(folder: str) -> int:
+def start_daemon_process(folder: str) -> int:
     """Start the daemon of that cluster again; a second one that is started meanwhile gives way by itself."""
     pid = os.fork()
     if pid == 0:
-        words = [sys.executable, "-S", "-E", "-s", REVIVE, folder]
+        words = [sys.executable, "-S", "-E", "-s", DAEMON_PROGRAM, folder]
         try:
             os.execve(sys.executable, words, {"PATH": os.environ.get("PATH", os.defpath)})
         except OSError:

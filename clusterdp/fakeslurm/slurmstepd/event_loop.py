@@ -9,7 +9,7 @@ from collections.abc import Callable
 Action = Callable[[], None]
 
 
-class Loop:
+class EventLoop:
     def __init__(self) -> None:
         self._select = selectors.DefaultSelector()
         self._timers: list[tuple[float, Action]] = []

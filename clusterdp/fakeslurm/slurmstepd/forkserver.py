@@ -23,13 +23,13 @@ from typing import Any
 from clusterdp.fakeslurm.core import processes, wire
 from clusterdp.fakeslurm.core.step_plan import StepPlan, plan_from
 from clusterdp.fakeslurm.slurmstepd.controller_connection import is_daemon
-from clusterdp.fakeslurm.slurmstepd.stepd import Supervisor
+from clusterdp.fakeslurm.slurmstepd.stepd import Stepd
 
 GO = b"!"
 HANDED = 32  # descriptors that come with one message, at most
 
 
-class Nursery:
+class ForkServer:
     """The daemon's side."""
 
     def __init__(self, folder: str) -> None:
@@ -38,7 +38,7 @@ class Nursery:
         if self.pid == 0:
             try:
                 processes.limit_descriptors()
-                _Ward(theirs, folder).run()
+                _ForkServerProcess(theirs, folder).run()
             except BaseException:
                 traceback.print_exc(file=sys.stderr)
             finally:
@@ -46,10 +46,10 @@ class Nursery:
         theirs.close()
         self.line.setblocking(False)
         self._frames = wire.Frames()
-        self._news: list[dict[str, Any]] = []
+        self._forked: list[dict[str, Any]] = []
         self._dead = False
 
-    def ask(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None) -> None:
+    def fork_stepd(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None) -> None:
         """For the supervisor of a step; raises OSError if the nursery is dead."""
         ends = [daemon.fileno()] + ([srun.fileno()] if srun else [])
         message = memoryview(wire.frame("J", json.dumps(plan, default=vars).encode()))
@@ -72,16 +72,16 @@ class Nursery:
         except OSError:
             data = b""
         self._dead = not data
-        self._news += [json.loads(payload) for _, payload in self._frames.feed(data)]
+        self._forked += [json.loads(payload) for _, payload in self._frames.feed(data)]
 
-    def news(self) -> list[dict[str, Any]] | None:
+    def forked(self) -> list[dict[str, Any]] | None:
         """Who was born since the last look; None if the nursery itself is dead."""
         self._listen()
-        news, self._news = self._news, []
-        return None if self._dead and not news else news
+        forked, self._forked = self._forked, []
+        return None if self._dead and not forked else forked
 
 
-class _Ward:
+class _ForkServerProcess:
     """The nursery's own side: one thread, one loop, and hardly anything in memory."""
 
     def __init__(self, line: socket.socket, folder: str):
@@ -106,7 +106,7 @@ class _Ward:
             if self._wakeup in ready:
                 self._reap()
             if self._line.fileno() in ready:
-                self._hear()
+                self._read_requests()
 
     def _reap(self) -> None:
         for pid, _, _ in processes.ended(self._wakeup):
@@ -114,7 +114,7 @@ class _Ward:
                 self._mine.remove(pid)
                 end_orphans(self._mine, self._folder)
 
-    def _hear(self) -> None:
+    def _read_requests(self) -> None:
         space = socket.CMSG_SPACE(HANDED * array("i").itemsize)
         try:
             data, handed, _, _ = self._line.recvmsg(1 << 20, space)
@@ -128,15 +128,15 @@ class _Ward:
                 numbers.frombytes(content[: len(content) - len(content) % numbers.itemsize])
                 self._handed += numbers
         for _, payload in self._frames.feed(data):
-            self._bear(plan_from(json.loads(payload)))
+            self._fork_stepd(plan_from(json.loads(payload)))
 
-    def _bear(self, plan: StepPlan) -> None:
+    def _fork_stepd(self, plan: StepPlan) -> None:
         ends = [socket.socket(fileno=self._handed.pop(0)) for _ in range(1 if plan.batch else 2)]
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
-                self._grow_up(plan, *ends)
+                self._run_stepd(plan, *ends)
                 code = 0
             except BaseException:
                 traceback.print_exc(file=sys.stderr)
@@ -145,13 +145,13 @@ class _Ward:
         self._mine.add(pid)
         for end in ends:
             end.close()
-        news = {"born": pid, "job": plan.job, "step": plan.step}
+        forked = {"pid": pid, "job": plan.job, "step": plan.step}
         try:
-            self._line.sendall(wire.frame("J", json.dumps(news).encode()))
+            self._line.sendall(wire.frame("J", json.dumps(forked).encode()))
         except OSError:
             os._exit(0)  # the daemon is dead; the steps go on without us
 
-    def _grow_up(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None = None) -> None:
+    def _run_stepd(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None = None) -> None:
         """In the child: let go of what is the nursery's, and become a supervisor when the daemon knows of it."""
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
@@ -159,7 +159,7 @@ class _Ward:
         _close_all_but(daemon.fileno(), srun.fileno() if srun else daemon.fileno())
         daemon.setblocking(True)
         if daemon.recv(1) == GO:
-            Supervisor(plan, daemon, srun).run()
+            Stepd(plan, daemon, srun).run()
 
 
 def end_orphans(mine: Collection[int], folder: str) -> None:

@@ -14,8 +14,8 @@ NOT_EXECUTED = 2  # the exit code of a task whose program could not be started
 
 def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) -> int:
     """The pid of the new task, which leads a session of its own."""
-    part = plan.part_of(task)
-    argv = task.argv or part.argv
+    component = plan.component_of(task)
+    argv = task.argv or component.argv
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -23,7 +23,7 @@ def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) 
     try:
         os.setsid()
         processes.die_with_parent(parent)
-        environ = {**part.environ, **task.environ, "SLURM_TASK_PID": str(os.getpid())}
+        environ = {**component.environ, **task.environ, "SLURM_TASK_PID": str(os.getpid())}
         for source, number in ((stdin, 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, number)
         _default_signals()
@@ -31,9 +31,9 @@ def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) 
         if environ.get("SLURM_LOCALID", "0") == "0":
             _check_tmpdir(environ)
         try:
-            os.chdir(part.folder)
+            os.chdir(component.folder)
         except OSError:
-            os.write(2, f"slurmstepd: error: couldn't chdir to `{part.folder}': going to /tmp instead\n".encode())
+            os.write(2, f"slurmstepd: error: couldn't chdir to `{component.folder}': going to /tmp instead\n".encode())
             os.chdir("/tmp")
         _exec(argv, environ)
     except BaseException as error:  # nothing may run on in this copy of the supervisor

@@ -15,7 +15,7 @@ LOOK_S = 0.2
 OUT_OF_MEMORY = 125  # the "signal" by which such a task ends, as Slurm shows it: 0:125
 
 
-class MemoryWatch:
+class MemoryLimit:
     def __init__(self, plan: StepPlan, below: Callable[[int], Iterable[int]] = processes.descendants):
         self._limits, self._below = plan.memory_mb, below
 

@@ -9,12 +9,12 @@ import time
 from clusterdp.fakeslurm.core.ranges import ranges
 from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
 from clusterdp.fakeslurm.slurmstepd.memory_limit import OUT_OF_MEMORY
-from clusterdp.fakeslurm.slurmstepd.output_files import Files, OpenFailed
-from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunLine
+from clusterdp.fakeslurm.slurmstepd.output_files import OpenFailed, OutputFiles
+from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunConnection
 
 
-class Reporter:
-    def __init__(self, plan: StepPlan, srun: SrunLine, files: Files):
+class StepMessages:
+    def __init__(self, plan: StepPlan, srun: SrunConnection, files: OutputFiles):
         self._plan, self._srun, self._files = plan, srun, files
         self._said_aborted = self._said_cancelled = self._said_forced = self._said_oom = False
 
@@ -23,7 +23,7 @@ class Reporter:
         if not self._plan.batch:
             self._srun.print(text)
         elif not text.startswith("srun:"):
-            target = self._plan.parts[0].stderr or self._plan.parts[0].stdout
+            target = self._plan.components[0].stderr or self._plan.components[0].stdout
             try:
                 os.write(self._files.descriptor(target, self._plan.tasks[0]), (text + "\n").encode())
             except (OSError, OpenFailed):
@@ -59,7 +59,7 @@ class Reporter:
         groups: dict[tuple[int, int, str, int], list[int]] = {}
         for task, status in ended:
             if status:
-                groups.setdefault((task.part, task.node_index, task.node, status), []).append(task.number)
+                groups.setdefault((task.component, task.node_index, task.node, status), []).append(task.number)
         for (_, _, node, status), ranks in sorted(groups.items()):
             number, code = status & 0x7F, status >> 8
             if number == signal.SIGKILL and not self._said_aborted and not self._said_forced:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from clusterdp.fakeslurm.core.filename_patterns import expand, separates
-from clusterdp.fakeslurm.core.step_plan import StepPlan, Target, TaskPlan
+from clusterdp.fakeslurm.core.step_plan import StepPlan, StreamTarget, TaskPlan
 
 CHUNK = 1 << 18  # bytes that are read at once
 LONGEST_LINE = 1 << 16  # what is longer goes out in pieces
@@ -15,7 +15,7 @@ class OpenFailed(Exception):
     """The output file of this task cannot be opened."""
 
 
-class Files:
+class OutputFiles:
     """Opens each output file of a step once."""
 
     def __init__(self, plan: StepPlan):
@@ -23,7 +23,7 @@ class Files:
         self._open: dict[str, int] = {}
         self._closed = False
 
-    def descriptor(self, target: Target, task: TaskPlan) -> int:
+    def descriptor(self, target: StreamTarget, task: TaskPlan) -> int:
         """The file of this task; raises OpenFailed. The caller does not close it."""
         if target.kind == "null" or (target.kind == "one" and target.rank != task.rank):
             return self._cached(os.devnull, os.O_RDWR)
@@ -31,7 +31,7 @@ class Files:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | (0 if target.append else os.O_TRUNC)
         return self._cached(path, flags)
 
-    def input(self, target: Target, task: TaskPlan) -> int:
+    def input(self, target: StreamTarget, task: TaskPlan) -> int:
         if target.kind == "null":
             return self._cached(os.devnull, os.O_RDWR)
         path = self._path(target, task)
@@ -40,11 +40,11 @@ class Files:
         except OSError as error:
             raise OpenFailed(path) from error
 
-    def _path(self, target: Target, task: TaskPlan) -> str:
+    def _path(self, target: StreamTarget, task: TaskPlan) -> str:
         # In a step over several components Slurm counts one too many in %t for each component before the task's.
-        part = self._plan.part_of(task)
-        values = {**part.patterns, "t": task.rank + task.part, "n": task.node_index}
-        return os.path.join(part.folder, expand(target.pattern, values))
+        component = self._plan.component_of(task)
+        values = {**component.patterns, "t": task.rank + task.component, "n": task.node_index}
+        return os.path.join(component.folder, expand(target.pattern, values))
 
     def _cached(self, path: str, flags: int) -> int:
         if self._closed:  # to open it again might cut it off
@@ -67,12 +67,12 @@ class Files:
         self._open.clear()
 
 
-def goes_straight(target: Target) -> bool:
+def goes_straight(target: StreamTarget) -> bool:
     """The task itself writes to the file; nothing has to be carried."""
     return target.kind == "null" or (target.kind == "file" and bool(separates(target.pattern)))
 
 
-class Lines:
+class LineBuffer:
     """Turns what a task writes into whole lines, with its rank in front if that is asked for."""
 
     def __init__(self, label: bytes, unbuffered: bool):

@@ -8,17 +8,17 @@ from collections.abc import Callable
 from itertools import islice
 
 from clusterdp.fakeslurm.core import wire
-from clusterdp.fakeslurm.slurmstepd.event_loop import Loop
+from clusterdp.fakeslurm.slurmstepd.event_loop import EventLoop
 from clusterdp.fakeslurm.slurmstepd.output_files import CHUNK
 
 AT_ONCE = 64  # pieces; systems take no more than some hundred
 FULL = 1 << 20  # bytes that wait for srun, beyond which tasks are not read any further
 
 
-class SrunLine:
+class SrunConnection:
     """Silent if there is no srun, as for a batch script, or once it is dead."""
 
-    def __init__(self, loop: Loop, connection: socket.socket | None):
+    def __init__(self, loop: EventLoop, connection: socket.socket | None):
         self._loop, self._connection = loop, connection
         self._frames = wire.Frames()
         self._out: deque[memoryview] = deque()  # not joined: output may come by the gigabyte

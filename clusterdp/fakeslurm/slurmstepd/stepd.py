@@ -13,34 +13,34 @@ from clusterdp.fakeslurm.core import orders, processes, reports
 from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
 from clusterdp.fakeslurm.core.task_usage import TaskUsage, Usage
 from clusterdp.fakeslurm.slurmstepd import launch
-from clusterdp.fakeslurm.slurmstepd.controller_connection import DaemonLine, is_daemon
-from clusterdp.fakeslurm.slurmstepd.event_loop import Loop
-from clusterdp.fakeslurm.slurmstepd.memory_limit import LOOK_S, OUT_OF_MEMORY, MemoryWatch
-from clusterdp.fakeslurm.slurmstepd.messages import Reporter
+from clusterdp.fakeslurm.slurmstepd.controller_connection import ControllerConnection, is_daemon
+from clusterdp.fakeslurm.slurmstepd.event_loop import EventLoop
+from clusterdp.fakeslurm.slurmstepd.memory_limit import LOOK_S, OUT_OF_MEMORY, MemoryLimit
+from clusterdp.fakeslurm.slurmstepd.messages import StepMessages
 from clusterdp.fakeslurm.slurmstepd.output_files import OpenFailed
-from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunLine
-from clusterdp.fakeslurm.slurmstepd.task_io import Inputs, Outputs
+from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunConnection
+from clusterdp.fakeslurm.slurmstepd.task_io import TaskInput, TaskOutput
 
 CANNOT_OPEN = 53  # the "signal" by which a job ends whose output file cannot be opened
 CONT, TERM, KILL = signal.SIGCONT, signal.SIGTERM, signal.SIGKILL
 
 
-class Supervisor:
+class Stepd:
     """Runs a step to its end. All of it happens in `run`, on one thread."""
 
     def __init__(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None):
         self.plan = plan
-        self._loop = Loop()
-        self._srun = SrunLine(self._loop, srun)
+        self._loop = EventLoop()
+        self._srun = SrunConnection(self._loop, srun)
         self._srun.on_signal, self._srun.on_gone = self._srun_signalled, self._srun_gone
-        self._daemon = DaemonLine(self._loop, daemon, plan)
+        self._daemon = ControllerConnection(self._loop, daemon, plan)
         self._daemon.obey, self._daemon.on_cluster_down = self._obey, self._cluster_down
         self._daemon.greeting = self._reconnected
-        self._outputs = Outputs(self._loop, plan, self._srun)
-        self._inputs = Inputs(self._loop, plan, self._srun, self._outputs.files)
+        self._outputs = TaskOutput(self._loop, plan, self._srun)
+        self._inputs = TaskInput(self._loop, plan, self._srun, self._outputs.files)
         self._srun.on_stdin = self._inputs.feed
-        self._report = Reporter(plan, self._srun, self._outputs.files)
-        self._memory = MemoryWatch(plan)
+        self._report = StepMessages(plan, self._srun, self._outputs.files)
+        self._memory = MemoryLimit(plan)
         self._starved: set[int] = set()  # pids of tasks that had too much memory
         self._tasks: dict[int, TaskPlan] = {}  # by pid: those that run
         self._statuses: dict[int, int] = {}  # by rank
@@ -150,7 +150,7 @@ class Supervisor:
     def _terminate(self, why: str | None, signals: Sequence[int], kill_after: float | None) -> None:
         """Signal everything, say so, and kill what is left later."""
         self._terminating = True
-        self._bury_lost()
+        self._fail_lost_tasks()
         self._report.cancelled(why)
         for number in signals:
             self._signal_all(number)
@@ -161,11 +161,11 @@ class Supervisor:
 
     def _kill(self) -> None:
         self._terminating = True
-        self._bury_lost()
+        self._fail_lost_tasks()
         self._signal_all(KILL)
         self._loop.after(2, self._outputs.abandon)  # whoever escaped and still holds the output
 
-    def _bury_lost(self) -> None:
+    def _fail_lost_tasks(self) -> None:
         """That their node died is known now."""
         for rank in self._lost:
             self._statuses[rank] = int(KILL)
@@ -291,7 +291,7 @@ class Supervisor:
             self._turn,
         )
         if left:
-            self._see_off(answer.linger_s)
+            self._wait_for_leftovers(answer.linger_s)
         code = max(((status >> 8) or (128 + (status & 0x7F) if status & 0x7F else 0) for status in statuses), default=0)
         self._srun.send("x", str(code).encode())
         deadline = time.monotonic() + 10
@@ -299,14 +299,14 @@ class Supervisor:
             self._turn(1)
 
     def _used_by_part(self) -> dict[int, Usage | None]:
-        """By the job id of the part."""
+        """By the job id of the component."""
         ended = [task for task in self.plan.tasks if task.rank in self._used]
         return {
-            part.job: Usage.over([(task, self._used[task.rank]) for task in ended if task.part == index])
-            for index, part in enumerate(self.plan.parts)
+            component.job: Usage.over([(task, self._used[task.rank]) for task in ended if task.component == index])
+            for index, component in enumerate(self.plan.components)
         }
 
-    def _see_off(self, seconds: float) -> None:
+    def _wait_for_leftovers(self, seconds: float) -> None:
         """What a batch script started and left: an srun whose step still ends may have its say, the rest is killed."""
         deadline = time.monotonic() + seconds
         while self._below():

@@ -6,21 +6,21 @@ import fcntl
 import os
 from functools import partial
 
-from clusterdp.fakeslurm.core.step_plan import StepPlan, Target, TaskPlan
-from clusterdp.fakeslurm.slurmstepd.event_loop import Loop
-from clusterdp.fakeslurm.slurmstepd.output_files import CHUNK, Files, Lines, goes_straight, label
-from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunLine
+from clusterdp.fakeslurm.core.step_plan import StepPlan, StreamTarget, TaskPlan
+from clusterdp.fakeslurm.slurmstepd.event_loop import EventLoop
+from clusterdp.fakeslurm.slurmstepd.output_files import CHUNK, LineBuffer, OutputFiles, goes_straight, label
+from clusterdp.fakeslurm.slurmstepd.srun_connection import SrunConnection
 
 _SET_SIZE: int | None = getattr(fcntl, "F_SETPIPE_SZ", None)  # Linux has it
 
 
-class Outputs:
+class TaskOutput:
     """stdout and stderr of the tasks of a step."""
 
-    def __init__(self, loop: Loop, plan: StepPlan, srun: SrunLine):
+    def __init__(self, loop: EventLoop, plan: StepPlan, srun: SrunConnection):
         self._loop, self._plan, self._srun = loop, plan, srun
-        self.files = Files(plan)
-        self._pipes: dict[int, tuple[Lines, str, int | None]] = {}  # by the end to read: lines, stream, file
+        self.files = OutputFiles(plan)
+        self._pipes: dict[int, tuple[LineBuffer, str, int | None]] = {}  # by the end to read: lines, stream, file
         self._sinks: dict[tuple[int, str], int] = {}  # files into which the output of all tasks goes
         self._held = False
 
@@ -31,27 +31,27 @@ class Outputs:
 
     def give(self, task: TaskPlan) -> tuple[int, int, list[int]]:
         """stdout, stderr for a new task, and the descriptors to close when it has them; raises OpenFailed."""
-        part = self._plan.part_of(task)
-        stdout, own = self._end(part.stdout, task, "o")
-        if part.stderr is None and not own:
+        component = self._plan.component_of(task)
+        stdout, own = self._end(component.stdout, task, "o")
+        if component.stderr is None and not own:
             return stdout, stdout, []
-        stderr, own_too = self._end(part.stderr or part.stdout, task, "e" if part.stderr else "o")
+        stderr, own_too = self._end(component.stderr or component.stdout, task, "e" if component.stderr else "o")
         return stdout, stderr, [end for end, mine in ((stdout, own), (stderr, own_too)) if mine]
 
-    def _end(self, target: Target, task: TaskPlan, stream: str) -> tuple[int, bool]:
+    def _end(self, target: StreamTarget, task: TaskPlan, stream: str) -> tuple[int, bool]:
         """A descriptor for the task; and whether it is the end of a pipe, so that its bytes have to be carried."""
         if goes_straight(target) or self._plan.batch or (target.kind == "one" and target.rank != task.rank):
             return self.files.descriptor(target, task), False
         sink = None
         if target.kind == "file":
-            key = task.part, target.pattern
+            key = task.component, target.pattern
             if key not in self._sinks:
                 self._sinks[key] = self.files.descriptor(target, task)
             sink = self._sinks[key]
         reader, writer = _wide_pipe()
         os.set_blocking(reader, False)
         prefix = label(task.rank, len(self._plan.tasks)) if self._plan.label else b""
-        self._pipes[reader] = Lines(prefix, self._plan.unbuffered), stream, sink
+        self._pipes[reader] = LineBuffer(prefix, self._plan.unbuffered), stream, sink
         if not self._held:
             self._loop.watch(reader, partial(self._ready, reader))
         return writer, True
@@ -115,16 +115,16 @@ def _wide_pipe() -> tuple[int, int]:
     return reader, writer
 
 
-class Inputs:
+class TaskInput:
     """stdin of the tasks. srun is asked for more only when they have taken what they got."""
 
-    def __init__(self, loop: Loop, plan: StepPlan, srun: SrunLine, files: Files):
+    def __init__(self, loop: EventLoop, plan: StepPlan, srun: SrunConnection, files: OutputFiles):
         self._loop, self._plan, self._srun, self._files = loop, plan, srun, files
         self._pipes: dict[int, bytearray] = {}  # by the end to write: what still has to go there
 
     def give(self, task: TaskPlan) -> tuple[int, list[int]]:
         """stdin for a new task, and the descriptors to close when it has it; raises OpenFailed."""
-        target = self._plan.part_of(task).stdin
+        target = self._plan.component_of(task).stdin
         if target.kind == "file":
             file = self._files.input(target, task)
             return file, [file]
@@ -133,7 +133,7 @@ class Inputs:
             os.set_blocking(writer, False)
             self._pipes[writer] = bytearray()
             return reader, [reader]
-        return self._files.input(Target("null"), task), []
+        return self._files.input(StreamTarget("null"), task), []
 
     def ask(self) -> None:
         if self._pipes and not any(self._pipes.values()):

@@ -15,7 +15,7 @@ from clusterdp.slurm.state import JobState
 
 from . import observed, scripts
 from .observed import Observation
-from .workload import Job, Workload
+from .workload import JobRecord, Workload
 
 AT_ONCE = 12
 CPUS = 16  # of 32 on four nodes: so there is room for every job on any of them
@@ -114,7 +114,7 @@ class Run:
         self.said.setdefault(name, []).append(f"{shown}: {done.returncode} {done.stdout}{done.stderr}".strip())
         return done.stdout.strip()
 
-    def _submit(self, job: Job) -> None:
+    def _submit(self, job: JobRecord) -> None:
         words = ["sbatch", "--parsable", *job.options]
         if not any(word.startswith("--job-name") for word in job.options):
             words.append(f"--job-name={job.name}")
@@ -135,7 +135,7 @@ class Run:
 
     # -- what is done to a job that holds --
 
-    def _act(self, job: Job) -> None:
+    def _act(self, job: JobRecord) -> None:
         name, job_id = job.name, self.ids[job.name]
         self._until(lambda: self._ready(job) or self._ended(name), f"{name} to hold")
         if self._ended(name):
@@ -162,7 +162,7 @@ class Run:
             self._say(name, "scontrol", "update", "Comment=other", f"JobId={job_id}")
             (self.folder / f"go.{name}").touch()
 
-    def _ready(self, job: Job) -> bool:
+    def _ready(self, job: JobRecord) -> bool:
         """All that will hold does: the script, or every task of its step."""
         found = {path.name for path in self.folder.glob(f"ready.{job.name}.*")}
         if not job.steps or "hold" in job.before:

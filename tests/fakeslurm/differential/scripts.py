@@ -6,7 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
-from .workload import Job, Workload
+from .workload import JobRecord, Workload
 
 # What batch scripts and tasks have in common. Of a job that was started again only the first attempt holds.
 COMMON = """\
@@ -39,7 +39,7 @@ def write(workload: Workload, folder: Path) -> None:
         (folder / f"{job.name}.sh").write_text(script(job, folder))
 
 
-def script(job: Job, folder: Path) -> str:
+def script(job: JobRecord, folder: Path) -> str:
     lines = ["#!/bin/bash", f"name={job.name} folder={shlex.quote(str(folder))}", COMMON]
     lines += ["me=$name.$element.$attempt.batch last=0", "env -0 > $folder/env.$me", "echo begin $attempt"]
     lines += [job.before] if job.before else []

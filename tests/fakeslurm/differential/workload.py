@@ -54,7 +54,7 @@ class Step:
 
 
 @dataclass
-class Job:
+class JobRecord:
     name: str
     options: list[str]
     steps: list[Step]
@@ -83,7 +83,7 @@ class Job:
 
 @dataclass
 class Workload:
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[JobRecord] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -94,7 +94,7 @@ class Workload:
         for job in data["jobs"]:
             steps = [Step(**step) for step in job["steps"]]
             after = tuple(job["dependency"]) if job["dependency"] else None
-            jobs.append(Job(**{**job, "steps": steps, "dependency": after}))
+            jobs.append(JobRecord(**{**job, "steps": steps, "dependency": after}))
         return cls(jobs)
 
 
@@ -105,10 +105,10 @@ def make(pick: Pick) -> Workload:
     return workload
 
 
-def _job(pick: Pick, name: str, earlier: list[str]) -> Job:
+def _job(pick: Pick, name: str, earlier: list[str]) -> JobRecord:
     steps = [Step(pick(STEP_OPTIONS), pick(PROGRAMS)) for _ in range(pick([1, 0, 2]))]
     options = [*pick(LAYOUTS), *pick(OUTPUTS), *pick(MISC)]
-    job = Job(name, options, steps, pick(ENDS))
+    job = JobRecord(name, options, steps, pick(ENDS))
     if earlier and pick([False, True]):
         job.dependency = (pick(CONDITIONS), pick(earlier), pick([False, True]))
     if pick([False, True]) and not job.dependency:
@@ -122,7 +122,7 @@ def _job(pick: Pick, name: str, earlier: list[str]) -> Job:
     return job
 
 
-def _hold(pick: Pick, job: Job) -> None:
+def _hold(pick: Pick, job: JobRecord) -> None:
     """Let it wait for what will be done to it: in the batch script, or in a step."""
     job.action, how = pick(ACTIONS), pick(HOLDS)
     if job.action == "preempt":

@@ -12,7 +12,7 @@ from clusterdp.slurm.state import JobState
 from tests.fakeslurm.differential import observed
 from tests.fakeslurm.differential.driver import Cluster
 from tests.fakeslurm.differential.observed import Observation
-from tests.fakeslurm.differential.workload import Job, Workload
+from tests.fakeslurm.differential.workload import JobRecord, Workload
 
 SCRIPTS, RECORDS = Path(__file__).parent / "scripts", Path(__file__).parent / "records"
 PATIENCE_S = 60
@@ -48,7 +48,7 @@ class Play:
         said = {self.script.stem: [f"sbatch: {done.returncode} {done.stderr}" if done.returncode else "sbatch: an id"]}
         if done.returncode == 0:
             self._until_over(job, said[self.script.stem])
-        workload = Workload([Job(self.script.stem, [], [], "")])
+        workload = Workload([JobRecord(self.script.stem, [], [], "")])
         ids = {self.script.stem: job} if done.returncode == 0 else {}
         seen = observed.observe(self._call, workload, self.folder, ids, said)
         for environ in seen["env"].values():

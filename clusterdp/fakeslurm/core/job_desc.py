@@ -20,7 +20,7 @@ class Gpus:
 
 
 @dataclass(slots=True)
-class JobSpec:
+class JobDesc:
     """What was asked for."""
 
     name: str
@@ -79,7 +79,7 @@ class JobSpec:
     host: str = ""
     alloc_pid: int = 0
     batch: bool = True
-    lasts: bool = False  # salloc: it does not end with its last step
+    is_allocation: bool = False  # salloc: it does not end with its last step
     token: str = ""  # of the request: the same one made again is no second job
     shown: dict[str, str] = field(default_factory=dict)  # options that mean nothing here, for scontrol to show back
 

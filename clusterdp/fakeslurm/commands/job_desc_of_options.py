@@ -1,0 +1,135 @@
+"""From all that was asked for to a JobSpec; what each word alone means is in asking.py."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+
+from clusterdp.fakeslurm.commands.option_values import BAD
+from clusterdp.fakeslurm.commands.options import IDLE
+from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
+from clusterdp.fakeslurm.core import times
+from clusterdp.fakeslurm.core.error_texts import INVALID_GRES, Refusal
+from clusterdp.fakeslurm.core.job_desc import JobDesc
+from clusterdp.slurm.hostlist import expand
+
+Warn = Callable[[str], None]
+
+
+def job_desc(options: ParsedOptions, folder: str, partition: str, warn: Warn, now: float) -> JobDesc:
+    """`now`: the cluster's time. Raises Refusal for what cannot be read, ControllerError for what is refused."""
+    desc = JobDesc(name=options.get("job-name") or "", partition=partition, folder=folder)
+    _size(options, desc, folder, warn)
+    _gpus(options, desc)
+    _place(options, desc)
+    _life(options, desc, warn, now)
+    desc.distribution = options.get("distribution")
+    desc.output, desc.error, desc.input = options.get("output"), options.get("error"), options.get("input")
+    desc.open_mode = _open_mode(options)
+    desc.shown = {name: value or "yes" for name, value in options.values.items() if name in IDLE}
+    return desc
+
+
+def _size(options: ParsedOptions, desc: JobDesc, folder: str, warn: Warn) -> None:
+    nodes, tasks, per_node = options.nodes(), options.number("ntasks"), options.number("ntasks-per-node", 0)
+    if nodes and tasks and tasks < nodes[0]:
+        warn(f"{options.command}: Warning: can't run {tasks} processes on {nodes[0]} nodes, setting nnodes to {tasks}")
+        nodes = (tasks, tasks)
+    nodelist = options.hosts("nodelist") or _node_file(options, folder)
+    if nodes and nodelist and nodes[1] is not None and len(nodelist) > nodes[1]:
+        raise Refusal(f"{options.command}: error: invalid number of nodes (-N {len(nodelist)}-{nodes[1]})")
+    if per_node and tasks is None:
+        tasks = (nodes[0] if nodes else len(nodelist) or 1) * per_node
+    if nodes:
+        desc.min_nodes, desc.max_nodes, desc.nodes_asked = nodes[0], nodes[1], True
+    elif nodelist:
+        desc.min_nodes = len(nodelist)
+    if "use-min-nodes" in options and desc.max_nodes is not None:
+        desc.max_nodes = desc.min_nodes
+    desc.tasks, desc.tasks_per_node = tasks, per_node or None
+    desc.cpus_per_task, desc.min_cpus = options.number("cpus-per-task"), options.number("mincpus")
+    desc.nodelist, desc.exclude = nodelist, options.hosts("exclude")
+    # 0 is what a job has that asks for none.
+    desc.mem_per_node, desc.mem_per_cpu = options.megabytes("mem") or None, options.megabytes("mem-per-cpu") or None
+    desc.minutes, desc.overcommit = options.minutes(), "overcommit" in options
+
+
+def _gpus(options: ParsedOptions, desc: JobDesc) -> None:
+    desc.gpus = gpus = options.gpus()
+    desc.cpus_per_gpu, per_gpu = options.number("cpus-per-gpu"), options.number("ntasks-per-gpu")
+    if gpus.per_job and gpus.per_node and not desc.nodes_asked:
+        desc.min_nodes = -(-gpus.per_job // gpus.per_node)
+    if per_gpu and not gpus and not desc.nodes_asked and desc.tasks is None:
+        text = "gres_job_state_validate: --ntasks-per-tres needs either a GRES GPU specification or a node/ntask"
+        raise _no_gres(options, f"{text} specification")
+    if "gpus-per-socket" in options:
+        raise _no_gres(options, "--gpus-per-socket option requires --sockets-per-node specification")
+    desc.mem_per_gpu = options.megabytes("mem-per-gpu")
+    if desc.mem_per_gpu is not None and not gpus:
+        raise _no_gres(options, f"Requested mem_per_tres=gres:gpu:{desc.mem_per_gpu} but did not request any GPU.")
+    if desc.tasks is None and gpus.per_job and (gpus.per_task or per_gpu):
+        desc.tasks = gpus.per_job // gpus.per_task if gpus.per_task else gpus.per_job * (per_gpu or 1)
+    elif desc.tasks is None and gpus.per_node and per_gpu:
+        desc.tasks = gpus.per_node * per_gpu * desc.min_nodes
+    desc.gpus_option, desc.gpus_per_node_option = options.get("gpus"), options.get("gpus-per-node")
+    desc.gpus_per_task_option = options.get("gpus-per-task")
+
+
+def _no_gres(options: ParsedOptions, why: str) -> Refusal:
+    return Refusal(f"{options.command}: error: {why}\n{options.command}: error: {INVALID_GRES}", 1)
+
+
+def _place(options: ParsedOptions, desc: JobDesc) -> None:
+    desc.exclusive = options.exclusive()
+    desc.features, desc.prefer = options.get("constraint"), options.get("prefer")
+    desc.reservation, desc.licenses = options.get("reservation"), options.get("licenses")
+    desc.batch_features, desc.hint = options.get("batch"), options.get("hint")
+
+
+def _node_file(options: ParsedOptions, folder: str) -> list[str]:
+    name = options.get("nodefile")
+    if not name:
+        return []
+    try:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            return [host for line in file for host in expand(line.strip())]
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        text = f"{options.command}: error: slurm_allocate_resources error opening file {name}, {why}"
+        raise Refusal(f"{text}\n{options.command}: error: Invalid --nodefile node file", BAD) from None
+
+
+def _life(options: ParsedOptions, desc: JobDesc, warn: Warn, now: float) -> None:
+    """When it may start, and how it may end."""
+    desc.dependency = options.get("dependency") or None
+    desc.kill_on_invalid_dep = (options.get("kill-on-invalid-dep") or "").lower() in ("y", "yes")
+    desc.begin = times.moment(options.get("begin") or "now", now) if "begin" in options else None
+    desc.deadline = times.moment(options.get("deadline") or "now", now) if "deadline" in options else None
+    for name in ("thread-spec", "core-spec"):
+        if name in options:
+            word = "--thread-spec" if name == "thread-spec" else "-S"
+            why = "since it's not allowed by configuration (AllowSpecResourcesUsage = No)"
+            warn(f"{options.command}: error: Ignoring {word} {why}")
+    desc.hold = "hold" in options
+    nice = options.get("nice")
+    if nice is not None:
+        desc.nice = int(nice or 100) if re.fullmatch(r"-?\d*", nice) else 0
+    priority = options.get("priority")
+    desc.priority = int(priority) if priority and priority.isdigit() else None
+    desc.requeue = "no-requeue" not in options
+    desc.no_kill = "no-kill" in options and options.get("no-kill") != "off"
+    warning = options.warning_signal()
+    if warning:
+        desc.signal, desc.signal_s, desc.signal_batch = warning
+    desc.comment = options.get("comment")
+    desc.qos = options.get("qos") or "normal"
+
+
+def _open_mode(options: ParsedOptions) -> str | None:
+    mode = options.get("open-mode")
+    if mode is None:
+        return None
+    if mode[:1].lower() not in ("a", "t"):
+        raise options.invalid("open-mode")
+    return "append" if mode[0].lower() == "a" else "truncate"
