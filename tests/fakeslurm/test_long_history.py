@@ -9,8 +9,7 @@ import pytest
 from clusterdp.fakeslurm.commands.columns import Cell, PrintField, render
 from clusterdp.fakeslurm.commands.sacct import aligned, fit
 from clusterdp.fakeslurm.core.job_desc import Gpus, JobDesc
-from clusterdp.fakeslurm.core.jobs import JobTable
-from clusterdp.fakeslurm.core.model import Array, JobRecord, Model, Share, Step
+from clusterdp.fakeslurm.core.model import Array, JobRecord, JobTable, Model, Share, Step
 from clusterdp.fakeslurm.core.shape import Shape, User
 from clusterdp.fakeslurm.slurmctld import journal, scheduler, timers
 from clusterdp.fakeslurm.slurmctld.controller import Controller

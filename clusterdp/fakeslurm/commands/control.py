@@ -12,7 +12,7 @@ from clusterdp.fakeslurm.core.job_ids import find, parse
 from clusterdp.fakeslurm.core.model import BATCH
 from clusterdp.fakeslurm.core.orders import KillRank
 from clusterdp.fakeslurm.slurmctld import nodes, requeue
-from clusterdp.fakeslurm.slurmctld.advance import advance
+from clusterdp.fakeslurm.slurmctld.timers import advance
 from clusterdp.slurm.hostlist import compress
 
 if TYPE_CHECKING:

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 from clusterdp.fakeslurm.commands import scontrol_show as show
 from clusterdp.fakeslurm.commands.as_json import JsonWriter
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
-from clusterdp.fakeslurm.commands.scontrol_assoc import associations
-from clusterdp.fakeslurm.commands.scontrol_update import update
-from clusterdp.fakeslurm.commands.scontrol_update_job import parts
+from clusterdp.fakeslurm.commands.scontrol_show import associations
+from clusterdp.fakeslurm.commands.scontrol_update import parts, update
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import CommandDone, ControllerError, Refusal
 from clusterdp.fakeslurm.core.job_ids import SelectedStep, alone, find, parse
 from clusterdp.fakeslurm.core.model import JobRecord
 from clusterdp.fakeslurm.core.shape import host_name
 from clusterdp.fakeslurm.core.versions import NODES_OF_JOB, SCONTROL_JSON, Release
-from clusterdp.fakeslurm.slurmctld import hold, requeue
+from clusterdp.fakeslurm.slurmctld import requeue
 from clusterdp.slurm import hostlist
 
 if TYPE_CHECKING:
@@ -243,15 +242,15 @@ def _do(daemon: Daemon, job: JobRecord, verb: str, state: str) -> None:
     elif job.over:
         raise ControllerError(error_texts.FINISHED)
     elif verb == "release":
-        hold.release(controller, job)
+        controller.release(job)
     elif verb == "top":
-        hold.to_the_top(controller, job)
+        controller.move_to_top(job)
     elif verb == "suspend":
         requeue.suspend(controller, job)
     elif verb == "resume":
         requeue.resume(controller, job)
     else:
-        hold.hold(controller, job, "JobHeldAdmin" if verb == "hold" else "JobHeldUser")
+        controller.hold(job, "JobHeldAdmin" if verb == "hold" else "JobHeldUser")
 
 
 async def _write(client: Connection, daemon: Daemon, words: list[str]) -> int:

@@ -6,7 +6,6 @@ import platform
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.scontrol_config import CONFIG
 from clusterdp.fakeslurm.commands.sinfo_fields import allocated, state_words
 from clusterdp.fakeslurm.commands.squeue_fields import SqueueJob, het_ids, min_cpus, over_subscribe, tres_per_node
 from clusterdp.fakeslurm.core.job_desc import JobDesc
@@ -281,3 +280,75 @@ def config(daemon: Daemon) -> str:
     lines = [f"Configuration data as of {stamp(daemon.controller.clock())}"]
     lines += [f"{name:<23} = {rows[name]}" for name in sorted(rows, key=str.lower)]
     return "\n".join([*lines, "", f"Slurmctld(primary) at {host_name()} is UP"])
+
+
+CONFIG = {
+    "AccountingStorageBackupHost": "(null)",
+    "AccountingStorageEnforce": "none",
+    "AccountingStorageType": "accounting_storage/slurmdbd",
+    "BatchStartTimeout": "10 sec",
+    "CompleteWait": "0 sec",
+    "DefMemPerNode": "UNLIMITED",
+    "EnforcePartLimits": "NO",
+    "EpilogMsgTime": "2000 usec",
+    "GresTypes": "gpu",
+    "InactiveLimit": "0 sec",
+    "JobFileAppend": "0",
+    "JobRequeue": "1",
+    "KillOnBadExit": "0",
+    "LaunchParameters": "(null)",
+    "MaxJobCount": "10000",
+    "MaxStepCount": "40000",
+    "MessageTimeout": "10 sec",
+    "OverTimeLimit": "0 min",
+    "PreemptMode": "REQUEUE",
+    "PreemptType": "preempt/partition_prio",
+    "PriorityType": "priority/basic",
+    "PropagateResourceLimits": "ALL",
+    "ResumeTimeout": "60 sec",
+    "ReturnToService": "2",
+    "SchedulerType": "sched/backfill",
+    "SelectType": "select/cons_tres",
+    "SelectTypeParameters": "CR_CORE",
+    "SlurmdTimeout": "15 sec",
+    "TmpFS": "/tmp",
+    "UnkillableStepTimeout": "60 sec",
+    "WaitTime": "0 sec",
+}
+
+
+NOTHING = ",".join(f"{name}=N(0)" for name in "cpu mem energy node billing fs/disk vmem pages".split())
+LIMITS = f"""    SharesRaw/Norm/Level/Factor=1/18446744073709551616.00/1/0.00
+    UsageRaw/Norm/Efctv=0.00/1.00/0.00
+    ParentAccount= Lft={{left}} DefAssoc={{default}}
+    GrpJobs=N(0) GrpJobsAccrue=N(0)
+    GrpSubmitJobs=N(0) GrpWall=N(0.00)
+    GrpTRES={NOTHING}
+    GrpTRESMins={NOTHING}
+    GrpTRESRunMins={NOTHING}
+    MaxJobs= MaxJobsAccrue= MaxSubmitJobs= MaxWallPJ=
+    MaxTRESPJ=
+    MaxTRESPN=
+    MaxTRESMinsPJ=
+    MinPrioThresh="""
+
+
+def associations(daemon: Daemon) -> str:
+    user, cluster = daemon.controller.user, daemon.shape.name
+    whole = f"ClusterName={cluster} Account={user.name} UserName="
+    return f"""Current Association Manager state
+
+User Records
+
+UserName={user.name}({user.uid}) DefAccount={user.name} DefWckey= AdminLevel=Administrator
+
+Association Records
+
+{whole} Partition= Priority=0 ID=1
+{LIMITS.format(left=1, default="No")}
+{whole}{user.name}({user.uid}) Partition= Priority=0 ID=2
+{LIMITS.format(left=2, default="Yes")}
+
+QOS Records
+
+QOS=normal(1)"""

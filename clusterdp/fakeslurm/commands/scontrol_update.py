@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.scontrol_update_job import unsupported, update_jobs
-from clusterdp.fakeslurm.core import error_texts, times
+from clusterdp.fakeslurm.core import constraints, error_texts, times
 from clusterdp.fakeslurm.core.error_texts import ControllerError, Refusal
-from clusterdp.fakeslurm.slurmctld import nodes
+from clusterdp.fakeslurm.core.job_ids import SelectedStep, find, parse
+from clusterdp.fakeslurm.core.model import JobRecord
+from clusterdp.fakeslurm.slurmctld import dependencies, nodes
 from clusterdp.slurm.hostlist import HostlistError, expand
 
 if TYPE_CHECKING:
@@ -29,16 +32,16 @@ def update(client: Connection, daemon: Daemon, words: list[str]) -> int:
     if names & {"jobid", "job"} or (fields and fields[0][0] in ("jobname", "name")):
         return update_jobs(client, daemon, fields)
     if "nodename" in names:
-        _nodes(daemon, fields)
+        _update_nodes(daemon, fields)
         return 0
     if "partitionname" in names:
-        _partition(daemon, fields)
+        _update_partition(daemon, fields)
         return 0
     entities = '"NodeName", "PartitionName", "Reservation", "JobId", or "SlurmctldDebug"'
     raise Refusal(f"No valid entity in update command\nInput line must include {entities}")
 
 
-def _nodes(daemon: Daemon, fields: list[tuple[str, str, str]]) -> None:
+def _update_nodes(daemon: Daemon, fields: list[tuple[str, str, str]]) -> None:
     values = {name: value for name, value, _ in fields}
     for name, _, word in fields:
         if name not in ("nodename", "state", "reason", "availablefeatures", "activefeatures"):
@@ -65,7 +68,7 @@ def _nodes(daemon: Daemon, fields: list[tuple[str, str, str]]) -> None:
             raise Refusal(f"slurm_update error: {error}") from None
 
 
-def _partition(daemon: Daemon, fields: list[tuple[str, str, str]]) -> None:
+def _update_partition(daemon: Daemon, fields: list[tuple[str, str, str]]) -> None:
     values = {name: value for name, value, _ in fields}
     name = values.pop("partitionname")
     if name not in daemon.model.partitions:
@@ -86,3 +89,231 @@ def _partition(daemon: Daemon, fields: list[tuple[str, str, str]]) -> None:
             raise unsupported(word)
     daemon.controller.records.partition(name)
     daemon.controller.wake()
+
+
+Change = Callable[["Daemon", JobRecord, str], None]
+ONLY_WHILE_IT_WAITS = frozenset(
+    """
+    partition numtasks numcpus minmemorynode mincpusnode excnodelist features gres dependency starttime eligibletime
+    oversubscribe
+    """.split()
+)
+
+
+def unsupported(word: str) -> Refusal:
+    return Refusal(f"Update of this parameter is not supported: {word}\nRequest aborted")
+
+
+def update_jobs(client: Connection, daemon: Daemon, fields: list[tuple[str, str, str]]) -> int:
+    ids = ",".join(value for name, value, _ in fields if name in ("jobid", "job"))
+    changes = [field for field in fields if field[0] not in ("jobid", "job")]
+    if not ids and changes[0][0] in ("jobname", "name"):  # all jobs of that name
+        name = changes.pop(0)[1]
+        ids = ",".join(str(job.id) for job in daemon.model.live_jobs() if job.desc.name == name)
+    if not changes:
+        raise Refusal("No changes specified")
+    for name, _, word in changes:
+        if name not in CHANGES:
+            raise unsupported(word)
+    code = 0
+    for text in ids.split(","):
+        wanted = parse(text)
+        jobs = find(daemon.model, wanted) if wanted else []
+        try:
+            if not wanted or not jobs:
+                raise ControllerError(error_texts.INVALID_JOB_ID)
+            for part in [part for job in jobs for part in parts(daemon, job, wanted)]:
+                _change(daemon, part, changes)
+        except ControllerError as error:
+            client.error(f"{error} for job {text}")
+            code = 1
+    return code
+
+
+def parts(daemon: Daemon, job: JobRecord, name: SelectedStep) -> list[JobRecord]:
+    """The job; of a waiting array only the elements that are meant, split off."""
+    if name.indexes is None or not job.array or job.array.split:
+        return [job]
+    found = [daemon.controller.split(job, index) for index in name.indexes if index in job.array.indexes]
+    tick_s = daemon.controller.settings.tick_s
+    for one in found:  # why it waits is known when the scheduler has seen it
+        one.reason, one.considered_from = "None", daemon.controller.clock() + tick_s
+    daemon.controller.runner.later(tick_s, daemon.controller.wake)
+    return found
+
+
+def _change(daemon: Daemon, job: JobRecord, changes: list[tuple[str, str, str]]) -> None:
+    if job.over:
+        raise ControllerError(error_texts.FINISHED)
+    for name, value, word in changes:
+        if name == "partition" and value == job.desc.partition:
+            continue
+        if name in ONLY_WHILE_IT_WAITS and not job.waits:
+            raise ControllerError(error_texts.NOT_PENDING)
+        try:
+            CHANGES[name](daemon, job, value)
+        except ValueError:
+            raise Refusal(f"Invalid value in {word}\nRequest aborted") from None
+    daemon.controller.changed(job)
+    daemon.controller.wake()
+
+
+def _time_limit(daemon: Daemon, job: JobRecord, value: str) -> None:
+    sign = value[:1]
+    new = times.minutes(value.lstrip("+-"))
+    if sign in ("+", "-"):
+        new = max((job.minutes or 0) + (new if sign == "+" else -new), 1)
+    job.desc.minutes = new
+    job.minutes = daemon.controller.limit(job.desc)
+    job.warned = False
+
+
+def _start_time(daemon: Daemon, job: JobRecord, value: str) -> None:
+    job.begin = times.moment(value, daemon.controller.clock())
+
+
+def _deadline(daemon: Daemon, job: JobRecord, value: str) -> None:
+    job.desc.deadline = times.moment(value, daemon.controller.clock())
+
+
+def _nice(daemon: Daemon, job: JobRecord, value: str) -> None:
+    new = int(value or 100)
+    job.priority += job.desc.nice - new
+    job.desc.nice = new
+    if job.held:
+        daemon.controller.release(job)
+
+
+def _priority(daemon: Daemon, job: JobRecord, value: str) -> None:
+    if job.held:
+        raise ControllerError("Job is in held state, pending scheduler release")
+    job.priority = int(value)
+
+
+def _throttle(daemon: Daemon, job: JobRecord, value: str) -> None:
+    if job.array:
+        for element in daemon.model.elements(job.array.id):
+            assert element.array
+            element.array.throttle = int(value)
+
+
+def _partition(daemon: Daemon, job: JobRecord, value: str) -> None:
+    if value not in daemon.model.partitions:
+        raise ControllerError(error_texts.INVALID_PARTITION)
+    job.desc.partition = value
+
+
+def _nodes(daemon: Daemon, job: JobRecord, value: str) -> None:
+    low, _, high = value.partition("-")
+    least, most = int(low), int(high or low)
+    if not job.waits:
+        if least != len(job.shares):
+            raise ControllerError("Requested operation not supported on this system")
+        return
+    job.desc.min_nodes, job.desc.max_nodes, job.desc.nodes_asked = least, most, True
+
+
+def _tasks(daemon: Daemon, job: JobRecord, value: str) -> None:
+    job.desc.tasks = int(value)
+
+
+def _cpus(daemon: Daemon, job: JobRecord, value: str) -> None:
+    if job.desc.cpus_per_task:
+        job.desc.tasks = max(int(value) // job.desc.cpus_per_task, 1)
+    else:
+        job.desc.tasks = int(value)
+
+
+def _memory(daemon: Daemon, job: JobRecord, value: str) -> None:
+    job.desc.mem_per_node, job.desc.mem_per_cpu = int(value) or None, None
+
+
+def _required(daemon: Daemon, job: JobRecord, value: str) -> None:
+    if not job.waits or (value and not set(_hosts(value)) <= set(daemon.model.nodes)):
+        raise ControllerError(error_texts.INVALID_NODE)
+    job.desc.nodelist = _hosts(value)
+
+
+def _excluded(daemon: Daemon, job: JobRecord, value: str) -> None:
+    job.desc.exclude = _hosts(value)
+
+
+def _hosts(text: str) -> list[str]:
+    try:
+        return expand(text) if text else []
+    except HostlistError:
+        raise ControllerError(error_texts.INVALID_NODE) from None
+
+
+def _features(daemon: Daemon, job: JobRecord, value: str) -> None:
+    if value and not constraints.known(value, [node.features for node in daemon.model.nodes.values()]):
+        raise ControllerError(error_texts.INVALID_FEATURE)
+    job.desc.features = value or None
+
+
+def _gres(daemon: Daemon, job: JobRecord, value: str) -> None:
+    kind, _, count = value.removeprefix("gres:").partition(":")
+    if value and kind != "gpu":
+        raise ControllerError(error_texts.INVALID_GRES)
+    job.desc.gpus.gres, job.desc.gpus.per_node = value, int(count or 1) if value else None
+
+
+def _dependency(daemon: Daemon, job: JobRecord, value: str) -> None:
+    if value:
+        dependencies.parse(value)
+    job.desc.dependency = value or None
+
+
+def _output(daemon: Daemon, job: JobRecord, value: str) -> None:
+    job.desc.output = os.path.join(job.desc.folder, value)
+
+
+def _nothing(daemon: Daemon, job: JobRecord, value: str) -> None:
+    """Nobody sends mail."""
+
+
+def _shared(daemon: Daemon, job: JobRecord, value: str) -> None:
+    job.desc.shown["oversubscribe"] = value
+
+
+def _set(field: str) -> Change:
+    def change(daemon: Daemon, job: JobRecord, value: str) -> None:
+        setattr(job.desc, field, value)
+
+    return change
+
+
+def _requeue(daemon: Daemon, job: JobRecord, value: str) -> None:
+    job.desc.requeue = value not in ("0", "no")
+
+
+CHANGES: dict[str, Change] = {
+    "timelimit": _time_limit,
+    "starttime": _start_time,
+    "eligibletime": _start_time,
+    "deadline": _deadline,
+    "jobname": _set("name"),
+    "name": _set("name"),
+    "comment": _set("comment"),
+    "account": _set("account"),
+    "qos": _set("qos"),
+    "workdir": _set("folder"),
+    "requeue": _requeue,
+    "nice": _nice,
+    "priority": _priority,
+    "arraytaskthrottle": _throttle,
+    "partition": _partition,
+    "numnodes": _nodes,
+    "numtasks": _tasks,
+    "numcpus": _cpus,
+    "minmemorynode": _memory,
+    "reqnodelist": _required,
+    "excnodelist": _excluded,
+    "features": _features,
+    "gres": _gres,
+    "dependency": _dependency,
+    "stdout": _output,
+    "mailuser": _nothing,
+    "mailtype": _nothing,
+    "oversubscribe": _shared,
+}

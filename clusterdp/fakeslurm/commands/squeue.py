@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from clusterdp.fakeslurm.commands import clusters, columns
 from clusterdp.fakeslurm.commands.as_json import JsonWriter
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
-from clusterdp.fakeslurm.commands.squeue_fields import LETTERS, NAMES, SqueueJob
-from clusterdp.fakeslurm.commands.squeue_steps import STEP_LETTERS, SqueueStep
+from clusterdp.fakeslurm.commands.squeue_fields import LETTERS, NAMES, STEP_LETTERS, SqueueJob, SqueueStep
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
 from clusterdp.fakeslurm.core.job_ids import SelectedStep, alone, parse, split_list

@@ -17,9 +17,8 @@ from clusterdp.fakeslurm.core.shape import Shape, User
 from clusterdp.fakeslurm.slurmctld import job_end, requeue, scheduler, submit_checks
 from clusterdp.fakeslurm.slurmctld.clock import Clock
 from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
-from clusterdp.fakeslurm.slurmctld.free_resources import all_free
 from clusterdp.fakeslurm.slurmctld.journal import Journal
-from clusterdp.fakeslurm.slurmctld.placement import place
+from clusterdp.fakeslurm.slurmctld.node_selection import all_free, place
 from clusterdp.fakeslurm.slurmctld.records import Records
 from clusterdp.fakeslurm.slurmctld.spool import Spool
 from clusterdp.fakeslurm.slurmdbd.accounting import Accounting
@@ -279,6 +278,31 @@ class Controller:
             job.steps.append(step)
             self.begins(job, step)
         self.changed(job)
+
+    # -- hold and release --
+
+    def hold(self, job: JobRecord, reason: str) -> None:
+        job.held = job.reason = reason
+        self.changed(job)
+
+    def release(self, job: JobRecord) -> None:
+        job.held, job.accounted = None, True
+        if job.state is JobState.SPECIAL_EXIT:
+            job.state = JobState.PENDING
+        if job.reason.startswith(("JobHeld", "job requeued")):
+            job.reason = "None"
+        self.changed(job)
+        self.wake()
+
+    def move_to_top(self, job: JobRecord) -> None:
+        """Give it a higher priority than all others that wait; raises ControllerError."""
+        if job.held:
+            raise ControllerError("Job is in held state, pending scheduler release")
+        if not job.waits:
+            raise ControllerError(error_texts.NOT_PENDING)
+        job.priority = max(other.priority for other in scheduler.waiting(self.model)) + 1
+        self.changed(job)
+        self.wake()
 
     # -- signals --
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from clusterdp.fakeslurm.core.model import JobRecord, Model, Partition, Share
 from clusterdp.fakeslurm.slurmctld import submit_checks
 from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
-from clusterdp.fakeslurm.slurmctld.free_resources import FreeNode, all_free, free_nodes
-from clusterdp.fakeslurm.slurmctld.placement import place
+from clusterdp.fakeslurm.slurmctld.node_selection import FreeNode, all_free, free_nodes, place
 from clusterdp.slurm.hostlist import compress
 
 FOREVER = 365 * 24 * 3600.0

@@ -7,8 +7,7 @@ from clusterdp.fakeslurm.core.error_texts import ControllerError
 from clusterdp.fakeslurm.core.job_desc import JobDesc
 from clusterdp.fakeslurm.core.model import Model
 from clusterdp.fakeslurm.slurmctld import dependencies
-from clusterdp.fakeslurm.slurmctld.free_resources import all_free
-from clusterdp.fakeslurm.slurmctld.placement import place
+from clusterdp.fakeslurm.slurmctld.node_selection import all_free, place
 
 INVALID_LIMIT = "Requested time limit is invalid (missing or exceeds some limit)"
 
