@@ -1,4 +1,37 @@
-"""What each Slurm command does, on the daemon's side: a coroutine from a conversation to an exit status."""
+"""What each command does, in the daemon: a coroutine from a connection to an exit status.
+
+sbatch               submits a batch script
+srun                 starts a step, in a job of its own if need be
+srun_plan            from the options of srun to the plan of its step
+salloc               gets nodes for as long as a command runs
+allocation           what srun outside of a job and salloc share: a job without a script, and the wait for its nodes
+scancel              ends or signals jobs and steps
+squeue               lists jobs and steps
+squeue_fields        the fields of squeue
+sinfo                lists nodes and partitions
+sinfo_fields         the fields of sinfo, and the words for the state of a node
+sacct                lists jobs and steps of the past
+sacct_fields         the fields of sacct
+sacct_json           --json of sacct
+scontrol             changes jobs and nodes; ping, listpids and the rest
+scontrol_show        `scontrol show`
+scontrol_update      `scontrol update`
+sacctmgr             lists accounts, users and clusters
+sstat                what running steps use
+sshare               the one user's share
+sdiag                figures of the controller
+sreport              reports, all of them empty
+control              not a command of Slurm: FakeCluster's way to break things, to wait, and to move the clock
+getopt               reads command lines as getopt_long does, with its error texts
+options              which options sbatch, srun and salloc know, and the variables that set them
+option_values        which values those options take
+parsed_options       the options that were given, and what each value means
+directives           the #SBATCH and #PBS lines of a script
+job_desc_of_options  from the options to a JobDesc
+clusters             --clusters: there is one
+columns              tables as squeue and sinfo print them
+as_json              --json and --yaml of squeue, sinfo and scontrol
+"""
 
 from collections.abc import Awaitable, Callable
 from importlib import import_module
