@@ -18,10 +18,10 @@ How `sbatch job.sh` becomes a row of sacct:
 
 1. client/: bin/sbatch sends its words, folder and environment to the daemon's socket and prints what comes back.
 2. commands/: sbatch reads the script and the options, makes a JobDesc of them and submits it.
-3. slurmctld/: the controller checks the JobDesc, makes a JobRecord and writes it to the journal. The scheduler gives the
-   job nodes; then the fork server is asked for a slurmstepd, which is to run the batch script.
-4. slurmstepd/: it runs the script and reports the end. Each srun in the script gets a slurmstepd in the same way. Orders
-   such as Terminate come to it from slurmctld.
+3. slurmctld/: the controller checks the JobDesc, makes a JobRecord and writes it to the journal. The scheduler gives
+   the job nodes; then the fork server is asked for a slurmstepd, which is to run the batch script.
+4. slurmstepd/: it runs the script and reports the end. Each srun in the script gets a slurmstepd in the same way.
+   slurmctld sends it orders such as Terminate.
 5. slurmctld/: when the last process is gone, the job is over and its nodes are free.
 6. slurmdbd/: each change of the job is entered into accounting and can be seen a second later.
 7. commands/: sacct prints the row.

@@ -1,4 +1,4 @@
-"""FakeCluster: a Slurm in a folder, to start, use, break and take down."""
+"""FakeCluster: starts a cluster in a folder, uses it, breaks it, takes it down."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ STOP_WITHIN_S = 15
 class FakeCluster:
     """A cluster of pretend nodes on this machine, on which the same sbatch scripts run as on a real Slurm.
 
-    As a context manager it lives as long as the block, and dies with its process even if that is killed. With `up()`
-    alone (or from the command line) it stays until `down()`.
+    As a context manager it lives as long as the block, and ends with its process even if that is killed. After `up()`
+    alone, or from the command line, it stays until `down()`.
 
         with FakeCluster(nodes=2, quick=True) as cluster:
             job = cluster.submit("job.sbatch")
@@ -41,9 +41,12 @@ class FakeCluster:
             cluster.preempt(job)
             cluster.wait(job, "COMPLETED")
 
-    `quick`: the controller looks every second and starts a requeued job after one; otherwise as slow as Slurm.
-    `slurm_version`: commands speak as that release does; only 22.05, the default, is recorded from a real Slurm.
-    `time_scale`: that many times shorter are time limits, grace times and the controller's delays (Settings.scaled).
+    `quick`: the controller looks every second and starts a requeued job after one; otherwise it is as slow as Slurm.
+
+    `slurm_version`: commands behave as in that release; only 22.05, the default, is recorded from a real Slurm.
+
+    `time_scale`: time limits, grace times and the controller's delays are so many times shorter (SlurmConf.scaled).
+
     `shape`: nodes, partitions and settings of your own, which the other arguments do not change.
     """
 
@@ -74,19 +77,19 @@ class FakeCluster:
 
     @staticmethod
     def default_folder() -> Path:
-        """Where `clusterdp fake up` puts its cluster: private to the user, out of the way of others."""
+        """The folder of `clusterdp fake up`'s cluster, private to the user."""
         base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
         return Path(base) / "clusterdp" / "fake"
 
     @staticmethod
     def owns(conf: Path) -> bool:
-        """Whether this slurm.conf is that of a fake cluster."""
+        """Whether this slurm.conf belongs to a fake cluster."""
         paths = Paths(conf.parent)
         return conf == paths.conf and os.path.exists(paths.shape)
 
     @classmethod
     def attach(cls, folder: Path | None = None) -> FakeCluster:
-        """A cluster that is up already; raises FakeSlurmError."""
+        """A cluster that is already up; raises FakeSlurmError."""
         folder = Path(folder or cls.default_folder()).absolute()
         paths = Paths(folder)
         if not _is_up(paths):
@@ -102,7 +105,7 @@ class FakeCluster:
     # -- life --
 
     def up(self, *, owned: bool = False) -> FakeCluster:
-        """Start it; returns when it takes jobs. `owned`: it goes down when this process ends, however it ends."""
+        """Start the cluster; returns when it takes jobs. `owned`: it goes down when this process ends in any way."""
         paths = self._paths
         up_already = f"{self.folder}: a fake cluster is up there. Use it, or `clusterdp fake down` first."
         if _is_up(paths) and paths.answers():
@@ -110,7 +113,7 @@ class FakeCluster:
         try:
             paths.make()
             lock = paths.alone()
-            if lock is None:  # it was just started again
+            if lock is None:  # another process has just started it
                 raise FakeSlurmError(up_already)
             try:
                 self._furnish(owned)
@@ -128,7 +131,7 @@ class FakeCluster:
         return self
 
     def _furnish(self, owned: bool) -> None:
-        """Nothing of an earlier cluster in the folder, all of this one."""
+        """Remove what an earlier cluster left in the folder and write the files of this one."""
         paths = self._paths
         shutil.rmtree(paths.spool)
         paths.make()
@@ -152,7 +155,7 @@ class FakeCluster:
             raise FakeSlurmError(f"{self.folder}: the fake cluster did not start: {last}. See {self._paths.log}.")
 
     def down(self) -> None:
-        """Take it down with everything that it started; returns when all is gone. Harmless if it is down."""
+        """Take the cluster down with everything that it started; returns when all is gone. Does nothing if down."""
         paths = self._paths
         pid = _read_pid(paths.pid)
         paths.up.unlink(missing_ok=True)
@@ -164,7 +167,7 @@ class FakeCluster:
         deadline = time.monotonic() + STOP_WITHIN_S
         while pid and processes.alive(pid) and time.monotonic() < deadline:
             time.sleep(0.02)
-        # If the daemon had been killed, it could not tidy up.
+        # A daemon that was killed could not clean up.
         processes.send(processes.marked(f"{MARK}={paths.conf}"), 9)
         if self._lifeline:
             self._lifeline.close()
@@ -185,16 +188,12 @@ class FakeCluster:
 
     @property
     def bin(self) -> Path:
-        """For the front of PATH: the cluster's sbatch, srun, ..."""
+        """The folder of the cluster's sbatch, srun, ...: for the front of PATH."""
         return self._paths.bin
 
     @property
-    def is_up(self) -> bool:
-        return self._paths.up.exists() and self._paths.answers()
-
-    @property
     def unknown_names(self) -> list[str]:
-        """Nodes whose names do not resolve in jobs (hosts_file.py says why), and which /etc/hosts should have."""
+        """Nodes whose names do not resolve in jobs (see hosts_file.py): the machine's /etc/hosts should have them."""
         return [] if self._paths.hosts.exists() else hosts_file.unknown(node.name for node in self._shape.nodes)
 
     @property
@@ -212,7 +211,7 @@ class FakeCluster:
         return f'export PATH={path}:"$PATH"\nexport SLURM_CONF={conf}'
 
     def run(self, *words: str | os.PathLike[str], cwd: str | os.PathLike[str] | None = None) -> str:
-        """What a command prints that has the cluster's on its PATH; raises FakeSlurmError if it fails."""
+        """Run a command with the cluster's on its PATH; returns its output. Raises FakeSlurmError if it fails."""
         quiet = subprocess.DEVNULL
         try:
             done = subprocess.run(words, env=self.env, cwd=cwd, stdin=quiet, capture_output=True, text=True)
@@ -223,16 +222,17 @@ class FakeCluster:
         return done.stdout
 
     def submit(self, *words: str | os.PathLike[str], cwd: str | os.PathLike[str] | None = None) -> str:
-        """`sbatch` with these options, script and arguments; returns the job's id."""
+        """Run `sbatch` with these options, script and arguments; returns the job's id."""
         return self.run("sbatch", "--parsable", *words, cwd=cwd).strip()
 
     def status(self) -> str:
-        """Nodes and jobs, as a text for people."""
+        """A table of nodes and jobs, for people."""
         return f"{self.folder}\n\n{self.run('sinfo')}\n{self.run('squeue')}"
 
     def wait(self, job: str | int, *states: JobState | str, timeout_s: float = 60) -> JobState:
-        """Until the job (all of an array) is in one of these states, by default: over. Returns the state; raises
-        FakeSlurmError if it never will be, or not within `timeout_s`. Words are as squeue prints them, RUNNING or R.
+        """Wait until the job (all of an array) is in one of these states; by default, until it is over. Returns the
+        state. Raises FakeSlurmError if it can no longer get there, or not within `timeout_s`. States are as squeue
+        prints them, RUNNING or R.
         """
         try:
             known = [state if isinstance(state, JobState) else JobState.parse(state) for state in states]
@@ -242,13 +242,13 @@ class FakeCluster:
         return JobState(self._line.ask("wait", str(job), *words, timeout_s=timeout_s).strip())
 
     def advance(self, seconds: float) -> None:
-        """Move the cluster's clock forward: limits, warnings, grace times, delays pass as in so many of its seconds
+        """Move the cluster's clock forward: limits, warnings, grace times and delays pass as in so many of its seconds
         (under a time scale those are shorter than real ones). The processes of jobs get no time meanwhile.
         """
         self._line.ask("advance", str(seconds))
 
     def history(self) -> list[dict[str, Any]]:
-        """What happened so far, in its order: changes of jobs, and all that was broken on purpose (history.jsonl)."""
+        """The events so far, oldest first: changes of jobs, and all that was broken on purpose (history.jsonl)."""
         from clusterdp.fakeslurm.slurmdbd.history import read
 
         return list(read(self._paths.history))
@@ -256,44 +256,44 @@ class FakeCluster:
     # -- break --
 
     def preempt(self, job: str | int, grace_s: float | None = None) -> None:
-        """Push a running job out as a job of a higher partition would; `grace_s` is the partition's unless given."""
+        """Preempt a running job as a job of a higher partition would; `grace_s` is the partition's unless given."""
         self._line.ask("preempt", str(job), *([] if grace_s is None else [str(grace_s)]))
 
     def fail(self, node: str) -> None:
-        """The node dies as if its power failed: its processes at once, and Slurm notices later."""
+        """Let a node fail as if its power failed: its processes die at once, and Slurm notices later."""
         self._line.ask("fail", node)
 
     def drain(self, node: str) -> None:
-        """What runs there goes on; nothing more starts there."""
+        """Drain a node: what runs there goes on; nothing more starts there."""
         self._line.ask("drain", node)
 
     def resume(self, node: str) -> None:
-        """Whether it died or was drained: it is well again, and takes jobs."""
+        """Let a failed or drained node take jobs again."""
         self._line.ask("resume", node)
 
     def kill_rank(self, job: str | int, rank: int) -> None:
-        """SIGKILL to one task of the job's newest step, as an out-of-memory killer sends it."""
+        """Send SIGKILL to one task of the job's newest step, as an out-of-memory killer does."""
         self._line.ask("kill-rank", str(job), str(rank))
 
     def slow(self, by_s: float, for_s: float = 0) -> None:
-        """The controller answers each command so much later, for so long (0: until told otherwise). Commands lose
-        patience after 10 s and fail, but what they asked for is done. `slow(0)` ends it. Seconds are real ones.
+        """Let the controller answer each command so much later, for so long (0: until told otherwise). Commands give up
+        after 10 s and fail, but what they asked for is done. `slow(0)` ends it. Seconds are real ones.
         """
         self._line.ask("slow", str(by_s), str(for_s))
 
     def unreachable(self, for_s: float) -> None:
-        """Commands find no controller for so long: they try for 9 s, then fail. `unreachable(0)` ends it."""
+        """Let commands find no controller for so long: they try for 9 s, then fail. `unreachable(0)` ends it."""
         self._line.ask("unreachable", str(for_s))
 
     def flaky(self, rate: float, seed: int = 0) -> None:
-        """Of all calls of sbatch this part fails, the same ones for the same seed. `flaky(0)` ends it."""
+        """Let this part of all calls of sbatch fail, the same ones for the same seed. `flaky(0)` ends it."""
         if not 0 <= rate <= 1:
             raise FakeSlurmError(f"flaky: {rate:g} is no part of the calls. Write 0 (none) to 1 (all).")
         self._line.ask("flaky", str(rate), str(seed))
 
 
 def _is_up(paths: Paths) -> bool:
-    """Or is meant to be; raises FakeSlurmError for somebody else's folder."""
+    """Whether the cluster is meant to be up; raises FakeSlurmError for another user's folder."""
     try:
         if not paths.up.exists():
             return False

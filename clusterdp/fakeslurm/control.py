@@ -1,4 +1,4 @@
-"""FakeCluster's connection to its daemon: as the commands talk to it, with words of its own."""
+"""FakeCluster's connection to the daemon: it sends requests as commands do, for the command `control`."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class ControlConnection:
         return self._paths.folder
 
     def hold(self) -> socket.socket:
-        """The cluster goes down when this connection closes."""
+        """A connection that keeps the cluster up: when it closes, the cluster goes down."""
         line = self.connect()
         line.sendall(_request("lifeline"))
         line.recv(64)
         return line
 
     def ask(self, *words: str, timeout_s: float | None = None) -> str:
-        """What the daemon answers; raises FakeSlurmError with its text if it refuses."""
+        """Send a request; returns the answer. Raises FakeSlurmError with the daemon's text if it refuses."""
         with self.connect() as line:
             line.settimeout(timeout_s)
             line.sendall(_request(*words))
@@ -48,7 +48,7 @@ class ControlConnection:
                     data = line.recv(1 << 16)
                 except TimeoutError:
                     raise FakeSlurmError(f"{' '.join(words)}: not within {timeout_s:g} s.") from None
-                except ConnectionError:  # it was killed
+                except ConnectionError:  # the daemon was killed
                     data = b""
                 if not data:
                     raise FakeSlurmError(

@@ -1,4 +1,4 @@
-"""revive.py FOLDER: start the daemon of that cluster, in the background; exit 0 when it answers."""
+"""daemon_main.py FOLDER: start the daemon of that cluster in the background; exits with 0 when it answers."""
 
 # ruff: noqa: E402
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sys
 
-# Above clusterdp/fakeslurm/, for this runs without site and its paths.
+# The folder above clusterdp/: this program runs without site and its paths.
 sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from clusterdp.fakeslurm.start_daemon import start

@@ -1,4 +1,4 @@
-"""The commands of a cluster, as files for PATH."""
+"""Writes the commands of a cluster as files for PATH."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from clusterdp.fakeslurm.core.paths import Paths
 
 CLIENT = Path(__file__).resolve().parent / "client"
 NOT_COMMANDS = ("client", "__init__")
-# Slurm's other commands: where a real Slurm is installed, they would ask that one.
+# Slurm's other commands: without these, a real Slurm's would run where one is installed.
 REFUSED = "sattach sbcast scrontab sgather strigger sview".split()
 REFUSAL = """\
 #!/bin/sh
@@ -25,12 +25,12 @@ exit 1
 
 
 def install(paths: Paths) -> None:
-    """Into bin/. Their interpreter gets no site, so that it starts within milliseconds."""
+    """Write the commands into bin/. Python runs without site, so that they start within milliseconds."""
     python = paths.interpreter()
     for command in sorted(CLIENT.glob("*.py")):
         if command.stem in NOT_COMMANDS:
             continue
-        # Not a shell script: /bin/sh may drop variables that it cannot name, such as bash's exported functions.
+        # Not a shell script: /bin/sh may drop variables whose names it does not accept, as of bash's functions.
         where = [str(paths.folder), str(paths.socket)]
         path = paths.bin / command.stem
         path.write_text(

@@ -29,7 +29,7 @@ LEAST = {"look_s": 0.05, "tick_s": 0.05, "max_array": 1, "first_job_id": 1}
 
 
 class ShapeEntry:
-    """One mapping of the declaration, whose keys are taken one by one; what is left over is refused."""
+    """One mapping of the declaration. Its keys are taken one by one; a key that is left over is an error."""
 
     def __init__(self, data: Any, path: str = "", what: str = "the shape"):
         if not isinstance(data, Mapping):
@@ -90,7 +90,7 @@ class ShapeEntry:
         return [ShapeEntry(each, f"{self._key(key)}[{i}]") for i, each in enumerate(value)]
 
     def done(self) -> None:
-        """Nothing that nobody asked for may be left."""
+        """Raise for a key that was not taken."""
         for key in self._rest:
             raise FakeSlurmError(f"{self._key(str(key))}: unknown. There are {', '.join(self._known)}.")
 
@@ -116,7 +116,7 @@ def shape_from(data: Mapping[str, Any], *, quick: bool = False, time_scale: floa
 
 
 def _nodes(entry: ShapeEntry) -> list[NodeShape]:
-    """One entry may declare many that are alike."""
+    """The nodes of one entry, which may declare many that are alike."""
     hosts, like = entry.hosts("name"), NodeShape("")
     if not hosts:
         raise entry.refuse("name", "", "names no node. Write a name, or several such as n[1-4].")
@@ -160,7 +160,7 @@ def _partition(entry: ShapeEntry, known: list[str]) -> PartitionShape:
 
 def _settings(entry: ShapeEntry, quick: bool) -> SlurmConf:
     values: dict[str, Any] = asdict(SlurmConf()) | (QUICK if quick else {})
-    del values["minute_s"]  # --time-scale says that
+    del values["minute_s"]  # set by --time-scale
     for name, value in values.items():
         if isinstance(value, (bool, str)):
             continue  # see below

@@ -13,7 +13,7 @@ from clusterdp.fakeslurm.slurmstepd.forkserver import ForkServer
 
 
 def start(folder: str) -> int:
-    """Start the daemon of a cluster in the background; returns when it answers, with an exit status."""
+    """Start the daemon of a cluster in the background; returns an exit status when it answers."""
     paths = Paths(Path(folder))
     ready, written = os.pipe()
     if os.fork():
@@ -25,16 +25,16 @@ def start(folder: str) -> int:
         os._exit(0)
     try:
         _detach(paths, written)
-        if paths.alone() is None:  # another one was quicker
+        if paths.alone() is None:  # another one was faster
             os.write(written, b"ready")
             os._exit(0)
-        if not paths.up.exists():  # it went down meanwhile
+        if not paths.up.exists():  # the cluster went down meanwhile
             os._exit(1)
         paths.pid.write_text(str(os.getpid()))
         mounts.show({paths.hosts: hosts_file.HOSTS, paths.profile: login_shells.PROFILE})
         forkserver = ForkServer(folder)
         processes.allow_descriptors()
-        # Heavy, and nothing that the nursery should carry; asyncio does without ssl, which takes long to load.
+        # Large; the fork server must not contain it. asyncio does without ssl, which takes long to load.
         sys.modules["ssl"] = None  # type: ignore[assignment]
         import asyncio
 
@@ -52,7 +52,7 @@ def start(folder: str) -> int:
 
 
 def _detach(paths: Paths, kept: int) -> None:
-    """No terminal, no inherited descriptors, a log for what goes wrong."""
+    """Leave the terminal, close inherited descriptors, and open a log."""
     os.chdir("/")
     os.umask(0o077)
     log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -97,9 +97,10 @@ def test_a_cluster_is_found_by_shells_that_know_no_runtime_folder(monkeypatch: p
         monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
         cluster = FakeCluster(deep).up()
         monkeypatch.delenv("XDG_RUNTIME_DIR")
-        assert FakeCluster.attach(deep).is_up
+        FakeCluster.attach(deep).run("sinfo")
         cluster.down()
-        assert not FakeCluster(deep).is_up
+        with pytest.raises(FakeSlurmError, match="no fake cluster is up there"):
+            FakeCluster.attach(deep)
     finally:
         shutil.rmtree(runtime)
 

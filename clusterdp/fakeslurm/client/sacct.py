@@ -1,4 +1,4 @@
-"""What became of jobs."""
+"""List jobs of the past."""
 
 from client import run  # type: ignore[import-not-found]
 

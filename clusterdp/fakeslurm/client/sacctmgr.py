@@ -1,4 +1,4 @@
-"""Look at accounts, users and clusters."""
+"""List accounts, users and clusters."""
 
 from client import run  # type: ignore[import-not-found]
 

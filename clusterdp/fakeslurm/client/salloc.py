@@ -1,4 +1,4 @@
-"""salloc: as the others, and it runs a command here as long as the allocation lasts."""
+"""salloc: it also runs a command here while the job has its nodes."""
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` proper imports enum: 5 ms
 import os
@@ -18,14 +18,16 @@ HEARD = (*HANDED_ON, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGCH
 
 
 class Program:
-    """The command, once it runs."""
+    """The command that salloc runs."""
 
     def __init__(self) -> None:
         self._pid = 0
         self._status: int | None = None
 
     def start(self, order: "list[str]") -> None:
-        """`order`: how many words it has, these, and variables. What a second daemon asks for again runs already."""
+        """Start it. `order`: the number of words, the words, and variables. A second daemon may ask again: then it runs
+        already.
+        """
         if self._pid:
             return
         count = int(order[0])
@@ -49,7 +51,7 @@ class Program:
             os.kill(self._pid, number)
 
     def status(self) -> "int | None":
-        """Its wait status, when it has ended."""
+        """Its wait status, or None while it runs."""
         if self._pid and self._status is None:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
             self._status = status if pid else None

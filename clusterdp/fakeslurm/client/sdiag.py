@@ -1,4 +1,4 @@
-"""Look at the controller's own figures."""
+"""Show figures of the controller."""
 
 from client import run  # type: ignore[import-not-found]
 

@@ -1,4 +1,4 @@
-"""Nodes and partitions."""
+"""List nodes and partitions."""
 
 from client import run  # type: ignore[import-not-found]
 

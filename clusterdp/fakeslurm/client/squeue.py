@@ -1,4 +1,4 @@
-"""What waits and runs."""
+"""List waiting and running jobs."""
 
 from client import run  # type: ignore[import-not-found]
 

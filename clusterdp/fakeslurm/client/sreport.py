@@ -1,4 +1,4 @@
-"""Reports on what was used."""
+"""Show reports on usage."""
 
 from client import run  # type: ignore[import-not-found]
 

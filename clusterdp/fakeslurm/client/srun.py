@@ -1,4 +1,4 @@
-"""srun: as the others, and it passes on its stdin and the signals that it receives."""
+"""srun: it also passes on its stdin and the signals that it receives."""
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` proper imports enum: 5 ms
 import os
@@ -40,7 +40,7 @@ def attempt(folder: str, address: str, words: "list[str]", wakeup: int) -> None:
             except client.Unanswered:
                 if not started:
                     raise
-                client.write(2, b"srun: error: the fake cluster went away.\n")  # the step's supervisor was killed
+                client.write(2, b"srun: error: the fake cluster went away.\n")  # the step's slurmstepd was killed
                 os._exit(1)
             for kind, payload in frames.feed(data):
                 if kind in "oe":

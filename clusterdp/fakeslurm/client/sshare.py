@@ -1,4 +1,4 @@
-"""Look at fair shares."""
+"""Show fair shares."""
 
 from client import run  # type: ignore[import-not-found]
 

@@ -1,4 +1,4 @@
-"""Look at what running steps use."""
+"""Show what running steps use."""
 
 from client import run  # type: ignore[import-not-found]
 

@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
 Command = Callable[["Connection", "Daemon"], Awaitable[int]]
-# `control` is not Slurm's: what FakeCluster asks for.
+# `control` is not a command of Slurm: FakeCluster uses it.
 NAMES = "sbatch srun salloc squeue scancel scontrol sacct sacctmgr sstat sinfo sshare sdiag sreport control".split()
 
 
 def find(name: str) -> Command | None:
-    """Loaded when first asked for: a cluster that starts needs none of them yet."""
+    """The command of that name, loaded when first asked for: a cluster that starts needs none of them."""
     if name not in NAMES:
         return None
     run: Command = import_module(f".{name}", __name__).run

@@ -1,4 +1,4 @@
-"""What srun outside of a job and salloc share: a job of their own, and the wait for its nodes."""
+"""What srun outside of a job and salloc share: a job without a script, and the wait for its nodes."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class AllocationTexts:
-    """In what the two differ: their words."""
+    """The messages in which the two differ."""
 
     command: str
-    refused: str  # before the reason of a refusal
-    pending: tuple[str, ...]  # what is said of a job that has to wait, {} its id
+    refused: str  # in front of the reason of a refusal
+    pending: tuple[str, ...]  # for a job that has to wait; {} is its id
     interrupted: tuple[str, ...]
     cancelled: tuple[str, ...]
 
     def info(self, client: Connection, options: ParsedOptions, *texts: str) -> None:
-        """What --quiet keeps back."""
+        """Print what --quiet suppresses."""
         if "quiet" not in options:
             for text in texts:
                 client.error(f"{self.command}: {text}")
 
 
 def command_line(parser: GetoptParser, words: list[str]) -> tuple[list[Pairs], list[str]]:
-    """The options of each component of a job (divided by colons), and what follows them."""
+    """The options of each component of a job (separated by colons), and the words after them."""
     lines: list[Pairs] = []
     while True:
         line, rest = parser.parse(words, permute=False)
@@ -57,7 +57,7 @@ def command_line(parser: GetoptParser, words: list[str]) -> tuple[list[Pairs], l
 
 
 def components_of(command: str, lines: list[Pairs], directives: list[Pairs], variables: Pairs) -> list[ParsedOptions]:
-    """What each component asks for: its lines in the script < variables < the command line."""
+    """The options of each component: its lines in the script < variables < the command line."""
     components, before = list[ParsedOptions](), ParsedOptions(command)
     for number in range(max(len(lines), len(directives))):
         options = before.after()
@@ -91,7 +91,7 @@ def desc_for(client: Connection, daemon: Daemon, options: ParsedOptions, voice: 
 async def allocate(
     client: Connection, daemon: Daemon, options: ParsedOptions, descs: list[JobDesc], voice: AllocationTexts
 ) -> JobRecord:
-    """The job when it has its nodes: one, or the first component of a heterogeneous one."""
+    """Submit a job and wait for its nodes; returns it, or the first component of a heterogeneous one."""
     try:
         job = daemon.controller.submit_together(descs, None, b"", {})
     except ControllerError as error:
@@ -113,7 +113,7 @@ async def allocate(
 
 
 def test_only(client: Connection, daemon: Daemon, desc: JobDesc, command: str) -> int:
-    """When and where it would run; as if the cluster were empty. It takes a number all the same."""
+    """Print when and where the job would run if the cluster were empty. A job id is used up nevertheless."""
     number = daemon.model.new_id()
     try:
         submit_checks.check(daemon.model, desc, daemon.controller.clock())
@@ -131,7 +131,7 @@ def test_only(client: Connection, daemon: Daemon, desc: JobDesc, command: str) -
 
 
 def show_options(client: Connection, options: ParsedOptions) -> None:
-    """What --verbose says."""
+    """Print what --verbose asks for."""
     rows = {name: value or "set" for name, value in options.values.items()} | {"verbose": "1"}
     rule = f"{options.command}: -------------------- --------------------"
     client.error(f"{options.command}: defined options\n{rule}")
@@ -158,7 +158,7 @@ async def _wait_for_nodes(
 
 
 async def change_or_signal(client: Connection, daemon: Daemon) -> int | None:
-    """Until some job changes (None), or until the command receives a signal; raises Gone if it is killed."""
+    """Wait until some job changes (None) or the command receives a signal; raises ConnectionLost if it is killed."""
     waits = [asyncio.ensure_future(daemon.change()), asyncio.ensure_future(client.signal())]
     try:
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -52,7 +52,7 @@ class JsonWriter:
         return {"plugin": old, "Slurm": {"version": version, "release": text}}
 
     def number(self, value: float | None) -> Any:
-        """A number that may be missing or without limit."""
+        """A number that may be missing or unlimited."""
         if not self.newer:
             return None if value is None else int(value)
         return {"set": value is not None, "infinite": False, "number": int(value or 0)}
@@ -68,7 +68,7 @@ class JsonWriter:
     def state(self, word: str) -> Any:
         return [word] if self.newer else word
 
-    # -- the controller's --
+    # -- jobs and nodes --
 
     def job(self, job: JobRecord) -> Json:
         controller, desc = self.controller, job.desc
@@ -154,7 +154,7 @@ class JsonWriter:
         }
 
     def exit(self, status: int) -> Any:
-        """A wait status: as it is in 22.05."""
+        """A wait status, as 22.05 writes it."""
         if not self.newer:
             return status
         code, number = status >> 8, status & 0x7F
@@ -203,7 +203,7 @@ class JsonWriter:
 
 
 def _yaml(value: Any, indent: str) -> list[str]:
-    """Lines, each value with its type in front."""
+    """The lines, each value with its type in front."""
     lines = []
     pairs = value.items() if isinstance(value, dict) else ((None, each) for each in value)
     for key, each in pairs:

@@ -1,4 +1,4 @@
-"""--clusters: there is one, which may be named, or `all`."""
+"""--clusters: there is only one, which may be named, or `all`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def named(command: str, name: str | None, daemon: Daemon, entry: str = "SLURM_CLUSTERS") -> str | None:
-    """The cluster's name, if it was asked for; raises Refusal for another one."""
+    """The cluster's name if --clusters was given; raises Refusal for another one."""
     if name and name not in ("all", daemon.shape.name):
         raise Refusal(
             f"{command}: error: No cluster '{name}' known by database.\n{command}: error: '{name}' can't be reached "

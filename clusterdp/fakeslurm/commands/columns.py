@@ -15,12 +15,12 @@ LONG_WIDTH = 20  # of a field of -O
 class PrintField(Generic[T]):
     title: str
     value: Callable[[T], str]
-    kept: str = ""  # a mark at the end that stays if the text has to be cut
+    kept: str = ""  # a mark at the end that stays if the text must be cut
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A field, or (without one) plain text."""
+    """A field, or plain text if there is no such field."""
 
     key: str
     width: int = 0
@@ -29,7 +29,7 @@ class Cell:
 
     @property
     def form(self) -> str:
-        """What `fit` does, for the % operator: a history of ten thousand jobs is a hundred thousand cells."""
+        """The same as `fit` for the % operator, which is faster: ten thousand jobs have a hundred thousand cells."""
         size = f"{'' if self.right else '-'}{self.width}.{self.width}" if self.width else ""
         return f"%{size}s" + self.after.replace("%", "%%")
 
@@ -42,7 +42,7 @@ class Cell:
 
 
 def parse_short(text: str) -> tuple[str, list[Cell]]:
-    """`-o`: the text before the first field, and the fields with the text after each."""
+    """Parse `-o`: the text before the first field, and the fields with the text after each."""
     pieces = re.split(r"%+(\.?)(\d*)([a-zA-Z !-$&-/:-@\[-`{-~]?)", text)
     first, cells = pieces[0], []
     for i in range(1, len(pieces), 4):
@@ -52,7 +52,7 @@ def parse_short(text: str) -> tuple[str, list[Cell]]:
 
 
 def parse_long(text: str) -> list[Cell]:
-    """`-O Name,State:10,Nodes:.5,User:|`: a width, right-aligned with a dot, then text to follow."""
+    """Parse `-O Name,State:10,Nodes:.5,User:|`: a width, right-aligned with a dot, then the text after it."""
     cells = []
     for part in text.split(","):
         name, colon, rest = part.partition(":")
@@ -71,7 +71,7 @@ def render(
     header: bool,
     complain: Callable[[str], str],
 ) -> list[str]:
-    """Lines. `complain` says that a key is unknown, and gives the text to print in its place."""
+    """The lines. `complain` reports an unknown key and returns the text to print for it."""
     parts: list[tuple[Cell, PrintField[T] | None, str]] = []
     for cell in cells:
         field = fields.get(cell.key)
@@ -91,5 +91,5 @@ def render(
 
 
 def _whole(cell: Cell, field: PrintField[T] | None, text: str) -> Callable[[T], str]:
-    """Of a cell that no % form will do for."""
+    """For a cell that no % form can print."""
     return lambda row: cell.fit(field.value(row), field.kept) if field else text

@@ -1,4 +1,4 @@
-"""The #SBATCH lines of a batch script, and #PBS lines, which sbatch obeys as well."""
+"""The #SBATCH lines of a batch script, and the #PBS lines, which sbatch reads too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from clusterdp.fakeslurm.commands.option_values import BAD
 from clusterdp.fakeslurm.core.error_texts import Refusal
 
 Pairs = list[tuple[str, str]]
-# qsub's short options that mean something to Slurm, and sbatch's names for them.
+# qsub's short options that Slurm knows, with sbatch's names for them.
 PBS = dict(
     word.split("=")
     for word in """
@@ -17,7 +17,7 @@ PBS = dict(
 
 
 def read(parser: GetoptParser, script: bytes, ignore_pbs: bool) -> list[Pairs]:
-    """The options of each component, from the lines before the first that is neither empty nor a comment."""
+    """The options of each component. Lines count up to the first that is neither empty nor a comment."""
     found: list[Pairs] = [[]]
     for number, line in enumerate(script.decode("utf-8", "surrogateescape").split("\n"), 1):
         if line.startswith("#PBS") and not ignore_pbs:
@@ -57,7 +57,7 @@ def _pbs(text: str) -> Pairs:
 
 
 def _pbs_resources(text: str) -> Pairs:
-    """-l walltime=1:00:00,nodes=2:ppn=4,mem=1gb"""
+    """Parse -l walltime=1:00:00,nodes=2:ppn=4,mem=1gb."""
     found = Pairs()
     for part in text.split(","):
         name, _, value = part.partition("=")
@@ -77,7 +77,9 @@ def _pbs_resources(text: str) -> Pairs:
 
 
 def directive_words(text: str) -> list[str]:
-    """Quotes group, a backslash escapes (a blank only within quotes), # begins a comment even within a word."""
+    """Split into words: quotes group, a backslash escapes (a blank only within quotes), # begins a comment even
+    within a word.
+    """
     words: list[str] = []
     word, inside, quote, escaped = "", False, "", False
     for letter in text:

@@ -1,4 +1,4 @@
-"""Command lines and #SBATCH lines as getopt_long reads them, with its texts."""
+"""Reads command lines and #SBATCH lines as getopt_long does, with its error texts."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Option:
     name: str
     short: str = ""
     takes: str = REQUIRED
-    means: str = ""  # the name under which it is known, if it is another one
+    means: str = ""  # the name under which it is handled, if that differs
 
 
 def table(text: str) -> list[Option]:
-    """From words like `nodes,N=`, `hold,H`, `exclusive?`, `users:user,u=`: name, what it is known as, short letter, and
-    = or ? if it takes a value.
+    """The options from words like `nodes,N=`, `hold,H`, `exclusive?`, `users:user,u=`: name, the name under which it
+    is handled, short letter, and = or ? if it takes a value.
     """
     options = []
     for word in text.split():
@@ -33,7 +33,7 @@ def table(text: str) -> list[Option]:
 
 
 class GetoptParser:
-    """`parse` gives (name, value) pairs in order, and the words that are no options."""
+    """Reads command lines: `parse` returns (name, value) pairs in order, and the other words."""
 
     def __init__(self, command: str, options: Iterable[Option], exit_code: int = 1):
         self._command, self._exit_code = command, exit_code
@@ -42,7 +42,9 @@ class GetoptParser:
         self._short = {option.short: option for option in options if option.short}
 
     def parse(self, words: Sequence[str], *, permute: bool) -> tuple[list[tuple[str, str]], list[str]]:
-        """`permute`: options may follow other words (squeue, scancel); else the first other word ends them (sbatch)."""
+        """Parse the words. With `permute`, options may follow other words (squeue, scancel); else the first other
+        word ends them (sbatch).
+        """
         found: list[tuple[str, str]] = []
         rest: list[str] = []
         queue = list(words)

@@ -1,4 +1,4 @@
-"""From all that was asked for to a JobSpec; what each word alone means is in asking.py."""
+"""From the options to a JobDesc. What each option means by itself is in parsed_options.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ Warn = Callable[[str], None]
 
 
 def job_desc(options: ParsedOptions, folder: str, partition: str, warn: Warn, now: float) -> JobDesc:
-    """`now`: the cluster's time. Raises Refusal for what cannot be read, ControllerError for what is refused."""
+    """The JobDesc. `now` is the cluster's time. Raises Refusal for unreadable values, ControllerError for refused
+    ones.
+    """
     desc = JobDesc(name=options.get("job-name") or "", partition=partition, folder=folder)
     _size(options, desc, folder, warn)
     _gpus(options, desc)
@@ -50,7 +52,7 @@ def _size(options: ParsedOptions, desc: JobDesc, folder: str, warn: Warn) -> Non
     desc.tasks, desc.tasks_per_node = tasks, per_node or None
     desc.cpus_per_task, desc.min_cpus = options.number("cpus-per-task"), options.number("mincpus")
     desc.nodelist, desc.exclude = nodelist, options.hosts("exclude")
-    # 0 is what a job has that asks for none.
+    # 0 means the same as no request.
     desc.mem_per_node, desc.mem_per_cpu = options.megabytes("mem") or None, options.megabytes("mem-per-cpu") or None
     desc.minutes, desc.overcommit = options.minutes(), "overcommit" in options
 
@@ -101,7 +103,7 @@ def _node_file(options: ParsedOptions, folder: str) -> list[str]:
 
 
 def _life(options: ParsedOptions, desc: JobDesc, warn: Warn, now: float) -> None:
-    """When it may start, and how it may end."""
+    """Set when the job may start, and how it may end."""
     desc.dependency = options.get("dependency") or None
     desc.kill_on_invalid_dep = (options.get("kill-on-invalid-dep") or "").lower() in ("y", "yes")
     desc.begin = times.moment(options.get("begin") or "now", now) if "begin" in options else None

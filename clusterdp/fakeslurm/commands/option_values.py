@@ -1,6 +1,6 @@
 """Which values an option takes, and the words in which sbatch, srun and salloc refuse the others.
 
-Only the options whose values the cluster itself has no use for: asking.py reads the rest, and refuses as it reads.
+Only for options whose values the cluster does not use. parsed_options.py reads the other values and refuses them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PROFILES = frozenset("all none energy task filesystem lustre network".split())
 
 
 def check(command: str, name: str, value: str) -> None:
-    """Raises Refusal."""
+    """Check the value of an option; raises Refusal."""
     if name in NUMBERS and not re.fullmatch(r"0*[1-9]\d*" if name != "ntasks-per-node" else r"\d+", value):
         raise Refusal(f'{command}: error: Invalid numeric value "{value}" for --{name}.', 1)
     if name in CHECKS:

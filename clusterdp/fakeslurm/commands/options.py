@@ -1,4 +1,4 @@
-"""The options of sbatch and srun: which there are, which the environment may give, and which mean nothing here."""
+"""The options of sbatch, srun and salloc: which there are, which variables set them, which have no effect here."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SRUN = SHARED + table("""
     unbuffered,u wait,W= whole x11?
 """)
 
-# What an salloc has no use for: its command runs where it was called, in its own environment.
+# Not options of salloc, whose command runs where it was called, in its own environment.
 OF_SCRIPTS = ("error", "export", "input", "open-mode", "output", "propagate")
 SALLOC = [option for option in SHARED if option.name not in OF_SCRIPTS] + table("""
     bell cluster-constraint= get-user-env? kill-command,K? immediate,I? no-bell no-shell wait-all-nodes= x11?
 """)
 
-# Accepted, for they ask for nothing that a laptop could give or that anybody could miss; scontrol shows some of them.
+# Accepted without effect: they ask for what a laptop does not have. scontrol shows some of them.
 IDLE = frozenset(
     """
     accel-bind acctg-freq bcast bcast-exclude bell cluster-constraint comment compress contiguous cores-per-socket
@@ -54,7 +54,7 @@ UNSUPPORTED = frozenset(
 """.split()
 )
 
-# What each component of a heterogeneous job says for itself; the rest holds for the components after it, too.
+# Given for each component of a heterogeneous job; the others also hold for the components after it.
 PER_COMPONENT = frozenset(
     """
     constraint contiguous core-spec cpus-per-gpu cpus-per-task exclude exclusive gpu-bind gpu-freq gpus gpus-per-node
@@ -64,7 +64,7 @@ PER_COMPONENT = frozenset(
     """.split()
 )
 
-# SBATCH_NAME -> option. Others do not exist (there is no SBATCH_NODES), and count for nothing.
+# SBATCH_NAME -> option. Others do not exist (there is no SBATCH_NODES), and are ignored.
 SBATCH_ENVIRON = {
     "SBATCH_ACCOUNT": "account",
     "SBATCH_ACCTG_FREQ": "acctg-freq",

@@ -1,4 +1,4 @@
-"""From options to a JobSpec: what each word means, and the texts with which sbatch and srun refuse one."""
+"""The options that were given: what each value means, and the texts with which sbatch and srun refuse one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from clusterdp.slurm.hostlist import HostlistError, expand
 
 @dataclass
 class ParsedOptions:
-    """Options with their values; of repeated ones the last wins."""
+    """Options with their values; the last of repeated ones counts."""
 
     command: str
     values: dict[str, str] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class ParsedOptions:
         return self.values.get(name)
 
     def add(self, pairs: list[tuple[str, str]]) -> None:
-        """Later ones win over earlier ones."""
+        """Add options; later ones win over earlier ones."""
         for name, value in pairs:
             if name in UNSUPPORTED:
                 raise self.bad(f"--{name} is not supported by this fake cluster")
@@ -43,7 +43,7 @@ class ParsedOptions:
             self.values[name] = value
 
     def after(self) -> ParsedOptions:
-        """What the next component of a heterogeneous job begins with."""
+        """The options with which the next component of a heterogeneous job begins."""
         kept = {name: value for name, value in self.values.items() if name not in PER_COMPONENT}
         return ParsedOptions(self.command, kept)
 
@@ -62,7 +62,7 @@ class ParsedOptions:
         return int(text)
 
     def nodes(self) -> tuple[int, int | None] | None:
-        """(least, most)."""
+        """--nodes: (least, most)."""
         text = self.values.get("nodes")
         if text is None:
             return None
@@ -103,7 +103,7 @@ class ParsedOptions:
             raise ControllerError(INVALID_NODE) from None
 
     def warning_signal(self) -> tuple[int, int, bool] | None:
-        """--signal=[R][B]:SIGNAL[@SECONDS] -> (number, seconds, to the batch shell only)."""
+        """--signal=[R][B]:SIGNAL[@SECONDS]: (number, seconds, to the batch shell only)."""
         text = self.values.get("signal")
         if text is None:
             return None
@@ -114,7 +114,7 @@ class ParsedOptions:
         return number, int(match[3] or 60), "B" in (match[1] or "").upper()
 
     def exclusive(self) -> bool:
-        """The whole node; `user` and `mcs` keep others out, of whom there are none."""
+        """Whether the job has whole nodes; `user` and `mcs` exclude other users, and there are none."""
         value = self.values.get("exclusive")
         if value not in (None, "", "user", "mcs"):
             raise self.invalid("exclusive")
@@ -146,7 +146,7 @@ class ParsedOptions:
         return count
 
 
-TYPED = 1 << 20  # more GPUs of a type than there are: none has a type here
+TYPED = 1 << 20  # more GPUs of a type than there are: GPUs have no type here
 
 
 def _gres(part: str) -> int | None:
@@ -155,7 +155,7 @@ def _gres(part: str) -> int | None:
 
 
 def _count_of(text: str) -> int | None:
-    """`2`, `a100:2`, `a100`."""
+    """The number in `2`, `a100:2`, `a100`."""
     kind, _, count = text.rpartition(":")
     if not count.isdigit():
         return None if kind else TYPED
@@ -163,7 +163,7 @@ def _count_of(text: str) -> int | None:
 
 
 def _count(text: str) -> int:
-    """2, 2k; -1 for nothing."""
+    """The number in 2 or 2k; -1 for no text."""
     if not text:
         return -1
     scale = {"k": 1024, "m": 1024**2}.get(text[-1].lower(), 1)
@@ -171,7 +171,7 @@ def _count(text: str) -> int:
 
 
 def signal_number(text: str) -> int | None:
-    """USR1, SIGUSR1, usr1, 10."""
+    """The number of USR1, SIGUSR1, usr1 or 10."""
     if text.isdigit():
         return int(text) or None
     name = text.upper().removeprefix("SIG")

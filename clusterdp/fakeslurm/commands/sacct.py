@@ -1,4 +1,4 @@
-"""sacct: what the books say of jobs and their steps."""
+"""sacct: prints what accounting knows of jobs and their steps."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
     names = [_name(text) for option, value in pairs if option == "jobs" for text in split_list(value)]
     rows = _rows(options, names, daemon)
     for option, title in (("batch-script", "Batch Script"), ("env-vars", "Environment used")):
-        if option in options:  # kept only where the site says AccountingStoreFlags=job_script,job_env
+        if option in options:  # kept only on a site with AccountingStoreFlags=job_script,job_env
             for row in rows:
                 client.print(f"{title} for {row.id_text}\n{'-' * 80}\nNONE\n")
             return 0
@@ -99,7 +99,7 @@ def _rows(options: dict[str, str], names: list[SelectedStep], daemon: Daemon) ->
     rows = _within(options, rows, now, bool(names))
     if "state" in options:
         states = [_state(word) for word in options["state"].split(",")]
-        # What is held is not found by its state, for it is not eligible yet.
+        # Held jobs are not found by their state, for they are not eligible yet.
         rows = [row for row in rows if row.state in states and (row.state != "PENDING" or row.eligible is not None)]
     checks: list[tuple[str, Callable[[AccountingJob], str]]] = [
         ("name", lambda row: row.name),
@@ -210,7 +210,7 @@ def _print(client: Connection, options: dict[str, str], lines: list[SacctLine]) 
 
 
 def aligned(rows: list[tuple[str, ...]], sizes: list[int]) -> Iterator[str]:
-    """`fit` for all cells of a row at once, unless one of them is too long: then the line is."""
+    """The lines: `fit` for all cells of a row at once, unless one of them is too long."""
     form, length = "".join(f"%{size}s " for size in sizes), sum(map(abs, sizes)) + len(sizes)
     for row in rows:
         line = form % row
@@ -220,7 +220,7 @@ def aligned(rows: list[tuple[str, ...]], sizes: list[int]) -> Iterator[str]:
 
 
 def fit(text: str, size: int, title: bool = False) -> str:
-    """A negative size is aligned left; what is too long ends in +."""
+    """A cell: aligned left if the size is negative; text that is too long ends in +."""
     width = abs(size)
     if len(text) > width:
         text = text[:width] if title else text[: width - 1] + "+"

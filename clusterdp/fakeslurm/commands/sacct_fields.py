@@ -15,7 +15,7 @@ from clusterdp.slurm.state import accounted_exit_word, exit_word
 
 @dataclass(slots=True)
 class SacctLine:
-    """A job, or a step of it."""
+    """A line of sacct: a job, or a step of it."""
 
     row: AccountingJob
     step: AccountingStep | None
@@ -78,16 +78,16 @@ class SacctLine:
 
     @property
     def usages(self) -> list[Usage]:
-        """Of a job, those of its steps."""
+        """The usage of a step, or of all steps of a job."""
         steps = (self.step,) if self.step else self.row.steps
         return [step.usage for step in steps if step.usage]
 
     def measured(self, text: Callable[[Usage], str]) -> str:
-        """Of a step that has ended; empty of jobs."""
+        """Text for a step that has ended; empty for others."""
         return text(self.step.usage) if self.step and self.step.usage else ""
 
     def of_job(self, text: str) -> str:
-        """Steps leave it empty."""
+        """Text for a job; empty for a step."""
         return "" if self.step else text
 
 
@@ -164,7 +164,7 @@ FIELDS: dict[str, SacctField] = {
     "UserCPU": SacctField(lambda line: cpu_clock(sum(used.user_s for used in line.usages))),
     "WorkDir": SacctField(lambda line: line.of_job(line.row.folder), 20),
 }
-# Fields that the fake has nothing to put into: empty, as they are on a site that does not measure.
+# Fields for which the fake has no values: empty, as on a site that does not measure them.
 UNMEASURED = tuple(
     """
     AdminComment AssocID AveCPUFreq AveDiskRead AveDiskWrite AvePages AveVMSize BlockID Constraints

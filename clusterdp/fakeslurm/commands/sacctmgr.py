@@ -1,4 +1,4 @@
-"""sacctmgr: what accounting knows of clusters and users, to look at: there is nothing to manage."""
+"""sacctmgr: shows what accounting knows of clusters and users; there is nothing to change."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Input line must include "Account", "Association", "Cluster", "Configuration",
 "Event", "Federation", "Problem", "QOS", "Resource", "Reservation",
 "RunAwayJobs", "Stats", "Transaction", "TRES", "User", or "WCKey\""""
 TITLES = {"DefQOS": "Def QOS", "DefaultAccount": "Def Acct"}
-# What can be asked for besides; a name may be cut short.
+# Other fields that can be asked for; a name may be abbreviated.
 OF_USERS = "Cluster Account Partition Share Priority MaxJobs MaxNodes MaxCPUs MaxSubmit MaxWall MaxCPUMins QOS DefQOS"
 MORE = {"user": OF_USERS, "account": "Cluster User", "cluster": "Account User"}
 
@@ -61,7 +61,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def _meant(row: dict[str, str], given: dict[str, str], names: set[str]) -> bool:
-    """`where user=NAME`, or a name alone."""
+    """Whether a row fits `where user=NAME`, or a name alone."""
     values = {value.lower() for value in row.values()}
     return (not names or bool(names & values)) and all(
         row.get(key, value) in value.split(",") for key, value in given.items()

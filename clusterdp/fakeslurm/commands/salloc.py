@@ -1,4 +1,4 @@
-"""salloc: nodes for as long as a command runs, which runs where salloc was called."""
+"""salloc: gets nodes for as long as a command runs, which runs where salloc was called."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def _variables(daemon: Daemon, job: JobRecord) -> dict[str, str]:
-    """What the command has on top of its environment: less than a batch script, for it runs on no node."""
+    """The variables that the command gets: fewer than a batch script, for it runs on no node."""
     controller = daemon.controller
     found = job_environ.of_job(job, controller.user, daemon.shape, str(controller.conf_path()))
     found = {name: value for name, value in found.items() if name not in job_environ.ON_NODES_ONLY}
@@ -70,7 +70,9 @@ def _variables(daemon: Daemon, job: JobRecord) -> dict[str, str]:
 
 
 async def _while_it_runs(client: Connection, daemon: Daemon, options: ParsedOptions, job: JobRecord) -> int:
-    """The exit status of the command; 0 if a signal killed it. An allocation that ends first leaves it alone."""
+    """Wait for the command; returns its exit status, 0 if a signal killed it. It goes on if the allocation ends
+    first.
+    """
     ended, revoked = asyncio.ensure_future(client.program_ended()), False
     try:
         while not ended.done():

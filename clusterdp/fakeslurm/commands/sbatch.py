@@ -1,4 +1,4 @@
-"""sbatch: reads a script and its #SBATCH lines, submits it, and waits for its end if it is told to."""
+"""sbatch: reads a script and its #SBATCH lines, submits it, and with --wait waits for its end."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def _answer(job: JobRecord, options: ParsedOptions, cluster: str | None) -> str:
-    """With --clusters the cluster's name comes along."""
+    """What sbatch prints; with --clusters, with the cluster's name."""
     if "parsable" in options:
         return f"{job.id};{cluster}" if cluster else str(job.id)
     return f"Submitted batch job {job.id}" + (f" on cluster {cluster}" if cluster else "")
@@ -101,7 +101,7 @@ def _desc(client: Connection, daemon: Daemon, options: ParsedOptions, name: str,
 
 
 async def _export_file(client: Connection, options: ParsedOptions) -> dict[str, str]:
-    """--export-file: NAME=VALUE, divided by NUL."""
+    """--export-file: NAME=VALUE, separated by NUL."""
     name = options.get("export-file")
     if name is None:
         return {}
@@ -138,7 +138,7 @@ async def _script(client: Connection, wrap: str | None, rest: list[str]) -> byte
 
 
 def _found(here: str, given: dict[str, str], name: str) -> str:
-    """The script as --chdir on the command line makes it be found; as it was named if it is not there."""
+    """The path of the script with --chdir on the command line; its name as given if there is none."""
     path = os.path.normpath(os.path.join(here, given.get("chdir") or "", name))
     return path if os.access(path, os.R_OK) else name
 
@@ -188,7 +188,7 @@ def _array(text: str | None, most: int) -> Array | None:
 
 
 async def _wait(daemon: Daemon, job: JobRecord) -> int:
-    """The exit status of the job, the highest of an array's; 1 for a signal."""
+    """Wait for the job; returns its exit status, the highest of an array's, or 1 for a signal."""
     number = job.id
     while True:
         jobs = daemon.model.elements(number) if job.array else [job]

@@ -58,7 +58,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def _signal(options: dict[str, str]) -> int | None:
-    """None: end it in the ordinary way."""
+    """The number of --signal; None for the ordinary end."""
     if "signal" not in options:
         return None
     number = signal_number(options["signal"])
@@ -94,8 +94,9 @@ def _one(client: Connection, daemon: Daemon, options: dict[str, str], name: Sele
 
 
 def _drop_element(daemon: Daemon, job: JobRecord, index: int) -> None:
-    """An element that waits disappears without a trace, unless it is the last one. The books hear of a held array with
-    the first of them."""
+    """Cancel a waiting element. It disappears without a trace, unless it is the last one. Accounting hears of a held
+    array with the first of them.
+    """
     array = job.array
     assert array
     if len(array.indexes) == 1:

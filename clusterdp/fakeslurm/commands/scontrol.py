@@ -200,7 +200,7 @@ def _jobs(daemon: Daemon, argument: str, details: bool) -> list[str]:
 
 
 def _each(client: Connection, daemon: Daemon, words: list[str], verb: str) -> int:
-    """requeue, requeuehold, hold, uhold, release of a list of jobs."""
+    """Run requeue, requeuehold, hold, uhold, release, ... for a list of jobs."""
     state = ""
     if words and words[0].lower().startswith("state="):
         state = words.pop(0).partition("=")[2].lower()
@@ -216,14 +216,14 @@ def _each(client: Connection, daemon: Daemon, words: list[str], verb: str) -> in
         try:
             if not name or not jobs:
                 raise ControllerError(error_texts.INVALID_JOB_ID)
-            if verb.startswith("requeue"):  # a heterogeneous job goes with its leader
+            if verb.startswith("requeue"):  # a heterogeneous job is changed with its leader
                 jobs = [job for job in jobs if not job.het or not job.het.offset] or jobs
             for job in jobs:
                 for one in parts(daemon, job, name):
                     _do(daemon, one, verb, state)
         except ControllerError as error:
             if verb == "suspend" and str(error) == error_texts.INVALID_JOB_ID:
-                error = ControllerError("Unexpected message received")  # so says slurmctld
+                error = ControllerError("Unexpected message received")  # slurmctld says so
             client.error(f"{error} for job {text}")
             if verb in ("hold", "uhold", "release"):
                 client.error(f"slurm_suspend error: {error}")

@@ -1,4 +1,4 @@
-"""What `scontrol show` prints of jobs, steps, nodes, partitions and settings."""
+"""scontrol show: prints jobs, steps, nodes, partitions, settings and associations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class NotFound(Exception):
-    """Said on stdout, unlike other refusals."""
+    """Printed on stdout, unlike other refusals."""
 
 
 def _user(user: User) -> str:
@@ -105,7 +105,7 @@ def _time_min(desc: JobDesc) -> str:
 
 
 def _shares(job: JobRecord) -> list[str]:
-    """Nodes that have the same together."""
+    """Nodes on which the job has the same, together."""
     groups: dict[str, list[str]] = {}
     for share in job.held_shares:
         gres = f"gpu:{len(share.gpus)}(IDX:{ranges(share.gpus)})" if share.gpus and job.shares else ""
@@ -181,7 +181,7 @@ def _step(daemon: Daemon, job: JobRecord, step: Step) -> str:
 
 
 def _waiting_step(daemon: Daemon, job: JobRecord, request: StepRequest) -> str:
-    """One that waits for CPUs has no number: Slurm spells that TDB."""
+    """A step that waits for CPUs. It has no number, which Slurm writes as TDB."""
     cpus = (request.tasks or 0) * request.cpus_per_task
     lines = [
         f"StepId={job.name_of_id}.TDB UserId={daemon.controller.user.uid} StartTime=Unknown TimeLimit=UNLIMITED",

@@ -1,4 +1,4 @@
-"""scontrol update: nodes and partitions; jobs are scontrol_update_job's."""
+"""scontrol update: changes nodes, partitions and jobs."""
 
 from __future__ import annotations
 
@@ -131,12 +131,12 @@ def update_jobs(client: Connection, daemon: Daemon, fields: list[tuple[str, str,
 
 
 def parts(daemon: Daemon, job: JobRecord, name: SelectedStep) -> list[JobRecord]:
-    """The job; of a waiting array only the elements that are meant, split off."""
+    """The job; for a waiting array only the elements that are meant, split off."""
     if name.indexes is None or not job.array or job.array.split:
         return [job]
     found = [daemon.controller.split(job, index) for index in name.indexes if index in job.array.indexes]
     tick_s = daemon.controller.settings.tick_s
-    for one in found:  # why it waits is known when the scheduler has seen it
+    for one in found:  # the reason is known when the scheduler has seen the job
         one.reason, one.considered_from = "None", daemon.controller.clock() + tick_s
     daemon.controller.runner.later(tick_s, daemon.controller.wake)
     return found
@@ -269,7 +269,7 @@ def _output(daemon: Daemon, job: JobRecord, value: str) -> None:
 
 
 def _nothing(daemon: Daemon, job: JobRecord, value: str) -> None:
-    """Nobody sends mail."""
+    """Accept it without effect: nobody sends mail."""
 
 
 def _shared(daemon: Daemon, job: JobRecord, value: str) -> None:

@@ -1,4 +1,4 @@
-"""sdiag: how the controller fares. Jobs are counted; of its own work the fake keeps no figures, and shows 0."""
+"""sdiag: figures of the controller. Jobs are counted; the fake keeps no figures of its own work, and shows 0."""
 
 from __future__ import annotations
 

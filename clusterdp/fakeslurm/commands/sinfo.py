@@ -1,4 +1,4 @@
-"""sinfo: nodes and partitions."""
+"""sinfo: lists nodes and partitions."""
 
 from __future__ import annotations
 
@@ -24,21 +24,24 @@ OF_PARTITION = "agIlLMpPrRhsB"  # the letters of -o; a field of -O counts as its
 OF_NODE = "bfEGHnotTuU"
 EXACT = "cdeOmwXYZz"  # these tell nodes apart only with --exact
 SHOW_PARTITION = frozenset("PR")
-UNLETTERED = ("allocmem", "gresused")  # fields of -O that tell nodes apart, and have no letter
+UNLETTERED = ("allocmem", "gresused")  # fields of -O that tell nodes apart and have no letter
 SHOW_STATE = frozenset("tT")
 
 
 @dataclass(frozen=True)
 class SinfoGrouping:
-    """What tells rows apart: the letters that are shown, and two options."""
+    """Which nodes share a row of sinfo: those that are alike in what the row shows (_match_part_data() and
+    _match_node_data() in Slurm's sinfo.c). If the format does not show the partition, a row spans partitions.
+    """
 
     shown: frozenset[str]
     per_node: bool = False  # -N: each node of each partition
     exact: bool = False  # --exact
 
     def rows(self, groups: Iterable[SinfoRow]) -> list[SinfoRow]:
-        """Of the nodes of each partition, given as one row; a partition that has none keeps its empty row if
-        partitions are shown."""
+        """The rows, from one row for the nodes of each partition. A partition without nodes keeps its empty row if
+        partitions are shown.
+        """
         found: dict[tuple[str, ...], SinfoRow] = {}
         for group in groups:
             if not group.nodes and self.shown & SHOW_PARTITION and not self.per_node:
@@ -57,7 +60,7 @@ class SinfoGrouping:
         return (*found, *(NAMES[name].value(row) for name in UNLETTERED if name in self.shown))
 
     def _place(self, row: SinfoRow) -> tuple[int, int]:
-        """By node with -N; else by partition, then by state if rows differ in it."""
+        """The place of a row: by node with -N; else by partition, then by state if rows differ in it."""
         if self.per_node:
             return list(row.model.nodes).index(row.nodes[0].name), 0
         rank = ORDER.index(row.state.rstrip("*")) if row.nodes and self.shown & SHOW_STATE else 0
@@ -65,7 +68,7 @@ class SinfoGrouping:
 
 
 def letters_of(keys: Iterable[str]) -> frozenset[str]:
-    """Of the fields of -o or -O."""
+    """The letters of the fields of -o or -O."""
     return frozenset(SAME.get(key, key) for key in keys)
 
 
@@ -146,7 +149,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def _format(options: dict[str, str], client: Connection, rows: list[SinfoRow]) -> str:
-    """%# is as wide as its longest content."""
+    """The width of %#: that of its longest content."""
     if options.get("format"):
         return options["format"]
     if "list-reasons" in options:

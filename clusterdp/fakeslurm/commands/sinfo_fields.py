@@ -1,4 +1,4 @@
-"""The fields of sinfo, and the words for what a node is doing."""
+"""The fields of sinfo, and the words for the state of a node."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SHORT = {"allocated": "alloc", "mixed": "mix", "drained": "drain", "draining": "
 
 
 def allocated(model: Model, name: str) -> int:
-    """CPUs in use: those of a suspended job count as idle."""
+    """CPUs in use; those of a suspended job count as idle."""
     holding = [job for job in model.holding() if job.state is not JobState.SUSPENDED]
     return sum(share.cpus for job in holding for share in job.shares if share.node == name)
 
 
 def word(model: Model, node: Node) -> str:
-    """idle, mixed, allocated, draining, drained, down; * at the end if it does not respond."""
+    """The state of a node: idle, mixed, allocated, draining, drained, down; * at the end if it does not respond."""
     cpus = allocated(model, node.name)
     star = "" if node.responding else "*"
     if node.drain:
@@ -35,7 +35,7 @@ def word(model: Model, node: Node) -> str:
 
 
 def state_words(model: Model, node: Node) -> str:
-    """As scontrol show node writes it: MIXED+DRAIN, DOWN+NOT_RESPONDING."""
+    """The state as scontrol show node writes it: MIXED+DRAIN, DOWN+NOT_RESPONDING."""
     cpus = allocated(model, node.name)
     base = "DOWN" if node.down else "ALLOCATED" if cpus >= node.cpus else "MIXED" if cpus else "IDLE"
     return base + ("+DRAIN" if node.drain else "") + ("" if node.responding else "+NOT_RESPONDING")
@@ -79,18 +79,18 @@ class SinfoRow:
         return used, len(self.nodes) - used - other, other, len(self.nodes)
 
     def same(self, of: str) -> str:
-        """A number of the nodes, with + if they differ."""
+        """A number of the nodes, with + if they differ in it."""
         values = [getattr(node, of) for node in self.nodes]
         return f"{min(values)}+" if len(set(values)) > 1 else str(values[0]) if values else "0"
 
     @property
     def load(self) -> str:
-        """Of the machine, over five minutes: all nodes are on it."""
+        """The machine's load over five minutes: all nodes are on it."""
         return f"{os.getloadavg()[1]:.2f}"
 
     @property
     def free_memory(self) -> str:
-        """MB, of the machine; macOS does not say."""
+        """The machine's free memory in MB; macOS does not tell."""
         if "SC_AVPHYS_PAGES" not in os.sysconf_names:
             return "N/A"
         return str(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20)
@@ -172,7 +172,7 @@ LETTERS: dict[str, PrintField[SinfoRow]] = {
     "z": _f("S:C:T", lambda r: f"{r.same('cpus')}:1:1"),
     "Z": _f("THREADS", lambda r: "1"),
 }
-# Long names of what also has a letter.
+# The long names of fields that also have a letter.
 SAME = dict(
     word.split("=")
     for word in """
@@ -183,6 +183,6 @@ SAME = dict(
     """.split()
 )
 NAMES: dict[str, PrintField[SinfoRow]] = {name: LETTERS[letter] for name, letter in SAME.items()} | {
-    "allocmem": PrintField("ALLOCMEM", lambda r: "0"),  # memory is given to whoever asks, as in Slurm by default
+    "allocmem": PrintField("ALLOCMEM", lambda r: "0"),  # memory is not limited, as in Slurm by default
     "gresused": PrintField("GRES_USED", lambda r: r.gres_used),
 }

@@ -1,4 +1,4 @@
-"""squeue: what waits and runs."""
+"""squeue: lists waiting and running jobs."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _chosen(options: dict[str, str], client: Connection, daemon: Daemon, rest: l
     listed = options.get("job") or (rest[0] if "job" in options and rest else None)
     jobs = _listed(listed, daemon) if listed else None
     states = _states(options.get("state") or variables.get("SQUEUE_STATES"))
-    if jobs is None:  # a look at what lives must not cost more for a long history
+    if jobs is None:  # must not cost more when the history is long
         jobs = list(known.values()) if states is not None else sorted(known.live.values(), key=lambda job: job.id)
     if states is None:
         jobs = [job for job in jobs if not job.over]
@@ -182,7 +182,7 @@ def _ordered(options: dict[str, str], client: Connection, jobs: list[JobRecord],
     keys = (options.get("sort") or client.environ.get("SQUEUE_SORT") or SORT).split(",")
     jobs.sort(key=lambda job: (_first_of_array(job), _last_index(job)))
     if "sort" not in options and "SQUEUE_SORT" not in client.environ:
-        # Of equals the younger comes first, but elements that never ran stay in order.
+        # Of equal ones the younger comes first, but elements that never ran stay in order.
         jobs.sort(key=lambda job: (-_first_id(job), -_last_index(job) if job.past or job.shares else job.id))
     for key in reversed(keys):
         jobs.sort(key=_sort_key(key[-1], daemon), reverse=key.startswith("-"))
@@ -220,7 +220,7 @@ def _spread(job: JobRecord) -> list[JobRecord]:
 
 
 def _combined(jobs: list[JobRecord], newest_first: bool) -> list[JobRecord]:
-    """Elements that wait, but are records of their own, as part of the line of those that are not, with all reasons."""
+    """Waiting elements that are records of their own, as part of the line of the array, with all reasons."""
     shown = list(jobs)
     for whole in jobs:
         if not whole.array or whole.array.split or not whole.waits:

@@ -70,14 +70,16 @@ class SqueueJob:
         job = self.job
         if job.held_shares:
             return len(job.held_shares)
-        # Of one that has none yet, what it will need at least.
+        # For a job that has none yet, what it needs at least.
         most = max(node.cpus for node in self.controller.model.nodes.values())
         of_a_node = job.desc.tasks_per_node or max(1, most // (job.desc.cpus_per_task or 1))
         return max(job.desc.min_nodes, -(-(job.desc.tasks or 1) // of_a_node))
 
     @property
     def tres(self) -> str:
-        """What it has; before that what it asks for, memory included (which is not accounted for later)."""
+        """What the job has; before it has something, what it asks for, memory included (which accounting leaves out
+        later).
+        """
         job = self.job
         if job.held_shares:
             return f"cpu={self.cpus},node={len(job.held_shares)},billing={self.cpus}"
@@ -128,7 +130,7 @@ class SqueueJob:
 
     @property
     def name(self) -> str:
-        """Of a waiting array Slurm shows no more than 31 letters, as long as nobody asks for more."""
+        """The id. Slurm shows at most 31 letters of a waiting array unless more are asked for."""
         array = self.job.array
         if not array or array.split or array.emptied:
             return self.job.name_of_id
@@ -137,7 +139,7 @@ class SqueueJob:
 
 
 def tres_per_node(job: JobRecord) -> str:
-    """As scontrol's TresPerNode."""
+    """TresPerNode as scontrol shows it."""
     if job.desc.gpus.gres == "":  # taken away by an update
         return "gres:"
     if job.desc.gpus.gres:
@@ -218,7 +220,7 @@ def het_ids(job: JobRecord) -> str:
 
 
 def min_cpus(job: JobRecord) -> int:
-    """Per node."""
+    """A number per node."""
     return (job.desc.tasks_per_node or 1) * (job.desc.cpus_per_task or 1)
 
 
@@ -228,7 +230,7 @@ def over_subscribe(job: JobRecord) -> str:
     return "YES" if job.desc.shown.get("oversubscribe") == "yes" else "OK"
 
 
-# Long names of what also has a letter.
+# The long names of fields that also have a letter.
 SAME = dict(
     word.split("=")
     for word in """
@@ -270,7 +272,7 @@ NAMES: dict[str, PrintField[SqueueJob]] = {name: LETTERS[letter] for name, lette
     "network": _f("NETWORK", lambda r: r.job.desc.shown.get("network") or NULL),
     "mcslabel": _f("MCSLABEL", lambda r: r.job.desc.shown.get("mcs-label") or NULL),
     "reboot": _f("REBOOT", lambda r: "1" if "reboot" in r.job.desc.shown else "0"),
-    # What no fake job has ever has.
+    # What jobs of the fake never have.
     "delayboot": _f("DELAY_BOOT", lambda r: "0:00"),
     "mempertres": _f("MEM_PER_TRES", lambda r: NONE),
     "ntperboard": _f("NTASKS_PER_BOARD", lambda r: "0"),

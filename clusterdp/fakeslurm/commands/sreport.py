@@ -1,4 +1,4 @@
-"""sreport: reports of whole hours and days that are over. A cluster as young as this one has none: titles, no rows."""
+"""sreport: reports of whole hours and days that are over. A cluster this young has none: titles without rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""srun: starts a step in the job it is called from, or makes a job of its own, and hands over to the supervisor."""
+"""srun: starts a step in the job from which it is called, or in a job of its own, and hands its connection to
+slurmstepd.
+"""
 
 from __future__ import annotations
 
@@ -58,13 +60,13 @@ UNAVAILABLE_MPI = ("pmix", "pmix_v1", "pmix_v2", "pmix_v3", "pmix_v4", "pmix_v5"
 
 @dataclass
 class Component:
-    """A program, and what was asked for it: `srun ONE : OTHER` has two."""
+    """A program and its options: `srun ONE : OTHER` has two components."""
 
     options: ParsedOptions
     given: dict[str, str]  # on the command line
     program: list[str]
     group: int  # of the heterogeneous job; else 0
-    programs: list[tuple[str, ...]] = field(default_factory=list)  # --multi-prog: of each task
+    programs: list[tuple[str, ...]] = field(default_factory=list)  # --multi-prog: the words of each task
     job: JobRecord = None  # type: ignore[assignment]  # these three when they are known
     request: StepRequest = None  # type: ignore[assignment]
     step: Step = None  # type: ignore[assignment]
@@ -104,7 +106,7 @@ async def _run(client: Connection, daemon: Daemon) -> int:
         try:
             job = _job(daemon, number)
         except Refusal:
-            for component in components:  # srun looks at its options first
+            for component in components:  # srun checks its options first
                 for warning in settle(request_of(component, client.pid), nodes=1):
                     client.error(warning)
             raise
@@ -126,7 +128,7 @@ async def _run(client: Connection, daemon: Daemon) -> int:
 
 
 def _components(client: Connection, daemon: Daemon) -> list[Component]:
-    """The command line's parts, and those with several --het-group several times."""
+    """The components of the command line; one with several --het-group counts several times."""
     parser, found = GetoptParser("srun", SRUN, BAD), list[Component]()
     parts = _split(parser, client.words)
     before = ParsedOptions("srun")
@@ -145,7 +147,7 @@ def _components(client: Connection, daemon: Daemon) -> list[Component]:
             mine.add(_from_environ(client.environ, group if len(parts) > 1 or "het-group" in given else None))
             mine.add(line)
             _check_mpi(client, mine.get("mpi"))
-            # A part without a program runs that of the next part that has one.
+            # A component without a program runs that of the next component that has one.
             words = program or next((words for _, words in parts[number:] if words), [])
             if not words:
                 raise Refusal("srun: fatal: No command given to execute.")
@@ -163,7 +165,7 @@ def _check_mpi(client: Connection, kind: str | None) -> None:
 
 
 def _split(parser: GetoptParser, words: list[str]) -> list[tuple[list[tuple[str, str]], list[str]]]:
-    """(options, program) of each part; the parts are divided by a colon that stands alone."""
+    """(options, program) of each component; components are separated by a colon that stands alone."""
     parts: list[tuple[list[tuple[str, str]], list[str]]] = []
     while True:
         line, program = parser.parse(words, permute=False)
@@ -188,7 +190,7 @@ def _groups(text: str | None, number: int) -> list[int]:
 
 
 def _from_environ(variables: dict[str, str], group: int | None) -> list[tuple[str, str]]:
-    """What is said of the component wins over what is said of the job."""
+    """The options that variables set; a variable of the component wins over one of the job."""
     found = [(option, variables[name]) for name, option in SRUN_ENVIRON.items() if name in variables]
     if group is not None:
         names = {f"{name}_HET_GROUP_{group}": option for name, option in SRUN_ENVIRON.items()}
@@ -212,7 +214,7 @@ def _job(daemon: Daemon, number: str) -> JobRecord:
 
 
 def _assign(daemon: Daemon, job: JobRecord, components: list[Component]) -> None:
-    """Which component of the job each one runs on."""
+    """Assign a component of the job to each component of the step."""
     jobs = daemon.model.components(job)
     for component in components:
         most = len(jobs) - 1
@@ -234,14 +236,14 @@ async def _begin(client: Connection, daemon: Daemon, components: list[Component]
         await _create(client, daemon, components)
         plan = plan_of(client, daemon, components)
         await client.flush()
-    except Exception:  # it is refused, or srun was killed
+    except Exception:  # the step is refused, or srun was killed
         job_end.srun_gave_up(daemon.controller, first.job, first.step, own_job)
         raise
     daemon.stepds.spawn(first.job, first.step, plan, client.hand_over())
 
 
 async def _create(client: Connection, daemon: Daemon, components: list[Component]) -> None:
-    """The step, registered with its job; waits for CPUs that other steps of the job use."""
+    """Create the step in its job. Waits for CPUs that other steps of the job use."""
     for component in components:
         failed = _failed(component)
         try:
@@ -270,7 +272,7 @@ async def _create(client: Connection, daemon: Daemon, components: list[Component
         if component is not first:
             component.step.runs_in = first.job.id
         component.job.steps.append(component.step)
-    for component in reversed(components):  # the one with the supervisor last: it is looked for by then
+    for component in reversed(components):  # the one with the slurmstepd last: the others exist by then
         daemon.controller.changed(component.job)
     leader = daemon.model.components(first.job)[0]
     if leader not in [component.job for component in components]:
@@ -282,7 +284,7 @@ def _failed(component: Component) -> str:
 
 
 async def _when_free(client: Connection, daemon: Daemon, components: list[Component]) -> bool:
-    """Lays the step out on all components; returns whether it had to wait."""
+    """Lay the step out on all components; returns whether it had to wait."""
     waited, first = False, components[0]
     while True:
         if any(each.job.completing or not each.job.shares for each in components):

@@ -1,4 +1,4 @@
-"""From what srun was asked for to the plan of its step: where streams go, what tasks find in their environment."""
+"""From the options of srun to the plan of its step: where streams go, which environment tasks get."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
-PORT = 40000  # in variables that name one: nobody listens there
+PORT = 40000  # in variables that name a port; nobody listens there
 
 
 def request_of(component: Component, pid: int) -> StepRequest:
@@ -68,7 +68,6 @@ def plan_of(client: Connection, daemon: Daemon, components: list[Component]) -> 
         unbuffered="unbuffered" in options,
         quit_on_interrupt="quit-on-interrupt" in options,
         multi_prog=bool(first.programs),
-        verbose="verbose" in options,
         kill_on_bad_exit="kill-on-bad-exit" in options and options.get("kill-on-bad-exit") != "0",
         memory_mb={
             node: limit for each in components for node, limit in memory_limits(daemon.controller, each.job).items()
@@ -89,7 +88,7 @@ def _tasks(component: Component) -> list[TaskPlan]:
 
 
 def _shifted(task: TaskPlan, component_index: int, ranks: int, nodes: int) -> TaskPlan:
-    """A task of a later component: ranks and nodes count on."""
+    """A task of a later component: its rank and node count on from those before."""
     if not component_index:
         return task
     here = task.environ
@@ -141,7 +140,7 @@ def _component_plan(
 
 
 def _of_options(component: Component) -> dict[str, str]:
-    """What srun tells its tasks of its own options."""
+    """The variables in which srun tells its tasks its own options."""
     options, request, found = component.options, component.request, {}
     if _labels(options):
         found["SLURM_LABELIO"] = "1"
@@ -161,7 +160,7 @@ def _labels(options: ParsedOptions) -> bool:
 
 
 def _follows(stdout: StreamTarget) -> StreamTarget | None:
-    """stderr goes where stdout goes, unless that is srun for all tasks."""
+    """Where stderr goes without --error: with stdout, unless that is srun for all tasks."""
     return StreamTarget("srun") if stdout.kind == "srun" else None
 
 

@@ -1,4 +1,4 @@
-"""sshare: whose share is how large. There is one user and nobody to share with; clients look for the account."""
+"""sshare: prints fair shares. There is one user, who shares with nobody; clients look for the account."""
 
 from __future__ import annotations
 

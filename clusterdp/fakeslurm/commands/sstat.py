@@ -1,4 +1,4 @@
-"""sstat: what the tasks of running steps use, as far as a laptop tells."""
+"""sstat: prints what the tasks of running steps use, as far as a laptop can tell."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def _steps(client: Connection, daemon: Daemon, options: dict[str, str]) -> list[tuple[JobRecord, Step]]:
-    """Of each job its last step, or the one that is named, or all."""
+    """The steps that are meant: the last step of each job, or the one that is named, or all."""
     found = []
     for text in split_list(options["jobs"]):
         name = parse(text)

@@ -1,11 +1,11 @@
-"""--constraint: which nodes have what it names."""
+"""--constraint: which nodes have the features that it names."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 
-Alternative = list[list[str]]  # any of these groups, all words of the group
+Alternative = list[list[str]]  # any of these groups, with all words of the group
 
 
 def words(text: str) -> list[str]:
@@ -13,7 +13,7 @@ def words(text: str) -> list[str]:
 
 
 def alternatives(text: str | None) -> list[Alternative]:
-    """`a&b|c`: each node one of the groups. `[a|b]`: all nodes the same one, so one alternative for each."""
+    """`a&b|c`: each node has one of the groups. `[a|b]`: all nodes have the same group, so each is an alternative."""
     if not text:
         return [[[]]]
     inside = re.fullmatch(r"\[(.*)\]", text)
@@ -28,11 +28,11 @@ def has(features: Iterable[str], wanted: Alternative) -> bool:
 
 
 def known(text: str, of_nodes: Iterable[Iterable[str]]) -> bool:
-    """Each word is a feature of some node."""
+    """Whether each word is a feature of some node."""
     everything = {feature for features in of_nodes for feature in features}
     return everything.issuperset(words(text))
 
 
 def counted(text: str) -> bool:
-    """`a*2&b*1`: so many nodes of each."""
+    """Whether it asks for numbers of nodes: `a*2&b*1`."""
     return "*" in text

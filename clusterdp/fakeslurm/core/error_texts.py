@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Refusal(Exception):
-    """Ends a command. `text` is printed as it stands, one newline added."""
+    """Ends a command. `text` is printed as it is, with a newline."""
 
     def __init__(self, text: str, exit_code: int = 1):
         super().__init__(text)
@@ -12,7 +12,7 @@ class Refusal(Exception):
 
 
 class CommandDone(Exception):
-    """The command has said everything; it ends with this exit status."""
+    """Ends a command that has printed everything, with this exit status."""
 
     def __init__(self, exit_code: int = 0):
         super().__init__(exit_code)
@@ -20,9 +20,9 @@ class CommandDone(Exception):
 
 
 class ControllerError(Exception):
-    """What slurmctld answers in place of what was asked; the value is slurm_strerror's text. `said` comes before it.
+    """What slurmctld answers instead of what was asked for: slurm_strerror's text. `said` is printed before it.
 
-    `numbered`: it was found only when the job had its number, which is lost.
+    `numbered`: the error was found when the job already had an id, which is used up.
     """
 
     def __init__(self, text: str, said: str = "", numbered: bool = False):
@@ -30,7 +30,7 @@ class ControllerError(Exception):
         self.said, self.numbered = said, numbered
 
     def refusal(self, command: str, failed: str) -> Refusal:
-        """How a command passes it on; `failed` are its words for that."""
+        """How a command passes it on; `failed` is how the command begins the line."""
         said = f"{command}: error: {self.said}\n" if self.said else ""
         return Refusal(f"{said}{failed}{self}")
 

@@ -1,4 +1,4 @@
-"""Trouble with the controller, made on purpose: it answers late, or not at all, or fails a submission now and then."""
+"""Faults of the controller, made on purpose: it answers late, or not at all, or fails a submission now and then."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass
 class Faults:
-    """What is wrong with the controller; moments are of the machine's monotonic clock."""
+    """What is wrong with the controller; times are of the machine's monotonic clock."""
 
     slow_s: float = 0
     slow_until: float = 0
     away_until: float = 0
-    flaky: float = 0  # of so many submissions in one
+    flaky: float = 0  # the part of all submissions that fail
     seed: int = 0
-    drawn: int = 0  # submissions that have been decided on
+    drawn: int = 0  # submissions decided so far
 
     @property
     def late_s(self) -> float:
@@ -27,7 +27,7 @@ class Faults:
 
     def draw(self) -> bool:
         """Whether the next submission fails: the same ones for the same seed."""
-        import random  # few need it, and it takes a while to load
+        import random  # rarely needed, and it takes a while to load
 
         self.drawn += 1
         return self.flaky > 0 and random.Random(f"{self.seed}.{self.drawn}").random() < self.flaky

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# Compiled here, once: each supervisor is a fresh copy of a process that has never yet used them.
+# Compiled here, once: each slurmstepd is a fresh copy of a process that has not used them yet.
 FIELD = re.compile(r"%(\d*)([a-zA-Z%])")
 LETTER = re.compile(r"(?<!%)%\d*([a-zA-Z])")
 
 
 def expand(pattern: str, values: Mapping[str, object]) -> str:
-    """`values` by letter. Unknown letters stay as they are; numbers are padded with zeros to a given width.
+    """The name with `values` by letter. Unknown letters stay; numbers are padded with zeros to a given width.
 
-    A backslash anywhere in the last part of the name keeps Slurm from replacing anything, and goes itself.
+    A backslash anywhere in the last part of the name keeps Slurm from replacing anything, and is removed.
     """
     if "\\" in pattern:
         return pattern.replace("\\", "")
@@ -31,7 +31,7 @@ def expand(pattern: str, values: Mapping[str, object]) -> str:
 
 
 def separates(pattern: str) -> str:
-    """ "task" or "node" if the name gives each task or node a file of its own, else ""."""
+    """ "task" or "node" if each task or node gets a file of its own, else ""."""
     letters = set(LETTER.findall(pattern.replace("%%", "")))
     if "\\" in pattern:
         return ""

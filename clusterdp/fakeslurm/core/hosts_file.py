@@ -1,7 +1,8 @@
-"""Names of nodes that resolve, for scripts that take MASTER_ADDR from `scontrol show hostnames`.
+"""An /etc/hosts in which the names of nodes resolve, for scripts that take MASTER_ADDR from `scontrol show
+hostnames`.
 
-The daemon, and so every job, gets an /etc/hosts of its own, in which all nodes are 127.0.0.1 (see mounting.py). Whoever
-cannot have that writes the names into the machine's own /etc/hosts. Then nothing is done here.
+The daemon, and so every job, gets an /etc/hosts of its own, in which all nodes are 127.0.0.1 (mounts.py). Where that
+is not possible, write the names into the machine's own /etc/hosts; then nothing is done here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ ADDRESS = "127.0.0.1"
 
 
 def unknown(names: Iterable[str]) -> list[str]:
-    """Those that the machine's own /etc/hosts does not have. No look at DNS, which may keep us waiting."""
+    """The names that the machine's own /etc/hosts does not have. DNS is not asked, for it may take long."""
     known: set[str] = set()
     try:
         for line in HOSTS.read_text(errors="replace").splitlines():
@@ -26,12 +27,12 @@ def unknown(names: Iterable[str]) -> list[str]:
 
 
 def write(names: Iterable[str], hosts: Path) -> None:
-    """`hosts`: what the cluster is to see as /etc/hosts; not there afterwards if the machine's own is good enough."""
+    """Write `hosts`, which the cluster is to see as /etc/hosts. If the machine's own has all names, there is none."""
     hosts.unlink(missing_ok=True)
     missing = unknown(names)
     if missing and HOSTS.exists():
-        # The machine's own name, too, which is 127.0.1.1 on Debian: torchrun starts its store where the address of the
-        # rendezvous is one of the machine's. Localhost comes first: it stays the name of 127.0.0.1.
+        # The machine's own name is included, which is 127.0.1.1 on Debian: torchrun starts its store where the
+        # rendezvous has an address of the machine. Localhost comes first, so that it stays the name of 127.0.0.1.
         machine = os.uname().nodename
         lines = "".join(f"{ADDRESS}\t{name}\n" for name in ("localhost", machine, *missing))
         own = "".join(_without(machine, line) for line in HOSTS.read_text(errors="surrogateescape").splitlines(True))
@@ -40,8 +41,9 @@ def write(names: Iterable[str], hosts: Path) -> None:
 
 
 def _without(name: str, line: str) -> str:
-    """A line of a hosts file without this name. A name with two addresses has both in `hostname --ip-address`, which
-    many sbatch scripts take for one address."""
+    """A line of a hosts file without this name. With two addresses for a name, `hostname --ip-address` prints both,
+    which many sbatch scripts take for one address.
+    """
     address, *names = line.partition("#")[0].split() or [""]
     if name not in names:
         return line

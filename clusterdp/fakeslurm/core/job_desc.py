@@ -1,4 +1,4 @@
-"""What a job asks for."""
+"""JobDesc: what a job asks for (job_desc_msg_t in Slurm)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Gpus:
-    """How GPUs were asked for; the numbers of all ways that were used."""
+    """How GPUs were asked for: the number for each way that was used."""
 
     per_job: int | None = None  # --gpus
     per_node: int | None = None  # --gpus-per-node, --gres=gpu:N
@@ -21,7 +21,7 @@ class Gpus:
 
 @dataclass(slots=True)
 class JobDesc:
-    """What was asked for."""
+    """What a job asks for."""
 
     name: str
     partition: str
@@ -79,13 +79,13 @@ class JobDesc:
     host: str = ""
     alloc_pid: int = 0
     batch: bool = True
-    is_allocation: bool = False  # salloc: it does not end with its last step
-    token: str = ""  # of the request: the same one made again is no second job
-    shown: dict[str, str] = field(default_factory=dict)  # options that mean nothing here, for scontrol to show back
+    is_allocation: bool = False  # salloc: the job does not end with its last step
+    token: str = ""  # of the request: the same request made again is no second job
+    shown: dict[str, str] = field(default_factory=dict)  # options without effect here, which scontrol shows
 
     @property
     def asked_cpus(self) -> int:
-        """In all, before it is known where it runs."""
+        """The CPUs of the whole job, before it is known where it runs."""
         if self.tasks is None and self.max_nodes not in (None, self.min_nodes):
             return self.cpus_per_task or 1
         tasks = self.tasks if self.tasks is not None else self.min_nodes * (self.tasks_per_node or 1)
@@ -101,5 +101,5 @@ class JobDesc:
 
     @property
     def cpus_of_a_node(self) -> int:
-        """That each of its nodes must have (pn_min_cpus in slurmctld)."""
+        """The CPUs that each of its nodes must have (pn_min_cpus in slurmctld)."""
         return max((self.tasks_per_node or 1) * (self.cpus_per_task or 1), self.min_cpus or 0)

@@ -12,13 +12,13 @@ from clusterdp.fakeslurm.core.versions import TIMES_IN_ENVIRONMENT, Release
 from clusterdp.slurm.hostlist import compress
 
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-IN_OTHERS_JOBS_ONLY = (  # not in that of an srun outside of jobs
+IN_OTHERS_JOBS_ONLY = (  # not in the environment of an srun outside of jobs
     "SLURM_DISTRIBUTION",
     "SLURM_GPUS_PER_NODE",
     "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0",
     "SLURM_NODE_ALIASES",
 )
-# What the command of an salloc has not, for it runs on no node.
+# Not in the environment of an salloc's command, which runs on no node.
 ON_NODES_ONLY = (
     "ENVIRONMENT",
     "SLURM_JOB_GID",
@@ -32,7 +32,7 @@ KEPT_WITHOUT_EXPORT = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TERM
 
 
 def of_submitter(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
-    """What `sbatch --export=...` lets through."""
+    """The variables that `sbatch --export=...` passes on."""
     if export is None or export.upper() == "ALL":
         return {
             name: value for name, value in environ.items() if name not in ("SLURM_EXPORT_ENV", "SLURM_GET_USER_ENV")
@@ -47,16 +47,16 @@ def of_submitter(environ: Mapping[str, str], export: str | None) -> dict[str, st
 
 
 def of_srun(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
-    """What `srun --export=...` lets through to the tasks; without ALL that is not even PATH."""
+    """The variables that `srun --export=...` passes on to the tasks; without ALL not even PATH."""
     found = dict(environ)
     words = split_words(export or "ALL")
-    if "NONE" in (upper := [word.upper() for word in words]):  # and what comes after it counts for nothing
+    if "NONE" in (upper := [word.upper() for word in words]):  # what comes after it is ignored
         words = words[: upper.index("NONE")]
     if not any(word.upper() == "ALL" for word in words):
         found = {name: value for name, value in environ.items() if name.startswith(("SLURM", "SPANK_"))}
         found |= {word: environ[word] for word in words if word in environ}
     found |= dict(word.split("=", 1) for word in words if "=" in word)
-    # What sbatch --export=NAME=VALUE set wins over what srun is told.
+    # What sbatch --export=NAME=VALUE has set wins over what srun is told.
     outer = split_words(environ.get("SLURM_EXPORT_ENV", "ALL"))
     if export is None or any(word.upper() == "ALL" for word in words):
         found |= dict(word.split("=", 1) for word in outer if "=" in word)
@@ -64,7 +64,7 @@ def of_srun(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
 
 
 def split_words(text: str) -> list[str]:
-    """At commas that are not quoted; quotes stay."""
+    """Split at commas that are not quoted; quotes stay."""
     words, quote = [""], ""
     for letter in text:
         if letter == "," and not quote:
@@ -76,13 +76,13 @@ def split_words(text: str) -> list[str]:
     return [word for word in words if word]
 
 
-# Only what a job started has it: the cluster finds its own by it when it goes down. SLURM_CONF would not do, for
-# `fake env` sets that in the user's shell, with which editors and all else would die.
+# Only processes of jobs have it, so the cluster finds them by it when it goes down. SLURM_CONF would not do, for
+# `fake env` sets that in the user's shell: the user's editors and everything else would be killed.
 MARK = "FAKESLURM_JOB_OF"
 
 
 def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str]:
-    """What every process of a job has."""
+    """The variables of every process of a job."""
     desc, nodes, settings = job.desc, compress(job.nodes), shape.settings
     found = {
         "ENVIRONMENT": "BATCH",
@@ -147,7 +147,7 @@ def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str
     return found
 
 
-# What a batch script, or the command of an salloc, knows of each component.
+# The variables that a batch script, or the command of an salloc, has for each component.
 OF_COMPONENTS = (
     *("SLURM_JOB_ID", "SLURM_JOB_ACCOUNT", "SLURM_JOB_CPUS_PER_NODE", "SLURM_JOB_NAME", "SLURM_JOB_NODELIST"),
     *("SLURM_JOB_NUM_NODES", "SLURM_JOB_PARTITION", "SLURM_JOB_QOS", "SLURM_NPROCS", "SLURM_NTASKS"),
@@ -157,7 +157,7 @@ OF_COMPONENTS = (
 
 
 def of_het(model: Model, job: JobRecord, user: User, shape: Shape) -> dict[str, str]:
-    """Of a heterogeneous job; PACK is the older word for the same."""
+    """The variables of a heterogeneous job; PACK is the older word."""
     if not job.het:
         return {}
     found = {"SLURM_HET_SIZE": str(job.het.size), "SLURM_PACK_SIZE": str(job.het.size)}
@@ -172,13 +172,13 @@ def of_het(model: Model, job: JobRecord, user: User, shape: Shape) -> dict[str, 
 
 
 def tasks_per_node(job: JobRecord) -> str:
-    """As many as were asked for, or else as many as the CPUs do for."""
+    """Tasks on each node: as many as were asked for, else as many as the CPUs allow."""
     room = [max(share.cpus // (job.desc.cpus_per_task or 1), 1) for share in job.shares]
     return counts(deal(job.desc.tasks if job.desc.tasks is not None else sum(room), room))
 
 
 def of_batch(job: JobRecord) -> dict[str, str]:
-    """What the batch script has besides."""
+    """The variables that only the batch script has."""
     share = job.shares[0]
     return {
         "HOSTNAME": share.node,
@@ -199,7 +199,7 @@ def job_gpus(share: Share) -> dict[str, str]:
 
 
 def gpu_variables(gpus: list[int], on_node: int | None = None) -> dict[str, str]:
-    """A task sees its GPUs numbered from 0, as far as it shares none with tasks of its node."""
+    """The variables of a task's GPUs; they are numbered from 0 if it shares none with tasks of its node."""
     if not gpus:
         return {}
     found = {name: _list(gpus) for name in GPU_VARIABLES}
@@ -207,7 +207,7 @@ def gpu_variables(gpus: list[int], on_node: int | None = None) -> dict[str, str]
 
 
 def of_nodes(shares: list[Share]) -> dict[str, str]:
-    """The nodes of the job, as far as a step of a heterogeneous one may know them."""
+    """The nodes of the job, as far as a step of a heterogeneous job may know them."""
     nodes, number = compress([share.node for share in shares]), str(len(shares))
     return {
         "SLURM_JOB_CPUS_PER_NODE": counts([share.cpus for share in shares]),
@@ -219,7 +219,7 @@ def of_nodes(shares: list[Share]) -> dict[str, str]:
 
 
 def of_step(job: JobRecord, step: Step, steps: list[Step], umask: int, port: int) -> dict[str, str]:
-    """What all tasks of a step have (on this component); `steps`: its records in all components of the job."""
+    """The variables of all tasks of a step (on this component). `steps`: its records in all components of the job."""
     per_node = counts([count for each in steps for count in each.tasks_per_node])
     nodes = compress([node for each in steps for node in each.nodes])
     tasks = str(sum(each.tasks for each in steps))
@@ -247,7 +247,7 @@ def of_step(job: JobRecord, step: Step, steps: list[Step], umask: int, port: int
 def of_task(
     step: Step, node_index: int, rank: int, local: int, ranks: list[int], gpus: list[int], per_task: int | None
 ) -> dict[str, str]:
-    """What one task has; `gpus` are those it may see, of all that the step has on its node."""
+    """The variables of one task; `gpus` are those that it may see, of all that the step has on its node."""
     node = step.nodes[node_index]
     on_node = step.gpus.get(node, [])
     found = {

@@ -1,4 +1,4 @@
-"""Names of jobs, elements and steps: 12, 12_3, 12_[1-2,5], 12.0, 12_3.batch."""
+"""Ids of jobs, elements and steps as users write them: 12, 12_3, 12_[1-2,5], 12.0, 12_3.batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from clusterdp.fakeslurm.core.model import JobRecord, Model
 
-MOST_INDEXES = 65_536  # in one name: far more than an array may have, and no load for the memory
+MOST_INDEXES = 65_536  # in one id: far more than an array may have, and little memory
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class SelectedStep:
     offset: int | None = None  # of a component
 
     def finds(self, job: JobRecord) -> bool:
-        """The job is meant, or it is (or holds) a part of what is meant."""
+        """Whether the job is meant, or is a part of what is meant, or contains it."""
         if job.het and job.het.leader == self.job:
             return self.offset in (None, job.het.offset)
         if self.indexes is not None:
@@ -50,16 +50,16 @@ def _indexes(text: str) -> tuple[int, ...] | None:
 
 
 def find(model: Model, name: SelectedStep) -> list[JobRecord]:
-    """The jobs of that name: all records of an array if its id is given."""
+    """The jobs that are meant: all records of an array if its id is given."""
     return [job for job in model.jobs.named(name.job) if name.finds(job)]
 
 
 def split_list(text: str) -> list[str]:
-    """At commas outside of brackets, blanks dropped."""
+    """Split at commas outside of brackets and drop blanks."""
     return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
 
 
 def alone(job: JobRecord, index: int) -> JobRecord:
-    """How one element of an array is shown by itself while it waits."""
+    """One element of a waiting array as it is shown by itself."""
     assert job.array
     return replace(job, array=replace(job.array, indexes=[index], split=True))

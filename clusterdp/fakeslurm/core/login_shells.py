@@ -1,8 +1,9 @@
-"""Login shells find the cluster's commands: scripts that begin with `#!/bin/bash -l`, or read /etc/profile.
+"""An /etc/profile with which login shells find the commands: for scripts with `#!/bin/bash -l`, or that read
+/etc/profile.
 
-Debian's and SUSE's /etc/profile set PATH anew. A real cluster's commands are in /usr/bin, or its own /etc/profile adds
-them; so does that of the daemon and of every job (see mounting.py). Where there can be none, BASH_ENV leads login
-shells of bash to a file that does the same: they read it last.
+Debian's and SUSE's /etc/profile set PATH anew. On a real cluster the commands are in /usr/bin, or its /etc/profile
+adds them. So does the /etc/profile that the daemon and every job get (mounts.py). Where they cannot have one,
+BASH_ENV makes login shells of bash read a file that does the same.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ PROFILE = Path("/etc/profile")
 
 
 def write(paths: Paths) -> None:
-    """After names.write: to users who are not root a namespace is no gain if they have the names without."""
+    """Write the files; after hosts_file.write. For users other than root: only if there is a namespace for the names
+    anyway.
+    """
     folder = shlex.quote(str(paths.bin))
     line = f'case "$PATH:" in {folder}:*) ;; *) export PATH={folder}:"$PATH" ;; esac'
     paths.bash_env.write_text(f"if shopt -q login_shell; then {line}; fi\n")
@@ -29,5 +32,5 @@ def write(paths: Paths) -> None:
 
 
 def variables(paths: Paths) -> dict[str, str]:
-    """For every process of a job that has no BASH_ENV of its own."""
+    """The variables for every process of a job that has no BASH_ENV of its own."""
     return {} if paths.profile.exists() else {"BASH_ENV": str(paths.bash_env)}

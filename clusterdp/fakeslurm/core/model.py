@@ -30,7 +30,7 @@ class Node:
     reason: str = ""
     reason_time: float = 0
     returns_at: float | None = None  # when a node that was set DOWN, but is well, comes back by itself
-    fails_at: float | None = None  # when it will be noticed that it died
+    fails_at: float | None = None  # when it is noticed that the node failed
     boot_time: float = 0
     busy_time: float = 0
 
@@ -68,7 +68,7 @@ class Step:
     name: str
     nodes: list[str]
     tasks_per_node: list[int]
-    cpus: dict[str, int]  # what it keeps busy on each node
+    cpus: dict[str, int]  # what it uses on each node
     gpus: dict[str, list[int]]
     state: JobState = JobState.RUNNING
     status: int = 0  # a wait status: the worst of its tasks
@@ -79,12 +79,12 @@ class Step:
     overlap: bool = False
     minutes: int | None = None
     timed_out: bool = False
-    restart: int = 0  # the attempt that it belongs to
+    restart: int = 0  # the attempt of the job that it belongs to
     stepd_pid: int = 0  # pid
     stepd_start_time: str = ""
     pids: list[int] = field(default_factory=list)  # of its tasks
     cyclic: bool = True
-    runs_in: int = 0  # the component whose supervisor runs it, if that is another one's
+    runs_in: int = 0  # the component whose slurmstepd runs it, if it is another one's
     host_pid: int = 0  # of srun
     cpus_per_step: str = ""
     tres_per_node: str = ""
@@ -106,7 +106,7 @@ class Step:
 @dataclass(slots=True)
 class Array:
     id: int
-    indexes: list[int]  # that still wait; of one that started: its own
+    indexes: list[int]  # that still wait; of an element that started: its own
     count: int
     low: int
     high: int
@@ -114,8 +114,10 @@ class Array:
     throttle: int = 0
     text: str = ""  # as submitted
     split: bool = False  # a record of one element
-    accounted_as: str = ""  # its name in the books, which stays as it was when they first heard of the array, ...
-    accounted_at: float = 0  # ... then
+    accounted_as: str = (
+        ""  # its name in accounting, which stays as it was when accounting first heard of the array, ...
+    )
+    accounted_at: float = 0  # ... at this time
     emptied: bool = False  # all its elements were cancelled one by one
 
 
@@ -123,7 +125,7 @@ class Array:
 class Het:
     """A component's place in a heterogeneous job."""
 
-    leader: int  # the id of its first component, by which the whole goes
+    leader: int  # the id of its first component, which is the id of the whole job
     offset: int
     size: int
 
@@ -147,30 +149,30 @@ class JobRecord:
     start: float | None = None
     end: float | None = None
     shares: list[Share] = field(default_factory=list)
-    past: list[Share] = field(default_factory=list)  # what it had when it ended, for those who look then
+    past: list[Share] = field(default_factory=list)  # what it had when it ended, for commands that ask then
     status: int = 0
-    derived: int = 0  # the highest of its steps', all attempts together
-    derived_at_end: int | None = None  # what accounting learned of it
+    derived: int = 0  # the highest status of its steps, over all attempts
+    derived_at_end: int | None = None  # the one that accounting has
     steps: list[Step] = field(default_factory=list)
     next_step: int = 0
     preempt_time: float | None = None
-    preempt_end: float | None = None  # when the grace time is over; the next look ends it
+    preempt_end: float | None = None  # when the grace time is over; the next check ends it
     warned: bool = False
-    minutes: int | None = None  # the limit that holds: None is no limit
+    minutes: int | None = None  # the limit in force; None is no limit
     cancelled_by: int | None = None
-    outcome: JobState | None = None  # what it will be when all its processes are gone
-    requeue_hold: str | None = None  # once requeued: stay held, with this state
+    outcome: JobState | None = None  # its state once all its processes are gone
+    requeue_hold: str | None = None  # after the requeue: stay held, with this reason
     next_word: str = ""  # what accounting calls the attempt that is being requeued
     dependency_met: bool = False
     accounted: bool = True  # accounting knows of it
     last_sched: float = 0
-    considered_from: float = 0  # the scheduler does not see it before
+    considered_from: float = 0  # the scheduler ignores it before
     suspended_at: float = 0
-    suspended_s: float = 0  # all in all; a time limit does not run meanwhile
+    suspended_s: float = 0  # in all; a time limit does not run meanwhile
     resizes: int = 0  # nodes lost while it went on (--no-kill)
     resized_at: float = 0
     het: Het | None = None
-    planned_start: float | None = None  # of one that waits for nodes, as far as that can be known
+    planned_start: float | None = None  # of a job that waits for nodes, if it can be known
     planned_nodes: list[str] = field(default_factory=list)
 
     @property
@@ -203,7 +205,7 @@ class JobRecord:
 
     @property
     def empty(self) -> bool:
-        """None of its processes is left."""
+        """Whether none of its processes is left."""
         return not any(step.live or step.lingers for step in self.steps)
 
     @property
@@ -218,7 +220,7 @@ class JobRecord:
         return f"{self.array.id}_[{index_text(self.array.indexes, self.array.throttle)}]"
 
     def element(self, index: int, number: int) -> JobRecord:
-        """One element of a waiting array as a job of its own; whatever is changed of it later is its own too."""
+        """One element of a waiting array as a job of its own, which shares nothing with the array that may change."""
         assert self.array
         desc = replace(self.desc, gpus=replace(self.desc.gpus))
         for entry in fields(desc):
@@ -233,7 +235,7 @@ class JobRecord:
 
     @property
     def has_script(self) -> bool:
-        """A batch script runs in it: of a heterogeneous job, in the first component only."""
+        """Whether a batch script runs in it: in a heterogeneous job, only in the first component."""
         return self.desc.batch and not (self.het and self.het.offset)
 
     @property
@@ -242,15 +244,13 @@ class JobRecord:
 
 
 class JobTable(dict[int, JobRecord]):
-    """All jobs that are known, by id. `note` is to be called when one has changed: it keeps the indexes true."""
+    """All known jobs by id. `note` must be called after a change of a job: it keeps the indexes right."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.live: dict[int, JobRecord] = {}  # at least those that are not over
-        self._wholes: dict[
-            int, dict[int, JobRecord]
-        ] = {}  # by the id of an array, or of a heterogeneous job: their records
-        self._ends: list[tuple[float, int]] = []  # a heap of those that are over
+        self.live: dict[int, JobRecord] = {}  # those that are not over, and perhaps some more
+        self._wholes: dict[int, dict[int, JobRecord]] = {}  # by id of an array or heterogeneous job: its records
+        self._ends: list[tuple[float, int]] = []  # a heap: end and id of the jobs that are over
 
     def __setitem__(self, number: int, job: JobRecord) -> None:
         super().__setitem__(number, job)
@@ -276,18 +276,18 @@ class JobTable(dict[int, JobRecord]):
             heapq.heappush(self._ends, (job.end or 0, job.id))
 
     def together(self, number: int) -> list[JobRecord]:
-        """The records of this array, or the components of this heterogeneous job; [] if it is neither."""
+        """The records of this array, or the components of this heterogeneous job; [] for any other number."""
         return list(self._wholes.get(number, {}).values())
 
     def named(self, number: int) -> list[JobRecord]:
-        """Whom this number means: a job, all records of an array, all components."""
+        """The jobs that this number means: a job, all records of an array, all components."""
         found = {job.id: job for job in self.together(number)}
         if number in self:
             found[number] = self[number]
         return [found[each] for each in sorted(found)]
 
     def over_before(self, moment: float) -> Iterator[JobRecord]:
-        """Those that ended before then, each once; the caller forgets them."""
+        """The jobs that ended before then, each once; the caller drops them."""
         while self._ends and self._ends[0][0] < moment:
             end, number = heapq.heappop(self._ends)
             job = self.get(number)
@@ -341,14 +341,14 @@ class Model:
         return next((p for p in self.partitions.values() if p.default), next(iter(self.partitions.values())))
 
     def holding(self) -> Iterator[JobRecord]:
-        """Jobs that have nodes."""
+        """The jobs that have nodes."""
         return (job for job in self.jobs.live.values() if job.shares)
 
     def live_jobs(self) -> Iterator[JobRecord]:
         return (job for job in self.jobs.live.values() if not job.over)
 
     def components(self, job: JobRecord) -> list[JobRecord]:
-        """All of a heterogeneous job in their order; any other job alone."""
+        """All components of a heterogeneous job, in order; any other job alone."""
         if not job.het:
             return [job]
         return sorted(self.jobs.together(job.het.leader), key=lambda other: other.id)

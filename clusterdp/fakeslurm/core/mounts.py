@@ -1,7 +1,7 @@
-"""Files that the cluster and its jobs see in the place of the machine's, such as an /etc/hosts of their own.
+"""Shows files to the cluster and its jobs in the place of the machine's, such as an /etc/hosts of their own.
 
-Linux can do that: it takes a mount namespace, which root may have, and others within a user namespace (see
-user_namespaces(7)). There, files of other users belong to nobody, which ssh and sudo do not like.
+It takes Linux and a mount namespace. Root may have one; others need a user namespace as well (user_namespaces(7)).
+In that, files of other users belong to nobody, which ssh and sudo do not like.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ MS_BIND, MS_REC, MS_SLAVE = 0x1000, 0x4000, 0x8_0000  # linux/mount.h
 
 
 def show(files: Mapping[Path, Path]) -> None:
-    """Ours in the place of the machine's, to this process, which must have one thread, and to all that it starts from
-    now on. Those of ours that do not exist are left out; all are removed if this cannot be done here."""
+    """Show our files in the place of the machine's, to this process, which must have one thread, and to all that it
+    starts from now on. Files that do not exist are left out. All are removed if this is impossible here.
+    """
     files = {ours: machines for ours, machines in files.items() if ours.exists()}
     if not files:
         return
-    trial = os.fork()  # half a namespace is none to live in
+    trial = os.fork()  # a trial in a child: a namespace that is only half set up is of no use
     if trial == 0:
         try:
             _mount(files)
@@ -51,7 +52,7 @@ def _mount(files: Mapping[Path, Path]) -> None:
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
         Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    # What is mounted elsewhere later is seen here, but not the other way round.
+    # Later mounts are seen here, but not the other way round.
     check(libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None))
     for ours, machines in files.items():
         check(libc.mount(os.fsencode(ours), os.fsencode(machines), None, MS_BIND, None))

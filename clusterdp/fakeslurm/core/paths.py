@@ -1,4 +1,4 @@
-"""The files of a cluster, all below its folder; and its socket, whose path must be short."""
+"""The files of a cluster, all in its folder; and its socket, whose path must be short."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from clusterdp.fakeslurm.errors import FakeSlurmError
 
 HISTORY = "history.jsonl"
 DAEMON_PROGRAM = str(Path(__file__).resolve().parents[1] / "daemon_main.py")  # the program that starts a daemon
-PATIENCE_S = 60  # with a daemon that starts or goes: it may have a long history, on a busy machine
-SHORT = 60  # bytes of the runtime folder's
+PATIENCE_S = 60  # how long to wait for a daemon that starts or ends: it may have a long history, on a busy machine
+SHORT = 60  # bytes of the path of the runtime folder
 LONGEST = 100  # bytes of a unix socket's path: macOS allows 103, Linux 107
 
 
@@ -34,13 +34,13 @@ class Paths:
         self.log = folder / "daemon.log"
         self.history = folder / HISTORY
         self.pid = folder / "daemon.pid"
-        self.up = folder / "up"  # is there as long as the cluster is meant to be up
+        self.up = folder / "up"  # exists as long as the cluster is meant to be up
         self.conf = folder / "slurm.conf"
         self._near = folder / "socket"
         self.socket = self._choose_socket()
 
     def _choose_socket(self) -> Path:
-        """Beside all else, if its path is short enough; else where a link of that name says, or will say."""
+        """The socket is in the folder if its path is short enough; else a link of that name leads to it."""
         if len(os.fsencode(self._near)) <= LONGEST:
             return self._near
         try:
@@ -58,11 +58,11 @@ class Paths:
             self._near.symlink_to(self.socket)
 
     def check_own(self) -> None:
-        """Raises FakeSlurmError unless the folder is this user's alone. What lies in it is executed and believed."""
+        """Raise FakeSlurmError unless the folder belongs to this user alone: files in it are executed."""
         _check_private(self.folder)
 
     def interpreter(self) -> str:
-        """Python, by a path that fits into the first line of a script: short, and without blanks."""
+        """The path of Python as it fits into the first line of a script: short, and without blanks."""
         python = os.path.realpath(sys.executable)
         if len(os.fsencode(python)) <= LONGEST and not any(letter.isspace() for letter in python):
             return python
@@ -84,7 +84,7 @@ class Paths:
         return listener
 
     def answers(self) -> bool:
-        """A daemon listens."""
+        """Whether a daemon listens."""
         line = socket.socket(socket.AF_UNIX)
         try:
             line.connect(str(self.socket))
@@ -95,9 +95,10 @@ class Paths:
             line.close()
 
     def alone(self) -> int | None:
-        """A descriptor: until it is closed, no other daemon is here. None if there is one, and it answers.
+        """Become the only daemon: returns the descriptor of a lock, to be kept open. None if there is a daemon that
+        answers.
 
-        Waits for one that starts or goes; raises FakeSlurmError if it does neither.
+        Waits for a daemon that starts or ends; raises FakeSlurmError if it does neither.
         """
         lock = os.open(self.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = time.monotonic() + PATIENCE_S
@@ -115,7 +116,7 @@ class Paths:
 
 
 def private_place() -> Path:
-    """For what all of this user's clusters share."""
+    """The folder for what all of this user's clusters share."""
     place = _short_place()
     place.mkdir(mode=0o700, exist_ok=True)
     _check_private(place)
@@ -123,7 +124,7 @@ def private_place() -> Path:
 
 
 def _short_place() -> Path:
-    """In the user's runtime folder, which nobody else can reach, where the system makes one."""
+    """A folder in the user's runtime folder, which nobody else can reach, where the system makes one."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime and len(os.fsencode(runtime)) <= SHORT and _is_private(Path(runtime)):
         return Path(runtime) / "clusterdp"
@@ -131,7 +132,7 @@ def _short_place() -> Path:
 
 
 def _digest(folder: Path) -> str:
-    import hashlib  # few need it, and it takes a while to load
+    import hashlib  # rarely needed, and it takes a while to load
 
     return hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
 
@@ -144,7 +145,7 @@ def _check_private(folder: Path) -> None:
 
 
 def _is_private(folder: Path) -> bool:
-    """A folder, not a link to one: whoever made the link can change what it leads to."""
+    """Whether it is a folder of this user alone. A link is not: whoever made it can change where it leads."""
     try:
         about = folder.lstat()
     except OSError:

@@ -1,6 +1,6 @@
-"""Processes of this machine: who descends from whom, who bears a mark, and ways to see that nobody is left over.
+"""Processes of this machine: finds descendants and marked processes, watches and signals them.
 
-Linux has subreapers, parent-death signals and /proc; elsewhere process groups and `ps` have to do.
+Linux has subreapers, parent-death signals and /proc; elsewhere process groups and `ps` must do.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from collections.abc import Callable, Iterable, Iterator
 
 LINUX = sys.platform.startswith("linux")
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-MANY = 4096  # descriptors
+MANY = 4096  # file descriptors
 _libc = ctypes.CDLL(None, use_errno=True) if LINUX else None
 _soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
 
 def adopt_orphans() -> None:
-    """From now on, processes below this one whose parent dies become its children, not init's."""
+    """Make processes below this one children of it, not of init, when their parent dies."""
     if _libc:
         _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent(parent: int) -> None:
-    """A kill -9 of the parent kills this process too. For use between fork and exec."""
+    """Have this process killed when its parent is, even by kill -9. For use between fork and exec."""
     if _libc:
         _libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it died before we could say so
+    if os.getppid() != parent:  # the parent died before the call
         os._exit(1)
 
 
 def allow_descriptors() -> None:
-    """As many as one process needs that is connected to hundreds of others, if the system lets it."""
+    """Raise the limit of descriptors for a process that is connected to hundreds of others, if the system allows it."""
     most = MANY if _hard == resource.RLIM_INFINITY else min(MANY, _hard)
     if _soft != resource.RLIM_INFINITY and _soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, _hard))
 
 
 def limit_descriptors() -> None:
-    """To what they were before, for those whose own business it is how many they open."""
+    """Restore the limit of descriptors, for programs of users."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (_soft, _hard))
 
 
@@ -61,7 +61,9 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int, but: Callable[[int], bool] = lambda pid: False) -> list[int]:
-    """All below `pid`, parents before children; without those that `but` says true of, and what is below them."""
+    """All processes below `pid`, parents before children; without those for which `but` is true, and what is below
+    them.
+    """
     if not os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children"):
         return _descendants_by_table(pid, but)
     found, at = [child for child in children(pid) if not but(child)], 0
@@ -72,7 +74,7 @@ def descendants(pid: int, but: Callable[[int], bool] = lambda pid: False) -> lis
 
 
 def words_of(pid: int) -> list[bytes]:
-    """Its command line; [] where that cannot be known."""
+    """The command line of a process; [] where it cannot be known."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read().split(b"\0")
@@ -116,7 +118,7 @@ def sizes(pids: Iterable[int]) -> dict[int, tuple[int, int]]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """That these processes have used so far, with their children that have ended."""
+    """The CPU time that these processes have used, with their children that have ended."""
     wanted, used = list(pids), 0.0
     if not LINUX:
         listing = subprocess.run(["ps", "-A", "-o", "pid=,time="], capture_output=True, text=True).stdout
@@ -135,7 +137,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def alive(pid: int) -> bool:
-    """False for a process that is gone or a zombie."""
+    """Whether it runs; False for a process that is gone or a zombie."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -150,9 +152,10 @@ def alive(pid: int) -> bool:
 
 
 def start_time(pid: int) -> str:
-    """Something that a later process of the same number does not share; "" if there is no such process.
+    """The start time of a process, which a later process with the same pid does not share; "" if there is none.
 
-    OSError if no descriptor is left to look with: a cluster whose owner only seemed to be gone once took itself down.
+    Raises OSError if no descriptor is left: a cluster once took itself down because its owner only seemed to be
+    gone.
     """
     try:
         with open(f"/proc/{pid}/stat") as file:
@@ -181,7 +184,7 @@ def send_group(group: int, number: int) -> None:
 
 
 def marked(assignment: str) -> list[int]:
-    """Processes of this user that have NAME=VALUE in the environment they were started with."""
+    """This user's processes that were started with NAME=VALUE in the environment."""
     mark, found = assignment.encode("utf-8", "surrogateescape"), []
     if LINUX:
         for name in os.listdir("/proc"):
@@ -202,7 +205,7 @@ def marked(assignment: str) -> list[int]:
 
 
 def wakeup() -> int:
-    """The end of a pipe that can be read when a child has ended, or another signal came."""
+    """The end of a pipe that can be read when a child has ended or another signal came."""
     wakeup, written = os.pipe()
     for end in (wakeup, written):
         os.set_blocking(end, False)
@@ -212,7 +215,7 @@ def wakeup() -> int:
 
 
 def ended(wakeup: int) -> Iterator[tuple[int, int, resource.struct_rusage]]:
-    """Children that have ended, and orphans that came to us, with their wait statuses and what they used."""
+    """Children and adopted orphans that have ended, with their wait statuses and what they used."""
     try:
         os.read(wakeup, 512)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What a cluster looks like: nodes, partitions, settings. The default is the cluster on which the records were made."""
+"""What a cluster looks like: nodes, partitions, slurm.conf. The default is the cluster of the records."""
 
 from __future__ import annotations
 
@@ -36,31 +36,33 @@ class PartitionShape:
 
 @dataclass(frozen=True)
 class SlurmConf:
-    """Of a controller. Seconds are real ones: a time scale has been applied to those that it shortens."""
+    """The settings of a controller, as in slurm.conf. Seconds are real ones: a time scale has already been applied."""
 
     kill_wait_s: float = 5
-    look_s: float = 30  # how often time limits, warnings and grace times are looked at
+    look_s: float = 30  # how often limits and grace times are checked
     requeue_delay_s: float = 120  # until a requeued job may start
-    accounting_lag_s: float = 1  # by which sacct is behind
+    accounting_lag_s: float = 1  # how far sacct is behind
     minute_s: float = 60  # of a time limit; less under --time-scale
-    kill_notice_s: float = 1.5  # until it is noticed that a job is gone which had to be killed
+    kill_notice_s: float = 1.5  # until it is noticed that a job is gone that had to be killed
     tick_s: float = 1  # how often the scheduler runs by itself
     min_job_age_s: float = 3600
     node_return_s: float = 15  # a node set DOWN that is well comes back (ReturnToService=2)
-    node_timeout_s: float = 30  # until a node that died is noticed
-    message_timeout_s: float = 10  # that commands wait for a controller which does not answer
+    node_timeout_s: float = 30  # until a failed node is noticed
+    message_timeout_s: float = 10  # how long commands wait for a controller that does not answer
     max_array: int = 1001
     first_job_id: int = 10000
-    enforce_memory: bool = False  # end jobs that use more than they asked for: see memory
-    slurm_version: str = VERSION  # whose manner commands have: see releases
+    enforce_memory: bool = False  # end jobs that use more than they asked for: see memory_limit.py
+    slurm_version: str = VERSION  # the release that commands behave as: see versions.py
 
     def lasting(self, seconds: float) -> float:
-        """The real seconds that so many of the cluster's last: as many, but for a time scale."""
+        """The real seconds that so many of the cluster's seconds last; fewer under a time scale."""
         return seconds * self.minute_s / 60
 
     def scaled(self, time_scale: float) -> SlurmConf:
-        """Time limits and all that is counted with them last that many times shorter: warnings, grace times, looks,
-        and the controller's delays. KillWait, MinJobAge and what clients wait for an answer stay real seconds."""
+        """The settings under a time scale. Time limits and all that is counted with them are so many times shorter:
+        warnings, grace times, checks, and the controller's delays. KillWait, MinJobAge and the time that clients wait
+        for an answer stay real.
+        """
         if time_scale == 1:
             return self
         return replace(
@@ -105,9 +107,10 @@ class Shape:
     ) -> Shape:
         """Equal nodes n1.. in partitions main (the default), low (preemptible, 10 s of grace) and short (1 minute).
 
-        `quick`: the controller reacts within a second; limit, grace time and KillWait are as ever.
-        `time_scale`: see Settings.scaled. The grace time of `low` is 10 real seconds whatever it is: its GraceTime is
-        that much longer, for a program needs its time to save. In a shape of your own it is what you say.
+        `quick`: the controller reacts within a second; limit, grace time and KillWait stay the same.
+
+        `time_scale`: see SlurmConf.scaled. The grace time of `low` is always 10 real seconds (its GraceTime is longer),
+        for a program needs them to save. In a shape of your own it is what you say.
         """
         settings = replace(SlurmConf(), **QUICK) if quick else SlurmConf()  # type: ignore[arg-type]
         return cls(
@@ -134,7 +137,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class User:
-    """Whoever runs the cluster: there is nobody else, and nobody to forbid anything."""
+    """The user that runs the cluster: the only one, allowed to do everything."""
 
     name: str
     uid: int
@@ -162,8 +165,8 @@ def host_name() -> str:
 
 
 def conf_text(shape: Shape, folder: Path) -> str:
-    """A slurm.conf for people and programs that look at one; the fake itself does not read it."""
-    lines = ["# Written by a fake cluster for whoever looks; changing it changes nothing.", f"ClusterName={shape.name}"]
+    """A slurm.conf for people and programs that read one; the fake itself does not."""
+    lines = ["# Written by a fake cluster; changing it has no effect.", f"ClusterName={shape.name}"]
     lines += [f"SlurmctldHost={host_name()}(127.0.0.1)", f"StateSaveLocation={folder}/state", "GresTypes=gpu"]
     lines += [f"KillWait={shape.settings.kill_wait_s:g}", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE"]
     for node in shape.nodes:

@@ -1,4 +1,4 @@
-"""What a supervisor is told about the step that it is to run."""
+"""StepPlan: what a slurmstepd is told about the step that it is to run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StreamTarget:
 
 @dataclass(frozen=True)
 class ComponentPlan:
-    """What the tasks on one component of the job share. Most jobs have but one."""
+    """What the tasks on one component of the job share. Most jobs have only one."""
 
     job: int
     argv: tuple[str, ...]
@@ -57,7 +57,6 @@ class StepPlan:
     umask: int
     label: bool = False
     unbuffered: bool = False
-    verbose: bool = False
     multi_prog: bool = False
     quit_on_interrupt: bool = False
     kill_on_bad_exit: bool = False
@@ -79,9 +78,9 @@ class StepPlan:
         return self.components[task.component]
 
     def records(self, statuses: dict[int, int]) -> dict[int, int]:
-        """From the wait statuses by rank: what the step's record in each component says, the worst of its tasks.
+        """From the wait statuses by rank to the status of the step's record in each component: the worst of its tasks.
 
-        With --multi-prog it is the last task that counts, unless a signal killed one.
+        With --multi-prog the status of the last task counts, unless a signal killed one.
         """
         found: dict[int, int] = {}
         for task in self.tasks:
@@ -92,7 +91,7 @@ class StepPlan:
 
 
 def plan_from(data: dict[str, Any]) -> StepPlan:
-    """From its fields as JSON."""
+    """The plan from its fields in JSON."""
     tasks = tuple(TaskPlan(**{**task, "argv": tuple(task["argv"])}) for task in data["tasks"])
     components = tuple(_component_from(component) for component in data["components"])
     return StepPlan(**{**data, "nodes": tuple(data["nodes"]), "tasks": tasks, "components": components})

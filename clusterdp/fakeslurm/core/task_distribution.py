@@ -1,4 +1,4 @@
-"""How many tasks each node of a step gets, as Slurm's slurm_step_layout.c deals them out."""
+"""How many tasks each node of a step gets, as in Slurm's slurm_step_layout.c."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 
 def deal(tasks: int, room: Sequence[int], cyclic: bool = False) -> list[int]:
-    """One for each node and round again, as long as it has room; `room` counts tasks.
+    """The number of tasks on each node: one on each, then round again, as long as there is room; `room` counts
+    tasks.
 
-    Which ranks they are is another matter: blocks, or dealt out as well. More tasks than there is room for go to all
-    nodes alike, in cyclic order to none much above its room.
+    Which ranks they are is decided elsewhere. If there are more tasks than room, all nodes get more alike; in cyclic
+    order none gets much more than its room.
     """
     counts = [0] * len(room)
     excess = tasks - sum(room)

@@ -1,4 +1,4 @@
-"""What the tasks of a step have used, as the kernel counts it when it hands over an ended process (wait4(2))."""
+"""What the tasks of a step have used, as the kernel reports it with an ended process (wait4(2))."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KB = 1024 if sys.platform == "darwin" else 1  # ru_maxrss is in bytes there, in 
 
 
 class TaskUsage(NamedTuple):
-    """Of a process and all its descendants that it has waited for."""
+    """The usage of a process and of all descendants that it has waited for."""
 
     user_s: float
     system_s: float
@@ -29,7 +29,7 @@ class TaskUsage(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """Of a step. A tuple, for the journal and the books have one for each step that ever ran."""
+    """The usage of a step. A tuple, for the journal and accounting have one for each step that ever ran."""
 
     user_s: float
     system_s: float
@@ -48,7 +48,7 @@ class Usage(NamedTuple):
 
     @classmethod
     def over(cls, tasks: Sequence[tuple[TaskPlan, TaskUsage]]) -> Usage | None:
-        """None of no tasks."""
+        """The usage of these tasks; None if there are none."""
         if not tasks:
             return None
         largest, most = max(tasks, key=lambda pair: pair[1].rss_kb)

@@ -1,4 +1,4 @@
-"""Slurm's forms of time: limits, moments, and how commands print them."""
+"""Slurm's forms of time: limits, points in time, and how commands print them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class BadTime(ValueError):
 
 
 def minutes(text: str) -> int:
-    """A limit: `5`, `1:30`, `1:00:00`, `1-0`, `1-2:03:04`, `UNLIMITED`; whole minutes, rounded up; 0 is no limit."""
+    """A limit: `5`, `1:30`, `1:00:00`, `1-0`, `1-2:03:04`, `UNLIMITED`; in whole minutes, rounded up; 0 is no limit."""
     if text.lower() in NO_LIMIT_WORDS:
         return UNLIMITED
     return -(-seconds(text) // 60)
@@ -34,7 +34,7 @@ def seconds(text: str) -> int:
 
 
 def moment(text: str, now: float) -> float:
-    """--begin, StartTime=: `now`, `now+5minutes`, `2026-11-21T10:00[:00]`, `10:00`, `2026-11-21`; raises BadTime."""
+    """A point in time: `now`, `now+5minutes`, `2026-11-21T10:00[:00]`, `10:00`, `2026-11-21`; raises BadTime."""
     match = re.fullmatch(r"now(?:([+-])(\d+)(\w*))?", text.lower())
     if match:
         units = {"": 1, "seconds": 1, "second": 1, "minutes": 60, "minute": 60, "hours": 3600, "hour": 3600}

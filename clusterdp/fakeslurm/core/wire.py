@@ -1,7 +1,7 @@
-"""What the commands, the daemon and the step supervisors say to each other over the cluster's unix socket.
+"""What commands, slurmctld and slurmstepds send each other over the cluster's unix socket.
 
-A message is a frame: one letter that says what it is, four bytes of length (big endian), that many bytes.
-The commands import this file and next to nothing else, for they must start within milliseconds.
+A message is a frame: one letter for its kind, four bytes of length (big endian), that many bytes.
+Commands import this file and little else, for they must start within milliseconds.
 
     from a command                                to a command
     C  words of the command line                  o e   text for stdout, stderr
@@ -14,8 +14,8 @@ The commands import this file and next to nothing else, for they must start with
     s  a signal that the command received         a     salloc: run your program now
     w  salloc: the wait status of its program     k     salloc: signal your program
 
-Supervisors and daemon exchange J frames, a JSON object each. Lists are joined by NUL, which no word, variable or
-path can hold.
+slurmctld and slurmstepds exchange J frames, a JSON object each (orders.py, reports.py). Lists are joined by NUL, which
+no word, variable or path can contain.
 """
 
 HEADER = 5
@@ -30,7 +30,7 @@ def frame(kind: str, payload: bytes = b"") -> bytes:
 
 
 class Frames:
-    """Takes bytes as they come, gives whole frames."""
+    """Takes bytes as they come and returns whole frames."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()

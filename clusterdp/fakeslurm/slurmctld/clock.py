@@ -1,5 +1,5 @@
-"""The cluster's own time. It passes evenly, whatever is done to the machine's clock: a job that runs when that is set
-forward by a day must not be taken for one that is out of time.
+"""The cluster's own clock. It runs evenly whatever is done to the machine's clock: if that is set forward by a day, no
+running job is out of time.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ class Clock:
             self.set()
 
     def __call__(self) -> float:
-        """Seconds since 1970, as the cluster counts them."""
+        """Seconds since 1970 by the cluster's clock."""
         return time.monotonic() + self._model.epoch + self._model.ahead_s
 
     @property
     def wrong(self) -> bool:
-        """The machine's clock was set, or stood still: a laptop that sleeps, a restart."""
+        """Whether the machine's clock was set or stood still, as when a laptop sleeps or restarts."""
         return abs(_epoch() - self._model.epoch) > TOLERATED_S
 
     def set(self) -> None:
-        """By the machine's clock; only for when nothing waits or runs that would notice."""
+        """Take the machine's time; only when nothing waits or runs that would notice."""
         self._model.epoch = _epoch()
 
 
 def _epoch() -> float:
-    """What the machine's clock showed when its monotonic one began."""
+    """What the machine's clock showed when its monotonic clock began."""
     return time.time() - time.monotonic()

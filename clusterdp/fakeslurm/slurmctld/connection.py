@@ -1,4 +1,4 @@
-"""The daemon's side of a connection: a command that asks, or a supervisor that reports."""
+"""The daemon's end of a connection: to a command that asks, or to a slurmstepd that reports."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from clusterdp.fakeslurm.core.orders import Order, encode
 
 
 class ConnectionLost(Exception):
-    """The other side hung up."""
+    """The other side closed the connection."""
 
 
 class Connection:
-    """A command's words and circumstances, and the way to answer it."""
+    """A connection to a command, with its words and environment, or to a slurmstepd."""
 
     def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop):
         self.connection, self._loop = connection, loop
         self._frames, self._queue = wire.Frames(), deque[tuple[str, bytes]]()
         self._out = bytearray()
-        self._kind, self._said = "o", list[str]()  # the frame of text that grows: long listings become one
+        self._kind, self._said = (
+            "o",
+            list[str](),
+        )  # text of one kind, joined into one frame: a long listing is one frame
         self._handed_over = False
         self.command = ""
         self.words: list[str] = []
         self.environ: dict[str, str] = {}
         self.cwd, self.umask, self.pid, self.token = "/", 0o022, 0, ""
-        self.terminal = False  # its stdin is one
+        self.terminal = False  # whether its stdin is a terminal
 
     async def _frame(self) -> tuple[str, bytes]:
         while not self._queue:
@@ -38,7 +41,7 @@ class Connection:
         return self._queue.popleft()
 
     async def open(self) -> bytes | None:
-        """Read a command's request; or, if a supervisor is calling, return its first message."""
+        """Read a command's request; if a slurmstepd is connecting, return its first report."""
         while True:
             kind, payload = await self._frame()
             if kind == "J":
@@ -55,7 +58,7 @@ class Connection:
                 return None
 
     async def report(self) -> bytes:
-        """The next report of a supervisor."""
+        """The next report of a slurmstepd."""
         while True:
             kind, payload = await self._frame()
             if kind == "J":
@@ -68,14 +71,14 @@ class Connection:
             pass
 
     def print(self, text: str) -> None:
-        """A line (or lines) to stdout."""
+        """Write a line (or lines) to the command's stdout."""
         self.write(text + "\n")
 
     def write(self, text: str) -> None:
         self._say("o", text)
 
     def error(self, text: str) -> None:
-        """A line to stderr."""
+        """Write a line to the command's stderr."""
         self._say("e", text + "\n")
 
     def _say(self, kind: str, text: str) -> None:
@@ -90,7 +93,7 @@ class Connection:
             self._out += wire.frame(self._kind, said.encode("utf-8", "surrogateescape"))
 
     def discard_output(self) -> None:
-        """What has not gone out yet never will."""
+        """Drop the output that has not been sent yet."""
         self._out.clear()
         self._said.clear()
 
@@ -118,7 +121,7 @@ class Connection:
         await self.flush()
 
     async def hung_up(self) -> None:
-        """Returns when the command is gone (killed, say)."""
+        """Wait until the command is gone, because it was killed, for example."""
         try:
             while True:
                 await self._frame()
@@ -133,7 +136,7 @@ class Connection:
                 return int(payload)
 
     def order(self, kind: str, text: str) -> None:
-        """Something that the command is to do: see wire."""
+        """Ask the command to do something; wire.py lists what."""
         self._frame_said()
         self._out += wire.frame(kind, text.encode("utf-8", "surrogateescape"))
 
@@ -145,7 +148,7 @@ class Connection:
                 return int(payload)
 
     def hand_over(self) -> socket.socket:
-        """The connection as it is, for a supervisor; from now on this side is silent."""
+        """Give the socket to a slurmstepd; this side writes no more."""
         self._handed_over = True
         return self.connection
 

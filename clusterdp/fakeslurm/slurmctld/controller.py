@@ -1,4 +1,4 @@
-"""slurmctld: what becomes of jobs. Knows the model, the books and the clock; processes are the runner's."""
+"""The controller: what becomes of jobs. It knows the model, the records and the clock; the Runner has the processes."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ SCHEDULING_DELAY_S = 0.1
 
 
 class Runner(Protocol):
-    """Whoever has the supervisors of steps."""
+    """The daemon as the controller sees it: it starts processes and sends them orders."""
 
     def start_batch(self, job: JobRecord, step: Step) -> None: ...
 
     def order(self, job: JobRecord, step: Step, order: Order) -> None:
-        """Pass an order on to the step's supervisor."""
+        """Send an order to the slurmstepd of the step."""
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do it then."""
+        """Call `action` after so many seconds."""
 
     def job_changed(self) -> None:
-        """Something changed: let those who wait for that look again."""
+        """Wake those that wait for a change of a job."""
 
 
 class Controller:
@@ -57,38 +57,40 @@ class Controller:
         recent = [job for job in model.jobs.values() if job.desc.token and job.restarts == 0]
         self._tokens = {job.desc.token: job.array.id if job.array else job.id for job in recent}
 
-    # -- bookkeeping --
+    # -- changes --
 
     def changed(self, job: JobRecord, word: str | None = None) -> None:
-        """To be called after every change of a job."""
+        """Record a change of a job; to be called after every one."""
         self.records.job(job, word)
         self.runner.job_changed()
 
     def forget(self, job: JobRecord) -> None:
-        """It is over for long: only the books know of it from now on."""
+        """Drop a job that has been over for long; accounting still has it."""
         self.records.forget(job)
         del self.model.jobs[job.id]
         self._tokens.pop(job.desc.token, None)
 
     def wake(self) -> None:
-        """Something happened that may let a job start."""
+        """Have the scheduler run: something happened that may let a job start."""
         self._wanted = True
 
     def set_clock(self) -> None:
-        """By the machine's, if it was changed; when nothing runs or waits."""
+        """Take the machine's time if its clock was changed; only when nothing runs or waits."""
         if self.clock.wrong:
             self.clock.set()
             self.records.clock()
 
     def settle(self) -> None:
-        """Do what came up, and have it on disk. Called before each answer."""
+        """Schedule if needed, write all changes to disk, and start what was waiting for that. Called before each
+        answer.
+        """
         while self._wanted and self.records.flush() and self.spool.room:
             self._wanted = False
             self.schedule()
         if self.records.flush():
             begun, self._begun = self._begun, []
             for job, step in begun:
-                if job.completing:  # cancelled while the disk was full, or descriptors were short
+                if job.completing:  # cancelled while the disk was full or descriptors were short
                     job_end.step_never_started(self, job, step)
                 else:
                     self._begin(job, step)
@@ -97,14 +99,14 @@ class Controller:
     def _begin(self, job: JobRecord, step: Step) -> None:
         try:
             self.runner.start_batch(job, step)
-        except OSError as error:  # the next time, perhaps
+        except OSError as error:  # it may work the next time
             self.begins(job, step)
             if not self._complained:
                 print(f"job {job.id} cannot start: {error.strerror}. It is tried again.", file=sys.stderr, flush=True)
             self._complained = True
 
     def begins(self, job: JobRecord, step: Step) -> None:
-        """Its batch script starts when that is written down."""
+        """Start the batch script of a job when that is on disk."""
         self._begun.append((job, step))
 
     def conf_path(self) -> Path:
@@ -118,7 +120,7 @@ class Controller:
     def submit_together(
         self, descs: list[JobDesc], array: Array | None, script: bytes, environ: dict[str, str]
     ) -> JobRecord:
-        """One job, or the components of a heterogeneous one; returns the first. Raises ControllerError."""
+        """Submit one job, or the components of a heterogeneous one; returns the first. Raises ControllerError."""
         first = descs[0]
         if first.token and first.token in self._tokens:
             return self.model.jobs[self._tokens[first.token]]
@@ -162,7 +164,7 @@ class Controller:
         job = JobRecord(number, desc, priority, now, array=array, begin=desc.begin or 0)
         if array:
             array.id = number
-            # Elements take numbers as they start: those who submit several jobs in a row count on that being later.
+            # Elements get ids when they start, a moment later: several jobs submitted in a row have consecutive ids.
             job.considered_from = now + self.settings.tick_s
             self.runner.later(self.settings.tick_s, self.wake)
         if desc.hold:
@@ -179,13 +181,15 @@ class Controller:
         return job
 
     def _account_late(self, job: JobRecord) -> None:
-        """What is held, and arrays that wait, come into the books after some seconds."""
-        if not job.accounted and not job.over and job.id in self.model.jobs:  # it may have been refused: a full disk
+        """Enter a held job, or an array that waits, into accounting; that happens after some seconds."""
+        if (
+            not job.accounted and not job.over and job.id in self.model.jobs
+        ):  # the job may have been refused since: a full disk
             job.accounted = True
             self.changed(job)
 
     def limit(self, desc: JobDesc) -> int | None:
-        """Minutes, or None."""
+        """The time limit of a job in minutes, or None."""
         if desc.minutes is None:
             return self.model.partitions[desc.partition].max_minutes
         return desc.minutes or None
@@ -195,12 +199,12 @@ class Controller:
             job.eligible_time = now
 
     def would_run(self, desc: JobDesc) -> list[Share] | None:
-        """Where it would run if the cluster were empty (for --test-only)."""
+        """Where the job would run if the cluster were empty (for --test-only)."""
         partition = self.model.partitions[desc.partition]
         free = all_free(self.model)
         return place(desc, [free[name] for name in partition.nodes if name not in desc.exclude])
 
-    # -- the scheduler's decisions --
+    # -- decisions of the scheduler --
 
     def schedule(self) -> None:
         now = self.clock()
@@ -232,7 +236,7 @@ class Controller:
             self.changed(job)
 
     def split(self, job: JobRecord, index: int) -> JobRecord:
-        """One element of a waiting array on its own; the last one keeps the array's id."""
+        """Make a job of one element of a waiting array; the last element keeps the array's id."""
         array = job.array
         assert array
         assert index in array.indexes
@@ -250,7 +254,7 @@ class Controller:
         return element
 
     def _start(self, job: JobRecord, shares: list[Share], index: int | None, now: float) -> None:
-        """Give it what it is to have. Its batch script starts when that is written down."""
+        """Give the job its nodes. Its batch script starts when that is on disk."""
         if index is not None:
             job = self.split(job, index)
         job.state, job.reason, job.shares = JobState.RUNNING, "None", shares
@@ -295,7 +299,7 @@ class Controller:
         self.wake()
 
     def move_to_top(self, job: JobRecord) -> None:
-        """Give it a higher priority than all others that wait; raises ControllerError."""
+        """Give the job a higher priority than all others that wait; raises ControllerError."""
         if job.held:
             raise ControllerError("Job is in held state, pending scheduler release")
         if not job.waits:
@@ -307,14 +311,14 @@ class Controller:
     # -- signals --
 
     def signal(self, job: JobRecord, number: int, *, script: bool = False, full: bool = False) -> None:
-        """`scancel --signal`: to the tasks, to the batch shell, or to everything."""
+        """Send a signal, as `scancel --signal` does: to the tasks, to the batch shell, or to everything."""
         for step in job.steps:
             if not step.live or step.runs_in:
                 continue
             if step.id == BATCH and script:
                 self.runner.order(job, step, SignalScript(number))
             elif full and number == signal.SIGTERM and step.id != BATCH and job.desc.batch:
-                pass  # the script's srun gets it, and kills its step before the step could hear of it
+                pass  # the script's srun gets the signal and kills its step
             elif full or (step.id != BATCH and not script):
                 self.runner.order(job, step, Signal(number))
 

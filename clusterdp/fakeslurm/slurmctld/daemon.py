@@ -1,4 +1,4 @@
-"""The process that is the cluster: it owns the clock, the sockets and the supervisors of steps."""
+"""The daemon: the process that owns the cluster's clock, its sockets and the connections to its slurmstepds."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from clusterdp.fakeslurm.slurmctld.stepds import LOST_AFTER_S, Stepds
 from clusterdp.fakeslurm.slurmdbd.accounting import Accounting
 from clusterdp.fakeslurm.slurmstepd.forkserver import ForkServer
 
-RETRY_S = 0.1  # until the next try, when there are too many connections
-MOST_SILENT = 1024  # connections; one more, and the oldest is closed: they must not keep commands from coming in
+RETRY_S = 0.1  # before the next try, when no descriptor is left
+MOST_SILENT = 1024  # connections without a request; one more closes the oldest, so that they do not keep commands out
 
 
 class Daemon:
-    """Runs the event loop; everything that happens to the cluster happens in it, one thing at a time."""
+    """The daemon. Its event loop handles all events of the cluster, one at a time."""
 
     def __init__(self, paths: Paths, forkserver: ForkServer):
         self.paths = paths
@@ -52,18 +52,18 @@ class Daemon:
         self.controller.runner = self
         steps = [step for job in self.model.live_jobs() for step in job.steps if step.live and step.stepd_pid]
         if not any(processes.start_time(step.stepd_pid) == step.stepd_start_time for step in steps):
-            self.controller.set_clock()  # at the latest after a restart of the machine
+            self.controller.set_clock()  # needed after a restart of the machine
         self.controller.records.clock()
-        self.waiting_steps: dict[int, list[StepRequest]] = {}  # by job: those that have no CPUs yet, and no number
-        self._changed: asyncio.Event | None = None  # if somebody waits for it
+        self.waiting_steps: dict[int, list[StepRequest]] = {}  # by job: steps that wait for CPUs and have no number yet
+        self._changed: asyncio.Event | None = None  # set if somebody waits for a change
         self.stepds = Stepds(self, forkserver)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._silent: dict[asyncio.Task[None], None] = {}  # connections that have asked nothing yet, the oldest first
+        self._silent: dict[asyncio.Task[None], None] = {}  # connections without a request so far, the oldest first
         self._listener: socket.socket
         self._over = asyncio.Event()
 
     async def run(self, ready: int) -> None:
-        """Until the cluster is taken down. `ready` is a descriptor to write to when commands can come."""
+        """Run until the cluster is taken down. `ready` is a descriptor to write to when commands can connect."""
         self.loop = asyncio.get_running_loop()
         processes.adopt_orphans()
         self.loop.add_signal_handler(signal.SIGCHLD, self.stepds.reap)
@@ -108,7 +108,7 @@ class Daemon:
             try:
                 action()
                 self.controller.settle()
-            except Exception:  # a mistake of ours must not stop the clock
+            except Exception:  # a bug must not stop the clock
                 traceback.print_exc(file=sys.stderr)
 
     def _tick(self) -> None:
@@ -121,7 +121,7 @@ class Daemon:
         self.controller.records.tidy()
 
     def _watch_owner(self) -> None:
-        """An owned cluster does not outlive the process that made it."""
+        """Stop when the process that made this cluster is gone."""
         if self.owner and processes.start_time(self.owner[0]) != self.owner[1]:
             self._over.set()
 
@@ -142,10 +142,10 @@ class Daemon:
             task = self.background(self._serve(connection))
             self._silent[task] = None
             task.add_done_callback(lambda task: self._silent.pop(task, None))
-            await asyncio.sleep(0)  # sock_accept does not pause while others wait in line: let the accepted be served
+            await asyncio.sleep(0)  # sock_accept returns at once while others wait; let the accepted ones be served
 
     async def _serve(self, connection: socket.socket) -> None:
-        """One command, or one supervisor that looks for its daemon."""
+        """Serve one command, or one slurmstepd that was looking for its daemon."""
         client = Connection(connection, self.loop)
         try:
             opening = await client.open()
@@ -166,7 +166,7 @@ class Daemon:
                 code = refusal.exit_code
             except ConnectionLost:
                 raise
-            except Exception:  # shown to the user, for it is a mistake of the fake's
+            except Exception:  # shown to the user, since it is a bug of the fake
                 traceback.print_exc(file=sys.stderr)
                 client.error(
                     f"{client.command}: error: the fake cluster stumbled over this: {traceback.format_exc(limit=-1)}"
@@ -179,7 +179,7 @@ class Daemon:
         finally:
             client.close()
 
-    # -- what the controller asks for (its Runner) --
+    # -- the Runner of the controller --
 
     def start_batch(self, job: JobRecord, step: Step) -> None:
         self.stepds.spawn(job, step, batch_plan(self.controller, job, self.paths))
@@ -200,7 +200,7 @@ class Daemon:
         self._changed = None
 
     async def change(self) -> None:
-        """Until some job changes."""
+        """Wait until some job changes."""
         self._changed = self._changed or asyncio.Event()
         await self._changed.wait()
 

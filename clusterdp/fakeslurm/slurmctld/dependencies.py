@@ -1,4 +1,4 @@
-"""--dependency: what a job waits for, and whether it still may hope."""
+"""--dependency: what a job waits for, and whether that can still come true."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KINDS = ("after", "afterany", "afterok", "afternotok", "aftercorr", "afterburstb
 class Dependency:
     kind: str  # one of KINDS, or singleton
     job: int = 0
-    index: int | None = None  # of an array's element
+    index: int | None = None  # of an element of an array
     minutes: int = 0  # after:JOB+MINUTES
 
     def __str__(self) -> str:
@@ -28,7 +28,7 @@ class Dependency:
 
 @dataclass(frozen=True)
 class DependencyState:
-    """`done`: go; `hopeless`: it can never hold; `text`: what is left, as squeue's %E shows it."""
+    """`done`: the job may start; `impossible`: it never may; `text`: what is left, as squeue's %E shows it."""
 
     done: bool
     impossible: bool
@@ -36,7 +36,7 @@ class DependencyState:
 
 
 def parse(text: str) -> tuple[list[Dependency], bool]:
-    """The terms, and whether any one of them will do (`?` between them); raises ControllerError."""
+    """The dependencies, and whether any one of them is enough (`?` between them); raises ControllerError."""
     if "," in text and "?" in text:
         raise ControllerError(DEPENDENCY, numbered=True)
     terms: list[Dependency] = []
@@ -45,7 +45,9 @@ def parse(text: str) -> tuple[list[Dependency], bool]:
         if kind == "singleton" and not jobs:
             terms.append(Dependency("singleton"))
             continue
-        if kind.isdigit() and not jobs and terms and terms[-1].kind != "singleton":  # afterok:1,2 as some clients write
+        if (
+            kind.isdigit() and not jobs and terms and terms[-1].kind != "singleton"
+        ):  # afterok:1,2, as some clients write
             kind, jobs = terms[-1].kind, kind
         if kind not in KINDS or not jobs:
             raise ControllerError(DEPENDENCY, numbered=True)
@@ -104,7 +106,7 @@ def _verdict(model: Model, job: JobRecord, term: Dependency, now: float) -> str:
         minutes = term.minutes * model.settings.minute_s
         begun = all(t.over or (t.start is not None and not t.waits and now >= t.start + minutes) for t in targets)
         return "fulfilled" if begun else "unfulfilled"
-    # Only the end of a job's last attempt counts: a requeue fulfils nothing.
+    # Only the end of the last attempt counts; a requeue does not.
     if not all(target.over for target in targets):
         return "unfulfilled"
     good = all(target.state is JobState.COMPLETED for target in targets)

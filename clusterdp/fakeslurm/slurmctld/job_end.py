@@ -1,4 +1,6 @@
-"""How attempts end: by themselves, by scancel, by the time limit; and what is done when the last process is gone."""
+"""How an attempt of a job ends: by itself, by scancel, at its time limit; and what follows when its last process is
+gone.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from clusterdp.slurm.state import JobState
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.controller import Controller
 
-BOOKING = 0.3  # of the books' lag: until they have answered the controller that they know of an array
+BOOKING = 0.3  # times the accounting lag: until accounting has confirmed to the controller that it knows an array
 
 
 def step_ended(controller: Controller, job: JobRecord, step: Step, report: Ended) -> None:
-    """A supervisor says that all is over on its side."""
+    """Handle the report of a slurmstepd that its step has ended."""
     if not step.live:
         return
     now = controller.clock()
@@ -32,7 +34,7 @@ def step_ended(controller: Controller, job: JobRecord, step: Step, report: Ended
     if step.id != BATCH and not report.lost_srun:
         job.derived = max(job.derived, step.status)
     end_mirrors(controller, job, step, report)
-    alone = not job.desc.batch and not job.desc.is_allocation  # of an srun outside of jobs
+    alone = not job.desc.batch and not job.desc.is_allocation  # the job of an srun outside of jobs
     if step.id == BATCH or (alone and not any(other.live for other in job.steps)):
         if alone and (report.interrupted or report.lost_srun):
             job.cancelled_by, step.state = controller.user.uid, JobState.CANCELLED
@@ -45,7 +47,7 @@ def step_ended(controller: Controller, job: JobRecord, step: Step, report: Ended
 
 
 def end_mirrors(controller: Controller, job: JobRecord, step: Step, report: Ended) -> None:
-    """A step over several components has a record in each of them, and one supervisor."""
+    """End the step's records in other components: a step over several of them has a record in each."""
     for other in controller.model.components(job):
         mirror = other.step(step.id)
         if mirror and mirror.runs_in == job.id and mirror.live:
@@ -53,7 +55,7 @@ def end_mirrors(controller: Controller, job: JobRecord, step: Step, report: Ende
 
 
 def step_never_started(controller: Controller, job: JobRecord, step: Step) -> None:
-    """The daemon was killed after it had written down that the step starts, and before it did; or the nursery was."""
+    """Handle a step that was recorded but never started: the daemon was killed in between, or the fork server was."""
     if step.id == BATCH and not job.completing:
         controller.begins(job, step)
         return
@@ -66,7 +68,7 @@ def step_never_started(controller: Controller, job: JobRecord, step: Step) -> No
 
 
 def srun_gave_up(controller: Controller, job: JobRecord, step: Step | None, own_job: bool) -> None:
-    """It ends before its step has begun, and so does the job that it made for it."""
+    """End the step of an srun that ended before it began, and the job that the srun made for it."""
     if step and job.step(step.id) is step:
         step_never_started(controller, job, step)
     if own_job:
@@ -75,7 +77,7 @@ def srun_gave_up(controller: Controller, job: JobRecord, step: Step | None, own_
 
 
 def script_gone(controller: Controller, job: JobRecord, step: Step) -> None:
-    """Nothing is left of what the batch script started."""
+    """Handle the report that nothing is left of what the batch script started."""
     step.lingers = False
     controller.changed(job)
     _finish_if_empty(controller, job)
@@ -85,7 +87,7 @@ def _finish_if_empty(controller: Controller, job: JobRecord) -> None:
     if not job.completing or not job.empty:
         return
     if controller.clock() - (job.end or 0) >= controller.settings.kill_wait_s - 0.2:
-        # Who had to be killed is looked after by slurmd with growing pauses.
+        # slurmd looks at killed processes with growing pauses.
         controller.runner.later(controller.settings.kill_notice_s, lambda: _finish_late(controller, job))
     else:
         finish(controller, job)
@@ -97,7 +99,7 @@ def _finish_late(controller: Controller, job: JobRecord) -> None:
 
 
 def _script_ended(controller: Controller, job: JobRecord, status: int) -> None:
-    """The end of the batch script, or of the one step of an srun outside of jobs, is the end of the job."""
+    """End the job with its batch script, or with the one step of an srun outside of jobs."""
     if job.completing:
         job.status = job.status or status
     else:
@@ -105,7 +107,7 @@ def _script_ended(controller: Controller, job: JobRecord, status: int) -> None:
 
 
 def relinquish(controller: Controller, job: JobRecord, status: int) -> None:
-    """What the job was for has ended, with this wait status."""
+    """End a job because its script, program or step has ended with this wait status."""
     if not job.running and job.state is not JobState.SUSPENDED:
         return
     job.status = status
@@ -133,14 +135,14 @@ def terminate_job(
     abort: bool = True,
     kill: bool = False,
 ) -> None:
-    """End all of its processes; `finish` follows when they are gone."""
+    """End all processes of the job; `finish` follows when they are gone."""
     job.completing, job.outcome, job.reason = True, outcome, reason
     job.state = outcome
     job.end, job.derived_at_end = controller.clock(), job.derived
     controller.changed(job)
     live = [step for step in job.steps if step.live and not _ends_elsewhere(controller, step, job)]
-    # The steps hear of it before the batch shell does, whose srun would otherwise be told to kill them. What is deaf
-    # is killed in the other order: the script must not go on because srun is dead.
+    # The steps get the order before the batch shell: its srun would otherwise be told to kill them. Processes that
+    # ignore TERM are killed in the other order: the script must not go on because its srun is dead.
     for step in sorted(live, key=lambda step: step.id == BATCH):
         kill_after = controller.settings.kill_wait_s - (0.1 if step.id == BATCH else 0)
         said = abort and step.id != BATCH
@@ -154,13 +156,13 @@ def terminate_job(
 
 
 def _ends_elsewhere(controller: Controller, step: Step, job: JobRecord) -> bool:
-    """Another component, which ends as well, has the supervisor of the step: it must not hear of it twice."""
+    """Whether another component, which ends as well, has the slurmstepd of this step, and sends it the order."""
     home = controller.model.jobs.get(step.runs_in)
     return bool(home and (home.completing or not home.running)) and home is not job
 
 
 def finish(controller: Controller, job: JobRecord) -> None:
-    """All its processes are gone: the nodes are free again."""
+    """Free the nodes of a job: all its processes are gone."""
     now = controller.clock()
     job.completing = False
     for share in job.shares:
@@ -174,7 +176,7 @@ def finish(controller: Controller, job: JobRecord) -> None:
 
 
 def wait_again(controller: Controller, job: JobRecord, now: float) -> None:
-    """The next attempt: the same job, later."""
+    """Make a requeued job wait for its next attempt."""
     controller.changed(job, job.next_word)
     failed_node = job.next_word == "NODE_FAIL"
     job.shares, job.past, job.steps, job.next_step = [], [], [], 0
@@ -198,7 +200,7 @@ def cancel(controller: Controller, job: JobRecord, uid: int | None = None) -> No
     if job.waits:
         job.accounted = True
         if job.array and controller.clock() - job.array.accounted_at < BOOKING * controller.settings.accounting_lag_s:
-            job.array.accounted_as = ""  # the books have not got so far
+            job.array.accounted_as = ""  # accounting does not know the array yet
         job.state, job.end = JobState.CANCELLED, controller.clock()
         job.start = job.end
         controller.changed(job)
@@ -211,7 +213,7 @@ def cancel(controller: Controller, job: JobRecord, uid: int | None = None) -> No
 
 
 def cancel_step(controller: Controller, job: JobRecord, step: Step, by_name: bool = False) -> None:
-    """`by_name`: with --signal=KILL. Then accounting does not learn whose doing it was."""
+    """End a step. `by_name`: with --signal=KILL; then accounting does not learn who did it."""
     if step.live:
         killer = None if by_name else controller.user.uid
         order = Terminate((signal.SIGKILL,), kill_after=None, abort=True, killer=killer)
@@ -223,7 +225,7 @@ def time_out(controller: Controller, job: JobRecord) -> None:
 
 
 def miss_deadline(controller: Controller, job: JobRecord) -> None:
-    """--deadline has passed, whether it runs or waits."""
+    """End a running or waiting job whose --deadline has passed."""
     if job.running:
         terminate_job(controller, job, JobState.DEADLINE, "DeadLine", "DUE TO DEADLINE")
     elif job.waits:

@@ -1,6 +1,6 @@
-"""The model on disk: a file of JSON lines to which every change is appended, so that a killed daemon loses nothing.
+"""The model on disk: a file of JSON lines. Every change is appended, so that a killed daemon loses nothing.
 
-The last line about a job, node, partition or row counts. A torn last line (killed while writing) is left out.
+The last line about a job, node, partition or row counts. A torn last line (killed while writing) is ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from clusterdp.fakeslurm.slurmdbd.append_file import AppendFile
 from clusterdp.slurm.state import JobState
 
 GROWN = 32 << 20  # bytes
-WORTH = 4  # times more lines than count are worth writing it again
+WORTH = 4  # the file is rewritten if it has so many times more lines than needed
 SPARSE = (
     JobRecord,
     JobDesc,
@@ -35,7 +35,7 @@ SPARSE = (
     AccountingJob,
     AccountingStep,
     Faults,
-)  # written without what is as by default
+)  # written without fields that have their default
 WHOLE = (Node, Partition)
 
 
@@ -49,12 +49,12 @@ class Journal:
         self._file.write(json.dumps([kind, key, value], default=_plain))
 
     def flush(self) -> bool:
-        """False if the disk is full."""
+        """Write what waits; False if the disk is full."""
         return self._file.flush()
 
     @property
     def grown(self) -> bool:
-        """It is worth writing it again without what is outdated."""
+        """Whether to rewrite the file without what is outdated."""
         return self._file.size - self._at_first > GROWN  # what still counts may be more than that by itself
 
     def close(self) -> None:
@@ -72,8 +72,8 @@ class Journal:
 
 
 def restore(path: Path, model: Model, accounting: Accounting) -> None:
-    """Bring what the journal tells into the model and the books; written again if most of it is outdated."""
-    gc.disable()  # a long history is no garbage, and need not be looked through again and again
+    """Read the journal into the model and accounting; it is rewritten if most of it is outdated."""
+    gc.disable()  # a long history is no garbage; without this the collector would go through it again and again
     lines = _restore(path, model, accounting)
     gc.freeze()
     gc.enable()
@@ -107,7 +107,7 @@ def _restore(path: Path, model: Model, accounting: Accounting) -> int:
 
 
 def compact(path: Path, model: Model, accounting: Accounting) -> None:
-    """The journal again, with only what still counts; if there is room for it."""
+    """Rewrite the journal with only what still counts, if there is room for it."""
     fresh = path.with_suffix(".new")
     fresh.unlink(missing_ok=True)
     journal = Journal(fresh)
@@ -145,7 +145,7 @@ _FIELDS |= {kind: tuple((field.name, MISSING) for field in fields(kind)) for kin
 def _plain(value: object) -> object:
     if isinstance(value, Enum):
         return value.value
-    if type(value) in _FIELDS:  # asdict would copy all that is below it: half of what an array job costs
+    if type(value) in _FIELDS:  # asdict would copy everything below: half of the cost of an array job
         return {name: content for name, default in _FIELDS[type(value)] if (content := getattr(value, name)) != default}
     raise TypeError(f"{type(value).__name__} cannot be written to the journal")
 
@@ -195,5 +195,5 @@ def _step_row_from(data: dict[str, Any]) -> AccountingStep:
 
 
 def _shared(data: dict[str, Any]) -> dict[str, Any]:
-    """With one copy of each word in memory, however many jobs have it."""
+    """The same mapping with one copy of each string in memory, however many jobs have it."""
     return {name: intern(value) if type(value) is str else value for name, value in data.items()}

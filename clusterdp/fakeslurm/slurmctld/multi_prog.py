@@ -6,11 +6,11 @@ import re
 
 
 class BadFile(Exception):
-    """What srun says of it, without its name in front."""
+    """What srun says about the file, without its own name in front."""
 
 
 def read(text: str, name: str, tasks: int) -> list[tuple[str, ...]]:
-    """The words of each task, by rank; raises BadFile. `name` is that of the file, for the messages."""
+    """The words of each task, by rank; raises BadFile. `name` is the name of the file, for messages."""
     found: dict[int, tuple[str, ...]] = {}
     for number, line in enumerate(text.split("\n"), 1):
         spec, _, rest = re.sub(r"\s", " ", line.strip()).partition(" ")
@@ -21,7 +21,7 @@ def read(text: str, name: str, tasks: int) -> list[tuple[str, ...]]:
             for offset, rank in enumerate(ranks):
                 if rank in found:
                     raise BadFile(f"Duplicate record for task {rank}")
-                # Of * the offset is the rank itself.
+                # For * the offset is the rank itself.
                 found[rank] = tuple(words(rest, rank, rank if spec == "*" else offset))
         except BadFile as mistake:
             raise BadFile(f"{mistake}\nLine {number} of configuration file {name} invalid") from None
@@ -45,7 +45,9 @@ def _ranks(spec: str, tasks: int) -> list[int]:
 
 
 def words(text: str, rank: int, offset: int) -> list[str]:
-    """Single quotes group, a backslash takes the next letter as it is, %t and %o count outside of quotes only."""
+    """Split a line into words: single quotes group, a backslash takes the next letter as it is, %t and %o are replaced
+    outside of quotes only.
+    """
     found: list[str] = []
     word, inside, letters = "", False, iter(text)
     for letter in letters:

@@ -1,5 +1,6 @@
-"""Which nodes a job gets, and how many CPUs it may take of each: what Slurm's select/cons_tres does with nodes of equal
-weight whose cores have one thread (`choose_nodes` and `_eval_nodes` of its job_test.c)."""
+"""Which nodes a job gets, and which CPUs and GPUs of each: what Slurm's select/cons_tres does with nodes of equal
+weight whose cores have one thread (`choose_nodes` and `_eval_nodes` of its job_test.c).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from clusterdp.fakeslurm.core.model import Model, Node, Share
 
 @dataclass(frozen=True)
 class FreeNode:
-    """What nobody has of a node; `index` is its place in the cluster."""
+    """What is free of a node; `index` is its place in the cluster."""
 
     node: Node
     cpu_ids: tuple[int, ...]
@@ -50,7 +51,7 @@ def free_nodes(model: Model) -> dict[str, FreeNode]:
 
 
 def all_free(model: Model) -> dict[str, FreeNode]:
-    """The cluster as if nothing ran and every node were well: what could ever be had."""
+    """The cluster as if nothing ran and every node were usable."""
     return {
         name: FreeNode(node, tuple(range(node.cpus)), tuple(range(node.gpus)), index)
         for index, (name, node) in enumerate(model.nodes.items())
@@ -67,7 +68,7 @@ class SelectedNode:
 
 
 def choose(desc: JobDesc, candidates: Sequence[FreeNode]) -> list[SelectedNode] | None:
-    """In the order of the cluster, as `candidates` are; None if these do not do."""
+    """The nodes for a job in the order of the cluster, which is that of `candidates`; None if they are not enough."""
     rooms = {free.index: room(desc, free) for free in candidates}
     roomy = [free for free in candidates if rooms[free.index] > 0]
     required = set(desc.nodelist)
@@ -83,7 +84,9 @@ def choose(desc: JobDesc, candidates: Sequence[FreeNode]) -> list[SelectedNode] 
 def _without_smallest(
     desc: JobDesc, roomy: Sequence[FreeNode], rooms: dict[int, int], required: set[str], least: int
 ) -> list[FreeNode]:
-    """Nodes with little room may have been in the way: those that are left for another try, none if that is in vain."""
+    """The nodes for another try, without the ones with the least room, which may have been in the way; [] ends the
+    tries.
+    """
     size = {free.index: rooms[free.index] + (len(free.gpus) if desc.gpus else 0) for free in roomy}
     small = min((size[free.index] for free in roomy if free.node.name not in required), default=0)
     surplus, left = len(roomy) - least, list[FreeNode]()
@@ -96,7 +99,7 @@ def _without_smallest(
 
 
 def room(desc: JobDesc, free: FreeNode) -> int:
-    """The CPUs that the job could use of this node; 0 if the node is of no use to it."""
+    """The CPUs that the job could use of this node; 0 if it cannot use the node."""
     cpus = len(free.cpu_ids)
     if cpus < max(least_cpus(desc), _least_tasks(desc) * (desc.cpus_per_task or 1)) or (
         desc.exclusive and not free.whole
@@ -111,7 +114,7 @@ def room(desc: JobDesc, free: FreeNode) -> int:
 
 
 def most_tasks(desc: JobDesc, free: FreeNode) -> int | None:
-    """The tasks that a job with GPUs may have on a node at most, if that is known before."""
+    """The most tasks that a job with GPUs may have on a node, if that is known beforehand."""
     if not desc.gpus:
         return None
     most: int | None = None
@@ -130,14 +133,14 @@ def most_tasks(desc: JobDesc, free: FreeNode) -> int | None:
 
 
 def least_cpus(desc: JobDesc) -> int:
-    """Of each node."""
+    """The CPUs that each node must have."""
     each = desc.cpus_per_task or 1
     tasks = desc.tasks_per_node if desc.tasks_per_node and (desc.tasks or 0) > 1 and not desc.overcommit else 1
     return max(desc.min_cpus or 0, tasks * each, (desc.cpus_per_gpu or 0) * (desc.gpus.per_node or 0))
 
 
 def all_cpus(desc: JobDesc) -> int:
-    """What the job asks for at least, on all of its nodes together."""
+    """The CPUs that the job needs on all of its nodes together."""
     if desc.overcommit:
         return desc.min_nodes
     per_gpu = desc.cpus_per_gpu or 0
@@ -150,7 +153,7 @@ def tasks_of(desc: JobDesc) -> int:
 
 
 def _least_tasks(desc: JobDesc) -> int:
-    """Of each node."""
+    """The tasks that each node must take."""
     if desc.overcommit:
         return 1
     return desc.tasks_per_node or (desc.tasks or 1 if desc.max_nodes == 1 else 1)
@@ -158,15 +161,15 @@ def _least_tasks(desc: JobDesc) -> int:
 
 @dataclass
 class _Selection:
-    """One try: what is taken already, and what is still wanted."""
+    """One try: the nodes selected so far, and what is still needed."""
 
     desc: JobDesc
     roomy: Sequence[FreeNode]
     rooms: dict[int, int]
     required: set[str]
-    least: int  # nodes that must still come
+    least: int  # nodes that are still needed
     taken: list[SelectedNode] = field(default_factory=list)
-    most: int = UNLIMITED  # nodes that may still come
+    most: int = UNLIMITED  # nodes that may still be added
     wanted_cpus: int = 0
     wanted_nodes: int = 0
     wanted_gpus: int = 0
@@ -215,7 +218,9 @@ class _Selection:
         return [free for free in neighbours if free.node.name not in self.required]
 
     def _worth(self, neighbours: list[FreeNode]) -> tuple[bool, bool, int]:
-        """Best is a set of neighbours with a required node, else the tightest that suffices, else the largest."""
+        """How good a set of neighbours is: best with a required node, else the tightest that suffices, else the
+        largest.
+        """
         free = self._others(neighbours)
         cpus = sum(self.rooms[one.index] for one in free)
         does = cpus >= self.wanted_cpus and len(free) >= self.least
@@ -225,7 +230,7 @@ class _Selection:
     def _take_from(self, neighbours: list[FreeNode]) -> None:
         first = next((i for i, free in enumerate(neighbours) if free.node.name in self.required), None)
         order: Iterable[FreeNode] = neighbours
-        if first is not None:  # up from the first one that is required, then down from it
+        if first is not None:  # up from the first required node, then down from it
             order = chain(neighbours[first:], reversed(neighbours[:first]))
         elif self.wanted_nodes <= 1:
             alone = [free for free in neighbours if self._does_alone(free)]
@@ -242,7 +247,7 @@ class _Selection:
 
 
 def _neighbours(roomy: Sequence[FreeNode]) -> list[list[FreeNode]]:
-    """Nodes that stand side by side in the cluster."""
+    """The sets of nodes that stand side by side in the cluster."""
     found: list[list[FreeNode]] = []
     for free in roomy:
         if found and found[-1][-1].index == free.index - 1:
@@ -253,7 +258,8 @@ def _neighbours(roomy: Sequence[FreeNode]) -> list[list[FreeNode]]:
 
 
 def place(desc: JobDesc, candidates: Sequence[FreeNode]) -> list[Share] | None:
-    """Shares of as few nodes as will do (as many as allowed, for --nodes=MIN-MAX), or None if the job does not fit.
+    """What a job gets of each node: of as few nodes as possible (as many as allowed, for --nodes=MIN-MAX), or None if
+    it does not fit.
 
     `candidates` are in the order of the cluster and hold only nodes that the job may use, whatever their features.
     """
@@ -283,10 +289,10 @@ def _share_out(desc: JobDesc, taken: list[SelectedNode]) -> list[Share]:
 
 
 def _dealt(desc: JobDesc, taken: list[SelectedNode]) -> list[tuple[int, int]]:
-    """Tasks and CPUs on each node: one task for each, then round again where there is room (Slurm's dist_tasks.c).
+    """Tasks and CPUs on each node: one task for each node, then round again where there is room (Slurm's dist_tasks.c).
 
-    If CPUs are left over that are too few for a task on any node, tasks come on top of what is there, and with them a
-    node may get more CPUs than its tasks can use.
+    If CPUs are left over that are too few for a task on any node, tasks are added nevertheless, and a node may get more
+    CPUs than its tasks can use.
     """
     each = desc.cpus_per_task or 1
     size = len(taken)

@@ -1,4 +1,4 @@
-"""Nodes that are set down, drained, die, and come back."""
+"""Nodes that are drained, set down, fail, and come back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def set_node(controller: Controller, name: str, state: str, reason: str) -> None:
-    """`scontrol update NodeName=... State=...`; raises ControllerError."""
+    """Change a node as `scontrol update NodeName=... State=...` does; raises ControllerError."""
     node, now = controller.model.nodes[name], controller.clock()
     if reason:
         node.reason, node.reason_time = reason, now
@@ -47,7 +47,7 @@ def node_lost(controller: Controller, name: str) -> None:
 
 
 def fail_node(controller: Controller, name: str) -> None:
-    """Its processes are dead from now on; that it does not respond is noticed later."""
+    """Kill the processes of a node; that it does not respond is noticed later."""
     node = controller.model.nodes[name]
     node.fails_at = controller.clock() + controller.settings.node_timeout_s
     controller.records.node(name)

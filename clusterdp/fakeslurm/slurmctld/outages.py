@@ -1,7 +1,7 @@
-"""How commands are answered by a controller with troubles (faults.py): late, too late, or not at all.
+"""Runs commands while the controller has faults (faults.py): late, too late, or not at all.
 
-What commands print then, after how long, and with which exit status was recorded from Slurm 22.05 whose slurmctld was
-stopped (SIGSTOP: the answer never came) and killed (nobody listened). Steps and jobs that run go on meanwhile.
+What commands print then, when, and with which exit status was recorded from Slurm 22.05 with its slurmctld stopped
+(SIGSTOP: no answer ever came) and killed (nobody listened). Running steps and jobs go on meanwhile.
 """
 
 from __future__ import annotations
@@ -19,20 +19,23 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.connection import Connection
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
-TIMED_OUT = ("Socket timed out on send/recv operation", 140)  # and what scancel makes of the error's number
+TIMED_OUT = (
+    "Socket timed out on send/recv operation",
+    140,
+)  # the number is the exit status of scancel, made of the error's number
 NO_CONTACT = ("Unable to contact slurm controller (connect failure)", 8)
 LOADS = {"job": "jobs", "jobs": "jobs", "step": "jobs", "node": "node", "nodes": "node", "config": "ctl_conf"}
 LOADS |= {"partition": "partitions", "partitions": "partitions"}
 LOCAL = ("hostname", "hostlist")  # `scontrol show hostnames` needs no controller
-ASKS_TWICE = r"(-j|--jobs?\b|--signal|-s\b|show (job|step)s? \S)"  # and so waits twice as long
-ELSEWHERE = ("sacct", "sacctmgr", "sreport", "control")  # what asks slurmdbd, or no part of Slurm
+ASKS_TWICE = r"(-j|--jobs?\b|--signal|-s\b|show (job|step)s? \S)"  # these ask twice, and so wait twice as long
+ELSEWHERE = ("sacct", "sacctmgr", "sreport", "control")  # these ask slurmdbd, or no part of Slurm
 LOOK_AGAIN_S = 0.1
 
 Command = Callable[["Connection", "Daemon"], Awaitable[int]]
 
 
 async def answer(command: Command, client: Connection, daemon: Daemon) -> int:
-    """Carry a command out, as far and as fast as the controller's troubles let it."""
+    """Run a command as far and as fast as the faults of the controller allow."""
     faults, patience_s = daemon.model.faults, daemon.shape.settings.message_timeout_s
     words = " ".join(client.words)
     if client.command in ELSEWHERE or re.match(rf"(-\S+ )*show {LOCAL[0]}|(-\S+ )*show {LOCAL[1]}", words):
@@ -54,14 +57,14 @@ async def answer(command: Command, client: Connection, daemon: Daemon) -> int:
 
 
 async def _until_back(faults: Faults, at_most_s: float) -> None:
-    """Commands call again every second."""
+    """Wait until the controller is back. Commands try to connect every second."""
     end = time.monotonic() + at_most_s
     while faults.away and time.monotonic() < end:
         await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def _in_vain(command: Command, client: Connection, daemon: Daemon, patience_s: float) -> None:
-    """What was asked is done, but nobody hears the answer: a job is submitted although sbatch says that it failed."""
+    """Do what was asked without an answer: a job is submitted although sbatch says that it failed."""
     end = time.monotonic() + patience_s
     if client.command in ("sbatch", "scancel", "scontrol"):
         try:

@@ -1,4 +1,4 @@
-"""What is written down: the journal for the next daemon, the books for sacct, the history for people."""
+"""Writes every change: to the journal for the next daemon, to accounting for sacct, to the history for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clusterdp.fakeslurm.slurmdbd.history import HistoryFile
 
 
 class Records:
-    """Of a job that changes several times in one turn, only what came of it is written."""
+    """The writer. If a job changes several times in one turn, only the result is written."""
 
     def __init__(
         self, model: Model, accounting: Accounting, journal: Journal, folder: Path, clock: Callable[[], float]
@@ -23,7 +23,9 @@ class Records:
         self._changed: dict[int, JobRecord] = {}
 
     def job(self, job: JobRecord, word: str | None = None) -> None:
-        """It changed. `word`: the books have it like this, whatever becomes of it in the same turn."""
+        """Record a change of a job. With `word`, accounting gets this state even if the job changes again in the same
+        turn.
+        """
         self._model.jobs.note(job)
         self.history.job(job)
         self._changed[job.id] = job
@@ -38,7 +40,7 @@ class Records:
             self._journal.write("row", *entry)
 
     def number(self) -> int:
-        """A new job's."""
+        """A new job id."""
         number = self._model.new_id()
         self._journal.write("next_id", 0, number)
         return number
@@ -63,7 +65,9 @@ class Records:
         self.history.forget(job.id)
 
     def flush(self) -> bool:
-        """Have it on disk: to be called before anybody is told. If False, nothing may be started: the disk is full."""
+        """Have all changes on disk; to be called before anybody is answered. False: the disk is full and nothing may be
+        started.
+        """
         changed, self._changed = self._changed, {}
         for job in changed.values():
             self._write(job)
@@ -71,7 +75,7 @@ class Records:
         return self._journal.flush()
 
     def tidy(self) -> None:
-        """Keep the journal from growing for ever."""
+        """Rewrite the journal when it has grown."""
         if self._journal.grown and self.flush():
             self._journal.close()
             compact(self._journal.path, self._model, self.accounting)

@@ -1,4 +1,4 @@
-"""Attempts that do not end for good: requeue, preemption, lost nodes."""
+"""Attempts after which the job waits again or goes on: requeue, preemption, suspend, lost nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def requeue(
     why: str = "DUE TO JOB REQUEUE",
     hold: str | None = None,
 ) -> None:
-    """Raises ControllerError if it may not be."""
+    """Requeue a job as `scontrol requeue` does; raises ControllerError if that is not allowed."""
     if job.state in (JobState.PENDING, JobState.SPECIAL_EXIT):
         raise ControllerError(error_texts.PENDING)
     if job.het and job.het.offset:
@@ -64,7 +64,7 @@ def _restart(controller: Controller, job: JobRecord, word: str, why: str, hold: 
 
 
 def _requeue_finished(controller: Controller, job: JobRecord) -> None:
-    """A job that is over already waits again; its attempt stays in the books as it is."""
+    """Make a job that is over wait again; its last attempt stays in accounting."""
     controller.records.flush()
     now = controller.clock()
     job.steps, job.next_step, job.past = [], 0, []
@@ -80,7 +80,7 @@ def _requeue_finished(controller: Controller, job: JobRecord) -> None:
 
 
 def suspend(controller: Controller, job: JobRecord) -> None:
-    """Stop its processes; they keep what they have. Raises ControllerError."""
+    """Stop the processes of a job, which keeps its nodes. Raises ControllerError."""
     if job.waits:
         raise ControllerError(error_texts.PENDING)
     if job.state is JobState.SUSPENDED:
@@ -90,7 +90,7 @@ def suspend(controller: Controller, job: JobRecord) -> None:
 
 
 def resume(controller: Controller, job: JobRecord) -> None:
-    """Raises ControllerError."""
+    """Let the processes of a suspended job go on. Raises ControllerError."""
     if job.state is not JobState.SUSPENDED or job.completing:
         raise ControllerError("Job is not suspended")
     job.state = JobState.RUNNING
@@ -106,7 +106,7 @@ def _signal_all(controller: Controller, job: JobRecord, number: int) -> None:
 
 
 def preempt(controller: Controller, job: JobRecord, grace_s: float | None = None) -> None:
-    """Push a running job out: with a grace time its tasks get TERM first, without one it goes at once."""
+    """Preempt a running job: with a grace time its tasks get TERM first, without one it ends at once."""
     if not job.running or job.preempt_time is not None:
         return
     grace = controller.model.partitions[job.desc.partition].grace_s if grace_s is None else grace_s
@@ -130,7 +130,7 @@ def end_of_grace(controller: Controller, job: JobRecord) -> None:
 
 
 def lose_node(controller: Controller, job: JobRecord, node: str) -> None:
-    """The job had processes on a node that is no more."""
+    """Handle the loss of a node on which the job had processes."""
     if job.completing or not job.shares:
         return
     if job.desc.no_kill and job.batch_host != node:
@@ -147,15 +147,15 @@ def lose_node(controller: Controller, job: JobRecord, node: str) -> None:
 
 
 def _end_all(controller: Controller, job: JobRecord, outcome: JobState, reason: str, why: str) -> None:
-    """A heterogeneous job does not outlive one of its components."""
+    """End all components: a heterogeneous job does not outlive one of them."""
     for component in controller.model.components(job):
         if component.running:
             job_end.terminate_job(controller, component, outcome, reason, why)
 
 
 def _shrink(controller: Controller, job: JobRecord, node: str) -> None:
-    """--no-kill: it goes on with the other nodes, but without the steps that were on the lost one."""
-    job.end = controller.clock()  # of what accounting knows of it so far
+    """Take a lost node from a job with --no-kill. It goes on without it, and without the steps on it."""
+    job.end = controller.clock()  # the end of the part that accounting knows so far
     controller.changed(job, "RESIZING")
     job.end = None
     for step in job.steps:

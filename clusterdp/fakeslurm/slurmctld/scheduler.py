@@ -1,4 +1,6 @@
-"""Who starts where, who is pushed out, and why the others wait: schedule(model, now) -> decisions. Pure."""
+"""The scheduler: schedule(model, now) returns which jobs start where, which are preempted, and why the others wait. It
+changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,20 +26,19 @@ class StartJob:
 @dataclass(frozen=True)
 class PreemptJob:
     job: int
-    by: int
 
 
 @dataclass(frozen=True)
 class KeepPending:
     job: int
     reason: str
-    start: float | None = None  # when it will start if all others use up their time
-    nodes: tuple[str, ...] = ()  # and where
+    start: float | None = None  # when it starts if all other jobs use up their time
+    nodes: tuple[str, ...] = ()  # where it starts then
 
 
 @dataclass(frozen=True)
 class CancelInvalid:
-    """Its dependency can never hold, and it asked to be cancelled then."""
+    """Its dependency can never hold, and it asked to be cancelled in that case."""
 
     job: int
 
@@ -47,20 +48,22 @@ Decision = StartJob | PreemptJob | KeepPending | CancelInvalid
 
 @dataclass
 class _Pass:
-    """One look at all that waits."""
+    """One look at all waiting jobs."""
 
     model: Model
     now: float
     free: dict[str, FreeNode]
-    reserved: dict[str, tuple[float, int]] = field(default_factory=dict)  # node -> (free for others until, tier)
-    blocked: set[str] = field(default_factory=set)  # partitions in which somebody already waits for nodes
+    reserved: dict[str, tuple[float, int]] = field(
+        default_factory=dict
+    )  # by node: until when it is free for others, and the tier of the job that reserved it
+    blocked: set[str] = field(default_factory=set)  # partitions in which a job already waits for nodes
     decisions: list[Decision] = field(default_factory=list)
-    started: dict[int, int] = field(default_factory=dict)  # array id -> elements started in this pass
+    started: dict[int, int] = field(default_factory=dict)  # by array: elements started in this pass
     victims: set[int] = field(default_factory=set)
 
 
 def schedule(model: Model, now: float) -> list[Decision]:
-    """Decisions in the order in which they are to be carried out."""
+    """The decisions, in the order in which they are to be carried out."""
     now_pass = _Pass(model, now, free_nodes(model))
     for job in waiting(model):
         _consider(now_pass, job)
@@ -68,7 +71,7 @@ def schedule(model: Model, now: float) -> list[Decision]:
 
 
 def waiting(model: Model) -> list[JobRecord]:
-    """Who waits, by tier of the partition, then priority."""
+    """The waiting jobs, by tier of the partition, then priority."""
     jobs = [job for job in model.jobs.live.values() if job.waits]
     return sorted(jobs, key=lambda job: (-model.partitions[job.desc.partition].tier, -job.priority, job.id))
 
@@ -103,7 +106,7 @@ def _consider(look: _Pass, job: JobRecord) -> None:
 
 
 def _consider_together(look: _Pass, components: list[JobRecord]) -> None:
-    """The components of a heterogeneous job start at one moment, on nodes of their own."""
+    """Start the components of a heterogeneous job at one moment, each on nodes of its own."""
     obstacles = [_obstacle(look, job) for job in components]
     if any(obstacles):
         for job, obstacle in zip(components, obstacles, strict=True):
@@ -127,11 +130,11 @@ def _consider_together(look: _Pass, components: list[JobRecord]) -> None:
     for start in found:
         for share in start.shares:
             look.free[share.node] = look.free[share.node].less(share)
-    look.decisions += reversed(found)  # the first last: its batch script wants to know where the others are
+    look.decisions += reversed(found)  # the first component last: its batch script must know the nodes of the others
 
 
 def _obstacle(look: _Pass, job: JobRecord) -> str:
-    """Why it cannot run whatever is free, "" if nothing is in its way."""
+    """Why the job cannot run whatever is free; "" if nothing is in its way."""
     if job.held:
         return job.held
     prospect = dependency_state(look.model, job, look.now)
@@ -160,13 +163,13 @@ def _obstacle(look: _Pass, job: JobRecord) -> str:
 def _throttled(look: _Pass, job: JobRecord) -> bool:
     if not job.array or not job.array.throttle:
         return False
-    # One that ends holds its nodes still, and makes room for the next all the same.
+    # An element that is ending still has its nodes, but the next one may start.
     running = sum(1 for other in look.model.elements(job.array.id) if other.shares and not other.completing)
     return running + look.started.get(job.array.id, 0) >= job.array.throttle
 
 
 def _allowed(look: _Pass, job: JobRecord, partition: Partition) -> list[FreeNode]:
-    """The nodes that it may start on now: well, its own, and not kept for somebody before it."""
+    """The nodes on which the job may start now: usable, of its partition, and not reserved for an earlier job."""
     end = look.now + _limit_s(look.model, job)
     allowed = []
     for name in partition.nodes:
@@ -184,7 +187,7 @@ def _limit_s(model: Model, job: JobRecord) -> float:
 
 
 def _wait_for_nodes(look: _Pass, job: JobRecord, partition: Partition) -> None:
-    """Say why, keep nodes for it from the moment they come free, push out whom it may push out."""
+    """Decide why the job waits, reserve nodes for the moment when they are free, and preempt whom it may preempt."""
     usable = [name for name in partition.nodes if look.model.nodes[name].usable and name not in job.desc.exclude]
     unusable = [name for name in partition.nodes if not look.model.nodes[name].usable]
     missing = [name for name in job.desc.nodelist if name in unusable]
@@ -202,7 +205,7 @@ def _wait_for_nodes(look: _Pass, job: JobRecord, partition: Partition) -> None:
     for victim in victims:
         look.victims.add(victim.id)
         if victim.preempt_time is None:
-            look.decisions.append(PreemptJob(victim.id, job.id))
+            look.decisions.append(PreemptJob(victim.id))
     end, nodes = _reserve(look, job, partition, victims)
     soon = end is not None and end < look.now + FOREVER / 2
     look.decisions.append(KeepPending(job.id, reason, end if soon else None, nodes if soon else ()))
@@ -214,9 +217,9 @@ def _preemptable(look: _Pass, partition: Partition, victim: JobRecord) -> bool:
 
 
 def _victims(look: _Pass, job: JobRecord, partition: Partition) -> list[JobRecord]:
-    """The running jobs whose end would let it start; [] if that would not help, or is on its way already."""
+    """The running jobs to preempt so that this one can start; [] if that does not help or nodes will soon be free."""
     candidates = [j for j in look.model.holding() if _preemptable(look, partition, j) and j.id not in look.victims]
-    # Those that are going already come first: nobody else must go if they are enough.
+    # Jobs that are being preempted already come first: if they are enough, no other is preempted.
     candidates.sort(key=lambda j: (j.preempt_time is None, look.model.partitions[j.desc.partition].tier, j.priority))
     leaving = [j for j in look.model.holding() if j.completing]
     free = {name: look.free[name] for name in partition.nodes}
@@ -236,7 +239,7 @@ def _victims(look: _Pass, job: JobRecord, partition: Partition) -> list[JobRecor
 def _spare(
     look: _Pass, job: JobRecord, partition: Partition, leaving: list[JobRecord], taken: list[JobRecord]
 ) -> list[JobRecord]:
-    """Without those who turned out not to be in the way."""
+    """The victims without those that are not in the way after all."""
     for victim in list(taken):
         rest = [other for other in taken if other is not victim]
         free = {name: look.free[name] for name in partition.nodes}
@@ -262,7 +265,7 @@ def _would_fit(look: _Pass, job: JobRecord, partition: Partition, free: dict[str
 def _reserve(
     look: _Pass, job: JobRecord, partition: Partition, victims: list[JobRecord]
 ) -> tuple[float | None, tuple[str, ...]]:
-    """Keep the nodes on which it will start first, as running jobs end one after the other; returns when and which."""
+    """Reserve the nodes that are free first as running jobs end one after the other; returns when, and which."""
     free = {name: look.free[name] for name in partition.nodes}
     ends = sorted(
         ((_end(look, other, victims), other.id, other) for other in look.model.holding()), key=lambda e: e[:2]

@@ -1,4 +1,4 @@
-"""What is kept of a job as files: its script, and the environment that it was submitted from."""
+"""The files of a job: its script, and the environment from which it was submitted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clusterdp.fakeslurm.core.model import JobRecord
 
-ROOM = 256 << 10  # bytes that must be free on the disk for a job to be accepted or started
+ROOM = 256 << 10  # bytes that must be free on the disk before a job is accepted or started
 FILES = ("slurm_script", "environment")
 
 
@@ -26,10 +26,10 @@ class Spool:
         return disk.f_bavail * disk.f_frsize >= ROOM
 
     def write(self, job: JobRecord, script: bytes, environ: dict[str, str]) -> None:
-        """Raises OSError, and leaves nothing behind then."""
+        """Write the files of a job; raises OSError and leaves nothing behind then."""
         folder = self.of(job)
         try:
-            if not self.room:  # or the journal might have none for a line about it
+            if not self.room:  # else the journal might have no room for the job
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             folder.mkdir(parents=True, exist_ok=True)
             names = "\0".join(f"{name}={value}" for name, value in environ.items())
@@ -41,7 +41,7 @@ class Spool:
             raise
 
     def share(self, job: JobRecord, element: JobRecord) -> None:
-        """What the array has, its element has too."""
+        """Link the files of an array to one of its elements."""
         mine, its = os.fspath(self.of(job)), os.fspath(self.of(element))
         os.makedirs(its, exist_ok=True)
         for name in FILES:

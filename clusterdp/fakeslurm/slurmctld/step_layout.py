@@ -1,4 +1,4 @@
-"""Where the tasks of a step go within its job: pure arithmetic, with the words in which srun complains."""
+"""Which nodes of its job a step gets and how many tasks on each, with the words in which srun complains."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ GRES_MISMATCH = "Invalid Trackable RESource (TRES) specification"
 
 
 class StepBusy(Exception):
-    """The job has what the step wants, but other steps use it now."""
+    """The job has what the step wants, but other steps are using it."""
 
 
 class StepRefused(Exception):
-    """`srun: error: Unable to create step for job N: ` this; `first` is said before."""
+    """Printed after `srun: error: Unable to create step for job N: `; `first` is printed before that."""
 
     def __init__(self, why: str, first: str = ""):
         super().__init__(why)
@@ -25,7 +25,7 @@ class StepRefused(Exception):
 
 
 class StepLost(StepRefused):
-    """Refused so late that it has used up a number."""
+    """The step is refused so late that its number is used up."""
 
 
 class StepMistake(Exception):
@@ -57,12 +57,14 @@ class StepRequest:
 
     @property
     def asks_gpus(self) -> bool:
-        """Then it gets some in a job that never asked for any: with --exclusive it has those of its nodes."""
+        """Whether it asks for GPUs: then it gets some even if the job did not (with --exclusive the job has all of its
+        nodes).
+        """
         return bool(self.gpus_per_node or self.gpus_per_task or self.gpus)
 
 
 def settle(request: StepRequest, nodes: int) -> list[str]:
-    """Fill in what was not said, with the number of `nodes` that the job has; returns warnings."""
+    """Fill in defaults from the number of `nodes` of the job; returns warnings."""
     warnings = []
     nodes, asked = request.nodes or nodes, request.tasks
     tasks = request.tasks = nodes * (request.tasks_per_node or 1) if asked is None else asked
@@ -82,7 +84,7 @@ def settle(request: StepRequest, nodes: int) -> list[str]:
 
 
 def check(request: StepRequest, job: JobRecord) -> None:
-    """Raises what can never come true."""
+    """Check a request; raises if it can never be granted."""
     assert request.nodes
     assert request.tasks
     held = [share.node for share in job.shares]
@@ -117,7 +119,9 @@ def _check_gpus(request: StepRequest, job: JobRecord, candidates: list[Share]) -
         text = f"Step requested gres_per_task=gpu:{asked} is more than the job's gres_per_task=gpu:{of_job}"
         raise StepRefused(error_texts.INVALID_GRES, text)
     if (request.gpus or 0) > sum(held):
-        all_held = sum(len(share.gpus) for share in job.shares)  # what the nodes of the step lack has no words
+        all_held = sum(
+            len(share.gpus) for share in job.shares
+        )  # srun says nothing about what the nodes of the step lack
         told = (of_job or job.desc.gpus.per_job) and (request.gpus or 0) > all_held
         text = f"Step requested gres=gpu:{request.gpus} is more than the job's gres=gpu:{all_held}" if told else ""
         raise StepRefused(error_texts.INVALID_GRES, text)
@@ -141,7 +145,7 @@ def _candidates(request: StepRequest, job: JobRecord) -> list[Share]:
 
 
 def layout(request: StepRequest, job: JobRecord, step_id: str, now: float) -> Step:
-    """The step; raises Busy if it has to wait."""
+    """Lay out the step; raises StepBusy if it has to wait."""
     assert request.nodes
     assert request.tasks
     candidates, used = _candidates(request, job), _used(job)
@@ -198,7 +202,7 @@ def layout(request: StepRequest, job: JobRecord, step_id: str, now: float) -> St
 
 
 def _used(job: JobRecord) -> dict[str, int]:
-    """CPUs that steps keep busy; the batch script's do not count."""
+    """The CPUs that steps are using, by node; the batch script's do not count."""
     used: dict[str, int] = {}
     for step in job.steps:
         if step.live and step.id != BATCH and not step.overlap:
@@ -208,14 +212,14 @@ def _used(job: JobRecord) -> dict[str, int]:
 
 
 def _free_gpus(request: StepRequest, job: JobRecord) -> dict[str, list[int]]:
-    """By node, those that no other step has; one that overlaps looks at none, and none looks at it."""
+    """The GPUs that no other step has, by node. A step that overlaps ignores the others, and they ignore it."""
     steps = [step for step in job.steps if step.live and step.id != BATCH and not step.overlap and not request.overlap]
     used = {(node, gpu) for step in steps for node, gpus in step.gpus.items() for gpu in gpus}
     return {share.node: [gpu for gpu in share.gpus if (share.node, gpu) not in used] for share in job.shares}
 
 
 def _gpus_wanted(request: StepRequest, job: JobRecord, share: Share, tasks: int) -> int:
-    """On a node with so many of its tasks: all that the job has there, unless it asks for some."""
+    """The GPUs that the step gets on a node for so many tasks: all of the job's there, unless it asks for some."""
     if request.no_gres or not (job.desc.gpus or request.asks_gpus):
         return 0
     if request.gpus_per_node is not None:

@@ -1,4 +1,4 @@
-"""From a job or a step to the plan for its supervisor."""
+"""From a job or a step to the plan for its slurmstepd."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusterdp.fakeslurm.slurmctld.controller import Controller
 
 
 def letters(job: JobRecord, step: str, user: str) -> dict[str, object]:
-    """For the patterns in names of output files."""
+    """The values for the patterns in names of output files."""
     batch = step == "batch"
     return {
         "j": job.id,
@@ -72,7 +72,7 @@ def batch_plan(controller: Controller, job: JobRecord, paths: Paths) -> StepPlan
 
 
 def memory_limits(controller: Controller, job: JobRecord) -> dict[str, int]:
-    """MB by node, if the job asked for memory and the cluster cares."""
+    """The memory limit in MB by node, if the job asked for memory and the cluster enforces it."""
     desc = job.desc
     if not controller.settings.enforce_memory or not (desc.mem_per_node or desc.mem_per_cpu):
         return {}
@@ -80,7 +80,7 @@ def memory_limits(controller: Controller, job: JobRecord) -> dict[str, int]:
 
 
 def step_tasks(step: Step, gpus_per_task: int | None, cyclic_ranks: bool) -> list[TaskPlan]:
-    """Ranks go node after node, or round the nodes."""
+    """The plans of the tasks. Ranks go node after node, or round the nodes."""
     ranks: list[list[int]] = [[] for _ in step.nodes]
     if cyclic_ranks:
         rank, left = 0, list(step.tasks_per_node)
@@ -106,7 +106,7 @@ def step_tasks(step: Step, gpus_per_task: int | None, cyclic_ranks: bool) -> lis
 
 
 def shown_path(job: JobRecord, pattern: str | None, user: str) -> str:
-    """StdOut, as scontrol shows it: it knows fewer letters than slurmd does, no widths, and %% only as two of them."""
+    """StdOut as scontrol shows it: it knows fewer letters than slurmd, no widths, and leaves %% as it is."""
     values = letters(job, "batch", user)
     shown = re.sub("%([Aajux])", lambda match: str(values[match[1]]), pattern or default_output(job))
     return os.path.join(job.desc.folder, shown)

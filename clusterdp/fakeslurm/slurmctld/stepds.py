@@ -1,4 +1,6 @@
-"""The supervisors of steps, as the daemon has them: born, heard, told what to do, and missed when they are gone."""
+"""The slurmstepds of all running steps, as slurmctld sees them: starts them, receives their reports, sends them orders,
+and notices when one is gone.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,14 @@ from clusterdp.fakeslurm.slurmstepd.forkserver import GO, ForkServer, end_orphan
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.daemon import Daemon
 
-ORDER_DELAY_S = 0.1  # the command that causes a signal has returned when the signal comes: scripts requeue themselves
-LAST_REPORTS_S = 0.2  # of a supervisor that is dead: what it said may still be on its way
-LOST_AFTER_S = 3.0  # a supervisor that does not come back to a new daemon
-BACK_S = 0.05  # until the next look whether one is back
-FULL_DISK_S = 0.5  # until the next try
-LEFTOVERS_S = 1.0  # that what a script left in the background has, to end by itself
+ORDER_DELAY_S = 0.1  # scripts requeue themselves: the command that causes a signal must return before the signal comes
+LAST_REPORTS_S = 0.2  # after the end of a slurmstepd; its last reports may still be on their way
+LOST_AFTER_S = 3.0  # after a new daemon has started; a slurmstepd that has not connected by then is lost
+BACK_S = 0.05  # between two looks whether one has connected
+FULL_DISK_S = 0.5  # between two tries
+LEFTOVERS_S = 1.0  # what a script left in the background has this long to end by itself
 
-Key = tuple[int, str]  # a job, and the id of a step
+Key = tuple[int, str]  # the ids of a job and a step
 QueuedOrder = tuple[JobRecord, Step, orders.Order]
 
 
@@ -36,22 +38,24 @@ class Stepds:
     def __init__(self, daemon: Daemon, forkserver: ForkServer):
         self._daemon, self._forkserver = daemon, forkserver
         self._connections: dict[Key, socket.socket] = {}
-        self._starting: dict[Key, asyncio.Event] = {}  # asked for
-        self._forked: list[Key] = []  # and to be told to begin
+        self._starting: dict[Key, asyncio.Event] = {}  # requested from the fork server
+        self._forked: list[Key] = []  # forked, but not yet told to begin
         self._acks: dict[str, asyncio.Event] = {}
         self._closed = False
-        self._orders: dict[int, deque[QueuedOrder]] = {}  # by job; the first is being given
+        self._orders: dict[int, deque[QueuedOrder]] = {}  # by job; the first is being sent
 
     def open(self) -> None:
         self._daemon.loop.add_reader(self._forkserver.line, self._take_forked)
 
     def close(self) -> None:
-        """No more of them."""
+        """Start no more of them."""
         self._closed = True
         self._daemon.loop.remove_reader(self._forkserver.line)
 
     def spawn(self, job: JobRecord, step: Step, plan: StepPlan, srun: socket.socket | None = None) -> None:
-        """Have the supervisor of a step forked. `srun` is the connection to its command, which it takes over."""
+        """Have the slurmstepd of a step forked. `srun` is the connection to the command, which the slurmstepd takes
+        over.
+        """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         key = job.id, step.id
@@ -59,9 +63,9 @@ class Stepds:
         try:
             self._forkserver.fork_stepd(plan, theirs, srun)
         except OSError:
-            pass  # it is dead, which _news is about to hear
+            pass  # the fork server is dead; _take_forked is about to notice
         theirs.close()
-        self._daemon.loop.call_soon(self._take_forked)  # some may have been read while it was asked
+        self._daemon.loop.call_soon(self._take_forked)  # some answers may have been read during the request
         self._daemon.background(self.serve(Connection(ours, self._daemon.loop), None, key))
 
     def _take_forked(self) -> None:
@@ -79,13 +83,13 @@ class Stepds:
         self._let_run()
 
     def _let_run(self) -> None:
-        """Who was born may begin when that is written down: whoever comes after us finds it."""
+        """Let the new slurmstepds begin when their pids are in the journal: the next daemon finds them there."""
         if not self._daemon.controller.records.flush():
             self._daemon.loop.call_later(FULL_DISK_S, self._let_run)
             return
         ready, self._forked = self._forked, []
         for key in ready:
-            self._starting.pop(key).set()  # its orders may go out
+            self._starting.pop(key).set()  # orders may be sent to it now
             try:
                 if key in self._connections:
                     self._connections[key].send(GO)
@@ -93,7 +97,7 @@ class Stepds:
                 pass  # killed already
 
     def _replace_forkserver(self) -> None:
-        """It was killed. Who was born goes on; who was not, has not begun."""
+        """Replace a killed fork server. Steps that were forked go on; the others have not begun."""
         self._daemon.loop.remove_reader(self._forkserver.line)
         self._forkserver.line.close()
         self._forkserver = ForkServer(str(self._daemon.paths.folder))
@@ -115,7 +119,7 @@ class Stepds:
             while True:
                 sender, report = reports.decode(opening or await connection.report())
                 opening = None
-                if self._find(sender)[1]:  # a stranger must not get what is meant for the one it is named like
+                if self._find(sender)[1]:  # a stranger of the same job id must not get the orders of this one
                     key = (sender.job, sender.step)
                     self._connections[key] = connection.connection
                 self._receive(connection, sender, report)
@@ -127,7 +131,7 @@ class Stepds:
             connection.close()
 
     def _find(self, sender: reports.Sender) -> tuple[JobRecord | None, Step | None]:
-        """No step if its supervisor is of another attempt, or of a cluster that was here before."""
+        """The job and step of a sender. No step if the sender belongs to another attempt, or to an earlier cluster."""
         job = self._daemon.model.jobs.get(sender.job)
         step = job.step(sender.step) if job else None
         if step and (step.restart, step.stepd_pid) != (sender.restart, sender.pid):
@@ -153,7 +157,7 @@ class Stepds:
             self._daemon.controller.settle()
             if job.completing and isinstance(report, reports.Reconnected):
                 self._terminate_again(job, step)
-        else:  # of an attempt that is over, as far as we know
+        else:  # of an attempt that is over, as far as slurmctld knows
             connection.send_order(orders.Terminate((signal.SIGKILL,), kill_after=None))
 
     def _step_ended(
@@ -164,7 +168,7 @@ class Stepds:
         step: Step | None,
         report: reports.Ended,
     ) -> None:
-        patient = job is not None and job.completing  # all were told to end, and have their time
+        patient = job is not None and job.completing  # all steps were told to end and have their time
         if job and step:
             job_end.step_ended(self._daemon.controller, job, step, report)
             patient = patient or any(other.live for other in job.steps)
@@ -173,20 +177,23 @@ class Stepds:
         self._daemon.background(self._received(connection, sender.job, linger_s))
 
     def _terminate_again(self, job: JobRecord, step: Step) -> None:
-        """The order to end may have been lost with the old daemon."""
+        """Send the order to end again: it may have been lost with the old daemon."""
         waiting = [order for _, of, order in self._orders.get(job.id, ()) if of is step]
         if not any(isinstance(order, orders.Terminate) for order in waiting):
             self.order(job, step, orders.Terminate((signal.SIGTERM,), self._daemon.shape.settings.kill_wait_s))
 
     async def _received(self, connection: Connection, job_id: int, linger_s: float) -> None:
-        """A step may go, and its srun end, when all of the job have heard what they are to hear: else the script would
-        see srun end before its own signal comes, and would do who knows what."""
+        """Let a slurmstepd end, and with it its srun, when all steps of the job have got their orders. Else the script
+        would see srun end before its own signal comes, and go on.
+        """
         while job_id in self._orders:
             await asyncio.sleep(0.02)
         connection.send_order(orders.Received(linger_s))
 
     def order(self, job: JobRecord, step: Step, order: orders.Order) -> None:
-        """Orders to the steps of a job are obeyed one after the other: each is acknowledged before the next goes."""
+        """Send an order. The steps of a job get their orders one after the other, each when the one before is
+        acknowledged.
+        """
         queue = self._orders.get(job.id)
         if queue is None:
             queue = self._orders[job.id] = deque()
@@ -213,7 +220,7 @@ class Stepds:
             self._acks.pop(name, None)
 
     async def _connection(self, key: Key) -> socket.socket | None:
-        """To a supervisor, when it is born; and if it has lost its daemon, when it has found this one."""
+        """The connection to a slurmstepd. Waits until it is forked, and until it has found this daemon."""
         starting = self._starting.get(key)
         if starting:
             await starting.wait()
@@ -227,7 +234,7 @@ class Stepds:
         return self._connections.get(key)
 
     def reap(self) -> None:
-        """Only the nursery is a child of the daemon, and what comes to it when the nursery is killed."""
+        """Reap children: the fork server, and what came to the daemon when a fork server was killed."""
         reaped = False
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
@@ -238,7 +245,9 @@ class Stepds:
             end_orphans({self._forkserver.pid}, str(self._daemon.paths.folder))
 
     def _disconnected(self, job_id: int, step_id: str) -> None:
-        """It hung up. If it did not say that its step is over, somebody killed it: then its tasks are dead as well."""
+        """Handle a lost connection. If the slurmstepd had not reported the end of its step, it was killed, and its
+        tasks are dead.
+        """
         job = self._daemon.model.jobs.get(job_id)
         step = job.step(step_id) if job else None
         if not job or not step or (job_id, step_id) in self._connections or not (step.live or step.lingers):
@@ -252,7 +261,7 @@ class Stepds:
         self._daemon.controller.settle()
 
     def recover(self) -> None:
-        """Steps whose supervisor died while there was no daemon, or waited in vain for the old one to let it begin."""
+        """Find steps whose slurmstepd died while there was no daemon, or was never told to begin."""
         for job in list(self._daemon.model.live_jobs()):
             for step in list(job.steps):
                 if step.runs_in or not (step.live or step.lingers):
@@ -265,22 +274,22 @@ class Stepds:
         self._daemon.controller.settle()
 
     def end_missing(self) -> None:
-        """Supervisors that did not come back to a new daemon."""
+        """Give up slurmstepds that did not connect to a new daemon."""
         folder = str(self._daemon.paths.folder)
         for job in list(self._daemon.model.live_jobs()):
             for step in list(job.steps):
-                present = (job.id, step.id) in self._connections or not step.stepd_pid  # which is yet to be born
+                present = (job.id, step.id) in self._connections or not step.stepd_pid  # no pid: not yet forked
                 if present or step.runs_in or not (step.live or step.lingers):
                     continue
                 if _stepd_lives(step):
-                    # This daemon itself may have been started from there.
+                    # this daemon itself may have been started from there
                     below = processes.descendants(step.stepd_pid, lambda pid: is_daemon(pid, folder))
                     processes.send([*below, step.stepd_pid], signal.SIGKILL)
                 self._lost(job, step)
         self._daemon.controller.settle()
 
     def _lost(self, job: JobRecord, step: Step) -> None:
-        """As Slurm treats a node that was lost: the job is requeued, or fails."""
+        """Treat the step as Slurm does after the loss of its node: the job is requeued or fails."""
         if step.live:
             step.end, step.status = self._daemon.controller.clock(), int(signal.SIGKILL)
             job_end.end_mirrors(self._daemon.controller, job, step, reports.Ended(step.status))
@@ -292,6 +301,6 @@ class Stepds:
 
 
 def _stepd_lives(step: Step) -> bool:
-    """Its supervisor does."""
+    """Whether the slurmstepd of a step is alive."""
     pid = step.stepd_pid
     return pid > 0 and processes.alive(pid) and processes.start_time(pid) == step.stepd_start_time

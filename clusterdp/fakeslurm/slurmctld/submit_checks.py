@@ -1,4 +1,4 @@
-"""What slurmctld refuses at once. What can merely never run is taken, and waits (EnforcePartLimits=NO)."""
+"""What slurmctld refuses at submission. A job that can never run is accepted and waits (EnforcePartLimits=NO)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INVALID_LIMIT = "Requested time limit is invalid (missing or exceeds some limit)
 
 
 def check(model: Model, desc: JobDesc, now: float) -> None:
-    """Raises ControllerError."""
+    """Check a job; raises ControllerError."""
     if not {*desc.nodelist, *desc.exclude} <= set(model.nodes) or set(desc.nodelist) & set(desc.exclude):
         raise ControllerError(error_texts.INVALID_NODE)
     of_nodes = [node.features for node in model.nodes.values()]
@@ -33,7 +33,7 @@ def check(model: Model, desc: JobDesc, now: float) -> None:
         raise ControllerError(INVALID_LIMIT)
     if desc.dependency:
         dependencies.parse(desc.dependency)
-    if not desc.hold:  # of a held job Slurm does not yet ask where it could run
+    if not desc.hold:  # for a held job Slurm does not yet look for nodes
         _check_configuration(model, desc)
 
 
@@ -72,7 +72,7 @@ def _check_configuration(model: Model, desc: JobDesc) -> None:
 
 
 def oversized(model: Model, desc: JobDesc) -> str:
-    """The reason for which a job waits for ever that asks for more than all of its partition, or ""."""
+    """The reason why a job waits for ever that asks for more than its partition has; "" if it does not."""
     nodes = model.partitions[desc.partition].nodes
     if desc.asked_cpus > sum(model.nodes[name].cpus for name in nodes):
         return "PartitionConfig"

@@ -1,4 +1,6 @@
-"""What the controller looks at only every so often: time limits, warning signals, ends of grace times, nodes."""
+"""What the controller does when time has passed: time limits, warning signals, ends of grace times, nodes; and
+`advance`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ from clusterdp.fakeslurm.slurmctld.controller import Controller
 
 
 def check_limits(controller: Controller) -> None:
-    """As slurmctld does every 30 s: so warnings come up to that much early, ends up to that much late."""
+    """Check limits and grace times, as slurmctld does every 30 s: so warnings come up to 30 s early, ends up to 30 s
+    late.
+    """
     now = controller.clock()
     for job in list(controller.model.live_jobs()):
         if job.desc.deadline is not None and job.desc.deadline <= now and not job.over:
@@ -45,7 +49,7 @@ def _warn(controller: Controller, job: JobRecord, left: float) -> None:
 
 
 def _check_steps(controller: Controller, job: JobRecord, now: float) -> None:
-    """srun --time: a limit of its own."""
+    """Check the limits of steps (srun --time)."""
     for step in job.steps:
         if not step.live or step.runs_in or not step.minutes or step.timed_out or step.id == BATCH:
             continue
@@ -65,7 +69,7 @@ def _check_steps(controller: Controller, job: JobRecord, now: float) -> None:
 
 
 def check_nodes(controller: Controller) -> None:
-    """Nodes that were set DOWN but are well come back; nodes that died are noticed."""
+    """Bring nodes back that were set DOWN and are well, and notice nodes that failed."""
     now = controller.clock()
     for node in controller.model.nodes.values():
         if node.fails_at is not None and node.fails_at <= now:
@@ -80,16 +84,16 @@ def check_nodes(controller: Controller) -> None:
 
 
 def forget(controller: Controller) -> None:
-    """Jobs that were over for longer than MinJobAge: squeue and scontrol know them no more, sacct does."""
+    """Drop jobs that have been over for longer than MinJobAge: only sacct still shows them."""
     oldest = controller.clock() - controller.settings.min_job_age_s
     for job in controller.model.jobs.over_before(oldest):
         controller.forget(job)
 
 
 def advance(controller: Controller, seconds: float) -> None:
-    """As if so many of the cluster's seconds had passed for its controller: limits, warnings, ends of grace times,
-    begin times, delays, nodes that are missed. Processes get no time meanwhile: to see a job answer a warning, advance
-    as far as the warning, wait for what the job does, then go on. KillWait passes in real seconds.
+    """Move the cluster's clock forward. Everything that falls due on the way happens at its moment: limits, warnings,
+    ends of grace times, begin times, delays, failed nodes. Processes get no time meanwhile: to see a job answer a
+    warning, advance as far as the warning, wait for what the job does, then go on. KillWait passes in real seconds.
     """
     goal = controller.clock() + controller.settings.lasting(seconds)
     while due := min(_moments(controller), default=None):
@@ -110,7 +114,7 @@ def _look_at(controller: Controller, moment: float) -> None:
 
 
 def _moments(controller: Controller) -> Iterator[float]:
-    """All that lie ahead at which something is to be done."""
+    """All moments ahead at which something is due."""
     now = controller.clock()
     for job in controller.model.live_jobs():
         yield from (moment for moment in _of(controller, job) if moment > now)

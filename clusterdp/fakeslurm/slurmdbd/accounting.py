@@ -1,4 +1,4 @@
-"""What sacct knows: one row for each attempt of a job, with its steps, some seconds behind the controller."""
+"""What sacct shows: a row for each attempt of a job, with its steps, some seconds behind the controller."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Model, Step
 from clusterdp.fakeslurm.core.task_usage import Usage
 from clusterdp.slurm.state import JobState
 
-# However its processes ended, a job that was ended from outside has the exit code 0:0 here.
+# Jobs that were ended from outside have the exit code 0:0, whatever their processes returned.
 BLAMELESS = frozenset("CANCELLED TIMEOUT NODE_FAIL PREEMPTED REQUEUED PENDING RUNNING RESIZING".split())
 
 
@@ -32,10 +32,10 @@ class AccountingStep:
 
 @dataclass(frozen=True, slots=True)
 class AccountingJob:
-    """An attempt."""
+    """A row: one attempt of a job."""
 
     job: int
-    created: int  # rows are listed in the order in which they came
+    created: int  # its place among the rows
     id_text: str
     array_id: int | None
     index: int | None
@@ -65,7 +65,7 @@ class AccountingJob:
     restarts: int
     cancelled_by: int | None
     steps: tuple[AccountingStep, ...] = ()
-    het_id: int | None = None  # of a component: the whole job's
+    het_id: int | None = None  # of a component: the id of the whole job
     het_offset: int = 0
 
 
@@ -74,13 +74,15 @@ class Accounting:
     rows: dict[str, AccountingJob] = field(default_factory=dict)  # by attempt
     _coming: deque[tuple[float, str, AccountingJob]] = field(default_factory=deque)
     _numbers: dict[str, int] = field(default_factory=dict)
-    _attempts: dict[int, dict[str, None]] = field(default_factory=dict)  # whom the number of a job, array or het means
-    _first: dict[int, int] = field(default_factory=dict)  # by array: its place in the list
+    _attempts: dict[int, dict[str, None]] = field(
+        default_factory=dict
+    )  # by id of a job, array or heterogeneous job: its attempts
+    _first: dict[int, int] = field(default_factory=dict)  # by array: its place among the rows
 
     def note(
         self, model: Model, job: JobRecord, due: float, word: str | None = None
     ) -> tuple[str, AccountingJob] | None:
-        """Enter the job as it is now, to be seen from `due` on. `word` is the state if it differs from the job's."""
+        """Enter the job as it is now, visible from `due` on. `word` is the state if it differs from the job's."""
         if not job.accounted and word is None:
             return None
         if word is None and job.completing and job.state in (JobState.PENDING, JobState.SPECIAL_EXIT):
@@ -109,7 +111,7 @@ class Accounting:
             self._first[row.array_id] = min(row.created, self._first.get(row.array_id, row.created))
 
     def listed(self, now: float, numbers: Iterable[int] | None = None) -> list[AccountingJob]:
-        """All attempts in sacct's order, or those of the jobs, arrays and heterogeneous jobs of these numbers."""
+        """All attempts in sacct's order, or those of the jobs, arrays and heterogeneous jobs with these ids."""
         self.settle(now)
         rows: Iterable[AccountingJob] = self.rows.values()
         if numbers is not None:
@@ -182,7 +184,7 @@ def job_cpus(job: JobRecord) -> int:
 
 
 def asked_memory(job: JobRecord, node_memory: int) -> int:
-    """MB."""
+    """The requested memory in MB."""
     desc = job.desc
     if desc.mem_per_cpu is not None:
         return desc.mem_per_cpu * desc.asked_cpus
@@ -192,7 +194,7 @@ def asked_memory(job: JobRecord, node_memory: int) -> int:
 
 
 def size(megabytes: int) -> str:
-    """62.50G, 16000M: in the largest unit, if it is a multiple of half a GB."""
+    """62.50G, 16000M: in the largest unit, for multiples of half a GB."""
     if megabytes % 512 or megabytes < 1024:
         return f"{megabytes}M"
     number, unit = (megabytes / 1024, "G") if megabytes < 1024**2 else (megabytes / 1024**2, "T")

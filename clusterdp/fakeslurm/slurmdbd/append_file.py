@@ -1,4 +1,4 @@
-"""A file that grows line by line, on a disk that may be full: what does not fit waits until there is room."""
+"""A file that grows line by line, on a disk that may be full: lines that do not fit wait until there is room."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class AppendFile:
             self._waiting += b"\n"
 
     def write(self, line: str) -> None:
-        """To be in the page cache after `flush`: a kill -9 does not lose it, a power cut may."""
+        """Add a line, which `flush` writes to the page cache: a kill -9 does not lose it, a power cut may."""
         self._waiting += line.encode("utf-8", "surrogateescape") + b"\n"
 
     def flush(self) -> bool:
-        """False if not all of it could be written; the rest goes with the next flush."""
+        """Write what waits; False if not all of it could be written. The rest is written by the next flush."""
         try:
             while self._waiting:
                 written = os.write(self._file, self._waiting)

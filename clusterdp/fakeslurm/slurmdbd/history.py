@@ -1,7 +1,7 @@
-"""What happened on a cluster, for people and tests to read afterwards: history.jsonl, one line for each event.
+"""history.jsonl: the events of a cluster, one line each, for people and tests to read.
 
-Each line has a time (of the cluster's clock, seconds since 1970) and an event: `state` for each change of a job's, and
-one for each thing that was broken on purpose, by the name of the method or command that did it.
+Each line has a time (of the cluster's clock, in seconds since 1970) and an event: `state` for a change of a job's
+state, or the name of the FakeCluster method that broke something on purpose.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from clusterdp.slurm.hostlist import compress
 
 
 class HistoryFile:
-    """Appends; the daemon has one."""
+    """Appends to the file; the daemon has one."""
 
     def __init__(self, path: Path, model: Model, clock: Any):
         self._file = AppendFile(path)
         self._clock = clock
-        self._told = {job.id: _state(job) for job in model.jobs.values()}  # before a daemon that was killed
+        self._told = {job.id: _state(job) for job in model.jobs.values()}  # as written before the daemon was killed
 
     def write(self, event: str, **about: object) -> None:
         line = {"time": round(self._clock(), 3), "event": event, **about}
         self._file.write(json.dumps(line))
 
     def job(self, job: JobRecord) -> None:
-        """Note it if its state is another one."""
+        """Write the state of a job if it has changed."""
         state = _state(job)
         if self._told.get(job.id) == state:
             return
@@ -54,7 +54,7 @@ def _state(job: JobRecord) -> tuple[str, int]:
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The events so far; a last line that is only half written is left out."""
+    """The events so far, without a last line that is only half written."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

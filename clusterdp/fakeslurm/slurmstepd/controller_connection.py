@@ -1,4 +1,4 @@
-"""The supervisor's connection to the daemon, which may be killed and come back as another process."""
+"""The connection of a slurmstepd to slurmctld, which may be killed and come back as another process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clusterdp.fakeslurm.core.step_plan import StepPlan
 from clusterdp.fakeslurm.slurmstepd.event_loop import EventLoop
 from clusterdp.fakeslurm.slurmstepd.output_files import CHUNK
 
-PATIENCE_S = 2.0  # without a daemon, until one is started
+PATIENCE_S = 2.0  # how long to wait for a daemon before one is started
 
 
 class ControllerConnection:
@@ -23,11 +23,11 @@ class ControllerConnection:
         self._connection: socket.socket | None = connection
         self._frames = wire.Frames()
         self._lost_at = 0.0
-        self._starter = 0  # the pid of the process that starts a daemon, or waits for another one's start
+        self._starter = 0  # the pid of the process that starts a daemon, or waits until another one has started it
         self._answer: orders.Received | None = None
         self.obey: Callable[[orders.Order], None]
         self.on_cluster_down: Callable[[], None]
-        self.greeting: Callable[[], reports.Report]  # what a new daemon is told first
+        self.greeting: Callable[[], reports.Report]  # the first report to a new daemon
         self._listen()
 
     def _listen(self) -> None:
@@ -47,7 +47,7 @@ class ControllerConnection:
             self._lost()
 
     def report(self, report: reports.Report, turn: Callable[[], None]) -> orders.Received:
-        """Tell something that must not be lost: a new daemon is told again. Returns the daemon's answer."""
+        """Send a report that must not be lost: it is sent again to a new daemon. Returns the daemon's answer."""
         self._answer, told = None, self._connection
         self.tell(report)
         while self._answer is None:
@@ -78,7 +78,7 @@ class ControllerConnection:
                 self.tell(reports.Acknowledged(ack))
 
     def _lost(self) -> None:
-        """It was killed. The tasks go on; look for the next one."""
+        """The daemon was killed. The tasks go on; look for the next daemon."""
         if self._connection:
             self._loop.unwatch(self._connection.fileno())
             self._connection.close()
@@ -107,12 +107,12 @@ class ControllerConnection:
 
 
 def is_daemon(pid: int, folder: str) -> bool:
-    """A daemon of that cluster, or a supervisor, which is forked from one."""
+    """Whether this process is a daemon of that cluster, or a slurmstepd, which is forked from one."""
     return processes.words_of(pid)[-3:-1] == [os.fsencode(DAEMON_PROGRAM), os.fsencode(folder)]
 
 
 def start_daemon_process(folder: str) -> int:
-    """Start the daemon of that cluster again; a second one that is started meanwhile gives way by itself."""
+    """Start the daemon of that cluster again. If a second one is started meanwhile, that one ends by itself."""
     pid = os.fork()
     if pid == 0:
         words = [sys.executable, "-S", "-E", "-s", DAEMON_PROGRAM, folder]

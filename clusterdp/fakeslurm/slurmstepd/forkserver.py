@@ -1,8 +1,10 @@
-"""The nursery: a small process that forks the supervisors of steps, for the daemon grows with its history, and a fork
-costs what the forking process weighs. It is forked from the daemon before that has loaded anything.
+"""The fork server: a small process that forks a slurmstepd for each step.
 
-The daemon asks for a supervisor by sending its plan and its connections. What is born waits until the daemon has
-written down its pid: if the daemon is killed before that, the step has not begun, and nothing is run twice.
+A fork costs as much as the forking process is large, and the daemon grows with its history. So the fork server is
+forked from the daemon before the daemon has loaded anything.
+
+The daemon asks for a slurmstepd by sending its plan and its connections. A new slurmstepd waits until the daemon has
+written its pid to the journal: if the daemon is killed before that, the step has not begun, and nothing runs twice.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ from clusterdp.fakeslurm.slurmstepd.controller_connection import is_daemon
 from clusterdp.fakeslurm.slurmstepd.stepd import Stepd
 
 GO = b"!"
-HANDED = 32  # descriptors that come with one message, at most
+HANDED = 32  # the most descriptors that come with one message
 
 
 class ForkServer:
-    """The daemon's side."""
+    """The daemon's side of the fork server."""
 
     def __init__(self, folder: str) -> None:
         self.line, theirs = socket.socketpair()
@@ -50,12 +52,12 @@ class ForkServer:
         self._dead = False
 
     def fork_stepd(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None) -> None:
-        """For the supervisor of a step; raises OSError if the nursery is dead."""
+        """Ask for the slurmstepd of a step; raises OSError if the fork server is dead."""
         ends = [daemon.fileno()] + ([srun.fileno()] if srun else [])
         message = memoryview(wire.frame("J", json.dumps(plan, default=vars).encode()))
         handed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", ends))]
         while message:
-            self._listen()  # it reads no plans while nobody reads its news
+            self._listen()  # the server reads no plans while nobody reads its answers
             try:
                 sent = self.line.sendmsg([message], handed)
                 message, handed = message[sent:], []
@@ -75,14 +77,14 @@ class ForkServer:
         self._forked += [json.loads(payload) for _, payload in self._frames.feed(data)]
 
     def forked(self) -> list[dict[str, Any]] | None:
-        """Who was born since the last look; None if the nursery itself is dead."""
+        """The slurmstepds that were forked since the last call; None if the fork server itself is dead."""
         self._listen()
         forked, self._forked = self._forked, []
         return None if self._dead and not forked else forked
 
 
 class _ForkServerProcess:
-    """The nursery's own side: one thread, one loop, and hardly anything in memory."""
+    """The fork server's own side: one thread, one loop, and as little memory as possible."""
 
     def __init__(self, line: socket.socket, folder: str):
         self._line, self._folder = line, folder
@@ -90,11 +92,11 @@ class _ForkServerProcess:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         gc.collect()
-        gc.disable()  # what is here stays: looking through it would copy every page into each child
+        gc.disable()  # nothing here is garbage; a collection would copy every page into each child
         processes.adopt_orphans()
         self._wakeup = processes.wakeup()
         self._frames = wire.Frames()
-        self._handed: list[int] = []  # descriptors for plans that are still to come
+        self._handed: list[int] = []  # descriptors whose plans are still to come
         self._mine: set[int] = set()
 
     def run(self) -> None:
@@ -149,10 +151,10 @@ class _ForkServerProcess:
         try:
             self._line.sendall(wire.frame("J", json.dumps(forked).encode()))
         except OSError:
-            os._exit(0)  # the daemon is dead; the steps go on without us
+            os._exit(0)  # the daemon is dead; the steps go on without the fork server
 
     def _run_stepd(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None = None) -> None:
-        """In the child: let go of what is the nursery's, and become a supervisor when the daemon knows of it."""
+        """In the child: close what belongs to the fork server, wait for the daemon's word, and run the step."""
         os.setpgid(0, 0)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -163,8 +165,8 @@ class _ForkServerProcess:
 
 
 def end_orphans(mine: Collection[int], folder: str) -> None:
-    """What was below a supervisor that is dead came to this process. A daemon that was started from there, and a
-    supervisor that is not yet known, are none of it.
+    """Kill what a dead slurmstepd left behind, which came to this process. A daemon that was started from there is
+    spared, and so is a slurmstepd that is not yet known.
     """
     for child in processes.children(os.getpid()):
         if child not in mine and not is_daemon(child, folder):

@@ -1,4 +1,4 @@
-"""Starts one task: fork, a session of its own, its streams, its environment, exec."""
+"""Starts one task: forks, makes a session, sets streams and environment, and executes the program."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOT_EXECUTED = 2  # the exit code of a task whose program could not be started
 
 
 def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) -> int:
-    """The pid of the new task, which leads a session of its own."""
+    """Start the task; returns its pid. The task leads a session of its own."""
     component = plan.component_of(task)
     argv = task.argv or component.argv
     parent = os.getpid()
@@ -36,14 +36,14 @@ def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) 
             os.write(2, f"slurmstepd: error: couldn't chdir to `{component.folder}': going to /tmp instead\n".encode())
             os.chdir("/tmp")
         _exec(argv, environ)
-    except BaseException as error:  # nothing may run on in this copy of the supervisor
+    except BaseException as error:  # nothing may run on in this copy of slurmstepd
         os.write(2, f"slurmstepd: error: {error}\n".encode())
     finally:
         os._exit(NOT_EXECUTED)
 
 
 def _check_tmpdir(environ: dict[str, str]) -> None:
-    """Programs may want the folder that it names, or one at all; Slurm looks to that for a node's first task alone."""
+    """Make sure that TMPDIR names a folder. Slurm does so for the first task of a node only."""
     folder = environ.setdefault("TMPDIR", "/tmp")
     trouble = ""
     try:
@@ -62,12 +62,12 @@ def _check_tmpdir(environ: dict[str, str]) -> None:
 
 
 def _exec(argv: tuple[str, ...], environ: dict[str, str]) -> None:
-    """The program's first argument is the path by which it was found: `bash` calls itself /usr/bin/bash."""
+    """Execute the program. Its argv[0] is the path where it was found: `bash` calls itself /usr/bin/bash."""
     program = argv[0]
     if program.startswith("."):
         program = os.path.join(os.getcwd(), program)
     elif not program.startswith("/"):
-        program = _search(program, environ.get("PATH", "")) or program  # else one of the folder where tasks start
+        program = _search(program, environ.get("PATH", "")) or program  # else one in the folder where tasks start
     try:
         os.execve(program, (program, *argv[1:]), environ)
     except OSError as error:

@@ -1,7 +1,8 @@
-"""Keeps a step within the memory of its job, as cgroups do: by looking at it every so often.
+"""Keeps a step within the memory of its job. cgroups would do that; here the process looks at its tasks from time to
+time.
 
-Off unless the settings say enforce_memory: the recorded Slurm limits no memory. What is done then follows
-Slurm's documentation, and is not recorded.
+It is off unless the settings say enforce_memory, for the recorded Slurm limits no memory. What happens then follows
+Slurm's documentation and is not recorded.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from clusterdp.fakeslurm.core import processes
 from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
 
 LOOK_S = 0.2
-OUT_OF_MEMORY = 125  # the "signal" by which such a task ends, as Slurm shows it: 0:125
+OUT_OF_MEMORY = 125  # the "signal" by which such a task ends, shown by Slurm as 0:125
 
 
 class MemoryLimit:
@@ -24,7 +25,7 @@ class MemoryLimit:
         return bool(self._limits)
 
     def excess(self, tasks: Mapping[int, TaskPlan]) -> list[int]:
-        """The pids of the tasks on nodes where all tasks together have more than the job may."""
+        """The pids of the tasks on nodes where all tasks together use more than the job may."""
         on_node: dict[str, list[int]] = {}
         for pid, task in tasks.items():
             on_node.setdefault(task.node, []).append(pid)

@@ -1,4 +1,4 @@
-"""What srun and slurmstepd say of a step, in Slurm's words."""
+"""What srun and slurmstepd print about a step, in Slurm's words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StepMessages:
         self._said_aborted = self._said_cancelled = self._said_forced = self._said_oom = False
 
     def say(self, text: str) -> None:
-        """On srun's stderr; for a batch script, what slurmstepd says goes into the job's output."""
+        """Print a line on srun's stderr. For a batch script, what slurmstepd says goes into the job's output."""
         if not self._plan.batch:
             self._srun.print(text)
         elif not text.startswith("srun:"):
@@ -30,7 +30,7 @@ class StepMessages:
                 pass
 
     def cancelled(self, why: str | None) -> None:
-        """That it is cancelled, with the reason, once; None: without a word."""
+        """Say once that the step or job is cancelled, with the reason; with None, say nothing."""
         if self._said_cancelled or why is None:
             return
         self._said_cancelled = True
@@ -55,7 +55,7 @@ class StepMessages:
             self.say(f"srun: Job step aborted: Waiting up to {seconds} seconds for job step to finish.")
 
     def ended(self, ended: list[tuple[TaskPlan, int]]) -> None:
-        """Of tasks that did not end well, those of a node with the same end in one line."""
+        """Report the tasks that failed. Tasks of one node that ended in the same way share a line."""
         groups: dict[tuple[int, int, str, int], list[int]] = {}
         for task, status in ended:
             if status:
@@ -73,7 +73,7 @@ class StepMessages:
             self.say(f"srun: error: {node}: {_tasks(sorted(ranks))}: {how}")
 
     def conditions(self, statuses: dict[int, int]) -> None:
-        """How each task is; `statuses` of those that ended, by rank."""
+        """Print the state of each task. `statuses` has the tasks that ended, by rank."""
         kinds: dict[str, list[int]] = {}
         for task in self._plan.tasks:
             condition = "running"

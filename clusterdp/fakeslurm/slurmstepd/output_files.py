@@ -1,4 +1,4 @@
-"""Where the output of tasks goes: over the connection to srun, labelled and by lines, or into files."""
+"""Where the output of tasks goes: to srun, labelled and line by line, or into files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 from clusterdp.fakeslurm.core.filename_patterns import expand, separates
 from clusterdp.fakeslurm.core.step_plan import StepPlan, StreamTarget, TaskPlan
 
-CHUNK = 1 << 18  # bytes that are read at once
-LONGEST_LINE = 1 << 16  # what is longer goes out in pieces
+CHUNK = 1 << 18  # bytes to read at once
+LONGEST_LINE = 1 << 16  # longer lines go out in pieces
 
 
 class OpenFailed(Exception):
@@ -16,7 +16,7 @@ class OpenFailed(Exception):
 
 
 class OutputFiles:
-    """Opens each output file of a step once."""
+    """The output files of a step; each is opened once."""
 
     def __init__(self, plan: StepPlan):
         self._plan = plan
@@ -24,7 +24,7 @@ class OutputFiles:
         self._closed = False
 
     def descriptor(self, target: StreamTarget, task: TaskPlan) -> int:
-        """The file of this task; raises OpenFailed. The caller does not close it."""
+        """The descriptor of this task's file; raises OpenFailed. The caller does not close it."""
         if target.kind == "null" or (target.kind == "one" and target.rank != task.rank):
             return self._cached(os.devnull, os.O_RDWR)
         path = self._path(target, task)
@@ -47,7 +47,7 @@ class OutputFiles:
         return os.path.join(component.folder, expand(target.pattern, values))
 
     def _cached(self, path: str, flags: int) -> int:
-        if self._closed:  # to open it again might cut it off
+        if self._closed:  # to open the file again might truncate it
             raise OpenFailed(path)
         if path not in self._open:
             try:
@@ -68,7 +68,7 @@ class OutputFiles:
 
 
 def goes_straight(target: StreamTarget) -> bool:
-    """The task itself writes to the file; nothing has to be carried."""
+    """Whether the task itself writes to the file, so that slurmstepd need not pass the output on."""
     return target.kind == "null" or (target.kind == "file" and bool(separates(target.pattern)))
 
 
@@ -80,7 +80,7 @@ class LineBuffer:
         self._rest = b""
 
     def take(self, data: bytes) -> bytes:
-        """What can go out now."""
+        """Add data; returns what can be written now."""
         if self._unbuffered and not self._label:
             return data
         data = self._rest + data

@@ -1,5 +1,6 @@
-"""The supervisor of one step: a process that starts its tasks on all its nodes, carries their output, signals them, and
-outlives a daemon that is killed. It is slurmstepd, and the brain of srun besides (srun itself only prints)."""
+"""slurmstepd: the process of one step. It starts the tasks on all nodes of the step, passes on their output, signals
+them, and outlives a daemon that is killed. It also does most of srun's work; srun itself only prints.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ CONT, TERM, KILL = signal.SIGCONT, signal.SIGTERM, signal.SIGKILL
 
 
 class Stepd:
-    """Runs a step to its end. All of it happens in `run`, on one thread."""
+    """Runs a step to its end, in `run`, on one thread."""
 
     def __init__(self, plan: StepPlan, daemon: socket.socket, srun: socket.socket | None):
         self.plan = plan
@@ -41,14 +42,14 @@ class Stepd:
         self._srun.on_stdin = self._inputs.feed
         self._report = StepMessages(plan, self._srun, self._outputs.files)
         self._memory = MemoryLimit(plan)
-        self._starved: set[int] = set()  # pids of tasks that had too much memory
-        self._tasks: dict[int, TaskPlan] = {}  # by pid: those that run
+        self._starved: set[int] = set()  # pids of tasks that used too much memory
+        self._tasks: dict[int, TaskPlan] = {}  # the running ones, by pid
         self._statuses: dict[int, int] = {}  # by rank
         self._used: dict[int, TaskUsage] = {}  # by rank
         self._sessions: set[int] = set()
-        self._dead_nodes: set[str] = set()  # of whose death nobody knows yet
-        self._lost: set[int] = set()  # ranks that died with them
-        self._killer: int | None = None  # who ended it by force: a uid
+        self._dead_nodes: set[str] = set()  # nodes that failed, as long as slurmctld has not noticed
+        self._lost: set[int] = set()  # ranks of the tasks that died with them
+        self._killer: int | None = None  # the uid of the user that ended the step by force
         self._timed_out = self._outlives_srun = self._quits = False
         self._terminating = self._lost_srun = self._somebody_ended = False
         self._interrupted_at = 0.0
@@ -63,7 +64,7 @@ class Stepd:
         self._launch()
         if self._memory.needed:
             self._loop.after(LOOK_S, self._watch_memory)
-        # A task in the background that holds the output keeps srun waiting.
+        # A background process of a task that keeps the output open keeps srun waiting.
         while self._tasks or self._lost or self._outputs.open:
             self._turn()
         self._finish()
@@ -99,7 +100,7 @@ class Stepd:
     def _reap(self, wakeup: int) -> None:
         ended: list[tuple[TaskPlan, int]] = []
         for pid, status, used in processes.ended(wakeup):
-            task = self._tasks.pop(pid, None)  # or an orphan that came to us
+            task = self._tasks.pop(pid, None)  # None: an orphan that this process adopted
             if task:
                 self._used[task.rank] = TaskUsage.of(used)
             if task and task.node in self._dead_nodes and not self._terminating:
@@ -135,9 +136,10 @@ class Stepd:
     # -- signals --
 
     def _below(self) -> list[int]:
-        """All processes of the step, however deep."""
-        # A daemon that was started again from within the step came to us as an orphan; so did its supervisors when it
-        # was killed in its turn. They are none of ours. A task that is not yet executed looks like one of them.
+        """All processes of the step, children of children included."""
+        # A daemon that was started again from within the step is below this process as an orphan. If it was killed in
+        # its turn, so are its slurmstepds. They are not of this step. A task that was forked but has not yet executed
+        # its program looks like one of them.
         mine = set(self._tasks)
         return processes.descendants(os.getpid(), lambda pid: pid not in mine and is_daemon(pid, self.plan.cluster))
 
@@ -148,7 +150,7 @@ class Stepd:
                 processes.send_group(session, number)
 
     def _terminate(self, why: str | None, signals: Sequence[int], kill_after: float | None) -> None:
-        """Signal everything, say so, and kill what is left later."""
+        """Signal all processes, say so, and kill later what is left."""
         self._terminating = True
         self._fail_lost_tasks()
         self._report.cancelled(why)
@@ -163,30 +165,30 @@ class Stepd:
         self._terminating = True
         self._fail_lost_tasks()
         self._signal_all(KILL)
-        self._loop.after(2, self._outputs.abandon)  # whoever escaped and still holds the output
+        self._loop.after(2, self._outputs.abandon)  # for a process that escaped and still keeps the output open
 
     def _fail_lost_tasks(self) -> None:
-        """That their node died is known now."""
+        """Report tasks as killed whose node failed: slurmctld has noticed it."""
         for rank in self._lost:
             self._statuses[rank] = int(KILL)
         self._lost.clear()
 
     def _force(self) -> None:
-        """srun ends its step: KILL at once."""
+        """End the step as srun does: KILL at once."""
         self._report.aborted()
         self._killer = os.getuid()
         self._report.cancelled("")
         self._kill()
 
     def _waited_long_enough(self) -> None:
-        """`srun --wait`: the others are killed, without a warning."""
+        """`srun --wait`: kill the other tasks, without a warning."""
         if self._tasks and not self._terminating:
             self._report.say(f"srun: First task exited {self.plan.wait_s:g}s ago")
             self._report.conditions(self._statuses)
             self._report.say(f"srun: launch/slurm: _step_signal: Terminating StepId={self.plan.full_name}")
             self._force()
 
-    # -- what srun does with its own signals, and what follows from its death --
+    # -- signals that srun received, and srun's death --
 
     def _srun_signalled(self, number: int) -> None:
         if number == signal.SIGCONT:
@@ -197,7 +199,7 @@ class Stepd:
             if number == signal.SIGQUIT:
                 self._report.say("srun: Quit")
             self._report.say("srun: forcing job termination")
-            if self._terminating:  # the job ends anyway, and its tasks have their time
+            if self._terminating:  # the job ends anyway; the tasks get their time
                 self._report.aborted()
             else:
                 self._force()
@@ -217,13 +219,13 @@ class Stepd:
         self._report.conditions(self._statuses)
 
     def _srun_gone(self) -> None:
-        """srun was killed, and its step dies with it."""
+        """srun was killed, so the step ends."""
         if self._tasks and not self._terminating and not self._outlives_srun:
             self._lost_srun = True
             self._killer = os.getuid()
             self._kill()
 
-    # -- what the daemon orders --
+    # -- orders of slurmctld --
 
     def _obey(self, order: orders.Order) -> None:
         match order:
@@ -271,7 +273,9 @@ class Stepd:
     # -- the end --
 
     def _finish(self) -> None:
-        """Kill what the tasks left behind, tell srun and the daemon, and go when the daemon knows."""
+        """Kill what the tasks left behind, report the end to srun and the daemon, and wait until the daemon has
+        received it.
+        """
         statuses = [self._statuses.get(task.rank, 0) for task in self.plan.tasks]
         if not self.plan.batch:
             self._signal_all(KILL)
@@ -299,7 +303,7 @@ class Stepd:
             self._turn(1)
 
     def _used_by_part(self) -> dict[int, Usage | None]:
-        """By the job id of the component."""
+        """What the tasks used, by the job id of the component."""
         ended = [task for task in self.plan.tasks if task.rank in self._used]
         return {
             component.job: Usage.over([(task, self._used[task.rank]) for task in ended if task.component == index])
@@ -307,7 +311,9 @@ class Stepd:
         }
 
     def _wait_for_leftovers(self, seconds: float) -> None:
-        """What a batch script started and left: an srun whose step still ends may have its say, the rest is killed."""
+        """Wait for what a batch script left in the background: an srun whose step is ending may finish; then kill the
+        rest.
+        """
         deadline = time.monotonic() + seconds
         while self._below():
             if time.monotonic() >= deadline:

@@ -1,4 +1,4 @@
-"""Carries what tasks write to srun or into files, and what srun reads to the tasks."""
+"""Passes on what tasks write to srun or into files, and what srun reads to the tasks."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ class TaskOutput:
     def __init__(self, loop: EventLoop, plan: StepPlan, srun: SrunConnection):
         self._loop, self._plan, self._srun = loop, plan, srun
         self.files = OutputFiles(plan)
-        self._pipes: dict[int, tuple[LineBuffer, str, int | None]] = {}  # by the end to read: lines, stream, file
-        self._sinks: dict[tuple[int, str], int] = {}  # files into which the output of all tasks goes
+        self._pipes: dict[
+            int, tuple[LineBuffer, str, int | None]
+        ] = {}  # by the end to read: its lines, the stream, the file
+        self._sinks: dict[tuple[int, str], int] = {}  # files that take the output of all tasks
         self._held = False
 
     @property
     def open(self) -> bool:
-        """Somebody can still write."""
+        """Whether anybody can still write."""
         return bool(self._pipes)
 
     def give(self, task: TaskPlan) -> tuple[int, int, list[int]]:
-        """stdout, stderr for a new task, and the descriptors to close when it has them; raises OpenFailed."""
+        """stdout and stderr for a new task, and the descriptors to close when it has them; raises OpenFailed."""
         component = self._plan.component_of(task)
         stdout, own = self._end(component.stdout, task, "o")
         if component.stderr is None and not own:
@@ -39,7 +41,7 @@ class TaskOutput:
         return stdout, stderr, [end for end, mine in ((stdout, own), (stderr, own_too)) if mine]
 
     def _end(self, target: StreamTarget, task: TaskPlan, stream: str) -> tuple[int, bool]:
-        """A descriptor for the task; and whether it is the end of a pipe, so that its bytes have to be carried."""
+        """A descriptor for the task; and whether it is the end of a pipe, so that its bytes must be passed on."""
         if goes_straight(target) or self._plan.batch or (target.kind == "one" and target.rank != task.rank):
             return self.files.descriptor(target, task), False
         sink = None
@@ -60,7 +62,7 @@ class TaskOutput:
         self._read(reader)
 
     def _read(self, reader: int) -> bool:
-        """True if there may be more."""
+        """Read once; True if there may be more."""
         try:
             data = os.read(reader, CHUNK)
         except BlockingIOError:
@@ -81,13 +83,13 @@ class TaskOutput:
         os.close(reader)
 
     def catch_up(self) -> None:
-        """Read what is there: what a task wrote comes before the news of its end."""
+        """Read what is there, so that what a task wrote comes before the report of its end."""
         for reader in list(self._pipes):
             while not self._srun.full and self._read(reader):
                 pass
 
     def keep_pace(self) -> None:
-        """Do not read on while srun does not."""
+        """Stop reading from the tasks while srun does not keep up, and go on when it does."""
         if self._srun.full != self._held:
             self._held = self._srun.full
             for reader in self._pipes:
@@ -97,7 +99,7 @@ class TaskOutput:
                     self._loop.watch(reader, partial(self._ready, reader))
 
     def abandon(self) -> None:
-        """Stop listening to whoever still holds an end."""
+        """Stop reading from processes that still keep an end open."""
         for reader in list(self._pipes):
             lines, stream, _ = self._pipes[reader]
             self._srun.send(stream, lines.finish())
@@ -105,22 +107,22 @@ class TaskOutput:
 
 
 def _wide_pipe() -> tuple[int, int]:
-    """A pipe that holds as much as is read at once, where the system allows it: the fewer turns, the faster."""
+    """A pipe that holds as much as is read at once, where the system allows that: fewer reads are faster."""
     reader, writer = os.pipe()
     if _SET_SIZE:
         try:
             fcntl.fcntl(writer, _SET_SIZE, CHUNK)
         except OSError:
-            pass  # the user has too many of them
+            pass  # this user has too many large pipes
     return reader, writer
 
 
 class TaskInput:
-    """stdin of the tasks. srun is asked for more only when they have taken what they got."""
+    """stdin of the tasks. srun is asked for more when they have read what they got."""
 
     def __init__(self, loop: EventLoop, plan: StepPlan, srun: SrunConnection, files: OutputFiles):
         self._loop, self._plan, self._srun, self._files = loop, plan, srun, files
-        self._pipes: dict[int, bytearray] = {}  # by the end to write: what still has to go there
+        self._pipes: dict[int, bytearray] = {}  # by the end to write: bytes that still have to go there
 
     def give(self, task: TaskPlan) -> tuple[int, list[int]]:
         """stdin for a new task, and the descriptors to close when it has it; raises OpenFailed."""
@@ -140,7 +142,7 @@ class TaskInput:
             self._srun.send("i")
 
     def feed(self, data: bytes) -> None:
-        """From srun: to all tasks. Nothing is its end."""
+        """Write bytes from srun to all tasks. No bytes: the end of stdin."""
         for writer, waiting in list(self._pipes.items()):
             if not data:
                 self._close(writer)
@@ -155,7 +157,7 @@ class TaskInput:
             del waiting[: os.write(writer, waiting)]
         except BlockingIOError:
             pass
-        except OSError:  # the task reads no more
+        except OSError:  # the task closed its stdin
             self._close(writer)
             return
         if waiting:
