@@ -1,21 +1,22 @@
-"""`python -m tests.fakeslurm.options_page > clusterdp/fakeslurm/OPTIONS.md`: the page, written anew from the tables."""
+"""`python -m tests.fakeslurm.options_page > clusterdp/fakeslurm/OPTIONS.md`: writes the page from the tables."""
 
 import textwrap
 
 from clusterdp.fakeslurm.commands.options import IDLE, SALLOC, SBATCH, SRUN, UNSUPPORTED
 
 HEAD = """\
-# Options that mean nothing on a fake cluster
+# Options without effect on a fake cluster
 
-Every option of sbatch, srun and salloc does here what it does on Slurm 22.05, apart from those below. A value that
-Slurm could not read is refused all the same, in Slurm's words; and so is an option that Slurm does not know.
+Every option of sbatch, srun and salloc does here what it does on Slurm 22.05, except those below. A value that Slurm
+could not read is refused nevertheless, in Slurm's words; so is an option that Slurm does not know.
 
-Written from the tables in [options.py](options.py) by `python -m tests.fakeslurm.options_page`; a test compares them.
+`python -m tests.fakeslurm.options_page` writes this page from the tables in [options.py](commands/options.py); a test
+compares them.
 """
 IDLE_HEAD = """
 ## Accepted, without effect
 
-They ask for what a laptop has not: CPU binding, mail, profiling, a network. scontrol, squeue and `--json` show
+They ask for what a laptop does not have: CPU binding, mail, profiling, a network. scontrol, squeue and `--json` show
 them where Slurm would.
 """
 REFUSED_HEAD = """
