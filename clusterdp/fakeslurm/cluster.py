@@ -112,11 +112,11 @@ class FakeCluster:
             raise FakeSlurmError(up_already)
         try:
             paths.make()
-            lock = paths.alone()
+            lock = paths.lock_daemon()
             if lock is None:  # another process has just started it
                 raise FakeSlurmError(up_already)
             try:
-                self._furnish(owned)
+                self._write_files(owned)
             finally:
                 os.close(lock)
         except OSError as error:
@@ -130,7 +130,7 @@ class FakeCluster:
             self._lifeline = self._line.hold()
         return self
 
-    def _furnish(self, owned: bool) -> None:
+    def _write_files(self, owned: bool) -> None:
         """Remove what an earlier cluster left in the folder and write the files of this one."""
         paths = self._paths
         shutil.rmtree(paths.spool)

@@ -25,7 +25,7 @@ def start(folder: str) -> int:
         os._exit(0)
     try:
         _detach(paths, written)
-        if paths.alone() is None:  # another one was faster
+        if paths.lock_daemon() is None:  # another one was faster
             os.write(written, b"ready")
             os._exit(0)
         if not paths.up.exists():  # the cluster went down meanwhile

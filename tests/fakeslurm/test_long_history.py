@@ -42,7 +42,7 @@ def test_jobs_are_forgotten_in_the_order_of_their_ends_and_an_array_is_found_by_
     assert [each.id for each in jobs.named(2)] == [2]
     for each in jobs.over_before(25):
         del jobs[each.id]
-    assert list(jobs) == [each.id for each in jobs.together(1)] == [1]
+    assert list(jobs) == [each.id for each in jobs.members(1)] == [1]
 
 
 class Quiet:

@@ -74,7 +74,7 @@ def attempt(
 ) -> None:
     line = client.connect("salloc", folder, address)
     client.request(line, "salloc", words)
-    frames, told = wire.Frames(), False
+    frames, reported = wire.Frames(), False
     printer.again()
     while True:
         ready, _, _ = select([line.fileno(), wakeup], [], [])
@@ -90,15 +90,15 @@ def attempt(
                 if kind in "oe":
                     printer.print(kind, payload)
                 elif kind == "a":
-                    told = False
+                    reported = False
                     program.start(wire.split(payload))
                 elif kind == "k":
                     program.signal(int(payload))
                 elif kind == "x":
                     os._exit(int(payload))
         status = program.status()
-        if status is not None and not told:
-            told = True
+        if status is not None and not reported:
+            reported = True
             line.sendall(wire.frame("w", str(status).encode()))
 
 

@@ -69,46 +69,48 @@ def components_of(command: str, lines: list[Pairs], directives: list[Pairs], var
     return components
 
 
-def desc_for(client: Connection, daemon: Daemon, options: ParsedOptions, voice: AllocationTexts, name: str) -> JobDesc:
+def desc_for(
+    client: Connection, daemon: Daemon, options: ParsedOptions, messages: AllocationTexts, name: str
+) -> JobDesc:
     partitions = daemon.model.partitions
     partition = options.get("partition") or daemon.model.default_partition.name
     for each in partition.split(","):
         if each not in partitions:
-            text = f"{voice.command}: error: invalid partition specified: {each}"
-            raise Refusal(f"{text}\n{voice.refused}{error_texts.INVALID_PARTITION}")
+            text = f"{messages.command}: error: invalid partition specified: {each}"
+            raise Refusal(f"{text}\n{messages.refused}{error_texts.INVALID_PARTITION}")
     try:
         desc = job_desc(options, client.cwd, partition.split(",")[0], client.error, daemon.controller.clock())
     except ControllerError as error:
-        raise error.refusal(voice.command, voice.refused) from None
+        raise error.refusal(messages.command, messages.refused) from None
     desc.name = options.get("job-name") or name
     desc.batch, desc.token = False, client.token
     desc.host, desc.alloc_pid, desc.umask = host_name(), client.pid, client.umask
-    desc.submit_line = " ".join([voice.command, *client.words])
+    desc.submit_line = " ".join([messages.command, *client.words])
     desc.account = options.get("account") or daemon.controller.user.name
     return desc
 
 
 async def allocate(
-    client: Connection, daemon: Daemon, options: ParsedOptions, descs: list[JobDesc], voice: AllocationTexts
+    client: Connection, daemon: Daemon, options: ParsedOptions, descs: list[JobDesc], messages: AllocationTexts
 ) -> JobRecord:
     """Submit a job and wait for its nodes; returns it, or the first component of a heterogeneous one."""
     try:
         job = daemon.controller.submit_together(descs, None, b"", {})
     except ControllerError as error:
-        raise error.refusal(voice.command, voice.refused) from None
+        raise error.refusal(messages.command, messages.refused) from None
     daemon.controller.settle()
     if not job.shares and not job.over and "immediate" in options:
         job_end.cancel(daemon.controller, job)
-        raise Refusal(f"{voice.command}: error: Unable to allocate resources: {error_texts.NODES_BUSY}")
+        raise Refusal(f"{messages.command}: error: Unable to allocate resources: {error_texts.NODES_BUSY}")
     if not job.shares:
         if job.reason in ("PartitionConfig", "PartitionNodeLimit"):
-            voice.info(client, options, "Requested partition configuration not available now")
+            messages.info(client, options, "Requested partition configuration not available now")
         elif job.held:
-            voice.info(client, options, "Job is in held state, pending scheduler release")
-        voice.info(client, options, *(text.format(job.id) for text in voice.pending))
+            messages.info(client, options, "Job is in held state, pending scheduler release")
+        messages.info(client, options, *(text.format(job.id) for text in messages.pending))
         await client.flush()
-        await _wait_for_nodes(client, daemon, job, options, voice)
-        voice.info(client, options, f"job {job.id} has been allocated resources")
+        await _wait_for_nodes(client, daemon, job, options, messages)
+        messages.info(client, options, f"job {job.id} has been allocated resources")
     return job
 
 
@@ -141,11 +143,11 @@ def show_options(client: Connection, options: ParsedOptions) -> None:
 
 
 async def _wait_for_nodes(
-    client: Connection, daemon: Daemon, job: JobRecord, options: ParsedOptions, voice: AllocationTexts
+    client: Connection, daemon: Daemon, job: JobRecord, options: ParsedOptions, messages: AllocationTexts
 ) -> None:
     while not job.shares:
         if job.over:
-            raise Refusal("\n".join(text.format(job.id) for text in voice.cancelled))
+            raise Refusal("\n".join(text.format(job.id) for text in messages.cancelled))
         try:
             number = await change_or_signal(client, daemon)
         except ConnectionLost:
@@ -154,7 +156,7 @@ async def _wait_for_nodes(
             raise
         if number in ENDING:
             job_end.cancel(daemon.controller, job)
-            raise Refusal("\n".join(text.format(job.id) for text in voice.interrupted))
+            raise Refusal("\n".join(text.format(job.id) for text in messages.interrupted))
 
 
 async def change_or_signal(client: Connection, daemon: Daemon) -> int | None:

@@ -55,7 +55,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
     if "no-shell" in options:
         return 0
     assignments = [f"{name}={value}" for name, value in _variables(daemon, job).items()]
-    client.order("a", "\0".join([str(len(program)), *program, *assignments]))
+    client.request("a", "\0".join([str(len(program)), *program, *assignments]))
     await client.flush()
     return await _while_it_runs(client, daemon, options, job)
 
@@ -80,7 +80,7 @@ async def _while_it_runs(client: Connection, daemon: Daemon, options: ParsedOpti
                 revoked = True
                 TEXTS.info(client, options, REVOKED.format(job.id))
                 if "kill-command" in options:
-                    client.order("k", str(signal_number(options.get("kill-command") or "TERM") or 15))
+                    client.request("k", str(signal_number(options.get("kill-command") or "TERM") or 15))
                 await client.flush()
             change = asyncio.ensure_future(daemon.change())
             await asyncio.wait([ended, change], return_when=asyncio.FIRST_COMPLETED)

@@ -12,7 +12,7 @@ from clusterdp.fakeslurm.commands.scontrol_show import associations
 from clusterdp.fakeslurm.commands.scontrol_update import parts, update
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import CommandDone, ControllerError, Refusal
-from clusterdp.fakeslurm.core.job_ids import SelectedStep, alone, find, parse
+from clusterdp.fakeslurm.core.job_ids import SelectedStep, find, parse, single_element
 from clusterdp.fakeslurm.core.model import JobRecord
 from clusterdp.fakeslurm.core.shape import host_name
 from clusterdp.fakeslurm.core.versions import NODES_OF_JOB, SCONTROL_JSON, Release
@@ -195,7 +195,12 @@ def _jobs(daemon: Daemon, argument: str, details: bool) -> list[str]:
         raise Refusal(f"slurm_load_jobs error: {error_texts.INVALID_JOB_ID}")
     jobs.sort(key=lambda job: (not job.waits, job.id if job.het else -job.id))
     if name.indexes is not None:
-        jobs = [alone(job, index) for job in jobs for index in name.indexes if job.array and index in job.array.indexes]
+        jobs = [
+            single_element(job, index)
+            for job in jobs
+            for index in name.indexes
+            if job.array and index in job.array.indexes
+        ]
     return [show.job(daemon, job, details) for job in jobs]
 
 

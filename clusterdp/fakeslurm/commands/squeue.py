@@ -14,7 +14,7 @@ from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
 from clusterdp.fakeslurm.commands.squeue_fields import LETTERS, NAMES, STEP_LETTERS, SqueueJob, SqueueStep
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
-from clusterdp.fakeslurm.core.job_ids import SelectedStep, alone, parse, split_list
+from clusterdp.fakeslurm.core.job_ids import SelectedStep, parse, single_element, split_list
 from clusterdp.fakeslurm.core.model import Array, JobRecord
 from clusterdp.slurm.hostlist import expand
 from clusterdp.slurm.state import JobState
@@ -151,7 +151,7 @@ def _element(job: JobRecord, names: list[SelectedStep]) -> list[JobRecord]:
         if not (name if name.offset is None else replace(name, offset=None)).finds(job):
             continue
         if name.indexes is not None and job.array and not job.array.split:
-            return [alone(job, index) for index in name.indexes if index in job.array.indexes]
+            return [single_element(job, index) for index in name.indexes if index in job.array.indexes]
         return [job]
     return []
 
@@ -216,7 +216,7 @@ def _spread(job: JobRecord) -> list[JobRecord]:
     array: Array | None = job.array
     if not array or array.split or array.emptied:
         return [job]
-    return [alone(job, index) for index in array.indexes]
+    return [single_element(job, index) for index in array.indexes]
 
 
 def _combined(jobs: list[JobRecord], newest_first: bool) -> list[JobRecord]:

@@ -107,14 +107,16 @@ def _component_plan(
     leader = daemon.model.components(job)[0]
     variables = job_environ.of_srun(client.environ, options.get("export"))
     about_job = job_environ.of_job(leader, controller.user, daemon.shape, str(controller.conf_path()))
-    alone = not job.desc.batch and not job.desc.is_allocation  # an srun outside of jobs
+    made_by_srun = not job.desc.batch and not job.desc.is_allocation  # an srun outside of jobs
     for name, value in about_job.items():
-        if name != "ENVIRONMENT" and not (alone and name in job_environ.IN_OTHERS_JOBS_ONLY):
+        if name != "ENVIRONMENT" and not (made_by_srun and name in job_environ.IN_OTHERS_JOBS_ONLY):
             variables.setdefault(name, value)
     steps = [each.step for each in components]
     about_step = job_environ.of_step(job, component.step, steps, client.umask, PORT)
     variables |= {
-        name: value for name, value in about_step.items() if not (alone and name in job_environ.IN_OTHERS_JOBS_ONLY)
+        name: value
+        for name, value in about_step.items()
+        if not (made_by_srun and name in job_environ.IN_OTHERS_JOBS_ONLY)
     }
     if job.het:
         shares = [share for each in components for share in each.job.shares]

@@ -59,7 +59,7 @@ def split_list(text: str) -> list[str]:
     return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
 
 
-def alone(job: JobRecord, index: int) -> JobRecord:
+def single_element(job: JobRecord, index: int) -> JobRecord:
     """One element of a waiting array as it is shown by itself."""
     assert job.array
     return replace(job, array=replace(job.array, indexes=[index], split=True))

@@ -249,7 +249,7 @@ class JobTable(dict[int, JobRecord]):
     def __init__(self) -> None:
         super().__init__()
         self.live: dict[int, JobRecord] = {}  # those that are not over, and perhaps some more
-        self._wholes: dict[int, dict[int, JobRecord]] = {}  # by id of an array or heterogeneous job: its records
+        self._groups: dict[int, dict[int, JobRecord]] = {}  # by id of an array or heterogeneous job: its records
         self._ends: list[tuple[float, int]] = []  # a heap: end and id of the jobs that are over
 
     def __setitem__(self, number: int, job: JobRecord) -> None:
@@ -258,30 +258,30 @@ class JobTable(dict[int, JobRecord]):
         self.note(job)
 
     def __delitem__(self, number: int) -> None:
-        whole = self._whole_of(self[number])
+        group = self._group_of(self[number])
         super().__delitem__(number)
         self.live.pop(number, None)
-        if whole in self._wholes:
-            self._wholes[whole].pop(number, None)
-            if not self._wholes[whole]:
-                del self._wholes[whole]
+        if group in self._groups:
+            self._groups[group].pop(number, None)
+            if not self._groups[group]:
+                del self._groups[group]
 
     def note(self, job: JobRecord) -> None:
-        whole = self._whole_of(job)
-        if whole:
-            self._wholes.setdefault(whole, {})[job.id] = job
+        group = self._group_of(job)
+        if group:
+            self._groups.setdefault(group, {})[job.id] = job
         if not job.over:
             self.live[job.id] = job
         elif self.live.pop(job.id, None):
             heapq.heappush(self._ends, (job.end or 0, job.id))
 
-    def together(self, number: int) -> list[JobRecord]:
+    def members(self, number: int) -> list[JobRecord]:
         """The records of this array, or the components of this heterogeneous job; [] for any other number."""
-        return list(self._wholes.get(number, {}).values())
+        return list(self._groups.get(number, {}).values())
 
     def named(self, number: int) -> list[JobRecord]:
         """The jobs that this number means: a job, all records of an array, all components."""
-        found = {job.id: job for job in self.together(number)}
+        found = {job.id: job for job in self.members(number)}
         if number in self:
             found[number] = self[number]
         return [found[each] for each in sorted(found)]
@@ -295,7 +295,7 @@ class JobTable(dict[int, JobRecord]):
                 yield job
 
     @staticmethod
-    def _whole_of(job: JobRecord) -> int:
+    def _group_of(job: JobRecord) -> int:
         return job.array.id if job.array else job.het.leader if job.het else 0
 
 
@@ -351,7 +351,7 @@ class Model:
         """All components of a heterogeneous job, in order; any other job alone."""
         if not job.het:
             return [job]
-        return sorted(self.jobs.together(job.het.leader), key=lambda other: other.id)
+        return sorted(self.jobs.members(job.het.leader), key=lambda other: other.id)
 
     def elements(self, array_id: int) -> list[JobRecord]:
-        return [job for job in self.jobs.together(array_id) if job.array]
+        return [job for job in self.jobs.members(array_id) if job.array]

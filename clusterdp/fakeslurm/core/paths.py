@@ -94,7 +94,7 @@ class Paths:
         finally:
             line.close()
 
-    def alone(self) -> int | None:
+    def lock_daemon(self) -> int | None:
         """Become the only daemon: returns the descriptor of a lock, to be kept open. None if there is a daemon that
         answers.
 

@@ -17,11 +17,11 @@ class ConnectionLost(Exception):
 class Connection:
     """A connection to a command, with its words and environment, or to a slurmstepd."""
 
-    def __init__(self, connection: socket.socket, loop: asyncio.AbstractEventLoop):
-        self.connection, self._loop = connection, loop
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop):
+        self.socket, self._loop = sock, loop
         self._frames, self._queue = wire.Frames(), deque[tuple[str, bytes]]()
         self._out = bytearray()
-        self._kind, self._said = (
+        self._kind, self._text = (
             "o",
             list[str](),
         )  # text of one kind, joined into one frame: a long listing is one frame
@@ -34,7 +34,7 @@ class Connection:
 
     async def _frame(self) -> tuple[str, bytes]:
         while not self._queue:
-            data = await self._loop.sock_recv(self.connection, 1 << 16)
+            data = await self._loop.sock_recv(self.socket, 1 << 16)
             if not data:
                 raise ConnectionLost
             self._queue += self._frames.feed(data)
@@ -66,7 +66,7 @@ class Connection:
 
     def send_order(self, order: Order) -> None:
         try:
-            self.connection.send(wire.frame("J", encode(order)))
+            self.socket.send(wire.frame("J", encode(order)))
         except OSError:
             pass
 
@@ -75,37 +75,37 @@ class Connection:
         self.write(text + "\n")
 
     def write(self, text: str) -> None:
-        self._say("o", text)
+        self._add_text("o", text)
 
     def error(self, text: str) -> None:
         """Write a line to the command's stderr."""
-        self._say("e", text + "\n")
+        self._add_text("e", text + "\n")
 
-    def _say(self, kind: str, text: str) -> None:
+    def _add_text(self, kind: str, text: str) -> None:
         if kind != self._kind:
-            self._frame_said()
+            self._frame_text()
             self._kind = kind
-        self._said.append(text)
+        self._text.append(text)
 
-    def _frame_said(self) -> None:
-        said, self._said = "".join(self._said), []
-        if said:
-            self._out += wire.frame(self._kind, said.encode("utf-8", "surrogateescape"))
+    def _frame_text(self) -> None:
+        text, self._text = "".join(self._text), []
+        if text:
+            self._out += wire.frame(self._kind, text.encode("utf-8", "surrogateescape"))
 
     def discard_output(self) -> None:
         """Drop the output that has not been sent yet."""
         self._out.clear()
-        self._said.clear()
+        self._text.clear()
 
     async def flush(self) -> None:
-        self._frame_said()
+        self._frame_text()
         data, self._out = bytes(self._out), bytearray()
         if data:
-            await self._loop.sock_sendall(self.connection, data)
+            await self._loop.sock_sendall(self.socket, data)
 
     async def read_file(self, path: str) -> bytes | int:
         """The bytes of a file as the command sees it ("" is its stdin), or an errno."""
-        self.order("r", path)
+        self.request("r", path)
         await self.flush()
         while True:
             kind, payload = await self._frame()
@@ -117,7 +117,7 @@ class Connection:
     async def exit(self, code: int) -> None:
         if self._handed_over:
             return
-        self.order("x", str(code))
+        self.request("x", str(code))
         await self.flush()
 
     async def hung_up(self) -> None:
@@ -135,9 +135,9 @@ class Connection:
             if kind == "w":
                 return int(payload)
 
-    def order(self, kind: str, text: str) -> None:
+    def request(self, kind: str, text: str) -> None:
         """Ask the command to do something; wire.py lists what."""
-        self._frame_said()
+        self._frame_text()
         self._out += wire.frame(kind, text.encode("utf-8", "surrogateescape"))
 
     async def signal(self) -> int:
@@ -150,7 +150,7 @@ class Connection:
     def hand_over(self) -> socket.socket:
         """Give the socket to a slurmstepd; this side writes no more."""
         self._handed_over = True
-        return self.connection
+        return self.socket
 
     def close(self) -> None:
-        self.connection.close()
+        self.socket.close()

@@ -51,8 +51,8 @@ class Controller:
         self.clock = Clock(model)
         self.spool = Spool(folder)
         self.records = Records(model, accounting, journal, folder, self.clock)
-        self._wanted = False
-        self._begun: list[tuple[JobRecord, Step]] = []
+        self._schedule_wanted = False
+        self._to_start: list[tuple[JobRecord, Step]] = []
         self._complained = False
         recent = [job for job in model.jobs.values() if job.desc.token and job.restarts == 0]
         self._tokens = {job.desc.token: job.array.id if job.array else job.id for job in recent}
@@ -72,7 +72,7 @@ class Controller:
 
     def wake(self) -> None:
         """Have the scheduler run: something happened that may let a job start."""
-        self._wanted = True
+        self._schedule_wanted = True
 
     def set_clock(self) -> None:
         """Take the machine's time if its clock was changed; only when nothing runs or waits."""
@@ -84,30 +84,30 @@ class Controller:
         """Schedule if needed, write all changes to disk, and start what was waiting for that. Called before each
         answer.
         """
-        while self._wanted and self.records.flush() and self.spool.room:
-            self._wanted = False
+        while self._schedule_wanted and self.records.flush() and self.spool.room:
+            self._schedule_wanted = False
             self.schedule()
         if self.records.flush():
-            begun, self._begun = self._begun, []
+            begun, self._to_start = self._to_start, []
             for job, step in begun:
                 if job.completing:  # cancelled while the disk was full or descriptors were short
                     job_end.step_never_started(self, job, step)
                 else:
-                    self._begin(job, step)
-            self._complained = self._complained and bool(self._begun)
+                    self._start_batch(job, step)
+            self._complained = self._complained and bool(self._to_start)
 
-    def _begin(self, job: JobRecord, step: Step) -> None:
+    def _start_batch(self, job: JobRecord, step: Step) -> None:
         try:
             self.runner.start_batch(job, step)
         except OSError as error:  # it may work the next time
-            self.begins(job, step)
+            self.start_batch_when_recorded(job, step)
             if not self._complained:
                 print(f"job {job.id} cannot start: {error.strerror}. It is tried again.", file=sys.stderr, flush=True)
             self._complained = True
 
-    def begins(self, job: JobRecord, step: Step) -> None:
+    def start_batch_when_recorded(self, job: JobRecord, step: Step) -> None:
         """Start the batch script of a job when that is on disk."""
-        self._begun.append((job, step))
+        self._to_start.append((job, step))
 
     def conf_path(self) -> Path:
         return self.folder / "slurm.conf"
@@ -280,7 +280,7 @@ class Controller:
                 restart=job.restarts,
             )
             job.steps.append(step)
-            self.begins(job, step)
+            self.start_batch_when_recorded(job, step)
         self.changed(job)
 
     # -- hold and release --

@@ -34,9 +34,9 @@ def step_ended(controller: Controller, job: JobRecord, step: Step, report: Ended
     if step.id != BATCH and not report.lost_srun:
         job.derived = max(job.derived, step.status)
     end_mirrors(controller, job, step, report)
-    alone = not job.desc.batch and not job.desc.is_allocation  # the job of an srun outside of jobs
-    if step.id == BATCH or (alone and not any(other.live for other in job.steps)):
-        if alone and (report.interrupted or report.lost_srun):
+    made_by_srun = not job.desc.batch and not job.desc.is_allocation  # the job of an srun outside of jobs
+    if step.id == BATCH or (made_by_srun and not any(other.live for other in job.steps)):
+        if made_by_srun and (report.interrupted or report.lost_srun):
             job.cancelled_by, step.state = controller.user.uid, JobState.CANCELLED
             terminate_job(controller, job, JobState.CANCELLED, "None", "")
         else:
@@ -57,7 +57,7 @@ def end_mirrors(controller: Controller, job: JobRecord, step: Step, report: Ende
 def step_never_started(controller: Controller, job: JobRecord, step: Step) -> None:
     """Handle a step that was recorded but never started: the daemon was killed in between, or the fork server was."""
     if step.id == BATCH and not job.completing:
-        controller.begins(job, step)
+        controller.start_batch_when_recorded(job, step)
         return
     mirror = step.id, job.id
     for other in controller.model.components(job):

@@ -121,10 +121,10 @@ class Stepds:
                 opening = None
                 if self._find(sender)[1]:  # a stranger of the same job id must not get the orders of this one
                     key = (sender.job, sender.step)
-                    self._connections[key] = connection.connection
+                    self._connections[key] = connection.socket
                 self._receive(connection, sender, report)
         except (ConnectionLost, OSError):
-            if key and self._connections.get(key) is connection.connection:
+            if key and self._connections.get(key) is connection.socket:
                 del self._connections[key]
                 self._daemon.loop.call_later(LAST_REPORTS_S, self._disconnected, *key)
         finally:

@@ -99,11 +99,11 @@ def advance(controller: Controller, seconds: float) -> None:
     while due := min(_moments(controller), default=None):
         if due > goal:
             break
-        _look_at(controller, due)
-    _look_at(controller, goal)
+        _advance_to(controller, due)
+    _advance_to(controller, goal)
 
 
-def _look_at(controller: Controller, moment: float) -> None:
+def _advance_to(controller: Controller, moment: float) -> None:
     controller.model.ahead_s += max(moment - controller.clock(), 0)
     controller.records.ahead()
     check_limits(controller)

@@ -22,7 +22,9 @@ class HistoryFile:
     def __init__(self, path: Path, model: Model, clock: Any):
         self._file = AppendFile(path)
         self._clock = clock
-        self._told = {job.id: _state(job) for job in model.jobs.values()}  # as written before the daemon was killed
+        self._written_states = {
+            job.id: _state(job) for job in model.jobs.values()
+        }  # as written before the daemon was killed
 
     def write(self, event: str, **about: object) -> None:
         line = {"time": round(self._clock(), 3), "event": event, **about}
@@ -31,9 +33,9 @@ class HistoryFile:
     def job(self, job: JobRecord) -> None:
         """Write the state of a job if it has changed."""
         state = _state(job)
-        if self._told.get(job.id) == state:
+        if self._written_states.get(job.id) == state:
             return
-        self._told[job.id] = state
+        self._written_states[job.id] = state
         more: dict[str, object] = {} if job.reason == "None" else {"reason": job.reason}
         if job.shares:
             more["nodes"] = compress(job.nodes)
@@ -46,7 +48,7 @@ class HistoryFile:
         self._file.close()
 
     def forget(self, job_id: int) -> None:
-        self._told.pop(job_id, None)
+        self._written_states.pop(job_id, None)
 
 
 def _state(job: JobRecord) -> tuple[str, int]:

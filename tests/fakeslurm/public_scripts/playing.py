@@ -42,7 +42,7 @@ class Play:
         self.home, self.folder = home, home / "job"
 
     def run(self) -> Observation:
-        self._furnish()
+        self._write_files()
         done = self._call("sbatch", "--parsable", f"{self.script.stem}.sh", "one", "two words")
         job = done.stdout.strip()
         said = {self.script.stem: [f"sbatch: {done.returncode} {done.stderr}" if done.returncode else "sbatch: an id"]}
@@ -55,7 +55,7 @@ class Play:
             environ.pop("SLURM_SUBMIT_HOST", None)
         return seen
 
-    def _furnish(self) -> None:
+    def _write_files(self) -> None:
         programs = self.home / "programs"
         programs.mkdir(parents=True)
         self.folder.mkdir()
