@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from clusterdp.config.secrets import secrets
-from clusterdp.config.tree import Config, Resources
+from clusterdp.config.tree import Config, ResourcesConfig
 from clusterdp.errors import ConfigError
 
 SEXAGESIMAL = "[0-5]?[0-9]"
@@ -159,7 +159,7 @@ def _bad_signal(signal: str | None) -> Iterator[tuple[str, str, str]]:
         yield "launch.signal", f"{match[1]} is no signal", f"Write one of {', '.join(SIGNALS)}, or a number"
 
 
-def _bad_gpus(r: Resources) -> Iterator[tuple[str, str, str]]:
+def _bad_gpus(r: ResourcesConfig) -> Iterator[tuple[str, str, str]]:
     """A node's GPUs and those of its ranks, where both are said."""
     counts = [re.fullmatch(r"(?:.*:)?(\d+)", text or "") for text in (r.gpus_per_node, r.gpus_per_task)]
     for key, text, count in zip(
@@ -241,7 +241,7 @@ def _bad_options(extra: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
         key = f"resources.extra.{option}"
         if option in OURS:
             yield key, "is set by clusterdp", f"Use {OURS[option]}"
-        if option.replace("-", "_") in {f.name for f in dataclasses.fields(Resources)}:
+        if option.replace("-", "_") in {f.name for f in dataclasses.fields(ResourcesConfig)}:
             yield key, "has a key of its own", f"Write resources.{option.replace('-', '_')}"
         if not re.fullmatch(r"[a-z][a-z0-9-]+", option):
             yield key, "is not a long option of sbatch", "Write it without dashes in front: mail-type: END"

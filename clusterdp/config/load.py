@@ -11,14 +11,18 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from clusterdp.config.tree import Config
 from clusterdp.errors import ConfigError
 from clusterdp.plainfile import read_plain
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from clusterdp.config.files import Layer
+
+Section = TypeVar("Section", bound="DataclassInstance")
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,28 @@ def dump(config: Config) -> str:
 
     text: str = yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True, width=100)
     return text
+
+
+def from_plain(
+    kind: type[Section], values: Mapping[str, Any], unknown: list[str] | None = None, at: str = ""
+) -> Section:
+    """A Config, or one section of it, from plain dictionaries, as `read_resolved` gives them. Nothing is converted.
+
+    A key that is missing has its default; so has a section that is null. The dotted name of a key that `kind` does not
+    have is appended to `unknown`. at: the dotted name of the section itself, with a dot at its end.
+    """
+    given: dict[str, Any] = {}
+    kinds = {each.name: each.default_factory for each in dataclasses.fields(kind)}
+    for name, value in values.items():
+        section = kinds.get(name)
+        if section is None:
+            if unknown is not None:
+                unknown.append(f"{at}{name}")
+        elif isinstance(section, type) and dataclasses.is_dataclass(section):
+            given[name] = from_plain(section, value or {}, unknown, f"{at}{name}.")
+        elif value is not None or section is dataclasses.MISSING:
+            given[name] = value
+    return kind(**given)
 
 
 def read_resolved(path: Path) -> dict[str, Any]:

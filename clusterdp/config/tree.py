@@ -12,7 +12,7 @@ TEXT = {"text": True}  # its scalars are taken as they are written, not as numbe
 
 
 @dataclass
-class Resources:
+class ResourcesConfig:
     """What is asked of Slurm, in Slurm's words: `cpus_per_task` is `--cpus-per-task`."""
 
     nodes: int = 1  # of the job; e.g. `4`
@@ -36,7 +36,7 @@ class Resources:
 
 
 @dataclass
-class Container:
+class ContainerConfig:
     """The ranks run in it; the batch script does not."""
 
     image: str | None = None  # Pyxis: a reference or .sqsh; Apptainer: a .sif; e.g. `nvcr.io#nvidia/pytorch:24.10-py3`
@@ -46,7 +46,7 @@ class Container:
 
 
 @dataclass
-class Launch:
+class LaunchConfig:
     """How the ranks are started."""
 
     launcher: str = "srun"  # srun: one task of srun a rank; torchrun: one agent a node; e.g. `torchrun`
@@ -65,11 +65,11 @@ class Launch:
     # NAME@SECONDS: a warning so long before the end of the time; entry jobs get one unasked; e.g. `USR2@90`
     signal: str | None = None
     grace_s: int = 60  # entry jobs stop this long before the end of the time; e.g. `120`
-    container: Container = field(default_factory=Container)
+    container: ContainerConfig = field(default_factory=ContainerConfig)
 
 
 @dataclass
-class Snapshot:
+class SnapshotConfig:
     """What of the submit directory is copied to the run folder: what git knows or does not ignore."""
 
     enabled: bool = True  # false: the job runs in the submit directory, as it is when each attempt starts; e.g. `false`
@@ -78,7 +78,7 @@ class Snapshot:
 
 
 @dataclass
-class Checkpoint:
+class CheckpointConfig:
     """Where checkpoints go, how often, and how many are kept."""
 
     url: str | None = None  # a folder, or a URL of fsspec's; default: checkpoints/ of the run; e.g. `s3://bucket/run`
@@ -103,7 +103,7 @@ class Checkpoint:
 
 
 @dataclass
-class Restart:
+class RestartConfig:
     """When a job that ended goes on by itself."""
 
     requeue: bool = True  # false: `--no-requeue`, and the job ends where it is stopped; e.g. `false`
@@ -115,7 +115,7 @@ class Restart:
 
 
 @dataclass
-class Amp:
+class AmpConfig:
     """Mixed precision, for code that takes `job.amp`."""
 
     # O0: fp32; O1: autocast to fp16; O2: fp16 with fp32 masters; O3: fp16; bf16: autocast to bf16; e.g. `bf16`
@@ -127,7 +127,7 @@ class Amp:
 
 
 @dataclass
-class Train:
+class TrainConfig:
     """Of `entry:` jobs and own_job(): the process group, the seeds, and what job.wrap(model) and job.loop(...) do."""
 
     seed: int = 0  # of torch, numpy and random, on each rank another; e.g. `1`
@@ -140,7 +140,7 @@ class Train:
     comm_hook: str | None = None  # fp16, bf16 or powersgd: gradients travel in fewer bytes; e.g. `bf16`
     powersgd: dict[str, Any] = field(default_factory=dict)  # PowerSGDState's; e.g. `{matrix_approximation_rank: 2}`
     fsdp: dict[str, Any] = field(default_factory=dict)  # fully_shard's; e.g. `{units: [Block], param_dtype: bfloat16}`
-    amp: Amp = field(default_factory=Amp)
+    amp: AmpConfig = field(default_factory=AmpConfig)
     accumulate: int = 1  # batches to a step of the optimizer; e.g. `4`
     clip_norm: float | None = None  # the largest norm of all gradients together; e.g. `1.0`
     clip_value: float | None = None  # the largest element of a gradient; e.g. `0.5`
@@ -153,7 +153,7 @@ class Train:
 
 
 @dataclass
-class Metrics:
+class MetricsConfig:
     """What rank 0 logs: always in metrics/ of the run folder, and besides where you look at it, as one run."""
 
     to: list[str] = field(default_factory=list)  # of tensorboard, wandb and mlflow, each an extra; e.g. `[wandb]`
@@ -162,7 +162,7 @@ class Metrics:
 
 
 @dataclass
-class Trace:
+class TraceConfig:
     """Some steps as torch.profiler sees them, in the folder of each attempt, for https://ui.perfetto.dev."""
 
     start: int | None = None  # the first step of an attempt that is traced; default: none is; e.g. `100`
@@ -171,17 +171,17 @@ class Trace:
 
 
 @dataclass
-class Profile:
+class ProfileConfig:
     """Of entry: jobs. Where the time goes is always measured; see times.json of an attempt."""
 
     steps: int | None = None  # end after so many, as a run of `clusterdp profile` does; e.g. `50`
     # batch-size or workers: tried out after that, by `clusterdp profile --find`; e.g. `workers`
     find: str | None = None
-    trace: Trace = field(default_factory=Trace)
+    trace: TraceConfig = field(default_factory=TraceConfig)
 
 
 @dataclass
-class Local:
+class LocalConfig:
     """The fake cluster of `--cluster local`; a real Slurm never sees this."""
 
     preempt_at: float | None = None  # rehearse: preempt the job once, at this fraction of its steps; e.g. `0.5`
@@ -200,12 +200,12 @@ class Config:
     params: dict[str, Any] = field(default_factory=dict)  # what the function is called with; e.g. `{lr: 0.1}`
     backend: str = "sbatch"  # how to submit: sbatch or submitit; e.g. `submitit`
     run_dir: str | None = None  # the run folder; default: runs/<name>-<date>-<time>-<4 letters>; e.g. `runs/first`
-    resources: Resources = field(default_factory=Resources)
-    launch: Launch = field(default_factory=Launch)
-    snapshot: Snapshot = field(default_factory=Snapshot)
-    checkpoint: Checkpoint = field(default_factory=Checkpoint)
-    restart: Restart = field(default_factory=Restart)
-    train: Train = field(default_factory=Train)
-    metrics: Metrics = field(default_factory=Metrics)
-    profile: Profile = field(default_factory=Profile)
-    local: Local = field(default_factory=Local)
+    resources: ResourcesConfig = field(default_factory=ResourcesConfig)
+    launch: LaunchConfig = field(default_factory=LaunchConfig)
+    snapshot: SnapshotConfig = field(default_factory=SnapshotConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    restart: RestartConfig = field(default_factory=RestartConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
+    local: LocalConfig = field(default_factory=LocalConfig)

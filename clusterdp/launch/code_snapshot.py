@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from clusterdp.config import Snapshot
+from clusterdp.config import SnapshotConfig
 from clusterdp.errors import ConfigError
 from clusterdp.launch.excluded_folders import is_clutter, is_run
 from clusterdp.launch.git_ignored import Ignored, find_ignored
@@ -31,7 +31,7 @@ class CodeSnapshot:
     ignored: tuple[Ignored, ...] = ()
 
 
-def take(source: Path, target: Path, limits: Snapshot, leave_out: Path) -> CodeSnapshot:
+def take(source: Path, target: Path, limits: SnapshotConfig, leave_out: Path) -> CodeSnapshot:
     """Copy `source` to `target` (made here), without what is below `leave_out`, and without runs."""
     names = sorted(name for name in list_files(source) if leave_out not in (source / name).parents)
     linked = [link.rstrip("/") for link in limits.link]

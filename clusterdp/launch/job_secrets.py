@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-from clusterdp.config import Launch
+from clusterdp.config import LaunchConfig
 from clusterdp.errors import ConfigError
 
 
@@ -19,7 +19,7 @@ def secret_path(path: str) -> str:
     return str(Path(path).expanduser().absolute())
 
 
-def check_secrets(launch: Launch) -> None:
+def check_secrets(launch: LaunchConfig) -> None:
     """ConfigError for the first one that the job would not find, or that others could read."""
     for name in launch.secrets:
         if not os.environ.get(name):

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 
 import clusterdp
-from clusterdp.config import Launch
+from clusterdp.config import LaunchConfig
 from clusterdp.errors import ConfigError
 from clusterdp.launch.job_secrets import secret_path
 from clusterdp.launch.script_spec import ScriptSpec, lines_of
@@ -69,7 +69,7 @@ YIELDING = {
 }
 
 
-def _refuse_collisions(launch: Launch, folder: Path) -> None:
+def _refuse_collisions(launch: LaunchConfig, folder: Path) -> None:
     """A variable that the script sets for itself would not reach the program as the user wrote it."""
     source = "\n".join(path.read_text() for path in sorted(folder.rglob("*")) if path.is_file())
     keys = {name: f"launch.secret_files.{name}" for name in launch.secret_files}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterdp.config import Config, Container, Resources
+from clusterdp.config import Config, ContainerConfig, ResourcesConfig
 from clusterdp.errors import ConfigError
 
 # Options of sbatch that stand in the config under their own name, in the order in which they are printed.
@@ -85,7 +85,7 @@ class ScriptSpec:
         flags = []
         if self.config.resources.gpus_per_task:
             flags.append(f"--gpus-per-task={self.config.resources.gpus_per_task}")
-        container: Container = self.config.launch.container
+        container: ContainerConfig = self.config.launch.container
         if container.image and container.runtime == "pyxis":
             flags += [
                 f"--container-image={container.image}",
@@ -152,7 +152,7 @@ def gpu_count(text: str | None) -> int:
     return int(last)
 
 
-def extra_options(resources: Resources) -> list[tuple[str, str | None]]:
+def extra_options(resources: ResourcesConfig) -> list[tuple[str, str | None]]:
     """resources.extra; true makes a bare flag, false and null leave the option out."""
     return [
         (option, None if value is True else str(value))

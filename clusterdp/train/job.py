@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +15,7 @@ from weakref import WeakSet
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
+from clusterdp.config import CheckpointConfig, MetricsConfig, ProfileConfig, TrainConfig
 from clusterdp.errors import ConfigError
 from clusterdp.rundir import Ledger, RunDir, write_durably
 from clusterdp.train.argument_names import LOADER, check_words
@@ -41,7 +42,7 @@ from clusterdp.train.output.metric_log import MetricLog
 from clusterdp.train.output.say import say
 from clusterdp.train.profile.diagnosis import NOTHING
 from clusterdp.train.profile.stopwatch import Stopwatch
-from clusterdp.train.settings import Measuring, Profiling, Saving, Settings, Techniques
+from clusterdp.train.settings import Settings
 
 if TYPE_CHECKING:  # a function that keeps to its own loop need not wait for these
     from clusterdp.checkpoint import Checkpointer, Commit
@@ -70,7 +71,7 @@ class JobHandle:
         self.group = group
         self.run_dir: Path | None = settings.run_dir
         self.attempt = attempt
-        self.seed = settings.seed
+        self.seed = settings.train.seed
         self.params: Mapping[str, Any] = settings.params
         self.stop = stop
         self.word = ControlWord(group.control_word_group, stop)
@@ -107,8 +108,8 @@ class JobHandle:
         return wrapped
 
     @property
-    def train(self) -> Techniques:
-        """The config's `train`, as far as it is about the model and its steps."""
+    def train(self) -> TrainConfig:
+        """The config's `train`."""
         return self._settings.train
 
     @cached_property
@@ -116,7 +117,7 @@ class JobHandle:
         """As the config's train.amp has it."""
         from clusterdp.train.optim.amp import Amp
 
-        return Amp(**{"level": "O0", **self.train.amp, "device": self.device})
+        return Amp(device=self.device, **asdict(self.train.amp))
 
     def finite(self, model: torch.nn.Module) -> Finite | None:
         """For Amp.step(finite=...), as the config's train.on_nan has it; None if nobody is to look."""
@@ -272,18 +273,18 @@ class JobHandle:
         )
 
     @property
-    def saving(self) -> Saving:
+    def saving(self) -> CheckpointConfig:
         """The config's `checkpoint`."""
         return self._settings.checkpoint
 
     @property
-    def profile(self) -> Profiling:
+    def profile(self) -> ProfileConfig:
         """The config's `profile`: a loop ends after so many steps."""
         return self._settings.profile
 
     def for_measuring(self, params: Mapping[str, Any]) -> JobHandle:
         """Another one, for a training that is begun to be measured, and of which nothing is kept."""
-        settings = replace(self._settings, params=params, checkpoint=Saving(), metrics=Measuring())
+        settings = replace(self._settings, params=params, checkpoint=CheckpointConfig(), metrics=MetricsConfig())
         return JobHandle(settings, self.group, self.stop, self.attempt)
 
     @property

@@ -9,118 +9,67 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from clusterdp.config import (
+    CheckpointConfig,
+    Config,
+    LaunchConfig,
+    MetricsConfig,
+    ProfileConfig,
+    TrainConfig,
+    from_plain,
+    read_resolved,
+)
 from clusterdp.errors import ConfigError
 from clusterdp.slurm.env import SlurmEnv
+from clusterdp.train.output.say import say
 
 FLOAT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")  # YAML 1.1 takes 1e-3 for a string
 
 
 @dataclass(frozen=True)
-class Saving:
-    url: str | None = None  # None: nothing is saved
-    every_steps: int | None = None
-    every_s: float | None = 600.0
-    storage_options: Mapping[str, Any] = field(default_factory=dict)
-    timeout_s: float = 60.0
-    retry_s: float = 120.0
-    keep_last: int = 3
-    keep_every: int | None = None
-    keep_local: int = 0
-    async_save: bool = True
-    max_failures: int = 3
-    check_replicas_every: int = 1
-    start_from: str | None = None
-    start_only: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Techniques:
-    """The config's `train`, as far as it is about the model and its steps; see clusterdp.config for what each means."""
-
-    strategy: str = "ddp"
-    ddp: Mapping[str, Any] = field(default_factory=dict)
-    comm_hook: str | None = None
-    powersgd: Mapping[str, Any] = field(default_factory=dict)
-    fsdp: Mapping[str, Any] = field(default_factory=dict)
-    amp: Mapping[str, Any] = field(default_factory=dict)
-    accumulate: int = 1
-    clip_norm: float | None = None
-    clip_value: float | None = None
-    on_nan: str | None = None
-    sync_batchnorm: bool = False
-    recompute: Sequence[str] = ()
-    compile: bool | Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True)
-class Measuring:
-    to: Sequence[str] = ()
-    every_s: float | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Tracing:
-    start: int | None = None
-    steps: int = 5
-    ranks: Sequence[int] = (0,)
-
-
-@dataclass(frozen=True)
-class Profiling:
-    """The config's `profile`."""
-
-    steps: int | None = None
-    find: str | None = None
-    trace: Tracing = field(default_factory=Tracing)
-
-    @classmethod
-    def read(cls, section: Mapping[str, Any]) -> Profiling:
-        return cls(**{**section, "trace": Tracing(**(section.get("trace") or {}))})
-
-
-@dataclass(frozen=True)
 class Settings:
-    """The defaults are those of a function that is run without a config, by plain python or torchrun."""
+    """The sections of the config are the config's own, so their defaults stand there alone.
+
+    checkpoint.url: where checkpoints go, with the default filled in. None: nothing is saved.
+    """
 
     run_dir: Path | None = None
     entry: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
-    checkpoint: Saving = field(default_factory=Saving)
-    train: Techniques = field(default_factory=Techniques)
-    metrics: Measuring = field(default_factory=Measuring)
-    profile: Profiling = field(default_factory=Profiling)
-    seed: int = 0
-    deterministic: bool = False
-    backend: str | None = None
-    timeout_s: float = 1800.0
-    margin_s: float = 60.0
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
+    profile: ProfileConfig = field(default_factory=ProfileConfig)
+    margin_s: float = LaunchConfig.grace_s
     end_time: float | None = None
     attempt: str | None = None  # None: no Slurm job; the ranks then make one up
     resume_step: int | None = None
 
     @classmethod
     def read(cls, run_dir: Path, environ: Mapping[str, str] = os.environ) -> Settings:
-        """Of a run folder. ConfigError if it has no readable config.yaml."""
-        from clusterdp.config import read_resolved
+        """The settings of a run folder. ConfigError if it has no readable config.yaml.
 
+        A key that this version does not know, as a newer one may have written it, is reported and has no effect.
+        """
+        path = run_dir / "config.yaml"
         try:
-            config = read_resolved(run_dir / "config.yaml")
+            values = read_resolved(path)
         except OSError as error:
             raise ConfigError(f"{error.filename}: {error.strerror}. Give the worker the folder of a run.") from None
-        checkpoint, train = dict(config.get("checkpoint") or {}), config.get("train") or {}
-        url = environ.get("CLUSTERDP_CHECKPOINT_URL") or checkpoint.pop("url", None) or str(run_dir / "checkpoints")
-        known = {name: checkpoint[name] for name in Saving.__dataclass_fields__ if name in checkpoint and name != "url"}
+        unknown: list[str] = []
+        config = from_plain(Config, values, unknown)
+        if unknown and SlurmEnv.read(environ).rank == 0:
+            say(f"clusterdp: {path}: not known to this version, and without effect: {', '.join(unknown)}", error=True)
+        url = environ.get("CLUSTERDP_CHECKPOINT_URL") or config.checkpoint.url or str(run_dir / "checkpoints")
         return cls(
             run_dir=run_dir,
-            entry=config.get("entry") or "",
-            params=config.get("params") or {},
-            checkpoint=Saving(url=url, **known),
-            train=Techniques(**{name: train[name] for name in Techniques.__dataclass_fields__ if name in train}),
-            profile=Profiling.read(config.get("profile") or {}),
-            metrics=Measuring(**(config.get("metrics") or {})),
-            **{name: train[name] for name in ("seed", "deterministic", "backend", "timeout_s") if name in train},
-            margin_s=float((config.get("launch") or {}).get("grace_s", 60.0)),
+            entry=config.entry or "",
+            params=config.params,
+            checkpoint=replace(config.checkpoint, url=url),
+            train=config.train,
+            metrics=config.metrics,
+            profile=config.profile,
+            margin_s=config.launch.grace_s,
             **exported(environ),
         )
 
@@ -130,7 +79,7 @@ class Settings:
         folder = environ.get("CLUSTERDP_RUN_DIR")
         run_dir = Path(folder).absolute() if folder else None
         url = environ.get("CLUSTERDP_CHECKPOINT_URL") or (str(run_dir / "checkpoints") if run_dir else None)
-        return cls(run_dir=run_dir, params=params, checkpoint=Saving(url=url), **exported(environ))
+        return cls(run_dir=run_dir, params=params, checkpoint=CheckpointConfig(url=url), **exported(environ))
 
     @classmethod
     def own(cls, params: Mapping[str, Any]) -> Settings:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.config import Snapshot
+from clusterdp.config import SnapshotConfig
 from clusterdp.errors import ConfigError
 from clusterdp.launch.code_snapshot import take
 
@@ -48,14 +48,14 @@ def test_git_decides_what_belongs_to_it(source: Path, tmp_path: Path) -> None:
     (source / "gone.py").write_text("")
     git(source, "add", "gone.py")
     (source / "gone.py").unlink()
-    taken = take(source, tmp_path / "code", Snapshot(), leave_out=source / "runs/x")
+    taken = take(source, tmp_path / "code", SnapshotConfig(), leave_out=source / "runs/x")
     assert files(tmp_path / "code") == {"train.py", "pkg/__init__.py", ".gitignore", "new file.py"}
     assert (tmp_path / "code/train.py").read_text() == "edited, not committed"
     assert taken.files == 4
 
 
 def test_without_git_all_but_clutter_belongs_to_it(source: Path, tmp_path: Path) -> None:
-    take(source, tmp_path / "code", Snapshot(), leave_out=source / "runs/x")
+    take(source, tmp_path / "code", SnapshotConfig(), leave_out=source / "runs/x")
     assert files(tmp_path / "code") == {"train.py", "pkg/__init__.py", "data/big.bin"}
 
 
@@ -72,31 +72,31 @@ def test_runs_do_not(source: Path, in_git: bool) -> None:
     new = source / "runs/new"
     new.mkdir()
     (new / "events").write_text("")
-    take(source, new / "code", Snapshot(), leave_out=new)
+    take(source, new / "code", SnapshotConfig(), leave_out=new)
     assert files(new / "code") == {"train.py", "pkg/__init__.py", "data/big.bin"}
 
 
 def test_too_much_is_refused_with_the_biggest_files_and_nothing_is_copied(source: Path, tmp_path: Path) -> None:
     os.truncate(source / "data/big.bin", 3 << 20)
     with pytest.raises(ConfigError, match=r"has 3 MB in 3 files, more than 2: data/big\.bin \(3 MB\)"):
-        take(source, tmp_path / "code", Snapshot(max_mb=2), leave_out=tmp_path / "run")
+        take(source, tmp_path / "code", SnapshotConfig(max_mb=2), leave_out=tmp_path / "run")
     assert not (tmp_path / "code").exists()
 
 
 def test_what_is_linked_is_not_copied_and_does_not_count(source: Path, tmp_path: Path) -> None:
     os.truncate(source / "data/big.bin", 3 << 20)
-    take(source, tmp_path / "code", Snapshot(max_mb=2, link=["data/"]), leave_out=tmp_path / "run")
+    take(source, tmp_path / "code", SnapshotConfig(max_mb=2, link=["data/"]), leave_out=tmp_path / "run")
     assert (tmp_path / "code/data").readlink() == source / "data"
     for i, wrong in enumerate(["../x", "/etc", "nothing-there"]):
         with pytest.raises(ConfigError, match=r"snapshot\.link: "):
-            take(source, tmp_path / f"code{i}", Snapshot(link=[wrong]), leave_out=tmp_path / "run")
+            take(source, tmp_path / f"code{i}", SnapshotConfig(link=[wrong]), leave_out=tmp_path / "run")
 
 
 def test_links_go_on_leading_where_they_lead(source: Path, tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("outside")
     (source / "inner").symlink_to("train.py")
     (source / "outer").symlink_to("../outside")
-    take(source, tmp_path / "deep/er/code", Snapshot(), leave_out=tmp_path / "run")
+    take(source, tmp_path / "deep/er/code", SnapshotConfig(), leave_out=tmp_path / "run")
     code = tmp_path / "deep/er/code"
     assert (code / "inner").read_text() == "train.py"
     assert (code / "inner").readlink() == Path("train.py")

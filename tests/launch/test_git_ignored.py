@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.config import Snapshot
+from clusterdp.config import SnapshotConfig
 from clusterdp.launch import git_ignored
 from clusterdp.launch.code_snapshot import take
 from clusterdp.launch.git_ignored import Ignored, find_ignored, in_words
@@ -82,13 +82,13 @@ def test_of_a_million_files_some_are_looked_at(source: Path, monkeypatch: pytest
 
 
 def test_the_words_hold_the_line_for_the_config(source: Path, tmp_path: Path) -> None:
-    taken = take(source, tmp_path / "code", Snapshot(), leave_out=tmp_path / "run")
+    taken = take(source, tmp_path / "code", SnapshotConfig(), leave_out=tmp_path / "run")
     assert in_words(taken.ignored) == (
         "Not in it, for git ignores it: data (8.0 MB), big.log (6.0 MB), sets/chars/train.bin (0.0 MB). "
         "If the job needs it: snapshot: {link: [data, big.log, sets/chars/train.bin]}"
     )
     links = [one.name for one in taken.ignored]
-    again = take(source, tmp_path / "again", Snapshot(link=links), leave_out=tmp_path / "run")
+    again = take(source, tmp_path / "again", SnapshotConfig(link=links), leave_out=tmp_path / "run")
     assert again.ignored == ()
     assert (tmp_path / "again/sets/chars/train.bin").stat().st_size == 3_000
 

@@ -14,11 +14,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from clusterdp.config import CheckpointConfig
 from clusterdp.errors import StateError
 from clusterdp.train import JobHandle, Stopped, StopSignal
 from clusterdp.train.dist import control_word
 from clusterdp.train.dist.group import seed_everything
-from clusterdp.train.settings import Saving, Settings
+from clusterdp.train.settings import Settings
 from tests.checkpoint.training import digest
 from tests.train.programs import start
 
@@ -78,7 +79,7 @@ def whole_and_in_parts(folder: str, stops: list[int]) -> list[Any]:
 
     def attempt(name: str, number: int, **options: Any) -> dict[str, Any]:
         run_dir = Path(folder, name)
-        saving = Saving(url=str(run_dir / "checkpoints"))
+        saving = CheckpointConfig(url=str(run_dir / "checkpoints"))
         seed_everything(50 * number, group.rendezvous.rank)  # a new process begins somewhere else
         with StopSignal() as stop:
             job = JobHandle(Settings(run_dir=run_dir, checkpoint=saving), group, stop, f"1.{number}")

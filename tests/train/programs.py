@@ -191,12 +191,11 @@ def meters_over(shares: list[list[float]]) -> dict[str, float]:
 
 def with_job(function: str, params: dict[str, Any], train: dict[str, Any] | None = None) -> Any:
     """What an entry returns, on each rank. train: of the config."""
+    from clusterdp.config import TrainConfig, from_plain
     from clusterdp.train.process import entry
-    from clusterdp.train.settings import Techniques
 
     group = start()
-    known = {name: value for name, value in (train or {}).items() if name in Techniques.__dataclass_fields__}
-    settings = replace(Settings.bare(params), train=Techniques(**known))
+    settings = replace(Settings.bare(params), train=from_plain(TrainConfig, train or {}))
     with StopSignal() as stop:
         answer = entry.load(function)(JobHandle(settings, group, stop, "1.0"), **params)
     group.close()

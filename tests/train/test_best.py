@@ -12,9 +12,10 @@ import torch
 from torch import nn
 
 from clusterdp.checkpoint import list_checkpoints
+from clusterdp.config import CheckpointConfig
 from clusterdp.storage import LocalStorage
 from clusterdp.train import JobHandle, Trainer, keep_best
-from clusterdp.train.settings import Saving, Settings
+from clusterdp.train.settings import Settings
 from tests.train.trainings import FEATURES, Noisy
 
 EPOCH = 6  # steps; the run saves after every four
@@ -117,8 +118,8 @@ def test_an_epoch_that_is_done_otherwise_after_that_is_known_from_the_one_before
 
 
 def test_without_a_place_for_checkpoints_the_best_model_is_kept_in_memory(job: JobHandle) -> None:
-    trainer = fit(job, 1, 5, 2, checkpoint=Saving())
-    best = fit(job, 1, 5, checkpoint=Saving()).net.weight
+    trainer = fit(job, 1, 5, 2, checkpoint=CheckpointConfig())
+    best = fit(job, 1, 5, checkpoint=CheckpointConfig()).net.weight
     assert not torch.equal(trainer.net.weight, best)  # type: ignore[arg-type]
     assert trainer.load_best() == 2 * EPOCH
     assert torch.equal(trainer.net.weight, best)  # type: ignore[arg-type]

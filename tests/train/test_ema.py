@@ -15,10 +15,11 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from clusterdp.checkpoint import Checkpointer, list_checkpoints
+from clusterdp.config import CheckpointConfig
 from clusterdp.errors import ConfigError
 from clusterdp.train import Amp, JobHandle, Stopped, StopSignal
 from clusterdp.train.optim.ema import Ema
-from clusterdp.train.settings import Saving, Settings
+from clusterdp.train.settings import Settings
 from tests.checkpoint.training import digest
 
 
@@ -130,7 +131,7 @@ def attempt(job: JobHandle, folder: Path, evaluated: Callable[[int, int], None] 
     evaluated: called there, after the step and of its item. Returns the state at the end, or none if it has stopped.
     """
     (folder / "attempts" / "1.0").mkdir(parents=True, exist_ok=True)
-    saving = Saving(url=str(folder / "checkpoints"), async_save=False)
+    saving = CheckpointConfig(url=str(folder / "checkpoints"), async_save=False)
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

@@ -22,12 +22,13 @@ from torch.utils.data import (
 )
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from clusterdp.config import CheckpointConfig
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.rundir import read_events
 from clusterdp.train import JobHandle, Loop, Stopped, StopSignal
 from clusterdp.train.dist.control_word import ControlWord
 from clusterdp.train.loop.batches import Feed
-from clusterdp.train.settings import Saving, Settings
+from clusterdp.train.settings import Settings
 from tests.train import programs
 from tests.train.ranks import running
 
@@ -150,7 +151,7 @@ def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         seed = 5 if not (run_dir / "checkpoints").exists() else 99  # a new process begins somewhere else
         torch.manual_seed(seed)
         random.seed(seed)
-        settings = Settings(run_dir=run_dir, checkpoint=Saving(url=str(run_dir / "checkpoints")))
+        settings = Settings(run_dir=run_dir, checkpoint=CheckpointConfig(url=str(run_dir / "checkpoints")))
         stop = StopSignal()
         handle = JobHandle(settings, job.group, stop, "1.0")
         handle.word = ControlWord(None, stop)

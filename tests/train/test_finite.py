@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from clusterdp.config import TrainConfig
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.train import Amp, Group, JobHandle, Trainer
 from clusterdp.train.optim.nan_guard import MOST_IN_A_ROW, Finite
-from clusterdp.train.settings import Settings, Techniques
+from clusterdp.train.settings import Settings
 from tests.train import programs, techniques
 from tests.train.ranks import running
 from tests.train.runs import Run
@@ -146,7 +147,7 @@ def test_what_is_skipped_is_in_no_score_of_the_epoch(job: JobHandle, accumulate:
 
     rows = {}
     for on_nan in ("skip", None):
-        handle = JobHandle(Settings(train=Techniques(on_nan=on_nan)), job.group, job.stop, "1.0")
+        handle = JobHandle(Settings(train=TrainConfig(on_nan=on_nan)), job.group, job.stop, "1.0")
         net = nn.Linear(1, 1)
         nn.init.ones_(net.weight)
         nn.init.zeros_(net.bias)

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from clusterdp.checkpoint import CheckpointError, list_checkpoints
+from clusterdp.config import CheckpointConfig, MetricsConfig
 from clusterdp.errors import RunError
 from clusterdp.rundir import append_line, read_events, read_lines
 from clusterdp.train import JobHandle
@@ -23,7 +24,6 @@ from clusterdp.train.output.metric_log import MetricLog
 from clusterdp.train.output.sinks import TensorBoard
 from clusterdp.train.process import attempt
 from clusterdp.train.process.attempt import Ending
-from clusterdp.train.settings import Measuring, Saving
 from tests.train import programs
 from tests.train.jobs import fill
 from tests.train.ranks import running
@@ -68,8 +68,8 @@ def run(disk: Disk, job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> JobHandl
     """A job whose run folder is on that disk."""
     monkeypatch.setattr("clusterdp.train.dist.control_word.MOST_STEPS", 1)
     folder = disk.path / "run"
-    saving = Saving(url=str(folder / "checkpoints"), every_steps=4, async_save=False, keep_last=2)
-    settings = replace(job._settings, run_dir=folder, checkpoint=saving, metrics=Measuring(every_s=0.0))
+    saving = CheckpointConfig(url=str(folder / "checkpoints"), every_steps=4, async_save=False, keep_last=2)
+    settings = replace(job._settings, run_dir=folder, checkpoint=saving, metrics=MetricsConfig(every_s=0.0))
     return JobHandle(settings, job.group, job.stop, "1.0")
 
 

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from clusterdp.checkpoint import list_checkpoints
+from clusterdp.config import CheckpointConfig
 from clusterdp.train import JobHandle, Stopped, StopSignal
 from clusterdp.train.dist.group import seed_everything
 from clusterdp.train.optim.open_window import LONGEST, SHORTEST, Gradients
-from clusterdp.train.settings import Saving
 from tests.train import foreign
 from tests.train.ranks import running
 
@@ -27,7 +27,7 @@ def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("clusterdp.train.dist.control_word.MOST_STEPS", 1)
 
     def run(name: str, number: int = 0, **options: Any) -> dict[str, Any]:
-        saving = Saving(url=str(tmp_path / name / "checkpoints"), async_save=False)
+        saving = CheckpointConfig(url=str(tmp_path / name / "checkpoints"), async_save=False)
         settings = replace(job._settings, run_dir=tmp_path / name, checkpoint=saving)
         seed_everything(50 * number, 0)  # a new process begins somewhere else
         with StopSignal() as stop:

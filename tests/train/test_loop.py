@@ -14,11 +14,12 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from clusterdp.checkpoint import list_checkpoints
+from clusterdp.config import CheckpointConfig
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.rundir import read_events
 from clusterdp.train import JobHandle, Loop, Stopped, StopSignal
 from clusterdp.train.dist.control_word import ControlWord
-from clusterdp.train.settings import Saving, Settings
+from clusterdp.train.settings import Settings
 
 DATA = TensorDataset(torch.arange(10.0))
 
@@ -69,7 +70,7 @@ def another(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (run_dir / "attempts" / "1.0").mkdir(parents=True)
         torch.manual_seed(5)
         random.seed(5)
-        settings = Settings(run_dir=run_dir, checkpoint=Saving(url=str(run_dir / "checkpoints"), **saving))
+        settings = Settings(run_dir=run_dir, checkpoint=CheckpointConfig(url=str(run_dir / "checkpoints"), **saving))
         return JobHandle(settings, job.group, job.stop, "1.0")
 
     return make

@@ -17,11 +17,11 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from clusterdp.checkpoint import CheckpointError, list_checkpoints
+from clusterdp.config import CheckpointConfig
 from clusterdp.errors import ConfigError, EntryError, StateError
 from clusterdp.rundir import read_events
 from clusterdp.train import JobHandle, Stopped, StopSignal, Trainer
 from clusterdp.train.dist.group import seed_everything
-from clusterdp.train.settings import Saving
 from tests.train import phased, programs
 from tests.train.ranks import Ranks, running, wait_until
 from tests.train.runs import Run
@@ -42,7 +42,7 @@ class Program:
 
     def __init__(self, job: JobHandle, name: str, folder: Path, **saving: Any):
         saving = {"every_steps": 4, "every_s": None, "async_save": False, "keep_last": 99, **saving}
-        checkpoint = Saving(url=str(folder / "checkpoints"), **saving)
+        checkpoint = CheckpointConfig(url=str(folder / "checkpoints"), **saving)
         self.settings = replace(job._settings, run_dir=folder, checkpoint=checkpoint)
         self.group, self.name = job.group, name
         self.done: list[list[str]] = []
@@ -233,7 +233,7 @@ def test_a_second_loop_without_a_name_is_refused_with_the_remedy(job: JobHandle)
 
 
 def test_without_a_place_for_checkpoints_nothing_can_be_mixed_up(job: JobHandle) -> None:
-    bare = replace(job._settings, run_dir=None, checkpoint=Saving())
+    bare = replace(job._settings, run_dir=None, checkpoint=CheckpointConfig())
     job = JobHandle(bare, job.group, job.stop, "local.1")
     assert [train(job).step, train(job).step, job.step] == [3, 3, 6]
 
@@ -298,7 +298,7 @@ def test_fit_with_other_data_or_by_another_trainer_is_a_phase_of_its_own(job: Jo
 def test_without_a_place_for_checkpoints_fit_counts_epochs_in_all(
     job: JobHandle, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bare = replace(job._settings, run_dir=None, checkpoint=Saving())
+    bare = replace(job._settings, run_dir=None, checkpoint=CheckpointConfig())
     alone = trainer(JobHandle(bare, job.group, job.stop, "local.1"))
     data = phased.data()
     for epochs in (2, 2, 3):
@@ -315,7 +315,9 @@ def test_a_loader_that_two_phases_share_goes_on_as_in_the_undisturbed_run(
     """It draws its order from a generator of its own, or knows its own place."""
 
     def attempt(folder: str, number: int, *, until: str) -> list[Any]:
-        settings = replace(job._settings, run_dir=tmp_path / folder, checkpoint=Saving(url=str(tmp_path / folder)))
+        settings = replace(
+            job._settings, run_dir=tmp_path / folder, checkpoint=CheckpointConfig(url=str(tmp_path / folder))
+        )
         handle = JobHandle(settings, job.group, StopSignal(), f"1.{number}")
         seed_everything(number, rank=0)  # a new process draws other numbers, until it has restored those of before
         generator = torch.Generator().manual_seed(number) if kind is DataLoader else None

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from clusterdp.config import ProfileConfig
 from clusterdp.errors import ConfigError
 from clusterdp.operate.event_text import event_line
 from clusterdp.operate.run_history import read_history
 from clusterdp.train import JobHandle
 from clusterdp.train.profile import worker_finder
 from clusterdp.train.profile.profiling import Profiled, find_batch_size
-from clusterdp.train.settings import Profiling, Settings
+from clusterdp.train.settings import Settings
 from tests.train import programs
 from tests.train.ranks import running
 from tests.train.runs import Run
@@ -65,7 +66,7 @@ def test_workers_are_tried_after_the_steps(job: JobHandle, monkeypatch: pytest.M
     from torch.utils.data import TensorDataset
 
     monkeypatch.setattr(worker_finder, "samples_per_s", lambda loader: 1e9)
-    settings = Settings(run_dir=job.run_dir, profile=Profiling(steps=7, find="workers"))
+    settings = Settings(run_dir=job.run_dir, profile=ProfileConfig(steps=7, find="workers"))
     short = JobHandle(settings, job.group, job.stop, "1.0")
     seen: list[Any] = []
     with pytest.raises(Profiled):

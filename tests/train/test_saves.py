@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, StateError, list_checkpoints
+from clusterdp.config import CheckpointConfig
 from clusterdp.rundir import read_events
 from clusterdp.storage import LocalStorage
 from clusterdp.train import JobHandle, StopSignal
-from clusterdp.train.settings import Saving, Settings
+from clusterdp.train.settings import Settings
 
 Make = Callable[..., JobHandle]
 
@@ -28,7 +29,9 @@ def make(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mak
         run_dir = tmp_path / "made"
         (run_dir / "attempts" / "1.0").mkdir(parents=True)
         saving = {"url": str(run_dir / "checkpoints"), **saving}
-        return JobHandle(Settings(run_dir=run_dir, checkpoint=Saving(**saving)), job.group, StopSignal(), "1.0")
+        return JobHandle(
+            Settings(run_dir=run_dir, checkpoint=CheckpointConfig(**saving)), job.group, StopSignal(), "1.0"
+        )
 
     return settings
 

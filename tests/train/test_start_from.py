@@ -10,16 +10,17 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from clusterdp.config import CheckpointConfig
 from clusterdp.errors import StateError
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.train import Amp, Ema, JobHandle
-from clusterdp.train.settings import Saving, Settings
+from clusterdp.train.settings import Settings
 
 
 def run(job: JobHandle, folder: Path, epochs: int, **saving: Any) -> list[float]:
     """The model's weight before each step, which adds 1 to it."""
     (folder / "attempts" / "1.0").mkdir(parents=True, exist_ok=True)
-    settings = Settings(run_dir=folder, checkpoint=Saving(url=str(folder / "checkpoints"), **saving))
+    settings = Settings(run_dir=folder, checkpoint=CheckpointConfig(url=str(folder / "checkpoints"), **saving))
     handle = JobHandle(settings, job.group, job.stop, "1.0")
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
@@ -64,7 +65,9 @@ def test_what_was_copied_from_the_model_before_is_copied_again(
         before["optimizer"].param_groups[0]["params"][0].fill_(40.001)  # less than fp16 can tell from 40
     torch.save({name: before[name].state_dict() for name in saved}, tmp_path / "x.pt")
     (tmp_path / "run" / "attempts" / "1.0").mkdir(parents=True)
-    saving = Saving(str(tmp_path / "run" / "checkpoints"), start_from=str(tmp_path / "x.pt"), start_only=saved[::-1])
+    saving = CheckpointConfig(
+        str(tmp_path / "run" / "checkpoints"), start_from=str(tmp_path / "x.pt"), start_only=saved[::-1]
+    )
     job = JobHandle(Settings(run_dir=tmp_path / "run", checkpoint=saving), job.group, job.stop, "1.0")
     state = made(0.0)
     for _ in job.loop([1], state):

@@ -11,9 +11,10 @@ import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
+from clusterdp.config import TrainConfig, from_plain
 from clusterdp.errors import ConfigError
 from clusterdp.train import Amp, Finite, JobHandle, StopSignal
-from clusterdp.train.settings import Settings, Techniques
+from clusterdp.train.settings import Settings
 from tests.train import programs, techniques
 from tests.train.ranks import running
 from tests.train.runs import Run
@@ -161,7 +162,7 @@ def test_unused_parameters_are_looked_for_where_the_config_says_so(tmp_path: Pat
 
 
 def handle(job: JobHandle, **train: Any) -> JobHandle:
-    return JobHandle(Settings(train=Techniques(**train)), job.group, StopSignal(), "1.0")
+    return JobHandle(Settings(train=from_plain(TrainConfig, train)), job.group, StopSignal(), "1.0")
 
 
 def test_data_parallel_is_there_for_one_process(job: JobHandle) -> None:

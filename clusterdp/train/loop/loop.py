@@ -35,8 +35,8 @@ from clusterdp.train.profile import profiling
 
 if TYPE_CHECKING:
     from clusterdp.checkpoint import Checkpointer, Restored
+    from clusterdp.config import CheckpointConfig
     from clusterdp.train.job import JobHandle
-    from clusterdp.train.settings import Saving
 
 Batch = TypeVar("Batch")
 Item = TypeVar("Item")
@@ -248,7 +248,7 @@ class Loop(Generic[Batch]):
             epochs = f"{self.epoch} epoch{'' if self.epoch == 1 else 's'}"
             say(f"clusterdp: {self} is complete ({epochs}, step {self.step}): nothing left to do.")
 
-    def _start_from(self, checkpointer: Checkpointer, saving: Saving) -> None:
+    def _start_from(self, checkpointer: Checkpointer, saving: CheckpointConfig) -> None:
         """What another program has trained: its weights and more, and step 0 of this run."""
         if saving.start_from is not None:
             start = checkpointer.restore_from(saving.start_from, saving.start_only or None)

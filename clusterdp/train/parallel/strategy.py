@@ -24,15 +24,15 @@ from clusterdp.train.parallel.model_parallel import is_split
 from clusterdp.train.parallel.syncbn import sync_batchnorm
 
 if TYPE_CHECKING:
+    from clusterdp.config import TrainConfig
     from clusterdp.train.dist.group import Group
     from clusterdp.train.optim.amp import Amp
-    from clusterdp.train.settings import Techniques
 
 STRATEGIES = ("ddp", "fsdp", "hsdp", "dp")
 
 
 def wrap(
-    model: nn.Module, group: Group, train: Techniques, amp: Amp, options: Mapping[str, Any], *, share: bool = True
+    model: nn.Module, group: Group, train: TrainConfig, amp: Amp, options: Mapping[str, Any], *, share: bool = True
 ) -> nn.Module:
     """Collective. On its device (a model that is split over several stays there), in its precision, with SyncBatchNorm,
     recomputation, strategy and torch.compile as `train` has them, in the order in which they go together.
@@ -93,7 +93,7 @@ def follow(optimizer: torch.optim.Optimizer, before: Mapping[str, nn.Parameter],
 
 
 def distribute(
-    model: nn.Module, group: Group, train: Techniques, options: Mapping[str, Any], *, share: bool = True
+    model: nn.Module, group: Group, train: TrainConfig, options: Mapping[str, Any], *, share: bool = True
 ) -> nn.Module:
     """Collective. TrainError on all ranks if they do not have the same model."""
     strategy = train.strategy

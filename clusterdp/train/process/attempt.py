@@ -156,10 +156,10 @@ def meet(settings: Settings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
         place = Rendezvous.find()
         if run and place.rank == 0 and place.world_size > 1:
             make_key(run.attempt(attempt).key)
-        group = Group.start(place, backend=settings.backend, timeout_s=settings.timeout_s)
+        group = Group.start(place, backend=settings.train.backend, timeout_s=settings.train.timeout_s)
     except ClusterdpError as error:
         leave_now(refuse(error, settings.run_dir))
-    seed_everything(settings.seed, place.rank, deterministic=settings.deterministic)
+    seed_everything(settings.train.seed, place.rank, deterministic=settings.train.deterministic)
     attempt = settings.attempt or str(group.gather(attempt)[0])
     notes = Notes(group.store, read_key(run.attempt(attempt).key) if run else None, attempt)
     return group, PeerWatch(notes, place.rank, place.world_size).start(), attempt

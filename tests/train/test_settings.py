@@ -1,0 +1,74 @@
+"""Settings: what the worker reads in a run folder, and that no default of the config stands twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterdp.checkpoint import Checkpointer
+from clusterdp.config import AmpConfig, CheckpointConfig, TraceConfig, TrainConfig, dump, from_mapping, tree
+from clusterdp.train import Amp, Group, Tracer, settings
+from clusterdp.train.settings import Settings
+
+
+def test_what_submit_writes_is_what_the_worker_reads(tmp_path: Path) -> None:
+    config = from_mapping({"entry": "a:b", "checkpoint": {"keep_last": 7}, "train": {"amp": {"level": "O2"}}})
+    (tmp_path / "config.yaml").write_text(dump(config))
+    read = Settings.read(tmp_path, {})
+    assert read.checkpoint == dataclasses.replace(config.checkpoint, url=str(tmp_path / "checkpoints"))
+    assert (read.train, read.metrics, read.profile) == (config.train, config.metrics, config.profile)
+    assert (read.entry, read.margin_s) == ("a:b", config.launch.grace_s)
+
+
+def test_what_a_config_does_not_say_has_its_default(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("checkpoint:\nparams:\ntrain: {amp: null, clip_norm: 1.0}\n")
+    read = Settings.read(tmp_path, {})
+    assert read.checkpoint == CheckpointConfig(url=str(tmp_path / "checkpoints"))
+    assert (read.train, read.params) == (TrainConfig(clip_norm=1.0), {})
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_keys_of_another_version_are_reported_once(
+    rank: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text("future: 1\nmetrics: {when: now}\ntrain: {amp: {bits: 4}, seed: 3}\n")
+    environ = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2"}
+    assert Settings.read(tmp_path, environ).train.seed == 3
+    said = f"clusterdp: {tmp_path}/config.yaml: not known to this version, and without effect: "
+    assert capfd.readouterr().err == (f"{said}future, metrics.when, train.amp.bits\n" if rank == "0" else "")
+
+
+def test_nothing_is_saved_without_a_url() -> None:
+    assert Settings.bare({}, {}).checkpoint.url is None
+    assert Settings.bare({}, {"CLUSTERDP_RUN_DIR": "/run"}).checkpoint.url == "/run/checkpoints"
+
+
+def defaults(kind: Any) -> dict[str, Any]:
+    """Of a dataclass's own fields, or of a function's parameters, by name; those that are None say nothing."""
+    if dataclasses.is_dataclass(kind):
+        found = {each.name: each.default for each in dataclasses.fields(kind)}
+    else:
+        found = {name: each.default for name, each in inspect.signature(kind).parameters.items()}
+    return {name: value for name, value in found.items() if value not in (None, dataclasses.MISSING, inspect._empty)}
+
+
+def test_no_default_of_the_config_stands_twice() -> None:
+    sections = [kind for kind in vars(tree).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
+    there = {pair for kind in sections for pair in defaults(kind).items()}
+    here = [kind for kind in vars(settings).values() if getattr(kind, "__module__", "") == settings.__name__]
+    assert Settings in here
+    assert not {pair for kind in here if isinstance(kind, type) for pair in defaults(kind).items()} & there
+
+
+@pytest.mark.parametrize(
+    ("piece", "section"),
+    [(Amp, AmpConfig), (Group.start, TrainConfig), (Checkpointer, CheckpointConfig), (Tracer, TraceConfig)],
+)
+def test_pieces_that_are_used_without_a_config_have_its_defaults(piece: Any, section: Any) -> None:
+    own, configured = defaults(piece), defaults(section)
+    shared = own.keys() & configured.keys() - {"keep_local"}  # 0 of the config: there is no folder nearby
+    assert shared and {name: own[name] for name in shared} == {name: configured[name] for name in shared}
