@@ -39,7 +39,7 @@ test-all: lint
 bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.startup
 	$(bin)/python -m tests.benchmarks.first_allreduce
-	$(bin)/python -m tests.benchmarks.word_cost
+	$(bin)/python -m tests.benchmarks.shared_flags_cost
 	$(bin)/python -m tests.benchmarks.technique_cost
 	$(bin)/python -m tests.benchmarks.trainer_overhead
 	$(bin)/python -m tests.benchmarks.tensor_data

@@ -41,11 +41,11 @@ class Task:
         on_usr2 = signal.getsignal(signal.SIGUSR2)  # submitit's handler, which requeues
         worker = importlib.import_module(RUNS_IN)
         ending = worker.run_in_submitit(self.run_dir)
-        if ending.word == "done":
+        if ending.outcome == "done":
             return ending.result
         sys.stdout.flush()
         sys.stderr.flush()
-        if ending.word == "requeue" and os.environ.get("SLURM_PROCID", "0") == "0" and self._may_requeue():
+        if ending.outcome == "requeue" and os.environ.get("SLURM_PROCID", "0") == "0" and self._may_requeue():
             signal.signal(signal.SIGUSR2, on_usr2)
             os.kill(os.getpid(), signal.SIGUSR2)
         # No result is left behind: submitit would take it for the end of the job.

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 from clusterdp.errors import TrainError
 from clusterdp.recipes.digits import load_digits
-from clusterdp.train import Ema, JobHandle, Loop, Split, gradient_sync, in_parts, warmup_cosine
+from clusterdp.train import Ema, JobHandle, Loop, ModelParallel, gradient_sync, in_parts, warmup_cosine
 
 
 def main(
@@ -33,7 +33,7 @@ def main(
     net: nn.Module = layers()
     if split:
         devices = job.devices if len(job.devices) > 1 else job.devices * 2  # on a laptop, both parts on the CPU
-        net = Split(*in_parts(layers(), len(devices)), devices=devices)
+        net = ModelParallel(*in_parts(layers(), len(devices)), devices=devices)
     model = job.wrap(net)
     batch = job.batch_size(batch_size)
     optimizer = torch.optim.SGD(model.parameters(), lr=batch.scaled_lr(lr, reference=32, rule="sqrt"), momentum=0.9)
@@ -42,7 +42,7 @@ def main(
     steps = epochs * -(-len(loader) // job.train.accumulate)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine(steps // 10, steps))
     ema = Ema(model, ema_decay, amp=job.amp) if ema_decay is not None else None
-    finite = job.finite(model)
+    nan_guard = job.nan_guard(model)
     criterion = nn.CrossEntropyLoss()
 
     state: dict[str, Any] = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "amp": job.amp}
@@ -54,11 +54,11 @@ def main(
             with job.amp.autocast():
                 logits = model(images.to(job.device))
                 loss = criterion(logits, labels.to(logits.device))
-            if finite is not None:
-                loss = finite.watch(loss, loop.samples)
+            if nan_guard is not None:
+                loss = nan_guard.watch(loss, loop.samples)
             job.amp.backward(loss / loop.window)
         if loop.window_ends:
-            job.amp.step(optimizer, clip_norm=job.train.clip_norm, clip_value=job.train.clip_value, finite=finite)
+            job.amp.step(optimizer, clip_norm=job.train.clip_norm, clip_value=job.train.clip_value, nan_guard=nan_guard)
             optimizer.zero_grad()
             scheduler.step()
             if ema is not None:

@@ -26,7 +26,7 @@
     fsdp          FSDP2, and its hybrid form
     split         a model over several devices of one rank
     lockstep      whether all ranks run the same parts of a sharded model
-    evenly        as many items on every rank, for it
+    even_batches        as many items on every rank, for it
     sameness      whether all ranks have built the same model
     buckets       DDP's, settled: the order of its sums is part of exactness
     amp           mixed precision, O0 to O3 and bf16
@@ -72,12 +72,12 @@ under srun, torchrun and plain python (tests/train/raw_loop.py is this very scri
     stop = StopSignal().install()                                             # 1  before anything slow
     group = Group.start(Rendezvous.find())                                    # 2
     model = DistributedDataParallel(Net().to(group.device))
-    settle(model)                                                             # 3
+    settle_buckets(model)                                                             # 3
     sampler = ResumableSampler(data, seed=1)                                  # 4
     loader = DataLoader(data, batch_size=32, sampler=sampler)
     state = {"model": model, "optimizer": optimizer, "sampler": sampler}      # 5
     checkpointer = Checkpointer(folder, state, group=group.control)           # 6
-    word = ControlWord(group.control_word_group, stop)                        # 7
+    flags = SharedFlags(group.flags_group, stop)                              # 7
     restored = checkpointer.restore()                                         # 8
     step = restored.step if restored else 0
     for epoch in range(sampler.epoch, epochs):
@@ -91,11 +91,11 @@ under srun, torchrun and plain python (tests/train/raw_loop.py is this very scri
             ...                                                               #    forward, backward, step
             step += 1
             sampler.advance(len(x))                                           # 11
-            agreed = word.tick()                                              # 12
+            agreed = flags.tick()                                              # 12
             if agreed and agreed.stop:
                 checkpointer.save(step)
                 sys.exit(75)
-    word.drain()
+    flags.drain()
     group.close()
 
 With accumulated gradients, tick (12) where the optimizer steps. SeededDataset(data), told of the epoch as the sampler
@@ -110,14 +110,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clusterdp.train.data.even_batches import evenly
+    from clusterdp.train.data.even_batches import even_batches
     from clusterdp.train.data.prefetch import Prefetcher
     from clusterdp.train.data.sampler import ResumableSampler
     from clusterdp.train.data.seeded import SeededDataset
     from clusterdp.train.data.shards import Shards, read_tar
-    from clusterdp.train.dist.control_word import ControlWord
     from clusterdp.train.dist.group import Group, seed_everything
     from clusterdp.train.dist.rendezvous import Rendezvous
+    from clusterdp.train.dist.shared_flags import SharedFlags
     from clusterdp.train.dist.stop import Stopped, StopSignal
     from clusterdp.train.job import JobHandle
     from clusterdp.train.loop.epoch import Epoch
@@ -128,10 +128,10 @@ if TYPE_CHECKING:
     from clusterdp.train.optim.batch_size import BatchSize
     from clusterdp.train.optim.ema import Ema
     from clusterdp.train.optim.lr_schedule import warmup_cosine
-    from clusterdp.train.optim.nan_guard import Finite
+    from clusterdp.train.optim.nan_guard import NanGuard
     from clusterdp.train.parallel.activation_checkpointing import recompute
-    from clusterdp.train.parallel.buckets import settle
-    from clusterdp.train.parallel.model_parallel import Split, in_parts
+    from clusterdp.train.parallel.buckets import settle_buckets
+    from clusterdp.train.parallel.model_parallel import ModelParallel, in_parts
     from clusterdp.train.parallel.syncbn import sync_batchnorm
     from clusterdp.train.process.own_job import own_job
     from clusterdp.train.profile.tracer import Tracer
@@ -143,10 +143,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "Amp": "optim.amp",
     "BatchSize": "optim.batch_size",
-    "ControlWord": "dist.control_word",
+    "SharedFlags": "dist.shared_flags",
     "Ema": "optim.ema",
     "Epoch": "loop.epoch",
-    "Finite": "optim.nan_guard",
+    "NanGuard": "optim.nan_guard",
     "Group": "dist.group",
     "History": "loop.history",
     "JobHandle": "job",
@@ -157,13 +157,13 @@ _HOMES = {
     "ResumableSampler": "data.sampler",
     "SeededDataset": "data.seeded",
     "Shards": "data.shards",
-    "Split": "parallel.model_parallel",
+    "ModelParallel": "parallel.model_parallel",
     "StopSignal": "dist.stop",
     "Stopped": "dist.stop",
     "Tracer": "profile.tracer",
     "Trainer": "trainer.trainer",
     "early_stopping": "trainer.callbacks",
-    "evenly": "data.even_batches",
+    "even_batches": "data.even_batches",
     "find_workers": "profile.worker_finder",
     "gradient_sync": "optim.accumulation",
     "in_parts": "parallel.model_parallel",
@@ -173,7 +173,7 @@ _HOMES = {
     "read_tar": "data.shards",
     "recompute": "parallel.activation_checkpointing",
     "seed_everything": "dist.group",
-    "settle": "parallel.buckets",
+    "settle_buckets": "parallel.buckets",
     "sync_batchnorm": "parallel.syncbn",
     "warmup_cosine": "optim.lr_schedule",
     "windows": "optim.accumulation",
@@ -181,27 +181,27 @@ _HOMES = {
 __all__ = [
     "Amp",
     "BatchSize",
-    "ControlWord",
     "Ema",
     "Epoch",
-    "Finite",
     "Group",
     "History",
     "JobHandle",
     "Loop",
     "Meters",
+    "ModelParallel",
+    "NanGuard",
     "Prefetcher",
     "Rendezvous",
     "ResumableSampler",
     "SeededDataset",
     "Shards",
-    "Split",
+    "SharedFlags",
     "StopSignal",
     "Stopped",
     "Tracer",
     "Trainer",
     "early_stopping",
-    "evenly",
+    "even_batches",
     "find_workers",
     "gradient_sync",
     "in_parts",
@@ -211,7 +211,7 @@ __all__ = [
     "read_tar",
     "recompute",
     "seed_everything",
-    "settle",
+    "settle_buckets",
     "sync_batchnorm",
     "warmup_cosine",
     "windows",

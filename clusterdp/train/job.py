@@ -33,11 +33,11 @@ from clusterdp.train.data.shard_loader import ShardLoader
 from clusterdp.train.data.shards import Shards
 from clusterdp.train.data.tensor_loader import TensorLoader, in_columns, rows_of
 from clusterdp.train.dist.claim import Claim
-from clusterdp.train.dist.control_word import ControlWord
 from clusterdp.train.dist.group import Group, own_devices
+from clusterdp.train.dist.shared_flags import SharedFlags
 from clusterdp.train.dist.stop import StopSignal
 from clusterdp.train.loop.phases import Phases
-from clusterdp.train.output.best_effort import Expendable, lasting
+from clusterdp.train.output.best_effort import BestEffortFile, retry_while_full
 from clusterdp.train.output.metric_log import MetricLog
 from clusterdp.train.output.say import say
 from clusterdp.train.profile.diagnosis import NOTHING
@@ -50,7 +50,7 @@ if TYPE_CHECKING:  # a function that keeps to its own loop need not wait for the
     from clusterdp.train.loop.loop import Loop
     from clusterdp.train.optim.amp import Amp
     from clusterdp.train.optim.batch_size import BatchSize
-    from clusterdp.train.optim.nan_guard import Finite
+    from clusterdp.train.optim.nan_guard import NanGuard
 
 WORTH_A_LINE_S = 60.0  # of training: of less than that nobody wants to hear where the time went unless they ask
 Batch = TypeVar("Batch")
@@ -74,7 +74,7 @@ class JobHandle:
         self.seed = settings.train.seed
         self.params: Mapping[str, Any] = settings.params
         self.stop = stop
-        self.word = ControlWord(group.control_word_group, stop)
+        self.flags = SharedFlags(group.flags_group, stop)
         self.step = 0  # of all loops; what the outcome says
         self.wrapped: WeakSet[torch.nn.Module] = WeakSet()
         self._settings = settings
@@ -82,12 +82,12 @@ class JobHandle:
         self.phases = Phases(self, settings.resume_step)
         self._run = RunDir(settings.run_dir) if settings.run_dir else None
         self._ledger: Ledger | None = None
-        self._expendable: dict[Path, Expendable] = {}
+        self._expendable: dict[Path, BestEffortFile] = {}
         self.metrics = MetricLog(None)
         self.stopwatch = self._stopwatch()
         if self._run is not None and self.rank == 0:
             folder = self._run.attempt(attempt).path
-            lasting(lambda: folder.mkdir(parents=True, exist_ok=True), folder)  # if no batch script has
+            retry_while_full(lambda: folder.mkdir(parents=True, exist_ok=True), folder)  # if no batch script has
             self._ledger = Ledger(self._run, attempt, "rank0")
             self.metrics = MetricLog(self._run.metrics / f"{attempt}.jsonl", settings.metrics.every_s)
             if settings.metrics.to:
@@ -119,12 +119,12 @@ class JobHandle:
 
         return Amp(device=self.device, **asdict(self.train.amp))
 
-    def finite(self, model: torch.nn.Module) -> Finite | None:
-        """For Amp.step(finite=...), as the config's train.on_nan has it; None if nobody is to look."""
-        from clusterdp.train.optim.nan_guard import Finite
+    def nan_guard(self, model: torch.nn.Module) -> NanGuard | None:
+        """For Amp.step(nan_guard=...), as the config's train.on_nan has it; None if nobody is to look."""
+        from clusterdp.train.optim.nan_guard import NanGuard
 
         on_nan = self.train.on_nan
-        return Finite(model, self.group, on_nan, step=lambda: self.step + 1) if on_nan is not None else None
+        return NanGuard(model, self.group, on_nan, step=lambda: self.step + 1) if on_nan is not None else None
 
     def batch_size(self, per_rank: int) -> BatchSize:
         """What a step sees, over all ranks and the config's train.accumulate. Rank 0 prints it."""
@@ -153,7 +153,7 @@ class JobHandle:
         seed_samples: augmentations depend on seed, epoch and sample alone; see SeededDataset, which wraps `dataset`.
         Tensors and arrays, in a tuple or a mapping too, a TensorDataset or a Subset of one are sliced by the batch,
         unless options say how samples are read. Shards are dealt out by the file, see there. Any other iterable data
-        set shards itself, by job.rank and job.world_size; see Feed for its place.
+        set shards itself, by job.rank and job.world_size; see Batches for its place.
         ConfigError on all ranks alike if there would be no batch at all.
         options: DataLoader's; loading.loader_defaults() says what they are otherwise.
         """
@@ -302,8 +302,8 @@ class JobHandle:
             with self._may_lose(self._ledger.path):
                 self._ledger.write(event, **fields)
 
-    def _may_lose(self, path: Path) -> Expendable:
-        return self._expendable.setdefault(path, Expendable(path))
+    def _may_lose(self, path: Path) -> BestEffortFile:
+        return self._expendable.setdefault(path, BestEffortFile(path))
 
     def _stopwatch(self) -> Stopwatch:
         trace = self.profile.trace

@@ -119,7 +119,7 @@ def measure(kind: str, blocks: int, width: int) -> dict[str, Any]:
         else:
             model = job.wrap(net_of(width))
             optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-            loop = job.loop(Batches(job.word.discount), {"model": model, "optimizer": optimizer})
+            loop = job.loop(Batches(job.flags.discount), {"model": model, "optimizer": optimizer})
             for x, y in loop:
                 loop.log(loss=step(model, optimizer, x, y))
     group.close()

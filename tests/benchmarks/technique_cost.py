@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from clusterdp.slurm.env import SlurmEnv
-from clusterdp.train import Amp, Ema, Finite, Group, JobHandle, Rendezvous, StopSignal, gradient_sync
+from clusterdp.train import Amp, Ema, Group, JobHandle, NanGuard, Rendezvous, StopSignal, gradient_sync
 from clusterdp.train.parallel.ddp import check_finished
 from clusterdp.train.settings import Settings
 from tests.benchmarks.table import machine
@@ -55,7 +55,7 @@ def pairs(job: JobHandle) -> dict[str, tuple[Callable[[], None], Callable[[], No
     net = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
     x = torch.randn(2, 4)
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-9)
-    plain, finite = Amp("O0", "cpu"), Finite(net, job.group)
+    plain, nan_guard = Amp("O0", "cpu"), NanGuard(net, job.group)
     half, scaler = Amp("O1", "cpu"), torch.amp.GradScaler("cpu")
     ema, averaged = Ema(net, 0.9), AveragedModel(net, multi_avg_fn=get_ema_multi_avg_fn(0.9))  # type: ignore[no-untyped-call]
     ddp = job.wrap(net)
@@ -86,8 +86,8 @@ def pairs(job: JobHandle) -> dict[str, tuple[Callable[[], None], Callable[[], No
         half.step(optimizer)
 
     def watched() -> None:
-        plain.backward(finite.watch(forward_and_backward()))
-        plain.step(optimizer, clip_norm=1.0, finite=finite)
+        plain.backward(nan_guard.watch(forward_and_backward()))
+        plain.step(optimizer, clip_norm=1.0, nan_guard=nan_guard)
 
     def synced() -> None:
         with gradient_sync(ddp, True):
@@ -109,7 +109,7 @@ def pairs(job: JobHandle) -> dict[str, tuple[Callable[[], None], Callable[[], No
         "Amp, O0": (by_torch, by_amp),
         "Amp, clipped": (lambda: by_torch(True), lambda: by_amp(clip_norm=1.0)),
         "Amp, scaled": (by_scaler, by_half),
-        "Finite, clipped": (lambda: by_torch(True), watched),
+        "NanGuard, clipped": (lambda: by_torch(True), watched),
         "gradient_sync, the last batch of a window": (by_torch, synced),
         "gradient_sync, another batch": (unsynced_by_torch, unsynced),
         "parameters without a gradient": (by_torch, checked),

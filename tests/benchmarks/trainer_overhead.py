@@ -4,7 +4,7 @@ One process, a tiny model, batches in memory, the mean of the loss over the epoc
 metrics and measure where the time goes as well; the peers' logging is off. The batches themselves hold the watch:
 between those that they hand out they run bare steps, so that a few of one and a few of the other take turns, on however
 busy a machine. A row is the difference of the two lower quartiles of CPU time. (What is not done in each step is not in
-it: a control word goes out every 32nd at most, see word_cost.py, and a record is written 10 times a second at most.)
+it: flags are shared every 32nd at most, see shared_flags_cost.py, and a record is written at most 10 times a second.)
 Peers that are not installed are left out: pip install lightning accelerate transformers.
 """
 

@@ -41,7 +41,7 @@ def train(steps: int, global_batch: int) -> dict[str, list[float]]:
         torch.distributed.broadcast(others, src=0)
         answer[name] = weights.tolist()
         answer[f"{name} spread"] = [float((weights - others).abs().max())]
-    job.word.drain()
+    job.flags.drain()
     group.close()
     return answer
 

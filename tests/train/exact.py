@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import Dataset
 
 from clusterdp.train import Amp, JobHandle
-from clusterdp.train.dist import control_word
+from clusterdp.train.dist import shared_flags
 from tests.checkpoint.training import digest
 
 SAMPLES = 176  # with 16 in a global batch, 11 batches an epoch: windows of 3, 3, 3 and 2
@@ -57,7 +57,7 @@ def train(
     job: JobHandle, record: str, precision: str, workers: int, epochs: int, fault: list[Any] | None = None
 ) -> None:
     """fault: (TERM or KILL, the step in which it comes, the rank that gets it). record: a folder for what was done."""
-    control_word.MOST_STEPS = 1  # a signal is agreed on two windows later, however quick they are
+    shared_flags.MOST_STEPS = 1  # a signal is agreed on two windows later, however quick they are
     model = job.wrap(Net(), bucket_cap_mb=0.3)
     ema = AveragedModel(copy.deepcopy(model.module), multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from clusterdp.config import CheckpointConfig
 from clusterdp.errors import StateError
 from clusterdp.train import JobHandle, Stopped, StopSignal
-from clusterdp.train.dist import control_word
+from clusterdp.train.dist import shared_flags
 from clusterdp.train.dist.group import seed_everything
 from clusterdp.train.settings import Settings
 from tests.checkpoint.training import digest
@@ -74,7 +74,7 @@ def train(
 def whole_and_in_parts(folder: str, stops: list[int]) -> list[Any]:
     """One that nobody stops, and for each of `stops` one that is stopped there and goes on: [whole, first, second].
     In between, an attempt with another loader is refused, on all ranks."""
-    control_word.MOST_STEPS = 1
+    shared_flags.MOST_STEPS = 1
     group = start()
 
     def attempt(name: str, number: int, **options: Any) -> dict[str, Any]:

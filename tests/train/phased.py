@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
 from clusterdp.train import JobHandle, Loop, Trainer, keep_best
-from clusterdp.train.dist import control_word
+from clusterdp.train.dist import shared_flags
 from tests.checkpoint.training import digest
 
 Strike = Callable[[str], None]
@@ -150,7 +150,7 @@ def ended(job: JobHandle, end: Any) -> list[str]:
 
 def main(job: JobHandle, program: str, record: str, fault: list[Any] | None = None) -> None:
     """fault: (signal, where, the rank that gets it)."""
-    control_word.MOST_STEPS = 1
+    shared_flags.MOST_STEPS = 1
     done = open(Path(record, f"done-{job.rank}"), "a", buffering=1)  # noqa: SIM115
 
     def strike(where: str) -> None:

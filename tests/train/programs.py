@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.errors import ConfigError
-from clusterdp.train import ControlWord, Group, JobHandle, Meters, Rendezvous, StopSignal, settle, worker
-from clusterdp.train.dist.control_word import Agreed
+from clusterdp.train import Group, JobHandle, Meters, Rendezvous, SharedFlags, StopSignal, settle_buckets, worker
+from clusterdp.train.dist.shared_flags import Agreed
 from clusterdp.train.settings import Settings
 
 
@@ -38,7 +38,7 @@ def signals_at_random(trials: int, seed: int) -> list[tuple[int, str | None, int
         number = chance.choice([signal.SIGTERM, signal.SIGUSR2])
         pace = random.Random(seed + rank)  # the ranks' steps differ
         with StopSignal() as stop:
-            word = ControlWord(group.control_word_group, stop)
+            flags = SharedFlags(group.flags_group, stop)
             step = 0
             agreed: Agreed | None = None
             at = time.monotonic() + moment
@@ -48,9 +48,9 @@ def signals_at_random(trials: int, seed: int) -> list[tuple[int, str | None, int
                     os.kill(os.getpid(), number)
                     at = float("inf")
                 step += 1
-                agreed = word.tick()
-            word.drain()
-        stops.append((step, agreed.stop, word.sent))
+                agreed = flags.tick()
+            flags.drain()
+        stops.append((step, agreed.stop, flags.sent))
     group.close()
     return stops
 
@@ -60,11 +60,11 @@ def uneven_items(counts: list[int], signal_at: int | None = None) -> dict[str, A
     group = start()
     rank = dist.get_rank()
     with StopSignal() as stop:
-        word = ControlWord(group.control_word_group, stop)
+        flags = SharedFlags(group.flags_group, stop)
         for _ in range(5):
-            word.tick()
+            flags.tick()
         seen, why = 0, None
-        for _item, agreed in word.together(range(counts[rank])):
+        for _item, agreed in flags.together(range(counts[rank])):
             if agreed is None:
                 seen += 1
                 if signal_at == seen and rank == len(counts) - 1:
@@ -72,12 +72,12 @@ def uneven_items(counts: list[int], signal_at: int | None = None) -> dict[str, A
             elif agreed.stop:
                 why = agreed.stop
                 break
-        sent_while = word.sent
+        sent_while = flags.sent
         if why is None:
             for _ in range(7):  # training goes on, in step
-                word.tick()
-        word.drain()
-        answer = {"seen": seen, "stop": why, "sent": word.sent, "sent_while": sent_while, "every": word.every}
+                flags.tick()
+        flags.drain()
+        answer = {"seen": seen, "stop": why, "sent": flags.sent, "sent_while": sent_while, "every": flags.every}
     group.close()
     return answer
 
@@ -86,16 +86,16 @@ def flags_and_numbers() -> list[Any]:
     """Each rank sets another flag and another number; all read the same word."""
     group = start()
     rank = dist.get_rank()
-    word = ControlWord(group.control_word_group)
-    word.progress = lambda: 10 + rank
+    flags = SharedFlags(group.flags_group)
+    flags.progress = lambda: 10 + rank
     if rank == 2:
-        word.set("save")
-    first, second = word.tick(), word.tick()
-    word.drain()
+        flags.set("save")
+    first, second = flags.tick(), flags.tick()
+    flags.drain()
     third = None
     while third is None:
-        third = word.tick()
-    word.drain()
+        third = flags.tick()
+    flags.drain()
     group.close()
     assert second is not None
     return [first, second.flags, second.progress, third["save"]]
@@ -142,7 +142,7 @@ def train_in_two_halves(settled: bool) -> tuple[str, str]:
     def fresh() -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
         model = DistributedDataParallel(Tower(), bucket_cap_mb=0.3)
         if settled:
-            settle(model)
+            settle_buckets(model)
         return model, torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
 
     def steps(model: nn.Module, optimizer: torch.optim.Optimizer, part: list[torch.Tensor]) -> None:

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from clusterdp.checkpoint import Checkpointer
-from clusterdp.train import ControlWord, Group, Rendezvous, ResumableSampler, StopSignal, settle
+from clusterdp.train import Group, Rendezvous, ResumableSampler, SharedFlags, StopSignal, settle_buckets
 
 
 def main(folder: str, epochs: int, signal_at: int | None = None) -> str:
@@ -26,13 +26,13 @@ def main(folder: str, epochs: int, signal_at: int | None = None) -> str:
     data = TensorDataset(torch.randn(60, 300, generator=torch.Generator().manual_seed(0)))
     net = nn.Sequential(nn.Linear(300, 500), nn.Dropout(0.5), nn.Linear(500, 300), nn.Linear(300, 1))
     model = DistributedDataParallel(net.to(group.device), bucket_cap_mb=0.3)
-    settle(model)  # 3
+    settle_buckets(model)  # 3
     optimizer = torch.optim.Adam(model.parameters())
     sampler = ResumableSampler(data, seed=1)  # 4
     loader = DataLoader(data, batch_size=3, sampler=sampler)
     state = {"model": model, "optimizer": optimizer, "sampler": sampler}  # 5
     checkpointer = Checkpointer(folder, state, group=group.control)  # 6
-    word = ControlWord(group.control_word_group, stop)  # 7
+    flags = SharedFlags(group.flags_group, stop)  # 7
     restored = checkpointer.restore()  # 8
     step = restored.step if restored else 0
     for epoch in range(sampler.epoch, epochs):
@@ -50,11 +50,11 @@ def main(folder: str, epochs: int, signal_at: int | None = None) -> str:
             sampler.advance(len(x))  # 11
             if step == signal_at:
                 os.kill(os.getpid(), signal.SIGTERM)
-            agreed = word.tick()  # 12
+            agreed = flags.tick()  # 12
             if agreed and agreed.stop:
                 checkpointer.save(step)
                 sys.exit(75)
-    word.drain()
+    flags.drain()
     digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
     group.close()
     return digest

@@ -21,18 +21,18 @@ from clusterdp.errors import ClusterdpError
 from clusterdp.train import (
     Amp,
     Ema,
-    Finite,
     Group,
     JobHandle,
+    ModelParallel,
+    NanGuard,
     Rendezvous,
-    Split,
     StopSignal,
     gradient_sync,
     in_parts,
     warmup_cosine,
     windows,
 )
-from clusterdp.train.dist import control_word
+from clusterdp.train.dist import shared_flags
 from clusterdp.train.settings import Settings
 from tests.checkpoint.training import digest
 
@@ -183,7 +183,7 @@ def not_finite(on_nan: str, how: str, level: str = "O0", rank: int = 1, strategy
     amp = Amp(level, job.device, init_scale=64.0)
     model = job.wrap(Net(norm=True))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    finite = Finite(model, job.group, on_nan)
+    nan_guard = NanGuard(model, job.group, on_nan)
     ends = []
     try:
         for i, (x, y) in enumerate(batches(job.rank, job.world_size)[:5]):
@@ -193,16 +193,16 @@ def not_finite(on_nan: str, how: str, level: str = "O0", rank: int = 1, strategy
                 loss = (model(x * float("nan") if bad and how == "input" else x).float() - y).square().mean()
             if bad and how == "constant":
                 loss = loss + float("inf")
-            amp.backward(finite.watch(loss, lambda i=i: [10 * i + job.rank]))
+            amp.backward(nan_guard.watch(loss, lambda i=i: [10 * i + job.rank]))
             if how == "gradient" and i == 2:  # as an overflow in the backward pass, which all ranks add up
                 next(model.parameters()).grad.fill_(float("inf"))  # type: ignore[union-attr]
-            amp.step(optimizer, finite=finite)
+            amp.step(optimizer, nan_guard=nan_guard)
             ends.append(digest(weights(model)))
     except ClusterdpError as error:
         return str(error)
     clean = all(bool(t.isfinite().all()) for t in model.state_dict().values())
     job.group.close()
-    return [ends, finite.skipped, clean]
+    return [ends, nan_guard.skipped, clean]
 
 
 def differs(what: str) -> str:
@@ -251,8 +251,8 @@ def split() -> list[list[float]]:
         return in_parts(nn.Sequential(net.stem, *net.blocks, net.head), 2)
 
     whole = job.wrap(nn.Sequential(*parts()))
-    inside = job.wrap(Split(*parts(), devices=["cpu", "cpu"]))
-    each = Split(*(job.wrap(part) for part in parts()), devices=["cpu", "cpu"])
+    inside = job.wrap(ModelParallel(*parts(), devices=["cpu", "cpu"]))
+    each = ModelParallel(*(job.wrap(part) for part in parts()), devices=["cpu", "cpu"])
     answers = [train(job, model) for model in (whole, inside, each)]
     job.group.close()
     return answers
@@ -308,26 +308,26 @@ def meets_nan(job: JobHandle, bad: int) -> None:
     """An entry."""
     model = job.wrap(Net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    finite = job.finite(model)
-    assert finite is not None
+    nan_guard = job.nan_guard(model)
+    assert nan_guard is not None
     loop = job.loop(job.loader(Numbered(bad), 4), {"model": model, "optimizer": optimizer, "amp": job.amp}, epochs=2)
     for x in loop:
         with gradient_sync(model, loop.window_ends):
-            job.amp.backward(finite.watch(model(x).mean(), loop.samples) / loop.window)
+            job.amp.backward(nan_guard.watch(model(x).mean(), loop.samples) / loop.window)
         if loop.window_ends:
-            job.amp.step(optimizer, finite=finite)
+            job.amp.step(optimizer, nan_guard=nan_guard)
             optimizer.zero_grad()
 
 
 def resumes(job: JobHandle, record: str, signal_at: int | None = None, evaluate_at: int | None = None) -> None:
     """An entry that takes all it can from the config. Rank 1 gets a signal in step `signal_at`, in the middle of an
     evaluation of the averages if that is the step `evaluate_at`."""
-    control_word.MOST_STEPS = 1
+    shared_flags.MOST_STEPS = 1
     buckets = {} if job.train.compile else {"bucket_cap_mb": 0.02}
     model = job.wrap(Net(norm=job.train.strategy == "ddp"), **buckets)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-4)  # 1e-8 is 0 in fp16
     job.amp.adopt(optimizer)
-    ema, finite = Ema(model, 0.9, amp=job.amp), job.finite(model)
+    ema, nan_guard = Ema(model, 0.9, amp=job.amp), job.nan_guard(model)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine(2, 20))
     state = {"model": model, "optimizer": optimizer, "amp": job.amp, "ema": ema, "scheduler": scheduler}
     loop = job.loop(job.loader(Numbered(-1), 2), state, epochs=2)
@@ -337,10 +337,10 @@ def resumes(job: JobHandle, record: str, signal_at: int | None = None, evaluate_
         with gradient_sync(model, loop.window_ends):
             with job.amp.autocast():
                 loss = (model(nn.functional.dropout(x, 0.1)).float() - x.sum(1, keepdim=True)).square().mean()
-            job.amp.backward((finite.watch(loss, loop.samples) if finite else loss) / loop.window)
+            job.amp.backward((nan_guard.watch(loss, loop.samples) if nan_guard else loss) / loop.window)
         if loop.window_ends:
             clip = {"clip_norm": job.train.clip_norm, "clip_value": job.train.clip_value}
-            job.amp.step(optimizer, **clip, finite=finite)
+            job.amp.step(optimizer, **clip, nan_guard=nan_guard)
             optimizer.zero_grad()
             scheduler.step()
             ema.update()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from clusterdp.train import settle
+from clusterdp.train import settle_buckets
 from clusterdp.train.job import JobHandle
 from tests.train import programs
 from tests.train.ranks import running
@@ -27,7 +27,7 @@ def test_settling_touches_neither_weights_nor_buffers_nor_random_numbers(job: Jo
     model = DistributedDataParallel(net)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     random = torch.get_rng_state()
-    settle(model)
+    settle_buckets(model)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), random)
     assert all(p.grad is None for p in model.parameters())
@@ -37,8 +37,8 @@ def test_settling_touches_neither_weights_nor_buffers_nor_random_numbers(job: Jo
 def test_a_static_graph_cannot_be_settled_and_says_so(job: JobHandle) -> None:
     model = DistributedDataParallel(torch.nn.Linear(3, 3), static_graph=True)
     with pytest.warns(UserWarning, match="cannot be settled"):
-        settle(model)
+        settle_buckets(model)
 
 
 def test_what_is_no_ddp_is_left_alone() -> None:
-    settle(torch.nn.Linear(3, 3))
+    settle_buckets(torch.nn.Linear(3, 3))

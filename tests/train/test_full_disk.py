@@ -66,7 +66,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def run(disk: Disk, job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> JobHandle:
     """A job whose run folder is on that disk."""
-    monkeypatch.setattr("clusterdp.train.dist.control_word.MOST_STEPS", 1)
+    monkeypatch.setattr("clusterdp.train.dist.shared_flags.MOST_STEPS", 1)
     folder = disk.path / "run"
     saving = CheckpointConfig(url=str(folder / "checkpoints"), every_steps=4, async_save=False, keep_last=2)
     settings = replace(job._settings, run_dir=folder, checkpoint=saving, metrics=MetricsConfig(every_s=0.0))

@@ -18,7 +18,7 @@ from clusterdp.config import CheckpointConfig
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.rundir import read_events
 from clusterdp.train import JobHandle, Loop, Stopped, StopSignal
-from clusterdp.train.dist.control_word import ControlWord
+from clusterdp.train.dist.shared_flags import SharedFlags
 from clusterdp.train.settings import Settings
 
 DATA = TensorDataset(torch.arange(10.0))
@@ -42,7 +42,7 @@ def seen(
 ) -> tuple[list[Any], Loop[Any], Counter]:
     """The batches of an attempt that gets a signal in step `stop_at`. Each draws a random number, as dropout would."""
     job.stop = StopSignal()
-    job.word = ControlWord(None, job.stop)
+    job.flags = SharedFlags(None, job.stop)
     counter = Counter()
     batches = []
     with job.stop:
@@ -62,7 +62,7 @@ def seen(
 def another(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes handles for further runs, with folders of their own."""
     monkeypatch.setattr(
-        "clusterdp.train.dist.control_word.MOST_STEPS", 1
+        "clusterdp.train.dist.shared_flags.MOST_STEPS", 1
     )  # these steps take microseconds; look after each
 
     def make(name: str, **saving: Any) -> JobHandle:
@@ -200,7 +200,7 @@ def test_the_end_of_an_epoch_runs_again_if_it_was_stopped_and_not_if_it_was_done
 
     def attempt(job: JobHandle, name: str, stop_in_epoch: int | None) -> Loop[Any]:
         job.stop = StopSignal()
-        job.word = ControlWord(None, job.stop)
+        job.flags = SharedFlags(None, job.stop)
         with job.stop:
             loop = job.loop(job.loader(DATA, 2), {"counter": Counter()}, epochs=3)
             try:

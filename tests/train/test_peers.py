@@ -10,7 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from clusterdp.train.dist.peers import PeerWatch
-from clusterdp.train.dist.store_notes import Notes
+from clusterdp.train.dist.store_notes import StoreNotes
 
 KEY = bytes(range(32))
 FORK = multiprocessing.get_context("forkserver")
@@ -23,7 +23,7 @@ def rank(number: int, pipe: Connection) -> None:
         "127.0.0.1", port, is_master=number == 0, wait_for_workers=False, timeout=timedelta(seconds=60)
     )
     pipe.send(store.port)
-    peers = PeerWatch(Notes(store, KEY, "7.0"), number, 2)
+    peers = PeerWatch(StoreNotes(store, KEY, "7.0"), number, 2)
     while True:
         word = pipe.recv()
         if word == "tell":
@@ -66,5 +66,5 @@ def test_rank_0_does_not_wait_for_one_that_died_without_a_word(monkeypatch: pyte
 
     monkeypatch.setattr("clusterdp.train.dist.peers.leave_now", leave_now)
     monkeypatch.setattr("clusterdp.train.dist.peers.LAST_WAIT_S", 0.05)
-    PeerWatch(Notes(dist.HashStore(), KEY, "7.0"), 0, 2).leave(5)
+    PeerWatch(StoreNotes(dist.HashStore(), KEY, "7.0"), 0, 2).leave(5)
     assert left == [5]

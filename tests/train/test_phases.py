@@ -83,7 +83,7 @@ Make = Callable[..., Program]
 @pytest.fixture
 def program(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(
-        "clusterdp.train.dist.control_word.MOST_STEPS", 1
+        "clusterdp.train.dist.shared_flags.MOST_STEPS", 1
     )  # these steps take microseconds; look after each
     return lambda name, folder="run", **saving: Program(job, name, tmp_path / folder, **saving)
 

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from clusterdp.config import TrainConfig, from_plain
 from clusterdp.errors import ConfigError
-from clusterdp.train import Amp, Finite, JobHandle, StopSignal
+from clusterdp.train import Amp, JobHandle, NanGuard, StopSignal
 from clusterdp.train.settings import Settings
 from tests.train import programs, techniques
 from tests.train.ranks import running
@@ -206,9 +206,9 @@ def test_powersgd_and_what_skips_steps_unknown_to_the_config_are_one_line(job: J
         ConfigError, match=r"train\.comm_hook: powersgd cannot skip a step, as the loss scale of state\.mine"
     ):
         job.loop([1], {"model": model, "mine": part})
-    Finite(model, job.group, "stop")
+    NanGuard(model, job.group, "stop")
     with pytest.raises(ConfigError, match=r"train\.comm_hook: powersgd cannot skip a step, as on_nan: skip would"):
-        Finite(model, job.group, "skip")
+        NanGuard(model, job.group, "skip")
 
 
 def test_a_model_of_two_devices_is_left_where_it_is(job: JobHandle) -> None:

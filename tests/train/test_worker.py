@@ -159,7 +159,7 @@ signal.signal(signal.SIGUSR2, mine)
 from clusterdp.train import worker
 ending = worker.run_in_submitit(sys.argv[1])
 os.kill(os.getpid(), signal.SIGUSR2)
-print(ending.word, ending.reason, ending.result, ending.exit_code)
+print(ending.outcome, ending.reason, ending.result, ending.exit_code)
 """
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Trainer, early_stopping, keep_best
-from clusterdp.train.dist import control_word
+from clusterdp.train.dist import shared_flags
 from tests.checkpoint.training import digest
 
 SAMPLES, FEATURES = 176, 16
@@ -63,7 +63,7 @@ def held_out() -> TensorDataset:
 
 def fit(job: JobHandle, record: str, amp: str = "fp32", epochs: int = 3, fault: list[Any] | None = None) -> None:
     """fault: (signal, the step after which it comes, the rank that gets it)."""
-    control_word.MOST_STEPS = 1
+    shared_flags.MOST_STEPS = 1
     torch.manual_seed(5 + job.rank)
     net = Net()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3)
@@ -101,7 +101,7 @@ def fit(job: JobHandle, record: str, amp: str = "fp32", epochs: int = 3, fault: 
 
 def evaluates_after_epochs(job: JobHandle, record: str, fault: list[Any] | None = None) -> None:
     """fault: (signal, the epoch after which it comes, the rank that gets it), before the callback evaluates."""
-    control_word.MOST_STEPS = 1
+    shared_flags.MOST_STEPS = 1
     torch.manual_seed(0)
     net = nn.Linear(FEATURES, 3)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -171,7 +171,7 @@ def total(outputs: torch.Tensor, targets: torch.Tensor) -> float:
 
 def stops_early(job: JobHandle, where: str) -> list[Any]:
     """Rank 1 alone has had enough."""
-    control_word.MOST_STEPS = 1
+    shared_flags.MOST_STEPS = 1
     torch.manual_seed(0)
     net = nn.Linear(FEATURES, 3)
 
@@ -319,7 +319,7 @@ def worker_dies(job: JobHandle, rank: int) -> None:
 
 def in_tensors(job: JobHandle, record: str, by_sample: str, fault: list[Any] | None = None) -> None:
     """by_sample: the attempt that collates samples, as a collate_fn makes it do. Uneven over two ranks."""
-    control_word.MOST_STEPS = 1
+    shared_flags.MOST_STEPS = 1
     torch.manual_seed(5)
     net = Net()
 

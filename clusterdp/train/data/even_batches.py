@@ -1,6 +1,6 @@
-"""evenly: as many items on every rank, where each takes part in what the others do with theirs.
+"""even_batches: as many items on every rank, where each takes part in what the others do with theirs.
 
-    for batch, mine in loop.watch(evenly(batches, job.group)):
+    for batch, mine in loop.watch(even_batches(batches, job.group)):
         outputs = model(batch)              # FSDP2: all ranks together gather the weights
         if mine:
             ...                             # count it
@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 END: Any = object()
 
 
-def evenly(items: Iterable[Item], group: Group) -> Iterator[tuple[Item, bool]]:
+def even_batches(items: Iterable[Item], group: Group) -> Iterator[tuple[Item, bool]]:
     """Collective. A rank that is through gets its last item again, with False, until all are. TrainError on all ranks
     if one of them has none to begin with."""
     last = END
@@ -51,7 +51,7 @@ def _checked(items: Iterable[Item], group: Group) -> Iterator[Item]:
             raise TrainError(
                 f"loop.watch: rank {short.index(True)} has {done} items, and rank {short.index(False)} more, but a "
                 "model that is sharded (FSDP2) runs on all ranks together. Give all the same number, or iterate over "
-                "evenly(items, job.group), which fills up."
+                "even_batches(items, job.group), which fills up."
             )
         yield item
 

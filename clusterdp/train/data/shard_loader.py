@@ -1,7 +1,7 @@
 """ShardLoader: batches of Shards for one rank, from its own files, and from wherever it was.
 
 Each worker reads files of its own, and is asked in turn. Each batch comes with the place after it; so what has been
-handed out is known, and not what workers have read ahead. It is the state_dict() that a Feed asks for between batches.
+handed out is known, and not what workers have read ahead. It is the state_dict() that Batches asks for between batches.
 """
 
 from __future__ import annotations

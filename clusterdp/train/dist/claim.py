@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from clusterdp.errors import RunError
-from clusterdp.train.output.best_effort import FULL, lasting
+from clusterdp.train.output.best_effort import FULL, retry_while_full
 
 
 class Claim:
@@ -24,7 +24,7 @@ class Claim:
         """Rank 0 only. Exclusive creation decides between two attempts that come at once: both get a number.
         RunError if it cannot be written; on a full disk, if there is no room for ten minutes."""
         try:
-            number = lasting(lambda: _create(folder, f"{attempt} {token}\n"), folder)
+            number = retry_while_full(lambda: _create(folder, f"{attempt} {token}\n"), folder)
         except OSError as error:
             remedy = "Free some space." if error.errno in FULL else "Make the run folder writable."
             raise RunError(f"{folder}: cannot be claimed: {error.strerror}. {remedy}") from None

@@ -61,7 +61,7 @@ class Group:
         return cls(place, device, backend, store, control, timeout)
 
     @property
-    def control_word_group(self) -> dist.ProcessGroup | None:
+    def flags_group(self) -> dist.ProcessGroup | None:
         """None for a single process, which has nobody to ask."""
         return self.control if self.rendezvous.world_size > 1 else None
 

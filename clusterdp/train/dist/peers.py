@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import NoReturn
 
-from clusterdp.train.dist.store_notes import Notes
+from clusterdp.train.dist.store_notes import StoreNotes
 from clusterdp.train.output.say import say
 
 FAILED = "failed"
@@ -24,7 +24,7 @@ LAST_WAIT_S = 3.0  # of rank 0 for the others: two looks at the store, and some
 
 
 class PeerWatch:
-    def __init__(self, notes: Notes, rank: int, world_size: int, every_s: float = 1.0):
+    def __init__(self, notes: StoreNotes, rank: int, world_size: int, every_s: float = 1.0):
         self.notes = notes
         self.rank = rank
         self.world_size = world_size

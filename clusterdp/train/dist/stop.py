@@ -31,7 +31,7 @@ class Stopped(BaseException):
 
 
 class StopSignal:
-    """What this rank has seen. It acts on nothing by itself: one rank alone must not (see ControlWord).
+    """What this rank has seen. It acts on nothing by itself: one rank alone must not (see SharedFlags).
 
     end_time: when the job's time ends, in seconds since the epoch. margin_s: how long before that to stop.
     `reserve_s` comes on top: what the steps until the agreement and the save itself are measured to take.

@@ -1,4 +1,4 @@
-"""Notes: what the ranks tell each other through the job's store, to which everybody on the network can write.
+"""StoreNotes: what the ranks tell each other through the job's store, to which everybody on the network can write.
 
 A note is one line of text with a digest (HMAC-SHA256) that binds its name, the attempt and the rank that wrote it. The
 key of the digest is a file in the attempt's folder that only the job's owner can read. What has no right digest is as
@@ -20,7 +20,7 @@ KEY_BYTES = 32
 MOST = 400  # characters of a note
 
 
-class Notes:
+class StoreNotes:
     def __init__(self, store: Store, key: bytes | None, attempt: str):
         self.store = store
         self.key = key

@@ -1,4 +1,4 @@
-"""Feed: the batches of one epoch after the other, from wherever training stands in them.
+"""Batches: the batches of one epoch after the other, from wherever training stands in them.
 
 What knows the place in a loader, in the order in which it is looked for:
 
@@ -38,7 +38,7 @@ Batch = TypeVar("Batch")
 END: Any = object()
 
 
-class Feed(Generic[Batch]):
+class Batches(Generic[Batch]):
     """`state`: what is to be saved of it, by name. `left`: batches of this epoch that are not done; None if unknown."""
 
     def __init__(self, job: JobHandle, loader: Iterable[Batch], move: bool | Callable[[Any], Any] = False):

@@ -21,15 +21,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.train.data.even_batches import same_number
-from clusterdp.train.dist.control_word import Agreed
+from clusterdp.train.dist.shared_flags import Agreed
 from clusterdp.train.dist.stop import Stopped
-from clusterdp.train.loop.batches import Feed
+from clusterdp.train.loop.batches import Batches
 from clusterdp.train.loop.epoch import Epoch
 from clusterdp.train.loop.graph_watch import GraphWatch
-from clusterdp.train.loop.save_schedule import Saves
-from clusterdp.train.optim.open_window import Gradients
+from clusterdp.train.loop.save_schedule import SaveSchedule
+from clusterdp.train.optim.open_window import OpenWindow
 from clusterdp.train.output.say import say
-from clusterdp.train.parallel.buckets import settle
+from clusterdp.train.parallel.buckets import settle_buckets
 from clusterdp.train.parallel.ddp import check_finished, check_never_skips
 from clusterdp.train.profile import profiling
 
@@ -65,7 +65,7 @@ class Loop(Generic[Batch]):
                 optimizer.zero_grad()
 
     Gradients are in no checkpoint: the run stops and saves between two windows, never within one. It also puts a stop
-    or a save off to the end of a window that it was not told of: see Gradients.
+    or a save off to the end of a window that it was not told of: see OpenWindow.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Loop(Generic[Batch]):
         self.name = name
         self.continues = continues
         self.over = False
-        self.feed = Feed(job, loader, move)
+        self.feed = Batches(job, loader, move)
         self.position = self.feed.position
         self.position.epochs = self.total_epochs = epochs
         if accumulate < 1:
@@ -98,7 +98,7 @@ class Loop(Generic[Batch]):
         self._models = [module for module in modules if isinstance(module, DistributedDataParallel)]
         hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
         self.state = self.feed.with_state({**state, **{name: hook for name, hook in hooks.items() if hook is not None}})
-        self.saves = Saves(
+        self.saves = SaveSchedule(
             job,
             self.state,
             lambda: {"epoch": self.epoch, "total": self.total_steps},
@@ -111,7 +111,7 @@ class Loop(Generic[Batch]):
         self._rng_pending = False
         self._logged: dict[str, Any] = {}
         self._graphs = GraphWatch()
-        self._gradients = Gradients(state if accumulate == 1 else {})
+        self._gradients = OpenWindow(state if accumulate == 1 else {})
         self._stopping: str | None = None  # why; at the end of the window
         self._due = False  # a periodic save
         self._told = False
@@ -143,7 +143,7 @@ class Loop(Generic[Batch]):
     @property
     def samples(self) -> Callable[[], list[int]] | None:
         """Gives the indices of the batch at hand, which takes as long as to begin an epoch; None if nobody knows them.
-        For Finite.watch(loss, loop.samples)."""
+        For NanGuard.watch(loss, loop.samples)."""
         sampler = self.feed.sampler
         return partial(sampler.samples, sampler.consumed, self.feed.batch_size) if sampler is not None else None
 
@@ -181,7 +181,7 @@ class Loop(Generic[Batch]):
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
         """Iterates over anything else than training batches, on all ranks, and looks at the control word meanwhile.
-        Ranks may have uneven numbers of items, unless the model is sharded: see evenly. In the middle of an epoch, the
+        Ranks may have uneven numbers of items, unless the model is sharded: see even_batches(). In mid-epoch, the
         step at hand counts as done from here on."""
         with self.job.stop.shielded():
             iterator = iter(items)
@@ -190,7 +190,7 @@ class Loop(Generic[Batch]):
     def watched(self, items: Iterable[Item]) -> Iterator[Item]:
         """watch() by whoever evaluates while this loop is the one at work."""
         self._between_windows("watch")
-        for item, agreed in self.job.word.together(items):
+        for item, agreed in self.job.flags.together(items):
             if agreed is None:
                 yield item  # type: ignore[misc]
             else:
@@ -213,11 +213,11 @@ class Loop(Generic[Batch]):
         """Enough: no more steps are needed. One rank or several may say so, at any time, and all stop training at the
         same step, in order: within two words, or at the end of the epoch. What follows the epoch is still done."""
         self._enough = True
-        self.job.word.set("enough")
+        self.job.flags.set("enough")
 
     def _restore(self) -> None:
         for model in self._models:
-            settle(model)
+            settle_buckets(model)
         phases = self.job.phases
         if self.saves.checkpointer is None:
             if self.continues is not None:
@@ -315,7 +315,7 @@ class Loop(Generic[Batch]):
         self.saves.look_at_the_clock()
         if job.profile.steps is not None and watch.steps >= job.profile.steps:
             profiling.end(job, self.feed)
-        agreed = job.word.tick() if self._stopping is None else None
+        agreed = job.flags.tick() if self._stopping is None else None
         if agreed is not None:
             watch.lap("agreement")
             self._heed(agreed)
@@ -364,8 +364,8 @@ class Loop(Generic[Batch]):
 
     def _finish(self) -> None:
         self._restore_rng()
-        self.job.word.drain()
-        self.job.word.set("enough", False)
+        self.job.flags.drain()
+        self.job.flags.set("enough", False)
         self.saves.now(self.step)
         self.over = True
         self.saves.upload()

@@ -67,7 +67,7 @@ class Phases:
         loop.saves.first = last.first if last is not None and last is loop.continues else job.step
         self.loop = loop
         self.begun += 1
-        job.word.set("enough", False)
+        job.flags.set("enough", False)
         if loop.saves.checkpointer is not None:
             loop.saves.checkpointer.begin(loop.name, loop.state, loop.first)
 
@@ -87,7 +87,7 @@ class Phases:
         if self.loop is not None:
             yield from self.loop.watched(items)
             return
-        for item, agreed in self._job.word.together(items):
+        for item, agreed in self._job.flags.together(items):
             if agreed is None:
                 yield item  # type: ignore[misc]
             elif agreed.stop:

@@ -1,4 +1,4 @@
-"""Saves: when a loop saves, whether it waits for the disk, and what a save that fails comes to."""
+"""SaveSchedule: when a loop saves, whether it waits for the disk, and what a save that fails comes to."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.checkpoint import CheckpointError, ClaimLost, Commit, LostContact, StateError
-from clusterdp.train.dist.control_word import Agreed
+from clusterdp.train.dist.shared_flags import Agreed
 from clusterdp.train.output.say import say
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
 Moment = tuple[int, int]  # steps, and epochs that are closed: what comes at an epoch's end changes the state, too
 
 
-class Saves:
+class SaveSchedule:
     """Of one loop, whose steps they count; a no-op if the run has no place for checkpoints. All methods are collective.
 
     Every so many steps, or seconds by rank 0's clock, the state is copied and written while the training goes on; the
@@ -52,7 +52,7 @@ class Saves:
         self._tolerant = Tolerance(job, "a checkpoint")
         self._next = time.monotonic() + (every_s or 0.0)
         if self.checkpointer is not None:
-            job.word.progress = self.checkpointer.progress
+            job.flags.progress = self.checkpointer.progress
 
     def note_restored(self, run_step: int, step: int) -> None:
         self.first = run_step - step
@@ -64,7 +64,7 @@ class Saves:
     def look_at_the_clock(self) -> None:
         """Rank 0's decides; the others hear of it by the word."""
         if self.every_s and self._job.rank == 0 and time.monotonic() >= self._next:
-            self._job.word.set("save")
+            self._job.flags.set("save")
             self._next = math.inf  # until it has been done
 
     def advance_to(self, agreed: Agreed) -> None:
@@ -103,7 +103,7 @@ class Saves:
         else:
             with self._tolerant(math.inf):
                 self._save(step)
-        self._job.word.discount(time.monotonic() - began)
+        self._job.flags.discount(time.monotonic() - began)
 
     def now(self, step: int) -> None:
         """Until it is durable. CheckpointError if it cannot be saved for LAST_CHANCE_S."""
@@ -116,7 +116,7 @@ class Saves:
             self._note(self.checkpointer.wait())
         if self._at_rest != self._moment(step):
             self._insist(step)
-        self._job.word.discount(time.monotonic() - began)
+        self._job.flags.discount(time.monotonic() - began)
 
     def _insist(self, step: int) -> None:
         """Again and again. The ranks fail together, and agree on whether there is time for another try."""
@@ -157,7 +157,7 @@ class Saves:
         if commit is not None:
             self._at_rest = self._taken
             self._tolerant.failures = 0
-            self._job.word.save_s = commit.seconds
+            self._job.flags.save_s = commit.seconds
 
 
 class Tolerance:

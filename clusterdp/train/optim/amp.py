@@ -31,10 +31,10 @@ import torch
 from torch import nn
 
 from clusterdp.errors import ConfigError, StateError
-from clusterdp.train.optim.master_weights import Masters, halve
+from clusterdp.train.optim.master_weights import MasterWeights, halve
 
 if TYPE_CHECKING:
-    from clusterdp.train.optim.nan_guard import Finite
+    from clusterdp.train.optim.nan_guard import NanGuard
 
 
 class Level(NamedTuple):
@@ -102,7 +102,7 @@ class Amp:
             growth_interval=growth_interval,
             enabled=self.static != 1.0,
         )
-        self.masters: Masters | None = None
+        self.masters: MasterWeights | None = None
 
     def cast(self, model: nn.Module) -> nn.Module:
         """In place, what the level says of the weights."""
@@ -123,7 +123,7 @@ class Amp:
                 "amp.cast(model) before DDP and the optimizer are made of it."
             )
         if self._means.master_weights:
-            self.masters = Masters(optimizer)
+            self.masters = MasterWeights(optimizer)
 
     def autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device_type, dtype=self.dtype, enabled=self.dtype is not None)
@@ -140,7 +140,7 @@ class Amp:
         clip_norm: float | None = None,
         clip_value: float | None = None,
         parameters: Iterable[torch.Tensor] | None = None,
-        finite: Finite | None = None,
+        nan_guard: NanGuard | None = None,
     ) -> torch.Tensor | None:
         """Unscale, clip (if asked), step, adapt the scale. Returns the norm before clipping, if anybody asks for it.
 
@@ -155,16 +155,16 @@ class Amp:
             raise StateError("amp: O2 steps on fp32 masters, and there are none. Call amp.adopt(optimizer) first.")
         norm = None
         proceed = True
-        if clip_norm is not None or clip_value is not None or finite is not None:
+        if clip_norm is not None or clip_value is not None or nan_guard is not None:
             self.scaler.unscale_(optimizer)
             chosen = self._full(optimizer, parameters)
             if clip_norm is not None:
                 norm = nn.utils.clip_grad_norm_(chosen, clip_norm)
-            elif finite is not None:
+            elif nan_guard is not None:
                 norm = nn.utils.get_total_norm([p.grad for p in chosen if p.grad is not None])
-            if finite is not None:
+            if nan_guard is not None:
                 assert norm is not None
-                proceed = finite.allows(norm, scaled=self.scaler.is_enabled())
+                proceed = nan_guard.allows(norm, scaled=self.scaler.is_enabled())
             if clip_value is not None and proceed:
                 nn.utils.clip_grad_value_(chosen, clip_value)
         if self.static == 1.0:

@@ -2,7 +2,7 @@
 
     halve(model)                              # before DDP, and before the optimizer is made
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    masters = Masters(optimizer)              # it steps on fp32 copies from now on
+    masters = MasterWeights(optimizer)              # it steps on fp32 copies from now on
     ...
     masters.take_gradients()                  # fp16 of the model -> fp32 of the copies
     optimizer.step()
@@ -64,7 +64,7 @@ def _map(tree: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return tree
 
 
-class Masters:
+class MasterWeights:
     """fp32 copies of an optimizer's fp16 parameters, in their place in its groups. Others (BatchNorm's) stay."""
 
     def __init__(self, optimizer: torch.optim.Optimizer):

@@ -1,10 +1,10 @@
-"""Finite: a loss that is NaN or infinite ends the run, or costs one step; on all ranks alike, and with its batch named.
+"""NanGuard: a loss that is NaN or infinite ends the run or skips one step, on all ranks alike, and its batch is named.
 
-    finite = Finite(model, group)                            # or on_nan="skip"
+    nan_guard = NanGuard(model, group)                            # or on_nan="skip"
     ...
-    loss = finite.watch(loss, batch=indices)                 # each loss that goes into a step
+    loss = nan_guard.watch(loss, batch=indices)                 # each loss that goes into a step
     amp.backward(loss)
-    amp.step(optimizer, finite=finite)
+    amp.step(optimizer, nan_guard=nan_guard)
 
 How the ranks agree: a loss that is not finite gives gradients that are not, and those are added up over the ranks. So
 each rank sees the same in its own gradients, at the same step, and no message is sent before there is something to say.
@@ -33,7 +33,7 @@ MOST_IN_A_ROW = 10  # steps that are skipped; one more, and nothing will become 
 Indices = Iterable[int] | Callable[[], Iterable[int]] | None
 
 
-class Finite:
+class NanGuard:
     """All methods are called on all ranks alike. `skipped`: steps that this attempt has not taken."""
 
     def __init__(self, model: nn.Module, group: Group, on_nan: str = "stop", *, step: Callable[[], int] | None = None):

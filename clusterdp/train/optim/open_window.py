@@ -1,4 +1,4 @@
-"""Gradients: whether some wait for a step of the optimizer, in a loop that was told of no windows.
+"""OpenWindow: whether some wait for a step of the optimizer, in a loop that was told of no windows.
 
     for x, y in loop:                               # without accumulate=4
         (loss(model(x), y) / 4).backward()
@@ -27,7 +27,7 @@ LONGEST = 32  # batches of a window, for a run that has seen none: a stop must c
 SHORTEST = 8  # so many are waited for: a step that is skipped over a loss that is not finite is no window
 
 
-class Gradients:
+class OpenWindow:
     """Of the optimizers in `state`; without one nothing ever waits."""
 
     def __init__(self, state: Mapping[str, Any]):

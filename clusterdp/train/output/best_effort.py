@@ -1,11 +1,11 @@
 """What a training writes besides its checkpoints, and a disk that is full.
 
-    with expendable:                    # an Expendable: what cannot be written in here is lost, and said once
+    with expendable:                    # an BestEffortFile: what cannot be written in here is lost, and said once
         append_line(path, record)
 
-    lasting(lambda: write_durably(outcome, text), outcome)      # waits until it can be written
+    retry_while_full(lambda: write_durably(outcome, text), outcome)      # waits until it can be written
 
-Checkpoints are neither: see Saves.
+Checkpoints are neither: see SaveSchedule.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONGEST_WAIT_S = 600.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
 
 
-class Expendable:
+class BestEffortFile:
     """Of one file. Metrics and the ledger tell of a training, and do not end it: an OSError within is swallowed.
 
     errors: those numbers alone."""
@@ -52,7 +52,7 @@ class Expendable:
         return True
 
 
-def lasting(write: Callable[[], T], path: Path, seconds: float = LONGEST_WAIT_S) -> T:
+def retry_while_full(write: Callable[[], T], path: Path, seconds: float = LONGEST_WAIT_S) -> T:
     """What `write` returns, once the disk has room for it. It is said once that somebody waits. After so many seconds,
     and at once where waiting does not help, raises its OSError."""
     deadline, pause = time.monotonic() + seconds, FIRST_PAUSE_S

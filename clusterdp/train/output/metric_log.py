@@ -11,7 +11,7 @@ import torch
 
 from clusterdp.errors import ConfigError
 from clusterdp.rundir import append_line
-from clusterdp.train.output.best_effort import FULL, Expendable
+from clusterdp.train.output.best_effort import FULL, BestEffortFile
 from clusterdp.train.output.say import say
 
 Value = Any  # a number, a tensor of one element, or a string
@@ -32,8 +32,8 @@ class MetricLog:
         self.path = path
         self.every_s = every_s
         self.sinks = list(sinks)
-        self._expendable = Expendable(path) if path is not None else None
-        self._full: dict[int, Expendable] = {}  # by the sink's id
+        self._expendable = BestEffortFile(path) if path is not None else None
+        self._full: dict[int, BestEffortFile] = {}  # by the sink's id
         self._began = time.time()
         self._due = 0.0
         self._waiting: list[tuple[dict[str, Value], Any]] = []  # (record, CUDA event or None)
@@ -83,7 +83,7 @@ class MetricLog:
         """Somebody else's server may be away; the training does not end for that, and the record is in the file. A disk
         that is full takes records again when it has room; a server is not asked again, for that may take minutes."""
         try:
-            with self._full.setdefault(id(sink), Expendable(type(sink).__name__, FULL)):
+            with self._full.setdefault(id(sink), BestEffortFile(type(sink).__name__, FULL)):
                 sink(record)
         except Exception as error:
             self.sinks.remove(sink)

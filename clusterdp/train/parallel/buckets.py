@@ -38,7 +38,7 @@ def reduced(model: DistributedDataParallel) -> dict[str, torch.nn.Parameter]:
     }
 
 
-def settle(model: torch.nn.Module) -> None:
+def settle_buckets(model: torch.nn.Module) -> None:
     """Makes DDP regroup its buckets now, by two throw-away backward passes. Call it once on all ranks, before step one.
 
     DDP regroups once, before its second forward pass, by the order in which gradients became ready in the first one.

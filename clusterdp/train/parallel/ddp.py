@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.train.argument_names import check_options
-from clusterdp.train.parallel.buckets import reduced, settle
+from clusterdp.train.parallel.buckets import reduced, settle_buckets
 
 HOOKS = ("fp16", "bf16", "powersgd")
 
@@ -26,7 +26,7 @@ def wrap(
     """Collective. options: DistributedDataParallel's own. A model whose parts lie on several devices stays there."""
     check_options("train.ddp", options, DistributedDataParallel)
     wrapped = DistributedDataParallel(model, device_ids=_device_ids(model), **options)
-    settle(wrapped)  # before the hook: PowerSGD remembers what it has seen
+    settle_buckets(wrapped)  # before the hook: PowerSGD remembers what it has seen
     if comm_hook is not None:
         add_hook(wrapped, comm_hook, powersgd or {})
     return wrapped

@@ -1,6 +1,6 @@
-"""Split: a model whose parts lie on several devices of one rank, because it does not fit on one.
+"""ModelParallel: a model whose parts lie on several devices of one rank, because it does not fit on one.
 
-    model = Split(front, back, devices=job.devices)     # resources.gpus_per_task: 2
+    model = ModelParallel(front, back, devices=job.devices)     # resources.gpus_per_task: 2
     model = job.wrap(model)                             # DDP adds up the gradients of each part, where it lies
 
 The parts take turns: while one computes, the others wait. It buys memory, not speed.
@@ -17,7 +17,7 @@ from torch import nn
 from clusterdp.errors import ConfigError
 
 
-class Split(nn.Sequential):
+class ModelParallel(nn.Sequential):
     """Parts one after the other, each on its own device; what passes from one to the next moves along.
 
     devices: one for each part; if there are fewer, neighbours share one. The result is on the last part's device,

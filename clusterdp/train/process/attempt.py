@@ -35,7 +35,7 @@ from clusterdp.rundir import RunDir, write_durably
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.dist.rendezvous import Rendezvous
 from clusterdp.train.dist.stop import Stopped, StopSignal
-from clusterdp.train.output.best_effort import LONGEST_WAIT_S, lasting
+from clusterdp.train.output.best_effort import LONGEST_WAIT_S, retry_while_full
 from clusterdp.train.output.say import say
 from clusterdp.train.process import entry
 from clusterdp.train.settings import Settings
@@ -56,12 +56,12 @@ WAIT_FOR_RANK_0_S = 3.0  # in mid-run, where it may well have met no mistake
 
 @dataclass(frozen=True)
 class Ending:
-    """`word` is done, requeue, stop or overtaken; `reason` is finished, term, time, cancelled, entry or claim.
+    """`outcome` is done, requeue, stop or overtaken; `reason` is finished, term, time, cancelled, entry or claim.
 
     Overtaken: another attempt has the run folder, so this one has no say about the run. The others are about the run.
     """
 
-    word: str
+    outcome: str
     reason: str
     step: int = 0
     result: Any = None  # what the user's function returned
@@ -145,7 +145,7 @@ def meet(settings: Settings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
     find each other."""
     from clusterdp.train.dist.group import Group, seed_everything  # loads torch
     from clusterdp.train.dist.peers import PeerWatch, leave_now
-    from clusterdp.train.dist.store_notes import Notes, make_key, read_key
+    from clusterdp.train.dist.store_notes import StoreNotes, make_key, read_key
     from clusterdp.train.job import new_attempt_name
 
     if settings.end_time is not None:
@@ -161,7 +161,7 @@ def meet(settings: Settings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
         leave_now(refuse(error, settings.run_dir))
     seed_everything(settings.train.seed, place.rank, deterministic=settings.train.deterministic)
     attempt = settings.attempt or str(group.gather(attempt)[0])
-    notes = Notes(group.store, read_key(run.attempt(attempt).key) if run else None, attempt)
+    notes = StoreNotes(group.store, read_key(run.attempt(attempt).key) if run else None, attempt)
     return group, PeerWatch(notes, place.rank, place.world_size).start(), attempt
 
 
@@ -189,8 +189,8 @@ def _take_part(
         ending = _call(function, job)
     _agree_on_ending(group, ending)
     if any(group.agree(_is_lost(claim))):
-        ending = replace(ending, word="overtaken", reason="claim")
-    if job and ending.word == "done":
+        ending = replace(ending, outcome="overtaken", reason="claim")
+    if job and ending.outcome == "done":
         job.event("finished", step=job.step)
     if run is not None and first:
         write_outcome(run.attempt(attempt).outcome, ending, min(LONGEST_WAIT_S, group.timeout.total_seconds() / 2))
@@ -231,7 +231,7 @@ def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
         if leaving.code not in (None, 0):
             raise
         ending = Ending("done", "finished", job.step)
-    job.word.drain()
+    job.flags.drain()
     job.metrics.close()
     return ending
 
@@ -252,12 +252,12 @@ def explained(error: RuntimeError, job: JobHandle) -> ClusterdpError | None:
 
 def _agree_on_ending(group: Group, ending: Ending) -> None:
     """No rank goes, and no outcome is written, before all have come to the same end."""
-    code = ("done", "requeue", "stop", "overtaken").index(ending.word)
+    code = ("done", "requeue", "stop", "overtaken").index(ending.outcome)
     most, least = group.agree(code, -code)
     if most != -least:
         raise ClusterdpError(
-            f"rank {group.rendezvous.rank}: ended with {ending.word!r} while another rank ended differently. "
-            "Let all ranks return, or all stop by an agreed word."
+            f"rank {group.rendezvous.rank}: ended with {ending.outcome!r} while another rank ended differently. "
+            "Let all ranks return, or all stop by an agreed outcome."
         )
 
 
@@ -266,14 +266,14 @@ def write_outcome(path: Path, ending: Ending, seconds: float = WAIT_FOR_OUTCOME_
 
     def write() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, f"{ending.word} {ending.reason} {ending.step}\n")
+        write_durably(path, f"{ending.outcome} {ending.reason} {ending.step}\n")
 
     try:
-        lasting(write, path, seconds)
+        retry_while_full(write, path, seconds)
     except OSError as error:
         raise RunError(
             f"{path}: cannot be written: {error.strerror}. It would say that this attempt ended with "
-            f"{ending.word!r} at step {ending.step}; the next attempt goes on from the last checkpoint. "
+            f"{ending.outcome!r} at step {ending.step}; the next attempt goes on from the last checkpoint. "
             "Free some space, or see who may write there."
         ) from None
 

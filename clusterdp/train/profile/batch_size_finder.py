@@ -1,4 +1,4 @@
-"""Sizes: the batch sizes that were tried, as a table, and which one to take."""
+"""BatchSizeTable: the batch sizes that were tried, as a table, and which one to take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MOST_ON_CPU = 4096  # of one rank: memory there has no end that can be met witho
 
 
 @dataclass(frozen=True)
-class Size:
+class BatchSizeRow:
     """Of one rank: size was asked for, batch is what a step saw on average, full what all but an epoch's last see."""
 
     size: int
@@ -21,19 +21,19 @@ class Size:
     memory_gb: float | None = None
 
 
-class Sizes:
+class BatchSizeTable:
     def __init__(self, world_size: int, *, on_gpu: bool):
         self.world_size = world_size
         self.on_gpu = on_gpu
-        self.rows: list[Size] = []
+        self.rows: list[BatchSizeRow] = []
         self.ended = ""  # why there are no more
         self._too_large: tuple[int, int] | None = None
 
-    def speed(self, row: Size) -> float:
+    def speed(self, row: BatchSizeRow) -> float:
         """Samples a second of all ranks."""
         return self.world_size * row.batch / row.step_s
 
-    def add(self, row: Size) -> None:
+    def add(self, row: BatchSizeRow) -> None:
         if self.rows and row.full == self.rows[-1].full:
             self.ended = f"{row.size} gives the same batches as {self.rows[-1].size}. Does the entry hand it on?"
         elif row.batch < 0.75 * row.size:
@@ -56,7 +56,7 @@ class Sizes:
             self.ended = "twice the batch is no faster any more."
         return not self.ended
 
-    def best(self) -> Size | None:
+    def best(self) -> BatchSizeRow | None:
         """The smallest that is nearly as fast as the fastest."""
         enough = NEARLY * max(map(self.speed, self.rows), default=0.0)
         return next((row for row in self.rows if self.speed(row) >= enough), None)

@@ -20,12 +20,12 @@ from clusterdp.errors import ConfigError, TrainError
 from clusterdp.rundir import Attempt, RunDir, write_durably
 from clusterdp.train.dist.group import seed_everything
 from clusterdp.train.output.say import say
-from clusterdp.train.profile.batch_size_finder import Size, Sizes
+from clusterdp.train.profile.batch_size_finder import BatchSizeRow, BatchSizeTable
 from clusterdp.train.profile.worker_finder import find_workers
 
 if TYPE_CHECKING:
     from clusterdp.train.job import JobHandle
-    from clusterdp.train.loop.batches import Feed
+    from clusterdp.train.loop.batches import Batches
 
 PARAMETER = "batch_size"
 
@@ -42,9 +42,9 @@ class Profiled(BaseException):
         self.report, self.batch, self.full = report, batch, full
 
 
-def end(job: JobHandle, feed: Feed[Any]) -> NoReturn:
+def end(job: JobHandle, feed: Batches[Any]) -> NoReturn:
     """Collective, after the last step."""
-    job.word.drain()
+    job.flags.drain()
     feed.close()
     report = job.report_times(feed.loader)
     job.metrics.flush()
@@ -64,7 +64,7 @@ def find_batch_size(function: Callable[..., Any], job: JobHandle, **params: Any)
     middle of a step: it leaves table and outcome behind, and they go as they do when a rank fails.
     """
     size = _first_size(function, params)
-    sizes = Sizes(job.world_size, on_gpu=job.device.type == "cuda")
+    sizes = BatchSizeTable(job.world_size, on_gpu=job.device.type == "cuda")
     while sizes.go_on(size):
         job.event("trying", what=f"{PARAMETER} {size}")
         try:
@@ -87,7 +87,7 @@ def find_batch_size(function: Callable[..., Any], job: JobHandle, **params: Any)
     _tell(job, sizes.lines())
 
 
-def _measured(function: Callable[..., Any], job: JobHandle, params: dict[str, Any], size: int) -> Size:
+def _measured(function: Callable[..., Any], job: JobHandle, params: dict[str, Any], size: int) -> BatchSizeRow:
     cuda = job.device.type == "cuda"
     gc.collect()  # the model before
     if cuda:
@@ -101,7 +101,9 @@ def _measured(function: Callable[..., Any], job: JobHandle, params: dict[str, An
         if profiled.report is None:
             raise ConfigError(f"profile.steps: {job.profile.steps} are too few to measure. Use 6 or more.") from None
         bytes_ = job.group.agree(torch.cuda.max_memory_allocated(job.device) if cuda else 0)[0]
-        return Size(size, profiled.batch, profiled.full, _seconds(profiled.report), bytes_ / 1e9 if cuda else None)
+        return BatchSizeRow(
+            size, profiled.batch, profiled.full, _seconds(profiled.report), bytes_ / 1e9 if cuda else None
+        )
     raise ConfigError("profile.find: the entry has no job.loop() and no Trainer. It takes one of them to count steps.")
 
 
@@ -121,7 +123,7 @@ def _seconds(report: dict[str, Any], without: str = "") -> float:
     return float(max(sum(ms for name, ms in rank["ms"].items() if name != without) for rank in report["ranks"])) / 1000
 
 
-def _mean_batch(feed: Feed[Any]) -> float:
+def _mean_batch(feed: Batches[Any]) -> float:
     """The last batch of an epoch is shorter."""
     if feed.sampler is None or not feed.per_epoch:
         return float(feed.batch_size)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from clusterdp.train.output.best_effort import Expendable
+from clusterdp.train.output.best_effort import BestEffortFile
 from clusterdp.train.output.say import say
 from clusterdp.train.profile.stopwatch import Stopwatch
 
@@ -52,7 +52,7 @@ class Tracer:
         running.stop()
         if self._done < self.start:
             return
-        with Expendable(self.file):
+        with BestEffortFile(self.file):
             self.file.parent.mkdir(parents=True, exist_ok=True)
             running.export_chrome_trace(str(self.file))
             if self._told:

@@ -1,4 +1,4 @@
-"""Best: the model as it was when it was best, beside the run's checkpoints; what keep_best saves and load_best() takes.
+"""BestModel: the model of the best epoch, saved beside the run's checkpoints, for keep_best and load_best().
 
 Only the newest of each phase stays. It is saved with its row of the history, by which it is known: a run that has gone
 back to an older step, and then does otherwise, has other rows, even where they have the same step.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clusterdp.train.trainer.trainer import Trainer
 
 
-class Best:
+class BestModel:
     """In memory if the run has no place for checkpoints. All methods are collective. A save that fails is told, however
     often: the run loses no step by it. Whether a run goes on without checkpoints is for those to say."""
 
@@ -91,7 +91,7 @@ class Best:
 
 
 class InMemory:
-    """What Best asks of a Checkpointer, for this process alone. The copy is on the host: there is more room."""
+    """What BestModel asks of a Checkpointer, for this process alone. The copy is on the host: there is more room."""
 
     def __init__(self, model: torch.nn.Module):
         self._model = unwrap(model)

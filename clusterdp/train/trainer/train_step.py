@@ -47,8 +47,8 @@ def step(trainer: Trainer, batch: Any) -> Mapping[str, Any]:
     with gradient_sync(trainer.model, ends):
         with trainer.autocast():
             loss, outputs, targets = parts_of(trainer.forward(trainer, batch))
-        if trainer.finite is not None:
-            loss = trainer.finite.watch(loss, loop.samples)
+        if trainer.nan_guard is not None:
+            loss = trainer.nan_guard.watch(loss, loop.samples)
         lap("forward")
         trainer.amp.backward(loss if loop.window == 1 else loss / loop.window)
     lap("backward")
@@ -59,7 +59,7 @@ def step(trainer: Trainer, batch: Any) -> Mapping[str, Any]:
             trainer.scheduler.step()
         lap("optimizer")
     loss = loss.detach()
-    skips = trainer.finite is not None and trainer.finite.on_nan == "skip"
+    skips = trainer.nan_guard is not None and trainer.nan_guard.on_nan == "skip"
     trainer.scores.add(batch, loss, outputs, targets, only_finite=skips)
     lap("metrics")
     return {"loss": loss}

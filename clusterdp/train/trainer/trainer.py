@@ -24,7 +24,7 @@ from clusterdp.checkpoint.state.stateful import unwrap
 from clusterdp.errors import ConfigError, EntryError
 from clusterdp.train.argument_names import LOADER, arguments_of, check_parts, check_words
 from clusterdp.train.data.datasets import is_same, options_of_val, shared_out, training_data
-from clusterdp.train.data.even_batches import evenly
+from clusterdp.train.data.even_batches import even_batches
 from clusterdp.train.data.loader_defaults import check_lasts
 from clusterdp.train.data.prefetch import Prefetcher
 from clusterdp.train.job import JobHandle
@@ -38,7 +38,7 @@ from clusterdp.train.parallel import strategy
 from clusterdp.train.parallel.strategy import follow, is_distributed, is_sharded
 from clusterdp.train.process.own_job import own_job
 from clusterdp.train.trainer import train_step
-from clusterdp.train.trainer.best_model import Best
+from clusterdp.train.trainer.best_model import BestModel
 from clusterdp.train.trainer.callbacks import OnEpoch, functions
 from clusterdp.train.trainer.scores import Metrics, Scores
 
@@ -107,8 +107,8 @@ class Trainer:
         if optimizer is not None:
             self.amp.adopt(optimizer)
         self.accumulate = job.train.accumulate if accumulate is None else accumulate
-        self.finite = job.finite(self.net)
-        given: dict[str, Any] = {"clip_norm": clip_norm, "clip_value": clip_value, "finite": self.finite}
+        self.nan_guard = job.nan_guard(self.net)
+        given: dict[str, Any] = {"clip_norm": clip_norm, "clip_value": clip_value, "nan_guard": self.nan_guard}
         if clip_norm is None and clip_value is None:
             given |= {"clip_norm": job.train.clip_norm, "clip_value": job.train.clip_value}
         self.step_options = given  # of amp.step()
@@ -120,7 +120,7 @@ class Trainer:
         self._calling = False  # the callbacks after an epoch are at work
         self._metrics = metrics
         self._data: Any = None  # of fit()
-        self.best_model = Best(self, self._wrapped)
+        self.best_model = BestModel(self, self._wrapped)
         self._state = {"model": self._wrapped, "amp": self.amp, "history": self.history, "scores": self.scores.meters}
         self._state |= {name: thing for name, thing in (("optimizer", optimizer), ("scheduler", scheduler)) if thing}
         if taken := sorted(self._state.keys() & (state or {}).keys()):
@@ -320,7 +320,7 @@ class Trainer:
                 call(self, row)
         finally:
             self._calling = False
-        self.job.word.discount(time.monotonic() - began)
+        self.job.flags.discount(time.monotonic() - began)
 
     @staticmethod
     def _check_loader_words(where: str, options: Mapping[str, Any], method: Any = None) -> None:
@@ -373,5 +373,5 @@ class Trainer:
         with self.job.stop.shielded():
             iterator = iter(batches)
         moved = Prefetcher(iterator, self.job.device, transform=transform, ahead=False)
-        items = evenly(moved, self.job.group) if self._sharded else ((batch, True) for batch in moved)
+        items = even_batches(moved, self.job.group) if self._sharded else ((batch, True) for batch in moved)
         yield from items if self._calling else self.job.phases.watch(items)

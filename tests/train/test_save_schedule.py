@@ -22,7 +22,7 @@ Make = Callable[..., JobHandle]
 def make(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """A handle with these settings of checkpoint."""
     monkeypatch.setattr(
-        "clusterdp.train.dist.control_word.MOST_STEPS", 1
+        "clusterdp.train.dist.shared_flags.MOST_STEPS", 1
     )  # these steps take microseconds; look after each
 
     def settings(**saving: Any) -> JobHandle:
@@ -181,7 +181,7 @@ def test_what_is_in_a_checkpoint_is_not_saved_again(make: Make) -> None:
 def test_the_clock_asks_once_for_a_save_and_again_when_it_was_done(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     job, asked = make(), []
     saves = job.loop(job.loader(range(8), 2), {}, epochs=1, every_s=1e-9).saves
-    monkeypatch.setattr(job.word, "set", asked.append)
+    monkeypatch.setattr(job.flags, "set", asked.append)
     for _ in range(3):
         saves.look_at_the_clock()
     assert asked == ["save"]

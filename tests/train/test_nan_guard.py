@@ -13,7 +13,7 @@ from torch import nn
 from clusterdp.config import TrainConfig
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.train import Amp, Group, JobHandle, Trainer
-from clusterdp.train.optim.nan_guard import MOST_IN_A_ROW, Finite
+from clusterdp.train.optim.nan_guard import MOST_IN_A_ROW, NanGuard
 from clusterdp.train.settings import Settings
 from tests.train import programs, techniques
 from tests.train.ranks import running
@@ -73,9 +73,9 @@ def test_a_gradient_that_is_not_finite_is_nobodys_loss(tmp_path: Path) -> None:
 def test_an_overflow_is_the_scalers_business(job: JobHandle) -> None:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    amp, finite = Amp("O1", "cpu", init_scale=64.0), Finite(model, job.group, "stop")
-    amp.backward(finite.watch(model(torch.ones(1, 1)).sum()) * 1e38)
-    amp.step(optimizer, finite=finite)
+    amp, nan_guard = Amp("O1", "cpu", init_scale=64.0), NanGuard(model, job.group, "stop")
+    amp.backward(nan_guard.watch(model(torch.ones(1, 1)).sum()) * 1e38)
+    amp.step(optimizer, nan_guard=nan_guard)
     assert amp.skipped
     assert amp.scale == 32.0
 
@@ -86,12 +86,12 @@ def test_watching_and_looking_change_no_bit(job: JobHandle) -> None:
         torch.manual_seed(0)
         model = nn.Linear(4, 1)
         optimizer = torch.optim.Adam(model.parameters())
-        amp, finite = Amp("O0", "cpu"), Finite(model, job.group, "stop")
+        amp, nan_guard = Amp("O0", "cpu"), NanGuard(model, job.group, "stop")
         for x in torch.randn(5, 3, 4, generator=torch.Generator().manual_seed(1)):
             optimizer.zero_grad()
             loss = model(x).square().mean()
-            amp.backward(finite.watch(loss) if watched else loss)
-            amp.step(optimizer, finite=finite if watched else None)
+            amp.backward(nan_guard.watch(loss) if watched else loss)
+            amp.step(optimizer, nan_guard=nan_guard if watched else None)
         ends.append(model.weight.clone())
     assert torch.equal(*ends)
 
@@ -99,12 +99,12 @@ def test_watching_and_looking_change_no_bit(job: JobHandle) -> None:
 def test_a_training_that_only_skips_is_given_up(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    amp, finite = Amp("O0", "cpu"), Finite(model, job.group, "skip")
+    amp, nan_guard = Amp("O0", "cpu"), NanGuard(model, job.group, "skip")
 
     def step(x: float) -> None:
         optimizer.zero_grad()
-        amp.backward(finite.watch(model(torch.full((1, 1), x)).sum(), [7]))
-        amp.step(optimizer, finite=finite)
+        amp.backward(nan_guard.watch(model(torch.full((1, 1), x)).sum(), [7]))
+        amp.step(optimizer, nan_guard=nan_guard)
 
     for _ in range(MOST_IN_A_ROW):
         step(float("nan"))
@@ -166,17 +166,17 @@ def test_what_is_skipped_is_in_no_score_of_the_epoch(job: JobHandle, accumulate:
 def test_a_restored_models_statistics_are_those_to_go_back_to(job: JobHandle) -> None:
     model, amp = nn.BatchNorm1d(2), Amp("O0", "cpu")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    finite = Finite(model, job.group, "skip")
+    nan_guard = NanGuard(model, job.group, "skip")
     model.load_state_dict(model.state_dict() | {"running_mean": torch.tensor([3.0, 4.0])})
-    amp.backward(finite.watch(model(torch.full((2, 2), float("nan"))).sum()))
-    amp.step(optimizer, finite=finite)
+    amp.backward(nan_guard.watch(model(torch.full((2, 2), float("nan"))).sum()))
+    amp.step(optimizer, nan_guard=nan_guard)
     assert model.running_mean is not None
     assert model.running_mean.tolist() == [3.0, 4.0]
 
 
 def test_a_policy_that_does_not_exist_is_refused(job: JobHandle) -> None:
     with pytest.raises(ConfigError, match=r"train\.on_nan: 'ignore' is neither stop nor skip"):
-        Finite(nn.Linear(1, 1), job.group, "ignore")
+        NanGuard(nn.Linear(1, 1), job.group, "ignore")
 
 
 def test_the_attempt_ends_on_all_ranks_with_the_samples_of_the_loader(tmp_path: Path) -> None:
@@ -196,6 +196,6 @@ def test_gradients_are_not_finite_where_only_a_constant_of_the_loss_is_not(group
     """Or the other ranks, which see the gradients alone, would take a step that this one does not."""
     model = nn.Linear(2, 1)
     loss = model(torch.ones(1, 2)).sum() + float("inf")
-    Finite(model, group).watch(loss).backward()  # type: ignore[no-untyped-call]
+    NanGuard(model, group).watch(loss).backward()  # type: ignore[no-untyped-call]
     assert all(bool(p.grad.isnan().all()) for p in model.parameters() if p.grad is not None)
     assert model.weight.grad is not None

@@ -1,4 +1,4 @@
-"""ControlWord: what one rank has noticed becomes what all ranks act on, at the same step.
+"""SharedFlags: what one rank has noticed becomes what all ranks act on, at the same step.
 
 A word is a small vector that is reduced by MAX over a gloo group of its own. It is sent from the main thread, is looked
 at when the next one is due, and never waited for in between: no collective in a signal handler or a second thread, no
@@ -53,7 +53,7 @@ class Agreed:
         return next((reason for reason in STOPS if self.flags[reason]), None)
 
 
-class ControlWord:
+class SharedFlags:
     """All methods are called by the main thread, and on all ranks alike.
 
     group: a gloo group used for nothing else while the word is in use (None: a single process, agreeing with itself).

@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from clusterdp.train.dist.peers import FAILED, PeerWatch
-from clusterdp.train.dist.store_notes import MOST, Notes, make_key, read_key
+from clusterdp.train.dist.store_notes import MOST, StoreNotes, make_key, read_key
 
 KEY = bytes(range(32))
 
@@ -19,8 +19,8 @@ def store() -> dist.HashStore:
     return dist.HashStore()
 
 
-def notes(store: dist.HashStore, key: bytes | None = KEY, attempt: str = "7.0") -> Notes:
-    return Notes(store, key, attempt)
+def notes(store: dist.HashStore, key: bytes | None = KEY, attempt: str = "7.0") -> StoreNotes:
+    return StoreNotes(store, key, attempt)
 
 
 def test_a_note_says_who_left_it_and_the_first_one_stays(store: dist.HashStore) -> None:

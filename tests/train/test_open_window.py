@@ -15,7 +15,7 @@ from clusterdp.checkpoint import list_checkpoints
 from clusterdp.config import CheckpointConfig
 from clusterdp.train import JobHandle, Stopped, StopSignal
 from clusterdp.train.dist.group import seed_everything
-from clusterdp.train.optim.open_window import LONGEST, SHORTEST, Gradients
+from clusterdp.train.optim.open_window import LONGEST, SHORTEST, OpenWindow
 from tests.train import foreign
 from tests.train.ranks import running
 
@@ -24,7 +24,7 @@ Attempt = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
-    monkeypatch.setattr("clusterdp.train.dist.control_word.MOST_STEPS", 1)
+    monkeypatch.setattr("clusterdp.train.dist.shared_flags.MOST_STEPS", 1)
 
     def run(name: str, number: int = 0, **options: Any) -> dict[str, Any]:
         saving = CheckpointConfig(url=str(tmp_path / name / "checkpoints"), async_save=False)
@@ -97,7 +97,7 @@ def test_a_save_that_the_training_asks_for_in_a_window_is_told_not_to_be_exact(
 def test_a_stop_while_evaluating_in_a_window_is_told_not_to_be_exact(
     job: JobHandle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterdp.train.dist.control_word.MOST_STEPS", 1)
+    monkeypatch.setattr("clusterdp.train.dist.shared_flags.MOST_STEPS", 1)
     model = nn.Linear(1, 1)
     loop = job.loop(job.loader(range(3), 1), {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)})
     for epoch in loop.epochs():
@@ -114,7 +114,7 @@ class Batches:
     """What a loop does with these: bodies of batches, and the answers at their ends."""
 
     def __init__(self, job: JobHandle, **state: Any):
-        self.gradients, self.group = Gradients(state), job.group
+        self.gradients, self.group = OpenWindow(state), job.group
 
     def put_off(self, *bodies: Callable[[], Any]) -> list[bool]:
         answers = []

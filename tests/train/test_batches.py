@@ -26,8 +26,8 @@ from clusterdp.config import CheckpointConfig
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.rundir import read_events
 from clusterdp.train import JobHandle, Loop, Stopped, StopSignal
-from clusterdp.train.dist.control_word import ControlWord
-from clusterdp.train.loop.batches import Feed
+from clusterdp.train.dist.shared_flags import SharedFlags
+from clusterdp.train.loop.batches import Batches
 from clusterdp.train.settings import Settings
 from tests.train import programs
 from tests.train.ranks import running
@@ -141,7 +141,7 @@ LOADERS: dict[str, Any] = {
 @pytest.fixture
 def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs an attempt of a run: what it saw, with the random numbers that it drew."""
-    monkeypatch.setattr("clusterdp.train.dist.control_word.MOST_STEPS", 1)
+    monkeypatch.setattr("clusterdp.train.dist.shared_flags.MOST_STEPS", 1)
 
     def run(
         name: str, make_loader: Any, stop_at: int | None = None, watch_at_end: bool = False
@@ -154,7 +154,7 @@ def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         settings = Settings(run_dir=run_dir, checkpoint=CheckpointConfig(url=str(run_dir / "checkpoints")))
         stop = StopSignal()
         handle = JobHandle(settings, job.group, stop, "1.0")
-        handle.word = ControlWord(None, stop)
+        handle.flags = SharedFlags(None, stop)
         seen: list[Any] = []
         loader = make_loader()
         loop: Loop[Any] = handle.loop(loader, {}, epochs=3)
@@ -278,10 +278,10 @@ def test_a_rank_with_more_batches_than_another_goes_on_with_the_next_epoch(
 ) -> None:
     """And not with those that it had left over."""
 
-    def measure(feed: Feed[Any]) -> None:
+    def measure(feed: Batches[Any]) -> None:
         feed.per_epoch, feed._surplus = 3, True  # of the 5 that this rank has
 
-    monkeypatch.setattr(Feed, "measure", measure)
+    monkeypatch.setattr(Batches, "measure", measure)
     kind = LOADERS["torchdata, map-style"]
     whole, _ = attempt("whole", kind)
     first, _ = attempt("run", kind, 6, watch_at_end=True)

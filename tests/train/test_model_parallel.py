@@ -11,14 +11,14 @@ from torch import nn
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle
 from clusterdp.train.parallel import strategy
-from clusterdp.train.parallel.model_parallel import Split, in_parts, is_split
+from clusterdp.train.parallel.model_parallel import ModelParallel, in_parts, is_split
 from tests.train import techniques
 from tests.train.ranks import running
 from tests.train.test_strategy import close
 
 
 def test_each_part_lies_on_its_device_and_activations_follow() -> None:
-    model = Split(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2), devices=["cpu", "meta"])
+    model = ModelParallel(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2), devices=["cpu", "meta"])
     assert [device.type for device in model.devices] == ["cpu", "cpu", "meta"]
     assert [p.device.type for p in model.parameters()] == ["cpu", "cpu", "meta", "meta"]
     seen = []
@@ -40,7 +40,7 @@ def test_inside_ddp_and_each_part_in_one_of_its_own_it_trains_as_the_whole(tmp_p
 
 def test_a_rank_takes_part_with_the_model_where_it_is(job: JobHandle) -> None:
     """No model that lies on several devices is moved."""
-    model = Split(nn.Linear(1, 1), nn.Linear(1, 1), devices=["cpu", "meta"])
+    model = ModelParallel(nn.Linear(1, 1), nn.Linear(1, 1), devices=["cpu", "meta"])
     wrapped = strategy.wrap(model, job.group, job.train, job.amp, {}, share=False)
     assert [p.device.type for p in wrapped.parameters()] == ["cpu", "cpu", "meta", "meta"]
 
@@ -54,4 +54,4 @@ def test_the_biggest_part_is_as_small_as_may_be() -> None:
         with pytest.raises(ConfigError, match=f"6 layers do not make {parts} parts"):
             in_parts(layers, parts)
     with pytest.raises(ConfigError, match="1 parts on 2 devices"):
-        Split(nn.Linear(1, 1), devices=["cpu", "cpu"])
+        ModelParallel(nn.Linear(1, 1), devices=["cpu", "cpu"])

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from clusterdp.train import ControlWord, StopSignal
+from clusterdp.train import SharedFlags, StopSignal
 from tests.train import programs
 from tests.train.ranks import running
 
@@ -48,36 +48,36 @@ def test_no_flag_is_lost_and_the_least_durable_save_counts(tmp_path: Path) -> No
 
 def test_alone_a_process_agrees_with_itself() -> None:
     stop = StopSignal()
-    word = ControlWord(None, stop)
-    assert word.tick() is None
-    agreed = word.tick()
+    flags = SharedFlags(None, stop)
+    assert flags.tick() is None
+    agreed = flags.tick()
     assert agreed is not None
     assert agreed.stop is None
     stop.stop_at = 0.0  # long past
-    heard = [agreed.stop for agreed in (word.tick() for _ in range(200)) if agreed]
+    heard = [agreed.stop for agreed in (flags.tick() for _ in range(200)) if agreed]
     assert "time" in heard[:2]
 
 
 def test_after_an_evaluation_a_rank_has_items_again() -> None:
     """Else the next evaluation would end, on all ranks, with the first that is through."""
-    word = ControlWord(None)
-    assert [item for item, agreed in word.together(range(3)) if agreed is None] == [0, 1, 2]
-    heard = [agreed["busy"] for agreed in (word.tick() for _ in range(200)) if agreed]
+    flags = SharedFlags(None)
+    assert [item for item, agreed in flags.together(range(3)) if agreed is None] == [0, 1, 2]
+    heard = [agreed["busy"] for agreed in (flags.tick() for _ in range(200)) if agreed]
     assert heard
     assert all(heard)
 
 
 def test_a_word_goes_out_every_200_ms_of_steps_and_at_least_every_32(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("clusterdp.train.dist.control_word.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("clusterdp.train.dist.shared_flags.time", SimpleNamespace(monotonic=lambda: now))
 
     def settled(step_s: float) -> int:
         nonlocal now
-        word = ControlWord(None)
+        flags = SharedFlags(None)
         for _ in range(200):
             now += step_s
-            word.tick()
-        return word.every
+            flags.tick()
+        return flags.every
 
     assert [settled(step_s) for step_s in (1e-7, 0.01, 0.05, 0.3)] == [32, 20, 4, 1]
 
@@ -107,25 +107,25 @@ class Ring:
         self.now = max(self.now, self.there_at)
 
 
-def train(ring: Ring, steps: int, monkeypatch: pytest.MonkeyPatch, *, step_s: float = 0.05) -> ControlWord:
-    monkeypatch.setattr("clusterdp.train.dist.control_word.time", ring)
-    word = ControlWord(ring)  # type: ignore[arg-type]
-    go_on(ring, word, steps, step_s=step_s)
-    return word
+def train(ring: Ring, steps: int, monkeypatch: pytest.MonkeyPatch, *, step_s: float = 0.05) -> SharedFlags:
+    monkeypatch.setattr("clusterdp.train.dist.shared_flags.time", ring)
+    flags = SharedFlags(ring)  # type: ignore[arg-type]
+    go_on(ring, flags, steps, step_s=step_s)
+    return flags
 
 
-def go_on(ring: Ring, word: ControlWord, steps: int, *, step_s: float = 0.05) -> None:
+def go_on(ring: Ring, flags: SharedFlags, steps: int, *, step_s: float = 0.05) -> None:
     for _ in range(steps):
         ring.now += step_s
-        word.tick()
+        flags.tick()
 
 
 def test_words_that_are_long_on_their_way_are_sent_less_often_and_hardly_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ring = Ring(way_s=0.5)
-    word = train(ring, 2000, monkeypatch)
-    assert 10 <= word.every <= 20  # half a second and a whole one
+    flags = train(ring, 2000, monkeypatch)
+    assert 10 <= flags.every <= 20  # half a second and a whole one
     assert ring.waited_s < 0.05 * ring.now  # at four steps to a word, it waited for 3/5 of the time
 
 
@@ -136,11 +136,11 @@ def test_a_network_that_stood_still_does_not_put_off_a_stop_for_long(monkeypatch
 def test_a_way_that_is_short_again_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or a network that was slow for a moment would make every later stop come late."""
     ring = Ring(way_s=0.5)
-    word = train(ring, 200, monkeypatch)
-    assert word.every >= 10
+    flags = train(ring, 200, monkeypatch)
+    assert flags.every >= 10
     ring.way_s = 0.001
-    go_on(ring, word, 500)
-    assert word.every == 4
+    go_on(ring, flags, 500)
+    assert flags.every == 4
 
 
 def test_a_rank_that_waited_for_another_one_does_not_take_that_for_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,23 +150,23 @@ def test_a_rank_that_waited_for_another_one_does_not_take_that_for_the_way(monke
 
 def test_before_the_time_is_up_there_is_room_for_two_words_and_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring(way_s=0.0)
-    word = train(ring, 20, monkeypatch)
-    word.save_s = 3.0
-    go_on(ring, word, 20)
-    assert word.stop.reserve_s == pytest.approx(2 * (4 + 1) * 0.05 + 3.0)
+    flags = train(ring, 20, monkeypatch)
+    flags.save_s = 3.0
+    go_on(ring, flags, 20)
+    assert flags.stop.reserve_s == pytest.approx(2 * (4 + 1) * 0.05 + 3.0)
 
 
 def test_time_before_the_first_step_and_in_saves_is_no_step_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("clusterdp.train.dist.control_word.time", SimpleNamespace(monotonic=lambda: now))
-    word = ControlWord(None)
+    monkeypatch.setattr("clusterdp.train.dist.shared_flags.time", SimpleNamespace(monotonic=lambda: now))
+    flags = SharedFlags(None)
     now += 100.0  # loading data
-    word.tick()
+    flags.tick()
     now += 5.01
-    word.discount(5.0)  # of which a save took 5
-    word.tick()
-    assert word.stop.reserve_s == 0.0  # not 400 s, by which the run would end before its time
+    flags.discount(5.0)  # of which a save took 5
+    flags.tick()
+    assert flags.stop.reserve_s == 0.0  # not 400 s, by which the run would end before its time
     now += 0.01
-    agreed = word.tick()
+    agreed = flags.tick()
     assert agreed is not None
     assert agreed.step_s == pytest.approx(0.01)

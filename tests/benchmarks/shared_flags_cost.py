@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from clusterdp.train import ControlWord
+from clusterdp.train import SharedFlags
 from tests.benchmarks.table import machine
 from tests.train.programs import start
 from tests.train.ranks import running
@@ -55,7 +55,7 @@ def slowest(ranks: int, rounds: int, pause_s: float) -> dict[str, float]:
 def measure(rounds: int, pause_s: float) -> dict[str, float]:
     """On each rank."""
     group = start()
-    word = ControlWord(group.control_word_group)
+    flags = SharedFlags(group.flags_group)
     gradients = torch.ones(262_144)
     took: dict[bool, list[float]] = {True: [], False: []}
     in_tick: list[float] = []
@@ -68,10 +68,10 @@ def measure(rounds: int, pause_s: float) -> dict[str, float]:
             dist.all_reduce(gradients)
             if ticking:
                 at, cpu = time.perf_counter(), time.thread_time()
-                word.tick()
+                flags.tick()
                 on_cpu.append(time.thread_time() - cpu)
                 in_tick.append(time.perf_counter() - at)
-        word.drain()
+        flags.drain()
         took[ticking].append((time.perf_counter() - began) / STEPS)
     group.close()
     without, more = statistics.median(took[False]), statistics.median(took[True])
@@ -81,7 +81,7 @@ def measure(rounds: int, pause_s: float) -> dict[str, float]:
         "difference": (more - without) * 1e6,
         "tick": statistics.mean(in_tick) * 1e6,
         "cpu": statistics.mean(on_cpu) * 1e6,
-        "every": word.every,
+        "every": flags.every,
     }
 
 

@@ -1,18 +1,18 @@
-"""Sizes: when the search for a batch size ends, and what it advises."""
+"""BatchSizeTable: when the search for a batch size ends, and what it advises."""
 
 from __future__ import annotations
 
 import pytest
 
-from clusterdp.train.profile.batch_size_finder import MOST_ON_CPU, Size, Sizes
+from clusterdp.train.profile.batch_size_finder import MOST_ON_CPU, BatchSizeRow, BatchSizeTable
 
 
-def searched(step_s: dict[int, float], *, on_gpu: bool = True, **facts: float) -> Sizes:
-    sizes = Sizes(2, on_gpu=on_gpu)
+def searched(step_s: dict[int, float], *, on_gpu: bool = True, **facts: float) -> BatchSizeTable:
+    sizes = BatchSizeTable(2, on_gpu=on_gpu)
     for size, seconds in step_s.items():
         if not sizes.go_on(size):
             break
-        sizes.add(Size(size, facts.get("batch", size), int(facts.get("full", size)), seconds))
+        sizes.add(BatchSizeRow(size, facts.get("batch", size), int(facts.get("full", size)), seconds))
     return sizes
 
 
@@ -44,7 +44,7 @@ def test_memory_that_runs_out_is_in_the_table() -> None:
 
 
 def test_the_first_that_does_not_fit_is_said() -> None:
-    sizes = Sizes(1, on_gpu=True)
+    sizes = BatchSizeTable(1, on_gpu=True)
     sizes.out_of_memory(8, rank=0)
     assert sizes.lines()[-1] == "Not even the first fits into memory: begin with less (params.batch_size)."
 
