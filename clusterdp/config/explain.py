@@ -1,4 +1,4 @@
-"""`clusterdp show --explain`: what each key means, from the one comment that its field has in config.py."""
+"""`clusterdp show --explain`: what each key means, from the comment of its field in tree.py."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from clusterdp.errors import ConfigError
 
 @dataclass(frozen=True)
 class Explanation:
-    """Of one key that holds a value. `example` is YAML."""
+    """What is known of one key. `example` is YAML."""
 
     key: str
-    kind: str  # its type, as config.py has it
+    kind: str  # its type, as tree.py has it
     default: Any
     meaning: str
     example: str
@@ -41,7 +41,7 @@ class Explanation:
 
 
 def explain(key: str = "") -> str:
-    """The key, or all keys below it, or all there are; raises ConfigError, with what was probably meant."""
+    """Explains the key, all keys below it, or all keys. ConfigError, with what was probably meant, if there is none."""
     everything = list(explanations())
     found = [one for one in everything if not key or one.key == key or one.key.startswith(f"{key}.")]
     if not found:

@@ -60,7 +60,7 @@ def from_mapping(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Co
 
 def _resolve(layers: Sequence[Layer]) -> Loaded:
     """Merge, convert to the types of the tree, resolve `${...}`: OmegaConf's work; then our own checks."""
-    from omegaconf import OmegaConf  # 80 ms: only who loads a config pays
+    from omegaconf import OmegaConf  # 80 ms, which only loading a config pays
     from omegaconf.errors import OmegaConfBaseException
 
     from clusterdp.config import checks, files
@@ -73,7 +73,7 @@ def _resolve(layers: Sequence[Layer]) -> Loaded:
         given = OmegaConf.create(values)
         if missing := OmegaConf.missing_keys(given):
             raise ConfigError(f"{min(missing)}: has no value (???). Give one: {min(missing)}=VALUE.")
-        # Unsafe, and without copies: nobody else holds these trees.
+        # Unsafe, and without copies: these trees are used nowhere else.
         schema = OmegaConf.structured(Config, flags={"no_deepcopy_set_nodes": True})
         config = OmegaConf.to_object(OmegaConf.unsafe_merge(schema, given))
     except OmegaConfBaseException as error:
@@ -146,7 +146,7 @@ def from_plain(
 
 def read_resolved(path: Path) -> dict[str, Any]:
     """What `dump` wrote, as plain dictionaries and lists: for the compute node, where omegaconf need not be loaded.
-    ConfigError if somebody has written something else there."""
+    ConfigError if the file is not what `dump` writes."""
     import yaml
 
     from clusterdp.config.files import compose

@@ -21,27 +21,27 @@ class ResourcesConfig:
     gpus_per_node: str | None = None  # a number, or one with a type; e.g. `a100:4`
     gpus_per_task: str | None = None  # each rank then sees only its own; e.g. `1`
     mem: str | None = None  # of each node, in MB or with K, M, G, T; `0` is all of it; e.g. `64G`
-    time: str | None = None  # at most so long: minutes, H:M:S or D-H:M:S; default: the partition's; e.g. `1-12:00:00`
+    time: str | None = None  # the time limit: minutes, H:M:S or D-H:M:S; default: the partition's; e.g. `1-12:00:00`
     partition: str | None = None  # one, or several to choose from; default: the cluster's; e.g. `gpu,preemptible`
-    account: str | None = None  # who pays; default: the user's own; e.g. `vision`
+    account: str | None = None  # which one is charged; default: the user's own; e.g. `vision`
     qos: str | None = None  # quality of service; default: the account's; e.g. `high`
     constraint: str | None = None  # features that nodes must have; e.g. `a100&nvlink`
     nodelist: str | None = None  # nodes that must be among those of the job; e.g. `n[1-4]`
-    exclude: str | None = None  # nodes that must not be; e.g. `n7`
-    reservation: str | None = None  # of the site's, by its name; e.g. `workshop`
+    exclude: str | None = None  # nodes that must not be among them; e.g. `n7`
+    reservation: str | None = None  # the name of one of the site's; e.g. `workshop`
     gres: str | None = None  # generic resources of each node, beside GPUs; e.g. `shard:2`
-    exclusive: bool = False  # nobody else's jobs on the nodes; e.g. `true`
+    exclusive: bool = False  # no other jobs on the nodes; e.g. `true`
     # Any other option of sbatch, by its long name: `true` for one without a value; e.g. `{mail-type: END}`
     extra: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class ContainerConfig:
-    """The ranks run in it; the batch script does not."""
+    """The container of the ranks; the batch script runs outside."""
 
     image: str | None = None  # Pyxis: a reference or .sqsh; Apptainer: a .sif; e.g. `nvcr.io#nvidia/pytorch:24.10-py3`
     runtime: str = "pyxis"  # what the cluster has: pyxis or apptainer; e.g. `apptainer`
-    # Folders to be seen inside, FROM:TO or FROM:TO:ro; the run folder always is; e.g. `[/data:/data]`
+    # Folders to mount inside, FROM:TO or FROM:TO:ro; the run folder always is; e.g. `[/data:/data]`
     mounts: list[str] = field(default_factory=list)
 
 
@@ -53,16 +53,16 @@ class LaunchConfig:
     template: str | None = None  # a script template of your own in place of ours; e.g. `mine.sbatch.j2`
     # The interpreter of `entry:` jobs; default: the one that submits; e.g. `/opt/env/bin/python`
     python: str | None = None
-    # Variables of the ranks; they stand in job.sbatch, so no secrets; e.g. `{NCCL_DEBUG: WARN}`
+    # Variables of the ranks; they are written to job.sbatch, so no secrets; e.g. `{NCCL_DEBUG: WARN}`
     env: dict[str, str] = field(default_factory=dict)
-    # Variables of your own environment that travel with the job and stand in no file; e.g. `[WANDB_API_KEY]`
+    # Variables of your environment that go with the job and are written to no file; e.g. `[WANDB_API_KEY]`
     secrets: list[str] = field(default_factory=list)
     # Variables that each attempt reads from a file that you alone can read; e.g. `{WANDB_API_KEY: ~/.wandb-key}`
     secret_files: dict[str, str] = field(default_factory=dict)
     modules: list[str] = field(default_factory=list)  # `module load` of each, before setup; e.g. `[cuda/12.4]`
     # Bash lines, run once, on the first node, before the ranks start; e.g. `source ~/envs/torch/bin/activate`
     setup: Any = field(default=None, metadata=TEXT)
-    # NAME@SECONDS: a warning so long before the end of the time; entry jobs get one unasked; e.g. `USR2@90`
+    # NAME@SECONDS: a signal sent that long before the time limit; entry jobs get one by default; e.g. `USR2@90`
     signal: str | None = None
     grace_s: int = 60  # entry jobs stop this long before the end of the time; e.g. `120`
     container: ContainerConfig = field(default_factory=ContainerConfig)
@@ -82,21 +82,21 @@ class CheckpointConfig:
     """Where checkpoints go, how often, and how many are kept."""
 
     url: str | None = None  # a folder, or a URL of fsspec's; default: checkpoints/ of the run; e.g. `s3://bucket/run`
-    every_steps: int | None = None  # save after so many steps; e.g. `1000`
-    every_s: float | None = 600.0  # save after so long; null: only every_steps, and at a stop; e.g. `300`
+    every_steps: int | None = None  # save every n steps; e.g. `1000`
+    every_s: float | None = 600.0  # save every n seconds; null: only by every_steps, and at a stop; e.g. `300`
     # Of fsspec's file system, but never a secret; e.g. `{endpoint_url: "https://s3.example.org"}`
     storage_options: dict[str, Any] = field(default_factory=dict)
-    timeout_s: float = 60.0  # for one answer of a store; e.g. `120`
-    retry_s: float = 120.0  # so long is a store that is away asked again, before a save has failed; e.g. `600`
-    keep_last: int = 3  # the newest so many; e.g. `5`
-    keep_every: int | None = None  # and of all commits every so-manyth; e.g. `10`
-    # Commit to the run folder first, keep so many there, and copy to url whenever the store is there; e.g. `2`
+    timeout_s: float = 60.0  # for one answer of the store; e.g. `120`
+    retry_s: float = 120.0  # how long a store that does not answer is retried before a save fails; e.g. `600`
+    keep_last: int = 3  # how many of the newest are kept; e.g. `5`
+    keep_every: int | None = None  # and every n-th of all commits; e.g. `10`
+    # Commit to the run folder first, keep this many there, and copy them to url when the store can be reached; e.g. `2`
     keep_local: int = 0
-    async_save: bool = True  # write while the training goes on; the save before a stop is waited for; e.g. `false`
-    max_failures: int = 3  # so many periodic saves in a row may fail; then the training waits for one; e.g. `10`
-    # At the first of so many saves, ranks whose state differs end the attempt; 0: never; e.g. `10`
+    async_save: bool = True  # write while the training goes on; only the save before a stop is waited for; e.g. `false`
+    max_failures: int = 3  # how many periodic saves in a row may fail before the training waits for one; e.g. `10`
+    # Compare the ranks' state at the first of every n saves; the attempt ends if it differs; 0: never; e.g. `10`
     check_replicas_every: int = 1
-    # A file or folder of torch, Hugging Face, accelerate or Lightning, for a run without its own; e.g. `old/model.pt`
+    # Where a new run starts: a file or folder of torch, Hugging Face, accelerate or Lightning; e.g. `old/model.pt`
     start_from: str | None = None
     # what of the state to take from there; default: all; e.g. `[model]`
     start_only: list[str] = field(default_factory=list)
@@ -104,12 +104,12 @@ class CheckpointConfig:
 
 @dataclass
 class RestartConfig:
-    """When a job that ended goes on by itself."""
+    """When a job that has ended is started again."""
 
     requeue: bool = True  # false: `--no-requeue`, and the job ends where it is stopped; e.g. `false`
-    # So often is a crash tried again, exit 126 and 127 once; preemptions and time-outs are free; e.g. `0`
+    # How often a crash is retried, exit 126 and 127 once; preemptions and time-outs do not count; e.g. `0`
     max_crashes: int = 3
-    # Attempts in a row without a newer checkpoint; other than entry jobs: exit 75 within a minute; e.g. `3`
+    # How many attempts in a row may make no newer checkpoint; other than entry jobs: exit 75 within a minute; e.g. `3`
     max_no_progress: int = 5
     from_step: int | None = None  # go on from this checkpoint (set by `resume --from`); e.g. `1000`
 
@@ -122,7 +122,7 @@ class AmpConfig:
     level: str = "O0"
     loss_scale: Any = None  # dynamic, or a number; default: dynamic for O1 and O2, none for the others; e.g. `128`
     keep_batchnorm_fp32: bool | None = None  # default: true for O2, false for O3; e.g. `true`
-    init_scale: float = 65536.0  # where a dynamic scale begins; e.g. `1024`
+    init_scale: float = 65536.0  # the first value of a dynamic scale; e.g. `1024`
     growth_interval: int = 2000  # steps without an overflow before it is doubled; e.g. `500`
 
 
@@ -130,7 +130,7 @@ class AmpConfig:
 class TrainConfig:
     """Of `entry:` jobs and own_job(): the process group, the seeds, and what job.wrap(model) and job.loop(...) do."""
 
-    seed: int = 0  # of torch, numpy and random, on each rank another; e.g. `1`
+    seed: int = 0  # of torch, numpy and random; differs by rank; e.g. `1`
     deterministic: bool = False  # torch.use_deterministic_algorithms(); slower; e.g. `true`
     backend: str | None = None  # of the process group; default: nccl if each rank has a GPU, else gloo; e.g. `gloo`
     timeout_s: float = 1800.0  # of a collective, before the attempt ends as hung; e.g. `600`
@@ -174,7 +174,7 @@ class TraceConfig:
 class ProfileConfig:
     """Of entry: jobs. Where the time goes is always measured; see times.json of an attempt."""
 
-    steps: int | None = None  # end after so many, as a run of `clusterdp profile` does; e.g. `50`
+    steps: int | None = None  # end the run after n steps, as `clusterdp profile` does; e.g. `50`
     # batch-size or workers: tried out after that, by `clusterdp profile --find`; e.g. `workers`
     find: str | None = None
     trace: TraceConfig = field(default_factory=TraceConfig)

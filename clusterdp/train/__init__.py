@@ -1,70 +1,18 @@
 """What runs on the compute nodes: from the environment of a process to a training that stops and resumes exactly.
 
-    worker        the process of one rank, from its environment to the outcome of its attempt
-    settings      what it needs of the config and of the batch script's exports
-    entry         the user's function, and whether it takes its params
-    rendezvous    where the ranks meet
-    group         process group, device, seeds
-    peers         when one rank fails, all end
-    claim         one live attempt a run folder
-    stop          what signals this rank has seen                       no torch
-    word          what all ranks know, at the same step
-    job           the handle that the user's function gets
-    loop          batches, restored, saved and stopped
-    phases        the loops of one job, each with a position and a state of its own
-    saves         when it saves, and what a save that fails comes to
-    feed          the batches of a loader, from where training stands in it
-    position      where that is, as state
-    sampler       which samples, in which order, from where
-    shards        samples in many files, each read by one rank
-    shardloader   batches of them
-    tensorloader  batches of what lies in tensors
-    seeded        augmentations that depend on sample and epoch alone
-    strategy      what becomes of a model so that many devices train it: ddp, fsdp, hsdp, dp
-    ddp           DistributedDataParallel: options, communication hooks, unused parameters by name
-    powersgd      the hook that has a state
-    fsdp          FSDP2, and its hybrid form
-    split         a model over several devices of one rank
-    lockstep      whether all ranks run the same parts of a sharded model
-    even_batches        as many items on every rank, for it
-    sameness      whether all ranks have built the same model
-    buckets       DDP's, settled: the order of its sums is part of exactness
-    amp           mixed precision, O0 to O3 and bf16
-    masters       fp16 weights, and the fp32 copies that the optimizer steps on
-    accumulation  several batches to a step
-    batchsize     what a step sees in all, and its learning rate
-    schedule      warm-up and cosine
-    finite        what becomes of a loss that is NaN
-    ema           the average of the weights
-    syncbn        BatchNorm over the batches of all ranks
-    activations   gradient checkpointing: computed again, not kept
-    metrics       numbers from the loop, without waiting for the GPU
-    sinks         and on to TensorBoard, W&B, MLflow
-    meters        means, sums and extremes of an epoch, over all ranks
-    stopwatch     where the time goes, by rank
-    diagnosis     and what that means, in words
-    profiling     what becomes of a run that is to be measured
-    sizes         the batch sizes that were tried
-    workerfinder  what a loader gives with 0, 1, 2, 4, ... workers
-    tracer        some steps as torch.profiler sees them
-    graphs        a loss that is kept with its graph is noticed
-
-And all of it put together:
-
-    trainer       fit, evaluate, predict, summary
-    trainstep     what it does with a batch
-    arguments     as others have them, and what they are here
-    best          the model as it was when it was best
-    callbacks     early stopping, the best model: functions of (trainer, row)
-    data          data sets dealt out to the ranks
-    loading       what a DataLoader is best told
-    prefetch      batches on the device before they are needed
-    scores        the loss and the metrics of an epoch
-    history       a row an epoch, over all attempts
-    predictions   of all ranks, in the order of the data
-    progress      a line on the terminal
-    layers        the model as a table
-    alone         the job of a script without a worker
+    worker          the process of one rank: `python -m clusterdp.train.worker RUN_DIR`
+    process/        from the environment of that process to the outcome of its attempt
+    job             the handle that the user's function gets
+    trainer/        a whole training in one object
+    loop/           batches, restored, saved and stopped
+    data/           from a data set to the batches of one rank
+    optim/          precision, accumulation, clipping, averages
+    parallel/       a model on many devices
+    dist/           the ranks: rendezvous, agreement, stop, failure
+    profile/        where the time goes
+    output/         metrics, events, the log
+    settings        the worker's part of the config and of the environment
+    argument_names  argument names of other libraries, and what to write here
 
 Each piece is usable alone. A plain PyTorch loop becomes preemptible and exactly resuming by the numbered lines; it runs
 under srun, torchrun and plain python (tests/train/raw_loop.py is this very script):
@@ -120,9 +68,8 @@ if TYPE_CHECKING:
     from clusterdp.train.dist.shared_flags import SharedFlags
     from clusterdp.train.dist.stop import Stopped, StopSignal
     from clusterdp.train.job import JobHandle
-    from clusterdp.train.loop.epoch import Epoch
     from clusterdp.train.loop.history import History
-    from clusterdp.train.loop.loop import Loop
+    from clusterdp.train.loop.loop import Epoch, Loop
     from clusterdp.train.optim.accumulation import gradient_sync, windows
     from clusterdp.train.optim.amp import Amp
     from clusterdp.train.optim.batch_size import BatchSize
@@ -145,7 +92,7 @@ _HOMES = {
     "BatchSize": "optim.batch_size",
     "SharedFlags": "dist.shared_flags",
     "Ema": "optim.ema",
-    "Epoch": "loop.epoch",
+    "Epoch": "loop.loop",
     "NanGuard": "optim.nan_guard",
     "Group": "dist.group",
     "History": "loop.history",

@@ -1,6 +1,6 @@
-"""Arguments as other libraries have them, and what they are here: a wrong one is one line with the right one.
+"""Argument names of other libraries' trainers (Keras, Lightning, Hugging Face, MXNet), and what to write here.
 
-Keras, Lightning, Hugging Face and MXNet each have a trainer, whose words people bring along.
+A wrong argument is reported in one line with the right one.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch.utils.data import DataLoader
 
 from clusterdp.errors import ConfigError
 
-LOADER = [*inspect.signature(DataLoader).parameters][2:]  # but data set and batch size
+LOADER = [*inspect.signature(DataLoader).parameters][2:]  # without data set and batch size
 LOADER += ["seed_samples"]
-# What to write instead -> words.
+# What to write -> the names that it replaces.
 INSTEAD = {
     "Write fit(train, val)": "validation_data validation val_data valid_data eval_data val_dataset eval_dataset "
     "val_dataloaders val_dataloader eval_dataloader val_loader valid_loader",
@@ -113,7 +113,7 @@ def _takes_nothing(function: Any) -> bool:
         inspect.signature(function).bind()
     except TypeError:
         return False
-    except ValueError:  # nobody knows what it takes
+    except ValueError:  # it has no signature
         return True
     return True
 

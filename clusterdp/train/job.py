@@ -1,99 +1,82 @@
-"""JobHandle: what the user's function gets to know and to use. `def main(job, **params)`."""
+"""JobHandle: the first argument of the user's function, `def main(job, **params)`."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from weakref import WeakSet
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
+from torch.utils.data import DataLoader, Sampler
 
 from clusterdp.config import CheckpointConfig, MetricsConfig, ProfileConfig, TrainConfig
-from clusterdp.errors import ConfigError
-from clusterdp.rundir import Ledger, RunDir, write_durably
-from clusterdp.train.argument_names import LOADER, check_words
-from clusterdp.train.data.loader_defaults import (
-    check_lasts,
-    cpus_of_rank,
-    default_workers,
-    gives_batches,
-    loader_defaults,
-    objections,
-)
-from clusterdp.train.data.sampler import ResumableSampler
-from clusterdp.train.data.seeded import SeededDataset
-from clusterdp.train.data.shard_loader import ShardLoader
-from clusterdp.train.data.shards import Shards
-from clusterdp.train.data.tensor_loader import TensorLoader, in_columns, rows_of
+from clusterdp.rundir import RunDir
+from clusterdp.train.data.loader_defaults import check_lasts
+from clusterdp.train.data.make_loader import make_loader
 from clusterdp.train.dist.claim import Claim
-from clusterdp.train.dist.group import Group, own_devices
-from clusterdp.train.dist.shared_flags import SharedFlags
+from clusterdp.train.dist.group import Group
+from clusterdp.train.dist.rank import Rank
 from clusterdp.train.dist.stop import StopSignal
 from clusterdp.train.loop.phases import Phases
-from clusterdp.train.output.best_effort import BestEffortFile, retry_while_full
-from clusterdp.train.output.metric_log import MetricLog
+from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
-from clusterdp.train.profile.diagnosis import NOTHING
 from clusterdp.train.profile.stopwatch import Stopwatch
 from clusterdp.train.settings import Settings
 
 if TYPE_CHECKING:  # a function that keeps to its own loop need not wait for these
-    from clusterdp.checkpoint import Checkpointer, Commit
+    from clusterdp.checkpoint import Checkpointer
     from clusterdp.storage import Storage
     from clusterdp.train.loop.loop import Loop
     from clusterdp.train.optim.amp import Amp
     from clusterdp.train.optim.batch_size import BatchSize
     from clusterdp.train.optim.nan_guard import NanGuard
 
-WORTH_A_LINE_S = 60.0  # of training: of less than that nobody wants to hear where the time went unless they ask
 Batch = TypeVar("Batch")
 
 
 class JobHandle:
-    """One for each rank. Everything here may be left unused by a function that has its own ways."""
+    """One in each rank. A function need not use any of it.
+
+    this_rank: this process among its peers, and record: what the attempt writes about itself. The other attributes are
+    theirs, or the config's.
+    """
 
     def __init__(self, settings: Settings, group: Group, stop: StopSignal, attempt: str, claim: Claim | None = None):
-        place = group.rendezvous
-        self.rank = place.rank
-        self.world_size = place.world_size
-        self.local_rank = place.local_rank
-        self.local_world_size = place.local_world_size
-        self.node_rank = place.node_rank
-        self.device = group.device
-        self.devices = own_devices(group)  # all of this rank's, for a model that is split over them
-        self.group = group
-        self.run_dir: Path | None = settings.run_dir
-        self.attempt = attempt
-        self.seed = settings.train.seed
-        self.params: Mapping[str, Any] = settings.params
-        self.stop = stop
-        self.flags = SharedFlags(group.flags_group, stop)
-        self.step = 0  # of all loops; what the outcome says
-        self.wrapped: WeakSet[torch.nn.Module] = WeakSet()
         self._settings = settings
         self._claim = claim
-        self.phases = Phases(self, settings.resume_step)
         self._run = RunDir(settings.run_dir) if settings.run_dir else None
-        self._ledger: Ledger | None = None
-        self._expendable: dict[Path, BestEffortFile] = {}
-        self.metrics = MetricLog(None)
+        self.this_rank = rank = Rank(group, stop, settings.train.seed)
+        self.rank, self.world_size = rank.number, rank.world_size
+        self.local_rank, self.local_world_size, self.node_rank = rank.local_rank, rank.local_world_size, rank.node_rank
+        self.device, self.devices = rank.device, rank.devices
+        self.group, self.stop, self.flags, self.seed = group, stop, rank.flags, rank.seed
+        self.run_dir: Path | None = settings.run_dir
+        self.params: Mapping[str, Any] = settings.params
+        self.attempt = attempt
+        self.record = AttemptRecord(self._run, attempt, settings.metrics, writes=rank.is_first)
+        self.metrics = self.record.metrics
         self.stopwatch = self._stopwatch()
-        if self._run is not None and self.rank == 0:
-            folder = self._run.attempt(attempt).path
-            retry_while_full(lambda: folder.mkdir(parents=True, exist_ok=True), folder)  # if no batch script has
-            self._ledger = Ledger(self._run, attempt, "rank0")
-            self.metrics = MetricLog(self._run.metrics / f"{attempt}.jsonl", settings.metrics.every_s)
-            if settings.metrics.to:
-                from clusterdp.train.output.sinks import open_sinks
+        self.wrapped: WeakSet[torch.nn.Module] = WeakSet()
+        self.phases = Phases(
+            rank,
+            self.record,
+            self.stopwatch,
+            settings.checkpoint,
+            self.checkpointer,
+            resume_step=settings.resume_step,
+            steps=settings.profile.steps,
+            end_profile=self._end_profile,
+        )
 
-                self.metrics.sinks += open_sinks(settings.metrics.to, self._run, settings.metrics.options)
+    @property
+    def step(self) -> int:
+        """The step of the run, over all loops."""
+        return self.record.step
 
     def wrap(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
         """The model on this rank's device, as the config's `train` has it; in DDP, with its buckets settled, if that
@@ -120,7 +103,7 @@ class JobHandle:
         return Amp(device=self.device, **asdict(self.train.amp))
 
     def nan_guard(self, model: torch.nn.Module) -> NanGuard | None:
-        """For Amp.step(nan_guard=...), as the config's train.on_nan has it; None if nobody is to look."""
+        """For Amp.step(nan_guard=...), as the config's train.on_nan has it; None if it is not set."""
         from clusterdp.train.optim.nan_guard import NanGuard
 
         on_nan = self.train.on_nan
@@ -153,51 +136,12 @@ class JobHandle:
         seed_samples: augmentations depend on seed, epoch and sample alone; see SeededDataset, which wraps `dataset`.
         Tensors and arrays, in a tuple or a mapping too, a TensorDataset or a Subset of one are sliced by the batch,
         unless options say how samples are read. Shards are dealt out by the file, see there. Any other iterable data
-        set shards itself, by job.rank and job.world_size; see Batches for its place.
+        set shards itself, by job.rank and job.world_size; see Batches for its position.
         ConfigError on all ranks alike if there would be no batch at all.
-        options: DataLoader's; loading.loader_defaults() says what they are otherwise.
+        options: DataLoader's; see loader_defaults() for the defaults.
         """
-        check_words("loader", options, LOADER)
-        if isinstance(dataset, Shards):
-            if batch_size is None:
-                raise ConfigError("batch_size: None, and Shards give single samples. Say how many make a batch.")
-            options = {"num_workers": default_workers(), "pin_memory": self.device.type == "cuda", **options}
-            options |= {"rank": self.rank, "world_size": self.world_size, "seed": self.seed, "drop_last": drop_last}
-            return ShardLoader(dataset, batch_size, **options)  # type: ignore[return-value]  # is used as one
-        dataset = in_columns(dataset)
-        given = {"batch_size": batch_size, "drop_last": drop_last, **options}
-        options = loader_defaults(self, dataset, given)
-        if isinstance(dataset, IterableDataset):
-            if batch_size is not None and gives_batches(dataset):
-                raise ConfigError(
-                    f"batch_size: this {type(dataset).__name__} makes batches itself. Pass batch_size=None."
-                )
-            with objections():
-                return DataLoader(dataset, **options)
-        share = {"rank": self.rank, "world_size": self.world_size, "seed": self.seed, "drop_last": drop_last}
-        if sampler is None:
-            ours = ResumableSampler(dataset, shuffle=shuffle, **share)  # type: ignore[arg-type]
-        else:
-            ours = ResumableSampler.over(sampler, **share)
-        if ours.size == 0 or (drop_last and len(ours) < (batch_size or 1)):
-            raise ConfigError(
-                f"loader: {ours.size} samples are no batch of {batch_size} for each of {self.world_size} ranks"
-                f"{', and drop_last drops what is less' if drop_last else ''}. Use more data, fewer ranks, smaller "
-                "batches, or drop_last=False."
-            )
-        if (rows := rows_of(dataset, given)) is not None:
-            with objections():
-                return TensorLoader(dataset, rows, ours, batch_size, drop_last, options["pin_memory"])
-        collate_fn = options.get("collate_fn")
-        if seed_samples and options["num_workers"]:  # whose numbers do not depend on how old a worker is
-            options.setdefault("persistent_workers", True)
-        if seed_samples and (type(dataset) is not TensorDataset or collate_fn):  # which draws nothing
-            dataset = SeededDataset(dataset, self.seed)
-            ours.numbered = sampler is not None
-            if collate_fn is not None:
-                options["collate_fn"] = dataset.collation(collate_fn)
-        with objections():
-            return DataLoader(dataset, sampler=ours, **options)
+        own = {"shuffle": shuffle, "drop_last": drop_last, "sampler": sampler, "seed_samples": seed_samples}
+        return make_loader(self.this_rank, dataset, batch_size, **own, **options)  # type: ignore[arg-type]
 
     def loop(
         self,
@@ -234,7 +178,7 @@ class JobHandle:
 
         every = {"every_steps": every_steps, "every_s": every_s}
         phase: dict[str, Any] = {"name": name, "continues": continues}
-        return Loop(self, loader, state, epochs=epochs, accumulate=accumulate, move=move, **every, **phase)  # type: ignore[arg-type]
+        return Loop(self.phases, loader, state, epochs=epochs, accumulate=accumulate, move=move, **every, **phase)  # type: ignore[arg-type]
 
     def checkpointer(self, state: Mapping[str, Any], *, beside: str | None = None) -> Checkpointer | None:
         """For the state of a loop of your own. None if the run has no folder and no checkpoint.url.
@@ -268,7 +212,7 @@ class JobHandle:
             local=local,
             keep_local=saving.keep_local or 1,
             check_replicas_every=saving.check_replicas_every,
-            on_commit=self._committed,
+            on_commit=self.record.committed,
             **common,
         )
 
@@ -283,27 +227,17 @@ class JobHandle:
         return self._settings.profile
 
     def for_measuring(self, params: Mapping[str, Any]) -> JobHandle:
-        """Another one, for a training that is begun to be measured, and of which nothing is kept."""
+        """Another handle, for a training that is only measured. Nothing of it is kept."""
         settings = replace(self._settings, params=params, checkpoint=CheckpointConfig(), metrics=MetricsConfig())
         return JobHandle(settings, self.group, self.stop, self.attempt)
 
-    @property
-    def is_kept(self) -> bool:
-        """Whether the run has a place for checkpoints."""
-        return self.saving.url is not None
-
     def log(self, **values: Any) -> None:
         """A record in the metrics, by rank 0: a result such as an accuracy. For losses of steps: loop.log."""
-        self.metrics.write(step=self.step, **self.phases.named, **values)
+        self.record.log(**values)
 
     def event(self, event: str, **fields: Any) -> None:
         """A line in the run's ledger, by rank 0; none while the disk is full."""
-        if self._ledger is not None:
-            with self._may_lose(self._ledger.path):
-                self._ledger.write(event, **fields)
-
-    def _may_lose(self, path: Path) -> BestEffortFile:
-        return self._expendable.setdefault(path, BestEffortFile(path))
+        self.record.event(event, **fields)
 
     def _stopwatch(self) -> Stopwatch:
         trace = self.profile.trace
@@ -314,31 +248,12 @@ class JobHandle:
         file = self._run.attempt(self.attempt).trace(self.rank)
         return TracingStopwatch(Tracer(file, start=trace.start, steps=trace.steps))
 
-    def report_times(self, loader: Any) -> dict[str, Any] | None:
-        """Collective, at the end of a loop: where the steps' time went, in the run folder and in words."""
-        workers = getattr(loader, "num_workers", None)
-        report = self.stopwatch.report(self.group, workers=workers, cpus=cpus_of_rank(self.local_world_size))
-        if report is None or self.rank != 0:
-            return report
-        if self._run is not None:
-            times = self._run.attempt(self.attempt).times
-            with self._may_lose(times):
-                write_durably(times, json.dumps(report, indent=1) + "\n")
-        spent_s = report["steps"] * sum(report["ranks"][0]["ms"].values()) / 1000
-        if report["diagnosis"] != [NOTHING] and spent_s >= WORTH_A_LINE_S:
-            say("clusterdp: " + " ".join(report["diagnosis"]))
-        return report
+    def _end_profile(self, loader: Any, batch: float, full: int) -> NoReturn:
+        from clusterdp.train.profile.profiling import end
 
-    def _committed(self, commit: Commit) -> None:
-        """On rank 0, after each commit."""
-        if self._run is not None:
-            saved = self._run.attempt(self.attempt).saved
-            with self._may_lose(saved):
-                write_durably(saved, f"{commit.step}\n")
-        told = {"seconds": round(commit.seconds, 4), "bytes": commit.bytes, **self.phases.named}
-        self.event("saved", step=commit.step, **told)
+        end(self.this_rank, self.record, self.stopwatch, self.profile.find, loader, batch, full)
 
 
 def new_attempt_name() -> str:
-    """For a run without Slurm; sorts by time among its like."""
+    """The name of an attempt without Slurm; such names sort by time."""
     return f"local.{time.time_ns() // 1_000_000}"

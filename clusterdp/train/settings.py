@@ -1,4 +1,4 @@
-"""Settings: what the worker needs of the resolved config and the batch script's exports; nobody else reads them."""
+"""Settings: what the worker needs of the run's config and of the batch script's environment variables."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Settings:
 
     @classmethod
     def bare(cls, params: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
-        """Without a config. CLUSTERDP_RUN_DIR, if set, is where the run is kept; else nothing is saved."""
+        """The settings without a config. CLUSTERDP_RUN_DIR, if set, is the run folder; else nothing is saved."""
         folder = environ.get("CLUSTERDP_RUN_DIR")
         run_dir = Path(folder).absolute() if folder else None
         url = environ.get("CLUSTERDP_CHECKPOINT_URL") or (str(run_dir / "checkpoints") if run_dir else None)
@@ -83,8 +83,8 @@ class Settings:
 
     @classmethod
     def own(cls, params: Mapping[str, Any]) -> Settings:
-        """Of a program that is its own worker: as `command:` of a job its run folder has a config, else it is bare.
-        To end after some steps (`profile`) is the worker's affair alone."""
+        """The settings of a program without our worker. As `command:` of a job it has a run folder with a config; else
+        they are bare. It is not profiled: only the worker ends after some steps."""
         bare = cls.bare(params)
         if bare.run_dir is None or not (bare.run_dir / "config.yaml").exists():
             return bare

@@ -1,7 +1,7 @@
 """The process of one rank: `python -m clusterdp.train.worker RUN_DIR`, under srun, torchrun, submitit, or alone.
 
-Signals first: loading torch and the user's modules takes seconds, on a busy NFS a minute, and a preemption in that
-window must not look like a crash. So this file imports little, and the rest when the handlers are in place.
+Loading torch and the user's modules takes seconds, on a busy NFS a minute, and a preemption in that time must not look
+like a crash. So this file imports little, and the rest after the signal handlers are in place.
 """
 
 from __future__ import annotations

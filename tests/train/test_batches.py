@@ -24,9 +24,8 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from clusterdp.config import CheckpointConfig
 from clusterdp.errors import ConfigError, StateError
-from clusterdp.rundir import read_events
+from clusterdp.rundir import RunDir, read_events
 from clusterdp.train import JobHandle, Loop, Stopped, StopSignal
-from clusterdp.train.dist.shared_flags import SharedFlags
 from clusterdp.train.loop.batches import Batches
 from clusterdp.train.settings import Settings
 from tests.train import programs
@@ -154,7 +153,6 @@ def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         settings = Settings(run_dir=run_dir, checkpoint=CheckpointConfig(url=str(run_dir / "checkpoints")))
         stop = StopSignal()
         handle = JobHandle(settings, job.group, stop, "1.0")
-        handle.flags = SharedFlags(None, stop)
         seen: list[Any] = []
         loader = make_loader()
         loop: Loop[Any] = handle.loop(loader, {}, epochs=3)
@@ -211,7 +209,7 @@ def test_a_loader_without_state_is_read_again_and_the_log_says_so(
 
 def test_mosaic_is_told_of_the_samples_of_all_ranks_and_opened_where_it_stood(attempt: Any) -> None:
     _, loop = attempt("run", lambda: DataLoader(Mosaic(), 2), 7)
-    assert loop.feed.state["loader"].state_dict() == {"epoch": 1, "sample_in_epoch": 6}
+    assert loop.batches.state["loader"].state_dict() == {"epoch": 1, "sample_in_epoch": 6}
     loader: Any = DataLoader(Mosaic(), 2)
     attempt("run", lambda: loader)
     assert loader.dataset.opened == [(1, 6), (2, 0)]
@@ -385,14 +383,14 @@ AUGMENTED: dict[str, tuple[Any, bool, bool]] = {
 @pytest.mark.parametrize("epoch", [0, 1])
 @pytest.mark.parametrize("kind", AUGMENTED)
 def test_augmentations_come_again_exactly_or_the_log_says_that_they_do_not(
-    attempt: Any, job: JobHandle, kind: str, epoch: int, capsys: pytest.CaptureFixture[str]
+    attempt: Any, job: JobHandle, kind: str, epoch: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make, *exact = AUGMENTED[kind]
     whole, _ = attempt("whole", lambda: make(job))
     first, _ = attempt("run", lambda: make(job), 2 + 5 * epoch)
     assert "not exact" not in capsys.readouterr().out
     second, loop = attempt("run", lambda: make(job))
-    (restored,) = [event for event in read_events(loop.job._run) if event["event"] == "restored"]
+    (restored,) = [event for event in read_events(RunDir(tmp_path / "run")) if event["event"] == "restored"]
     said = "what comes is not exact" in capsys.readouterr().out
     assert [first + second == whole, not said, "inexact" not in restored, loop.restored.exact] == [exact[epoch]] * 4
 

@@ -14,7 +14,7 @@ from clusterdp.train.settings import Settings
 
 
 def on_rank(job: JobHandle, rank: int, size: int) -> JobHandle:
-    job.rank, job.world_size = rank, size
+    job.this_rank.number, job.this_rank.world_size = rank, size
     return job
 
 

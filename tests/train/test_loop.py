@@ -41,11 +41,11 @@ def seen(
     job: JobHandle, loader: Any, stop_at: int | None = None, **options: Any
 ) -> tuple[list[Any], Loop[Any], Counter]:
     """The batches of an attempt that gets a signal in step `stop_at`. Each draws a random number, as dropout would."""
-    job.stop = StopSignal()
-    job.flags = SharedFlags(None, job.stop)
+    stop = job.this_rank.stop = StopSignal()
+    job.this_rank.flags = SharedFlags(None, stop)
     counter = Counter()
     batches = []
-    with job.stop:
+    with stop:
         loop = job.loop(loader, {"counter": counter}, **{"epochs": 3, **options})
         try:
             for (batch,) in loop:
@@ -96,20 +96,20 @@ def test_stopped_at_any_step_and_resumed_it_sees_the_same_batches_and_random_num
         return job.loader(DATA, 2, num_workers=workers) if ours else foreign_loader(workers)
 
     whole, _, _ = seen(another("whole"), loader(another("unused")))
-    first, loop, _ = seen(another("run"), loader(another("unused2")), stop_at)
+    job = another("run")
+    first, _, _ = seen(job, loader(another("unused2")), stop_at)
     assert stop_at <= len(first) < 15
-    job = another_attempt(another, loop)
+    job = another_attempt(job)
     second, _, counter = seen(job, loader(job))
     assert first + second == whole
     assert counter.value == 15
 
 
-def another_attempt(another: Any, loop: Loop[Any]) -> JobHandle:
+def another_attempt(job: JobHandle) -> JobHandle:
     """Of the same run; its random numbers begin elsewhere, as those of a new process do."""
     torch.manual_seed(99)
     random.seed(99)
-    settings = loop.job._settings
-    return JobHandle(settings, loop.job.group, loop.job.stop, "1.1")
+    return JobHandle(job._settings, job.group, job.stop, "1.1")
 
 
 class Noise(torch.utils.data.Dataset[tuple[torch.Tensor]]):
@@ -126,17 +126,17 @@ def test_randomness_in_workers_is_the_same_in_an_epoch_whichever_attempt_gets_th
     job = another("whole")
     whole, _, _ = seen(job, job.loader(Noise(), 2, num_workers=1))
     job = another("run")
-    first, loop, _ = seen(job, job.loader(Noise(), 2, num_workers=1), stop_at=5)
+    first, _, _ = seen(job, job.loader(Noise(), 2, num_workers=1), stop_at=5)
     assert len(first) == 6  # stopped at the end of the second epoch
-    job = another_attempt(another, loop)
+    job = another_attempt(job)
     second, _, _ = seen(job, job.loader(Noise(), 2, num_workers=1))
     assert first + second == whole
 
 
 def test_it_saves_every_so_many_steps_and_at_the_end(another: Any) -> None:
     job = another("run", async_save=False)
-    _, loop, _ = seen(job, job.loader(DATA, 2), every_steps=4)
-    url = str(loop.job._settings.checkpoint.url)
+    seen(job, job.loader(DATA, 2), every_steps=4)
+    url = str(job._settings.checkpoint.url)
     assert [info.step for info in list_checkpoints(url)] == [8, 12, 15]  # keep_last is 3
     assert saved(job) == [4, 8, 12, 15]
 
@@ -146,9 +146,9 @@ def test_it_stops_and_saves_between_windows_only(another: Any) -> None:
     whole, _, _ = seen(another("whole"), another("unused").loader(DATA, 2), accumulate=2)
     for stop_at in range(1, 10):
         job = another(f"run{stop_at}")
-        first, loop, _ = seen(job, job.loader(DATA, 2), stop_at, accumulate=2)
+        first, _, _ = seen(job, job.loader(DATA, 2), stop_at, accumulate=2)
         assert len(first) in (4, 5, 7, 9, 10, 12)
-        job = another_attempt(another, loop)
+        job = another_attempt(job)
         second, _, _ = seen(job, job.loader(DATA, 2), accumulate=2)
         assert first + second == whole
 
@@ -178,7 +178,7 @@ def test_a_save_in_the_body_counts_its_step_as_done(another: Any) -> None:
         if loop.step == 2:
             loop.save()
             break
-    job = another_attempt(another, loop)
+    job = another_attempt(job)
     again = job.loop(job.loader(DATA, 2), {})
     assert len(list(again)) == 2
 
@@ -198,10 +198,10 @@ def test_it_saves_by_the_clock(job: JobHandle) -> None:
 def test_the_end_of_an_epoch_runs_again_if_it_was_stopped_and_not_if_it_was_done(another: Any) -> None:
     ends: list[tuple[str, int]] = []
 
-    def attempt(job: JobHandle, name: str, stop_in_epoch: int | None) -> Loop[Any]:
-        job.stop = StopSignal()
-        job.flags = SharedFlags(None, job.stop)
-        with job.stop:
+    def attempt(job: JobHandle, name: str, stop_in_epoch: int | None) -> None:
+        stop = job.this_rank.stop = StopSignal()
+        job.this_rank.flags = SharedFlags(None, stop)
+        with stop:
             loop = job.loop(job.loader(DATA, 2), {"counter": Counter()}, epochs=3)
             try:
                 for epoch in loop.epochs():
@@ -214,10 +214,10 @@ def test_the_end_of_an_epoch_runs_again_if_it_was_stopped_and_not_if_it_was_done
                     ends.append((name, epoch.index))
             except Stopped:
                 pass
-        return loop
 
-    loop = attempt(another("run"), "first", 1)
-    attempt(another_attempt(another, loop), "second", None)
+    job = another("run")
+    attempt(job, "first", 1)
+    attempt(another_attempt(job), "second", None)
     assert ends == [("first", 0), ("second", 1), ("second", 2)]
 
 
@@ -230,7 +230,7 @@ def test_an_epoch_that_is_printed_is_its_number(another: Any) -> None:
 def test_a_run_that_is_over_has_no_more_batches(another: Any) -> None:
     job = another("run")
     _, loop, _ = seen(job, job.loader(DATA, 2))
-    again = another_attempt(another, loop)
+    again = another_attempt(job)
     batches, loop, counter = seen(again, again.loader(DATA, 2))
     assert batches == []
     assert (loop.step, loop.total_steps, counter.value) == (15, 15, 15)

@@ -74,6 +74,6 @@ def test_without_samples_of_its_own_seed_nothing_is_fetched_ahead(job: JobHandle
     """The augmentations would draw from the streams that a checkpoint saves."""
     plain = [torch.tensor(float(i)) for i in range(4)]
     loader = job.loader(plain, 1, seed_samples=False, num_workers=0)  # type: ignore[arg-type]
-    feed = job.loop(loader, {}, move=lambda batch: batch).feed
+    batches = job.loop(loader, {}, move=lambda batch: batch).batches
     assert isinstance(loader, DataLoader)
-    assert feed._moved(iter(())).gi_frame.f_locals["self"].ahead is False  # type: ignore[attr-defined]
+    assert batches._moved(iter(())).gi_frame.f_locals["self"].ahead is False  # type: ignore[attr-defined]

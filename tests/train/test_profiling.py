@@ -13,8 +13,9 @@ from clusterdp.errors import ConfigError
 from clusterdp.operate.event_text import event_line
 from clusterdp.operate.run_history import read_history
 from clusterdp.train import JobHandle
+from clusterdp.train.process.batch_size_search import find_batch_size
 from clusterdp.train.profile import worker_finder
-from clusterdp.train.profile.profiling import Profiled, find_batch_size
+from clusterdp.train.profile.profiling import Profiled
 from clusterdp.train.settings import Settings
 from tests.train import programs
 from tests.train.ranks import running

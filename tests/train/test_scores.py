@@ -39,7 +39,7 @@ def both(outputs: torch.Tensor) -> Any:
 def test_an_object_that_keeps_what_it_gets_keeps_no_graph(job: JobHandle) -> None:
     """Else each batch of an epoch stays in memory with all its activations."""
     net = nn.Linear(2, 2)
-    scores = Scores({"kept": Keeps(net)}, job)
+    scores = Scores({"kept": Keeps(net)}, job.group)
     scores.add(BATCH, LOSS, both(net(BATCH)), None)
     (kept,) = scores._objects
     assert len(kept.seen) == 4
@@ -49,7 +49,7 @@ def test_an_object_that_keeps_what_it_gets_keeps_no_graph(job: JobHandle) -> Non
 def test_training_and_evaluation_do_not_add_up_in_the_same_object(job: JobHandle) -> None:
     net = nn.Identity()
     mine = Keeps(net)
-    training, evaluation = Scores({"kept": mine}, job), Scores({"kept": mine}, job)
+    training, evaluation = Scores({"kept": mine}, job.group), Scores({"kept": mine}, job.group)
     training.add(BATCH, LOSS, both(BATCH), None)
     training.add(BATCH, LOSS, both(BATCH), None)
     evaluation.add(BATCH, LOSS, both(BATCH), None)
@@ -60,7 +60,7 @@ def test_training_and_evaluation_do_not_add_up_in_the_same_object(job: JobHandle
 
 @pytest.mark.parametrize("value", [0.25, torch.tensor(0.25), torch.tensor([0.0, 0.5, 0.25]), True])
 def test_a_metric_gives_a_number_or_one_a_sample(job: JobHandle, value: Any) -> None:
-    scores = Scores({"right": lambda outputs, targets: value}, job)
+    scores = Scores({"right": lambda outputs, targets: value}, job.group)
     scores.add(BATCH, LOSS, BATCH, None)
     assert scores.reduce()["right"] == (0.25 if value is not True else 1.0)
 
@@ -77,6 +77,6 @@ def test_a_metric_gives_a_number_or_one_a_sample(job: JobHandle, value: Any) -> 
 )
 def test_anything_else_is_refused_with_what_it_was(job: JobHandle, value: Any, said: str) -> None:
     """A mean over it would be one over something else than samples."""
-    scores = Scores({"odd": lambda outputs, targets: value}, job)
+    scores = Scores({"odd": lambda outputs, targets: value}, job.group)
     with pytest.raises(ConfigError, match=rf"metrics\.odd: returned {said}. Return a number, or one number a sample\."):
         scores.add(BATCH, LOSS, BATCH, None)

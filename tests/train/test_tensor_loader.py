@@ -149,8 +149,8 @@ def test_batches_are_pinned_for_a_gpu(job: JobHandle, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("data", [{"x": X}, Subset(TensorDataset(X), range(9))])
 def test_the_next_batch_is_fetched_ahead(job: JobHandle, data: Any) -> None:
-    feed = job.loop(job.loader(data, 2), {}, move=lambda batch: batch).feed
-    assert feed._moved(iter(())).gi_frame.f_locals["self"].ahead is True  # type: ignore[attr-defined]
+    batches = job.loop(job.loader(data, 2), {}, move=lambda batch: batch).batches
+    assert batches._moved(iter(())).gi_frame.f_locals["self"].ahead is True  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
-"""What a user hands in as data, as batches of this rank: data sets are dealt out, iterables taken as they are."""
+"""Makes batches of this rank from the user's data: data sets are divided among the ranks, iterables used as they
+are."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sized
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import (
@@ -18,33 +19,33 @@ from torch.utils.data import (
 
 from clusterdp.errors import ConfigError
 from clusterdp.train.data.loader_defaults import loader_defaults, objections
+from clusterdp.train.data.make_loader import make_loader
 from clusterdp.train.data.seeded import SeededDataset
 from clusterdp.train.data.tensor_loader import TensorLoader, in_columns, rows_of
-
-if TYPE_CHECKING:
-    from clusterdp.train.job import JobHandle
+from clusterdp.train.dist.rank import Rank
 
 OF_TRAINING = ("shuffle", "drop_last", "sampler", "batch_sampler", "seed_samples")  # which samples, in which order
 
 
-def training_data(job: JobHandle, data: Any, batch_size: int | None, options: Mapping[str, Any]) -> Iterable[Any]:
+def training_data(rank: Rank, data: Any, batch_size: int | None, options: Mapping[str, Any]) -> Iterable[Any]:
     """Shuffled, unless options say otherwise."""
     dataset = as_dataset(data)
     if dataset is not None:
-        return job.loader(dataset, batch_size, **options)
+        return make_loader(rank, dataset, batch_size, **options)
     _refuse_options(options)
-    if job.world_size > 1 and _is_whole(data):
+    if rank.world_size > 1 and _is_whole(data):
         raise ConfigError(
-            f"train: a DataLoader over the whole data set, which each of {job.world_size} ranks would train on. "
+            f"train: a DataLoader over the whole data set, which each of {rank.world_size} ranks would train on. "
             "Pass the data set itself, or a job.loader() of it."
         )
     return data  # type: ignore[no-any-return]
 
 
 def shared_out(
-    job: JobHandle, data: Any, batch_size: int | None, options: Mapping[str, Any], what: str
+    rank: Rank, data: Any, batch_size: int | None, options: Mapping[str, Any], what: str
 ) -> tuple[Iterable[Any], int | None]:
-    """To look at each sample once: rank r has every W-th from r on, no padding. With the size of the data, if known."""
+    """Batches that have each sample once: rank r has every W-th from r on, without padding. Also the number of samples,
+    if known."""
     dataset = as_dataset(data)
     if dataset is None:
         _refuse_options(options)
@@ -57,33 +58,33 @@ def shared_out(
         size = len(dataset)  # type: ignore[arg-type]
         if size == 0:
             raise ConfigError(f"{what}: the data set is empty. Give it samples.")
-        share, whole = range(job.rank, size, job.world_size), None if options["batch_size"] is None else size
-        if whole is None and what == "predict" and job.world_size > 1:
+        share, whole = range(rank.number, size, rank.world_size), None if options["batch_size"] is None else size
+        if whole is None and what == "predict" and rank.world_size > 1:
             raise ConfigError("batch_size: None leaves open which rank's samples come where. Predict on one rank.")
         rows = rows_of(dataset, options)
-        options = loader_defaults(job, dataset, options)
+        options = loader_defaults(rank.device, dataset, options)
         if rows is not None:
             with objections():
                 return TensorLoader(dataset, rows, share, options["batch_size"], pin_memory=options["pin_memory"]), size
         collate_fn = options.get("collate_fn")
         if type(dataset) is not TensorDataset or collate_fn:
-            dataset = SeededDataset(dataset, job.seed)  # and the training's random numbers are left alone
+            dataset = SeededDataset(dataset, rank.seed)  # and the training's random numbers are left alone
             if collate_fn:
                 options["collate_fn"] = dataset.collation(collate_fn)
         with objections():
             return DataLoader(dataset, sampler=share, **options), whole
     if dataset is not None:
-        return job.loader(dataset, **options), None
-    if job.world_size > 1 and (what == "predict" or _is_whole(data)):
+        return make_loader(rank, dataset, **options), None
+    if rank.world_size > 1 and (what == "predict" or _is_whole(data)):
         raise ConfigError(
-            f"{what}: a {type(data).__name__}, of which nobody knows which of {job.world_size} ranks has which sample. "
-            "Pass the data set itself."
+            f"{what}: a {type(data).__name__}, of which nobody knows which of {rank.world_size} ranks has which "
+            "sample. Pass the data set itself."
         )
     return data, None
 
 
 def options_of_val(data: Any, training: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The training's, as far as they make sense here (for a loader that is made, none), and the validation's own."""
+    """The options of the validation's loader: the training's that apply, updated by its own."""
     return {**(_without(OF_TRAINING, training) if as_dataset(data) is not None else {}), **own}
 
 
@@ -121,7 +122,7 @@ def _refuse_options(options: Mapping[str, Any]) -> None:
 
 
 def is_same(data: Any, before: Any) -> bool:
-    """Whether it is the same data, which may have been made anew; of a data set of your own, by its type and length."""
+    """Whether it is the same data, even if made anew. A data set of another class is compared by type and length."""
     data, before = (each if isinstance(each, Dataset) else getattr(each, "dataset", each) for each in (data, before))
     if data is before or type(data) is not type(before):
         return data is before

@@ -1,11 +1,11 @@
-"""even_batches: as many items on every rank, where each takes part in what the others do with theirs.
+"""even_batches: gives every rank the same number of items, where all ranks must take part in each.
 
     for batch, mine in loop.watch(even_batches(batches, job.group)):
         outputs = model(batch)              # FSDP2: all ranks together gather the weights
         if mine:
             ...                             # count it
 
-DDP's bare module needs nothing of the kind: evaluation there may be as uneven as it likes.
+A model in DDP does not need this: its bare module is evaluated, with any number of items.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ END: Any = object()
 
 
 def even_batches(items: Iterable[Item], group: Group) -> Iterator[tuple[Item, bool]]:
-    """Collective. A rank that is through gets its last item again, with False, until all are. TrainError on all ranks
-    if one of them has none to begin with."""
+    """Collective. A rank that has no more items gets its last one again, with False, until all are done. TrainError on
+    all ranks if one has no item at all."""
     last = END
     for item in _until_all_are_through(items, group):
         if group.agree(int(item is END and last is END))[0]:
@@ -38,7 +38,7 @@ def even_batches(items: Iterable[Item], group: Group) -> Iterator[tuple[Item, bo
 
 def same_number(items: Iterable[Item], group: Group, state: Mapping[str, Any]) -> Iterable[Item]:
     """Collective where a module of the state is sharded: TrainError on all ranks if one has fewer items than another,
-    for who has more would wait for it in the middle of the model. Else the items as they are."""
+    which would wait for it in the middle of the model. Otherwise the items as they are."""
     if any(isinstance(part, nn.Module) and is_sharded(part) for part in state.values()):
         return _checked(items, group)
     return items
@@ -57,7 +57,7 @@ def _checked(items: Iterable[Item], group: Group) -> Iterator[Item]:
 
 
 def _until_all_are_through(items: Iterable[Item], group: Group) -> Iterator[Item]:
-    """END for a rank that is through while another is not."""
+    """END for a rank that has no more items while another has."""
     iterator = iter(items)
     while True:
         item = next(iterator, END)

@@ -1,4 +1,4 @@
-"""What a DataLoader is best told, and what is said when one of its workers dies."""
+"""Defaults for a DataLoader's options, and one-line errors for it and its workers."""
 
 from __future__ import annotations
 
@@ -6,29 +6,25 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from clusterdp.errors import ConfigError
 
-if TYPE_CHECKING:
-    from clusterdp.train.job import JobHandle
-
 MOST_WORKERS = 16
 
 
-def loader_defaults(job: JobHandle, dataset: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with what they leave open.
+def loader_defaults(device: torch.device, dataset: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with defaults for those that are missing.
 
-    num_workers: one less than Slurm's cpus-per-task, for the training needs one itself; none outside a job, none for
-    tensors in memory, which are sooner indexed than sent, and none for an iterable data set, which each worker would
-    read as a whole. Workers stay over epochs; their seeds come from a generator of the loader's
-    own. Memory is pinned for a GPU.
+    num_workers: one less than Slurm's cpus-per-task, since the training needs one itself. None outside a job; none for
+    tensors in memory, which are faster to index than to send; none for an iterable data set, which each worker would
+    read as a whole. The workers' seeds come from a generator of the loader's own. Memory is pinned for a GPU.
     """
     # Its own generator: iter() would otherwise draw the workers' seeds from the stream that dropout uses.
-    found = {"generator": torch.Generator(), "pin_memory": job.device.type == "cuda", **options}
+    found = {"generator": torch.Generator(), "pin_memory": device.type == "cuda", **options}
     if "num_workers" not in found:
         in_memory = type(dataset) is TensorDataset
         found["num_workers"] = 0 if in_memory or isinstance(dataset, IterableDataset) else default_workers()
@@ -37,7 +33,7 @@ def loader_defaults(job: JobHandle, dataset: Any, options: Mapping[str, Any]) ->
 
 @contextmanager
 def objections() -> Iterator[None]:
-    """torch's, to options that do not go together, in one line."""
+    """Turns torch's error about options that do not go together into one line."""
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -59,8 +55,8 @@ def cpus_of_rank(local_world_size: int) -> int:
 
 
 def check_lasts(what: str, data: Any, epochs: int) -> None:
-    """ConfigError for a generator, a map, a zip, a file, ...: what is through when it has been read, where each epoch
-    reads it. A class of one's own may begin anew whenever it is asked for an iterator, and be that itself."""
+    """ConfigError for what can be read only once (a generator, a map, a zip, a file), where several epochs read it. A
+    class of the user's may be its own iterator and begin anew each time."""
     own = isinstance(getattr(type(data), "__iter__", None), FunctionType)
     if epochs > 1 and isinstance(data, Iterator) and not own:
         raise ConfigError(
@@ -82,15 +78,15 @@ def _size_after(stage: Any) -> str | None:
 
 
 def end_workers(loader: Any) -> None:
-    """Those that would stay for another epoch. Should the garbage collector find them instead, it stops the threads
-    that talk to them before it asks them to end, and waits for 10 s for each in vain (torch 2.13)."""
+    """Ends workers that would stay for another epoch. If they are left to the garbage collector, it stops the threads
+    that talk to them before it asks them to end, and waits 10 s for each in vain (torch 2.13)."""
     if type(loader) is DataLoader and loader.persistent_workers and loader._iterator is not None:
         loader._iterator._shutdown_workers()  # type: ignore[attr-defined]
         loader._iterator = None
 
 
 def in_a_line(error: BaseException) -> str:
-    """What the other ranks are told of an error."""
+    """An error in one line, for the other ranks."""
     notes = list(getattr(error, "__notes__", ()))
     lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
     if "in DataLoader worker process" in lines[0]:

@@ -1,5 +1,5 @@
-"""What can be known of a loader: whether it is still the one whose batches a checkpoint has counted, and whether those
-that it gives from there on are drawn as they would have been."""
+"""Compares a loader with that of the checkpoint: whether its batches can be counted on, and whether the random numbers
+of the next ones are as they would have been."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BATCH = "batch size"
 
 
 def facts(loader: Any) -> Facts:
-    """JSON values by what they are called; None where nobody knows. `samples` are those of this rank."""
+    """What describes a loader, as JSON values; None where unknown. `samples` are those of this rank."""
     sampler, dataset = getattr(loader, "sampler", None), getattr(loader, "dataset", None)
     iterable = isinstance(dataset, IterableDataset)
     found = {
@@ -37,7 +37,7 @@ def changes(was: Mapping[str, Any], now: Facts) -> list[str]:
 
 
 def same_place(was: Mapping[str, Any], now: Facts, loader: Any, batches: int) -> int | None:
-    """So many batches of now end where `batches` of then did; None if that cannot be known.
+    """How many batches of this loader cover the first `batches` of the old one; None if that cannot be known.
 
     A map-style data set's order does not depend on the size of the batches.
     """
@@ -92,5 +92,5 @@ def _batch_size(loader: Any) -> int | None:
 
 
 def _number(value: Any) -> int | None:
-    """What a checkpoint can hold, whatever somebody's loader has under that name."""
+    """An int that a checkpoint can hold; None for anything else."""
     return int(value) if isinstance(value, int) else None

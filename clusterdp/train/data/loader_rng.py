@@ -1,11 +1,11 @@
-"""OwnStreams: the random numbers that a loader draws in the training process, apart from those of the training.
+"""OwnStreams: separate random streams for what a loader draws in the training process.
 
     streams.begin()                 # once the iterator exists
     with streams:
         batch = next(iterator)      # a shuffle buffer, a sampler that draws as it goes
 
-A loader that knows no place of its own is read again on resume. Drawn from one stream with dropout, its numbers would
-be others then: of 80 samples 6 came twice, and 6 not at all. It costs 0.25 ms a batch.
+A loader that does not keep its position is read again on resume. If it shared a stream with dropout, its numbers would
+differ then: of 80 samples, 6 came twice and 6 not at all. It costs 0.25 ms a batch.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def _used_on(stream: Any, batch: Any) -> None:
-    """So that its memory is not given away while the step's stream still reads it."""
+    """Keeps its memory from being reused while the step's stream still reads it."""
     if isinstance(batch, torch.Tensor):
         batch.record_stream(stream)
     elif isinstance(batch, Mapping):

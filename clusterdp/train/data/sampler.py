@@ -19,11 +19,11 @@ class ResumableSampler(Sampler[Any]):
     """torch's DistributedSampler, index for index, that can also begin in the middle of an epoch.
 
     The position is global: `consumed` samples of the epoch's order have been trained on by all ranks together. So a run
-    may go on with another number of ranks, which deal out what is left among themselves. Who trains reports what is
+    may resume with another number of ranks, which divide the rest among themselves. The training loop reports what is
     done (`advance`), not the DataLoader, whose workers are some batches ahead.
 
-    To resume costs nothing that grows with `consumed`: the order is drawn anew, as at the start of any epoch (O(size)),
-    and read from there on.
+    The cost of a resume does not grow with `consumed`: the order is drawn again, as at the start of any epoch
+    (O(size)), and read from there on.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class ResumableSampler(Sampler[Any]):
             yield from zip(places[chunk : chunk + CHUNK], indices, strict=True) if self.numbered else indices
 
     def share(self) -> torch.Tensor:
-        """What is iterated over, at once: this rank's indices from here to the end of the epoch."""
+        """All at once: this rank's indices from here to the end of the epoch."""
         order = self._order()
         if self.total > self.size:  # padding, from the start
             order = torch.cat([order, order[torch.arange(self.size, self.total) % self.size]])
@@ -127,7 +127,7 @@ class ResumableSampler(Sampler[Any]):
         return list(map(int, self._order()[places[places < self.total] % self.size]))
 
     def advance(self, samples: int) -> None:
-        """This rank, and so each, has trained on so many more samples."""
+        """Counts samples that this rank, and so each rank, has trained on."""
         self.consumed = min(self.consumed + samples * self.world_size, self.total)
 
     def set_epoch(self, epoch: int) -> None:

@@ -16,12 +16,12 @@ COLLATION = 1  # a batch is put together from another stream than its first samp
 
 
 class SeededDataset(Dataset[Any]):
-    """A map-style data set whose sample i draws the same random numbers in epoch e, whoever fetches it.
+    """A map-style data set whose sample i draws the same random numbers in epoch e, in any process.
 
     Whatever the number of workers and ranks, and wherever the run was resumed: before each sample Python's, numpy's and
     torch's global streams are seeded by (seed, epoch, index). In the training process they are put back afterwards, so
-    that dropout and the like draw what they would have drawn; a worker's streams serve nobody else. Generators that a
-    transform keeps for itself are its own affair; let it seed them from torch.initial_seed().
+    that dropout and the like are not affected; a worker's streams have no other use. Generators of a transform's own
+    are not seeded; let it seed them from torch.initial_seed().
 
     A data set with a __getitems__ of its own makes a whole batch at once, and is seeded once a batch, by its first
     index. That costs 10 to 20 µs a sample, and 0.3 ms a batch where there are no workers.
@@ -30,7 +30,7 @@ class SeededDataset(Dataset[Any]):
     def __init__(self, dataset: Dataset[Any], seed: int = 0):
         self.dataset = dataset
         self.seed = seed
-        # In memory that workers share: those that persist are not told otherwise.
+        # In shared memory, by which workers that persist see a new epoch.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
         self._at_once = _makes_batches(dataset)
         self._batch = 0  # what the batch at hand is seeded with
@@ -110,7 +110,7 @@ def mixed(*numbers: int) -> int:
 
 
 def seed_streams(seed: int) -> None:
-    """The global ones of the CPU, from a 64-bit seed. Not torch.manual_seed(): it takes long, and seeds CUDA too.
+    """Seeds the CPU's global streams from 64 bits. Not by torch.manual_seed(), which is slow and seeds CUDA, too.
 
     torch and numpy use 32 bits of a seed and the same algorithm: the same bits would give them the same numbers.
     """
@@ -122,7 +122,7 @@ def seed_streams(seed: int) -> None:
 
 @contextmanager
 def streams_put_back() -> Iterator[None]:
-    """What is drawn in here from the CPU's global streams has not been drawn. In a worker there is nobody to care."""
+    """Restores the CPU's global random streams at the end. Does nothing in a worker, where they have no other use."""
     if get_worker_info() is not None:
         yield
         return
@@ -134,14 +134,14 @@ def streams_put_back() -> Iterator[None]:
 
 
 def streams() -> tuple[Any, torch.Tensor, Any]:
-    """The CPU's global ones, as they are: Python's, torch's, and numpy's if it is loaded."""
+    """The states of the CPU's global streams: Python's, torch's, and numpy's if it is loaded."""
     numpy = sys.modules.get("numpy")
     theirs = numpy.random.get_state(legacy=False) if numpy else None
     return random.getstate(), torch.default_generator.get_state(), theirs
 
 
 def put_streams(taken: tuple[Any, torch.Tensor, Any]) -> None:
-    """As streams() has given them."""
+    """Sets what streams() has returned."""
     python, ours, theirs = taken
     random.setstate(python)
     torch.default_generator.set_state(ours)

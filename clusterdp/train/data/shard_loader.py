@@ -1,7 +1,7 @@
-"""ShardLoader: batches of Shards for one rank, from its own files, and from wherever it was.
+"""ShardLoader: batches of Shards for one rank, from its own files and from the saved position on.
 
-Each worker reads files of its own, and is asked in turn. Each batch comes with the place after it; so what has been
-handed out is known, and not what workers have read ahead. It is the state_dict() that Batches asks for between batches.
+Each worker reads files of its own, and the workers take turns. Each batch comes with the position after it. So the
+state_dict() is that of the batches handed out, not of those that workers have read ahead.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ END: Any = object()
 
 
 class ShardLoader:
-    """options: DataLoader's. The order is that of (seed, epoch, rank, num_workers); an epoch that was begun with
-    another number of workers is ended with as many."""
+    """options: DataLoader's. The order is that of (seed, epoch, rank, num_workers); an epoch that began with
+    another number of workers ends with that number."""
 
     def __init__(
         self,

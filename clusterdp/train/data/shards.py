@@ -3,8 +3,8 @@
     data = Shards("data/train-*.tar", read_tar, decode)          # or any read(path) that gives samples
     loader = job.loader(data, batch_size=64)                     # or Trainer.fit(data)
 
-The files are dealt out anew in each epoch. The place in them is part of the checkpoint, to the sample. Ranks may have
-uneven numbers of batches: an epoch ends, on all, with the first that has none left; or after `batches`.
+The files are distributed anew in each epoch. The position in them is saved to the sample. Ranks may have different
+numbers of batches: an epoch ends on all ranks when the first has none left, or after `batches`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Shards(IterableDataset[Any]):
     """files: a pattern, or a list of whatever read() takes. read(file): the samples in it, always in the same order.
     decode(sample): what is trained on; random augmentations in it depend on seed, epoch and sample alone.
 
-    buffer: so many samples that follow each other in a file are shuffled; the files are, too. 0: neither is.
-    batches: of each rank in an epoch, which then has a length; who runs out of files begins with them again.
+    buffer: how many consecutive samples of a file are shuffled together; the files are shuffled, too. 0: neither is.
+    batches: of each rank in an epoch, which then has a length; a rank that runs out of files reads them again.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class Shards(IterableDataset[Any]):
             turn, begin = turn + 1, 0
 
     def __iter__(self) -> Iterator[Any]:
-        """All of it, in order: as a plain data set, it knows of no ranks and workers."""
+        """All samples in order, without regard to ranks and workers."""
         for _, sample in self.walk(range(len(self.files)), 0, 0):
             yield sample
 
     def _file(self, number: int, seed: int, done: int) -> Iterator[tuple[int, Any]]:
-        """Shuffled by blocks, so that to resume, only what lies before is read again; and it is not decoded."""
+        """Shuffled by blocks, so that a resume reads again, without decoding, only what comes before."""
         size = self.buffer or 1
         samples = iter(self.read(self.files[number]))
         begin = done // size * size

@@ -39,7 +39,7 @@ class TensorLoader(DataLoader[Any]):
         super().__init__(dataset, batch_size, sampler=sampler, drop_last=drop_last, pin_memory=pin_memory)
         self.rows = rows
 
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # which nobody asks for more
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # its iterator is used as a plain one
         share: Any = self.sampler.share() if isinstance(self.sampler, ResumableSampler) else self.sampler
         size = self.batch_size or 1
         pinned = self.pin_memory and torch.cuda.is_available()
@@ -77,7 +77,7 @@ def in_columns(data: Any) -> Any:
 
 
 def rows_of(dataset: Any, options: Mapping[str, Any]) -> Rows | None:
-    """What takes a whole batch out of it, if it lies in tensors and the options leave to us how."""
+    """The function that takes a whole batch by its indices; None if the data is not in tensors or options forbid it."""
     if not options.keys() <= OWN or options.get("num_workers") or options.get("batch_size", 1) is None:
         return None
     return _rows_of(dataset)

@@ -1,7 +1,8 @@
-"""Claim: one live attempt a run folder. The highest number in `claims/` owns the folder.
+"""Claim: decides which attempt owns the run folder: the one with the highest number in `claims/`.
 
-A job submitted by hand, a `resume` against a pending requeue, a node that was cut off and came back: two attempts may
-think that they are the one. The newer wins; the older notices before it would commit or delete anything.
+Two attempts of a run can be alive at once: after a job submitted by hand, a `resume` beside a pending requeue, or a
+node that was cut off and came back. The newer one owns the folder. The older one notices this before it commits or
+deletes anything.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class Claim:
 
     @classmethod
     def take(cls, folder: Path, attempt: str, token: str) -> Claim:
-        """Rank 0 only. Exclusive creation decides between two attempts that come at once: both get a number.
-        RunError if it cannot be written; on a full disk, if there is no room for ten minutes."""
+        """Rank 0 only. Exclusive creation gives each of two simultaneous attempts a number of its own.
+        RunError if it cannot be written; on a full disk, after ten minutes."""
         try:
             number = retry_while_full(lambda: _create(folder, f"{attempt} {token}\n"), folder)
         except OSError as error:
@@ -31,8 +32,8 @@ class Claim:
         return cls(folder, number, token)
 
     def is_newest(self) -> bool:
-        """False once another attempt has claimed the folder. OSError if nobody can know: on a full disk, for example.
-        Then nothing may be committed or deleted, and what asks tries again later."""
+        """False once another attempt has claimed the folder. OSError if it cannot be found out, for example
+        on a full disk. Then the caller must not commit or delete anything, and tries again later."""
         # An NFS client may answer a listing from its cache for a minute. Changing the folder ourselves makes it compare
         # the server's version with its own, and so see what others have put there.
         probe = self.folder / f".look-{self.token}"

@@ -1,4 +1,4 @@
-"""Group: the process group of a job, this rank's device, and a gloo group for what the ranks have to agree on."""
+"""Group: the process group of a job, this rank's device, and a gloo group by which the ranks agree on things."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
 
 @dataclass
 class Group:
-    """world: the default process group. control: gloo, for words and agreements, never for gradients."""
+    """control: a gloo group, for flags and agreements, never for gradients."""
 
     rendezvous: Rendezvous
     device: torch.device
@@ -62,11 +62,11 @@ class Group:
 
     @property
     def flags_group(self) -> dist.ProcessGroup | None:
-        """None for a single process, which has nobody to ask."""
+        """For SharedFlags; None for a single process."""
         return self.control if self.rendezvous.world_size > 1 else None
 
     def agree(self, *values: int, least: bool = False) -> list[int]:
-        """The largest (or least) of each value over all ranks. Blocks; for moments at which all ranks arrive anyway."""
+        """The largest (or least) of each value over all ranks. Blocks: use it where all ranks meet anyway."""
         vector = torch.tensor(values, dtype=torch.int64)
         dist.all_reduce(vector, op=dist.ReduceOp.MIN if least else dist.ReduceOp.MAX, group=self.control)
         return [int(value) for value in vector.tolist()]
@@ -83,7 +83,7 @@ class Group:
         return [json.loads(bytes(slot.tolist())) for slot in slots]
 
     def close(self) -> None:
-        """In order, after all ranks have agreed to end. One that failed leaves without it: it could hang in here."""
+        """Call it after all ranks have agreed to end. A rank that failed must not: it could hang here."""
         if dist.is_initialized():
             assert dist.group.WORLD is not None
             _outlived.extend((dist.group.WORLD, self.control))
@@ -125,7 +125,7 @@ def own_devices(group: Group) -> list[torch.device]:
 def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
     """torch's own env:// store: rank 0 serves it, or torchrun's agent does."""
     if place.world_size == 1:
-        alone: Store = HashStore()  # needs no port, so nobody can have taken it
+        alone: Store = HashStore()  # needs no port, so none can be taken
         return alone
     try:
         store: Store = next(rendezvous("env://", place.rank, place.world_size, timeout=timeout))[0]
@@ -149,8 +149,8 @@ def _open_store(place: Rendezvous, timeout: timedelta) -> Store:
 def _agree_on_backend(store: Store, place: Rendezvous, device: torch.device) -> str:
     """nccl if each rank has a GPU of its own: NCCL refuses two ranks on one. Rank 0 looks, all do as it says.
 
-    Who has no GPU knows what it will say, and waits for nobody. Whoever can reach the store can write there, too: what
-    it says is one of two words, or it is nothing, and is not printed.
+    A rank without a GPU knows the answer and does not wait. Anybody who can reach the store can also write to it. So an
+    answer that is not one of the two words is refused, and is not printed.
     """
     if place.world_size == 1:
         return "nccl" if device.type == "cuda" else "gloo"

@@ -1,8 +1,8 @@
 """PeerWatch: when one rank fails, the others end too, at once, and say which one it was.
 
 Gloo notices the closed connections of a dead rank at its next collective. NCCL does not on every transport: the others
-would sit in a kernel until its timeout. And a rank that loads data for minutes notices nothing. So a rank that fails
-leaves a note in the store before it goes, and a thread on each rank looks for one every second. It uses no collective.
+would wait in a kernel until its timeout. A rank that loads data for minutes notices nothing. So a rank that fails
+leaves a note in the store before it exits, and a thread on each rank looks for one every second. It uses no collective.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PeerWatch:
             self._thread.join()
 
     def tell(self, what: str) -> None:
-        """This rank has failed. The first to say so is the cause; the rest are consequences."""
+        """Tells the others that this rank has failed. The first rank to do so is the cause; the others are consequences."""
         if self.alone:
             return
         with suppress(RuntimeError):  # rank 0, which holds the store, may be gone already
@@ -67,14 +67,14 @@ class PeerWatch:
             culprit = self.culprit()
             if culprit is None:
                 continue
-            if self._ended.wait(self.every_s):  # the main thread may be in the middle of saying it itself
+            if self._ended.wait(self.every_s):  # the main thread may be reporting it itself
                 return
             say(f"clusterdp: ending rank {self.rank}, because another failed: {culprit}", error=True)
-            self.leave(1)  # the main thread is somewhere in C, perhaps for ever
+            self.leave(1)  # the main thread may be blocked in C for ever
 
     def leave(self, code: int) -> NoReturn:
-        """Ends this process by leave_now(). Rank 0 holds the store with the note, and goes last: who finds the store
-        gone can only say that rank 0 is. It does not wait for ever, for a rank may have died without a word."""
+        """Ends this process by leave_now(). Rank 0 holds the store with the note, and exits last: a rank that finds
+        no store can only report that rank 0 is gone. It waits for 3 s at most, since a rank may have died silently."""
         with suppress(RuntimeError):
             if not self.alone and not self._leaving:  # once: this thread and the main one may both come here
                 self._leaving = True

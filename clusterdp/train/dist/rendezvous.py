@@ -1,7 +1,7 @@
 """Rendezvous: where the ranks meet, and the place of each among them, in torch's names.
 
-The batch script has computed all of it; then it stands in the environment. Where no batch script of ours ran (submitit,
-a plain srun) every rank derives the same answer from what Slurm says, without asking anybody.
+Our batch script has computed all of it and put it in the environment. Where it did not run (submitit, a plain srun),
+every rank derives the same answer from Slurm's variables, without communication.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Rendezvous:
 
     @classmethod
     def find(cls, slurm: SlurmEnv | None = None, environ: Mapping[str, str] = os.environ) -> Rendezvous:
-        """What the environment says, and the derived rest. Raises RendezvousError if neither tells the address."""
+        """What the environment says; the rest is derived. Raises RendezvousError if neither tells the address."""
         slurm = slurm or SlurmEnv.read(environ)
         return cls(
             rank=slurm.rank,
@@ -80,7 +80,7 @@ def derive_address(slurm: SlurmEnv) -> str:
 
 
 def derive_port(slurm: SlurmEnv, ephemeral: tuple[int, int] | None = None) -> int:
-    """A port of this job and restart alone, outside the range from which the kernel gives out ports by itself.
+    """A port of this job and restart alone, outside the range from which the kernel assigns ports.
 
     Consecutive jobs, which are the likeliest to share a node, get consecutive ports; a restart moves far away, for the
     old server may linger.

@@ -1,15 +1,15 @@
-"""SharedFlags: what one rank has noticed becomes what all ranks act on, at the same step.
+"""SharedFlags: flags that one rank sets become known to all ranks at the same step.
 
-A word is a small vector that is reduced by MAX over a gloo group of its own. It is sent from the main thread, is looked
-at when the next one is due, and never waited for in between: no collective in a signal handler or a second thread, no
-GPU sync. One word is in flight at most, and every rank sends the same number of them, because whether another one
-follows is decided from agreed words alone.
+The flags are a small vector that is reduced by MAX over a gloo group of its own. The main thread starts the exchange
+and reads its result when the next one is due. It does not wait in between. There is no collective in a signal handler
+or in a second thread, and no GPU sync. At most one exchange is in flight. Every rank starts the same number of them,
+because whether another one follows is decided from agreed flags alone.
 
-A word goes out every `k` steps, and k follows from the agreed (slowest) step time so that k steps take about 200 ms.
-A stop is known on all ranks within two words. Sending one costs the main thread 50 to 150 µs; together with gloo's
-threads it takes a millisecond from two ranks that have all of two cores busy. Gloo's all-reduce is a ring: over
-thousands of ranks a word may be on its way for a second (reckoned, not seen). Where it had to be waited for, k steps
-become longer than its way, but never longer than 2 s.
+An exchange starts every `k` steps. k follows from the agreed (slowest) step time, so that k steps take about 200 ms.
+All ranks know of a stop within two exchanges. Starting one costs the main thread 50 to 150 µs; with gloo's threads it
+takes a millisecond from two ranks that keep two cores busy. Gloo's all-reduce is a ring: over thousands of ranks an
+exchange may take a second (calculated, not measured). If a rank had to wait for one, k grows until k steps take longer
+than the exchange, but never longer than 2 s.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from clusterdp.train.dist.stop import StopSignal
 Item = TypeVar("Item")
 
 STOPS = ("term", "time")  # reasons to stop; the first that is set counts
-# save: one is due by the clock; enough: no more training is wanted; busy: this rank still has items
+# save: one is due by the clock; enough: the training is to end; busy: this rank still has items
 FLAGS = (*STOPS, "save", "enough", "busy")
-ONE_SHOT = ("save",)  # told once: cleared when sent
-PERIOD_S, LONGEST_S = 0.2, 2.0  # of k steps; the longest if words are that long on their way: a stop must come soon
-FORGOTTEN = 0.9  # what is left of a way that nobody had to wait for; else every second word would be waited for
-MOST_STEPS = 32  # k is never more: should steps become slow all of a sudden, a stop must still come soon
+ONE_SHOT = ("save",)  # cleared when sent
+PERIOD_S, LONGEST_S = 0.2, 2.0  # of k steps; the longest where exchanges take that long: a stop must come soon
+DECAY = 0.9  # of the exchange time, when no wait has measured it anew; else every second exchange would be waited for
+MOST_STEPS = 32  # k is never more: if steps suddenly become slow, a stop must still come soon
 
 
 @dataclass(frozen=True)
 class Agreed:
-    """What all ranks know. A flag is true if any rank had set it; `progress` is the least of all ranks' numbers."""
+    """What all ranks know. A flag is true if any rank had set it. `progress` is the smallest of all ranks' numbers."""
 
     flags: dict[str, bool]
     progress: int
-    step_s: float  # of the slowest rank, on average since the word before
-    way_s: float  # how long words are on their way, where that is longer than k steps
+    step_s: float  # of the slowest rank, on average since the exchange before
+    way_s: float  # how long an exchange takes, where that is longer than k steps
 
     def __getitem__(self, flag: str) -> bool:
         return self.flags[flag]
@@ -56,14 +56,14 @@ class Agreed:
 class SharedFlags:
     """All methods are called by the main thread, and on all ranks alike.
 
-    group: a gloo group used for nothing else while the word is in use (None: a single process, agreeing with itself).
-    stop: asked before each word is sent.
+    group: a gloo group that is used for nothing else meanwhile. None: a single process, which agrees with itself.
+    stop: asked before each exchange.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, stop: StopSignal | None = None, flags: Sequence[str] = FLAGS):
         self.group = group
         self.stop = stop or StopSignal()
-        self.progress: Callable[[], int] = lambda: 0  # how far this rank's saves have come; asked before each word
+        self.progress: Callable[[], int] = lambda: 0  # how far this rank's saves are; asked before each exchange
         self.save_s = 0.0  # how long a save takes, for the margin before the end of the job's time
         self.every = 1  # k
         self.sent = 0
@@ -78,13 +78,14 @@ class SharedFlags:
         self._options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]  # torch's stub is too narrow
 
     def set(self, flag: str, value: bool = True) -> None:
-        """Goes out with the next word."""
+        """Takes effect with the next exchange."""
         self._flags[flag] = value
 
     def tick(self) -> Agreed | None:
-        """Once a step. The word before, where one is due; then the next one is sent unless that one says stop.
+        """Call it once a step. If an exchange is due, returns what the last one agreed on, and starts the next one unless
+        that was a stop.
 
-        Where gradients are accumulated, once a step of the optimizer: in between, they are in no checkpoint.
+        Where gradients are accumulated, call it once a step of the optimizer: in between, they are in no checkpoint.
         """
         self._ticks += 1
         if self._ticks < self.every:
@@ -92,10 +93,10 @@ class SharedFlags:
         return self._turn()
 
     def together(self, items: Iterable[Item]) -> Iterator[tuple[Item | None, Agreed | None]]:
-        """Iterates where ranks may have uneven numbers of items (evaluation): each item, then what its tick says.
+        """Iterates where ranks may have different numbers of items (evaluation): each item, then what its tick returns.
 
-        A rank that is through goes on sending words, with (None, agreed) for each, until all are through. The caller
-        leaves when `agreed.stop` is set, and all ranks leave at the same word.
+        A rank that has no more items continues to exchange flags, with (None, agreed) for each, until no rank has any.
+        The caller leaves when `agreed.stop` is set. All ranks leave at the same exchange.
         """
         for item in items:
             yield item, None
@@ -112,11 +113,11 @@ class SharedFlags:
                     return
 
     def discount(self, seconds: float) -> None:
-        """Time since the last word that went into something else than steps, such as a save."""
+        """Leaves out time since the last exchange that was not spent on steps but, for example, on a save."""
         self._since += seconds
 
     def drain(self) -> Agreed | None:
-        """Wait for the word in flight, if any; call it where all ranks end a phase."""
+        """Waits for the exchange in flight, if any. Call it where all ranks end a phase."""
         self._ticks = 0
         return self._collect()
 
@@ -124,7 +125,7 @@ class SharedFlags:
         elapsed = time.monotonic() - self._since
         agreed = self._collect()
         self._since = time.monotonic()
-        measured = self._ticks and self.sent  # the time before the first word is set-up
+        measured = self._ticks and self.sent  # the time before the first exchange is set-up
         step_us = max(1, round(elapsed / self._ticks * 1e6)) if measured else 0
         if agreed is not None and agreed.step_s > 0:  # else it was not measured
             period_s = min(max(PERIOD_S, 2 * agreed.way_s), LONGEST_S)
@@ -152,8 +153,8 @@ class SharedFlags:
         if self._work:
             waiting = not self._work.is_completed()
             self._work.wait()
-            # Who sent last has waited for the way alone, not for other ranks: all ranks' least is the way.
-            self._way_s = time.monotonic() - self._sent_at if waiting else FORGOTTEN * self._way_s
+            # The last rank to send did not wait for other ranks: the least of all ranks' waits is the time of an exchange.
+            self._way_s = time.monotonic() - self._sent_at if waiting else DECAY * self._way_s
         self._work = None
         *flags, progress, step_us, way_us = self._numbers
         told = {name: bool(value) for name, value in zip(self._flags, flags, strict=True)}

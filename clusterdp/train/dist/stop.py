@@ -1,4 +1,4 @@
-"""StopSignal: that this process has been asked to stop. The handlers only set a number.
+"""StopSignal: whether this process has been asked to stop. Its signal handlers only set a number.
 
 This module imports no torch, so that a process can be ready for signals before it loads it: that takes seconds, on a
 busy NFS a minute, and a preemption in that window must not look like a crash.
@@ -19,7 +19,7 @@ REASONS = {signal.SIGTERM: "term", signal.SIGUSR2: "time"}  # NCCL takes USR1 fo
 
 
 class Stopped(BaseException):
-    """All ranks agreed to stop, and have saved. No Exception, so that `except Exception` in user code lets it pass."""
+    """Raised when all ranks have agreed to stop and have saved. Not an Exception: `except Exception` must not catch it."""
 
     def __init__(self, reason: str, step: int):
         super().__init__(reason, step)
@@ -31,7 +31,7 @@ class Stopped(BaseException):
 
 
 class StopSignal:
-    """What this rank has seen. It acts on nothing by itself: one rank alone must not (see SharedFlags).
+    """What this rank has been asked to do. It only reports: one rank must not stop alone (see SharedFlags).
 
     end_time: when the job's time ends, in seconds since the epoch. margin_s: how long before that to stop.
     `reserve_s` comes on top: what the steps until the agreement and the save itself are measured to take.
@@ -56,15 +56,15 @@ class StopSignal:
         return self
 
     def restore(self) -> None:
-        """Give the signals back to whoever had them (submitit has its own handlers)."""
+        """Puts back the handlers from before install() (submitit has its own)."""
         for number, handler in self._previous.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._previous.clear()
 
     @staticmethod
     def ignore() -> None:
-        """For a process that has nothing left to do. Python gives signals their default action while it ends, and one
-        that comes in that moment would make a failure of what is done."""
+        """Call it when nothing is left to do. While Python exits, signals have their default action again, and one that
+        arrives then would turn a finished process into a failed one."""
         for number in REASONS:
             signal.signal(number, signal.SIG_IGN)
 
@@ -78,7 +78,7 @@ class StopSignal:
         self._seen[number] = 1  # and nothing else: no lock, no I/O, no collective
 
     def name_of(self, reason: str) -> str:
-        """Of what brought this reason about: SIGTERM, SIGUSR2, or the end of the job's time. For people to read.
+        """The cause of this reason, for people to read: SIGTERM, SIGUSR2, or the end of the job's time.
 
         `term` comes from a signal alone, on whichever rank; `time` from a signal only if this rank has seen one.
         """
@@ -113,9 +113,9 @@ class StopSignal:
 
 @functools.cache
 def _kill_shielded_at_exit() -> None:
-    """multiprocessing ends what children are left with TERM, and then waits for them: the shielded ones would not hear.
+    """Kills the shielded children that are left at exit, just before multiprocessing would send them TERM and wait.
 
-    Those left are workers of an iterator that nobody closed. It runs just before multiprocessing would do that.
+    They block TERM, so that wait would not end. They are workers of an iterator that was not closed.
     """
     import multiprocessing
     from multiprocessing.util import Finalize

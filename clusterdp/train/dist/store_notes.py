@@ -1,8 +1,8 @@
-"""StoreNotes: what the ranks tell each other through the job's store, to which everybody on the network can write.
+"""StoreNotes: authenticated messages between ranks through the job's store, which anybody on the network can write to.
 
 A note is one line of text with a digest (HMAC-SHA256) that binds its name, the attempt and the rank that wrote it. The
-key of the digest is a file in the attempt's folder that only the job's owner can read. What has no right digest is as
-if it were not there. Where there is no run folder there is no key: then no note is left, and none is believed.
+key of the digest is a file in the attempt's folder that only the job's owner can read. A note without a
+valid digest is ignored. Without a run folder there is no key: then no notes are left, and none are read.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class StoreNotes:
         self.attempt = attempt
 
     def leave(self, name: str, rank: int, text: str = "") -> None:
-        """Unless there is one of that name already. RuntimeError if the store is gone."""
+        """Leaves a note, unless there is one of that name already. RuntimeError if the store is gone."""
         if self.key is None:
             return
         line = plain(f"{rank} {text}")
         note = f"{self._digest(name, line)} {line}"
         if self._read(name, self.store.compare_set(_key(name), "", note)) is None:
-            self.store.set(_key(name), note)  # a stranger's stood there
+            self.store.set(_key(name), note)  # there was a note of somebody else's
 
     def find(self, name: str) -> tuple[int, str] | None:
-        """Who has left the note of that name, and what it says. RuntimeError if the store is gone."""
+        """The rank that left the note of that name, and its text. RuntimeError if the store is gone."""
         return self._read(name, self.store.get(_key(name))) if self.store.check([_key(name)]) else None
 
     def _read(self, name: str, note: bytes) -> tuple[int, str] | None:
@@ -52,8 +52,8 @@ class StoreNotes:
 
 
 def make_key(path: Path) -> None:
-    """Rank 0 only, before it meets the others: so they find this one and none of an earlier start. Where the disk is
-    full there is none."""
+    """Rank 0 only, before the rendezvous, so that the others find this key and not that of an earlier start. On a full
+    disk there is no key."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)

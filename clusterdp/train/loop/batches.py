@@ -1,13 +1,13 @@
-"""Batches: the batches of one epoch after the other, from wherever training stands in them.
+"""Batches: the batches of a loader, epoch by epoch, from the position of the training on.
 
-What knows the place in a loader, in the order in which it is looked for:
+What keeps the position in a loader, in the order in which it is looked for:
 
     its ResumableSampler   in samples of the global order: O(1) to resume, exact on any number of ranks
     the loader             state_dict() and load_state_dict(), as torchdata's StatefulDataLoader has them: each rank's
                            own, asked between two batches of the loop. When it has ended, its state begins an epoch.
     its data set           state_dict(num_samples, from_beginning), as Mosaic's StreamingDataset has it: of all ranks
-    nothing                batches are counted, and on resume read once more and dropped; the log says what that took.
-                           It draws from random numbers of its own (OwnStreams), and must be the loader that it was.
+    nothing                batches are counted, and on resume read again and dropped; the log says how long that took.
+                           It draws from random streams of its own (OwnStreams), and must be the same loader.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch.utils.data import TensorDataset
@@ -28,27 +28,33 @@ from clusterdp.train.data.prefetch import Prefetcher
 from clusterdp.train.data.sampler import ResumableSampler
 from clusterdp.train.data.seeded import SeededDataset
 from clusterdp.train.data.tensor_loader import TensorLoader
+from clusterdp.train.dist.rank import Rank
 from clusterdp.train.loop.position import EpochRng, LoaderState, Position, counts_samples
 from clusterdp.train.output.say import say
-
-if TYPE_CHECKING:
-    from clusterdp.train.job import JobHandle
 
 Batch = TypeVar("Batch")
 END: Any = object()
 
 
 class Batches(Generic[Batch]):
-    """`state`: what is to be saved of it, by name. `left`: batches of this epoch that are not done; None if unknown."""
+    """state: what is saved of the loader, by name. left: batches of this epoch that are not done; None if unknown."""
 
-    def __init__(self, job: JobHandle, loader: Iterable[Batch], move: bool | Callable[[Any], Any] = False):
-        self.job = job
+    def __init__(
+        self,
+        rank: Rank,
+        loader: Iterable[Batch],
+        move: bool | Callable[[Any], Any] = False,
+        lap: Callable[[str], None] = lambda name: None,
+    ):
+        """lap: called with the name of what the time since the last call went into; see Stopwatch."""
+        self.rank = rank
+        self.lap = lap
         self.move = move
         self.loader = loader
         self.batch_size = _batch_size(loader)
         self.sampler = _our_sampler(loader)
         self.is_global = self.sampler is not None or counts_samples(getattr(loader, "dataset", None))
-        self.position = Position(self.batch_size * job.world_size if self.is_global else 0)
+        self.position = Position(self.batch_size * rank.world_size if self.is_global else 0)
         self.per_epoch: int | None = None  # batches; None if the loader has no length
         self.left: int | None = None
         self._surplus = False  # this rank has more batches than another
@@ -62,7 +68,7 @@ class Batches(Generic[Batch]):
             return
         self.state["epoch_rng"] = self._epoch_rng
         if LoaderState.is_kept_by(loader):
-            self.state["loader"] = self._place = LoaderState(loader, self.position, job.world_size)
+            self.state["loader"] = self._place = LoaderState(loader, self.position, rank.world_size)
 
     def with_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """All that is to be saved."""
@@ -72,27 +78,28 @@ class Batches(Generic[Batch]):
         return {**state, **self.state}
 
     def measure(self) -> None:
-        """Collective, before anything is restored. An epoch has the least of all ranks' batches, for who had more would
+        """Collective, before anything is restored. An epoch has the least of all ranks' batches: a rank with more would
         wait for the others."""
         own = _length(self.loader)
-        least = self.job.group.agree(own, least=True)[0]
+        least = self.rank.group.agree(own, least=True)[0]
         self._surplus = least < own
         if self._surplus:
-            say(f"clusterdp: rank {self.job.rank} has {own} batches, another rank only {least}; {own - least} dropped.")
+            number = self.rank.number
+            say(f"clusterdp: rank {number} has {own} batches, another rank only {least}; {own - least} dropped.")
         self.per_epoch = least if least >= 0 else None
 
     def resumed(self, same_ranks: bool) -> str | None:
-        """Says what is not as it was, with another number of ranks (not `same_ranks`), or another loader. Returns why
-        what comes is not drawn as it would have been; None if nothing is known against it."""
+        """Logs what differs since the checkpoint: the number of ranks (not `same_ranks`) or the loader. Returns why the
+        next batches are not the ones that would have come; None if no reason is known."""
         place = self.position
-        if place.last is not None and self.job.rank == 0:
+        if place.last is not None and self.rank.is_first:
             say(
                 f"clusterdp: the training was ended early, after epoch {place.last} of {place.epochs}: more epochs "
                 f"than {place.epochs} go on from there."
             )
         was, now = place.saved_global_batch, place.global_batch
         if was != now and self.is_global:
-            ours = f" {was // self.job.world_size} a rank would keep it." if was % self.job.world_size == 0 else ""
+            ours = f" {was // self.rank.world_size} a rank would keep it." if was % self.rank.world_size == 0 else ""
             self._say(f"the global batch was {was} samples and is {now}: same order, but other steps.{ours}")
         if not same_ranks and not self.is_global:
             self._say("each rank knew its own place, and the ranks are others now: the order of samples is not exact.")
@@ -147,7 +154,7 @@ class Batches(Generic[Batch]):
         return self._moved(self._found())
 
     def _moved(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        if self.move is False or (self.job.device.type == "cpu" and self.move is True):
+        if self.move is False or (self.rank.device.type == "cpu" and self.move is True):
             return batches
         # Only where the place is counted by what is done, and where fetching draws no random numbers that are saved.
         seeded = isinstance(getattr(self.loader, "dataset", None), SeededDataset | TensorDataset)
@@ -155,11 +162,10 @@ class Batches(Generic[Batch]):
         counted = self.sampler is not None and not self._surplus
         ahead = counted and (seeded or getattr(self.loader, "num_workers", 0) > 0)
         transform = None if self.move is True else self.move
-        lap = self.job.stopwatch.lap
-        return iter(Prefetcher(batches, self.job.device, transform=transform, ahead=ahead, lap=lap))
+        return iter(Prefetcher(batches, self.rank.device, transform=transform, ahead=ahead, lap=self.lap))
 
     def _found(self) -> Iterator[Batch]:
-        """An iterator whose next batch is that of the position."""
+        """An iterator that begins at the position."""
         if self.sampler is not None:
             return self._batches(self._iterator())
         if self.position.batch:
@@ -175,7 +181,7 @@ class Batches(Generic[Batch]):
         return self._batches(iterator)
 
     def _pass_end(self) -> None:
-        """The checkpoint is of an epoch that had ended: to where the next one is opened as if nothing had been."""
+        """The checkpoint is of an epoch that had ended: moves on, so that the next epoch opens as it would have."""
         self._epoch_rng.forward()
         if self._place is None:
             return
@@ -190,7 +196,7 @@ class Batches(Generic[Batch]):
             self._place.load_state_dict(self._place.state_dict())
 
     def pass_all(self) -> None:
-        """The checkpoint is of the end of all epochs: what the next loop may use as well is where that left it."""
+        """The checkpoint is of the end of all epochs: puts what the next loop may share where this one left it."""
         if self.position.batch:
             return
         self._epoch_rng.forward()
@@ -205,19 +211,26 @@ class Batches(Generic[Batch]):
         if self.sampler is not None:
             self.sampler.advance(self.batch_size)
 
+    @property
+    def mean_size(self) -> float:
+        """Samples of one rank to a batch, on average: the last batch of an epoch is shorter."""
+        if self.sampler is None or not self.per_epoch:
+            return float(self.batch_size)
+        return min(float(self.batch_size), self.sampler.size / self.sampler.world_size / self.per_epoch)
+
     def close(self) -> None:
         end_workers(self.loader)
 
     def _batches(self, iterator: Iterator[Batch]) -> Iterator[Batch]:
-        unmeasured = self.per_epoch is None and self.job.world_size > 1
+        unmeasured = self.per_epoch is None and self.rank.world_size > 1
         empty = self.position.batch == 0
         while not (self._surplus and self.left == 0):
             with self._streams:
                 batch = next(iterator, END)
             here = batch is not END
-            # Without a length nobody knows who ends first, and who had more would wait for the others: all ask.
+            # Without lengths it is not known which rank ends first, and one with more would wait: all ask each time.
             if unmeasured:
-                here = bool(self.job.group.agree(int(here), least=True)[0])
+                here = bool(self.rank.group.agree(int(here), least=True)[0])
             if not here:
                 break
             empty = False
@@ -235,9 +248,9 @@ class Batches(Generic[Batch]):
         generator = getattr(self.loader, "generator", None)
         if self.sampler is not None and isinstance(generator, torch.Generator):
             # Nothing but the workers' seeds comes from it: the same in this epoch, whichever attempt gets there.
-            generator.manual_seed(self.job.seed + self.job.rank + 1_000_003 * self.position.epoch)
+            generator.manual_seed(self.rank.seed + self.rank.number + 1_000_003 * self.position.epoch)
         ready, self._ready = self._ready, None
-        with self.job.stop.shielded():
+        with self.rank.stop.shielded():
             return iter(self.loader) if ready is None else ready
 
     def _tell_epoch(self) -> None:
@@ -264,7 +277,7 @@ class Batches(Generic[Batch]):
             pass
 
     def _say(self, what: str) -> None:
-        if self.job.rank == 0:
+        if self.rank.is_first:
             say(f"clusterdp: loader: {what}")
 
 

@@ -1,8 +1,8 @@
 """GraphWatch: notices `losses.append(loss)` and `total += loss`, which keep every step's activations in memory.
 
-What is handed to loop.log() and to meters is detached there. But the tensor may also be kept by the user's own code,
-and then memory grows with each step until it is full, hours later. So for a few steps a mark is put on the graph, and
-some steps later it is looked whether the marks still live.
+loop.log() and meters detach what they are given. But the user's own code may keep the tensor as well. Then memory
+grows with each step until it is full, hours later. So for a few steps an object is attached to the graph, and some
+steps later it is checked whether those objects still exist.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from clusterdp.train.output.say import say
 
 ROUND = 8  # steps that are marked in a row
-ALIVE = 6  # so many of them still there: nobody needs the graphs of so many steps
+ALIVE = 6  # if this many of them still exist, graphs are kept by mistake
 PAUSE = 1000  # steps between two rounds
 
 
@@ -24,7 +24,7 @@ class _Mark:
 
 
 class GraphWatch:
-    """`kept` becomes the name of what is kept, once; it is said on stderr then."""
+    """`kept`: the name of the first value whose graphs are kept; it is reported once, on stderr."""
 
     def __init__(self) -> None:
         self.kept: str | None = None

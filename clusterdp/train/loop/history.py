@@ -1,4 +1,4 @@
-"""History: what each epoch came to, as a table that goes on over all attempts."""
+"""History: the numbers of each epoch, as a table that continues over all attempts."""
 
 from __future__ import annotations
 

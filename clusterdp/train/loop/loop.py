@@ -5,8 +5,8 @@
         ...                       # forward, backward, step
         loop.log(loss=loss)
 
-Before the first batch everything is restored; between batches it looks at the control word and saves when due; at an
-agreed stop it saves and raises Stopped. It owns no step of the training itself.
+Before the first batch it restores everything. Between batches it reads the shared flags and saves when a save is due.
+At an agreed stop it saves and raises Stopped. The training step itself is the user's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -24,22 +24,39 @@ from clusterdp.train.data.even_batches import same_number
 from clusterdp.train.dist.shared_flags import Agreed
 from clusterdp.train.dist.stop import Stopped
 from clusterdp.train.loop.batches import Batches
-from clusterdp.train.loop.epoch import Epoch
 from clusterdp.train.loop.graph_watch import GraphWatch
 from clusterdp.train.loop.save_schedule import SaveSchedule
 from clusterdp.train.optim.open_window import OpenWindow
 from clusterdp.train.output.say import say
 from clusterdp.train.parallel.buckets import settle_buckets
 from clusterdp.train.parallel.ddp import check_finished, check_never_skips
-from clusterdp.train.profile import profiling
+from clusterdp.train.profile.stopwatch import report_times
 
 if TYPE_CHECKING:
     from clusterdp.checkpoint import Checkpointer, Restored
     from clusterdp.config import CheckpointConfig
-    from clusterdp.train.job import JobHandle
+    from clusterdp.train.loop.phases import Phases
 
 Batch = TypeVar("Batch")
 Item = TypeVar("Item")
+
+
+class Epoch(Generic[Batch]):
+    """One pass over the data, or what is left of it. Iterate over it once."""
+
+    def __init__(self, index: int, batches: Callable[[], Iterator[Batch]]):
+        self.index = index
+        self._batches = batches
+
+    def __repr__(self) -> str:
+        """The number, for an epoch may be printed as if it were one."""
+        return str(self.index)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.index, spec)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self._batches()
 
 
 class Loop(Generic[Batch]):
@@ -51,9 +68,9 @@ class Loop(Generic[Batch]):
             for batch in loop.watch(validation): ...      # evaluate, stoppable
             scheduler.step()                              # state changes after what may be stopped
 
-    An attempt that is stopped while it evaluates does that evaluation again; so change state after it, not before.
-    All ranks do the same. `step` counts the batches that are done with; the run's steps count on from `first`, where
-    other loops came before this one (see Phases).
+    An attempt that is stopped while it evaluates repeats that evaluation after the resume. So change state after the
+    evaluation, not before. All ranks do the same. `step` counts the batches that are done with; the run's steps count
+    on from `first`, where other loops came before this one (see Phases).
 
     With accumulate=k, every k batches are a window, and what is left at the end of an epoch is a shorter one:
 
@@ -64,13 +81,13 @@ class Loop(Generic[Batch]):
                 optimizer.step()
                 optimizer.zero_grad()
 
-    Gradients are in no checkpoint: the run stops and saves between two windows, never within one. It also puts a stop
-    or a save off to the end of a window that it was not told of: see OpenWindow.
+    Gradients are in no checkpoint: the run stops and saves between two windows, never within one. It also detects
+    windows without accumulate=, and delays a stop or a save to their end: see OpenWindow.
     """
 
     def __init__(
         self,
-        job: JobHandle,
+        phases: Phases,
         loader: Iterable[Batch],
         state: Mapping[str, Any],
         *,
@@ -82,12 +99,12 @@ class Loop(Generic[Batch]):
         name: str = "",
         continues: Loop[Any] | None = None,
     ):
-        self.job = job
+        self._phases, self._rank, self._record = phases, phases.rank, phases.record
         self.name = name
         self.continues = continues
         self.over = False
-        self.feed = Batches(job, loader, move)
-        self.position = self.feed.position
+        self.batches = Batches(phases.rank, loader, move, phases.stopwatch.lap)
+        self.position = self.batches.position
         self.position.epochs = self.total_epochs = epochs
         if accumulate < 1:
             raise ConfigError(f"accumulate: {accumulate} batches are no window. Use 1 or more.")
@@ -97,27 +114,31 @@ class Loop(Generic[Batch]):
         modules = (module for part in state.values() if isinstance(part, torch.nn.Module) for module in part.modules())
         self._models = [module for module in modules if isinstance(module, DistributedDataParallel)]
         hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
-        self.state = self.feed.with_state({**state, **{name: hook for name, hook in hooks.items() if hook is not None}})
+        self.state = self.batches.with_state(
+            {**state, **{name: hook for name, hook in hooks.items() if hook is not None}}
+        )
         self.saves = SaveSchedule(
-            job,
-            self.state,
+            phases.rank,
+            phases.record,
+            phases.saving,
+            phases.checkpointer(self.state),
             lambda: {"epoch": self.epoch, "total": self.total_steps},
             every_steps=every_steps,
             every_s=every_s,
         )
-        self._open = False  # the user's body is at work on a batch
+        self._open = False  # the user's code is at work on a batch
         self._in_window = 0  # batches of the window that are done
-        self._enough = False  # this rank has said so
+        self._enough = False  # this rank has called end()
         self._rng_pending = False
         self._logged: dict[str, Any] = {}
         self._graphs = GraphWatch()
-        self._gradients = OpenWindow(state if accumulate == 1 else {})
+        self._open_window = OpenWindow(state if accumulate == 1 else {})
         self._stopping: str | None = None  # why; at the end of the window
         self._due = False  # a periodic save
         self._told = False
         self.total_steps: int | None = None  # of the whole loop; known once it has begun
         self.restored: Restored | None = None  # what it goes on from, and whether that is exact, by its loader too
-        job.phases.name(name, continues)  # last: a loop that is refused for something else has taken none
+        phases.name(name, continues)  # last: a loop that is refused for another reason takes no name
 
     def __str__(self) -> str:
         return f"phase {self.name!r}" if self.name else "the training"
@@ -142,55 +163,56 @@ class Loop(Generic[Batch]):
 
     @property
     def samples(self) -> Callable[[], list[int]] | None:
-        """Gives the indices of the batch at hand, which takes as long as to begin an epoch; None if nobody knows them.
+        """A function that gives the indices of the current batch, which takes as long as to begin an epoch; None if
+        they are not known.
         For NanGuard.watch(loss, loop.samples)."""
-        sampler = self.feed.sampler
-        return partial(sampler.samples, sampler.consumed, self.feed.batch_size) if sampler is not None else None
+        sampler = self.batches.sampler
+        return partial(sampler.samples, sampler.consumed, self.batches.batch_size) if sampler is not None else None
 
     def __iter__(self) -> Iterator[Batch]:
         for epoch in self.epochs():
             yield from epoch
 
     def epochs(self) -> Iterator[Epoch[Batch]]:
-        self.feed.measure()
-        if self.accumulate > 1 and self.feed.per_epoch is None:
+        self.batches.measure()
+        if self.accumulate > 1 and self.batches.per_epoch is None:
             raise ConfigError(
                 "accumulate: the loader has no length, so nobody knows which batch ends an epoch's last window. "
                 "Give its data set a __len__."
             )
-        self.job.phases.begin(self)
+        self._phases.begin(self)
         self._restore()
         self._count_steps()
         if self.position.through:
             self._say_complete()
         while not self.position.through:
-            yield Epoch(self, self.position.epoch)
+            yield Epoch(self.position.epoch, self._epoch_batches)
             self._close_step()
             self.position.next_epoch()
             self._in_window = 0  # the epoch was left before its end
-            if self.job.group.agree(self._enough)[0]:
+            if self._rank.group.agree(self._enough)[0]:
                 self.position.last = self.epoch
         self._finish()
 
     def log(self, **values: Any) -> None:
         """Numbers of this step. Rank 0's are kept; tensors stay on their device, without their graphs."""
-        if self.job.rank == 0:
+        if self._rank.is_first:
             for name, value in values.items():
                 self._graphs.look(name, value)
                 self._logged[name] = value.detach() if isinstance(value, torch.Tensor) else value
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Iterates over anything else than training batches, on all ranks, and looks at the control word meanwhile.
+        """Iterates over anything but training batches, on all ranks, and reads the shared flags meanwhile.
         Ranks may have uneven numbers of items, unless the model is sharded: see even_batches(). In mid-epoch, the
         step at hand counts as done from here on."""
-        with self.job.stop.shielded():
+        with self._rank.stop.shielded():
             iterator = iter(items)
-        yield from self.job.phases.watch(same_number(iterator, self.job.group, self.state))
+        yield from self._phases.watch(same_number(iterator, self._rank.group, self.state))
 
     def watched(self, items: Iterable[Item]) -> Iterator[Item]:
-        """watch() by whoever evaluates while this loop is the one at work."""
+        """watch() for any evaluation while this loop is at work."""
         self._between_windows("watch")
-        for item, agreed in self.job.flags.together(items):
+        for item, agreed in self._rank.flags.together(items):
             if agreed is None:
                 yield item  # type: ignore[misc]
             else:
@@ -201,24 +223,25 @@ class Loop(Generic[Batch]):
                     self.saves.beside(self.step)
 
     def save(self) -> None:
-        """Now, until it is durable; the step at hand is done. Periodic saves, and that of a stop, come unasked.
+        """Saves now, and waits until it is durable; the current step counts as done. Periodic saves, and the one at a
+        stop, happen by themselves.
         StateError before the first batch, when nothing has been restored, and once another loop has begun."""
-        if self.job.phases.loop is not self:
+        if self._phases.loop is not self:
             raise StateError(f"loop.save(): {self} is not at work. Save between its first batch and the next loop.")
         self._between_windows("save")
         self._tell_of_gradients()
         self.saves.now(self.step)
 
     def end(self) -> None:
-        """Enough: no more steps are needed. One rank or several may say so, at any time, and all stop training at the
-        same step, in order: within two words, or at the end of the epoch. What follows the epoch is still done."""
+        """Ends the training early. One rank or several may call it, at any time. All stop at the same step: within two
+        exchanges of flags, or at the end of the epoch. What follows the epoch is still done."""
         self._enough = True
-        self.job.flags.set("enough")
+        self._rank.flags.set("enough")
 
     def _restore(self) -> None:
         for model in self._models:
             settle_buckets(model)
-        phases = self.job.phases
+        phases = self._phases
         if self.saves.checkpointer is None:
             if self.continues is not None:
                 self.position.go_on_from(self.continues.position)
@@ -226,54 +249,54 @@ class Loop(Generic[Batch]):
         restored = self.saves.checkpointer.restore(phases.resume_step, retire_later=True)
         if restored is None:
             if phases.begun == 1:
-                self._start_from(self.saves.checkpointer, self.job.saving)
+                self._start_from(self.saves.checkpointer, phases.saving)
             return
         if restored.step == phases.resume_step:
             phases.resume_step = None
-        self.job.step = restored.step
+        self._record.step = restored.step
         self.saves.note_restored(restored.step, self.step)
         self._rng_pending = True
-        why = self.feed.resumed(restored.world_size == self.job.world_size)
+        why = self.batches.resumed(restored.world_size == self._rank.world_size)
         if why is not None:
             restored = replace(restored, exact=False, differences=(*restored.differences, f"loader: {why}"))
         self.restored = restored
-        told = {**({} if restored.exact else {"inexact": "; ".join(restored.differences)}), **phases.named}
-        self.job.event("restored", step=restored.step, checkpoint=restored.token, **told)
+        told = {**({} if restored.exact else {"inexact": "; ".join(restored.differences)}), **self._record.phase_field}
+        self._record.event("restored", step=restored.step, checkpoint=restored.token, **told)
 
     def _say_complete(self) -> None:
         """Nothing is left to do."""
         if self._rng_pending:
-            self.feed.pass_all()
-        if self.job.rank == 0:
+            self.batches.pass_all()
+        if self._rank.is_first:
             epochs = f"{self.epoch} epoch{'' if self.epoch == 1 else 's'}"
             say(f"clusterdp: {self} is complete ({epochs}, step {self.step}): nothing left to do.")
 
     def _start_from(self, checkpointer: Checkpointer, saving: CheckpointConfig) -> None:
-        """What another program has trained: its weights and more, and step 0 of this run."""
+        """Restores what another program has trained, as step 0 of this run."""
         if saving.start_from is not None:
             start = checkpointer.restore_from(saving.start_from, saving.start_only or None)
-            self.job.event("started-from", path=saving.start_from, step=start.step)
+            self._record.event("started-from", path=saving.start_from, step=start.step)
 
     def _count_steps(self) -> None:
-        per_epoch, rest = self.feed.per_epoch, self.feed.rest()
-        if self.job.profile.steps is not None:
-            self.total_steps = self.step + self.job.profile.steps
+        per_epoch, rest = self.batches.per_epoch, self.batches.rest()
+        if self._phases.steps is not None:
+            self.total_steps = self.step + self._phases.steps
         elif self.position.through:
             self.total_steps = self.step
         elif per_epoch is not None and rest is not None:
             self.total_steps = self.step + rest + per_epoch * (self.total_epochs - self.epoch - 1)
 
-    def _batches(self) -> Iterator[Batch]:
+    def _epoch_batches(self) -> Iterator[Batch]:
         if self.position.batch == 0:
             self._restore_rng()  # no iterator of this epoch has drawn from it yet
-        batches = self.feed.open()
+        batches = self.batches.open()
         self._restore_rng()
-        watch = self.job.stopwatch
+        watch = self._phases.stopwatch
         watch.skip()
         for batch in batches:
             watch.lap("data")
             if self.accumulate > 1 and self._in_window == 0:
-                self.window = min(self.accumulate, self.feed.left or self.accumulate)
+                self.window = min(self.accumulate, self.batches.left or self.accumulate)
             self._open = True
             yield batch
             self._close_step()
@@ -282,8 +305,8 @@ class Loop(Generic[Batch]):
                 break
         if self._in_window:
             raise StateError(
-                f"accumulate: the loader ended {self.feed.left} batches before its length, in the middle of a window. "
-                "Make its len() right."
+                f"accumulate: the loader ended {self.batches.left} batches before its length, in the middle of a "
+                "window. Make its len() right."
             )
 
     def _restore_rng(self) -> None:
@@ -293,17 +316,18 @@ class Loop(Generic[Batch]):
         self._rng_pending = False
 
     def _close_step(self) -> None:
-        """What comes between two steps; the word and all that follows from it, between two windows."""
+        """Does what is due between two steps and, between two windows, what the shared flags ask for."""
         if not self._open:
             return
         self._open = False
-        job, watch, position = self.job, self.job.stopwatch, self.position
+        record, watch, position = self._record, self._phases.stopwatch, self.position
         watch.lap("step")  # what of its body has had no lap of its own
-        self.feed.advance()
-        self._gradients.close_step()
-        job.step = self.first + position.step
+        self.batches.advance()
+        self._open_window.close_step()
+        record.step = self.first + position.step
         total = self.total_steps + self.first if self.total_steps is not None else None
-        job.metrics.step({"step": job.step, "total": total, "epoch": position.epoch, **job.phases.named}, self._logged)
+        fields = {"step": record.step, "total": total, "epoch": position.epoch, **record.phase_field}
+        record.metrics.step(fields, self._logged)
         self._logged = {}
         self._in_window += 1
         watch.step()
@@ -313,14 +337,14 @@ class Loop(Generic[Batch]):
         for model in self._models:
             check_finished(model)
         self.saves.look_at_the_clock()
-        if job.profile.steps is not None and watch.steps >= job.profile.steps:
-            profiling.end(job, self.feed)
-        agreed = job.flags.tick() if self._stopping is None else None
+        if self._phases.steps is not None and watch.steps >= self._phases.steps:
+            self._end_profile()
+        agreed = self._rank.flags.tick() if self._stopping is None else None
         if agreed is not None:
             watch.lap("agreement")
             self._heed(agreed)
         self._due = self.saves.is_due(position.step, agreed, self.window) or self._due
-        if (self._stopping or self._due) and not self._gradients.put_off(job.group):
+        if (self._stopping or self._due) and not self._open_window.put_off(self._rank.group):
             if self._stopping:
                 self._stop(self._stopping)
             self._due = False
@@ -336,7 +360,7 @@ class Loop(Generic[Batch]):
 
     def _tell_of_gradients(self) -> None:
         """Once, where a save cannot be exact."""
-        if self._gradients.wait and not self._told and self.job.rank == 0:
+        if self._open_window.wait and not self._told and self._rank.is_first:
             self._told = True
             say(
                 f"clusterdp: step {self.step} is saved with gradients that no optimizer has used yet, and those are in "
@@ -354,21 +378,29 @@ class Loop(Generic[Batch]):
             )
 
     def _stop(self, reason: str) -> None:
-        self.job.event("signal", name=self.job.stop.name_of(reason), step=self.job.step)
+        self._record.event("signal", name=self._rank.stop.name_of(reason), step=self._record.step)
         self.save()
-        self.feed.close()
-        self.job.report_times(self.feed.loader)
-        self.job.event("stopped", step=self.job.step, reason=reason)
-        self.job.metrics.flush()  # last: somebody's server that is away may take the rest of the time
-        raise Stopped(reason, self.job.step)
+        self.batches.close()
+        self._report_times()
+        self._record.event("stopped", step=self._record.step, reason=reason)
+        self._record.metrics.flush()  # last: a server that does not answer may take the rest of the time
+        raise Stopped(reason, self._record.step)
+
+    def _end_profile(self) -> NoReturn:
+        self._rank.flags.drain()
+        self.batches.close()
+        self._phases.end_profile(self.batches.loader, self.batches.mean_size, self.batches.batch_size)
+
+    def _report_times(self) -> None:
+        report_times(self._phases.stopwatch, self._rank, self._record, self.batches.loader)
 
     def _finish(self) -> None:
         self._restore_rng()
-        self.job.flags.drain()
-        self.job.flags.set("enough", False)
+        self._rank.flags.drain()
+        self._rank.flags.set("enough", False)
         self.saves.now(self.step)
         self.over = True
         self.saves.upload()
-        self.feed.close()
-        self.job.report_times(self.feed.loader)
-        self.job.metrics.flush()
+        self.batches.close()
+        self._report_times()
+        self._record.metrics.flush()

@@ -4,94 +4,111 @@
     for batch in warm: ...
     loop = job.loop(loader, {"g": g, "d": d, ...}, epochs=20)       # of all phases, one may do without a name
 
-An attempt runs the program from its top. The loop of a phase that is complete restores the end of that phase, random
-numbers included, and yields nothing; what the program does between two loops it does again, and it comes to the same.
+Each attempt runs the program from its top. The loop of a completed phase restores the end of that phase, random
+numbers included, and yields nothing. What the program does between two loops it repeats, with the same result.
 The steps of checkpoints, metrics and `job.step` count on through all phases; `loop.step` is the phase's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from clusterdp.checkpoint.format.layout import is_phase
+from clusterdp.config import CheckpointConfig
 from clusterdp.errors import ConfigError, EntryError
+from clusterdp.train.dist.rank import Rank
 from clusterdp.train.dist.stop import Stopped
+from clusterdp.train.output.attempt_record import AttemptRecord
+from clusterdp.train.profile.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from clusterdp.checkpoint import Checkpointer
-    from clusterdp.train.job import JobHandle
     from clusterdp.train.loop.loop import Loop
 
 Item = TypeVar("Item")
 
 
 class Phases:
-    """`loop`: the one at work, or the last that was; None before the first has begun. `resume_step`: the step that
-    somebody wants to go back to, until a phase has."""
+    """The loops of a job, and what each of them is handed.
 
-    def __init__(self, job: JobHandle, resume_step: int | None):
-        self.loop: Loop[Any] | None = None
+    loop: the one at work, or the last that was; None before the first has begun.
+    resume_step: the step of the run to go back to; None once a phase has.
+    steps: every loop ends after so many, by calling `end_profile(loader, mean batch, full batch)`; None: none does.
+    """
+
+    def __init__(
+        self,
+        rank: Rank,
+        record: AttemptRecord,
+        stopwatch: Stopwatch,
+        saving: CheckpointConfig,
+        make_checkpointer: Callable[[Mapping[str, Any]], Checkpointer | None],
+        *,
+        resume_step: int | None,
+        steps: int | None,
+        end_profile: Callable[[Any, float, int], NoReturn],
+    ):
+        self.rank, self.record, self.stopwatch, self.saving = rank, record, stopwatch, saving
+        self.steps, self.end_profile = steps, end_profile
         self.resume_step = resume_step
+        self.loop: Loop[Any] | None = None
         self.begun = 0  # loops
-        self._job = job
+        self._make_checkpointer = make_checkpointer
         self._names: set[str] = set()
         self._checkpointer: Checkpointer | None = None
 
-    @property
-    def named(self) -> dict[str, str]:
-        """The name of the one at work as a field of records; none if it has none."""
-        return {"phase": self.loop.name} if self.loop is not None and self.loop.name else {}
-
     def checkpointer(self, state: Mapping[str, Any]) -> Checkpointer | None:
-        """One for all phases, which begin() hands on: it has memory of its own, and a thread that feeds the store."""
+        """The one for all phases, which begin() hands on: it has buffers, and a thread that writes to the store."""
         if self._checkpointer is None:
-            self._checkpointer = self._job.checkpointer(state)
+            self._checkpointer = self._make_checkpointer(state)
         return self._checkpointer
 
     def name(self, name: str, continues: Loop[Any] | None) -> None:
-        """For a new loop. EntryError, which no other attempt mends, where its checkpoints would be another one's."""
+        """Registers a new loop. EntryError, which another attempt would meet again, if its checkpoints were
+        another's."""
         if name and not is_phase(name):
             raise ConfigError(f"name: {name!r} is no name of a phase. Use at most 64 letters, digits, and any of - _ .")
-        if continues is None and name in self._names and (name or self._job.is_kept):
+        if continues is None and name in self._names and (name or self.saving.url is not None):
             raise EntryError(_twice(name))
         self._names.add(name)
 
     def begin(self, loop: Loop[Any]) -> None:
-        """Collective, before anything is restored: a stop that was asked for since the last loop is heeded here."""
-        last, job = self.loop, self._job
-        if last is not None and job.is_kept:
+        """Collective, before anything is restored. A stop that was requested since the last loop is done here."""
+        last = self.loop
+        if last is not None and self.saving.url is not None:
             _check_order(last, loop)
         if last is not None:
             self._heed_stop()
-        loop.saves.first = last.first if last is not None and last is loop.continues else job.step
+        loop.saves.first = last.first if last is not None and last is loop.continues else self.record.step
         self.loop = loop
+        self.record.phase = loop.name
         self.begun += 1
-        job.flags.set("enough", False)
+        self.rank.flags.set("enough", False)
         if loop.saves.checkpointer is not None:
             loop.saves.checkpointer.begin(loop.name, loop.state, loop.first)
 
     def _heed_stop(self) -> None:
-        job = self._job
-        asked = job.stop.reason()
-        term, at_limit = job.group.agree(asked == "term", asked == "time")
+        rank, record = self.rank, self.record
+        asked = rank.stop.reason()
+        term, at_limit = rank.group.agree(asked == "term", asked == "time")
         if term or at_limit:
             reason = "term" if term else "time"
-            job.event("signal", name=job.stop.name_of(reason), step=job.step)
-            job.event("stopped", step=job.step, reason=reason)
-            job.metrics.flush()
-            raise Stopped(reason, job.step)
+            record.event("signal", name=rank.stop.name_of(reason), step=record.step)
+            record.event("stopped", step=record.step, reason=reason)
+            record.metrics.flush()
+            raise Stopped(reason, record.step)
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items, and a look at the control word after each: the loop at work saves and stops."""
+        """The items. After each, the flags are read, and the loop at work saves or stops."""
         if self.loop is not None:
             yield from self.loop.watched(items)
             return
-        for item, agreed in self._job.flags.together(items):
+        for item, agreed in self.rank.flags.together(items):
             if agreed is None:
                 yield item  # type: ignore[misc]
             elif agreed.stop:
-                raise Stopped(agreed.stop, self._job.step)
+                raise Stopped(agreed.stop, self.record.step)
 
 
 def _twice(name: str) -> str:

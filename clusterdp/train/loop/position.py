@@ -1,6 +1,6 @@
-"""Position: where training stands, by what the loop is done with, never by what a prefetcher has fetched.
+"""Position: how far the training is, counted in batches that the loop is done with, not in those that were fetched.
 
-And the places of loaders that have no ResumableSampler, as state.
+Also the state of loaders that have no ResumableSampler.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from clusterdp.train.data.loader_identity import facts
 class Position:
     """`step` in all, `batch` of `epoch`: how many are done. Part of the state; a sampler has the samples.
 
-    ended: the epoch has no more batches (what follows it, such as an evaluation, may still be to do).
-    epochs: so many are asked for. last: so many and no more, since somebody has had enough; None if nobody has.
-    Who asks for more epochs later than were asked for then goes on; `continued` is the epoch where that was.
-    global_batch: samples that all ranks together take in a step; 0 if nobody knows.
+    ended: the epoch has no more batches. What follows it, such as an evaluation, may not be done yet.
+    epochs: how many are asked for. last: after how many the training was ended early; None if it was not.
+    If more epochs are asked for later, the training continues; `continued` is the epoch where it had ended.
+    global_batch: samples that all ranks together take in a step; 0 if unknown.
     """
 
     def __init__(self, global_batch: int = 0) -> None:
@@ -76,8 +76,8 @@ class Position:
 
 
 class EpochRng:
-    """The random numbers from before the loader's iterator was made: a foreign sampler draws its order from them, or
-    from the loader's generator, which is then at another place when the epoch has ended."""
+    """The random state from before the loader's iterator was made. A foreign sampler draws its order from it, or from
+    the loader's generator, which has then moved on by the end of the epoch."""
 
     per_rank = True
 
@@ -95,13 +95,14 @@ class EpochRng:
         self._before = {"streams": rng.capture(), "generator": self._generator_state()}
 
     def rewind(self) -> None:
-        """For an iterator that is to be the one of then. The streams of now are restored after."""
+        """Goes back, so that the next iterator is the one of that time. The caller restores the present streams
+        afterwards."""
         if self._before:
             rng.apply(self._before["streams"])
             self._set_generator(self._before["generator"])
 
     def forward(self) -> None:
-        """To the next epoch, where the iterator of this one has ended."""
+        """Moves the generator to where the iterator of this epoch ended."""
         if self._restored:
             self._set_generator(self._restored["generator"])
 
@@ -122,7 +123,7 @@ class EpochRng:
 
 
 class LoaderState:
-    """What a loader, or its data set, knows of its own place."""
+    """The state of a loader, or of its data set, that keeps its own position."""
 
     def __init__(self, loader: Any, position: Position, world_size: int):
         self.loader = loader

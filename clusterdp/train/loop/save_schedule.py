@@ -1,58 +1,60 @@
-"""SaveSchedule: when a loop saves, whether it waits for the disk, and what a save that fails comes to."""
+"""SaveSchedule: when a loop saves, whether it waits for the disk, and what happens when a save fails."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from clusterdp.checkpoint import CheckpointError, ClaimLost, Commit, LostContact, StateError
+from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, Commit, LostContact, StateError
+from clusterdp.config import CheckpointConfig
+from clusterdp.train.dist.rank import Rank
 from clusterdp.train.dist.shared_flags import Agreed
+from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
 
-if TYPE_CHECKING:
-    from clusterdp.train.job import JobHandle
-
-LAST_UPLOAD_S = 600.0  # nobody waits for a store longer than that
-LAST_CHANCE_S = 600.0  # so long is a save tried again that an attempt would end without
+LAST_UPLOAD_S = 600.0  # how long the end of a run waits for the store
+LAST_CHANCE_S = 600.0  # how long a save is tried again before the attempt ends without it
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 15.0
-Moment = tuple[int, int]  # steps, and epochs that are closed: what comes at an epoch's end changes the state, too
+Moment = tuple[int, int]  # steps, and epochs that are over: what is done at an epoch's end changes the state, too
 
 
 class SaveSchedule:
-    """Of one loop, whose steps they count; a no-op if the run has no place for checkpoints. All methods are collective.
+    """The saves of one loop. It does nothing if the run has no place for checkpoints. All methods are collective.
 
-    Every so many steps, or seconds by rank 0's clock, the state is copied and written while the training goes on; the
-    control word tells when all ranks have written, and that is when it is committed. What is due while a save is on its
-    way is skipped. now() waits for the disk: before a stop, and at the end.
+    Every n steps, or every n seconds by rank 0's clock, the state is copied and written while the training goes on. The
+    shared flags tell when all ranks have written; then it is committed. A save that becomes due while another is being
+    written is skipped. now() waits for the disk: before a stop, and at the end.
 
-    A periodic save that fails is tried again at the next period. After more failures in a row than checkpoint.
-    max_failures the training does not go on before one has succeeded, which is tried for LAST_CHANCE_S; so is one that
-    now() does, for what it would save is lost when the attempt ends without it.
+    A periodic save that fails is tried again at the next period. After more failures in a row than
+    checkpoint.max_failures the training waits until one succeeds, for up to LAST_CHANCE_S. now() also tries for that
+    long, since what it would save is lost if the attempt ends without it.
     """
 
     def __init__(
         self,
-        job: JobHandle,
-        state: Mapping[str, Any],
+        rank: Rank,
+        record: AttemptRecord,
+        saving: CheckpointConfig,
+        checkpointer: Checkpointer | None,
         meta: Callable[[], dict[str, Any]],
         *,
         every_steps: int | None,
         every_s: float | None,
     ):
-        self.checkpointer = job.phases.checkpointer(state)
+        self.checkpointer = checkpointer
         self.every_steps = every_steps
         self.every_s = every_s
-        self._at_rest: Moment | None = None  # whose state is in a checkpoint
-        self._taken: Moment | None = None  # whose state is being written
+        self._at_rest: Moment | None = None  # the moment whose state is in a checkpoint
+        self._taken: Moment | None = None  # the moment whose state is being written
         self.first = 0  # steps of the run before this loop's
-        self._job, self._meta = job, meta
-        self._tolerant = Tolerance(job, "a checkpoint")
+        self._rank, self._saving, self._meta = rank, saving, meta
+        self._tolerant = Tolerance(rank, record, "a checkpoint")
         self._next = time.monotonic() + (every_s or 0.0)
         if self.checkpointer is not None:
-            job.flags.progress = self.checkpointer.progress
+            rank.flags.progress = self.checkpointer.progress
 
     def note_restored(self, run_step: int, step: int) -> None:
         self.first = run_step - step
@@ -62,13 +64,13 @@ class SaveSchedule:
         return step, self._meta()["epoch"]
 
     def look_at_the_clock(self) -> None:
-        """Rank 0's decides; the others hear of it by the word."""
-        if self.every_s and self._job.rank == 0 and time.monotonic() >= self._next:
-            self._job.flags.set("save")
+        """Asks for a save if one is due by rank 0's clock; the other ranks learn of it by the shared flags."""
+        if self.every_s and self._rank.is_first and time.monotonic() >= self._next:
+            self._rank.flags.set("save")
             self._next = math.inf  # until it has been done
 
     def advance_to(self, agreed: Agreed) -> None:
-        """What all ranks know of the save that is on its way."""
+        """Commits the save in flight once all ranks have written it."""
         if self.checkpointer is not None:
             with self._tolerant(math.inf):
                 self._note(self.checkpointer.advance_to(agreed.progress))
@@ -76,10 +78,10 @@ class SaveSchedule:
     @property
     def _is_overdue(self) -> bool:
         """On all ranks alike: they fail together."""
-        return self._tolerant.failures > self._job.saving.max_failures
+        return self._tolerant.failures > self._saving.max_failures
 
     def is_due(self, step: int, agreed: Agreed | None, window: int = 1) -> bool:
-        """By what all ranks know, and by what all can count; never by what this rank alone sees.
+        """Decided from what all ranks know and count, never from what this rank alone sees.
 
         step: just done. window: steps since it could be done last; 0 if none.
         """
@@ -97,39 +99,40 @@ class SaveSchedule:
             self.now(step)
             return
         began = time.monotonic()
-        if self._job.saving.async_save:
+        if self._saving.async_save:
             if self.checkpointer.async_save(self.first + step, self._meta()):
                 self._taken = moment
         else:
             with self._tolerant(math.inf):
                 self._save(step)
-        self._job.flags.discount(time.monotonic() - began)
+        self._rank.flags.discount(time.monotonic() - began)
 
     def now(self, step: int) -> None:
-        """Until it is durable. CheckpointError if it cannot be saved for LAST_CHANCE_S."""
+        """Saves, and waits until it is durable. CheckpointError if that fails for LAST_CHANCE_S."""
         if self.every_s:
             self._next = time.monotonic() + self.every_s
         if self.checkpointer is None:
             return
         began = time.monotonic()
-        with self._tolerant(math.inf):  # if the one on its way fails, this one is tried all the same
+        with self._tolerant(math.inf):  # if the save in flight fails, this one is tried all the same
             self._note(self.checkpointer.wait())
         if self._at_rest != self._moment(step):
             self._insist(step)
-        self._job.flags.discount(time.monotonic() - began)
+        self._rank.flags.discount(time.monotonic() - began)
 
     def _insist(self, step: int) -> None:
-        """Again and again. The ranks fail together, and agree on whether there is time for another try."""
+        """Tries to save until it succeeds. The ranks fail together, and agree on whether there is time for another
+        try."""
         deadline, pause_s = time.monotonic() + LAST_CHANCE_S, FIRST_PAUSE_S
         with self._tolerant(math.inf):
             self._save(step, compare_all=True)
             return
-        if self._job.rank == 0:
+        if self._rank.is_first:
             say(f"clusterdp: the training waits for this save, for up to {LAST_CHANCE_S:.0f} s.", error=True)
         while True:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            last = bool(self._job.group.agree(int(time.monotonic() + pause_s > deadline))[0])
+            last = bool(self._rank.group.agree(int(time.monotonic() + pause_s > deadline))[0])
             try:
                 self._save(step, compare_all=True)
                 return
@@ -140,7 +143,8 @@ class SaveSchedule:
                     raise
 
     def upload(self) -> None:
-        """At the end of the run: what keep_local has kept nearby reaches the store, if the store is there."""
+        """At the end of the run: copies what keep_local has kept in the run folder to the store, if it can be
+        reached."""
         if self.checkpointer is not None and not self.checkpointer.upload(LAST_UPLOAD_S):
             say(
                 f"clusterdp: the store was away for {LAST_UPLOAD_S:.0f} s; the last checkpoint is in "
@@ -157,14 +161,14 @@ class SaveSchedule:
         if commit is not None:
             self._at_rest = self._taken
             self._tolerant.failures = 0
-            self._job.flags.save_s = commit.seconds
+            self._rank.flags.save_s = commit.seconds
 
 
 class Tolerance:
-    """A save that fails is told, and the training goes on: what was saved before is as it was."""
+    """Reports a save that fails and lets the training go on: earlier checkpoints are as they were."""
 
-    def __init__(self, job: JobHandle, what: str):
-        self._job, self._what = job, what
+    def __init__(self, rank: Rank, record: AttemptRecord, what: str):
+        self._rank, self._record, self._what = rank, record, what
         self.failures = 0  # in a row
 
     @contextmanager
@@ -172,11 +176,11 @@ class Tolerance:
         try:
             yield
         except (ClaimLost, LostContact, StateError):
-            raise  # a state that cannot be saved, or that is no longer the same on all ranks, gets no better
+            raise  # another try would not help
         except CheckpointError as error:
             self.failures += 1
-            self._job.event("save-failed", step=self._job.step, error=str(error), failures=self.failures)
+            self._record.event("save-failed", step=self._record.step, error=str(error), failures=self.failures)
             if self.failures > at_most:
                 raise
-            if self._job.rank == 0:
+            if self._rank.is_first:
                 say(f"clusterdp: {self._what} was not saved ({self.failures} in a row): {error}", error=True)

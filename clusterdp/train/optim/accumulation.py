@@ -1,4 +1,4 @@
-"""Accumulating gradients over several batches, with one all-reduce and one step for all of them.
+"""Gradient accumulation: one all-reduce and one step of the optimizer for several batches.
 
     for batch, window in windows(loader, 4):
         with gradient_sync(model, window.ends):
@@ -33,7 +33,7 @@ class Window(NamedTuple):
 
 
 def windows(loader: Collection[Batch], size: int) -> Iterator[tuple[Batch, Window]]:
-    """Each batch, and where it is in its window; what is left at the loader's end is a shorter one."""
+    """Each batch, and its place in its window. The last window of the loader may be shorter."""
     if size < 1:
         raise ConfigError(f"accumulate: {size} batches are no window. Use 1 or more.")
     total = len(loader)

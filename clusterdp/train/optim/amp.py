@@ -17,8 +17,8 @@
 O2 and O3 take two more lines: `amp.cast(model)` before DDP and the optimizer are made of it, and for O2
 `amp.adopt(optimizer)` before anything is restored. At other levels both do nothing.
 
-Its state (the scale, how long it has been stable, the masters) belongs into the checkpoint: a run that resumes with the
-initial scale overflows and skips steps that the uninterrupted run took.
+Its state (the scale, how long it has been stable, the master weights) belongs in the checkpoint: a run that resumes
+with the initial scale overflows and skips steps that the uninterrupted run took.
 """
 
 from __future__ import annotations
@@ -142,10 +142,11 @@ class Amp:
         parameters: Iterable[torch.Tensor] | None = None,
         nan_guard: NanGuard | None = None,
     ) -> torch.Tensor | None:
-        """Unscale, clip (if asked), step, adapt the scale. Returns the norm before clipping, if anybody asks for it.
+        """Unscale, clip (if asked), step, adapt the scale. Returns the norm before clipping, if it was computed.
 
         An overflow skips the step and halves the scale; under DDP it does so on every rank, for all see the same sums.
-        finite: what becomes of a loss that is not finite. parameters: those to clip; default: the optimizer's.
+        nan_guard: checks the gradients, and decides about a loss that is not finite. parameters: those to clip;
+        default: the optimizer's.
         """
         if clip_norm is not None and clip_value is not None:
             raise ConfigError(f"clip_norm: {clip_norm} and clip_value: {clip_value} are both given. Keep one.")
@@ -164,7 +165,7 @@ class Amp:
                 norm = nn.utils.get_total_norm([p.grad for p in chosen if p.grad is not None])
             if nan_guard is not None:
                 assert norm is not None
-                proceed = nan_guard.allows(norm, scaled=self.scaler.is_enabled())
+                proceed = nan_guard.allows(norm, scaled=self.is_scaled)
             if clip_value is not None and proceed:
                 nn.utils.clip_grad_value_(chosen, clip_value)
         if self.static == 1.0:
@@ -186,6 +187,11 @@ class Amp:
     def full(self, parameter: torch.Tensor) -> torch.Tensor:
         """What the optimizer steps on: the fp32 master, where there is one."""
         return self.masters.of(parameter) if self.masters is not None else parameter
+
+    @property
+    def is_scaled(self) -> bool:
+        """Whether the loss is scaled: then an overflow skips a step."""
+        return bool(self.scaler.is_enabled())
 
     @property
     def scale(self) -> float:
@@ -219,8 +225,8 @@ class Amp:
             )
 
     def check_kept_in(self, state: Mapping[str, Any]) -> None:
-        """ConfigError if a run could not go on from a checkpoint of this: it would begin with another loss scale, and
-        with masters of weights that it had at first."""
+        """ConfigError if a run could not resume from a checkpoint of `state`: it would begin with another loss scale,
+        and with master weights made of the initial weights."""
         if self.masters is None and not self.scaler.is_enabled():
             return
         enough = (Amp,) if self.masters is not None else (Amp, torch.amp.GradScaler)
@@ -228,7 +234,7 @@ class Amp:
             raise ConfigError(f'state: has no amp, which at {self.level} has a state of its own. Add "amp": job.amp.')
 
     def renew(self) -> None:
-        """The model has got other weights, and the masters are to be made of them."""
+        """Makes the master weights anew, after the model has got other weights."""
         if self.masters is not None:
             self.masters.renew()
 

@@ -73,8 +73,8 @@ class Ema:
 
     @contextmanager
     def as_trained(self) -> Iterator[None]:
-        """While a Checkpointer that has the averages in its state takes the model's: a run that goes on from the
-        averages would be another run. One that has the model alone, such as that of the best one, takes what is there.
+        """Lets a Checkpointer that saves the averages take the model's own weights, also within applied(): a run that
+        resumed from the averages would be another run. A Checkpointer of the model alone saves what is in the model.
         """
         modules = self._model.modules() if self._kept else ()
         hooks = [module.register_state_dict_post_hook(partial(_give, self._kept)) for module in modules]
@@ -94,7 +94,7 @@ class Ema:
 
     @torch.no_grad()
     def renew(self) -> None:
-        """The model has got other weights, and the averages begin there."""
+        """Restarts the averages, after the model has got other weights."""
         for average, source in zip(self._averages, self._sources, strict=True):
             average.copy_(source)
 

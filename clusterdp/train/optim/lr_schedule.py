@@ -1,4 +1,4 @@
-"""A learning rate that rises, then falls along a cosine: the one schedule that is nearly always right.
+"""A learning rate with linear warm-up and cosine decay: the schedule that is nearly always right.
 
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine(100, 1000))
 """

@@ -8,7 +8,7 @@
     optimizer.step()
     masters.give_weights()                    # and back
 
-An update smaller than a thousandth of its weight is lost in fp16; summed up in fp32 it is not.
+An update smaller than a thousandth of its weight is lost in fp16, and not in fp32.
 """
 
 from __future__ import annotations
@@ -124,5 +124,5 @@ class MasterWeights:
                 master.copy_(tensor)
 
     def renew(self) -> None:
-        """The model has got other weights, and nothing was saved of the copies."""
+        """Makes the copies anew, after the model has got other weights."""
         self.load_state_dict(None)

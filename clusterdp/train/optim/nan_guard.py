@@ -6,9 +6,9 @@
     amp.backward(loss)
     amp.step(optimizer, nan_guard=nan_guard)
 
-How the ranks agree: a loss that is not finite gives gradients that are not, and those are added up over the ranks. So
-each rank sees the same in its own gradients, at the same step, and no message is sent before there is something to say.
-To look, the host reads one number a step, which on a GPU waits for the backward pass.
+How the ranks agree: a loss that is not finite gives gradients that are not, and gradients are added up over the ranks.
+So each rank sees it in its own gradients, at the same step, and nothing is sent unless it happens. The host reads one
+number a step, which on a GPU waits for the backward pass.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from clusterdp.train.dist.group import Group
 
 POLICIES = ("stop", "skip")
-MOST_IN_A_ROW = 10  # steps that are skipped; one more, and nothing will become of this training
+MOST_IN_A_ROW = 10  # steps that are skipped; after one more the training has failed
 Indices = Iterable[int] | Callable[[], Iterable[int]] | None
 
 
@@ -56,14 +56,15 @@ class NanGuard:
         unwrap(model).register_load_state_dict_post_hook(lambda module, keys: self._remember())
 
     def watch(self, loss: torch.Tensor, batch: Indices = None) -> torch.Tensor:
-        """The same loss, whose gradients are not finite if it is not. batch: what names its samples, for the error."""
+        """Returns the loss, changed so that its gradients are not finite if it is not. batch: its samples, for the
+        error."""
         seen = loss.detach()
         self._losses.append((seen, batch))
         return loss * (1 + (seen - seen))  # times 1, or NaN: a constant that is added has gradients without it
 
     def allows(self, norm: torch.Tensor, *, scaled: bool = False) -> bool:
         """Before a step: whether to take it. norm: of all gradients, after the all-reduce. TrainError if not, and the
-        policy is to stop. scaled: by a GradScaler, whose overflows are its own business."""
+        policy is to stop. scaled: by a GradScaler, which handles its overflows itself."""
         losses, self._losses = self._losses, []
         self._looked_at += 1
         whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm

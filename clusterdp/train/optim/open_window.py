@@ -1,4 +1,4 @@
-"""OpenWindow: whether some wait for a step of the optimizer, in a loop that was told of no windows.
+"""OpenWindow: detects gradients that no optimizer has used yet, in a loop without accumulate=.
 
     for x, y in loop:                               # without accumulate=4
         (loss(model(x), y) / 4).backward()
@@ -6,9 +6,9 @@
             optimizer.step()
             optimizer.zero_grad()
 
-Gradients are in no checkpoint. A hook tells when an optimizer has stepped; where none has and there are gradients, the
-loop puts off a save, and a stop, to the end of the window. That is exact. It knows the windows of one optimizer: where
-several step at different batches, any step ends the window.
+Gradients are in no checkpoint. A hook tells when an optimizer has stepped. If none has, and there are gradients, the
+loop delays a save or a stop to the end of the window. That is exact. It knows the windows of one optimizer: if several
+step at different batches, any step ends the window.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 if TYPE_CHECKING:
     from clusterdp.train.dist.group import Group
 
-LONGEST = 32  # batches of a window, for a run that has seen none: a stop must come all the same
-SHORTEST = 8  # so many are waited for: a step that is skipped over a loss that is not finite is no window
+LONGEST = 32  # batches to wait at most where no window has ended yet: a stop must come all the same
+SHORTEST = 8  # batches to wait at least: a step that is skipped for a loss that is not finite ends no window
 
 
 class OpenWindow:
-    """Of the optimizers in `state`; without one nothing ever waits."""
+    """For the optimizers in `state`. `wait`: this rank has gradients that wait for a step."""
 
     def __init__(self, state: Mapping[str, Any]):
         parts = list(state.values())
@@ -37,7 +37,7 @@ class OpenWindow:
         self._stepped = False  # in the batch at hand
         self._batches = 0  # since then
         self._longest = 0  # window that has been seen
-        self._put_off = 0  # so many batches, by now
+        self._put_off = 0  # how many batches, by now
         self.wait = False  # on this rank, after the last batch
         if self._optimizers:
             # Of all optimizers: one that wraps another may be in the state, and the other one steps.
@@ -61,8 +61,8 @@ class OpenWindow:
         self._stepped = False
 
     def put_off(self, group: Group) -> bool:
-        """Collective, where all ranks would save or stop: whether they wait for another batch. They do so for about as
-        many as the longest window has had."""
+        """Collective, where all ranks would save or stop: whether they wait for another batch. They wait for about as
+        many batches as the longest window had."""
         if not self._optimizers:
             return False
         wait, longest = group.agree(int(self.wait), self._longest)

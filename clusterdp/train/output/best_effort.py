@@ -1,11 +1,11 @@
-"""What a training writes besides its checkpoints, and a disk that is full.
+"""Writing to a disk that may be full, for everything but checkpoints.
 
-    with expendable:                    # an BestEffortFile: what cannot be written in here is lost, and said once
+    with best_effort_file:              # a record that cannot be written here is lost, and that is said once
         append_line(path, record)
 
     retry_while_full(lambda: write_durably(outcome, text), outcome)      # waits until it can be written
 
-Checkpoints are neither: see SaveSchedule.
+For checkpoints, see SaveSchedule.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
 
 
 class BestEffortFile:
-    """Of one file. Metrics and the ledger tell of a training, and do not end it: an OSError within is swallowed.
+    """Swallows an OSError while one file is written: a training does not end for its metrics or its ledger.
 
-    errors: those numbers alone."""
+    errors: the error numbers that are swallowed; default: all."""
 
     def __init__(self, path: Path | str, errors: Container[int | None] | None = None):
         self.path, self.errors = path, errors
@@ -53,8 +53,8 @@ class BestEffortFile:
 
 
 def retry_while_full(write: Callable[[], T], path: Path, seconds: float = LONGEST_WAIT_S) -> T:
-    """What `write` returns, once the disk has room for it. It is said once that somebody waits. After so many seconds,
-    and at once where waiting does not help, raises its OSError."""
+    """What `write` returns. While the disk is full, it is tried again, for up to `seconds`, and that is said once.
+    Raises the OSError after that, and at once if waiting does not help."""
     deadline, pause = time.monotonic() + seconds, FIRST_PAUSE_S
     said = False
     while True:

@@ -1,4 +1,4 @@
-"""MetricLog: numbers from the loop into `metrics/<attempt>.jsonl`, without making the step wait for the GPU."""
+"""MetricLog: writes numbers from the loop to `metrics/<attempt>.jsonl`, without waiting for the GPU."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SHORTEST_S, LONGEST_S = 0.1, 5.0  # between two records of steps: the longer a r
 class MetricLog:
     """Rank 0 has a path; the others, and runs without a folder, pass None and everything is a no-op.
 
-    Records of steps are thinned by time: the newest counts. A CUDA tensor is copied to the host behind the step's own
-    work and looked at when a later record is due, when the copy has long arrived: nobody waits for the device.
-    While the disk is full, records are lost; the training goes on.
+    Records of steps are thinned by time, and the newest is kept. A CUDA tensor is copied to the host asynchronously and
+    read when a later record is due, when the copy has long arrived. While the disk is full, records are lost; the
+    training goes on.
     """
 
     def __init__(self, path: Path | None, every_s: float | None = None, sinks: Sequence[Sink] = ()):
@@ -75,13 +75,13 @@ class MetricLog:
             if callable(close := getattr(sink, "close", None)):
                 try:
                     close()
-                except Exception as error:  # all that was to be done has been done
+                except Exception as error:  # the training is over
                     say(f"clusterdp: metrics: {type(sink).__name__} was not closed: {_line(error)}", error=True)
         self.sinks.clear()
 
     def _hand(self, sink: Sink, record: dict[str, Any]) -> None:
-        """Somebody else's server may be away; the training does not end for that, and the record is in the file. A disk
-        that is full takes records again when it has room; a server is not asked again, for that may take minutes."""
+        """Gives a record to a sink. If it fails, the training goes on, and the record is in the file. A full disk gets
+        records again when it has room. A server that failed gets no more, for each try may take minutes."""
         try:
             with self._full.setdefault(id(sink), BestEffortFile(type(sink).__name__, FULL)):
                 sink(record)

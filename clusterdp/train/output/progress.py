@@ -1,4 +1,4 @@
-"""Progress: one line on rank 0's terminal that says how far the training is. A sink of job.metrics."""
+"""Progress: a progress line on rank 0's terminal, as a sink of job.metrics."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clusterdp.duration import duration
 
 
 class Progress:
-    """Of records of steps, which are thinned by time before they come here: it costs no step anything."""
+    """Shows records of steps. MetricLog has thinned them by time, so it costs a step nothing."""
 
     def __init__(self, epochs: int, out: TextIO | None = None):
         self.epochs = epochs
@@ -39,7 +39,7 @@ class Progress:
         self._show("  ".join(words))
 
     def close(self) -> None:
-        """Takes the line away."""
+        """Clears the line."""
         self._show("")
         self.out.write("\r")
         self.out.flush()

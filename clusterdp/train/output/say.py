@@ -1,4 +1,4 @@
-"""say: a line for people, in this rank's log. A disk that is full loses it; nothing else depends on it."""
+"""say: prints a line for people to this rank's log. On a full disk the line is lost."""
 
 from __future__ import annotations
 

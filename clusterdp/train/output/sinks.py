@@ -1,5 +1,5 @@
-"""Sinks: where the records of metrics/ go besides: TensorBoard, Weights & Biases, MLflow. One run there, however often
-this one was requeued: a folder of its own for TensorBoard, an id that the run folder keeps for the others.
+"""Sinks: send the records of metrics/ to TensorBoard, Weights & Biases and MLflow too. All attempts are one run there:
+TensorBoard has a folder in the run folder, and the run folder keeps the ids of the others.
 
 A sink is any function of a record, such as {"time": 1.7e9, "step": 40, "loss": 0.3}; job.metrics.sinks takes yours too.
 """
@@ -40,12 +40,12 @@ def open_sinks(names: Sequence[str], run: RunDir, options: Mapping[str, Any]) ->
 
 
 class TensorBoard:
-    """`tensorboard --logdir RUN/tensorboard`. What an attempt trains again replaces what was there of these steps."""
+    """`tensorboard --logdir RUN/tensorboard`. Steps that are trained again replace the earlier ones."""
 
     def __init__(self, run: RunDir, options: Mapping[str, Any]):
         self._make = _library("torch.utils.tensorboard", "tensorboard").SummaryWriter
         self._folder = run.path / "tensorboard"
-        self._options = {"flush_secs": 10, **options}  # a rank that is killed loses so much
+        self._options = {"flush_secs": 10, **options}  # what a rank that is killed may lose
         self._writer: Any = None
 
     def __call__(self, record: Mapping[str, Any]) -> None:
@@ -125,7 +125,7 @@ def _mlflow_client(mlflow: Any, uri: str | None, run: RunDir) -> Any:
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
-    """What was measured and is a number; nan, which JSON has as a word, included."""
+    """The measurements that are numbers, including nan, which is a string in JSON."""
     found = {}
     for name, value in record.items():
         if name in PLACE or isinstance(value, bool):
@@ -145,7 +145,7 @@ def _library(module: str, extra: str) -> Any:
 
 
 def _kept(file: Path, value: str) -> str:
-    """In the run folder: what was there before, else this."""
+    """The text of a file of the run folder; if there is none, it is written with this value."""
     if not file.exists():
         write_durably(file, value + "\n")
     return read_plain(file).decode().strip()

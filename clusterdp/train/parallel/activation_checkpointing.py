@@ -2,8 +2,8 @@
 
     recompute(model, "Block")         # before DDP or FSDP
 
-A fifth to a third more time for a step, and the memory of one block's activations instead of all blocks'. The results
-are the same bits: random numbers, as of dropout, are drawn again as they were.
+A step takes a fifth to a third more time, and needs the memory of one block's activations instead of all blocks'. The
+results are bitwise the same: random numbers, such as dropout's, are repeated.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Settling DDP's buckets, so that a resumed run adds its gradients in the same order as one that never stopped."""
+"""Fixes DDP's buckets early, so that a resumed run adds its gradients in the same order as one that never stopped."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def settle_buckets(model: torch.nn.Module) -> None:
     DDP regroups once, before its second forward pass, by the order in which gradients became ready in the first one.
     Gloo's and NCCL's sums follow the buckets, so the first step after a resume would add up in another order than the
     same step of the uninterrupted run: over 4 ranks the last bits differ. Settled, every step uses the same layout, in
-    fresh and in resumed runs. Parameters, buffers and RNG are untouched; gradients are None afterwards. Once is enough:
-    a second call does nothing.
+    fresh and in resumed runs. Parameters, buffers and RNG are untouched; gradients are None afterwards. A second call
+    does nothing.
     """
     if not isinstance(model, DistributedDataParallel) or model.find_unused_parameters or model in _settled:
         return  # where it finds unused parameters, DDP never regroups

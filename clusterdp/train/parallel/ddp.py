@@ -39,7 +39,7 @@ def _device_ids(model: nn.Module) -> list[torch.device] | None:
 
 
 def add_hook(model: DistributedDataParallel, name: str, powersgd: Mapping[str, Any] | None = None) -> None:
-    """What travels between the ranks: gradients in half the bytes, or of low rank (PowerSGDState's own options)."""
+    """Compresses the gradients between the ranks: to half the bytes, or to low rank (PowerSGDState's own options)."""
     if name == "powersgd":
         from clusterdp.train.parallel.powersgd import add_powersgd
 
@@ -55,7 +55,7 @@ def add_hook(model: DistributedDataParallel, name: str, powersgd: Mapping[str, A
 
 
 def check_never_skips(state: Mapping[str, Any]) -> None:
-    """Of a loop: PowerSGD beside a loss scale that the config does not know of."""
+    """ConfigError if the state of a loop has PowerSGD beside a loss scale that the config does not know of."""
     if any(getattr(part, "comm_hook_state", None) is not None for part in state.values()):
         for name, part in state.items():
             scaler = getattr(part, "scaler", part)
@@ -64,7 +64,7 @@ def check_never_skips(state: Mapping[str, Any]) -> None:
 
 
 def cannot_skip(what: str) -> ConfigError:
-    """What a step has left out of its gradients is added to the next: once not finite, it is so for good."""
+    """PowerSGD adds what a step has left out to the next: once not finite, it remains so."""
     return ConfigError(
         f"train.comm_hook: powersgd cannot skip a step, as {what} would have it. Use level bf16 or O0 without "
         "loss_scale and on_nan: stop, or comm_hook: bf16."
@@ -72,8 +72,8 @@ def cannot_skip(what: str) -> ConfigError:
 
 
 def check_finished(model: DistributedDataParallel) -> None:
-    """After a backward pass. Raises at once what DDP would say in its next forward pass, while other ranks, which did
-    use those parameters, wait for this one in an all-reduce. Costs a microsecond."""
+    """After a backward pass. Raises at once the error of DDP's next forward pass: until then, other ranks, which did
+    use those parameters, would wait for this one in an all-reduce. Costs a microsecond."""
     try:
         model.reducer._rebuild_buckets()  # looks whether all gradients came, and has nothing else to do any more
     except RuntimeError as error:

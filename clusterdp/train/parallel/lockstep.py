@@ -1,8 +1,8 @@
-"""Lockstep: whether all ranks run the same parts of a sharded model, and train the same parameters.
+"""Lockstep: checks that all ranks run the same parts of a sharded model, and train the same parameters.
 
 FSDP2 gathers the weights of each unit before it runs, and adds up the gradients of those that had a part in the loss.
-Where a rank leaves out a layer, or does not use a parameter, the ranks hand each other what does not fit: they hang, or
-abort in the transport. So the first steps are looked at, before anything is gathered. Then the hooks are gone, and cost
+If a rank leaves out a layer, or does not use a parameter, the ranks exchange tensors that do not match: they hang, or
+abort in the transport. So the first steps are checked before anything is gathered. Then the hooks are removed, and cost
 nothing.
 """
 

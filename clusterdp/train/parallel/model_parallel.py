@@ -3,7 +3,7 @@
     model = ModelParallel(front, back, devices=job.devices)     # resources.gpus_per_task: 2
     model = job.wrap(model)                             # DDP adds up the gradients of each part, where it lies
 
-The parts take turns: while one computes, the others wait. It buys memory, not speed.
+While one part computes, the others wait: this saves memory, not time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def is_split(model: nn.Module) -> bool:
 
 
 def in_parts(layers: nn.Sequential, parts: int) -> list[nn.Sequential]:
-    """Neighbouring layers together, so that the biggest part, in bytes of its parameters, is as small as may be."""
+    """Groups neighbouring layers so that the largest part, in bytes of its parameters, is as small as possible."""
     if not 0 < parts <= len(layers):
         raise ConfigError(f"split: {len(layers)} layers do not make {parts} parts. Use fewer.")
     ends = _ends([sum(p.numel() * p.element_size() for p in layer.parameters()) for layer in layers], parts)

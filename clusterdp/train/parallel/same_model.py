@@ -1,4 +1,4 @@
-"""Whether all ranks have built the same model, found out before anything waits for a tensor that is not there."""
+"""Checks that all ranks have built the same model, before one waits for a tensor that another does not have."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def check_same_model(model: nn.Module, group: Group) -> None:
 
 
 def take_rank_0s(model: nn.Module) -> None:
-    """Collective. DDP does it by itself; FSDP2 makes one model of what each rank has, and its seeds differ."""
+    """Collective: gives all ranks the weights of rank 0. DDP does this itself; FSDP2 does not, and the ranks' seeds
+    differ."""
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
             torch.distributed.broadcast(tensor, src=0)

@@ -1,17 +1,17 @@
-"""Strategies: what becomes of a model so that many devices train it, chosen by one word of the config.
+"""Strategies: how a model is distributed over devices, chosen by `train.strategy` in the config.
 
 ddp     DistributedDataParallel: each rank has the whole model, and gradients are added up. The default.
 fsdp    FSDP2: each rank has a part of everything, for models that are too big otherwise
 hsdp    FSDP2 within each node, and copies of that on all nodes: less traffic between nodes
-dp      torch's old DataParallel: one process, many GPUs. The last resort, where only one task can be had: it copies
-        the model in each step, and Python's lock holds it up.
+dp      torch's old DataParallel: one process, many GPUs. The last resort, if only one task is possible: it copies the
+        model in each step, and Python's lock slows it down.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -26,21 +26,35 @@ from clusterdp.train.parallel.syncbn import sync_batchnorm
 if TYPE_CHECKING:
     from clusterdp.config import TrainConfig
     from clusterdp.train.dist.group import Group
-    from clusterdp.train.optim.amp import Amp
 
 STRATEGIES = ("ddp", "fsdp", "hsdp", "dp")
 
 
+class Precision(Protocol):
+    """What is needed here of Amp."""
+
+    @property
+    def is_scaled(self) -> bool: ...
+
+    def cast(self, model: nn.Module) -> nn.Module: ...
+
+
 def wrap(
-    model: nn.Module, group: Group, train: TrainConfig, amp: Amp, options: Mapping[str, Any], *, share: bool = True
+    model: nn.Module,
+    group: Group,
+    train: TrainConfig,
+    amp: Precision,
+    options: Mapping[str, Any],
+    *,
+    share: bool = True,
 ) -> nn.Module:
     """Collective. On its device (a model that is split over several stays there), in its precision, with SyncBatchNorm,
     recomputation, strategy and torch.compile as `train` has them, in the order in which they go together.
 
-    options: DistributedDataParallel's, where train.ddp has no others. share: False leaves DDP itself out, for a rank
-    that has nobody to share gradients with.
+    options: DistributedDataParallel's, unless train.ddp has them. share: False leaves out DDP itself, for a single
+    rank.
     """
-    if train.comm_hook == "powersgd" and (train.on_nan == "skip" or amp.scaler.is_enabled()):
+    if train.comm_hook == "powersgd" and (train.on_nan == "skip" or amp.is_scaled):
         raise ddp.cannot_skip("train.on_nan: skip" if train.on_nan == "skip" else "the loss scale of train.amp")
     model = amp.cast(model if is_split(model) else model.to(group.device))
     if train.sync_batchnorm:
@@ -58,12 +72,12 @@ def wrap(
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """By FSDP2: whoever calls it then calls it on all ranks."""
+    """By FSDP2: such a model must be called on all ranks together."""
     return next(_sharded_modules(model), None) is not None
 
 
 def reshard(model: nn.Module) -> None:
-    """Before its weights are changed: what FSDP2 has gathered for the last forward pass may serve the next one, too."""
+    """Call it before the weights are changed: FSDP2 may use what it gathered for the last forward pass again."""
     for module in _sharded_modules(model):
         module.reshard()
 

@@ -2,8 +2,8 @@
 
     model = sync_batchnorm(model)        # before DDP
 
-On GPUs it is torch's own, which knows nothing else. On CPUs the same sums go over gloo, so that a job can be rehearsed
-there; they are slow, and meant for nothing more.
+On GPUs it is torch's own, which runs nowhere else. On CPUs the same sums go over gloo, which is slow and meant only for
+trying a job out.
 """
 
 from __future__ import annotations

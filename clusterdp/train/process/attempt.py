@@ -1,4 +1,4 @@
-"""One attempt, as one rank sees it.
+"""Runs one attempt in one rank.
 
     environment -> Rendezvous -> Group -> claim -> function(job, **params) -> Ending, agreed by all ranks -> outcome
 
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from clusterdp.train.job import JobHandle
 
 ENTRY_EXIT = 2
-# What no other node mends: a run without a checkpoint would come to the same line, after another wait in the queue.
-# Not ImportError as such: a node may lack a library that the others have.
+# Errors that another node would meet again: a run without a checkpoint would fail at the same line, after another wait
+# in the queue. Not ImportError as such: a node may lack a library that the others have.
 BUGS = (AttributeError, ModuleNotFoundError, NameError, SyntaxError, TypeError)
 WAIT_FOR_OUTCOME_S = 10.0
 WAIT_FOR_RANK_0_S = 3.0  # in mid-run, where it may well have met no mistake
@@ -58,7 +58,7 @@ WAIT_FOR_RANK_0_S = 3.0  # in mid-run, where it may well have met no mistake
 class Ending:
     """`outcome` is done, requeue, stop or overtaken; `reason` is finished, term, time, cancelled, entry or claim.
 
-    Overtaken: another attempt has the run folder, so this one has no say about the run. The others are about the run.
+    overtaken: another attempt owns the run folder, so this one decides nothing about the run.
     """
 
     outcome: str
@@ -84,8 +84,8 @@ def of_folder(run_dir: Path, stop: StopSignal) -> Ending:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """For imports. What they make stays: looking for garbage in it takes a tenth of torch's import, and then as long
-    again whenever it is looked for; so it is left out of that for good."""
+    """Keeps the garbage collector off during imports, and exempts what they made for good. Searching it takes a tenth
+    of torch's import, and as long again at each later collection."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -97,7 +97,8 @@ def _uncollected() -> Iterator[None]:
 
 
 def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Ending:
-    """A mistake that another attempt would make again. Each rank finds it for itself; rank 0 writes it down."""
+    """Ends the run for a mistake that another attempt would repeat. Each rank finds it itself; rank 0 writes the
+    outcome."""
     ending = Ending("stop", "entry", exit_code=ENTRY_EXIT)
     slurm = SlurmEnv.read()
     attempt = Settings.bare({}).attempt
@@ -113,14 +114,14 @@ def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Ending:
     # srun kills the other ranks when one ends with an error: rank 0 may be slower, and must get to write.
     deadline = time.monotonic() + (WAIT_FOR_RANK_0_S if peers else WAIT_FOR_OUTCOME_S)
     while not outcome.exists() and time.monotonic() < deadline:
-        if peers and peers.culprit():  # a rank has waited long enough, and goes
+        if peers and peers.culprit():  # another rank has waited long enough, and exits
             break
         time.sleep(0.05 + slurm.world_size / 5000)  # thousands of ranks look at one file
     return ending
 
 
 def refuse(error: ClusterdpError, run_dir: Path | None, peers: PeerWatch | None = None) -> int:
-    """Says what is wrong, and sees to it that a mistake is not tried again. Returns the exit code."""
+    """Reports the error. A mistake that another attempt would repeat ends the run. Returns the exit code."""
     say(f"clusterdp: {error}", error=True)
     final = isinstance(error, EntryError) or (isinstance(error, ConfigError) and run_dir and not _has_saved(run_dir))
     if final and run_dir is not None:
@@ -141,8 +142,8 @@ def attend(function: Callable[..., Any], settings: Settings, stop: StopSignal) -
 
 
 def meet(settings: Settings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
-    """Collective: the rendezvous, the seeds, and the attempt's name. Does not return, but says why, if the ranks do not
-    find each other."""
+    """Collective: the rendezvous, the seeds, and the attempt's name. If the ranks do not find each other, reports that
+    and ends the process."""
     from clusterdp.train.dist.group import Group, seed_everything  # loads torch
     from clusterdp.train.dist.peers import PeerWatch, leave_now
     from clusterdp.train.dist.store_notes import StoreNotes, make_key, read_key
@@ -199,7 +200,7 @@ def _take_part(
 
 
 def _is_lost(claim: Claim | None) -> bool:
-    """Asked at the end, for a run that saves nothing, or saved last before it was overtaken."""
+    """Checked at the end, for a run that saves nothing, or was overtaken after its last save."""
     try:
         return claim is not None and not claim.is_newest()
     except OSError as error:  # a full disk: the batch script still asks Slurm whose the run is
@@ -209,7 +210,8 @@ def _is_lost(claim: Claim | None) -> bool:
 
 def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
     from clusterdp.checkpoint.errors import ClaimLost
-    from clusterdp.train.profile.profiling import Profiled, find_batch_size
+    from clusterdp.train.process.batch_size_search import find_batch_size
+    from clusterdp.train.profile.profiling import Profiled
 
     try:
         if job.profile.find == "batch-size":
@@ -237,7 +239,7 @@ def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
 
 
 def explained(error: RuntimeError, job: JobHandle) -> ClusterdpError | None:
-    """What torch says in many lines, in one with the names of the user's own parameters."""
+    """An error that torch reports in many lines, in one line with the names of the user's parameters."""
     from torch.nn.parallel import DistributedDataParallel
 
     from clusterdp.train.parallel import ddp
@@ -251,7 +253,7 @@ def explained(error: RuntimeError, job: JobHandle) -> ClusterdpError | None:
 
 
 def _agree_on_ending(group: Group, ending: Ending) -> None:
-    """No rank goes, and no outcome is written, before all have come to the same end."""
+    """Collective: no rank exits, and no outcome is written, before all have ended in the same way."""
     code = ("done", "requeue", "stop", "overtaken").index(ending.outcome)
     most, least = group.agree(code, -code)
     if most != -least:
@@ -262,7 +264,8 @@ def _agree_on_ending(group: Group, ending: Ending) -> None:
 
 
 def write_outcome(path: Path, ending: Ending, seconds: float = WAIT_FOR_OUTCOME_S) -> None:
-    """On a full disk, when there is room again; RunError if that takes longer."""
+    """Writes the outcome file; on a full disk, when there is room again. RunError if that takes longer than
+    `seconds`."""
 
     def write() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -279,17 +282,18 @@ def write_outcome(path: Path, ending: Ending, seconds: float = WAIT_FOR_OUTCOME_
 
 
 def _has_saved(run_dir: Path) -> bool:
-    """Then its config will do, and a node is to blame that has not mounted what it names: another one may have."""
+    """Then the config is right, and the fault is the node's, which may not have mounted a path: another node may
+    have."""
     return any(attempt.saved.exists() for attempt in RunDir(run_dir).attempts())
 
 
 def fail(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> NoReturn:
-    """This rank cannot go on; the others must not wait for it."""
+    """Ends this rank, and tells the others not to wait for it."""
     peers.leave(explain(error, peers, run_dir))
 
 
 def explain(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> int:
-    """Says why this rank fails: to its log, to the others, to the batch script. Returns the exit code."""
+    """Reports why this rank fails: to its log, to the other ranks, and to the batch script. Returns the exit code."""
     from clusterdp.train.data.loader_defaults import dead_worker, in_a_line
 
     if worker := dead_worker(error):
@@ -297,7 +301,7 @@ def explain(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> int
     culprit = peers.culprit()  # then ours is most likely a broken connection
     said = in_a_line(error)[:300]
     if isinstance(error, ClusterdpError):
-        refuse(error, run_dir, peers)  # before the others are told, for those who hear of it end within two seconds
+        refuse(error, run_dir, peers)  # before the others are told, since they then end within two seconds
     else:
         say("".join(traceback.format_exception(error)).rstrip("\n"), error=True)
         if isinstance(error, BUGS) and not culprit and run_dir is not None and not _has_saved(run_dir):

@@ -1,4 +1,4 @@
-"""What `entry:` names, and whether it takes what `params:` gives: found out before any rank waits for another."""
+"""Loads the function that `entry:` names, and checks that it takes what `params:` gives, before ranks wait."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load(entry: str) -> Function:
 def check_params(function: Function, params: Mapping[str, Any]) -> None:
     """EntryError, naming the key, if function(job, **params) could not be called, or contradicts what it says of them.
 
-    The same as is asked at submit, for who submits may not see the module as it is here.
+    The same check as at submit, where the module may look different or be missing.
     """
     try:
         signature = inspect.signature(function)

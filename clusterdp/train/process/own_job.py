@@ -1,9 +1,9 @@
-"""The job of a script that nobody started through the worker: `python train.py`, under torchrun, or as `command:`.
+"""The job of a script that runs without the worker: `python train.py`, under torchrun, or as `command:`.
 
     job = own_job()           # what an entry's function is handed: see JobHandle
 
 If CLUSTERDP_RUN_DIR names a folder (as it does in a job), the run is kept there, and the same command goes on with it.
-Where the ranks agree to stop, the script ends after the save, with an exit code that says to run it again.
+If the ranks agree to stop, the script ends after the save, with an exit code that means: run it again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from clusterdp.train.settings import Settings
 
 @functools.cache
 def own_job() -> JobHandle:
-    """One in a process; collective. It ends with the process: an error on one rank ends them all, in one line each."""
+    """The job of this process; collective. It ends with the process: an error on one rank ends them all, each with one
+    line."""
     stop = StopSignal().install()
     try:
         settings = Settings.own({})

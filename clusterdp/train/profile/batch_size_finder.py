@@ -1,13 +1,13 @@
-"""BatchSizeTable: the batch sizes that were tried, as a table, and which one to take."""
+"""BatchSizeTable: the batch sizes that were tried, and which one to take."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-GAIN = 1.05  # a doubling that brings less than that has brought nothing
-IN_A_ROW = 2  # of such doublings: one may have been bad luck
-NEARLY = 0.95  # of the best: the smallest batch that gives so much is the best choice
-MOST_ON_CPU = 4096  # of one rank: memory there has no end that can be met without harm
+GAIN = 1.05  # a doubled batch that is not at least this much faster is no gain
+IN_A_ROW = 2  # doublings without a gain end the search: one may be noise
+NEARLY = 0.95  # the smallest batch with this part of the best speed is the best choice
+MOST_ON_CPU = 4096  # of one rank: to run out of host memory would harm the machine
 
 
 @dataclass(frozen=True)

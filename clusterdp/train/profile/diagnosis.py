@@ -25,7 +25,7 @@ def table(ranks: Sequence[Rank]) -> list[str]:
 
 
 def diagnose(ranks: Sequence[Rank]) -> list[str]:
-    """The worst first. Never empty: that all is well is worth saying, too."""
+    """Findings, the worst first. Never empty: it is also said that nothing stands out."""
     found = [*_data(ranks), *_copy(ranks), *_saves(ranks), *_uneven(ranks)]
     if not found:
         return [NOTHING]
@@ -48,7 +48,7 @@ def _data(ranks: Sequence[Rank]) -> list[tuple[float, str]]:
 
 
 def _copy(ranks: Sequence[Rank]) -> list[tuple[float, str]]:
-    """In the process that trains: workers cannot help, unless the work is given to them."""
+    """This runs in the training process: workers help only if the work is moved to them."""
     number, share = _worst(ranks, "copy")
     if share < NOTABLE:
         return []
@@ -69,7 +69,7 @@ def _saves(ranks: Sequence[Rank]) -> list[tuple[float, str]]:
 
 
 def _uneven(ranks: Sequence[Rank]) -> list[tuple[float, str]]:
-    """In a backward pass, who is quick waits for who is slow. So the slow one is who spends least time in it."""
+    """In a backward pass, fast ranks wait for slow ones. So the slowest rank spends the least time in it."""
     if len(ranks) < 2:
         return []
     own = [sum(ms for name, ms in rank["ms"].items() if name != "backward") for rank in ranks]

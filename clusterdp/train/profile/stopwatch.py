@@ -1,4 +1,4 @@
-"""Stopwatch: where a step's time goes, by what it was spent on, at next to no cost.
+"""Stopwatch: measures what a step's time is spent on, at almost no cost.
 
     watch = job.stopwatch                       # in a Loop it runs by itself: data, copy, saves, and the rest
     for x, y in loop:
@@ -6,8 +6,8 @@
         loss.backward();                 watch.lap("backward")
         optimizer.step();                watch.lap("optimizer")
 
-A lap is the time since the lap before, on the host. On a GPU, whose work the host does not wait for, that tells what
-the host waits for: for data, and wherever something makes it wait; torch.profiler shows the device's own time.
+A lap is the time since the lap before, on the host. The host does not wait for a GPU's work, so there the laps show
+only what the host waits for, such as data. torch.profiler shows the device's own time.
 
     data        waiting for the loader
     copy        moving batches to the device, and the function that is move= (a Trainer's transform=), in this process
@@ -20,11 +20,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from clusterdp.train.profile.diagnosis import diagnose, table
+from clusterdp.train.data.loader_defaults import cpus_of_rank
+from clusterdp.train.output.say import say
+from clusterdp.train.profile.diagnosis import NOTHING, diagnose, table
 
 if TYPE_CHECKING:
     from clusterdp.train.dist.group import Group
+    from clusterdp.train.dist.rank import Rank
+    from clusterdp.train.output.attempt_record import AttemptRecord
 
+WORTH_A_LINE_S = 60.0  # of training; after less than that, the report is in the file alone
 WARM_UP = 5  # first steps, which allocate, compile, and wait for the loader's first batches
 
 
@@ -41,7 +46,7 @@ class Stopwatch:
         self._at = now
 
     def skip(self) -> None:
-        """What ran since the lap before belongs to no step: an evaluation, the setting up of an epoch."""
+        """Leaves out the time since the lap before: it belongs to no step but, for example, to an evaluation."""
         self._at = time.perf_counter()
 
     def step(self) -> None:
@@ -61,3 +66,16 @@ class Stopwatch:
         if not all(rank["ms"] for rank in ranks):
             return None
         return {"steps": steps, "ranks": ranks, "table": table(ranks), "diagnosis": diagnose(ranks)}
+
+
+def report_times(stopwatch: Stopwatch, rank: Rank, record: AttemptRecord, loader: Any) -> dict[str, Any] | None:
+    """Collective, at the end of a loop. Where the steps' time went, in the run folder and in words."""
+    workers = getattr(loader, "num_workers", None)
+    report = stopwatch.report(rank.group, workers=workers, cpus=cpus_of_rank(rank.local_world_size))
+    if report is None or not rank.is_first:
+        return report
+    record.write_times(report)
+    spent_s = report["steps"] * sum(report["ranks"][0]["ms"].values()) / 1000
+    if report["diagnosis"] != [NOTHING] and spent_s >= WORTH_A_LINE_S:
+        say("clusterdp: " + " ".join(report["diagnosis"]))
+    return report

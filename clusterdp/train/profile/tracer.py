@@ -21,7 +21,7 @@ from clusterdp.train.output.best_effort import BestEffortFile
 from clusterdp.train.output.say import say
 from clusterdp.train.profile.stopwatch import Stopwatch
 
-WARM_UP = 1  # steps that the profiler takes to get going, before the first that it writes down
+WARM_UP = 1  # steps that the profiler needs before the first one that it records
 
 
 class Tracer:
@@ -68,7 +68,7 @@ class Tracer:
 
 
 class TracingStopwatch(Stopwatch):
-    """What a job has for a stopwatch where steps are to be traced: others pay nothing for it."""
+    """The stopwatch of a job that traces steps. Other jobs have a plain one, and no cost."""
 
     def __init__(self, tracer: Tracer):
         super().__init__()

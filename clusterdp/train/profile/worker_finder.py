@@ -1,9 +1,9 @@
-"""find_workers: how many samples a second a loader gives, by its number of workers; and how many to take.
+"""find_workers: measures how many samples a second a loader gives with 0, 1, 2, 4, ... workers.
 
     print(find_workers(loader))               # any DataLoader or job.loader(): a table, and advice
 
-All ranks call it together, for those of a node share its cores and disks. Nothing is trained meanwhile, and the loader
-and the random numbers are left as they are.
+All ranks call it together, since those of a node share its cores and disks. Nothing is trained meanwhile, and the
+loader and the random numbers are left as they are.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def find_workers(
     with streams_put_back(), _put_back(getattr(getattr(loader, "sampler", None), "generator", None)):
         for workers in counts:
             mine = samples_per_s(_with_workers(loader, workers))
-            # The slowest rank's, in thousandths; and nobody goes on to the next before all have been here.
+            # The slowest rank's, in thousandths. No rank goes on to the next count before all have finished this one.
             speeds[workers] = group.agree(int(1000 * mine), least=True)[0] / 1000 if group is not None else mine
     return Workers(speeds, cpus, needed)
 
@@ -104,7 +104,7 @@ def _put_back(generator: torch.Generator | None) -> Iterator[None]:
 
 
 def samples_per_s(loader: Any) -> float:
-    """Once what its workers have fetched beforehand is used up. Epochs follow each other, if they are short."""
+    """Measured once the batches that workers had fetched ahead are used up. Short epochs follow each other."""
     batches = _on_and_on(loader)
     for _ in range(2 * loader.num_workers + 1):
         next(batches)

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class BestModel:
-    """In memory if the run has no place for checkpoints. All methods are collective. A save that fails is told, however
-    often: the run loses no step by it. Whether a run goes on without checkpoints is for those to say."""
+    """Kept in memory if the run has no place for checkpoints. All methods are collective. A save that fails is reported
+    and never ends the run, which loses no step by it."""
 
     def __init__(self, trainer: Trainer, model: torch.nn.Module):
         self._trainer, self._model = trainer, model
         self._job, self._history = trainer.job, trainer.history
-        self._tolerant = Tolerance(trainer.job, "the best model")
+        self._tolerant = Tolerance(trainer.job.this_rank, trainer.job.record, "the best model")
         self._opened: Checkpointer | InMemory | None = None
         self._kept: Any = None  # what was saved with it
         self._looked = False  # after what an attempt before this one has kept
@@ -91,7 +91,8 @@ class BestModel:
 
 
 class InMemory:
-    """What BestModel asks of a Checkpointer, for this process alone. The copy is on the host: there is more room."""
+    """The part of Checkpointer that BestModel uses, in this process's memory. The copy is on the host, which has
+    more."""
 
     def __init__(self, model: torch.nn.Module):
         self._model = unwrap(model)

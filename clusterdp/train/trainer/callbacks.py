@@ -1,4 +1,4 @@
-"""What Trainer calls after an epoch: plain functions of (trainer, row), on all ranks. Three that many need.
+"""Functions of (trainer, row) that a Trainer calls after each epoch, on all ranks: three common ones.
 
     def tell(trainer, row):
         if row["val_accuracy"] > 0.99:
@@ -6,7 +6,7 @@
 
     Trainer(..., on_epoch=[tell, early_stopping("val_loss", patience=3), keep_best("val_accuracy", mode="max")])
 
-What they need to remember they read from trainer.history, which goes on over preemptions; or Trainer(state=) saves it.
+They read the past from trainer.history, which survives preemptions. Other state is saved by Trainer(state=).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def functions(where: str, given: Any) -> list[Callable[..., Any]]:
 
 def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = "min", least: float = 0.0) -> OnEpoch:
     """Ends the training when `monitor` has not become better by more than `least` for `patience` epochs. Resumed with
-    more epochs it goes on, and is patient anew."""
+    more epochs, the training goes on, and the count starts anew."""
     sign = 1 if mode == "min" else -1
 
     def watch(trainer: Trainer, row: Row) -> None:

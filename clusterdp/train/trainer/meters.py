@@ -7,9 +7,9 @@
         meters.max(norm=norm)
     print(meters.reduce())                        # {"loss": 0.31, "norm": 4.2}: of all ranks, on all of them
 
-What a step hands in stays on its device and is added up there, in double precision: one small kernel each. Ranks may
-have seen different numbers of batches, or none; weights make the mean that of one process over all the samples.
-As state (`per_rank`), they go on in the middle of an epoch: an epoch's numbers are the same over a preemption.
+Values stay on their device and are added up there, in double precision: one small kernel each. Ranks may have seen
+different numbers of batches, or none; weights make the mean that of one process over all the samples. They are state
+(`per_rank`), so an epoch's numbers are the same after a preemption.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Meters:
         return [(name, metric) for name, metric in self._objects.items() if hasattr(metric, "load_state_dict")]
 
     def _tell_partial(self, names: Iterable[str]) -> None:
-        """Once of each, and early: a number that is of half an epoch looks like any other."""
+        """Reported once for each, and early: a number of half an epoch looks like any other."""
         if self.group is not None and self.group.rendezvous.rank != 0:
             return
         for name in sorted(set(names) - self._told):
@@ -191,7 +191,7 @@ class Meters:
 
 
 def _numbers(meter: Mean | Total) -> list[Any]:
-    """Its kind, and what it has come to."""
+    """Its kind, and its values so far."""
     if isinstance(meter, Mean):
         return ["mean", meter.total.item(), meter.weight.item()]
     return [meter.kind, meter.item()]
@@ -230,7 +230,7 @@ def _parts(metric: Any) -> Iterable[Any]:
 
 
 def _agreed(ranks: list[dict[str, float]]) -> dict[str, float]:
-    """Rank 0's, on all ranks: whether an epoch is the best must have one answer, or the ranks part."""
+    """Rank 0's numbers, on all ranks: they must agree on whether an epoch is the best."""
     for rank, other in enumerate(ranks):
         for name in {**ranks[0], **other}:
             ours, theirs = ranks[0].get(name), other.get(name)

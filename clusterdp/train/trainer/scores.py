@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from clusterdp.errors import ConfigError
 from clusterdp.train.data.datasets import size_of
+from clusterdp.train.dist.group import Group
 from clusterdp.train.trainer.meters import Meters
-
-if TYPE_CHECKING:
-    from clusterdp.train.job import JobHandle
 
 Metrics = Mapping[str, Any] | Sequence[Callable[..., Any]] | Callable[..., Any]
 
@@ -21,8 +19,8 @@ Metrics = Mapping[str, Any] | Sequence[Callable[..., Any]] | Callable[..., Any]
 class Scores:
     """metrics: as Trainer has them. Objects are copied: training and evaluation must not add up in the same one."""
 
-    def __init__(self, metrics: Metrics, job: JobHandle):
-        self.meters = Meters(job.group)
+    def __init__(self, metrics: Metrics, group: Group):
+        self.meters = Meters(group)
         self.added = False  # in the step at hand
         listed: Any = metrics if isinstance(metrics, Mapping | list | tuple) else [metrics]
         named = listed if isinstance(listed, Mapping) else {_name_of(metric): metric for metric in listed}
@@ -32,7 +30,7 @@ class Scores:
             if callable(getattr(metric, "update", None)) and callable(getattr(metric, "compute", None)):
                 metric = copy.deepcopy(metric)
                 if callable(to := getattr(metric, "to", None)):
-                    metric = to(job.device)
+                    metric = to(group.device)
                 self.meters.attach(name, metric)
                 self._objects.append(metric)
             elif callable(metric):
@@ -49,7 +47,7 @@ class Scores:
         self.added = False
 
     def add_values(self, batch: Any, values: Mapping[str, Any]) -> None:
-        """The numbers that a step of one's own returned; anything else among them is left out."""
+        """The numbers that a user's step returned; anything else is left out."""
         size = size_of(batch)
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
@@ -61,7 +59,7 @@ class Scores:
     def add(
         self, batch: Any, loss: torch.Tensor, outputs: Any = None, targets: Any = None, *, only_finite: bool = False
     ) -> None:
-        """Of one batch. Nothing waits for the device, and no graph is held, whatever a metric returns.
+        """Of one batch. Does not wait for the device, and holds no graph, whatever a metric returns.
 
         only_finite: a batch whose loss is not finite counts for nothing; metrics that are objects wait to know.
         """

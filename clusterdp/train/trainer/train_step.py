@@ -1,4 +1,4 @@
-"""What Trainer does with a batch, as two functions. Whoever wants something else writes the one that differs.
+"""What Trainer does with a batch, as two functions, each of which can be replaced by one of your own.
 
 def forward(trainer, batch):                       # Trainer(..., forward=forward)
     outputs = trainer.model(batch["image"])

@@ -1,11 +1,11 @@
-"""Trainer: the pieces of this package put together, for who has a model, a loss, an optimizer and data.
+"""Trainer: trains a model from a loss, an optimizer and data, with all the pieces of this package.
 
     trainer = Trainer(model, nn.CrossEntropyLoss(), optimizer, metrics={"accuracy": accuracy}, job=job)
     history = trainer.fit(train, val, epochs=8, batch_size=32)
     print(trainer.evaluate(test), trainer.predict(test).argmax(1))
 
-It stops, saves and resumes as job.loop does, for that is what it runs on: a run that was preempted ends in the state of
-the one that never was, its history included. Without `job` it takes that of its own process: plain `python train.py`.
+It runs on job.loop, and stops, saves and resumes as that does: a run that was preempted ends in the same state as one
+that was not, its history included. Without `job` it takes that of its own process: plain `python train.py`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Trainer:
         self.forward, self.step = forward, step
         self.on_step, self.on_epoch = functions("on_step", on_step), functions("on_epoch", on_epoch)
         self.history = History()
-        self.scores = Scores(metrics, job)  # of the epoch at hand
+        self.scores = Scores(metrics, job.group)  # of the epoch at hand
         self.loop: Loop[Any] | None = None
         self._calling = False  # the callbacks after an epoch are at work
         self._metrics = metrics
@@ -159,11 +159,12 @@ class Trainer:
                 "Trainer.fit: these are other data than before, where this Trainer has no position. Make another one: "
                 'Trainer(model, ..., name="finetune").'
             )
-        batches = training_data(self.job, train, batch_size, loader)
+        batches = training_data(self.job.this_rank, train, batch_size, loader)
         if val is not None:
             check_lasts("val", val, epochs)
             options = options_of_val(val, loader, val_options or {})
-            shared_out(self.job, val, batch_size, options, "val")  # what is wrong with it is said now, not in an hour
+            # What is wrong with it is said now, not in an hour.
+            shared_out(self.job.this_rank, val, batch_size, options, "val")
         phase: dict[str, Any] = {"name": self.name, "continues": self.loop}
         self.loop = loop = self.job.loop(
             batches, self._state, epochs=epochs, accumulate=self.accumulate, move=transform or True, **phase
@@ -208,7 +209,7 @@ class Trainer:
         from clusterdp.train.trainer.predictions import collect, on_host
 
         self._check_loader_words("predict", loader, Trainer.predict)
-        batches, size = shared_out(self.job, data, batch_size, loader, "predict")
+        batches, size = shared_out(self.job.this_rank, data, batch_size, loader, "predict")
         outputs = []
         with self._evaluating():
             for batch, mine in self._watched(batches, transform):
@@ -256,7 +257,7 @@ class Trainer:
     def _wrap(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, options: Mapping[str, Any]
     ) -> torch.nn.Module:
-        """As the config's `train` has it. One rank has nobody to share gradients with, and pays for no DDP."""
+        """Wraps the model as the config's `train` says. A single rank needs no DDP, and gets none."""
         job, several = self.job, self.job.world_size > 1
         if is_distributed(model):
             return model  # the user has seen to it
@@ -330,8 +331,8 @@ class Trainer:
     def _evaluate(
         self, data: Any, batch_size: int | None, loader: Mapping[str, Any], transform: Any
     ) -> dict[str, float]:
-        batches, _ = shared_out(self.job, data, batch_size, loader, "evaluate")
-        scores, training = Scores(self._metrics, self.job), self.scores
+        batches, _ = shared_out(self.job.this_rank, data, batch_size, loader, "evaluate")
+        scores, training = Scores(self._metrics, self.job.group), self.scores
         with self._evaluating():
             self.scores = scores
             try:

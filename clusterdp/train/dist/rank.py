@@ -1,0 +1,32 @@
+"""Rank: this process among its peers: its number and device, and how it agrees with the others."""
+
+from __future__ import annotations
+
+from clusterdp.train.dist.group import Group, own_devices
+from clusterdp.train.dist.shared_flags import SharedFlags
+from clusterdp.train.dist.stop import StopSignal
+
+
+class Rank:
+    """One in a process. `number` counts from 0, and rank 0 writes what is written once.
+
+    device: of this rank. devices: all of its devices, for a model that is split over them.
+    """
+
+    def __init__(self, group: Group, stop: StopSignal, seed: int = 0):
+        place = group.rendezvous
+        self.number = place.rank
+        self.world_size = place.world_size
+        self.local_rank = place.local_rank
+        self.local_world_size = place.local_world_size
+        self.node_rank = place.node_rank
+        self.device = group.device
+        self.devices = own_devices(group)
+        self.group = group
+        self.stop = stop
+        self.flags = SharedFlags(group.flags_group, stop)
+        self.seed = seed
+
+    @property
+    def is_first(self) -> bool:
+        return self.number == 0

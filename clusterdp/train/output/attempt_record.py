@@ -1,0 +1,74 @@
+"""AttemptRecord: what an attempt writes about itself: events, metrics, times, and the step of its newest checkpoint."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterdp.config import MetricsConfig
+from clusterdp.rundir import Ledger, RunDir, write_durably
+from clusterdp.train.output.best_effort import BestEffortFile, retry_while_full
+from clusterdp.train.output.metric_log import MetricLog
+
+if TYPE_CHECKING:
+    from clusterdp.checkpoint import Commit
+
+
+class AttemptRecord:
+    """Written by rank 0 of a run that has a folder; elsewhere all methods do nothing. A full disk loses records, and
+    the training goes on.
+
+    folder: of the attempt, on all ranks; None without a run folder.
+    step: the run's, over all loops. phase: the name of the loop at work; empty if it has none.
+    """
+
+    def __init__(self, run: RunDir | None, attempt: str, metrics: MetricsConfig, *, writes: bool):
+        self.folder = run.attempt(attempt) if run is not None else None
+        self.step = 0
+        self.phase = ""
+        self.metrics = MetricLog(None)
+        self._ledger: Ledger | None = None
+        self._files: dict[Path, BestEffortFile] = {}
+        if run is None or not writes:
+            return
+        path = run.attempt(attempt).path
+        retry_while_full(lambda: path.mkdir(parents=True, exist_ok=True), path)  # if no batch script has
+        self._ledger = Ledger(run, attempt, "rank0")
+        self.metrics = MetricLog(run.metrics / f"{attempt}.jsonl", metrics.every_s)
+        if metrics.to:
+            from clusterdp.train.output.sinks import open_sinks
+
+            self.metrics.sinks += open_sinks(metrics.to, run, metrics.options)
+
+    @property
+    def phase_field(self) -> dict[str, str]:
+        """The phase as a field of records; none if it has no name."""
+        return {"phase": self.phase} if self.phase else {}
+
+    def log(self, **values: Any) -> None:
+        """Writes a record of the metrics at once: a result such as an accuracy."""
+        self.metrics.write(step=self.step, **self.phase_field, **values)
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Writes a line of the run's ledger."""
+        if self._ledger is not None:
+            with self._best_effort(self._ledger.path):
+                self._ledger.write(event, **fields)
+
+    def committed(self, commit: Commit) -> None:
+        """Called on rank 0 after each commit of a checkpoint."""
+        if self.folder is not None:
+            with self._best_effort(self.folder.saved):
+                write_durably(self.folder.saved, f"{commit.step}\n")
+        told = {"seconds": round(commit.seconds, 4), "bytes": commit.bytes, **self.phase_field}
+        self.event("saved", step=commit.step, **told)
+
+    def write_times(self, report: dict[str, Any]) -> None:
+        """Writes a report of Stopwatch."""
+        if self.folder is not None and self._ledger is not None:
+            with self._best_effort(self.folder.times):
+                write_durably(self.folder.times, json.dumps(report, indent=1) + "\n")
+
+    def _best_effort(self, path: Path) -> BestEffortFile:
+        return self._files.setdefault(path, BestEffortFile(path))

@@ -1,0 +1,82 @@
+"""find_batch_size: runs the entry again and again, with twice the batch each time, and tells which size to take."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from clusterdp.errors import ConfigError, TrainError
+from clusterdp.rundir import write_durably
+from clusterdp.train.dist.group import seed_everything
+from clusterdp.train.job import JobHandle
+from clusterdp.train.profile.batch_size_finder import BatchSizeRow, BatchSizeTable
+from clusterdp.train.profile.profiling import Profiled, step_seconds, tell
+
+PARAMETER = "batch_size"
+
+
+def find_batch_size(function: Callable[..., Any], job: JobHandle, **params: Any) -> None:
+    """Collective. Each size is a training from its beginning; the search ends where a larger one is of no use.
+
+    A rank that runs out of memory ends the search by ending the attempt, for the others may be waiting for it in the
+    middle of a step: it leaves table and outcome behind, and they go as they do when a rank fails.
+    """
+    size = _first_size(function, params)
+    table = BatchSizeTable(job.world_size, on_gpu=job.device.type == "cuda")
+    while table.go_on(size):
+        job.event("trying", what=f"{PARAMETER} {size}")
+        try:
+            table.add(_measured(function, job, params, size))
+        except torch.OutOfMemoryError:
+            table.out_of_memory(size, job.rank)
+            if job.world_size == 1:
+                break
+            tell(job.record, table.lines())
+            if job.record.folder is not None:
+                write_durably(job.record.folder.outcome, f"done finished {job.step}\n")
+            raise TrainError(f"{PARAMETER} {size}: memory ran out on rank {job.rank}, which ends the search.") from None
+        except ConfigError as error:
+            if not table.rows:
+                raise
+            table.ended = f"{error}".partition(". ")[0] + "."
+            break
+        if job.rank == 0:
+            tell(job.record, table.lines())
+        size *= 2
+    if job.rank == 0:
+        tell(job.record, table.lines())
+
+
+def _measured(function: Callable[..., Any], job: JobHandle, params: dict[str, Any], size: int) -> BatchSizeRow:
+    cuda = job.device.type == "cuda"
+    gc.collect()  # the model before
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(job.device)
+    params = {**params, PARAMETER: size}
+    seed_everything(job.seed, job.rank)
+    try:
+        function(job.for_measuring(params), **params)
+    except Profiled as profiled:
+        if profiled.report is None:
+            raise ConfigError(f"profile.steps: {job.profile.steps} are too few to measure. Use 6 or more.") from None
+        bytes_ = job.group.agree(torch.cuda.max_memory_allocated(job.device) if cuda else 0)[0]
+        return BatchSizeRow(
+            size, profiled.batch, profiled.full, step_seconds(profiled.report), bytes_ / 1e9 if cuda else None
+        )
+    raise ConfigError("profile.find: the entry has no job.loop() and no Trainer. It takes one of them to count steps.")
+
+
+def _first_size(function: Callable[..., Any], params: dict[str, Any]) -> int:
+    parameters = inspect.signature(function).parameters
+    known = params.get(PARAMETER, getattr(parameters.get(PARAMETER), "default", None))
+    if not isinstance(known, int) or known < 1:
+        raise ConfigError(
+            f"profile.find: {getattr(function, '__qualname__', function)}() has no parameter {PARAMETER}, a number to "
+            f"begin with. Give it one, of one rank's batch, and hand it to job.loader() or fit()."
+        )
+    return known
