@@ -20,7 +20,7 @@ under srun, torchrun and plain python (tests/train/raw_loop.py is this very scri
     stop = StopSignal().install()                                             # 1  before anything slow
     group = Group.start(Rendezvous.find())                                    # 2
     model = DistributedDataParallel(Net().to(group.device))
-    settle_buckets(model)                                                             # 3
+    settle_buckets(model)                                                     # 3
     sampler = ResumableSampler(data, seed=1)                                  # 4
     loader = DataLoader(data, batch_size=32, sampler=sampler)
     state = {"model": model, "optimizer": optimizer, "sampler": sampler}      # 5
@@ -39,15 +39,19 @@ under srun, torchrun and plain python (tests/train/raw_loop.py is this very scri
             ...                                                               #    forward, backward, step
             step += 1
             sampler.advance(len(x))                                           # 11
-            agreed = flags.tick()                                              # 12
+            agreed = flags.tick()                                             # 12
             if agreed and agreed.stop:
                 checkpointer.save(step)
                 sys.exit(75)
     flags.drain()
     group.close()
 
-With accumulated gradients, tick (12) where the optimizer steps. SeededDataset(data), told of the epoch as the sampler
-is, makes augmentations resume exactly, too.
+With accumulated gradients, tick (12) where the optimizer steps. SeededDataset(data), whose set_epoch() is called like
+the sampler's, makes augmentations resume exactly, too.
+
+A job, which is a JobHandle, does all of this in job.loop(): a Loop, whose epochs() gives each Epoch. Its NanGuard is
+job.nan_guard(), its Prefetcher is move=True, and seed_everything is the config's train.seed. A Trainer runs on a Loop;
+fit() returns its History, and early_stopping and plateau are called after each epoch.
 
 Names load when they are first used, so that a process can listen to signals before torch is in memory.
 """

@@ -1,11 +1,11 @@
 """What belongs to a step of the optimizer.
 
-    amp             mixed precision: O0 to O3, and bf16
-    master_weights  fp16 weights, and their fp32 copies
-    accumulation    several batches to a step
-    open_window     gradients that wait for a step
-    batch_size      what a step sees in all, and its learning rate
-    lr_schedule     warm-up and cosine
-    nan_guard       what happens to a loss that is NaN
-    ema             the average of the weights
+amp             mixed precision: O0 to O3, and bf16
+master_weights  fp16 weights, and their fp32 copies
+accumulation    several batches to a step
+open_window     gradients that wait for a step
+batch_size      what a step sees in all, and its learning rate
+lr_schedule     warm-up and cosine
+nan_guard       what happens to a loss that is NaN
+ema             the average of the weights
 """

@@ -1,9 +1,9 @@
 """What an attempt writes besides checkpoints, and what it prints.
 
-    attempt_record  events, metrics, times, the step of the newest checkpoint
-    metric_log      numbers of steps, without waiting for the GPU
-    sinks           the same to TensorBoard, W&B and MLflow
-    progress        the line on the terminal
-    say             a line in the log
-    best_effort     writing to a disk that may be full
+attempt_record  events, metrics, times, the step of the newest checkpoint
+metric_log      numbers of steps, without waiting for the GPU
+sinks           the same to TensorBoard, W&B and MLflow
+progress        the line on the terminal
+say             a line in the log
+best_effort     writing to a disk that may be full
 """

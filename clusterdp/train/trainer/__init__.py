@@ -1,11 +1,11 @@
 """The Trainer: a whole training in one object.
 
-    trainer      fit, evaluate, predict, summary
-    train_step   what it does with a batch
-    scores       the loss and the metrics of an epoch
-    meters       means, sums and extremes over all ranks
-    callbacks    early stopping, the best model, plateau
-    best_model   the model of the best epoch
-    predictions  the outputs of all ranks, in the order of the data
-    summary      the model as a table
+trainer      fit, evaluate, predict, summary
+train_step   what it does with a batch
+scores       the loss and the metrics of an epoch
+meters       means, sums and extremes over all ranks
+callbacks    early stopping, the best model, plateau
+best_model   the model of the best epoch
+predictions  the outputs of all ranks, in the order of the data
+summary      the model as a table
 """
