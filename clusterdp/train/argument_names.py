@@ -60,7 +60,9 @@ INSTEAD = {
 MEANT = {word: remedy for remedy, words in INSTEAD.items() for word in words.split()}
 
 
-def check_words(where: str, given: Iterable[str], known: Collection[str], elsewhere: Mapping[str, Any] = {}) -> None:
+def check_arguments(
+    where: str, given: Iterable[str], known: Collection[str], elsewhere: Mapping[str, Any] = {}
+) -> None:
     """ConfigError for a keyword that is not known. elsewhere: name -> a function that may take it."""
     for word in given:
         if word not in known:

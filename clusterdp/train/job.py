@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from clusterdp.config import CheckpointConfig, MetricsConfig, ProfileConfig, TrainConfig
 from clusterdp.rundir import RunDir
-from clusterdp.train.data.loader_defaults import check_lasts
+from clusterdp.train.data.loader_defaults import check_can_be_read_again
 from clusterdp.train.data.make_loader import make_loader
 from clusterdp.train.dist.claim import Claim
 from clusterdp.train.dist.group import Group
@@ -164,7 +164,7 @@ class JobHandle:
         move: to this rank's device, the next batch while this one is trained on; a function then makes of each what the
         model takes, such as normalised floats. See Prefetcher.
         """
-        check_lasts("loader", loader, epochs)
+        check_can_be_read_again("loader", loader, epochs)
         saving = self._settings.checkpoint
         if accumulate is None:
             accumulate = self.train.accumulate

@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
         say("usage: python -m clusterdp.train.worker RUN_DIR", error=True)
         return attempt.ENTRY_EXIT
     try:
-        return attempt.of_folder(Path(argv[0]).absolute(), stop).exit_code
+        return attempt.run_folder(Path(argv[0]).absolute(), stop).exit_code
     except ClusterdpError as error:
         say(f"clusterdp: {error}", error=True)
         return error.exit_code
@@ -41,7 +41,7 @@ def run_in_submitit(run_dir: str) -> Ending:
     with StopSignal() as stop:
         from clusterdp.train.process import attempt
 
-        return attempt.of_folder(Path(run_dir).absolute(), stop)
+        return attempt.run_folder(Path(run_dir).absolute(), stop)
 
 
 def run(function: Callable[..., Any], argv: Sequence[str] | None = None) -> int:
@@ -60,7 +60,7 @@ def run(function: Callable[..., Any], argv: Sequence[str] | None = None) -> int:
             settings = Settings.own(params)
         except ClusterdpError as error:
             return attempt.refuse(error, Settings.bare({}).run_dir)
-        ending = attempt.attend(function, settings, stop)
+        ending = attempt.run_function(function, settings, stop)
     if ending.outcome == "requeue":
         kept = "; run it again to go on" if settings.run_dir else ""
         say(f"clusterdp: stopped at step {ending.step} ({ending.reason}){kept}.", error=True)

@@ -64,7 +64,7 @@ def uneven_items(counts: list[int], signal_at: int | None = None) -> dict[str, A
         for _ in range(5):
             flags.tick()
         seen, why = 0, None
-        for _item, agreed in flags.together(range(counts[rank])):
+        for _item, agreed in flags.iterate(range(counts[rank])):
             if agreed is None:
                 seen += 1
                 if signal_at == seen and rank == len(counts) - 1:

@@ -79,7 +79,7 @@ def test_a_best_model_that_can_never_be_saved_ends_no_attempt(job: JobHandle, aw
     trainer = fit(job, 1, 2, 3, 4, 5)
     assert len(trainer.history) == 5
     assert trainer.load_best() is None
-    assert trainer.best_model._tolerant.failures == 5
+    assert trainer.best_model._tolerate.failures == 5
     assert kept(job) == []
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler, TensorDataset
 
-from clusterdp.train.data.loader_identity import changes, draws_otherwise, facts, same_place
+from clusterdp.train.data.loader_identity import changes, facts, same_place, why_not_exact
 
 DATA = TensorDataset(torch.arange(12.0))
 
@@ -77,8 +77,8 @@ def test_batches_of_a_stream_are_not_converted_though_it_has_a_length() -> None:
 
 def test_nothing_is_said_of_tensors_that_workers_only_send_unless_they_are_collated_by_hand() -> None:
     plain = DataLoader(DATA, 2, num_workers=1, persistent_workers=True)
-    assert draws_otherwise(plain, begun=True, epoch=3, replayed=False) is None
+    assert why_not_exact(plain, begun=True, epoch=3, replayed=False) is None
     mixing = DataLoader(DATA, 2, num_workers=1, collate_fn=list)
-    assert draws_otherwise(mixing, begun=True, epoch=0, replayed=False) is not None
-    assert draws_otherwise(mixing, begun=True, epoch=0, replayed=True) is None
-    assert draws_otherwise(mixing, begun=False, epoch=3, replayed=False) is None
+    assert why_not_exact(mixing, begun=True, epoch=0, replayed=False) is not None
+    assert why_not_exact(mixing, begun=True, epoch=0, replayed=True) is None
+    assert why_not_exact(mixing, begun=False, epoch=3, replayed=False) is None

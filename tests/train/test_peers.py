@@ -31,7 +31,7 @@ def rank(number: int, pipe: Connection) -> None:
         if word == "leave":
             pipe.send("leaving")
             peers.leave(7)
-        pipe.send(peers.culprit())
+        pipe.send(peers.first_failure())
 
 
 @pytest.mark.parametrize("failed", [0, 1])

@@ -158,7 +158,7 @@ def test_a_save_that_has_failed_beside_the_last_one_does_not_take_it_down(make: 
     saves = job.loop(job.loader(range(8), 2), {}, epochs=1).saves
     assert saves.checkpointer is not None
     broken.append("Input/output error")
-    saves.beside(1)
+    saves.in_background(1)
     assert saves.checkpointer._save is not None
     saves.checkpointer._save._writing._thread.join()
     broken.clear()
@@ -172,7 +172,7 @@ def test_what_is_in_a_checkpoint_is_not_saved_again(make: Make) -> None:
     saves = job.loop(job.loader(range(8), 2), {}, epochs=1).saves
     for _ in range(2):
         saves.now(3)
-        saves.beside(3)
+        saves.in_background(3)
     assert steps(job) == [3]
     assert saves.checkpointer is not None
     assert saves.checkpointer.wait() is None, "none is on its way"
@@ -183,10 +183,10 @@ def test_the_clock_asks_once_for_a_save_and_again_when_it_was_done(make: Make, m
     saves = job.loop(job.loader(range(8), 2), {}, epochs=1, every_s=1e-9).saves
     monkeypatch.setattr(job.flags, "set", asked.append)
     for _ in range(3):
-        saves.look_at_the_clock()
+        saves.ask_if_due()
     assert asked == ["save"]
     saves.now(1)
-    saves.look_at_the_clock()
+    saves.ask_if_due()
     assert asked == ["save", "save"]
 
 

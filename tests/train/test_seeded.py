@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from clusterdp.train import SeededDataset
-from clusterdp.train.data.seeded import mixed
+from clusterdp.train.data.seeded import mixed_seed
 from tests.train.ranks import quick_to_start
 
 
@@ -158,7 +158,7 @@ def test_the_data_set_inside_can_be_asked_as_before() -> None:
 
 
 def test_seeds_of_neighbours_are_all_different() -> None:
-    seeds = {mixed(seed, epoch, index) for seed in range(3) for epoch in range(10) for index in range(1000)}
+    seeds = {mixed_seed(seed, epoch, index) for seed in range(3) for epoch in range(10) for index in range(1000)}
     assert len(seeds) == 30_000
     assert len({seed & 0xFFFFFFFF for seed in seeds}) > 29_990
-    assert mixed(0, 1) != mixed(1, 0)
+    assert mixed_seed(0, 1) != mixed_seed(1, 0)

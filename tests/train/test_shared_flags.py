@@ -61,7 +61,7 @@ def test_alone_a_process_agrees_with_itself() -> None:
 def test_after_an_evaluation_a_rank_has_items_again() -> None:
     """Else the next evaluation would end, on all ranks, with the first that is through."""
     flags = SharedFlags(None)
-    assert [item for item, agreed in flags.together(range(3)) if agreed is None] == [0, 1, 2]
+    assert [item for item, agreed in flags.iterate(range(3)) if agreed is None] == [0, 1, 2]
     heard = [agreed["busy"] for agreed in (flags.tick() for _ in range(200)) if agreed]
     assert heard
     assert all(heard)

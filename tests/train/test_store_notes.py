@@ -34,7 +34,7 @@ def test_a_note_says_who_left_it_and_the_first_one_stays(store: dist.HashStore) 
 def test_what_a_stranger_writes_is_as_if_it_were_not_there(store: dist.HashStore, forged: str) -> None:
     store.set("clusterdp/failed", forged.encode(errors="surrogateescape"))
     assert notes(store).find("failed") is None
-    assert PeerWatch(notes(store), 1, 2).culprit() is None
+    assert PeerWatch(notes(store), 1, 2).first_failure() is None
     notes(store).leave("failed", 0, "ValueError")
     assert notes(store).find("failed") == (0, "ValueError")
 
@@ -59,7 +59,7 @@ def test_without_a_key_nothing_is_left_and_nothing_believed(store: dist.HashStor
 
 def test_a_note_is_one_bounded_line_that_a_terminal_can_be_shown(store: dist.HashStore) -> None:
     notes(store).leave(FAILED, 0, "a\nb\x1b[2Jc\x85" + "x" * 10_000)
-    said = PeerWatch(notes(store), 1, 2).culprit()
+    said = PeerWatch(notes(store), 1, 2).first_failure()
     assert said is not None
     assert said.startswith("rank 0: a b [2Jc x")
     assert len(said) < MOST + 20

@@ -18,7 +18,7 @@ from torch.utils.data import (
 )
 
 from clusterdp.errors import ConfigError
-from clusterdp.train.data.loader_defaults import loader_defaults, objections
+from clusterdp.train.data.loader_defaults import loader_defaults, one_line_errors
 from clusterdp.train.data.make_loader import make_loader
 from clusterdp.train.data.seeded import SeededDataset
 from clusterdp.train.data.tensor_loader import TensorLoader, in_columns, rows_of
@@ -41,7 +41,7 @@ def training_data(rank: Rank, data: Any, batch_size: int | None, options: Mappin
     return data  # type: ignore[no-any-return]
 
 
-def shared_out(
+def evaluation_data(
     rank: Rank, data: Any, batch_size: int | None, options: Mapping[str, Any], what: str
 ) -> tuple[Iterable[Any], int | None]:
     """Batches that have each sample once: rank r has every W-th from r on, without padding. Also the number of samples,
@@ -64,14 +64,14 @@ def shared_out(
         rows = rows_of(dataset, options)
         options = loader_defaults(rank.device, dataset, options)
         if rows is not None:
-            with objections():
+            with one_line_errors():
                 return TensorLoader(dataset, rows, share, options["batch_size"], pin_memory=options["pin_memory"]), size
         collate_fn = options.get("collate_fn")
         if type(dataset) is not TensorDataset or collate_fn:
             dataset = SeededDataset(dataset, rank.seed)  # and the training's random numbers are left alone
             if collate_fn:
                 options["collate_fn"] = dataset.collation(collate_fn)
-        with objections():
+        with one_line_errors():
             return DataLoader(dataset, sampler=share, **options), whole
     if dataset is not None:
         return make_loader(rank, dataset, **options), None

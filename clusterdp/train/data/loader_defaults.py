@@ -32,7 +32,7 @@ def loader_defaults(device: torch.device, dataset: Any, options: Mapping[str, An
 
 
 @contextmanager
-def objections() -> Iterator[None]:
+def one_line_errors() -> Iterator[None]:
     """Turns torch's error about options that do not go together into one line."""
     try:
         yield
@@ -54,7 +54,7 @@ def cpus_of_rank(local_world_size: int) -> int:
     return max(1, here // local_world_size)
 
 
-def check_lasts(what: str, data: Any, epochs: int) -> None:
+def check_can_be_read_again(what: str, data: Any, epochs: int) -> None:
     """ConfigError for what can be read only once (a generator, a map, a zip, a file), where several epochs read it. A
     class of the user's may be its own iterator and begin anew each time."""
     own = isinstance(getattr(type(data), "__iter__", None), FunctionType)

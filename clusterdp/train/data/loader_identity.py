@@ -52,7 +52,7 @@ def same_place(was: Mapping[str, Any], now: Facts, loader: Any, batches: int) ->
     return samples // size if samples % size == 0 else None
 
 
-def draws_otherwise(loader: Any, *, begun: bool, epoch: int, replayed: bool) -> str | None:
+def why_not_exact(loader: Any, *, begun: bool, epoch: int, replayed: bool) -> str | None:
     """Why random numbers that the data set draws in the loader's workers are others than they would have been, for a
     run that goes on in this epoch; None if they are not. A worker's streams are in no checkpoint.
 

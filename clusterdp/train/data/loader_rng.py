@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from clusterdp.train.data.seeded import mixed, put_streams, seed_streams, streams, streams_put_back
+from clusterdp.train.data.seeded import mixed_seed, seed_streams, set_streams, streams, streams_restored
 
 APART = 1  # the loader's first number is not the training's
 
@@ -29,8 +29,8 @@ class OwnStreams:
 
     def begin(self) -> None:
         """They follow from the global ones as they are now, and those stay as they are."""
-        with streams_put_back():
-            seed_streams(mixed(int(torch.empty((), dtype=torch.int64).random_()), APART))
+        with streams_restored():
+            seed_streams(mixed_seed(int(torch.empty((), dtype=torch.int64).random_()), APART))
             self._own = streams()
 
     def end(self) -> None:
@@ -39,9 +39,9 @@ class OwnStreams:
     def __enter__(self) -> None:
         if self._own is not None:
             self._outer = streams()
-            put_streams(self._own)
+            set_streams(self._own)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._own is not None:
             self._own = streams()
-            put_streams(self._outer)
+            set_streams(self._outer)

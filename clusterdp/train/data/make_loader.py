@@ -7,8 +7,8 @@ from typing import Any
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 from clusterdp.errors import ConfigError
-from clusterdp.train.argument_names import LOADER, check_words
-from clusterdp.train.data.loader_defaults import default_workers, gives_batches, loader_defaults, objections
+from clusterdp.train.argument_names import LOADER, check_arguments
+from clusterdp.train.data.loader_defaults import default_workers, gives_batches, loader_defaults, one_line_errors
 from clusterdp.train.data.sampler import ResumableSampler
 from clusterdp.train.data.seeded import SeededDataset
 from clusterdp.train.data.shard_loader import ShardLoader
@@ -29,7 +29,7 @@ def make_loader(
     **options: Any,
 ) -> DataLoader[Any]:
     """See JobHandle.loader."""
-    check_words("loader", options, LOADER)
+    check_arguments("loader", options, LOADER)
     share = {"rank": rank.number, "world_size": rank.world_size, "seed": rank.seed, "drop_last": drop_last}
     if isinstance(dataset, Shards):
         return _shard_loader(rank, dataset, batch_size, options | share)
@@ -44,7 +44,7 @@ def make_loader(
         ours = ResumableSampler.over(sampler, **share)
     _check_has_a_batch(ours, batch_size, drop_last)
     if (rows := rows_of(dataset, given)) is not None:
-        with objections():
+        with one_line_errors():
             return TensorLoader(dataset, rows, ours, batch_size, drop_last, options["pin_memory"])
     if seed_samples and options["num_workers"]:  # whose numbers do not depend on how old a worker is
         options.setdefault("persistent_workers", True)
@@ -54,7 +54,7 @@ def make_loader(
         ours.numbered = sampler is not None
         if collate_fn is not None:
             options["collate_fn"] = dataset.collation(collate_fn)
-    with objections():
+    with one_line_errors():
         return DataLoader(dataset, sampler=ours, **options)
 
 
@@ -68,7 +68,7 @@ def _shard_loader(rank: Rank, shards: Shards, batch_size: int | None, options: d
 def _iterable_loader(dataset: IterableDataset[Any], options: dict[str, Any]) -> DataLoader[Any]:
     if options["batch_size"] is not None and gives_batches(dataset):
         raise ConfigError(f"batch_size: this {type(dataset).__name__} makes batches itself. Pass batch_size=None.")
-    with objections():
+    with one_line_errors():
         return DataLoader(dataset, **options)
 
 

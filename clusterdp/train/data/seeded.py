@@ -50,13 +50,13 @@ class SeededDataset(Dataset[Any]):
             inner(epoch)
 
     def __getitem__(self, key: Key) -> Any:
-        with streams_put_back():
+        with streams_restored():
             return self._fetch(key, int(self._epoch))
 
     def __getitems__(self, keys: Sequence[Key]) -> Any:
         """What a DataLoader calls for a batch."""
         epoch = int(self._epoch)
-        with streams_put_back():
+        with streams_restored():
             if self._at_once:
                 self._seed(keys[0], epoch)
                 return self.dataset.__getitems__([_index(key) for key in keys])  # type: ignore[attr-defined]
@@ -82,7 +82,7 @@ class SeededDataset(Dataset[Any]):
         seed_streams(self._batch)
 
     def _seed_of(self, key: Key, epoch: int) -> int:
-        return mixed(self.seed, epoch, key[0] if isinstance(key, tuple) else key)
+        return mixed_seed(self.seed, epoch, key[0] if isinstance(key, tuple) else key)
 
 
 class _Collation:
@@ -93,12 +93,12 @@ class _Collation:
         self.collate_fn = collate_fn
 
     def __call__(self, samples: Any) -> Any:
-        with streams_put_back():
-            seed_streams(mixed(self.dataset._batch, COLLATION))
+        with streams_restored():
+            seed_streams(mixed_seed(self.dataset._batch, COLLATION))
             return self.collate_fn(samples)
 
 
-def mixed(*numbers: int) -> int:
+def mixed_seed(*numbers: int) -> int:
     """64 bits of all of them (splitmix64): neighbours in seed, epoch or index have nothing in common."""
     x = 0
     for number in numbers:
@@ -121,7 +121,7 @@ def seed_streams(seed: int) -> None:
 
 
 @contextmanager
-def streams_put_back() -> Iterator[None]:
+def streams_restored() -> Iterator[None]:
     """Restores the CPU's global random streams at the end. Does nothing in a worker, where they have no other use."""
     if get_worker_info() is not None:
         yield
@@ -130,7 +130,7 @@ def streams_put_back() -> Iterator[None]:
     try:
         yield
     finally:
-        put_streams(before)
+        set_streams(before)
 
 
 def streams() -> tuple[Any, torch.Tensor, Any]:
@@ -140,7 +140,7 @@ def streams() -> tuple[Any, torch.Tensor, Any]:
     return random.getstate(), torch.default_generator.get_state(), theirs
 
 
-def put_streams(taken: tuple[Any, torch.Tensor, Any]) -> None:
+def set_streams(taken: tuple[Any, torch.Tensor, Any]) -> None:
     """Sets what streams() has returned."""
     python, ours, theirs = taken
     random.setstate(python)

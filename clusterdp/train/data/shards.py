@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from clusterdp.errors import ConfigError
-from clusterdp.train.data.seeded import mixed, seed_streams, streams_put_back
+from clusterdp.train.data.seeded import mixed_seed, seed_streams, streams_restored
 
 Place = tuple[int, int]  # the file, counted as they are read; and samples of it that are done
 START: Place = (0, 0)
@@ -78,7 +78,7 @@ class Shards(IterableDataset[Any]):
             )
         order = list(range(len(self.files)))
         if self.buffer:
-            order = _permutation(len(order), mixed(seed, epoch))
+            order = _permutation(len(order), mixed_seed(seed, epoch))
         return order[rank::world_size]
 
     def walk(self, files: Sequence[int], seed: int, epoch: int, place: Place = START) -> Iterator[tuple[Place, Any]]:
@@ -88,7 +88,7 @@ class Shards(IterableDataset[Any]):
         while turn < len(files) or (self.batches is not None and idle <= len(files)):
             round_, at = divmod(turn, len(files))
             idle += 1
-            for done, sample in self._file(files[at], mixed(seed, epoch, round_, files[at]), begin):
+            for done, sample in self._file(files[at], mixed_seed(seed, epoch, round_, files[at]), begin):
                 idle = 0
                 yield (turn, done), sample
             turn, begin = turn + 1, 0
@@ -106,15 +106,15 @@ class Shards(IterableDataset[Any]):
         for _ in islice(samples, begin):
             pass
         while block := list(islice(samples, size)):
-            for place in _permutation(len(block), mixed(seed, begin))[done - begin :]:
+            for place in _permutation(len(block), mixed_seed(seed, begin))[done - begin :]:
                 done += 1
-                yield done, self._decoded(block[place], mixed(seed, begin + place))
+                yield done, self._decoded(block[place], mixed_seed(seed, begin + place))
             begin = done = begin + len(block)
 
     def _decoded(self, sample: Any, seed: int) -> Any:
         if self.decode is None:
             return sample
-        with streams_put_back():
+        with streams_restored():
             seed_streams(seed)
             return self.decode(sample)
 

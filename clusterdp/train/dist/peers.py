@@ -52,7 +52,7 @@ class PeerWatch:
         with suppress(RuntimeError):  # rank 0, which holds the store, may be gone already
             self.notes.leave(FAILED, self.rank, what)
 
-    def culprit(self) -> str | None:
+    def first_failure(self) -> str | None:
         """Another rank's note, if there is one."""
         if self.alone:
             return None
@@ -64,12 +64,12 @@ class PeerWatch:
 
     def _watch(self) -> None:
         while not self._ended.wait(self.every_s):
-            culprit = self.culprit()
-            if culprit is None:
+            first_failure = self.first_failure()
+            if first_failure is None:
                 continue
             if self._ended.wait(self.every_s):  # the main thread may be reporting it itself
                 return
-            say(f"clusterdp: ending rank {self.rank}, because another failed: {culprit}", error=True)
+            say(f"clusterdp: ending rank {self.rank}, because another failed: {first_failure}", error=True)
             self.leave(1)  # the main thread may be blocked in C for ever
 
     def leave(self, code: int) -> NoReturn:

@@ -92,7 +92,7 @@ class SharedFlags:
             return None
         return self._turn()
 
-    def together(self, items: Iterable[Item]) -> Iterator[tuple[Item | None, Agreed | None]]:
+    def iterate(self, items: Iterable[Item]) -> Iterator[tuple[Item | None, Agreed | None]]:
         """Iterates where ranks may have different numbers of items (evaluation): each item, then what its tick returns.
 
         A rank that has no more items continues to exchange flags, with (None, agreed) for each, until no rank has any.

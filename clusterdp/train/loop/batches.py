@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.train.data.loader_defaults import end_workers
-from clusterdp.train.data.loader_identity import changes, draws_otherwise, same_place
+from clusterdp.train.data.loader_identity import changes, same_place, why_not_exact
 from clusterdp.train.data.loader_rng import OwnStreams
 from clusterdp.train.data.prefetch import Prefetcher
 from clusterdp.train.data.sampler import ResumableSampler
@@ -107,8 +107,8 @@ class Batches(Generic[Batch]):
             self._check_same_loader()
         begun = place.batch > 0 and not place.ended
         replayed = self.sampler is None and self._place is None
-        why = draws_otherwise(self.loader, begun=begun, epoch=place.epoch + place.ended, replayed=replayed)
-        if place.through:
+        why = why_not_exact(self.loader, begun=begun, epoch=place.epoch + place.ended, replayed=replayed)
+        if place.finished:
             return None
         if why is not None:
             self._say(why)

@@ -47,9 +47,9 @@ class GraphWatch:
         value.grad_fn.metadata["clusterdp"] = mark  # type: ignore[index]  # torch's stub takes it for a method
         self._marks.append(weakref.ref(mark))
         if len(self._marks) >= ROUND:
-            self._judge(name)
+            self._check(name)
 
-    def _judge(self, name: str) -> None:
+    def _check(self, name: str) -> None:
         alive = sum(mark() is not None for mark in self._marks)
         self._marks.clear()
         self._wait = PAUSE

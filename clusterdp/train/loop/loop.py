@@ -183,9 +183,9 @@ class Loop(Generic[Batch]):
         self._phases.begin(self)
         self._restore()
         self._count_steps()
-        if self.position.through:
+        if self.position.finished:
             self._say_complete()
-        while not self.position.through:
+        while not self.position.finished:
             yield Epoch(self.position.epoch, self._epoch_batches)
             self._close_step()
             self.position.next_epoch()
@@ -212,15 +212,15 @@ class Loop(Generic[Batch]):
     def watched(self, items: Iterable[Item]) -> Iterator[Item]:
         """watch() for any evaluation while this loop is at work."""
         self._between_windows("watch")
-        for item, agreed in self._rank.flags.together(items):
+        for item, agreed in self._rank.flags.iterate(items):
             if agreed is None:
                 yield item  # type: ignore[misc]
             else:
-                self._heed(agreed)
+                self._apply(agreed)
                 if self._stopping:
                     self._stop(self._stopping)
                 if self.saves.is_due(self.step, agreed, window=0):
-                    self.saves.beside(self.step)
+                    self.saves.in_background(self.step)
 
     def save(self) -> None:
         """Saves now, and waits until it is durable; the current step counts as done. Periodic saves, and the one at a
@@ -281,7 +281,7 @@ class Loop(Generic[Batch]):
         per_epoch, rest = self.batches.per_epoch, self.batches.rest()
         if self._phases.steps is not None:
             self.total_steps = self.step + self._phases.steps
-        elif self.position.through:
+        elif self.position.finished:
             self.total_steps = self.step
         elif per_epoch is not None and rest is not None:
             self.total_steps = self.step + rest + per_epoch * (self.total_epochs - self.epoch - 1)
@@ -336,24 +336,24 @@ class Loop(Generic[Batch]):
         self._in_window = 0
         for model in self._models:
             check_finished(model)
-        self.saves.look_at_the_clock()
+        self.saves.ask_if_due()
         if self._phases.steps is not None and watch.steps >= self._phases.steps:
             self._end_profile()
         agreed = self._rank.flags.tick() if self._stopping is None else None
         if agreed is not None:
             watch.lap("agreement")
-            self._heed(agreed)
+            self._apply(agreed)
         self._due = self.saves.is_due(position.step, agreed, self.window) or self._due
         if (self._stopping or self._due) and not self._open_window.put_off(self._rank.group):
             if self._stopping:
                 self._stop(self._stopping)
             self._due = False
             self._tell_of_gradients()
-            self.saves.beside(position.step)
+            self.saves.in_background(position.step)
         watch.lap("checkpoint")
 
-    def _heed(self, agreed: Agreed) -> None:
-        self.saves.advance_to(agreed)
+    def _apply(self, agreed: Agreed) -> None:
+        self.saves.note_progress(agreed)
         self._stopping = self._stopping or agreed.stop
         if agreed["enough"]:
             self.position.last, self.total_steps = self.epoch + 1, self.step  # all ranks know: no more steps

@@ -79,7 +79,7 @@ class Phases:
         if last is not None and self.saving.url is not None:
             _check_order(last, loop)
         if last is not None:
-            self._heed_stop()
+            self._stop_if_asked()
         loop.saves.first = last.first if last is not None and last is loop.continues else self.record.step
         self.loop = loop
         self.record.phase = loop.name
@@ -88,7 +88,7 @@ class Phases:
         if loop.saves.checkpointer is not None:
             loop.saves.checkpointer.begin(loop.name, loop.state, loop.first)
 
-    def _heed_stop(self) -> None:
+    def _stop_if_asked(self) -> None:
         rank, record = self.rank, self.record
         asked = rank.stop.reason()
         term, at_limit = rank.group.agree(asked == "term", asked == "time")
@@ -104,7 +104,7 @@ class Phases:
         if self.loop is not None:
             yield from self.loop.watched(items)
             return
-        for item, agreed in self.rank.flags.together(items):
+        for item, agreed in self.rank.flags.iterate(items):
             if agreed is None:
                 yield item  # type: ignore[misc]
             elif agreed.stop:

@@ -40,7 +40,7 @@ class Position:
         self.batch += 1
 
     @property
-    def through(self) -> bool:
+    def finished(self) -> bool:
         """No epoch is left."""
         return self.epoch >= (self.epochs if self.last is None else min(self.epochs, self.last))
 

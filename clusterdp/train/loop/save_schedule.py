@@ -47,38 +47,38 @@ class SaveSchedule:
         self.checkpointer = checkpointer
         self.every_steps = every_steps
         self.every_s = every_s
-        self._at_rest: Moment | None = None  # the moment whose state is in a checkpoint
+        self._saved: Moment | None = None  # the moment whose state is in a checkpoint
         self._taken: Moment | None = None  # the moment whose state is being written
         self.first = 0  # steps of the run before this loop's
         self._rank, self._saving, self._meta = rank, saving, meta
-        self._tolerant = Tolerance(rank, record, "a checkpoint")
+        self._tolerate = Tolerance(rank, record, "a checkpoint")
         self._next = time.monotonic() + (every_s or 0.0)
         if self.checkpointer is not None:
             rank.flags.progress = self.checkpointer.progress
 
     def note_restored(self, run_step: int, step: int) -> None:
         self.first = run_step - step
-        self._at_rest = self._moment(step)
+        self._saved = self._moment(step)
 
     def _moment(self, step: int) -> Moment:
         return step, self._meta()["epoch"]
 
-    def look_at_the_clock(self) -> None:
+    def ask_if_due(self) -> None:
         """Asks for a save if one is due by rank 0's clock; the other ranks learn of it by the shared flags."""
         if self.every_s and self._rank.is_first and time.monotonic() >= self._next:
             self._rank.flags.set("save")
             self._next = math.inf  # until it has been done
 
-    def advance_to(self, agreed: Agreed) -> None:
+    def note_progress(self, agreed: Agreed) -> None:
         """Commits the save in flight once all ranks have written it."""
         if self.checkpointer is not None:
-            with self._tolerant(math.inf):
+            with self._tolerate(math.inf):
                 self._note(self.checkpointer.advance_to(agreed.progress))
 
     @property
     def _is_overdue(self) -> bool:
         """On all ranks alike: they fail together."""
-        return self._tolerant.failures > self._saving.max_failures
+        return self._tolerate.failures > self._saving.max_failures
 
     def is_due(self, step: int, agreed: Agreed | None, window: int = 1) -> bool:
         """Decided from what all ranks know and count, never from what this rank alone sees.
@@ -88,12 +88,12 @@ class SaveSchedule:
         by_count = bool(self.every_steps and step % self.every_steps < window)
         return by_count or self._is_overdue or (agreed is not None and agreed["save"])
 
-    def beside(self, step: int) -> None:
+    def in_background(self, step: int) -> None:
         """A periodic save: the training waits for the copy, and not for the disk."""
         if self.every_s:
             self._next = time.monotonic() + self.every_s
         moment = self._moment(step)
-        if self.checkpointer is None or self._at_rest == moment:
+        if self.checkpointer is None or self._saved == moment:
             return
         if self._is_overdue:
             self.now(step)
@@ -103,7 +103,7 @@ class SaveSchedule:
             if self.checkpointer.async_save(self.first + step, self._meta()):
                 self._taken = moment
         else:
-            with self._tolerant(math.inf):
+            with self._tolerate(math.inf):
                 self._save(step)
         self._rank.flags.discount(time.monotonic() - began)
 
@@ -114,17 +114,17 @@ class SaveSchedule:
         if self.checkpointer is None:
             return
         began = time.monotonic()
-        with self._tolerant(math.inf):  # if the save in flight fails, this one is tried all the same
+        with self._tolerate(math.inf):  # if the save in flight fails, this one is tried all the same
             self._note(self.checkpointer.wait())
-        if self._at_rest != self._moment(step):
-            self._insist(step)
+        if self._saved != self._moment(step):
+            self._retry(step)
         self._rank.flags.discount(time.monotonic() - began)
 
-    def _insist(self, step: int) -> None:
+    def _retry(self, step: int) -> None:
         """Tries to save until it succeeds. The ranks fail together, and agree on whether there is time for another
         try."""
         deadline, pause_s = time.monotonic() + LAST_CHANCE_S, FIRST_PAUSE_S
-        with self._tolerant(math.inf):
+        with self._tolerate(math.inf):
             self._save(step, compare_all=True)
             return
         if self._rank.is_first:
@@ -159,8 +159,8 @@ class SaveSchedule:
 
     def _note(self, commit: Commit | None) -> None:
         if commit is not None:
-            self._at_rest = self._taken
-            self._tolerant.failures = 0
+            self._saved = self._taken
+            self._tolerate.failures = 0
             self._rank.flags.save_s = commit.seconds
 
 

@@ -32,7 +32,7 @@ class MetricLog:
         self.path = path
         self.every_s = every_s
         self.sinks = list(sinks)
-        self._expendable = BestEffortFile(path) if path is not None else None
+        self._best_effort = BestEffortFile(path) if path is not None else None
         self._full: dict[int, BestEffortFile] = {}  # by the sink's id
         self._began = time.time()
         self._due = 0.0
@@ -115,8 +115,8 @@ class MetricLog:
                 event.synchronize()
             plain = {name: _plain(value) for name, value in record.items()}
             del self._waiting[0]
-            if self.path is not None and self._expendable is not None:
-                with self._expendable:
+            if self.path is not None and self._best_effort is not None:
+                with self._best_effort:
                     append_line(self.path, plain)
             for sink in list(self.sinks):
                 self._hand(sink, plain)

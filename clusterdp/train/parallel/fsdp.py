@@ -12,7 +12,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 
 from clusterdp.errors import ConfigError
 from clusterdp.train.parallel.lockstep import Lockstep
-from clusterdp.train.parallel.same_model import take_rank_0s
+from clusterdp.train.parallel.same_model import broadcast_weights
 
 if TYPE_CHECKING:
     from clusterdp.train.dist.group import Group
@@ -37,7 +37,7 @@ def shard(
     for name in options:
         if name not in OPTIONS:
             raise ConfigError(f"train.fsdp.{name}: there is no such option. There are: {', '.join(OPTIONS)}.")
-    take_rank_0s(model)
+    broadcast_weights(model)
     arguments: dict[str, Any] = {"mesh": _mesh(group, options.get("shard_size"), hybrid)}
     if "reshard_after_forward" in options:
         arguments["reshard_after_forward"] = options["reshard_after_forward"]

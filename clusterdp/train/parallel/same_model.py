@@ -30,7 +30,7 @@ def check_same_model(model: nn.Module, group: Group) -> None:
     raise TrainError(_difference(group.gather(here)))
 
 
-def take_rank_0s(model: nn.Module) -> None:
+def broadcast_weights(model: nn.Module) -> None:
     """Collective: gives all ranks the weights of rank 0. DDP does this itself; FSDP2 does not, and the ranks' seeds
     differ."""
     with torch.no_grad():

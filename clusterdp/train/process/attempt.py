@@ -68,10 +68,10 @@ class Ending:
     exit_code: int = 0
 
 
-def of_folder(run_dir: Path, stop: StopSignal) -> Ending:
+def run_folder(run_dir: Path, stop: StopSignal) -> Ending:
     """The attempt of a run folder that the environment names. Does not return from a crash."""
     try:
-        with _uncollected():
+        with _without_garbage_collection():
             settings = Settings.read(run_dir)
             function = entry.load(settings.entry)
             entry.check_params(function, settings.params)
@@ -79,11 +79,11 @@ def of_folder(run_dir: Path, stop: StopSignal) -> Ending:
     except (EntryError, ConfigError) as error:
         say(f"clusterdp: {error}", error=True)
         return _refuse(run_dir)
-    return attend(function, settings, stop)
+    return run_function(function, settings, stop)
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _without_garbage_collection() -> Iterator[None]:
     """Keeps the garbage collector off during imports, and exempts what they made for good. Searching it takes a tenth
     of torch's import, and as long again at each later collection."""
     was_on = gc.isenabled()
@@ -114,7 +114,7 @@ def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Ending:
     # srun kills the other ranks when one ends with an error: rank 0 may be slower, and must get to write.
     deadline = time.monotonic() + (WAIT_FOR_RANK_0_S if peers else WAIT_FOR_OUTCOME_S)
     while not outcome.exists() and time.monotonic() < deadline:
-        if peers and peers.culprit():  # another rank has waited long enough, and exits
+        if peers and peers.first_failure():  # another rank has waited long enough, and exits
             break
         time.sleep(0.05 + slurm.world_size / 5000)  # thousands of ranks look at one file
     return ending
@@ -129,11 +129,11 @@ def refuse(error: ClusterdpError, run_dir: Path | None, peers: PeerWatch | None 
     return error.exit_code
 
 
-def attend(function: Callable[..., Any], settings: Settings, stop: StopSignal) -> Ending:
+def run_function(function: Callable[..., Any], settings: Settings, stop: StopSignal) -> Ending:
     """Collective from the rendezvous to the end. Does not return from a crash."""
-    group, peers, attempt = meet(settings, stop)
+    group, peers, attempt = start_group(settings, stop)
     try:
-        ending = _take_part(function, settings, stop, group, attempt)
+        ending = _run_in_group(function, settings, stop, group, attempt)
     except BaseException as error:
         fail(error, peers, settings.run_dir)
     peers.stop()
@@ -141,7 +141,7 @@ def attend(function: Callable[..., Any], settings: Settings, stop: StopSignal) -
     return ending
 
 
-def meet(settings: Settings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
+def start_group(settings: Settings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
     """Collective: the rendezvous, the seeds, and the attempt's name. If the ranks do not find each other, reports that
     and ends the process."""
     from clusterdp.train.dist.group import Group, seed_everything  # loads torch
@@ -166,7 +166,7 @@ def meet(settings: Settings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
     return group, PeerWatch(notes, place.rank, place.world_size).start(), attempt
 
 
-def _take_part(
+def _run_in_group(
     function: Callable[..., Any], settings: Settings, stop: StopSignal, group: Group, attempt: str
 ) -> Ending:
     from clusterdp.train.dist.claim import Claim
@@ -289,26 +289,26 @@ def _has_saved(run_dir: Path) -> bool:
 
 def fail(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> NoReturn:
     """Ends this rank, and tells the others not to wait for it."""
-    peers.leave(explain(error, peers, run_dir))
+    peers.leave(report_failure(error, peers, run_dir))
 
 
-def explain(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> int:
+def report_failure(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> int:
     """Reports why this rank fails: to its log, to the other ranks, and to the batch script. Returns the exit code."""
     from clusterdp.train.data.loader_defaults import dead_worker, in_a_line
 
     if worker := dead_worker(error):
         error = ClusterdpError(worker)
-    culprit = peers.culprit()  # then ours is most likely a broken connection
+    first_failure = peers.first_failure()  # then ours is most likely a broken connection
     said = in_a_line(error)[:300]
     if isinstance(error, ClusterdpError):
         refuse(error, run_dir, peers)  # before the others are told, since they then end within two seconds
     else:
         say("".join(traceback.format_exception(error)).rstrip("\n"), error=True)
-        if isinstance(error, BUGS) and not culprit and run_dir is not None and not _has_saved(run_dir):
+        if isinstance(error, BUGS) and not first_failure and run_dir is not None and not _has_saved(run_dir):
             _refuse(run_dir, peers)
     peers.tell(said)
-    if culprit and culprit.partition(": ")[2] != said:  # else all ranks found the same, together
-        say(f"clusterdp: this follows from another rank's failure: {culprit}", error=True)
+    if first_failure and first_failure.partition(": ")[2] != said:  # else all ranks found the same, together
+        say(f"clusterdp: this follows from another rank's failure: {first_failure}", error=True)
     if isinstance(error, ClusterdpError):
         return error.exit_code
     if isinstance(error, KeyboardInterrupt):

@@ -21,7 +21,7 @@ from clusterdp.train.dist.claim import Claim
 from clusterdp.train.dist.stop import STOPPED_EXIT, Stopped, StopSignal
 from clusterdp.train.job import JobHandle
 from clusterdp.train.output.say import say
-from clusterdp.train.process.attempt import Ending, explain, explained, fail, meet, refuse, write_outcome
+from clusterdp.train.process.attempt import Ending, explained, fail, refuse, report_failure, start_group, write_outcome
 from clusterdp.train.settings import Settings
 
 
@@ -34,7 +34,7 @@ def own_job() -> JobHandle:
         settings = Settings.own({})
     except ClusterdpError as error:
         sys.exit(refuse(error, Settings.bare({}).run_dir))
-    group, peers, attempt = meet(settings, stop)
+    group, peers, attempt = start_group(settings, stop)
     rank, world_size = group.rendezvous.rank, group.rendezvous.world_size
     job: JobHandle | None = None
 
@@ -51,7 +51,7 @@ def own_job() -> JobHandle:
         if world_size > 1:
             fail(error, peers, settings.run_dir)
         if isinstance(error, ClusterdpError):
-            sys.exit(explain(error, peers, settings.run_dir))
+            sys.exit(report_failure(error, peers, settings.run_dir))
         before(kind, error, at)
 
     before, sys.excepthook = sys.excepthook, end

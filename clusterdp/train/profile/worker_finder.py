@@ -23,7 +23,7 @@ from clusterdp.errors import ConfigError
 from clusterdp.train.data.datasets import size_of
 from clusterdp.train.data.loader_defaults import cpus_of_rank, end_workers
 from clusterdp.train.data.sampler import ResumableSampler
-from clusterdp.train.data.seeded import streams_put_back
+from clusterdp.train.data.seeded import streams_restored
 from clusterdp.train.data.tensor_loader import TensorLoader
 from clusterdp.train.dist.stop import StopSignal
 
@@ -86,7 +86,7 @@ def find_workers(
         most = group.agree(most, least=True)[0]
     counts = sorted({0, most, *(2**power for power in range(most.bit_length()))})
     speeds = {}
-    with streams_put_back(), _put_back(getattr(getattr(loader, "sampler", None), "generator", None)):
+    with streams_restored(), _put_back(getattr(getattr(loader, "sampler", None), "generator", None)):
         for workers in counts:
             mine = samples_per_s(_with_workers(loader, workers))
             # The slowest rank's, in thousandths. No rank goes on to the next count before all have finished this one.
@@ -105,7 +105,7 @@ def _put_back(generator: torch.Generator | None) -> Iterator[None]:
 
 def samples_per_s(loader: Any) -> float:
     """Measured once the batches that workers had fetched ahead are used up. Short epochs follow each other."""
-    batches = _on_and_on(loader)
+    batches = _endless(loader)
     for _ in range(2 * loader.num_workers + 1):
         next(batches)
     began, read, samples = time.perf_counter(), 0, 0
@@ -117,7 +117,7 @@ def samples_per_s(loader: Any) -> float:
     return speed
 
 
-def _on_and_on(loader: Any) -> Iterator[Any]:
+def _endless(loader: Any) -> Iterator[Any]:
     while True:
         with StopSignal.shielded():
             batches = iter(loader)

@@ -30,19 +30,19 @@ class BestModel:
     def __init__(self, trainer: Trainer, model: torch.nn.Module):
         self._trainer, self._model = trainer, model
         self._job, self._history = trainer.job, trainer.history
-        self._tolerant = Tolerance(trainer.job.this_rank, trainer.job.record, "the best model")
+        self._tolerate = Tolerance(trainer.job.this_rank, trainer.job.record, "the best model")
         self._opened: Checkpointer | InMemory | None = None
         self._kept: Any = None  # what was saved with it
         self._looked = False  # after what an attempt before this one has kept
 
     def save(self) -> None:
         """The model as it is now, until it is durable."""
-        with self._tolerant(math.inf):
+        with self._tolerate(math.inf):
             self._save(self._checkpointer())
 
     def save_if_better(self, monitor: str, mode: str) -> None:
         """If the newest epoch is better than the one that is kept: that of a better one may not have been saved."""
-        with self._tolerant(math.inf):
+        with self._tolerate(math.inf):
             checkpointer = self._checkpointer()
             if not self._looked:
                 self._kept, self._looked = checkpointer.peek(), True
@@ -72,7 +72,7 @@ class BestModel:
         loop = self._trainer.loop
         checkpointer.save(loop.step if loop is not None else self._job.step, meta)
         self._kept, self._looked = meta, True
-        self._tolerant.failures = 0
+        self._tolerate.failures = 0
 
     def _row(self, kept: Any) -> Row | None:
         """Of the history, as it is now: the last one when that was saved; None if it is no longer there."""

@@ -22,10 +22,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from clusterdp.checkpoint.state.stateful import unwrap
 from clusterdp.errors import ConfigError, EntryError
-from clusterdp.train.argument_names import LOADER, arguments_of, check_parts, check_words
-from clusterdp.train.data.datasets import is_same, options_of_val, shared_out, training_data
+from clusterdp.train.argument_names import LOADER, arguments_of, check_arguments, check_parts
+from clusterdp.train.data.datasets import evaluation_data, is_same, options_of_val, training_data
 from clusterdp.train.data.even_batches import even_batches
-from clusterdp.train.data.loader_defaults import check_lasts
+from clusterdp.train.data.loader_defaults import check_can_be_read_again
 from clusterdp.train.data.prefetch import Prefetcher
 from clusterdp.train.job import JobHandle
 from clusterdp.train.loop.history import SHAPE, History, Row, row_line
@@ -91,7 +91,7 @@ class Trainer:
         name: str = "",
         **others: NoReturn,
     ):
-        check_words("Trainer", others, arguments_of(Trainer), {"fit": Trainer.fit})
+        check_arguments("Trainer", others, arguments_of(Trainer), {"fit": Trainer.fit})
         check_parts(model, loss, optimizer, scheduler)
         self.job = job = own_job() if job is None else job
         self.name = name
@@ -161,10 +161,10 @@ class Trainer:
             )
         batches = training_data(self.job.this_rank, train, batch_size, loader)
         if val is not None:
-            check_lasts("val", val, epochs)
+            check_can_be_read_again("val", val, epochs)
             options = options_of_val(val, loader, val_options or {})
             # What is wrong with it is said now, not in an hour.
-            shared_out(self.job.this_rank, val, batch_size, options, "val")
+            evaluation_data(self.job.this_rank, val, batch_size, options, "val")
         phase: dict[str, Any] = {"name": self.name, "continues": self.loop}
         self.loop = loop = self.job.loop(
             batches, self._state, epochs=epochs, accumulate=self.accumulate, move=transform or True, **phase
@@ -209,7 +209,7 @@ class Trainer:
         from clusterdp.train.trainer.predictions import collect, on_host
 
         self._check_loader_words("predict", loader, Trainer.predict)
-        batches, size = shared_out(self.job.this_rank, data, batch_size, loader, "predict")
+        batches, size = evaluation_data(self.job.this_rank, data, batch_size, loader, "predict")
         outputs = []
         with self._evaluating():
             for batch, mine in self._watched(batches, transform):
@@ -326,12 +326,12 @@ class Trainer:
     @staticmethod
     def _check_loader_words(where: str, options: Mapping[str, Any], method: Any = None) -> None:
         own = arguments_of(method) if method is not None else ["batch_size"]
-        check_words(where, options, [*own, *LOADER], {"fit": Trainer.fit, "Trainer": Trainer})
+        check_arguments(where, options, [*own, *LOADER], {"fit": Trainer.fit, "Trainer": Trainer})
 
     def _evaluate(
         self, data: Any, batch_size: int | None, loader: Mapping[str, Any], transform: Any
     ) -> dict[str, float]:
-        batches, _ = shared_out(self.job.this_rank, data, batch_size, loader, "evaluate")
+        batches, _ = evaluation_data(self.job.this_rank, data, batch_size, loader, "evaluate")
         scores, training = Scores(self._metrics, self.job.group), self.scores
         with self._evaluating():
             self.scores = scores
