@@ -33,7 +33,8 @@ MAY_IMPORT = {
     "fakeslurm": {"slurm.hostlist", "slurm.state"},  # so that it could leave as a package of its own
     "pytest_plugin": {"fakeslurm"},
 }
-# The rooms of a part from the ground up: each may import those below it. Modules beside the folders are rooms, too.
+# The rooms of a part from the ground up: each may import those below it, also for type checkers alone. Modules beside
+# the folders are rooms, too.
 FLOORS = {
     "checkpoint": "errors format state save load checkpointer",
     "fakeslurm": (
@@ -42,8 +43,6 @@ FLOORS = {
     ),
     "train": "argument_names output settings dist parallel data optim profile loop job process trainer worker",
 }
-# Parts whose imports for type checkers keep to that order, too: what is handed down has a type of its own there.
-TYPED = ("train",)
 # Against that order: the daemon finds a command by its name when one is asked for.
 UPWARD = {("fakeslurm.slurmctld.daemon", "fakeslurm.commands")}
 # cli and the package's own front doors meet everybody, each thing when it is needed.
@@ -144,7 +143,7 @@ def test_no_room_imports_one_above_it(part: str) -> None:
     assert rooms == set(floors), "give a new room its place among the floors of its part, and in the design"
     up = {
         (name, other)
-        for name, others in arrows(part in TYPED).items()
+        for name, others in arrows(typing=True).items()
         for other in others
         if name.startswith(f"{part}.") and other.startswith(f"{part}.")
         if floors.index(name.split(".")[1]) < floors.index(other.split(".")[1])

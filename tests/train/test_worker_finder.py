@@ -12,7 +12,7 @@ from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, find_workers
 from clusterdp.train.data.tensor_loader import TensorLoader
 from clusterdp.train.profile import worker_finder
-from clusterdp.train.profile.worker_finder import Workers
+from clusterdp.train.profile.worker_finder import WorkerSpeeds
 
 DATA = TensorDataset(torch.arange(24))
 
@@ -28,7 +28,7 @@ DATA = TensorDataset(torch.arange(24))
     ],
 )
 def test_the_advice_follows_from_what_the_training_takes(needed: float | None, best: int) -> None:
-    found = Workers({0: 100.0, 1: 90.0, 2: 190.0, 4: 380.0, 8: 400.0}, cpus=8, needed=needed)
+    found = WorkerSpeeds({0: 100.0, 1: 90.0, 2: 190.0, 4: 380.0, 8: 400.0}, cpus=8, needed=needed)
     assert found.best() == best
     assert f"Try num_workers: {best}, on 8 cpus a rank." in str(found)
     assert ("ask for more cpus" in str(found)) == (needed == 900.0)

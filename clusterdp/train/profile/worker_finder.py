@@ -39,7 +39,7 @@ SPARE_ALONE = 10.0  # without workers, for then the training waits while it is r
 
 
 @dataclass(frozen=True)
-class Workers:
+class WorkerSpeeds:
     """speeds: number of workers -> samples a second, of the slowest rank. needed: what the training takes."""
 
     speeds: dict[int, float]
@@ -72,7 +72,7 @@ class Workers:
 
 def find_workers(
     loader: Any, group: Group | None = None, *, most: int | None = None, needed: float | None = None
-) -> Workers:
+) -> WorkerSpeeds:
     """Collective over `group` (None: this rank alone). most: workers to try; default: the cpus of a rank.
 
     needed: samples a second that the training of one rank takes.
@@ -91,7 +91,7 @@ def find_workers(
             mine = samples_per_s(_with_workers(loader, workers))
             # The slowest rank's, in thousandths. No rank goes on to the next count before all have finished this one.
             speeds[workers] = group.agree(int(1000 * mine), least=True)[0] / 1000 if group is not None else mine
-    return Workers(speeds, cpus, needed)
+    return WorkerSpeeds(speeds, cpus, needed)
 
 
 @contextmanager
