@@ -67,7 +67,7 @@ def explanations(tree: type = Config, above: str = "") -> Iterator[Explanation]:
 
 
 def _comments(tree: type) -> dict[str, str]:
-    """By field: the comment at the end of its line, or on the lines above it."""
+    """The comment of each field: at the end of its line, or on the lines above it."""
     lines = inspect.getsource(config_module).splitlines()
     found = {}
     for node in ast.parse("\n".join(lines)).body:

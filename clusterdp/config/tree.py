@@ -128,7 +128,8 @@ class AmpConfig:
 
 @dataclass
 class TrainConfig:
-    """Of `entry:` jobs and own_job(): the process group, the seeds, and what job.wrap(model) and job.loop(...) do."""
+    """How `entry:` jobs and own_job() train: the process group, the seeds, and what job.wrap(model) and job.loop(...)
+    do."""
 
     seed: int = 0  # of torch, numpy and random; differs by rank; e.g. `1`
     deterministic: bool = False  # torch.use_deterministic_algorithms(); slower; e.g. `true`
@@ -172,7 +173,7 @@ class TraceConfig:
 
 @dataclass
 class ProfileConfig:
-    """Of entry: jobs. Where the time goes is always measured; see times.json of an attempt."""
+    """A run of an `entry:` job that is measured. Its times are always in times.json of an attempt."""
 
     steps: int | None = None  # end the run after n steps, as `clusterdp profile` does; e.g. `50`
     # batch-size or workers: tried out after that, by `clusterdp profile --find`; e.g. `workers`

@@ -96,7 +96,7 @@ def _shown(value: Any) -> str:
 
 
 def unit_of(key: str) -> str:
-    """By the end of its name: seconds, megabytes or ""."""
+    """The unit by the end of its name: seconds, megabytes or ""."""
     return next((word for end, word in UNITS.items() if key.endswith(end)), "")
 
 

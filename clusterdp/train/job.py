@@ -40,7 +40,7 @@ Batch = TypeVar("Batch")
 
 
 class JobHandle:
-    """One in each rank. A function need not use any of it.
+    """What a job offers to the user's function, which need not use any of it. There is one in each rank.
 
     this_rank: this process among its peers, and record: what the attempt writes about itself. The other attributes are
     theirs, or the config's.
@@ -79,8 +79,8 @@ class JobHandle:
         return self.record.step
 
     def wrap(self, model: torch.nn.Module, **options: Any) -> torch.nn.Module:
-        """The model on this rank's device, as the config's `train` has it; in DDP, with its buckets settled, if that
-        says nothing. Collective, and before the optimizer is made.
+        """The model on this rank's device, as the config's `train` has it; in DDP by
+        default. Collective, and before the optimizer is made.
 
         options: DistributedDataParallel's own; the config's come first.
         """
@@ -97,13 +97,13 @@ class JobHandle:
 
     @cached_property
     def amp(self) -> Amp:
-        """As the config's train.amp has it."""
+        """Mixed precision, as the config's train.amp has it."""
         from clusterdp.train.optim.amp import Amp
 
         return Amp(device=self.device, **asdict(self.train.amp))
 
     def nan_guard(self, model: torch.nn.Module) -> NanGuard | None:
-        """For Amp.step(nan_guard=...), as the config's train.on_nan has it; None if it is not set."""
+        """The guard for Amp.step(nan_guard=...), as the config's train.on_nan has it; None if it is not set."""
         from clusterdp.train.optim.nan_guard import NanGuard
 
         on_nan = self.train.on_nan
@@ -181,7 +181,7 @@ class JobHandle:
         return Loop(self.phases, loader, state, epochs=epochs, accumulate=accumulate, move=move, **every, **phase)  # type: ignore[arg-type]
 
     def checkpointer(self, state: Mapping[str, Any], *, beside: str | None = None) -> Checkpointer | None:
-        """For the state of a loop of your own. None if the run has no folder and no checkpoint.url.
+        """A Checkpointer for the state of your own loop. None if the run has no folder and no checkpoint.url.
 
         beside: not the run's checkpoints, but one that stays as it is until it is saved anew, in a folder of this name.
         """

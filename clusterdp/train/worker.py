@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str]) -> int:
-    """For a run folder. Returns the exit code; does not return from a crash."""
+    """Runs the attempt of a run folder. Returns the exit code; does not return from a crash."""
     stop = StopSignal().install()
     from clusterdp.train.process import attempt
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run_in_submitit(run_dir: str) -> Ending:
-    """For a task of submitit, whose own handlers are back in place when this returns. Does not return from a crash."""
+    """Runs in a task of submitit, and puts its signal handlers back. Does not return from a crash."""
     with StopSignal() as stop:
         from clusterdp.train.process import attempt
 
@@ -45,7 +45,7 @@ def run_in_submitit(run_dir: str) -> Ending:
 
 
 def run(function: Callable[..., Any], argv: Sequence[str] | None = None) -> int:
-    """For `python -m your.module key=value ...`, alone or under torchrun: function(job, **values).
+    """Calls function(job, **values) for `python -m your.module key=value ...`, alone or under torchrun.
 
     If CLUSTERDP_RUN_DIR names a folder, the run is kept there, and the same command goes on where it was stopped; a
     config.yaml in it, as a job has one, says what of `checkpoint`, `train` and `metrics` is not left at its default.

@@ -89,7 +89,7 @@ def options_of_val(data: Any, training: Mapping[str, Any], own: Mapping[str, Any
 
 
 def as_dataset(data: Any) -> Dataset[Any] | None:
-    """None if it is a loader, or any other iterable of batches."""
+    """The data as a data set; None for a loader, or any other iterable of batches."""
     if isinstance(data, torch.Tensor):
         return TensorDataset(data)
     if isinstance(data, torch.nn.Module):

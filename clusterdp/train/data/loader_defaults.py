@@ -66,7 +66,7 @@ def check_can_be_read_again(what: str, data: Any, epochs: int) -> None:
 
 
 def gives_batches(dataset: Any) -> bool:
-    """Of WebDataset's pipelines: whether one makes batches, of which a DataLoader would make batches again."""
+    """Whether a pipeline of WebDataset makes batches itself, so that a DataLoader must not."""
     sizes = [_size_after(stage) for stage in getattr(dataset, "pipeline", None) or ()]
     return [size for size in sizes if size][-1:] == ["batches"]
 

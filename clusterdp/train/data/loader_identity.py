@@ -32,7 +32,7 @@ def facts(loader: Any) -> Facts:
 
 
 def changes(was: Mapping[str, Any], now: Facts) -> list[str]:
-    """In words, such as `batch size 4 -> 8`."""
+    """The differences in words, such as `batch size 4 -> 8`."""
     return [f"{name} {was.get(name)} -> {now.get(name)}" for name in now if name in was and was[name] != now[name]]
 
 

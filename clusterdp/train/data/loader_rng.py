@@ -21,14 +21,14 @@ APART = 1  # the loader's first number is not the training's
 
 
 class OwnStreams:
-    """Of the CPU's global streams: Python's, numpy's and torch's. Until begin(), `with` does nothing."""
+    """Separate copies of the CPU's global streams (Python's, numpy's, torch's). Until begin(), `with` does nothing."""
 
     def __init__(self) -> None:
         self._own: Any = None
         self._outer: Any = None
 
     def begin(self) -> None:
-        """They follow from the global ones as they are now, and those stay as they are."""
+        """Seeds them from the global streams, which do not change."""
         with streams_restored():
             seed_streams(mixed_seed(int(torch.empty((), dtype=torch.int64).random_()), APART))
             self._own = streams()

@@ -122,7 +122,7 @@ class ResumableSampler(Sampler[Any]):
         return order
 
     def samples(self, consumed: int, count: int) -> list[int]:
-        """The indices that this rank gets next where `consumed` samples of the epoch are done; at most `count`."""
+        """The next `count` indices of this rank, at most, after `consumed` samples of the epoch."""
         places = consumed + self.rank + self.world_size * torch.arange(count)
         return list(map(int, self._order()[places[places < self.total] % self.size]))
 
@@ -131,7 +131,7 @@ class ResumableSampler(Sampler[Any]):
         self.consumed = min(self.consumed + samples * self.world_size, self.total)
 
     def set_epoch(self, epoch: int) -> None:
-        """To the start of an epoch; staying in the same one keeps the place."""
+        """Goes to the start of an epoch; for the same epoch, keeps the position."""
         if epoch != self.epoch:
             self.epoch, self.consumed = epoch, 0
 

@@ -44,7 +44,7 @@ class SeededDataset(Dataset[Any]):
         return getattr(self.dataset, name)
 
     def set_epoch(self, epoch: int) -> None:
-        """Before the loader's iterator is made. Passed on to a data set that wants to know."""
+        """Call it before the loader's iterator is made. It is passed on to a data set that has the method."""
         self._epoch.fill_(epoch)
         if callable(inner := getattr(self.dataset, "set_epoch", None)):
             inner(epoch)
@@ -65,7 +65,7 @@ class SeededDataset(Dataset[Any]):
             return samples
 
     def collation(self, collate_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """The same for a collate_fn that draws, such as MixUp's: by the batch's first sample."""
+        """Seeds a collate_fn that draws, such as MixUp's, by the batch's first sample."""
         return _Collation(self, collate_fn)
 
     def _fetch(self, key: Key, epoch: int) -> Any:
@@ -99,7 +99,7 @@ class _Collation:
 
 
 def mixed_seed(*numbers: int) -> int:
-    """64 bits of all of them (splitmix64): neighbours in seed, epoch or index have nothing in common."""
+    """Mixes the numbers into 64 bits (splitmix64): neighbouring seeds, epochs or indices give unrelated ones."""
     x = 0
     for number in numbers:
         x = x + number + 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF
@@ -154,7 +154,7 @@ def _index(key: Key) -> int:
 
 
 def _makes_batches(dataset: Any) -> bool:
-    """A Subset has the method always, and hands on to its data set what that one can."""
+    """Whether it fetches whole batches. A Subset always has the method, so its data set is asked."""
     while isinstance(dataset, Subset):
         dataset = dataset.dataset
     return callable(getattr(dataset, "__getitems__", None))

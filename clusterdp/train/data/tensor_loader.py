@@ -92,14 +92,14 @@ def _rows_of(dataset: Any) -> Rows | None:
 
 
 def _taken(column: torch.Tensor, indices: Indices) -> torch.Tensor:
-    """A copy, for a model may change its input in place; and contiguous, as a collated batch is."""
+    """A contiguous copy, like a collated batch, since a model may change its input in place."""
     if isinstance(indices, range):
         return column[indices.start : indices.stop : indices.step].clone(memory_format=torch.contiguous_format)
     return column.index_select(0, indices.to(column.device))  # quicker than column[indices]
 
 
 def _columns_of(dataset: Any) -> Callable[[], Any] | None:
-    """Asked for with each batch: some replace a data set's tensors between two epochs."""
+    """A function that gives the columns. It is called for each batch, since a data set's tensors may be replaced."""
     if type(dataset) is TensorDataset:
         return lambda: dataset.tensors
     if type(dataset) is Columns:
@@ -138,13 +138,13 @@ def _is_array(data: Any) -> bool:
 
 
 def _is_plain(column: torch.Tensor) -> bool:
-    """Not a subclass, whose rows may be anything, nor sparse, nested or quantized."""
+    """Whether it is a plain tensor: no subclass, whose rows may be anything, nor sparse, nested or quantized."""
     strided = column.layout is torch.strided and not column.is_nested and not column.is_quantized
     return type(column) is torch.Tensor and strided and column.ndim > 0 and _can_be_taken(column)
 
 
 def _can_be_taken(column: torch.Tensor) -> bool:
-    """Older torch does not know how for each of its types."""
+    """Whether this torch can index the dtype; older versions cannot index all."""
     one = torch.zeros(1, dtype=torch.int64, device=column.device)
     try:
         column.new_empty(1).index_select(0, one)
@@ -154,7 +154,7 @@ def _can_be_taken(column: torch.Tensor) -> bool:
 
 
 def _as_tensor(array: Any) -> torch.Tensor:
-    """Of the same memory, where that is possible."""
+    """The array as a tensor, which shares its memory where possible."""
     found: torch.Tensor = array
     if not isinstance(array, torch.Tensor):
         try:

@@ -62,7 +62,7 @@ class Group:
 
     @property
     def flags_group(self) -> dist.ProcessGroup | None:
-        """For SharedFlags; None for a single process."""
+        """The group for SharedFlags; None for a single process."""
         return self.control if self.rendezvous.world_size > 1 else None
 
     def agree(self, *values: int, least: bool = False) -> list[int]:

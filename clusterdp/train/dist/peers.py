@@ -40,7 +40,7 @@ class PeerWatch:
         return self
 
     def stop(self) -> None:
-        """Before the store is closed in order. Joined: a daemon thread inside torch at interpreter exit crashes."""
+        """Ends the thread, before the store is closed. A daemon thread that is inside torch at interpreter exit crashes."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()

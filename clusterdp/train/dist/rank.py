@@ -8,7 +8,7 @@ from clusterdp.train.dist.stop import StopSignal
 
 
 class Rank:
-    """One in a process. `number` counts from 0, and rank 0 writes what is written once.
+    """This process among its peers. `number` counts from 0, and rank 0 writes what is written once.
 
     device: of this rank. devices: all of its devices, for a model that is split over them.
     """

@@ -23,7 +23,7 @@ EPHEMERAL_DEFAULT = (32_768, 60_999)  # Linux; macOS has 49152 to 65535, whose l
 
 
 class PortTaken(RendezvousError):
-    """Somebody listens on the master port already. Raised on rank 0, which alone can see it."""
+    """The master port is in use. Raised on rank 0, which alone can see it."""
 
     exit_code = PORT_TAKEN_EXIT
 
@@ -53,7 +53,7 @@ class Rendezvous:
         )
 
     def environ(self) -> dict[str, str]:
-        """For init_process_group("env://"), and for libraries that read these names by themselves."""
+        """The variables for init_process_group("env://"), and for libraries that read them."""
         return {name.upper(): str(value) for name, value in asdict(self).items()}
 
 

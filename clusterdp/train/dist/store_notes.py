@@ -65,7 +65,7 @@ def make_key(path: Path) -> None:
 
 
 def read_key(path: Path) -> bytes | None:
-    """None if there is no whole one."""
+    """The key; None if there is no complete one."""
     try:
         fd = open_plain(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
@@ -80,7 +80,7 @@ def read_key(path: Path) -> bytes | None:
 
 
 def plain(text: str) -> str:
-    """One line that a terminal can be shown: no control characters, and not too long."""
+    """The text as one short line without control characters, safe for a terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:MOST])
 
 

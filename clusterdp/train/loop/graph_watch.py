@@ -33,7 +33,7 @@ class GraphWatch:
         self._wait = 0
 
     def look(self, name: str, value: Any) -> None:
-        """With what a step measures. Costs nothing between two rounds."""
+        """Checks a value that a step measures. Costs nothing between two rounds."""
         if self._name is not None and name != self._name:
             return
         if self._wait:

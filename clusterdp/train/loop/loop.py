@@ -264,7 +264,7 @@ class Loop(Generic[Batch]):
         self._record.event("restored", step=restored.step, checkpoint=restored.token, **told)
 
     def _say_complete(self) -> None:
-        """Nothing is left to do."""
+        """Reports that nothing is left to do."""
         if self._rng_pending:
             self.batches.pass_all()
         if self._rank.is_first:
@@ -359,7 +359,7 @@ class Loop(Generic[Batch]):
             self.position.last, self.total_steps = self.epoch + 1, self.step  # all ranks know: no more steps
 
     def _tell_of_gradients(self) -> None:
-        """Once, where a save cannot be exact."""
+        """Warns, once, of a save that cannot be exact."""
         if self._open_window.wait and not self._told and self._rank.is_first:
             self._told = True
             say(

@@ -50,7 +50,7 @@ class Position:
         self.ended = False
 
     def go_on_from(self, other: Position) -> None:
-        """In memory. An epoch that was left in its middle begins anew."""
+        """Takes over another loop's position, in memory. An epoch that was left in its middle begins anew."""
         self.load_state_dict({**other.state_dict(), "batch": 0})
 
     def state_dict(self) -> dict[str, int | None]:

@@ -77,7 +77,7 @@ class SaveSchedule:
 
     @property
     def _is_overdue(self) -> bool:
-        """On all ranks alike: they fail together."""
+        """Whether too many saves have failed. The same on all ranks, which fail together."""
         return self._tolerate.failures > self._saving.max_failures
 
     def is_due(self, step: int, agreed: Agreed | None, window: int = 1) -> bool:

@@ -105,7 +105,7 @@ class Amp:
         self.masters: MasterWeights | None = None
 
     def cast(self, model: nn.Module) -> nn.Module:
-        """In place, what the level says of the weights."""
+        """Casts the weights in place, as the level says."""
         if not self._means.half:
             return model
         return halve(model, keep_batchnorm_fp32=bool(self._means.keep_batchnorm_fp32))

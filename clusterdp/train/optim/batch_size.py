@@ -30,7 +30,7 @@ class BatchSize:
 
     @classmethod
     def of_total(cls, total: int, world_size: int, accumulate: int = 1) -> BatchSize:
-        """So that a step sees `total` samples, whatever the number of ranks."""
+        """The batch size with which a step sees `total` samples on any number of ranks."""
         per_rank, rest = divmod(total, world_size * accumulate)
         if rest or not per_rank:
             down = per_rank * world_size * accumulate

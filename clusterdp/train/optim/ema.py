@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Ema:
-    """Of all parameters that are trained; buffers, such as BatchNorm's, are the model's own at any time."""
+    """Averages all trained parameters. Buffers, such as BatchNorm's, are always the model's own."""
 
     def __init__(self, model: nn.Module, decay: float = 0.999, *, amp: Amp | None = None):
         """amp: whose masters are averaged, after amp.adopt(optimizer)."""
@@ -50,7 +50,7 @@ class Ema:
 
     @torch.no_grad()
     def update(self) -> None:
-        """After each step of the optimizer."""
+        """Call it after each step of the optimizer."""
         self._average(self._averages, [source.detach().float() for source in self._sources], None)
 
     @contextmanager
@@ -66,7 +66,7 @@ class Ema:
 
     @torch.no_grad()
     def _put(self, weights: Iterable[torch.Tensor]) -> None:
-        """Into the model."""
+        """Writes these weights into the model."""
         reshard(self._model)  # FSDP2 would go on with what it has gathered before
         for parameter, weight in zip(self._parameters, weights, strict=True):
             parameter.copy_(weight)

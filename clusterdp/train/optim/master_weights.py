@@ -24,7 +24,7 @@ from clusterdp.errors import StateError
 
 
 def halve(model: nn.Module, *, keep_batchnorm_fp32: bool = True) -> nn.Module:
-    """In place: weights and buffers in fp16. The model takes its inputs to fp16 and gives its outputs in fp32.
+    """Casts weights and buffers to fp16, in place. The model casts its inputs to fp16 and its outputs to fp32.
 
     BatchNorm may stay in fp32, as its sums need it; it takes fp16 activations all the same, and returns them.
     A model that this was done with, or with parts of it alone, stays as it is.
@@ -93,7 +93,7 @@ class MasterWeights:
         return master
 
     def of(self, parameter: torch.Tensor) -> torch.Tensor:
-        """Its fp32 copy, or the parameter itself if it has none."""
+        """The fp32 copy of a parameter, or the parameter itself if it has none."""
         return self._master.get(id(parameter), parameter)
 
     def are_of(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -101,7 +101,8 @@ class MasterWeights:
         return any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"])
 
     def take_gradients(self) -> None:
-        """Once all gradients are there: DDP has added them up in fp16, and scaled they may have overflowed."""
+        """Copies the gradients to fp32, once all are there: DDP has added them up in fp16, where they may have
+        overflowed."""
         for half, whole in zip(self._halves, self._wholes, strict=True):
             whole.grad = None if half.grad is None else half.grad.float()
 
@@ -113,7 +114,7 @@ class MasterWeights:
         return [master.detach() for master in self._wholes]
 
     def load_state_dict(self, state: Sequence[torch.Tensor] | None) -> None:
-        """None, of a run without: the copies are made anew of the weights, which must have been restored before."""
+        """None, from a run without: the copies are made anew from the weights, which must have been restored before."""
         saved = self._halves if state is None else state
         if [tensor.shape for tensor in saved] != [master.shape for master in self._wholes]:
             raise StateError(

@@ -63,7 +63,7 @@ class NanGuard:
         return loss * (1 + (seen - seen))  # times 1, or NaN: a constant that is added has gradients without it
 
     def allows(self, norm: torch.Tensor, *, scaled: bool = False) -> bool:
-        """Before a step: whether to take it. norm: of all gradients, after the all-reduce. TrainError if not, and the
+        """Whether to take the step. norm: of all gradients, after the all-reduce. TrainError if not, and the
         policy is to stop. scaled: by a GradScaler, which handles its overflows itself."""
         losses, self._losses = self._losses, []
         self._looked_at += 1

@@ -40,7 +40,7 @@ class MetricLog:
         self._newest: tuple[float, dict[str, Value], dict[str, Value]] | None = None  # time, fields, values
 
     def step(self, fields: dict[str, Value], values: dict[str, Value]) -> None:
-        """After a step: fields such as step and epoch, and what the user logged in it. Kept as they are: no graphs."""
+        """Records a step: fields such as step and epoch, and the values that the user logged, which have no graphs."""
         if self.path is None and not self.sinks:
             return
         now = time.time()
@@ -69,7 +69,7 @@ class MetricLog:
         self._write(wait=True)
 
     def close(self) -> None:
-        """At the end of the attempt: writes everything, and tells the sinks that have a close()."""
+        """Writes everything and closes the sinks, at the end of the attempt."""
         self.flush()
         for sink in self.sinks:
             if callable(close := getattr(sink, "close", None)):

@@ -8,7 +8,7 @@ _lost = 0  # lines, since the last one that could be written
 
 
 def say(text: str, *, error: bool = False) -> None:
-    """To standard output, or to standard error. Never raises: the log may lie on a disk that is full."""
+    """Prints to standard output, or to standard error. Never raises: the log may be on a full disk."""
     global _lost
     stream = sys.stderr if error else sys.stdout
     try:

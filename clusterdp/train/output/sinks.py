@@ -23,7 +23,7 @@ PLACE = ("time", "step", "total")  # of a record: where it belongs, not what was
 
 
 def open_sinks(names: Sequence[str], run: RunDir, options: Mapping[str, Any]) -> list[Any]:
-    """Those of `metrics.to`, on rank 0. ConfigError if one is not known, or not installed."""
+    """Opens the sinks of `metrics.to`, on rank 0. ConfigError if one is not known, or not installed."""
     kinds: dict[str, Any] = {"tensorboard": TensorBoard, "wandb": WandB, "mlflow": MLflow}
     found = []
     for name in names:

@@ -20,7 +20,7 @@ from clusterdp.errors import ConfigError
 
 
 def recompute(model: nn.Module, *units: str) -> nn.Module:
-    """In place, for each module whose class has one of these names. Names of parameters stay as they are."""
+    """Changes, in place, each module whose class has one of these names. Names of parameters stay."""
     found = set()
     for module in model.modules():
         if (name := type(module).__name__) in units:

@@ -33,7 +33,7 @@ def wrap(
 
 
 def _device_ids(model: nn.Module) -> list[torch.device] | None:
-    """None on CPUs and for a split model, as DDP wants it."""
+    """The device, for DDP; None on CPUs and for a model on several devices."""
     devices = {parameter.device for parameter in model.parameters()}
     return [*devices] if len(devices) == 1 and next(iter(devices)).type == "cuda" else None
 
@@ -72,8 +72,8 @@ def cannot_skip(what: str) -> ConfigError:
 
 
 def check_finished(model: DistributedDataParallel) -> None:
-    """After a backward pass. Raises at once the error of DDP's next forward pass: until then, other ranks, which did
-    use those parameters, would wait for this one in an all-reduce. Costs a microsecond."""
+    """Raises, right after a backward pass, the error of DDP's next forward pass: until then, other ranks, which did use
+    those parameters, would wait for this one in an all-reduce. Costs a microsecond."""
     try:
         model.reducer._rebuild_buckets()  # looks whether all gradients came, and has nothing else to do any more
     except RuntimeError as error:

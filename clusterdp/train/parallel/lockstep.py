@@ -51,7 +51,7 @@ class Lockstep:
             self._compare_units(name)
 
     def _note(self, prefix: str, unit: nn.Module, inputs: Any, outputs: Any) -> None:
-        """Before FSDP2 takes them away again."""
+        """Notes the names of the whole parameters, before FSDP2 frees them again."""
         if self._looking:
             for name, parameter in unit.named_parameters(prefix):
                 if not isinstance(parameter, DTensor):

@@ -49,7 +49,7 @@ def _text(tensor: torch.Tensor) -> str:
 
 
 def _difference(models: list[dict[str, str]]) -> str:
-    """Of the first rank that has another model than rank 0."""
+    """Describes the difference between rank 0's model and that of the first rank that has another."""
     rank = next(rank for rank, model in enumerate(models) if [*model.items()] != [*models[0].items()])
     first, other = models[0], models[rank]
     parts = [

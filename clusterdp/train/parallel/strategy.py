@@ -72,7 +72,7 @@ def wrap(
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """By FSDP2: such a model must be called on all ranks together."""
+    """Whether FSDP2 has sharded it: then it must be called on all ranks together."""
     return next(_sharded_modules(model), None) is not None
 
 

@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def sync_batchnorm(model: nn.Module) -> nn.Module:
-    """With each BatchNorm in it replaced; it may be one itself."""
+    """The model with each BatchNorm replaced. It may be one itself."""
     if any(parameter.device.type != "cpu" for parameter in model.parameters()):
         synced: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
         return synced
@@ -36,7 +36,7 @@ class GlooBatchNorm(_BatchNorm):
         self._parameters, self._buffers, self.training = norm._parameters, norm._buffers, norm.training
 
     def _check_input_dim(self, input: torch.Tensor) -> None:  # noqa: A002  # torch's name
-        """Of any number of dimensions."""
+        """Accepts any number of dimensions."""
 
     def forward(self, given: torch.Tensor) -> torch.Tensor:
         if not self.training or not dist.is_initialized():
@@ -57,7 +57,7 @@ class GlooBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def _note(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
-        """For evaluation."""
+        """Updates the running statistics, for evaluation."""
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
         weight = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)

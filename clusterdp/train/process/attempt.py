@@ -282,8 +282,7 @@ def write_outcome(path: Path, ending: Ending, seconds: float = WAIT_FOR_OUTCOME_
 
 
 def _has_saved(run_dir: Path) -> bool:
-    """Then the config is right, and the fault is the node's, which may not have mounted a path: another node may
-    have."""
+    """Whether a checkpoint was saved. Then the config is right, and the fault may be this node's: another may do."""
     return any(attempt.saved.exists() for attempt in RunDir(run_dir).attempts())
 
 

@@ -82,7 +82,7 @@ def _check_call(what: str, signature: inspect.Signature, params: Mapping[str, An
 
 
 def _annotation(parameter: inspect.Parameter) -> str | None:
-    """As text; with `from __future__ import annotations` it is one already."""
+    """The annotation as text; with `from __future__ import annotations` it is that already."""
     said = parameter.annotation
     if said is inspect.Parameter.empty:
         return None

@@ -12,7 +12,8 @@ MOST_ON_CPU = 4096  # of one rank: to run out of host memory would harm the mach
 
 @dataclass(frozen=True)
 class BatchSizeRow:
-    """Of one rank: size was asked for, batch is what a step saw on average, full what all but an epoch's last see."""
+    """One size that was tried, of one rank. size: as asked for. batch: the average of a step. full: all but an epoch's
+    last."""
 
     size: int
     batch: float

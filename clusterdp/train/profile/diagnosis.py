@@ -69,7 +69,8 @@ def _saves(ranks: Sequence[Rank]) -> list[tuple[float, str]]:
 
 
 def _uneven(ranks: Sequence[Rank]) -> list[tuple[float, str]]:
-    """In a backward pass, fast ranks wait for slow ones. So the slowest rank spends the least time in it."""
+    """Finds a slow rank. In a backward pass, fast ranks wait for slow ones, so the slowest spends the least time in
+    it."""
     if len(ranks) < 2:
         return []
     own = [sum(ms for name, ms in rank["ms"].items() if name != "backward") for rank in ranks]

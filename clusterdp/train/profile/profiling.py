@@ -49,7 +49,7 @@ def end(
 
 
 def step_seconds(report: dict[str, Any], without: str = "") -> float:
-    """Of a step of the slowest rank."""
+    """The time of a step of the slowest rank."""
     return float(max(sum(ms for name, ms in rank["ms"].items() if name != without) for rank in report["ranks"])) / 1000
 
 

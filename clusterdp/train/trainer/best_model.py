@@ -51,7 +51,8 @@ class BestModel:
                 self._save(checkpointer)
 
     def load(self) -> int | None:
-        """Into the model; its step. None, and the model stays as it is, if there is none that is of this run's past."""
+        """Loads it into the model, and returns its step. None, and the model stays, if there is none of this run's
+        past."""
         checkpointer = self._checkpointer()
         kept = checkpointer.peek()
         if kept is None:
@@ -75,7 +76,7 @@ class BestModel:
         self._tolerate.failures = 0
 
     def _row(self, kept: Any) -> Row | None:
-        """Of the history, as it is now: the last one when that was saved; None if it is no longer there."""
+        """The row of the history that was the last when `kept` was saved; None if it is no longer there."""
         rows = self._history.rows
         if kept is None or not 1 <= kept["epoch"] <= len(rows):
             return None

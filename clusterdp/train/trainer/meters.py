@@ -87,7 +87,7 @@ class Mean:
 
 
 class Meters:
-    """Several by name. Everything but reduce() is local to the rank.
+    """Meters by name. Everything but reduce() is local to the rank.
 
     group: None for one rank. The names need not be the same on all ranks, but a name has one kind.
     """
@@ -198,7 +198,7 @@ def _numbers(meter: Mean | Total) -> list[Any]:
 
 
 def _together(name: str, kind: str, everyone: list[dict[str, list[Any]]]) -> float:
-    """Of all ranks that have it, added up in the order of ranks: every rank gets the same bits."""
+    """The value over all ranks that have it, added up in the order of ranks: every rank gets the same bits."""
     rows = [rank[name] for rank in everyone if name in rank]
     if any(row[0] != kind for row in rows):
         raise ConfigError(f"meters: {name!r} is a {kind} on one rank and none on another. Use two names.")
@@ -209,7 +209,7 @@ def _together(name: str, kind: str, everyone: list[dict[str, list[Any]]]) -> flo
 
 
 def _extreme(kind: str, values: list[float]) -> float:
-    """Not a number is the most extreme of all: it must not get lost."""
+    """The maximum or minimum. NaN wins over both, so that it is not lost."""
     if any(math.isnan(value) for value in values):
         return math.nan
     return max(values) if kind == "max" else min(values)

@@ -18,7 +18,7 @@ Flat = tuple[Any, list[torch.Tensor]]  # the form of an output, as JSON has it, 
 
 
 def on_host(output: Any) -> Flat:
-    """Of one batch: a tensor, or tuples and mappings of them, with a row a sample."""
+    """The output of one batch on the host: a tensor, or tuples and mappings of them, with a row a sample."""
     form, leaves = _flatten(output)
     return form, [leaf.detach().cpu() for leaf in leaves]
 

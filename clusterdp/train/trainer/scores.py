@@ -59,7 +59,7 @@ class Scores:
     def add(
         self, batch: Any, loss: torch.Tensor, outputs: Any = None, targets: Any = None, *, only_finite: bool = False
     ) -> None:
-        """Of one batch. Does not wait for the device, and holds no graph, whatever a metric returns.
+        """Adds one batch. Does not wait for the device, and holds no graph, whatever a metric returns.
 
         only_finite: a batch whose loss is not finite counts for nothing; metrics that are objects wait to know.
         """

@@ -9,7 +9,7 @@ from torch import nn
 
 
 def summary(model: nn.Module, inputs: tuple[Any, ...] | None, device: torch.device) -> str:
-    """Of modules that have no others in them. inputs: a batch of them shows the shape that each gives."""
+    """A table of the modules that contain no others. inputs: a batch, to show the shape of each module's output."""
     shapes = _shapes(model, inputs, device) if inputs is not None else {}
     rows = [("layer", "type", *(("gives",) if shapes else ()), "parameters")]
     for name, module in model.named_modules():

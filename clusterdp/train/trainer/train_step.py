@@ -66,7 +66,7 @@ def step(trainer: Trainer, batch: Any) -> Mapping[str, Any]:
 
 
 def outputs(trainer: Trainer, batch: Any) -> Any:
-    """For predictions. A forward of one's own knows what of the batch goes into the model, and how."""
+    """The outputs for predictions. A forward of the user's knows which part of the batch goes into the model."""
     if trainer.forward is forward:
         return trainer.model(*inputs_of(batch))
     try:
@@ -93,7 +93,7 @@ def parts_of(given: Any) -> tuple[torch.Tensor, Any, Any]:
 
 
 def inputs_of(batch: Any) -> tuple[Any, ...]:
-    """For predictions, of batches with a target or without: (x, y) and (x,) have the same input."""
+    """The inputs for predictions: (x, y) and (x,) have the same."""
     if not isinstance(batch, list | tuple):
         return (batch,)
     return tuple(batch[:-1]) if len(batch) > 1 else tuple(batch)

@@ -231,7 +231,7 @@ class Trainer:
         return text
 
     def stop(self, why: str = "") -> None:
-        """From a callback: training ends, on all ranks at the same step, even if one rank alone says so."""
+        """Ends the training, from a callback, on all ranks at the same step, even if one rank alone calls it."""
         if why and self.job.rank == 0:
             more = f" (More epochs than {self.loop.total_epochs} go on from here.)" if self.loop is not None else ""
             say(f"clusterdp: training ends: {why}.{more}")
@@ -290,7 +290,7 @@ class Trainer:
                 call(self, values)
 
     def _close_epoch(self, val: Mapping[str, float]) -> None:
-        """After what may be stopped, so that an attempt which was stopped in there does it again."""
+        """Closes an epoch after its evaluation, which an attempt that was stopped in it does again."""
         assert self.loop is not None
         row: Row = {"epoch": self.loop.epoch + 1, "step": self.loop.step, **self.scores.reduce()}
         row |= {f"val_{name}": value for name, value in val.items()}
@@ -314,7 +314,7 @@ class Trainer:
         self.scheduler.step(watched)
 
     def _call_back(self, row: Row) -> None:
-        """Nothing is saved or stopped meanwhile: the state is that of a closed epoch, which would be closed again."""
+        """Calls the callbacks. Nothing is saved or stopped meanwhile: a resume would close the same epoch twice."""
         self._calling, began = True, time.monotonic()
         try:
             for call in self.on_epoch:
