@@ -26,7 +26,7 @@ from clusterdp.train.loop.phases import Phases
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
 from clusterdp.train.profile.stopwatch import Stopwatch
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 
 if TYPE_CHECKING:  # a function that keeps to its own loop need not wait for these
     from clusterdp.checkpoint import Checkpointer
@@ -46,7 +46,9 @@ class JobHandle:
     theirs, or the config's.
     """
 
-    def __init__(self, settings: Settings, group: Group, stop: StopSignal, attempt: str, claim: Claim | None = None):
+    def __init__(
+        self, settings: WorkerSettings, group: Group, stop: StopSignal, attempt: str, claim: Claim | None = None
+    ):
         self._settings = settings
         self._claim = claim
         self._run = RunDir(settings.run_dir) if settings.run_dir else None

@@ -1,4 +1,4 @@
-"""Settings: what the worker needs of the run's config and of the batch script's environment variables."""
+"""WorkerSettings: what the worker needs of the run's config and of the batch script's environment variables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FLOAT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+")  # YAML 1.1 takes 1
 
 
 @dataclass(frozen=True)
-class Settings:
+class WorkerSettings:
     """The sections of the config are the config's own, so their defaults stand there alone.
 
     checkpoint.url: where checkpoints go, with the default filled in. None: nothing is saved.
@@ -46,7 +46,7 @@ class Settings:
     resume_step: int | None = None
 
     @classmethod
-    def read(cls, run_dir: Path, environ: Mapping[str, str] = os.environ) -> Settings:
+    def read(cls, run_dir: Path, environ: Mapping[str, str] = os.environ) -> WorkerSettings:
         """The settings of a run folder. ConfigError if it has no readable config.yaml.
 
         A key that this version does not know, as a newer one may have written it, is reported and has no effect.
@@ -74,7 +74,7 @@ class Settings:
         )
 
     @classmethod
-    def bare(cls, params: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Settings:
+    def bare(cls, params: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> WorkerSettings:
         """The settings without a config. CLUSTERDP_RUN_DIR, if set, is the run folder; else nothing is saved."""
         folder = environ.get("CLUSTERDP_RUN_DIR")
         run_dir = Path(folder).absolute() if folder else None
@@ -82,7 +82,7 @@ class Settings:
         return cls(run_dir=run_dir, params=params, checkpoint=CheckpointConfig(url=url), **exported(environ))
 
     @classmethod
-    def own(cls, params: Mapping[str, Any]) -> Settings:
+    def own(cls, params: Mapping[str, Any]) -> WorkerSettings:
         """The settings of a program without our worker. As `command:` of a job it has a run folder with a config; else
         they are bare. It is not profiled: only the worker ends after some steps."""
         bare = cls.bare(params)

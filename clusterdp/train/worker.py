@@ -51,15 +51,15 @@ def run(function: Callable[..., Any], argv: Sequence[str] | None = None) -> int:
     config.yaml in it, as a job has one, says what of `checkpoint`, `train` and `metrics` is not left at its default.
     """
     from clusterdp.train.process import attempt, entry
-    from clusterdp.train.settings import Settings, parse_words
+    from clusterdp.train.settings import WorkerSettings, parse_words
 
     with StopSignal() as stop:
         try:
             params = parse_words(sys.argv[1:] if argv is None else argv)
             entry.check_params(function, params)
-            settings = Settings.own(params)
+            settings = WorkerSettings.own(params)
         except ClusterdpError as error:
-            return attempt.refuse(error, Settings.bare({}).run_dir)
+            return attempt.refuse(error, WorkerSettings.bare({}).run_dir)
         ending = attempt.run_function(function, settings, stop)
     if ending.outcome == "requeue":
         kept = "; run it again to go on" if settings.run_dir else ""

@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.train import JobHandle, StopSignal
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 from tests.benchmarks.table import machine
 from tests.train.programs import start
 from tests.train.ranks import running
@@ -109,7 +109,7 @@ def measure(kind: str, blocks: int, width: int) -> dict[str, Any]:
             self.discount(took["bare"][-1])
 
     with tempfile.TemporaryDirectory(prefix="clusterdp-bench-") as folder, StopSignal() as stop:
-        settings = Settings(run_dir=Path(folder))
+        settings = WorkerSettings(run_dir=Path(folder))
         job = JobHandle(settings, group, stop, "1.0")
         if kind == "bare":
             model: nn.Module = DistributedDataParallel(net_of(width))

@@ -19,7 +19,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import Amp, Ema, Group, JobHandle, NanGuard, Rendezvous, StopSignal, gradient_sync
 from clusterdp.train.parallel.ddp import check_finished
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 from tests.benchmarks.table import machine
 
 STEPS = 200
@@ -31,7 +31,7 @@ def main() -> None:
     rounds = options.parse_args().rounds
     torch.set_num_threads(1)
     group = Group.start(Rendezvous.find(SlurmEnv("single"), {}), backend="gloo")
-    job = JobHandle(Settings(), group, StopSignal(), "local.1")
+    job = JobHandle(WorkerSettings(), group, StopSignal(), "local.1")
     print(f"What a technique adds to a step\n{machine()}; the least of {rounds} blocks of {STEPS} steps, in turns\n")
     print(f"{'':44}{'torch':>9}{'ours':>9}{'more':>9}")
     for name, (theirs, ours) in pairs(job).items():

@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import Group, JobHandle, Rendezvous, StopSignal, Trainer
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 from tests.benchmarks.table import Measure, show, take_turns
 
 SAMPLES = 200_000
@@ -121,7 +121,7 @@ def main() -> None:
         def measure(way: Callable[[JobHandle, int, int], None], size: int) -> Measure:
             def seconds() -> float:
                 """Of an epoch."""
-                job, epochs = JobHandle(Settings(), group, stop, "1.0"), SIZES[size]
+                job, epochs = JobHandle(WorkerSettings(), group, stop, "1.0"), SIZES[size]
                 with contextlib.redirect_stdout(io.StringIO()):
                     began = time.thread_time()
                     way(job, size, epochs)

@@ -28,7 +28,7 @@ from torch import nn
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import Group, JobHandle, Meters, Rendezvous, StopSignal, Trainer
 from clusterdp.train.profile.stopwatch import Stopwatch
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 from tests.benchmarks.table import machine
 
 Run = Callable[["Batches"], Any]  # trains on them
@@ -286,7 +286,7 @@ def main() -> None:
             """With a run folder for its metrics, and a stop signal. Nothing is saved."""
             nonlocal made
             made += 1
-            return JobHandle(Settings(run_dir=Path(folder, str(made))), group, stop, "1.0")
+            return JobHandle(WorkerSettings(run_dir=Path(folder, str(made))), group, stop, "1.0")
 
         measure(ours(job))
     group.close()

@@ -13,7 +13,7 @@ from clusterdp.recipes.data import images
 from clusterdp.recipes.lenet import LeNet
 from clusterdp.recipes.parameter_server import ParameterServer
 from clusterdp.train import JobHandle, StopSignal
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 from tests.train import programs
 
 LR, MOMENTUM = 0.02, 0.9
@@ -22,7 +22,7 @@ LR, MOMENTUM = 0.02, 0.9
 def train(steps: int, global_batch: int) -> dict[str, list[float]]:
     """Rank 0's weights at the end of each way, and `spread`: the largest difference of another rank's from them."""
     group = programs.start()
-    job = JobHandle(Settings(), group, StopSignal(), "local.1")
+    job = JobHandle(WorkerSettings(), group, StopSignal(), "local.1")
     data = images.load("digits").train
     answer = {}
     for name, way in (("ddp", _ddp), ("by_hand", _by_hand), ("server", _server)):

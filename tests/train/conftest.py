@@ -9,7 +9,7 @@ from clusterdp.config import CheckpointConfig
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import Group, JobHandle, Rendezvous, StopSignal
 from clusterdp.train.dist.group import seed_everything
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 
 
 @pytest.fixture
@@ -26,6 +26,6 @@ def job(group: Group, tmp_path: Path) -> Iterator[JobHandle]:
     run_dir = tmp_path / "alone"
     (run_dir / "attempts" / "1.0").mkdir(parents=True)
     seed_everything(0, rank=0)  # as in every attempt
-    settings = Settings(run_dir=run_dir, checkpoint=CheckpointConfig(url=str(run_dir / "checkpoints")))
+    settings = WorkerSettings(run_dir=run_dir, checkpoint=CheckpointConfig(url=str(run_dir / "checkpoints")))
     with StopSignal() as stop:
         yield JobHandle(settings, group, stop, "1.0")

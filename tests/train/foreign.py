@@ -19,7 +19,7 @@ from clusterdp.errors import StateError
 from clusterdp.train import JobHandle, Stopped, StopSignal
 from clusterdp.train.dist import shared_flags
 from clusterdp.train.dist.group import seed_everything
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 from tests.checkpoint.training import digest
 from tests.train.programs import start
 
@@ -82,7 +82,7 @@ def whole_and_in_parts(folder: str, stops: list[int]) -> list[Any]:
         saving = CheckpointConfig(url=str(run_dir / "checkpoints"))
         seed_everything(50 * number, group.rendezvous.rank)  # a new process begins somewhere else
         with StopSignal() as stop:
-            job = JobHandle(Settings(run_dir=run_dir, checkpoint=saving), group, stop, f"1.{number}")
+            job = JobHandle(WorkerSettings(run_dir=run_dir, checkpoint=saving), group, stop, f"1.{number}")
             try:
                 return train(job, **options)
             except StateError as error:

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from clusterdp.errors import ConfigError
 from clusterdp.train import Group, JobHandle, Meters, Rendezvous, SharedFlags, StopSignal, settle_buckets, worker
 from clusterdp.train.dist.shared_flags import Agreed
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 
 
 def start(timeout_s: float = 60.0) -> Group:
@@ -106,7 +106,7 @@ def uneven_streams(counts: list[int], sized: bool) -> list[int]:
     group = start()
     count = counts[dist.get_rank()]
     loader = range(count) if sized else Unsized(count)
-    seen = list(JobHandle(Settings(), group, StopSignal(), "local.1").loop(loader, {}, epochs=2))
+    seen = list(JobHandle(WorkerSettings(), group, StopSignal(), "local.1").loop(loader, {}, epochs=2))
     group.close()
     return seen
 
@@ -195,7 +195,7 @@ def with_job(function: str, params: dict[str, Any], train: dict[str, Any] | None
     from clusterdp.train.process import entry
 
     group = start()
-    settings = replace(Settings.bare(params), train=from_plain(TrainConfig, train or {}))
+    settings = replace(WorkerSettings.bare(params), train=from_plain(TrainConfig, train or {}))
     with StopSignal() as stop:
         answer = entry.load(function)(JobHandle(settings, group, stop, "1.0"), **params)
     group.close()

@@ -33,7 +33,7 @@ from clusterdp.train import (
     windows,
 )
 from clusterdp.train.dist import shared_flags
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 from tests.checkpoint.training import digest
 
 BATCH = 16  # of all ranks together
@@ -42,7 +42,7 @@ STEPS = 10
 
 def start(**train: Any) -> JobHandle:
     group = Group.start(Rendezvous.find(), backend="gloo", timeout_s=60.0)
-    return JobHandle(Settings(train=from_plain(TrainConfig, train)), group, StopSignal(), "local.1")
+    return JobHandle(WorkerSettings(train=from_plain(TrainConfig, train)), group, StopSignal(), "local.1")
 
 
 class Net(nn.Module):
@@ -103,7 +103,7 @@ def by(strategies: list[dict[str, Any]], norm: bool = False) -> list[list[float]
     job = start()
     answers = []
     for options in strategies:
-        job = JobHandle(Settings(train=from_plain(TrainConfig, options)), job.group, StopSignal(), "local.1")
+        job = JobHandle(WorkerSettings(train=from_plain(TrainConfig, options)), job.group, StopSignal(), "local.1")
         model = Net(norm)
         if job.rank:
             with torch.no_grad():
@@ -383,7 +383,7 @@ def unpickled(strategies: list[dict[str, Any]], folder: str) -> list[str]:
     distributed_c10d._tensor_to_object = spy
     group = start().group
     for number, options in enumerate(strategies):
-        job = JobHandle(Settings(train=from_plain(TrainConfig, options)), group, StopSignal(), "local.1")
+        job = JobHandle(WorkerSettings(train=from_plain(TrainConfig, options)), group, StopSignal(), "local.1")
         model = job.wrap(Net())
         train(job, model)
         saved = Checkpointer(Path(folder, str(number)), {"model": model})

@@ -27,7 +27,7 @@ from clusterdp.errors import ConfigError, StateError
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.train import JobHandle, Loop, Stopped, StopSignal
 from clusterdp.train.loop.batches import Batches
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 from tests.train import programs
 from tests.train.ranks import running
 
@@ -150,7 +150,7 @@ def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         seed = 5 if not (run_dir / "checkpoints").exists() else 99  # a new process begins somewhere else
         torch.manual_seed(seed)
         random.seed(seed)
-        settings = Settings(run_dir=run_dir, checkpoint=CheckpointConfig(url=str(run_dir / "checkpoints")))
+        settings = WorkerSettings(run_dir=run_dir, checkpoint=CheckpointConfig(url=str(run_dir / "checkpoints")))
         stop = StopSignal()
         handle = JobHandle(settings, job.group, stop, "1.0")
         seen: list[Any] = []

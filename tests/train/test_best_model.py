@@ -15,7 +15,7 @@ from clusterdp.checkpoint import list_checkpoints
 from clusterdp.config import CheckpointConfig
 from clusterdp.storage import LocalStorage
 from clusterdp.train import JobHandle, Trainer, keep_best
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 from tests.train.trainings import FEATURES, Noisy
 
 EPOCH = 6  # steps; the run saves after every four
@@ -126,7 +126,7 @@ def test_without_a_place_for_checkpoints_the_best_model_is_kept_in_memory(job: J
 
 
 def test_without_a_place_for_checkpoints_and_before_the_first_save_there_is_none(job: JobHandle) -> None:
-    trainer = Trainer(nn.Linear(FEATURES, 3), job=JobHandle(Settings(), job.group, job.stop, "1.0"))
+    trainer = Trainer(nn.Linear(FEATURES, 3), job=JobHandle(WorkerSettings(), job.group, job.stop, "1.0"))
     assert trainer.load_best() is None
 
 

@@ -14,7 +14,7 @@ from clusterdp.errors import RunError
 from clusterdp.rundir import RunDir
 from clusterdp.train import JobHandle
 from clusterdp.train.profile.profiling import Profiled
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 
 
 def test_it_shows_the_newest_attempt_that_has_measured(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_what_has_no_loop_of_ours_is_refused(tmp_path: Path, capfd: pytest.Captu
 
 
 def test_a_loop_ends_after_the_steps_that_are_asked_for(job: JobHandle) -> None:
-    short = JobHandle(Settings(profile=ProfileConfig(steps=7)), job.group, job.stop, "1.0")
+    short = JobHandle(WorkerSettings(profile=ProfileConfig(steps=7)), job.group, job.stop, "1.0")
     loop = short.loop([[i] for i in range(5)], {}, epochs=1)
     seen = []
     with pytest.raises(Profiled):

@@ -19,7 +19,7 @@ from clusterdp.config import CheckpointConfig
 from clusterdp.errors import ConfigError
 from clusterdp.train import Amp, JobHandle, Stopped, StopSignal
 from clusterdp.train.optim.ema import Ema
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 from tests.checkpoint.training import digest
 
 
@@ -137,7 +137,7 @@ def attempt(job: JobHandle, folder: Path, evaluated: Callable[[int, int], None] 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     ema = Ema(model, 0.9)
     with StopSignal() as stop:
-        job = JobHandle(Settings(run_dir=folder, checkpoint=saving), job.group, stop, "1.0")
+        job = JobHandle(WorkerSettings(run_dir=folder, checkpoint=saving), job.group, stop, "1.0")
         state = {"model": model, "optimizer": optimizer, "ema": ema}
         loop = job.loop([torch.full((2, 4), i / 10) for i in range(10)], state, every_steps=3)
         try:

@@ -10,7 +10,7 @@ import torch
 from clusterdp.config import AmpConfig, TrainConfig
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, StopSignal
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 
 
 def on_rank(job: JobHandle, rank: int, size: int) -> JobHandle:
@@ -64,7 +64,7 @@ def test_a_state_that_a_run_could_not_go_on_from_is_refused(
     job: JobHandle, level: str, kept: tuple[str, ...], fits: bool
 ) -> None:
     """At O2 a resumed run would write masters of its first, random weights over those that were restored."""
-    job = JobHandle(Settings(train=TrainConfig(amp=AmpConfig(level=level))), job.group, StopSignal(), "1.0")
+    job = JobHandle(WorkerSettings(train=TrainConfig(amp=AmpConfig(level=level))), job.group, StopSignal(), "1.0")
     model = job.wrap(torch.nn.Linear(2, 1))
     job.amp.adopt(torch.optim.SGD(model.parameters()))
     state = {"model": model, **{name: {"amp": job.amp, "scaler": job.amp.scaler}[name] for name in kept}}

@@ -19,7 +19,7 @@ from clusterdp.errors import ConfigError, StateError
 from clusterdp.rundir import read_events
 from clusterdp.train import JobHandle, Loop, Stopped, StopSignal
 from clusterdp.train.dist.shared_flags import SharedFlags
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 
 DATA = TensorDataset(torch.arange(10.0))
 
@@ -70,7 +70,9 @@ def another(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (run_dir / "attempts" / "1.0").mkdir(parents=True)
         torch.manual_seed(5)
         random.seed(5)
-        settings = Settings(run_dir=run_dir, checkpoint=CheckpointConfig(url=str(run_dir / "checkpoints"), **saving))
+        settings = WorkerSettings(
+            run_dir=run_dir, checkpoint=CheckpointConfig(url=str(run_dir / "checkpoints"), **saving)
+        )
         return JobHandle(settings, job.group, job.stop, "1.0")
 
     return make
@@ -243,7 +245,7 @@ def test_a_stop_right_after_a_save_does_not_save_again(job: JobHandle) -> None:
 
 
 def test_without_a_folder_it_trains_all_the_same(group: Any) -> None:
-    job = JobHandle(Settings(), group, StopSignal(), "local.1")
+    job = JobHandle(WorkerSettings(), group, StopSignal(), "local.1")
     batches, _, _ = seen(job, job.loader(DATA, 2))
     assert len(batches) == 15
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from clusterdp.config import CheckpointConfig
 from clusterdp.train import Group, JobHandle, StopSignal, Trainer
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 
 SIDE = 512
 MODEL = 2 * SIDE * SIDE * 4  # bytes of its weights
@@ -37,7 +37,7 @@ def test_there_is_the_model_and_what_a_save_is_staged_in_and_no_other_copy(
     before = bytes_in_large_tensors()
     url = str(tmp_path / "checkpoints") if saves else None
     job = JobHandle(
-        Settings(checkpoint=CheckpointConfig(url=url, every_steps=2, every_s=None)), group, StopSignal(), "1.0"
+        WorkerSettings(checkpoint=CheckpointConfig(url=url, every_steps=2, every_s=None)), group, StopSignal(), "1.0"
     )
     net = nn.Sequential(nn.Linear(SIDE, SIDE, bias=False), nn.ReLU(), nn.Linear(SIDE, SIDE, bias=False))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)

@@ -14,7 +14,7 @@ from clusterdp.config import TrainConfig
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.train import Amp, Group, JobHandle, Trainer
 from clusterdp.train.optim.nan_guard import MOST_IN_A_ROW, NanGuard
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 from tests.train import programs, techniques
 from tests.train.ranks import running
 from tests.train.runs import Run
@@ -147,7 +147,7 @@ def test_what_is_skipped_is_in_no_score_of_the_epoch(job: JobHandle, accumulate:
 
     rows = {}
     for on_nan in ("skip", None):
-        handle = JobHandle(Settings(train=TrainConfig(on_nan=on_nan)), job.group, job.stop, "1.0")
+        handle = JobHandle(WorkerSettings(train=TrainConfig(on_nan=on_nan)), job.group, job.stop, "1.0")
         net = nn.Linear(1, 1)
         nn.init.ones_(net.weight)
         nn.init.zeros_(net.bias)

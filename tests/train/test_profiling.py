@@ -16,7 +16,7 @@ from clusterdp.train import JobHandle
 from clusterdp.train.process.batch_size_search import find_batch_size
 from clusterdp.train.profile import worker_finder
 from clusterdp.train.profile.profiling import Profiled
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 from tests.train import programs
 from tests.train.ranks import running
 from tests.train.runs import Run
@@ -67,7 +67,7 @@ def test_workers_are_tried_after_the_steps(job: JobHandle, monkeypatch: pytest.M
     from torch.utils.data import TensorDataset
 
     monkeypatch.setattr(worker_finder, "samples_per_s", lambda loader: 1e9)
-    settings = Settings(run_dir=job.run_dir, profile=ProfileConfig(steps=7, find="workers"))
+    settings = WorkerSettings(run_dir=job.run_dir, profile=ProfileConfig(steps=7, find="workers"))
     short = JobHandle(settings, job.group, job.stop, "1.0")
     seen: list[Any] = []
     with pytest.raises(Profiled):

@@ -13,7 +13,7 @@ from clusterdp.config import CheckpointConfig
 from clusterdp.rundir import read_events
 from clusterdp.storage import LocalStorage
 from clusterdp.train import JobHandle, StopSignal
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 
 Make = Callable[..., JobHandle]
 
@@ -30,7 +30,7 @@ def make(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mak
         (run_dir / "attempts" / "1.0").mkdir(parents=True)
         saving = {"url": str(run_dir / "checkpoints"), **saving}
         return JobHandle(
-            Settings(run_dir=run_dir, checkpoint=CheckpointConfig(**saving)), job.group, StopSignal(), "1.0"
+            WorkerSettings(run_dir=run_dir, checkpoint=CheckpointConfig(**saving)), job.group, StopSignal(), "1.0"
         )
 
     return settings

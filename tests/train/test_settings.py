@@ -1,4 +1,4 @@
-"""Settings: what the worker reads in a run folder, and that no default of the config stands twice."""
+"""WorkerSettings: what the worker reads in a run folder, and that no default of the config stands twice."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from clusterdp.checkpoint import Checkpointer
 from clusterdp.config import AmpConfig, CheckpointConfig, TraceConfig, TrainConfig, dump, from_mapping, tree
 from clusterdp.train import Amp, Group, Tracer, settings
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 
 
 def test_what_submit_writes_is_what_the_worker_reads(tmp_path: Path) -> None:
     config = from_mapping({"entry": "a:b", "checkpoint": {"keep_last": 7}, "train": {"amp": {"level": "O2"}}})
     (tmp_path / "config.yaml").write_text(dump(config))
-    read = Settings.read(tmp_path, {})
+    read = WorkerSettings.read(tmp_path, {})
     assert read.checkpoint == dataclasses.replace(config.checkpoint, url=str(tmp_path / "checkpoints"))
     assert (read.train, read.metrics, read.profile) == (config.train, config.metrics, config.profile)
     assert (read.entry, read.margin_s) == ("a:b", config.launch.grace_s)
@@ -26,7 +26,7 @@ def test_what_submit_writes_is_what_the_worker_reads(tmp_path: Path) -> None:
 
 def test_what_a_config_does_not_say_has_its_default(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("checkpoint:\nparams:\ntrain: {amp: null, clip_norm: 1.0}\n")
-    read = Settings.read(tmp_path, {})
+    read = WorkerSettings.read(tmp_path, {})
     assert read.checkpoint == CheckpointConfig(url=str(tmp_path / "checkpoints"))
     assert (read.train, read.params) == (TrainConfig(clip_norm=1.0), {})
 
@@ -37,14 +37,14 @@ def test_keys_of_another_version_are_reported_once(
 ) -> None:
     (tmp_path / "config.yaml").write_text("future: 1\nmetrics: {when: now}\ntrain: {amp: {bits: 4}, seed: 3}\n")
     environ = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": "2"}
-    assert Settings.read(tmp_path, environ).train.seed == 3
+    assert WorkerSettings.read(tmp_path, environ).train.seed == 3
     said = f"clusterdp: {tmp_path}/config.yaml: not known to this version, and without effect: "
     assert capfd.readouterr().err == (f"{said}future, metrics.when, train.amp.bits\n" if rank == "0" else "")
 
 
 def test_nothing_is_saved_without_a_url() -> None:
-    assert Settings.bare({}, {}).checkpoint.url is None
-    assert Settings.bare({}, {"CLUSTERDP_RUN_DIR": "/run"}).checkpoint.url == "/run/checkpoints"
+    assert WorkerSettings.bare({}, {}).checkpoint.url is None
+    assert WorkerSettings.bare({}, {"CLUSTERDP_RUN_DIR": "/run"}).checkpoint.url == "/run/checkpoints"
 
 
 def defaults(kind: Any) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def test_no_default_of_the_config_stands_twice() -> None:
     sections = [kind for kind in vars(tree).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
     there = {pair for kind in sections for pair in defaults(kind).items()}
     here = [kind for kind in vars(settings).values() if getattr(kind, "__module__", "") == settings.__name__]
-    assert Settings in here
+    assert WorkerSettings in here
     assert not {pair for kind in here if isinstance(kind, type) for pair in defaults(kind).items()} & there
 
 

@@ -15,7 +15,7 @@ from clusterdp.config import CheckpointConfig
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Shards, read_tar
 from clusterdp.train.data.shard_loader import ShardLoader
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 from tests.train import programs
 from tests.train.ranks import running
 
@@ -151,7 +151,7 @@ def two_epochs(job: JobHandle) -> list[Any]:
 @pytest.mark.parametrize("stop", [3, 11])
 def test_a_loop_goes_on_where_its_checkpoint_was(job: JobHandle, tmp_path: Path, stop: int) -> None:
     def run(folder: str, until: int | None = None) -> list[Any]:
-        settings = Settings(run_dir=tmp_path, checkpoint=CheckpointConfig(url=str(tmp_path / folder)))
+        settings = WorkerSettings(run_dir=tmp_path, checkpoint=CheckpointConfig(url=str(tmp_path / folder)))
         mine = JobHandle(settings, job.group, job.stop, "1.0")
         loop = mine.loop(mine.loader(shards(), 4, num_workers=2), {}, epochs=2)
         found = []

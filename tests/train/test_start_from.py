@@ -14,13 +14,13 @@ from clusterdp.config import CheckpointConfig
 from clusterdp.errors import StateError
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.train import Amp, Ema, JobHandle
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 
 
 def run(job: JobHandle, folder: Path, epochs: int, **saving: Any) -> list[float]:
     """The model's weight before each step, which adds 1 to it."""
     (folder / "attempts" / "1.0").mkdir(parents=True, exist_ok=True)
-    settings = Settings(run_dir=folder, checkpoint=CheckpointConfig(url=str(folder / "checkpoints"), **saving))
+    settings = WorkerSettings(run_dir=folder, checkpoint=CheckpointConfig(url=str(folder / "checkpoints"), **saving))
     handle = JobHandle(settings, job.group, job.stop, "1.0")
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
@@ -68,7 +68,7 @@ def test_what_was_copied_from_the_model_before_is_copied_again(
     saving = CheckpointConfig(
         str(tmp_path / "run" / "checkpoints"), start_from=str(tmp_path / "x.pt"), start_only=saved[::-1]
     )
-    job = JobHandle(Settings(run_dir=tmp_path / "run", checkpoint=saving), job.group, job.stop, "1.0")
+    job = JobHandle(WorkerSettings(run_dir=tmp_path / "run", checkpoint=saving), job.group, job.stop, "1.0")
     state = made(0.0)
     for _ in job.loop([1], state):
         state["amp"].step(state["optimizer"])
@@ -86,5 +86,5 @@ def test_what_lacks_an_optimizer_must_say_so(job: JobHandle, tmp_path: Path) -> 
 
 def test_the_config_says_it(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("checkpoint: {start_from: /data/x.pt, start_only: [model]}\n")
-    saving = Settings.read(tmp_path, {}).checkpoint
+    saving = WorkerSettings.read(tmp_path, {}).checkpoint
     assert (saving.start_from, list(saving.start_only)) == ("/data/x.pt", ["model"])

@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from clusterdp.config import TrainConfig, from_plain
 from clusterdp.errors import ConfigError
 from clusterdp.train import Amp, JobHandle, NanGuard, StopSignal
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 from tests.train import programs, techniques
 from tests.train.ranks import running
 from tests.train.runs import Run
@@ -162,7 +162,7 @@ def test_unused_parameters_are_looked_for_where_the_config_says_so(tmp_path: Pat
 
 
 def handle(job: JobHandle, **train: Any) -> JobHandle:
-    return JobHandle(Settings(train=from_plain(TrainConfig, train)), job.group, StopSignal(), "1.0")
+    return JobHandle(WorkerSettings(train=from_plain(TrainConfig, train)), job.group, StopSignal(), "1.0")
 
 
 def test_data_parallel_is_there_for_one_process(job: JobHandle) -> None:

@@ -12,7 +12,7 @@ import torch
 from clusterdp.config import ProfileConfig, TraceConfig
 from clusterdp.train import JobHandle, Tracer
 from clusterdp.train.profile.stopwatch import Stopwatch
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 
 
 def steps_in(file: Path) -> list[str]:
@@ -50,7 +50,9 @@ def test_a_training_that_ends_in_the_middle_leaves_what_there_is(tmp_path: Path)
 
 @pytest.mark.parametrize("ranks", [(0,), (1,)])
 def test_a_job_traces_the_ranks_that_its_config_names(job: JobHandle, ranks: tuple[int, ...]) -> None:
-    settings = Settings(run_dir=job.run_dir, profile=ProfileConfig(trace=TraceConfig(start=3, steps=2, ranks=ranks)))
+    settings = WorkerSettings(
+        run_dir=job.run_dir, profile=ProfileConfig(trace=TraceConfig(start=3, steps=2, ranks=ranks))
+    )
     traced = JobHandle(settings, job.group, job.stop, "1.0")
     for number in traced.loop([torch.ones(3)] * 8, {}):
         number * 2

@@ -8,11 +8,11 @@ from typing import Any
 
 from clusterdp.errors import ConfigError
 
-Row = dict[str, Any]
+EpochRow = dict[str, Any]
 SHAPE = ("epoch", "step")  # columns that count, and are no measurement
 
 
-def row_line(row: Row) -> str:
+def row_line(row: EpochRow) -> str:
     return "  ".join(f"{name} {_cell(value)}" for name, value in row.items())
 
 
@@ -22,16 +22,16 @@ class History:
     print(history), history["loss"], history[-1], history.to_pandas(), history.plot("history.png")
     """
 
-    def __init__(self, rows: list[Row] | None = None):
-        self.rows: list[Row] = rows or []
+    def __init__(self, rows: list[EpochRow] | None = None):
+        self.rows: list[EpochRow] = rows or []
 
-    def append(self, row: Row) -> None:
+    def append(self, row: EpochRow) -> None:
         self.rows.append(row)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[EpochRow]:
         return iter(self.rows)
 
     def __getitem__(self, which: str | int) -> Any:
@@ -42,7 +42,7 @@ class History:
     def columns(self) -> list[str]:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
-    def best(self, monitor: str, mode: str = "min") -> Row | None:
+    def best(self, monitor: str, mode: str = "min") -> EpochRow | None:
         """The first epoch with the least (or, mode="max", the largest) value. None if no epoch has one."""
         if mode not in ("min", "max"):
             raise ConfigError(f"mode: {mode!r} is neither min nor max. Use one of them.")

@@ -38,7 +38,7 @@ from clusterdp.train.dist.stop import Stopped, StopSignal
 from clusterdp.train.output.best_effort import LONGEST_WAIT_S, retry_while_full
 from clusterdp.train.output.say import say
 from clusterdp.train.process import entry
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 
 if TYPE_CHECKING:
     from clusterdp.train.dist.claim import Claim
@@ -72,7 +72,7 @@ def run_folder(run_dir: Path, stop: StopSignal) -> Ending:
     """The attempt of a run folder that the environment names. Does not return from a crash."""
     try:
         with _without_garbage_collection():
-            settings = Settings.read(run_dir)
+            settings = WorkerSettings.read(run_dir)
             function = entry.load(settings.entry)
             entry.check_params(function, settings.params)
             from clusterdp.train import job  # noqa: F401  # torch, if the entry has not
@@ -101,7 +101,7 @@ def _refuse(run_dir: Path, peers: PeerWatch | None = None) -> Ending:
     outcome."""
     ending = Ending("stop", "entry", exit_code=ENTRY_EXIT)
     slurm = SlurmEnv.read()
-    attempt = Settings.bare({}).attempt
+    attempt = WorkerSettings.bare({}).attempt
     if attempt is None:
         return ending
     outcome = RunDir(run_dir).attempt(attempt).outcome
@@ -129,7 +129,7 @@ def refuse(error: ClusterdpError, run_dir: Path | None, peers: PeerWatch | None 
     return error.exit_code
 
 
-def run_function(function: Callable[..., Any], settings: Settings, stop: StopSignal) -> Ending:
+def run_function(function: Callable[..., Any], settings: WorkerSettings, stop: StopSignal) -> Ending:
     """Collective from the rendezvous to the end. Does not return from a crash."""
     group, peers, attempt = start_group(settings, stop)
     try:
@@ -141,7 +141,7 @@ def run_function(function: Callable[..., Any], settings: Settings, stop: StopSig
     return ending
 
 
-def start_group(settings: Settings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
+def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
     """Collective: the rendezvous, the seeds, and the attempt's name. If the ranks do not find each other, reports that
     and ends the process."""
     from clusterdp.train.dist.group import Group, seed_everything  # loads torch
@@ -167,7 +167,7 @@ def start_group(settings: Settings, stop: StopSignal) -> tuple[Group, PeerWatch,
 
 
 def _run_in_group(
-    function: Callable[..., Any], settings: Settings, stop: StopSignal, group: Group, attempt: str
+    function: Callable[..., Any], settings: WorkerSettings, stop: StopSignal, group: Group, attempt: str
 ) -> Ending:
     from clusterdp.train.dist.claim import Claim
     from clusterdp.train.job import JobHandle

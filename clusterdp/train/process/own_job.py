@@ -22,7 +22,7 @@ from clusterdp.train.dist.stop import STOPPED_EXIT, Stopped, StopSignal
 from clusterdp.train.job import JobHandle
 from clusterdp.train.output.say import say
 from clusterdp.train.process.attempt import Ending, explained, fail, refuse, report_failure, start_group, write_outcome
-from clusterdp.train.settings import Settings
+from clusterdp.train.settings import WorkerSettings
 
 
 @functools.cache
@@ -31,9 +31,9 @@ def own_job() -> JobHandle:
     line."""
     stop = StopSignal().install()
     try:
-        settings = Settings.own({})
+        settings = WorkerSettings.own({})
     except ClusterdpError as error:
-        sys.exit(refuse(error, Settings.bare({}).run_dir))
+        sys.exit(refuse(error, WorkerSettings.bare({}).run_dir))
     group, peers, attempt = start_group(settings, stop)
     rank, world_size = group.rendezvous.rank, group.rendezvous.world_size
     job: JobHandle | None = None

@@ -9,10 +9,10 @@ ORDER = ("data", "copy", "forward", "backward", "optimizer", "metrics", "step", 
 NOTHING = "Nothing stands out: the time goes into the training itself."
 NOTABLE = 0.15  # of a rank's time
 
-Rank = Mapping[str, Any]  # {"ms": {"data": 1.5, ...}, "workers": 2, "cpus": 8}
+RankTimes = Mapping[str, Any]  # {"ms": {"data": 1.5, ...}, "workers": 2, "cpus": 8}
 
 
-def table(ranks: Sequence[Rank]) -> list[str]:
+def table(ranks: Sequence[RankTimes]) -> list[str]:
     """A line a rank: ms a step in all, and the share of each part."""
     found = {name for rank in ranks for name in rank["ms"]}
     names = [*(name for name in ORDER if name in found), *sorted(found - set(ORDER))]
@@ -24,7 +24,7 @@ def table(ranks: Sequence[Rank]) -> list[str]:
     return lines
 
 
-def diagnose(ranks: Sequence[Rank]) -> list[str]:
+def diagnose(ranks: Sequence[RankTimes]) -> list[str]:
     """Findings, the worst first. Never empty: it is also said that nothing stands out."""
     found = [*_data(ranks), *_copy(ranks), *_saves(ranks), *_uneven(ranks)]
     if not found:
@@ -32,7 +32,7 @@ def diagnose(ranks: Sequence[Rank]) -> list[str]:
     return [line for _, line in sorted(found, key=lambda each: -each[0])]
 
 
-def _data(ranks: Sequence[Rank]) -> list[tuple[float, str]]:
+def _data(ranks: Sequence[RankTimes]) -> list[tuple[float, str]]:
     number, share = _worst(ranks, "data")
     if share < NOTABLE:
         return []
@@ -47,7 +47,7 @@ def _data(ranks: Sequence[Rank]) -> list[tuple[float, str]]:
     return [(share, f"{said}; {more}, or make a sample cheaper to read.")]
 
 
-def _copy(ranks: Sequence[Rank]) -> list[tuple[float, str]]:
+def _copy(ranks: Sequence[RankTimes]) -> list[tuple[float, str]]:
     """This runs in the training process: workers help only if the work is moved to them."""
     number, share = _worst(ranks, "copy")
     if share < NOTABLE:
@@ -60,7 +60,7 @@ def _copy(ranks: Sequence[Rank]) -> list[tuple[float, str]]:
     return [(share, f"{said} (move=, transform=): {remedy}.")]
 
 
-def _saves(ranks: Sequence[Rank]) -> list[tuple[float, str]]:
+def _saves(ranks: Sequence[RankTimes]) -> list[tuple[float, str]]:
     number, share = _worst(ranks, "checkpoint")
     if share < NOTABLE / 3:
         return []
@@ -68,7 +68,7 @@ def _saves(ranks: Sequence[Rank]) -> list[tuple[float, str]]:
     return [(share, f"rank {number} spends {100 * share:.0f} % of the time in saves; {remedy}.")]
 
 
-def _uneven(ranks: Sequence[Rank]) -> list[tuple[float, str]]:
+def _uneven(ranks: Sequence[RankTimes]) -> list[tuple[float, str]]:
     """Finds a slow rank. In a backward pass, fast ranks wait for slow ones, so the slowest spends the least time in
     it."""
     if len(ranks) < 2:
@@ -88,7 +88,7 @@ def _uneven(ranks: Sequence[Rank]) -> list[tuple[float, str]]:
     return [(share, f"{said}, most of it in {where}. Look at its node, and at its share of the data.")]
 
 
-def _worst(ranks: Sequence[Rank], name: str) -> tuple[int, float]:
+def _worst(ranks: Sequence[RankTimes], name: str) -> tuple[int, float]:
     shares = [rank["ms"].get(name, 0.0) / (sum(rank["ms"].values()) or 1.0) for rank in ranks]
     worst = max(range(len(ranks)), key=lambda number: shares[number])
     return worst, shares[worst]

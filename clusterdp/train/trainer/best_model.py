@@ -15,7 +15,7 @@ import torch
 from clusterdp.checkpoint import Checkpointer, Restored
 from clusterdp.checkpoint.state.stateful import unwrap
 from clusterdp.checkpoint.state.tree import is_sharded
-from clusterdp.train.loop.history import History, Row
+from clusterdp.train.loop.history import EpochRow, History
 from clusterdp.train.loop.save_schedule import Tolerance
 from clusterdp.train.output.say import say
 
@@ -75,7 +75,7 @@ class BestModel:
         self._kept, self._looked = meta, True
         self._tolerate.failures = 0
 
-    def _row(self, kept: Any) -> Row | None:
+    def _row(self, kept: Any) -> EpochRow | None:
         """The row of the history that was the last when `kept` was saved; None if it is no longer there."""
         rows = self._history.rows
         if kept is None or not 1 <= kept["epoch"] <= len(rows):

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from clusterdp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from clusterdp.train.loop.history import Row
+    from clusterdp.train.loop.history import EpochRow
     from clusterdp.train.trainer.trainer import Trainer
 
-OnEpoch = Callable[["Trainer", "Row"], Any]
+OnEpoch = Callable[["Trainer", "EpochRow"], Any]
 
 
 def functions(where: str, given: Any) -> list[Callable[..., Any]]:
@@ -40,7 +40,7 @@ def early_stopping(monitor: str = "val_loss", *, patience: int = 3, mode: str = 
     more epochs, the training goes on, and the count starts anew."""
     sign = 1 if mode == "min" else -1
 
-    def watch(trainer: Trainer, row: Row) -> None:
+    def watch(trainer: Trainer, row: EpochRow) -> None:
         trainer.history.best(monitor, mode)  # says what is wrong with the name, if anything is
         gone_on = trainer.loop.position.continued if trainer.loop is not None else 0
         best, since = float("inf"), 0
@@ -57,7 +57,7 @@ def keep_best(monitor: str = "val_loss", *, mode: str = "min") -> OnEpoch:
     """Saves the model when `monitor` is better than in the epoch that is kept: trainer.load_best() takes it back.
     Beside the checkpoints; where it cannot be saved, that is said, and the training goes on."""
 
-    def keep(trainer: Trainer, row: Row) -> None:
+    def keep(trainer: Trainer, row: EpochRow) -> None:
         trainer.history.best(monitor, mode)  # says what is wrong with the name, if anything is
         trainer.best_model.save_if_better(monitor, mode)
 
@@ -68,7 +68,7 @@ def plateau(scheduler: Any, monitor: str = "val_loss") -> OnEpoch:
     """torch's ReduceLROnPlateau, where it is to look at something else than the loss, as Trainer(scheduler=) does.
     Have it saved: Trainer(state={"plateau": scheduler})."""
 
-    def step(trainer: Trainer, row: Row) -> None:
+    def step(trainer: Trainer, row: EpochRow) -> None:
         scheduler.step(row[monitor])
 
     return step

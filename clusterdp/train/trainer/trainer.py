@@ -28,7 +28,7 @@ from clusterdp.train.data.even_batches import even_batches
 from clusterdp.train.data.loader_defaults import check_can_be_read_again
 from clusterdp.train.data.prefetch import Prefetcher
 from clusterdp.train.job import JobHandle
-from clusterdp.train.loop.history import SHAPE, History, Row, row_line
+from clusterdp.train.loop.history import SHAPE, EpochRow, History, row_line
 from clusterdp.train.loop.loop import Loop
 from clusterdp.train.optim.accumulation import AS_IT_IS
 from clusterdp.train.optim.amp import Amp
@@ -292,7 +292,7 @@ class Trainer:
     def _close_epoch(self, val: Mapping[str, float]) -> None:
         """Closes an epoch after its evaluation, which an attempt that was stopped in it does again."""
         assert self.loop is not None
-        row: Row = {"epoch": self.loop.epoch + 1, "step": self.loop.step, **self.scores.reduce()}
+        row: EpochRow = {"epoch": self.loop.epoch + 1, "step": self.loop.step, **self.scores.reduce()}
         row |= {f"val_{name}": value for name, value in val.items()}
         if self.scheduler is not None and self.scheduler_every == "epoch":
             self._step_scheduler(row)
@@ -304,7 +304,7 @@ class Trainer:
             say(f"clusterdp: {self.name}{'  ' if self.name else ''}{row_line(row)}")
         self._call_back(row)
 
-    def _step_scheduler(self, row: Row) -> None:
+    def _step_scheduler(self, row: EpochRow) -> None:
         if not isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step()
             return
@@ -313,7 +313,7 @@ class Trainer:
             raise ConfigError("scheduler: ReduceLROnPlateau looks at the loss, and step= returned none. Return it.")
         self.scheduler.step(watched)
 
-    def _call_back(self, row: Row) -> None:
+    def _call_back(self, row: EpochRow) -> None:
         """Calls the callbacks. Nothing is saved or stopped meanwhile: a resume would close the same epoch twice."""
         self._calling, began = True, time.monotonic()
         try:
