@@ -2,7 +2,7 @@
 
 Short blocks of steps of both kinds take turns, each pair in the other order than the pair before. A figure is the mean
 of the pairs' differences without their outer fifths, and its standard error, on the slowest rank; beside it what the
-same gives for two models that are both bare. The loop looks at the control word, keeps metrics, and measures where the
+same gives for two models that are both bare. The loop reads the shared flags, keeps metrics, and measures where the
 time goes; nothing is saved.
 """
 

@@ -1,4 +1,4 @@
-"""What the control word costs a step, over 4 ranks.
+"""What sharing the flags costs a step, over 4 ranks.
 
 Blocks of steps (a pause, then an all-reduce of 1 MB, as in training) with and without a tick take turns, in one run.
 The difference and the time in tick() contain waiting for ranks that the machine is too busy to run; the CPU time in
@@ -32,15 +32,15 @@ def main() -> None:
     options.add_argument("--ranks", type=int, default=4)
     options.add_argument("--json", type=Path)
     chosen = options.parse_args()
-    print(f"The control word over {chosen.ranks} ranks, µs a step of the slowest rank\n{machine()}\n")
-    print("pause of a step   without a word   more with one   in tick()   of it CPU   a word every k steps")
+    print(f"Shared flags over {chosen.ranks} ranks, µs a step of the slowest rank\n{machine()}\n")
+    print("pause of a step   without flags    more with them  in tick()   of it CPU   shared every k steps")
     found = []
     for pause_s in PAUSES_S:
         row = slowest(chosen.ranks, chosen.rounds, pause_s)
         found.append(row)
         print("{pause:12.0f} ms {step:16.0f} {difference:15.1f} {tick:11.1f} {cpu:11.1f} {every:22.0f}".format(**row))
     if chosen.json:
-        record = {"title": "The control word", "machine": machine(), "ranks": chosen.ranks, "rows": found}
+        record = {"title": "Shared flags", "machine": machine(), "ranks": chosen.ranks, "rows": found}
         chosen.json.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -83,7 +83,7 @@ def uneven_items(counts: list[int], signal_at: int | None = None) -> dict[str, A
 
 
 def flags_and_numbers() -> list[Any]:
-    """Each rank sets another flag and another number; all read the same word."""
+    """Each rank sets another flag and another number; all read the same."""
     group = start()
     rank = dist.get_rank()
     flags = SharedFlags(group.flags_group)

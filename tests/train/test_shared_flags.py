@@ -1,4 +1,4 @@
-"""The control word: ranks that stop at different steps hang in each other's all-reduce, or save a mixture."""
+"""Shared flags: ranks that stop at different steps hang in each other's all-reduce, or save a mixture."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_word_goes_out_every_200_ms_of_steps_and_at_least_every_32(monkeypatch
 
 
 class Ring:
-    """A group over which each word is on its way for `way_s`; `others` is what the other ranks say of it."""
+    """A group over which each exchange takes `way_s`; `others` is what the other ranks measure."""
 
     def __init__(self, way_s: float, others: Callable[[int], int] = lambda mine: mine):
         self.now = 0.0
@@ -126,7 +126,7 @@ def test_words_that_are_long_on_their_way_are_sent_less_often_and_hardly_waited_
     ring = Ring(way_s=0.5)
     flags = train(ring, 2000, monkeypatch)
     assert 10 <= flags.every <= 20  # half a second and a whole one
-    assert ring.waited_s < 0.05 * ring.now  # at four steps to a word, it waited for 3/5 of the time
+    assert ring.waited_s < 0.05 * ring.now  # at four steps to an exchange, it waited for 3/5 of the time
 
 
 def test_a_network_that_stood_still_does_not_put_off_a_stop_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
