@@ -34,7 +34,6 @@ from clusterdp.train.profile.stopwatch import report_times
 
 if TYPE_CHECKING:
     from clusterdp.checkpoint import Checkpointer, Restored
-    from clusterdp.config import CheckpointConfig
     from clusterdp.train.loop.phases import Phases
 
 Batch = TypeVar("Batch")
@@ -114,18 +113,10 @@ class Loop(Generic[Batch]):
         modules = (module for part in state.values() if isinstance(part, torch.nn.Module) for module in part.modules())
         self._models = [module for module in modules if isinstance(module, DistributedDataParallel)]
         hooks = {f"comm_hook.{name}": getattr(part, "comm_hook_state", None) for name, part in state.items()}
-        self.state = self.batches.with_state(
-            {**state, **{name: hook for name, hook in hooks.items() if hook is not None}}
-        )
-        self.saves = SaveSchedule(
-            phases.rank,
-            phases.record,
-            phases.saving,
-            phases.checkpointer(self.state),
-            lambda: {"epoch": self.epoch, "total": self.total_steps},
-            every_steps=every_steps,
-            every_s=every_s,
-        )
+        hooks = {name: hook for name, hook in hooks.items() if hook is not None}
+        self.state = self.batches.with_state({**state, **hooks})
+        checkpointer, every = phases.checkpointer(self.state), (every_steps, every_s)
+        self.saves = SaveSchedule(phases.rank, phases.record, phases.saving, checkpointer, self._meta, *every)
         self._open = False  # the user's code is at work on a batch
         self._in_window = 0  # batches of the window that are done
         self._enough = False  # this rank has called end()
@@ -238,6 +229,10 @@ class Loop(Generic[Batch]):
         self._enough = True
         self._rank.flags.set("enough")
 
+    def _meta(self) -> dict[str, Any]:
+        """What a checkpoint says of itself."""
+        return {"epoch": self.epoch, "total": self.total_steps}
+
     def _restore(self) -> None:
         for model in self._models:
             settle_buckets(model)
@@ -249,7 +244,7 @@ class Loop(Generic[Batch]):
         restored = self.saves.checkpointer.restore(phases.resume_step, retire_later=True)
         if restored is None:
             if phases.begun == 1:
-                self._start_from(self.saves.checkpointer, phases.saving)
+                self._start_from(self.saves.checkpointer)
             return
         if restored.step == phases.resume_step:
             phases.resume_step = None
@@ -271,8 +266,9 @@ class Loop(Generic[Batch]):
             epochs = f"{self.epoch} epoch{'' if self.epoch == 1 else 's'}"
             say(f"clusterdp: {self} is complete ({epochs}, step {self.step}): nothing left to do.")
 
-    def _start_from(self, checkpointer: Checkpointer, saving: CheckpointConfig) -> None:
+    def _start_from(self, checkpointer: Checkpointer) -> None:
         """Restores what another program has trained, as step 0 of this run."""
+        saving = self._phases.saving
         if saving.start_from is not None:
             start = checkpointer.restore_from(saving.start_from, saving.start_only or None)
             self._record.event("started-from", path=saving.start_from, step=start.step)
@@ -381,7 +377,7 @@ class Loop(Generic[Batch]):
         self._record.event("signal", name=self._rank.stop.name_of(reason), step=self._record.step)
         self.save()
         self.batches.close()
-        self._report_times()
+        report_times(self._phases.stopwatch, self._rank, self._record, self.batches.loader)
         self._record.event("stopped", step=self._record.step, reason=reason)
         self._record.metrics.flush()  # last: a server that does not answer may take the rest of the time
         raise Stopped(reason, self._record.step)
@@ -391,9 +387,6 @@ class Loop(Generic[Batch]):
         self.batches.close()
         self._phases.end_profile(self.batches.loader, self.batches.mean_size, self.batches.batch_size)
 
-    def _report_times(self) -> None:
-        report_times(self._phases.stopwatch, self._rank, self._record, self.batches.loader)
-
     def _finish(self) -> None:
         self._restore_rng()
         self._rank.flags.drain()
@@ -402,5 +395,5 @@ class Loop(Generic[Batch]):
         self.over = True
         self.saves.upload()
         self.batches.close()
-        self._report_times()
+        report_times(self._phases.stopwatch, self._rank, self._record, self.batches.loader)
         self._record.metrics.flush()

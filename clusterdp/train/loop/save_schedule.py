@@ -40,7 +40,6 @@ class SaveSchedule:
         saving: CheckpointConfig,
         checkpointer: Checkpointer | None,
         meta: Callable[[], dict[str, Any]],
-        *,
         every_steps: int | None,
         every_s: float | None,
     ):
