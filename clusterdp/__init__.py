@@ -5,6 +5,7 @@
     job = clusterdp.submit("train.yaml", ["params.lr=0.1"])
     job.wait()
 
+`load` reads a file into a Config without submitting it; RunDir names the files of a run; every error is a ClusterdpError.
 The public names are loaded when they are first used: importing clusterdp costs nothing.
 
     cli/           the verbs of the command line
@@ -19,6 +20,7 @@ The public names are loaded when they are first used: importing clusterdp costs 
     slurm/         what Slurm is, as types and text
     recipes/       small real trainings
     errors         the exception tree, with exit codes
+    duration       durations as people read them
     plainfile      opening files in which others may have put anything
     pytest_plugin  the fixture fake_slurm
 """

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MIRRORS = {"slurm": ["slurm_types"], "fakeslurm": ["fakeslurm", "slurm_facts"]}  # those of another name
 
 
-def tests_of(part: str) -> list[Path]:
+def paths_for(part: str) -> list[Path]:
     path = Path(part.removesuffix("/"))
     if path.is_absolute():
         path = path.relative_to(ROOT)
@@ -61,4 +61,4 @@ def _imports(file: Path) -> set[str]:
 
 
 if __name__ == "__main__":
-    print(" ".join(str(path.relative_to(ROOT)) for path in tests_of(*sys.argv[1:2] or [""])))
+    print(" ".join(str(path.relative_to(ROOT)) for path in paths_for(*sys.argv[1:2] or [""])))

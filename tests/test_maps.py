@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp import errors
-from tests.part import tests_of
+from tests.part import paths_for
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "clusterdp"
@@ -79,9 +79,9 @@ def test_each_public_name_is_there_and_is_documented(package: str) -> None:
 
 def test_every_part_has_tests_that_are_there() -> None:
     for path in PACKAGE.rglob("*.py"):
-        assert all(found.exists() for found in tests_of(str(path.relative_to(ROOT)))), path
-    assert tests_of("clusterdp/checkpoint/format/manifest.py") == [ROOT / "tests/checkpoint/test_manifest.py"]
-    assert tests_of("clusterdp/checkpoint/") == [ROOT / "tests/checkpoint"]
-    assert tests_of("clusterdp/rundir")
+        assert all(found.exists() for found in paths_for(str(path.relative_to(ROOT)))), path
+    assert paths_for("clusterdp/checkpoint/format/manifest.py") == [ROOT / "tests/checkpoint/test_manifest.py"]
+    assert paths_for("clusterdp/checkpoint/") == [ROOT / "tests/checkpoint"]
+    assert paths_for("clusterdp/rundir")
     with pytest.raises(SystemExit, match="P=nowhere: is no part of the package"):
-        tests_of("nowhere")
+        paths_for("nowhere")

@@ -1,6 +1,7 @@
 """Checkpoints of a training: saved by all ranks together, verified when they are read, restored exactly.
 
-The public names load when they are first used: login nodes read checkpoints without torch.
+A Checkpointer saves and restores: each commit is a Commit, each restore a Restored. `list_checkpoints` gives a
+CheckpointInfo for each one in a folder or at a URL, also without torch. The public names load when they are first used.
 
     checkpointer  Checkpointer: the class that a training uses
     errors        the errors of checkpoints that are not in clusterdp.errors
