@@ -5,7 +5,7 @@
     job = clusterdp.submit("train.yaml", ["params.lr=0.1"])
     job.wait()
 
-`load` reads a file into a Config without submitting it; RunDir names the files of a run; every error is a ClusterdpError.
+`load` reads a file into a Config and submits nothing. RunDir names the files of a run. Every error is a ClusterdpError.
 The public names are loaded when they are first used: importing clusterdp costs nothing.
 
     cli/           the verbs of the command line

@@ -161,7 +161,7 @@ class Checkpointer:
         return True
 
     def step(self) -> Commit | None:
-        """Call it once in each training step, in a loop that has no control word. It costs nothing unless a save is on
+        """Call it once in each training step, in a loop that has no shared flags. It costs nothing unless a save is on
         its way; then it is a tiny all-reduce, whose result is read in the next call. Returns the Commit, once; raises
         as save() does."""
         if self._save is None:
@@ -170,11 +170,11 @@ class Checkpointer:
         return self.advance_to(least) if least is not None else None
 
     def progress(self) -> int:
-        """How far this rank has come. A control word makes the least of all ranks' known to all. No collective."""
+        """How far this rank has come. Shared flags make the least of all ranks' known to all. No collective."""
         return STAGES * self._ended + (self._save.here if self._save is not None else 0)
 
     def advance_to(self, least: int) -> Commit | None:
-        """As step(), for a loop that has a control word. least: the least progress() of all ranks, known to all of
+        """As step(), for a loop that has shared flags. least: the least progress() of all ranks, known to all of
         them at the same step."""
         if self._save is None or least <= STAGES * self._ended + self._save.stage:
             return None

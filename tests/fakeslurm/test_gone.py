@@ -83,7 +83,7 @@ def mortal(tmp_path: Path) -> Iterator[Desk]:
 
 
 def kill_daemon(desk: Desk) -> None:
-    """It is gone with its nursery, at whose end the system lets supervisors go on that were stopped."""
+    """It is gone with its fork server, at whose end the system lets supervisors go on that were stopped."""
     pids = [daemon_pid(desk), *processes.children(daemon_pid(desk))]
     os.kill(pids[0], signal.SIGKILL)
     desk.until(lambda: not any(map(processes.alive, pids)), "the end of the daemon")

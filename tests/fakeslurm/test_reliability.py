@@ -155,15 +155,15 @@ def test_a_killed_supervisor_takes_its_tasks_along_and_the_job_is_accounted_for(
     desk.until(lambda: not any(map(processes.alive, pids)), "the tasks' end")
 
 
-def nursery_pid(cluster: FakeCluster) -> int:
+def forkserver_pid(cluster: FakeCluster) -> int:
     [pid] = processes.children(daemon_pid(cluster))
     return pid
 
 
-def test_a_killed_nursery_is_replaced_and_its_children_go_on(desk: Desk) -> None:
+def test_a_killed_fork_server_is_replaced_and_its_children_go_on(desk: Desk) -> None:
     first = desk.submit(script="echo up; until [ -e go ]; do sleep 0.05; done; srun echo after")
     desk.until_said(first, "up")
-    forkserver = nursery_pid(desk.cluster)
+    forkserver = forkserver_pid(desk.cluster)
     os.kill(forkserver, signal.SIGKILL)
     second = desk.submit(script="srun echo too")
     desk.cluster.wait(second, JobState.COMPLETED)
@@ -176,14 +176,14 @@ def test_a_step_that_was_asked_for_when_the_daemon_was_killed_runs_once(tmp_path
     cluster = FakeCluster(tmp_path / "cluster", quick=True).up()
     desk = Desk(cluster, tmp_path)
     try:
-        forkserver = nursery_pid(cluster)
+        forkserver = forkserver_pid(cluster)
         os.kill(forkserver, signal.SIGSTOP)
         job = desk.submit(script="echo once")
         desk.until(lambda: desk.field(job, "JobState") == "RUNNING", "its start, as far as the daemon knows")
         os.kill(daemon_pid(cluster), signal.SIGKILL)
         os.kill(forkserver, signal.SIGCONT)  # it finds the order, and nobody who would say go
         desk.until(lambda: desk.say(f"squeue -h -t all -j {job} -o %T") == "COMPLETED", "the job's end")
-        desk.until(lambda: not processes.alive(forkserver), "the end of the nursery")
+        desk.until(lambda: not processes.alive(forkserver), "the end of the fork server")
         assert desk.output(job) == "once\n"
     finally:
         cluster.down()

@@ -5,7 +5,7 @@
     stage 2   all ranks know the result
 
 No rank waits in between. Each says how far it has come (`here`), the ranks agree on the least of these numbers by the
-training loop's own means (its control word), and all call `advance()` at the same step.
+training loop's own means (its shared flags), and all call `advance()` at the same step.
 """
 
 from __future__ import annotations
