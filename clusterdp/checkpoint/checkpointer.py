@@ -55,6 +55,8 @@ _log = logging.getLogger("clusterdp.checkpoint")
 
 
 class Checkpointer:
+    """Saves and restores the state of a training, by all ranks together."""
+
     def __init__(
         self,
         url: str | os.PathLike[str] | Storage,
