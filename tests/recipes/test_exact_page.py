@@ -22,7 +22,7 @@ def test_the_tests_and_configs_that_it_names_are_there() -> None:
 
 def test_the_keys_that_it_names_are_those_of_the_config() -> None:
     for part, key in re.findall(r"`(checkpoint|train|local)\.(\w+)", PAGE):
-        kind = {"checkpoint": config.Checkpoint, "train": config.Train, "local": config.Local}[part]
+        kind = {"checkpoint": config.CheckpointConfig, "train": config.TrainConfig, "local": config.LocalConfig}[part]
         assert key in {field.name for field in dataclasses.fields(kind)}, key
 
 

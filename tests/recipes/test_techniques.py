@@ -72,7 +72,7 @@ def test_an_accuracy_that_is_not_reached_is_a_failure(tmp_path: Path) -> None:
 def test_the_page_names_what_there_is() -> None:
     page = (CONFIGS.parent / "clusterdp" / "recipes" / "TECHNIQUES.md").read_text()
     for key in re.findall(r"`train\.(\w+)", page):
-        assert key in {field.name for field in dataclasses.fields(config.Train)}, key
+        assert key in {field.name for field in dataclasses.fields(config.TrainConfig)}, key
     named = set(re.findall(r"configs/(\w+)\.yaml", page)) - {"NAME"}  # which stands for all
     assert set(NAMES) <= named <= {file.stem for file in CONFIGS.glob("*.yaml")}
 
