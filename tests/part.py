@@ -35,7 +35,7 @@ def paths_for(part: str) -> list[Path]:
 
 def _mirror(name: str) -> list[Path]:
     folders = [ROOT / "tests" / each for each in MIRRORS.get(name, [name])]
-    return [folder for folder in folders if folder.exists()] + sorted((ROOT / "tests").glob(f"test_{name}*.py"))
+    return [folder for folder in folders if folder.exists()]
 
 
 def _test_files(places: list[Path]) -> list[Path]:

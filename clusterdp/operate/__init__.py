@@ -9,7 +9,7 @@ checkpoints/       `clusterdp checkpoint`
 find_run           which run the user means
 run_cluster        which cluster the jobs of a run are on
 run_history        what a run folder says has happened
-attempt_record     one attempt, as its files tell it
+attempt_history    one attempt, as its files tell it
 attempt_order      in which order the attempts began
 claims             which attempt took the run folder over from which
 slurmstepd_notice  what slurmstepd wrote when it ended an attempt

@@ -6,12 +6,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 
-from clusterdp.operate.attempt_record import AttemptRecord
+from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import words
 
 
-def with_owners(run: RunDir, attempts: Sequence[AttemptRecord]) -> tuple[AttemptRecord, ...]:
+def with_owners(run: RunDir, attempts: Sequence[AttemptHistory]) -> tuple[AttemptHistory, ...]:
     """The attempts, where one that another job has superseded says so. It may not have noticed yet."""
     claims: list[str] | None = None
     marked = list(attempts)
@@ -27,7 +27,7 @@ def with_owners(run: RunDir, attempts: Sequence[AttemptRecord]) -> tuple[Attempt
     return tuple(marked)
 
 
-def _after(attempt: AttemptRecord, attempts: Sequence[AttemptRecord], claims: list[str]) -> AttemptRecord | None:
+def _after(attempt: AttemptHistory, attempts: Sequence[AttemptHistory], claims: list[str]) -> AttemptHistory | None:
     """The attempt whose claim came right after this attempt's last one."""
     if attempt.name not in claims:
         return None

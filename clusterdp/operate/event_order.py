@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from clusterdp.operate.attempt_record import ENDINGS
+from clusterdp.operate.attempt_history import ENDINGS
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.rundir.lenient_reads import Record, time_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clusterdp.operate.attempt_record import AttemptRecord
+from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.rundir.lenient_reads import Record
 
@@ -61,7 +61,7 @@ def event_line(event: Record, history: RunHistory) -> str | None:
     return None
 
 
-def ending_text(attempt: AttemptRecord) -> str:
+def ending_text(attempt: AttemptHistory) -> str:
     """How an attempt ended: `preempted at step 120, saved`, `crashed (exit 1), 12 steps lost`."""
     if not attempt.heard:
         return "nothing on record: see the job's output"
@@ -89,7 +89,7 @@ def steps(count: int) -> str:
     return "1 step" if count == 1 else f"{count} steps"
 
 
-def _find(history: RunHistory, name: object) -> AttemptRecord | None:
+def _find(history: RunHistory, name: object) -> AttemptHistory | None:
     return next((attempt for attempt in history.attempts if attempt.name == name), None)
 
 
@@ -114,7 +114,7 @@ def _requeued(event: Record, history: RunHistory) -> str | None:
     return f"{whose}{cause}{at}" + (f": {what}" if what else "")
 
 
-def _failed(event: Record, attempt: AttemptRecord | None) -> str:
+def _failed(event: Record, attempt: AttemptHistory | None) -> str:
     cause, exit_code = event.get("cause"), event.get("exit")
     if attempt is not None and attempt.cause == "overtaken":
         return f"superseded {attempt.why}"

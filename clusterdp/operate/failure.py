@@ -13,7 +13,7 @@ from clusterdp.rundir.lenient_reads import modified
 from clusterdp.rundir.tail import last_bytes, last_lines
 
 if TYPE_CHECKING:
-    from clusterdp.operate.attempt_record import AttemptRecord
+    from clusterdp.operate.attempt_history import AttemptHistory
     from clusterdp.operate.run_history import RunHistory
 
 LINES = 15
@@ -70,7 +70,7 @@ def find_failure(history: RunHistory) -> Failure:
     return Failure(None, batch if batch.exists() else None, last_lines(batch, LINES), words)
 
 
-def _ran(run: RunDir, attempt: AttemptRecord) -> bool:
+def _ran(run: RunDir, attempt: AttemptHistory) -> bool:
     """Whether the attempt started its program. One that gives up may do so before or after that."""
     logs = run.attempt(attempt.name).logs
     return bool(rank_logs(logs) or _numbered(logs, "node"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from clusterdp.errors import RunError
-from clusterdp.operate.attempt_record import AttemptRecord
+from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.operate.failure import batch_log, find_failure, rank_logs
 from clusterdp.operate.follow import Pace
 from clusterdp.operate.follow import follow as follow_run
@@ -67,7 +67,7 @@ def _print(history: RunHistory, out: TextIO, rank: int | None, wanted: str | Non
 
 
 def _print_batch(
-    history: RunHistory, out: TextIO, attempt: AttemptRecord | None, rank: int | None, alone: bool
+    history: RunHistory, out: TextIO, attempt: AttemptHistory | None, rank: int | None, alone: bool
 ) -> None:
     """The end of the batch script's log. It is all there is if no rank began; else it is printed if something
     failed."""
@@ -111,7 +111,7 @@ def _follow(run: RunDir, out: TextIO, rank: int | None, wanted: str | None, pace
         _print_batch(update.history, out, last, rank, alone=not files)
 
 
-def _to_show(history: RunHistory, wanted: str | None, begun: list[str]) -> tuple[AttemptRecord, ...]:
+def _to_show(history: RunHistory, wanted: str | None, begun: list[str]) -> tuple[AttemptHistory, ...]:
     """The one that was shown last and what came after it; at first the newest."""
     if wanted is not None:
         attempt = _choose(history, wanted, patient=True)
@@ -145,7 +145,7 @@ def _prefixed(text: str, label: str) -> str:
     return "".join(f"{label}{line}\n" for line in text.removesuffix("\n").split("\n"))
 
 
-def _choose(history: RunHistory, wanted: str | None, patient: bool = False) -> AttemptRecord | None:
+def _choose(history: RunHistory, wanted: str | None, patient: bool = False) -> AttemptHistory | None:
     """The attempt to show; None while there is none. RunError if there is no such attempt."""
     if wanted is None:
         return history.last

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from clusterdp.operate.attempt_history import AttemptHistory, read_attempt
 from clusterdp.operate.attempt_order import ATTEMPT, by_beginning
-from clusterdp.operate.attempt_record import AttemptRecord, read_attempt
 from clusterdp.operate.claims import with_owners
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.slurmstepd_notice import with_notices
@@ -32,7 +32,7 @@ class RunHistory:
     jobs: tuple[str, ...]  # every job of the run, by when it last came up
     cluster: str  # the SLURM_CONF that submit had; empty: none
     submitted: float | None
-    attempts: tuple[AttemptRecord, ...]  # in the order they began
+    attempts: tuple[AttemptHistory, ...]  # in the order they began
     events: tuple[Record, ...]
     cancelled: bool  # `clusterdp cancel` has been here
     unread: str = ""  # what of the records cannot be read, and why
@@ -43,12 +43,12 @@ class RunHistory:
         return self.jobs[-1] if self.jobs else None
 
     @property
-    def last(self) -> AttemptRecord | None:
+    def last(self) -> AttemptHistory | None:
         """The newest of which anything is on record."""
         return newest(self.attempts)
 
     @property
-    def ran(self) -> tuple[AttemptRecord, ...]:
+    def ran(self) -> tuple[AttemptHistory, ...]:
         """The attempts, without those that found nothing left to do or could not write here."""
         return tuple(a for a in self.attempts if a.ran) or self.attempts
 
@@ -117,12 +117,12 @@ def read_history(run: RunDir) -> RunHistory:
     )
 
 
-def newest(attempts: Sequence[AttemptRecord]) -> AttemptRecord | None:
+def newest(attempts: Sequence[AttemptHistory]) -> AttemptHistory | None:
     """The last attempt with anything on record: where the disk was full, there is only an empty folder."""
     return next((a for a in reversed(attempts) if a.heard), attempts[-1] if attempts else None)
 
 
-def state_of(attempts: Sequence[AttemptRecord], job: str | None, cancelled: bool) -> tuple[RunState, str]:
+def state_of(attempts: Sequence[AttemptHistory], job: str | None, cancelled: bool) -> tuple[RunState, str]:
     """The state, and more words on it. `job` is the current one; `cancelled`: no attempt may start any more."""
     last = newest([a for a in attempts if a.cause != "overtaken"] or attempts)
     if last is None or (job is not None and last.job != job):
@@ -142,7 +142,7 @@ def state_of(attempts: Sequence[AttemptRecord], job: str | None, cancelled: bool
     return RunState.WAITING, f"the last attempt ended: {last.cause}"
 
 
-def _read_attempts(run: RunDir, events: Sequence[Record], cancelled: bool) -> tuple[AttemptRecord, ...]:
+def _read_attempts(run: RunDir, events: Sequence[Record], cancelled: bool) -> tuple[AttemptHistory, ...]:
     by_name: dict[str, list[Record]] = {a.name: [] for a in run.attempts() if ATTEMPT.fullmatch(a.name)}
     for event in events:
         name = str(event.get("of") or event.get("attempt") or "")  # `of`: what one attempt found out about another
@@ -154,7 +154,7 @@ def _read_attempts(run: RunDir, events: Sequence[Record], cancelled: bool) -> tu
     return _with_reasons(with_owners(run, with_notices(run, attempts, cancelled)))
 
 
-def _with_reasons(attempts: tuple[AttemptRecord, ...]) -> tuple[AttemptRecord, ...]:
+def _with_reasons(attempts: tuple[AttemptHistory, ...]) -> tuple[AttemptHistory, ...]:
     """The attempts, with more words on endings that the batch script did not explain."""
     told = list(attempts)
     for i, attempt in enumerate(attempts):
@@ -169,7 +169,7 @@ def _with_reasons(attempts: tuple[AttemptRecord, ...]) -> tuple[AttemptRecord, .
     return tuple(told)
 
 
-def _count_losses(attempts: Sequence[AttemptRecord], events: Sequence[Record]) -> tuple[AttemptRecord, ...]:
+def _count_losses(attempts: Sequence[AttemptHistory], events: Sequence[Record]) -> tuple[AttemptHistory, ...]:
     """The attempts with their lost steps: those after the step at which the next attempt went on."""
     # `resume --from STEP` goes back because it was told to: nothing is lost.
     went_back = {str(e.get("job")) for e in events if e.get("event") == "submitted" and e.get("from_step") is not None}
@@ -186,7 +186,7 @@ def _count_losses(attempts: Sequence[AttemptRecord], events: Sequence[Record]) -
     return tuple(counted)
 
 
-def _jobs(attempts: Sequence[AttemptRecord], events: Sequence[Record]) -> tuple[str, ...]:
+def _jobs(attempts: Sequence[AttemptHistory], events: Sequence[Record]) -> tuple[str, ...]:
     """A `sbatch job.sbatch` by hand, or a resubmission by the batch script, counts from when it begins."""
     named = [str(e["job"]) for e in events if e.get("job") and e.get("event") in ("submitted", "started")]
     unnamed = [a.job for a in attempts if a.job not in named]

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from clusterdp.operate.attempt_record import AttemptRecord
+from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.operate.failure import batch_log
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.tail import last_bytes
@@ -31,7 +31,7 @@ CAUSES = {
 GUESSED = frozenset({"", "lost", "preempted"})  # causes that the next attempt wrote, or that follow from a TERM
 
 
-def with_notices(run: RunDir, attempts: Sequence[AttemptRecord], cancelled: bool) -> tuple[AttemptRecord, ...]:
+def with_notices(run: RunDir, attempts: Sequence[AttemptHistory], cancelled: bool) -> tuple[AttemptHistory, ...]:
     """The attempts. A cause that was only guessed is replaced by the one that Slurm gave."""
     known = list(attempts)
     outputs: dict[str, list[tuple[float, str]]] = {}  # by job: an output holds all its attempts
@@ -60,7 +60,7 @@ def _notices(output: Path) -> list[tuple[float, str]]:
     return found
 
 
-def _given_by_slurm(attempt: AttemptRecord, next_began: float | None, notices: Sequence[tuple[float, str]]) -> str:
+def _given_by_slurm(attempt: AttemptHistory, next_began: float | None, notices: Sequence[tuple[float, str]]) -> str:
     """Empty if there is no notice from this attempt's time. It is in whole seconds, by the clock of the first node."""
     begin, end = (attempt.started or 0) - 1, next_began or float("inf")
     cause = next((cause for when, cause in reversed(notices) if begin <= when < end), "")
@@ -68,7 +68,7 @@ def _given_by_slurm(attempt: AttemptRecord, next_began: float | None, notices: S
     return cause if cause != "requeued" or attempt.signalled else ""
 
 
-def _guess(attempt: AttemptRecord, came_back: bool, cancelled: bool) -> str:
+def _guess(attempt: AttemptHistory, came_back: bool, cancelled: bool) -> str:
     if attempt.signalled and attempt.cause == "lost" and came_back:
         return "preempted"
     if cancelled and not attempt.closed and attempt.cause == "preempted":

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from clusterdp.duration import duration
 from clusterdp.errors import SlurmError
-from clusterdp.operate.attempt_record import AttemptRecord
+from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.operate.event_text import ending_text, steps
 from clusterdp.operate.formatting import Colour, ago, clock, number, shown_path, table
 from clusterdp.operate.next_command import next_command_lines
@@ -55,7 +55,7 @@ def as_text(history: RunHistory, status: RunStatus, now: float, colour: Colour) 
     return lines
 
 
-def attempts_table(attempts: tuple[AttemptRecord, ...], status: RunStatus, now: float) -> list[str]:
+def attempts_table(attempts: tuple[AttemptHistory, ...], status: RunStatus, now: float) -> list[str]:
     rows = [("attempt", "job", "began", "lasted", "steps", "ended")]
     for attempt in attempts:
         last = attempt is newest(attempts)

@@ -1,4 +1,4 @@
-"""AttemptRecord: one attempt by its files: when, where, why it ended, and which steps it trained."""
+"""AttemptHistory: one attempt by its files: when, where, why it ended, and which steps it trained."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOT_MEASURED = frozenset({"time", "step", "total", "phase"})
 
 
 @dataclass(frozen=True)
-class AttemptRecord:
+class AttemptHistory:
     """One start of a job. `cause` is why it ended, empty while no ending is on record. A step is a count of steps done.
 
     Metrics are read at the first line and the last 64 KiB of their file only: a year of training costs no more to look
@@ -59,7 +59,7 @@ class AttemptRecord:
         return self.name.partition(".")[0]
 
 
-def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Record]) -> AttemptRecord:
+def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Record]) -> AttemptHistory:
     """Read one attempt. `events`: its own, by time, and what the next attempt found out about its end."""
     by_kind: dict[str, Record] = {str(event.get("event")): event for event in events}  # the last of each kind
     own = [event for event in events if event.get("attempt") == attempt.name]
@@ -80,7 +80,7 @@ def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Re
         cause, why = "cancelled", ""
     if cause == "lost" and settled:  # Slurm did not answer whether it may go on
         cause = "unknown"
-    return AttemptRecord(
+    return AttemptHistory(
         name=attempt.name,
         number=number,
         cause=cause,

@@ -172,7 +172,7 @@ def test_the_configs_that_come_along_are_found_from_anywhere(work: Path) -> None
 
 
 def test_no_verb_is_undocumented() -> None:
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
     actions = [action for action in verbs.parser()._actions if action.choices]
     for verb in actions[0].choices or ():
         assert f"clusterdp {verb}" in readme, verb
