@@ -22,6 +22,7 @@ sshare               the one user's share
 sdiag                figures of the controller
 sreport              reports, all of them empty
 control              not a command of Slurm: FakeCluster's way to break things, to wait, and to move the clock
+read_words           the words of a command as options and others; --help and --version
 getopt               reads command lines as getopt_long does, with its error texts
 options              which options sbatch, srun and salloc know, and the variables that set them
 option_values        which values those options take

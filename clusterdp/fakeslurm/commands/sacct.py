@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
+from clusterdp.fakeslurm.commands.read_words import read_words
 from clusterdp.fakeslurm.commands.sacct_fields import ALL, FIELDS, LONG, SacctLine
 from clusterdp.fakeslurm.commands.sacct_json import SacctJsonWriter
 from clusterdp.fakeslurm.core import times
@@ -38,14 +39,8 @@ STATES = tuple(
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
-    pairs, rest = GetoptParser("sacct", OPTIONS).parse(client.words, permute=True)
+    pairs, rest = read_words(client, daemon, GetoptParser("sacct", OPTIONS), "sacct [<OPTION>]")
     options = dict(pairs)
-    if "help" in options or "usage" in options:
-        client.print("sacct [<OPTION>]")
-        raise CommandDone
-    if "version" in options:
-        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise CommandDone
     if "helpformat" in options:
         for i in range(0, len(ALL), 4):
             client.print(" ".join(f"{field:<19}" for field in ALL[i : i + 4]).rstrip())

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
-from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
+from clusterdp.fakeslurm.commands.read_words import read_words
+from clusterdp.fakeslurm.core.error_texts import Refusal
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.connection import Connection
@@ -36,14 +37,8 @@ MORE = {"user": OF_USERS, "account": "Cluster User", "cluster": "Account User"}
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
-    pairs, words = GetoptParser("sacctmgr", OPTIONS).parse(client.words, permute=True)
+    pairs, words = read_words(client, daemon, GetoptParser("sacctmgr", OPTIONS), "sacctmgr [<OPTION>] [<COMMAND>]")
     options = dict(pairs)
-    if "help" in options or "usage" in options:
-        client.print("sacctmgr [<OPTION>] [<COMMAND>]")
-        raise CommandDone
-    if "version" in options:
-        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise CommandDone
     if len(words) < 2 or words[0].lower() not in ("show", "list"):
         raise Refusal(f"sacctmgr: error: {' '.join(words) or 'no command'} is not supported by this fake cluster")
     entity = next((name for name in COLUMNS if len(words[1]) > 1 and name.startswith(words[1].lower().rstrip("s"))), "")

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
 from clusterdp.fakeslurm.commands.parsed_options import signal_number
+from clusterdp.fakeslurm.commands.read_words import read_words
 from clusterdp.fakeslurm.core import error_texts
-from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
+from clusterdp.fakeslurm.core.error_texts import Refusal
 from clusterdp.fakeslurm.core.job_ids import SelectedStep, find, parse, split_list
 from clusterdp.fakeslurm.core.model import JobRecord
 from clusterdp.fakeslurm.core.orders import Signal
@@ -27,14 +28,9 @@ FILTERS = ("name", "partition", "state", "user", "account", "qos", "me", "nodeli
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
-    pairs, words = GetoptParser("scancel", OPTIONS).parse(client.words, permute=True)
+    usage = "Usage: scancel [OPTIONS] [job_id[_array_id][.step_id]]"
+    pairs, words = read_words(client, daemon, GetoptParser("scancel", OPTIONS), usage)
     options = {"name" if option == "jobname" else option: value for option, value in pairs}
-    if "help" in options or "usage" in options:
-        client.print("Usage: scancel [OPTIONS] [job_id[_array_id][.step_id]]")
-        raise CommandDone
-    if "version" in options:
-        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise CommandDone
     if client.environ.get("SCANCEL_VERBOSE", "true").lower()[:1] not in ("t", "f"):
         raise Refusal(f"scancel: error: Unrecognized SCANCEL_VERBOSE value: {client.environ['SCANCEL_VERBOSE']}")
     for option in ("interactive", "reservation", "sibling"):

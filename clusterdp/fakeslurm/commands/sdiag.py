@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
-from clusterdp.fakeslurm.core.error_texts import CommandDone
+from clusterdp.fakeslurm.commands.read_words import read_words
 from clusterdp.slurm.state import JobState
 
 if TYPE_CHECKING:
@@ -48,14 +48,8 @@ Pending RPC statistics
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
-    pairs, _ = GetoptParser("sdiag", OPTIONS).parse(client.words, permute=True)
+    pairs, _ = read_words(client, daemon, GetoptParser("sdiag", OPTIONS), "Usage: sdiag [-M cluster] [-aritT]")
     options = dict(pairs)
-    if "help" in options or "usage" in options:
-        client.print("Usage: sdiag [-M cluster] [-aritT]")
-        raise CommandDone
-    if "version" in options:
-        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise CommandDone
     if "reset" in options:
         client.print("Reset scheduling statistics")
         return 0

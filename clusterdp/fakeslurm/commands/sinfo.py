@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from clusterdp.fakeslurm.commands import clusters, columns
 from clusterdp.fakeslurm.commands.as_json import JsonWriter
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
+from clusterdp.fakeslurm.commands.read_words import read_words
 from clusterdp.fakeslurm.commands.sinfo_fields import LETTERS, NAMES, ORDER, SAME, SHORT, SinfoRow, state_words, word
-from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
+from clusterdp.fakeslurm.core.error_texts import Refusal
 from clusterdp.fakeslurm.core.model import Model, Node
 from clusterdp.slurm.hostlist import expand
 
@@ -103,14 +104,8 @@ STATES = tuple(
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
-    pairs, _rest = GetoptParser("sinfo", OPTIONS).parse(client.words, permute=True)
+    pairs, _rest = read_words(client, daemon, GetoptParser("sinfo", OPTIONS), "Usage: sinfo [OPTIONS]")
     options = dict(pairs)
-    if "help" in options or "usage" in options:
-        client.print("Usage: sinfo [OPTIONS]")
-        raise CommandDone
-    if "version" in options:
-        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise CommandDone
     if "json" in options or "yaml" in options:
         writer = JsonWriter(daemon.controller)
         nodes = [writer.node(daemon.model, node) for node in daemon.model.nodes.values()]

@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
-from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
+from clusterdp.fakeslurm.commands.read_words import read_words
+from clusterdp.fakeslurm.core.error_texts import Refusal
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.connection import Connection
@@ -37,14 +38,8 @@ REPORTS = {
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
-    pairs, words = GetoptParser("sreport", OPTIONS).parse(client.words, permute=True)
+    pairs, words = read_words(client, daemon, GetoptParser("sreport", OPTIONS), "sreport [<OPTION>] [<COMMAND>]")
     options = dict(pairs)
-    if "help" in options or "usage" in options:
-        client.print("sreport [<OPTION>] [<COMMAND>]")
-        raise CommandDone
-    if "version" in options:
-        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise CommandDone
     kind, name = [*(word.lower() for word in words[:2] if "=" not in word), "", ""][:2]
     found = [REPORTS[key] for key in REPORTS if kind and key[0].startswith(kind) and name and key[1].startswith(name)]
     if not found:

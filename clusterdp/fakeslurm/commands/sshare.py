@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
+from clusterdp.fakeslurm.commands.read_words import read_words
 from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
 
 if TYPE_CHECKING:
@@ -25,14 +26,8 @@ LONG = "Account User RawShares NormShares RawUsage NormUsage EffectvUsage FairSh
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
-    pairs, _ = GetoptParser("sshare", OPTIONS).parse(client.words, permute=True)
+    pairs, _ = read_words(client, daemon, GetoptParser("sshare", OPTIONS), "Usage:  sshare [OPTION]")
     options = dict(pairs)
-    if "help" in options or "usage" in options:
-        client.print("Usage:  sshare [OPTION]")
-        raise CommandDone
-    if "version" in options:
-        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise CommandDone
     if "helpformat" in options:
         client.print(" ".join(WIDTHS))
         raise CommandDone

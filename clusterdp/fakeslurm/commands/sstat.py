@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
+from clusterdp.fakeslurm.commands.read_words import read_words
 from clusterdp.fakeslurm.commands.sacct import fit
 from clusterdp.fakeslurm.commands.sacct_fields import ALL
 from clusterdp.fakeslurm.core import processes
-from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
+from clusterdp.fakeslurm.core.error_texts import Refusal
 from clusterdp.fakeslurm.core.job_ids import find, parse, split_list
 from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Step
 from clusterdp.fakeslurm.core.times import clock
@@ -28,14 +29,8 @@ FIELDS = {name.lower(): name for name in (*ALL, *OTHERS)}
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
-    pairs, _ = GetoptParser("sstat", OPTIONS).parse(client.words, permute=True)
+    pairs, _ = read_words(client, daemon, GetoptParser("sstat", OPTIONS), "sstat [<OPTION>]")
     options = dict(pairs)
-    if "help" in options or "usage" in options:
-        client.print("sstat [<OPTION>]")
-        raise CommandDone
-    if "version" in options:
-        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise CommandDone
     if not options.get("jobs"):
         raise Refusal("sstat: error: You didn't give me any jobs to stat.")
     names = (options.get("fields") or options.get("format") or DEFAULT).split(",")
