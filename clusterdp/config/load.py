@@ -129,6 +129,7 @@ def from_plain(
 
     A key that is missing has its default; so has a section that is null. The dotted name of a key that `kind` does not
     have is appended to `unknown`. at: the dotted name of the section itself, with a dot at its end.
+    ConfigError for a section that is no mapping.
     """
     given: dict[str, Any] = {}
     kinds = {each.name: each.default_factory for each in dataclasses.fields(kind)}
@@ -138,6 +139,8 @@ def from_plain(
             if unknown is not None:
                 unknown.append(f"{at}{name}")
         elif isinstance(section, type) and dataclasses.is_dataclass(section):
+            if not isinstance(value or {}, Mapping):
+                raise ConfigError(f"{at}{name}: is {value!r}, and no section. Put back what submit wrote there.")
             given[name] = from_plain(section, value or {}, unknown, f"{at}{name}.")
         elif value is not None or section is dataclasses.MISSING:
             given[name] = value

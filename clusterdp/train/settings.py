@@ -57,7 +57,10 @@ class WorkerSettings:
         except OSError as error:
             raise ConfigError(f"{error.filename}: {error.strerror}. Give the worker the folder of a run.") from None
         unknown: list[str] = []
-        config = from_plain(Config, values, unknown)
+        try:
+            config = from_plain(Config, values, unknown)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
         if unknown and SlurmEnv.read(environ).rank == 0:
             say(f"clusterdp: {path}: not known to this version, and without effect: {', '.join(unknown)}", error=True)
         url = environ.get("CLUSTERDP_CHECKPOINT_URL") or config.checkpoint.url or str(run_dir / "checkpoints")

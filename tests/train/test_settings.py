@@ -11,6 +11,7 @@ import pytest
 
 from clusterdp.checkpoint import Checkpointer
 from clusterdp.config import AmpConfig, CheckpointConfig, TraceConfig, TrainConfig, dump, from_mapping, tree
+from clusterdp.errors import ConfigError
 from clusterdp.train import Amp, Group, Tracer, settings
 from clusterdp.train.settings import WorkerSettings
 
@@ -40,6 +41,15 @@ def test_keys_of_another_version_are_reported_once(
     assert WorkerSettings.read(tmp_path, environ).train.seed == 3
     said = f"clusterdp: {tmp_path}/config.yaml: not known to this version, and without effect: "
     assert capfd.readouterr().err == (f"{said}future, metrics.when, train.amp.bits\n" if rank == "0" else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "key"), [("train: [1]", "train"), ("checkpoint: x", "checkpoint"), ("train: {amp: 3}", "train.amp")]
+)
+def test_a_section_that_is_none_is_named(text: str, key: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=rf"config.yaml: {key}: is .*, and no section. Put back what submit wrote"):
+        WorkerSettings.read(tmp_path, {})
 
 
 def test_nothing_is_saved_without_a_url() -> None:
