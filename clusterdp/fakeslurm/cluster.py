@@ -18,9 +18,10 @@ from types import TracebackType
 from typing import Any
 
 from clusterdp.fakeslurm.control import ControlConnection
-from clusterdp.fakeslurm.core import hosts_file, login_shells, processes, versions
+from clusterdp.fakeslurm.core import hosts_file, login_shells, processes
 from clusterdp.fakeslurm.core.job_environ import MARK
 from clusterdp.fakeslurm.core.paths import DAEMON_PROGRAM, Paths
+from clusterdp.fakeslurm.core.release import version_of
 from clusterdp.fakeslurm.core.shape import PartitionShape, Shape, conf_text
 from clusterdp.fakeslurm.errors import FakeSlurmError
 from clusterdp.fakeslurm.install_commands import install
@@ -43,7 +44,7 @@ class FakeCluster:
 
     `quick`: the controller looks every second and starts a requeued job after one; otherwise it is as slow as Slurm.
 
-    `slurm_version`: commands behave as in that release; only 22.05, the default, is recorded from a real Slurm.
+    `slurm_version`: the cluster behaves as that release does (see core/release.py); 22.05 if none is named.
 
     `time_scale`: time limits, grace times and the controller's delays are so many times shorter (SlurmConf.scaled).
 
@@ -70,7 +71,7 @@ class FakeCluster:
         if partitions:
             made = Shape(made.nodes, tuple(partitions), made.settings, made.name)
         if slurm_version:
-            made = replace(made, settings=replace(made.settings, slurm_version=versions.check(slurm_version)))
+            made = replace(made, settings=replace(made.settings, slurm_version=version_of(slurm_version)))
         self._shape = made
         self._line = ControlConnection(self._paths)
         self._lifeline: socket.socket | None = None

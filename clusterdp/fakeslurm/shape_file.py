@@ -18,7 +18,8 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from clusterdp.fakeslurm.core import times, versions
+from clusterdp.fakeslurm.core import times
+from clusterdp.fakeslurm.core.release import version_of
 from clusterdp.fakeslurm.core.shape import QUICK, NodeShape, PartitionShape, Shape, SlurmConf
 from clusterdp.fakeslurm.errors import FakeSlurmError
 from clusterdp.slurm.hostlist import HostlistError, expand
@@ -167,6 +168,6 @@ def _settings(entry: ShapeEntry, quick: bool) -> SlurmConf:
         whole = name in ("max_array", "first_job_id")
         values[name] = entry.number(name, value, LEAST.get(name, 0), whole=whole)
     values["enforce_memory"] = entry.flag("enforce_memory")
-    values["slurm_version"] = versions.check(entry.text("slurm_version", values["slurm_version"]))
+    values["slurm_version"] = version_of(entry.text("slurm_version", values["slurm_version"]))
     entry.done()
     return SlurmConf(**values)

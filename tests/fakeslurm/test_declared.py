@@ -82,7 +82,7 @@ def test_a_time_scale_shortens_what_was_declared_in_the_cluster_s_seconds(file: 
 
 def test_settings_that_are_no_numbers_are_read_too() -> None:
     settings = shape_from({"nodes": [NODE], "settings": {"enforce_memory": "yes", "slurm_version": "23.02"}}).settings
-    assert (settings.enforce_memory, settings.slurm_version) == (True, "23.02")
+    assert (settings.enforce_memory, settings.slurm_version) == (True, "23.02.7")
 
 
 NODE = {"name": "n1"}

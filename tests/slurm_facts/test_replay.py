@@ -1,4 +1,7 @@
-"""The scenarios of the records, played on the fake cluster: what a real Slurm did is what the fake must do."""
+"""The scenarios of the records, played on the fake cluster as each recorded release of Slurm.
+
+What a real Slurm of that release did is what the fake must do.
+"""
 
 import subprocess
 import sys
@@ -7,11 +10,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from clusterdp.fakeslurm import FakeCluster
 
 HERE = Path(__file__).parent
-KNOWN = HERE / "known-differences.txt"
 BREAK = HERE / "break_node.py"
 AT_ONCE = 4  # scenarios mostly wait
 PATIENCE = ["--tolerance", "4"]  # seconds: the machine may be busy with other tests; KillWait is 5
@@ -36,48 +39,69 @@ SLOW = """
     sinfo-formats squeue-formats time-forms dependency hold job-update node-drain node-fail scontrol-show srun-alone
     srun-signals
 """.split()
-SCENARIOS = [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+RELEASES = ("22.05", "24.11", "26.05")
+QUICK_OF = {"22.05": QUICK}
 
 
-def play(name: str, out: Path) -> str:
+def cases() -> Iterator[ParameterSet]:
+    for release in RELEASES:
+        for name in [*QUICK, *SLOW]:
+            marks = [] if name in QUICK_OF.get(release, ()) else [pytest.mark.slow]
+            yield pytest.param((release, name), marks=marks, id=f"{release}-{name}")
+
+
+def play(release: str, name: str, out: Path) -> str:
     """Record one scenario on a cluster of its own; returns what the recorder said."""
-    with FakeCluster() as cluster:
+    with FakeCluster(slurm_version=release) as cluster:
         environ = {name: value for name, value in cluster.environ().items() if name != "SLURM_CONF"}
         environ["SLURM_CONF"] = str(cluster.folder / "slurm.conf")
         for verb in ("fail", "restore"):
             environ[f"{verb.upper()}_NODE"] = f"{sys.executable} {BREAK} {cluster.folder} {verb}"
         done = subprocess.run(
-            [HERE / "run.sh", out, name], env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True
+            [HERE / "run.sh", out / release, name],
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
         )
     return done.stdout + done.stderr
 
 
 @pytest.fixture(scope="module")
-def recordings(
+def recorded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Future[str]]]:
-    """All scenarios that this run asks for, played side by side."""
+) -> Iterator[tuple[Path, dict[tuple[str, str], Future[str]]]]:
+    """All scenarios that this run asks for, played side by side: their folder, and what the recorder said of each."""
     out = tmp_path_factory.mktemp("fake-records")
-    (out / "records").mkdir()
     here = [item for item in request.session.items if item.path == Path(__file__)]
-    names = [item.callspec.params["name"] for item in here if hasattr(item, "callspec")]  # type: ignore[attr-defined]
+    cases = [item.callspec.params["case"] for item in here if hasattr(item, "callspec")]  # type: ignore[attr-defined]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {"": out, **{name: pool.submit(play, name, out) for name in names}}  # type: ignore[dict-item]
+        yield out, {case: pool.submit(play, *case, out) for case in cases}
+
+
+def compare(release: str, name: str, got: Path) -> subprocess.CompletedProcess[str]:
+    known = HERE / "known-differences" / f"{release}.txt"
+    folders = [str(HERE / "records" / release), str(got)]
+    command = [sys.executable, str(HERE / "diff.py"), *folders, name, "--known", str(known), *PATIENCE]
+    return subprocess.run(command, capture_output=True, text=True)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", SCENARIOS)
-def test_the_fake_does_what_the_real_slurm_did(name: str, recordings: dict[str, Future[str]]) -> None:
-    said = recordings[name].result()
-    command = [sys.executable, HERE / "diff.py", HERE / "records", recordings[""], name, "--known", KNOWN, *PATIENCE]
-    difference = subprocess.run(command, capture_output=True, text=True)  # type: ignore[list-item]
-    assert difference.returncode == 0, f"{said}\n{difference.stdout}{difference.stderr}"
+@pytest.mark.parametrize("case", list(cases()))
+def test_the_fake_does_what_the_real_slurm_did(
+    case: tuple[str, str], recorded: tuple[Path, dict[tuple[str, str], Future[str]]]
+) -> None:
+    (release, name), (out, said) = case, recorded
+    recorder = said[case].result()
+    difference = compare(release, name, out / release)
+    assert difference.returncode == 0, f"{recorder}\n{difference.stdout}{difference.stderr}"
 
 
 def test_the_comparison_notices_a_difference(tmp_path: Path) -> None:
     """Else the tests above would prove nothing."""
     (tmp_path / "records").mkdir()
-    wrong = (HERE / "records" / "cancel.json").read_text().replace("CANCELLED CA None", "COMPLETED CD None")
-    (tmp_path / "records" / "cancel.json").write_text(wrong)
-    command = [sys.executable, HERE / "diff.py", HERE / "records", tmp_path, "cancel", "--known", KNOWN]
-    assert subprocess.run(command, capture_output=True).returncode == 1
+    right = (HERE / "records" / "24.11" / "cancel.json").read_text()
+    (tmp_path / "records" / "cancel.json").write_text(right.replace("CANCELLED CA None", "COMPLETED CD None"))
+    assert compare("24.11", "cancel", tmp_path).returncode == 1
+    (tmp_path / "records" / "cancel.json").write_text(right)
+    assert compare("24.11", "cancel", tmp_path).returncode == 0

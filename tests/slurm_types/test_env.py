@@ -10,7 +10,7 @@ import pytest
 from clusterdp.errors import SlurmError
 from clusterdp.slurm.env import SlurmEnv
 
-RECORDS = Path(__file__).parent.parent / "slurm_facts" / "records"
+RECORDS = Path(__file__).parent.parent / "slurm_facts" / "records" / "22.05"
 
 STEP = {
     "SLURM_JOB_ID": "77",

@@ -15,7 +15,6 @@ from clusterdp.fakeslurm.commands.squeue_fields import SqueueJob, tres_per_node
 from clusterdp.fakeslurm.core.model import JobRecord, Model, Node
 from clusterdp.fakeslurm.core.ranges import index_text, ranges
 from clusterdp.fakeslurm.core.shape import host_name
-from clusterdp.fakeslurm.core.versions import NUMBERS_AS_OBJECTS, Release
 from clusterdp.fakeslurm.slurmctld.controller import Controller
 from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
 from clusterdp.fakeslurm.slurmctld.step_plans import shown_path
@@ -27,8 +26,8 @@ Json = dict[str, Any]
 
 class JsonWriter:
     def __init__(self, controller: Controller):
-        self.controller, self._release = controller, Release(controller.settings.slurm_version)
-        self.newer = self._release.has(NUMBERS_AS_OBJECTS)
+        self.controller = controller
+        self.newer = controller.settings.release.json_numbers_are_objects
 
     def write(self, kind: str, what: list[Json], accounting: bool = False) -> str:
         """The whole answer, without a newline at the end."""

@@ -15,7 +15,6 @@ from clusterdp.fakeslurm.core.error_texts import CommandDone, ControllerError, R
 from clusterdp.fakeslurm.core.job_ids import SelectedStep, find, parse, single_element
 from clusterdp.fakeslurm.core.model import JobRecord
 from clusterdp.fakeslurm.core.shape import host_name
-from clusterdp.fakeslurm.core.versions import NODES_OF_JOB, SCONTROL_JSON, Release
 from clusterdp.fakeslurm.slurmctld import requeue
 from clusterdp.slurm import hostlist
 
@@ -82,7 +81,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 def _check_release(options: dict[str, str], daemon: Daemon) -> None:
-    if "json" in options and not Release(daemon.shape.settings.slurm_version).has(SCONTROL_JSON):
+    if "json" in options and not daemon.shape.settings.release.scontrol_has_json:
         raise Refusal("scontrol: unrecognized option '--json'\nTry \"scontrol --help\" for more information")
 
 
@@ -99,9 +98,9 @@ def _show(client: Connection, daemon: Daemon, options: dict[str, str], words: li
     entity = _abbreviated(name.lower(), ENTITIES)
     rest = [value, *words[1:]] if equals else words[1:]
     argument = rest[0] if rest else ""
-    one_line, release = "oneliner" in options, Release(daemon.shape.settings.slurm_version)
+    one_line, release = "oneliner" in options, daemon.shape.settings.release
     if entity in ("hostnames", "hostlist", "hostlistsorted"):
-        name = "SLURM_JOB_NODELIST" if release.has(NODES_OF_JOB) else "SLURM_NODELIST"
+        name = release.nodes_variable
         return _host_lists(
             client, entity, argument or (client.environ.get(name) or "" if entity == "hostnames" else "")
         )

@@ -11,7 +11,7 @@ wire               the frames in which processes talk to each other
 shape              what a cluster looks like: its nodes, partitions and slurm.conf
 paths              the files of a cluster, and its socket
 faults             what is wrong with the controller on purpose
-versions           what releases of Slurm after 22.05 do differently
+release            what differs between the releases of Slurm
 error_texts        how commands refuse: Slurm's texts and exit statuses
 constraints        --constraint
 filename_patterns  %j, %t, ... in the names of output files

@@ -8,7 +8,6 @@ from clusterdp.fakeslurm.core.model import JobRecord, Model, Share, Step
 from clusterdp.fakeslurm.core.ranges import counts
 from clusterdp.fakeslurm.core.shape import Shape, User
 from clusterdp.fakeslurm.core.task_distribution import deal
-from clusterdp.fakeslurm.core.versions import TIMES_IN_ENVIRONMENT, Release
 from clusterdp.slurm.hostlist import compress
 
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
@@ -111,7 +110,7 @@ def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str
         "SLURM_PRIO_PROCESS": "0",
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
     }
-    if Release(settings.slurm_version).has(TIMES_IN_ENVIRONMENT) and job.start is not None:
+    if settings.release.times_in_environ and job.start is not None:
         limit = job.minutes * settings.minute_s if job.minutes else 365 * 24 * 3600
         found |= {"SLURM_JOB_START_TIME": str(int(job.start)), "SLURM_JOB_END_TIME": str(int(job.start + limit))}
     if desc.tasks is not None:

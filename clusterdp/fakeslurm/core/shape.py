@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from clusterdp.fakeslurm.core.release import Release, version_of
 from clusterdp.slurm.hostlist import compress
 
-VERSION = "22.05.8"
+VERSION = version_of("22.05")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,11 @@ class SlurmConf:
     max_array: int = 1001
     first_job_id: int = 10000
     enforce_memory: bool = False  # end jobs that use more than they asked for: see memory_limit.py
-    slurm_version: str = VERSION  # the release that commands behave as: see versions.py
+    slurm_version: str = VERSION  # the release that the cluster behaves as: see release.py
+
+    @property
+    def release(self) -> Release:
+        return Release(self.slurm_version)
 
     def lasting(self, seconds: float) -> float:
         """The real seconds that so many of the cluster's seconds last; fewer under a time scale."""

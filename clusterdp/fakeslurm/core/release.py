@@ -1,0 +1,70 @@
+"""What differs between the releases of Slurm, as far as programs see it: one table.
+
+22.05.8, 24.11.5 and 26.05.5 are recorded from real ones (tests/slurm_facts/records); the fake is checked against each.
+The releases between them are interpolated: a rule begins where its source says, and where no source is named, with the
+first recorded release that has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, overload
+
+from clusterdp.fakeslurm.errors import FakeSlurmError
+
+T = TypeVar("T")
+
+# The releases, each with the version that its commands show.
+VERSIONS = {
+    "22.05": "22.05.8",
+    "23.02": "23.02.7",
+    "23.11": "23.11.10",
+    "24.05": "24.05.7",
+    "24.11": "24.11.5",
+    "25.05": "25.05.4",
+    "25.11": "25.11.2",
+    "26.05": "26.05.5",
+}
+
+
+def version_of(text: str) -> str:
+    """The version of a release: 24.11.5 of 24.11, and of 24.11.3 itself. Raises FakeSlurmError if it is unknown."""
+    release = ".".join(text.split(".")[:2])
+    if release not in VERSIONS:
+        raise FakeSlurmError(f"slurm_version: there is no manner of {text!r}. Choose one of {', '.join(VERSIONS)}.")
+    return VERSIONS[release] if text == release else text
+
+
+class Since(Generic[T]):
+    """A rule that changed: its value from each of these releases on. The first must be 22.05."""
+
+    def __init__(self, values: dict[str, T]):
+        self._values = list(values.items())
+
+    @overload
+    def __get__(self, release: None, owner: Any) -> Since[T]: ...
+    @overload
+    def __get__(self, release: Release, owner: Any) -> T: ...
+    def __get__(self, release: Release | None, owner: Any) -> Since[T] | T:
+        if release is None:
+            return self
+        return [value for since, value in self._values if since <= release.version][-1]
+
+
+@dataclass(frozen=True)
+class Release:
+    """The rules of one release. Years and months have two digits, so that texts compare as releases do."""
+
+    version: str
+
+    # -- environment --
+    # SLURM_JOB_START_TIME, SLURM_JOB_END_TIME (release notes of 23.02)
+    times_in_environ = Since({"22.05": False, "23.02": True})
+
+    # -- commands --
+    # scontrol --json (release notes of 23.02)
+    scontrol_has_json = Since({"22.05": False, "23.02": True})
+    # scontrol show hostnames without an argument takes this one
+    nodes_variable = Since({"22.05": "SLURM_NODELIST", "23.02": "SLURM_JOB_NODELIST"})
+    # JSON: {"set": ..., "number": ...}, states as lists (release notes of 23.11)
+    json_numbers_are_objects = Since({"22.05": False, "23.11": True})
