@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from tests.waiting import wait_for
 
+# As if submit were called by a rank of another training: its place must not become that of the ranks.
+A_RANKS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "other"}
 ENDED = {"CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "PREEMPTED", "TIMEOUT"}
 
 
@@ -22,7 +24,7 @@ class Cluster:
     minute_s: float
 
     def environ(self) -> dict[str, str]:
-        return os.environ | dict(self.variables)
+        return os.environ | A_RANKS | dict(self.variables)
 
     def run(self, *words: str) -> str:
         """What a command of the cluster prints; it must succeed."""

@@ -255,6 +255,7 @@ def test_a_taken_port_is_tried_again_once_with_the_next_one(run_script: RunScrip
 
 def test_what_leaks_in_from_an_outer_job_does_not_reach_srun(run_script: RunScript, tmp_path: Path) -> None:
     leaks = {"SLURM_CPU_BIND": "quiet", "SLURM_MEM_PER_CPU": "1", "SBATCH_TIMELIMIT": "1", "SLURM_EXPORT_ENV": "NONE"}
+    leaks |= {"TORCHELASTIC_RUN_ID": "other", "GROUP_RANK": "0", "CLUSTERDP_RESUME_STEP": "9"}
     run_script({"command": ["bash", "-c", f"env >{tmp_path}/env"]}, **leaks, SLURM_CONF="/etc/slurm.conf")
     seen = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines() if "=" in line)
     assert not leaks.keys() & seen.keys()
