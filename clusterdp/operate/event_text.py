@@ -69,6 +69,8 @@ def ending_text(attempt: AttemptHistory) -> str:
         return ""
     if attempt.cause == "done" and not attempt.ran:
         return "found the run done"
+    if attempt.cause in ("crash", "gave-up") and not attempt.ran:
+        return "found the run over"
     words = CAUSES.get(attempt.cause, attempt.cause)
     if attempt.cause in ("stopped", "gave-up") and attempt.why:
         words += f": {STOPPED_BY.get(attempt.why, attempt.why)}"

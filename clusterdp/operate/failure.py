@@ -52,9 +52,7 @@ def rank_logs(logs: Path) -> list[tuple[int, Path]]:
 
 def find_failure(history: RunHistory) -> Failure:
     """The failure of the newest attempt that ran anything; that of the batch script if none did."""
-    last = history.last
-    if last is not None and last.cause == "gave-up" and len(history.attempts) > 1 and not _ran(history.run, last):
-        last = history.attempts[-2]  # it only counted those before
+    last = _last_that_failed(history)
     batch = batch_log(history.run, history.job)
     if last is None or last.job != history.job:
         return Failure(None, batch if batch.exists() else None, last_lines(batch, LINES))
@@ -68,6 +66,18 @@ def find_failure(history: RunHistory) -> Failure:
         rank = culprit[0] if culprit[1].name.startswith("rank-") else None
         return Failure(rank, culprit[1], last_lines(culprit[1], LINES), words)
     return Failure(None, batch if batch.exists() else None, last_lines(batch, LINES), words)
+
+
+def _last_that_failed(history: RunHistory) -> AttemptHistory | None:
+    """The newest attempt, without those that only looked at what the earlier ones came to."""
+    heard = (attempt for attempt in reversed(history.attempts) if attempt.heard)
+    return next((attempt for attempt in heard if not _only_looked(history.run, attempt)), history.last)
+
+
+def _only_looked(run: RunDir, attempt: AttemptHistory) -> bool:
+    if attempt.cause == "gave-up":
+        return not _ran(run, attempt)
+    return attempt.cause in ("crash", "stopped") and not attempt.ran
 
 
 def _ran(run: RunDir, attempt: AttemptHistory) -> bool:

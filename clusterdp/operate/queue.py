@@ -26,6 +26,7 @@ WORDS = {
     "JobHeldUser": "held; `scontrol release JOB` lets it go",
     "JobHeldAdmin": "held by an administrator",
     "job requeued in held state": "requeued and held; `scontrol release JOB` lets it go",
+    "JobHoldMaxRequeue": "requeued as often as this site allows, and held; `scontrol release JOB` lets it go",
     "launch failed requeued held": "a node failed to start it, and Slurm holds it; `scontrol release JOB` lets it go",
     "PartitionTimeLimit": "asks for more time than the partition allows, so it never starts; cancel it, submit less",
     "PartitionNodeLimit": "asks for more nodes than the partition allows, so it never starts; cancel it, submit less",
@@ -48,7 +49,7 @@ PREFIXES = {  # families of reasons: AssocGrpCpuLimit, QOSMaxNodePerUserLimit, .
     "Max": "a limit of your account is reached",
     "Nodes required": "the nodes that it needs are down, drained or kept for higher partitions",
 }
-WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT", "EXPEDITING"})
 # What ended a job that left no word itself, by the state that Slurm gives it.
 ENDED_AS = {
     "CANCELLED": (RunState.CANCELLED, "by scancel, outside clusterdp"),
@@ -97,8 +98,20 @@ def _done(history: RunHistory) -> RunStatus:
         row = None
     if row is None or row.state not in WAITS:
         return RunStatus(history.state, history.why)
-    why = f"Slurm has put job {history.job} into its queue again; that attempt will end at once"
-    return RunStatus(history.state, why, row)
+    return RunStatus(history.state, queued_again(history.job, row), row)
+
+
+def queued_again(job: str | None, row: SqueueRow) -> str:
+    """What Slurm does with the job of a run that is over."""
+    if is_held(row):
+        return f"Slurm has put job {job} into its queue again, and holds it ({row.reason}); `scancel {job}` removes it"
+    return f"Slurm has put job {job} into its queue again; that attempt will end at once"
+
+
+def is_held(row: SqueueRow) -> bool:
+    """It never starts by itself: JobHeldUser, JobHoldMaxRequeue, launch failed requeued held, ..."""
+    reason = row.reason.lower()
+    return row.state in WAITS and ("held" in reason or "hold" in reason)
 
 
 def ask_squeue(history: RunHistory) -> dict[str, SqueueRow] | None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from clusterdp.errors import RunError, SlurmError, SubmitInDoubt
 from clusterdp.operate.formatting import shown_path
-from clusterdp.operate.queue import WAITS, ask_squeue, live_jobs, reachable
+from clusterdp.operate.queue import WAITS, ask_squeue, is_held, live_jobs, queued_again, reachable
 from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.plainfile import read_plain
@@ -78,10 +78,13 @@ def _refuse_if_alive(history: RunHistory) -> None:
         )
     for job in live_jobs(rows):
         state = rows[job].state
-        if state in WAITS and history.state is RunState.DONE:
+        if state in WAITS and job == history.job and _ends_at_once(history):
+            how = "" if is_held(rows[job]) else f"Wait for it, or `scancel {job}`. "
+            raise RunError(f"{run}: is {history.state.value}, and {queued_again(job, rows[job])}. {how}Then resume.")
+        if is_held(rows[job]):
             raise RunError(
-                f"{run}: is done, and Slurm has put job {job} into its queue again ({state}); that attempt will end at "
-                f"once. Wait for it, or `scancel {job}`; then resume."
+                f"{run}: job {job} is held ({rows[job].reason}). `scontrol release {job}` lets it go on; "
+                f"`clusterdp cancel {run}` first if you want a new job to do so."
             )
         if state == "COMPLETING" or history.cancelled or history.state is RunState.DONE:
             raise RunError(f"{run}: job {job} is still ending ({state}). Wait for it, then resume.")
@@ -89,6 +92,12 @@ def _refuse_if_alive(history: RunHistory) -> None:
             f"{run}: job {job} is {state}, so the run goes on by itself. "
             f"`clusterdp cancel {run}` first if you want it to go on otherwise."
         )
+
+
+def _ends_at_once(history: RunHistory) -> bool:
+    """Whether another attempt of the same job would find the run over. A stop that could not be requeued is not."""
+    causes = ("done", "crash", "gave-up", "stopped")
+    return history.state.over and history.last is not None and history.last.cause in causes
 
 
 def _offer(steps: tuple[int, ...]) -> str:

@@ -36,7 +36,8 @@ COLUMNS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "srun": (
-        "SLURM_STEP_ID",  # not SLURM_PROCID: the batch script has that too, and is no task
+        # Not SLURM_PROCID nor SLURM_STEP_ID: a batch script has these too (the latter is -5 on 26.05), and is no task.
+        "SLURM_STEP_NUM_TASKS",
         {
             "rank": "SLURM_PROCID",
             "world_size": "SLURM_STEP_NUM_TASKS",

@@ -13,6 +13,7 @@ class JobState(Enum):
     SUSPENDED = "SUSPENDED"
     COMPLETING = "COMPLETING"
     CONFIGURING = "CONFIGURING"
+    EXPEDITING = "EXPEDITING"
     RESIZING = "RESIZING"
     SIGNALING = "SIGNALING"
     STAGE_OUT = "STAGE_OUT"
@@ -64,6 +65,7 @@ SHORT = {
     JobState.SUSPENDED: "S",
     JobState.COMPLETING: "CG",
     JobState.CONFIGURING: "CF",
+    JobState.EXPEDITING: "EXPEDITING",  # since 25.11, and without a short word
     JobState.RESIZING: "RS",
     JobState.SIGNALING: "SI",
     JobState.STAGE_OUT: "SO",

@@ -34,10 +34,10 @@ while read -r name; do
     { echo "$cause" >"$then/cause"; } 2>/dev/null || missed "attempts/$name/cause"
     event requeued ",\"cause\":\"$cause\",\"of\":\"$name\""
   fi
+  # What is over stays over: since 24.05 Slurm requeues a job that was preempted once when it ends, whatever its exit code.
   case $cause:$word:$reason in
     overtaken:* | *:claim) continue ;; # another attempt had taken the run: it does not count
     'done':* | *:'done':*)
-      # Since 24.05 Slurm requeues a job that was preempted once when it ends, whatever its exit code.
       echo "clusterdp: attempt $name has finished this run. To run it again, submit a new run."
       over 'done' finished 0
       ;;
@@ -48,6 +48,17 @@ while read -r name; do
     stopped:* | *:stop:*)
       echo "clusterdp: attempt $name has stopped this run for good. See \`clusterdp status $run_dir\`." >&2
       over stopped failed 1 ",\"reason\":\"$reason\""
+      ;;
+    crash:* | gave-up:*)
+      # Was it the last one by its own word? Those that are tried again have `requeued` as their last event.
+      said=$(tail -n 1 "$run_dir/events/$name-batch.jsonl" 2>/dev/null)
+      case $said in
+        *'"event":"failed"'*"\"cause\":\"$cause\""*)
+          echo "clusterdp: attempt $name has ended this run ($cause). \`clusterdp resume $run_dir\` goes on with it." >&2
+          said=${said#*"\"cause\":\"$cause\""}
+          over "$cause" failed 1 "${said%\}}"
+          ;;
+      esac
       ;;
   esac
   [ "$cause" != crash ] || crashes=$((crashes + 1))

@@ -44,7 +44,13 @@ class Run:
         return digests[0]
 
     def causes(self) -> list[str]:
-        """Why each attempt ended, oldest first."""
+        """Why each attempt ended, oldest first, without those that found the run done. Slurm 24.05 to 25.11 make one
+        of a job that was once in a grace time."""
+        causes = self.all_causes()
+        found = causes.index("done") if "done" in causes else len(causes)
+        return causes[: found + 1] + [cause for cause in causes[found + 1 :] if cause != "done"]
+
+    def all_causes(self) -> list[str]:
         return [a.cause.read_text().strip() if a.cause.exists() else "none" for a in self.files.attempts()]
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -52,7 +58,7 @@ class Run:
 
     def account(self) -> str:
         """Everything that helps to understand why a test failed."""
-        texts = [self.cluster.run("squeue", "-t", "all"), f"causes: {self.causes()}"]
+        texts = [self.cluster.run("squeue", "-t", "all"), f"causes: {self.all_causes()}"]
         texts += [f"{e['attempt']} {e}" for e in read_events(self.files)]
         patterns = ("*.out", "logs/*", "attempts/*/logs/*")
         for log in sorted(file for pattern in patterns for file in self.files.path.glob(pattern)):

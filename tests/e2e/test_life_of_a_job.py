@@ -90,8 +90,9 @@ def test_preempted_it_comes_back_by_itself_and_ends_bit_for_bit_as_if_nothing_ha
     run.wait_step(20)
     cluster.preempt(run.job)
     assert run.wait_end() == "COMPLETED", run.account()
-    assert len(run.causes()) == 2, run.account()
-    assert run.causes()[-1] == "done", run.account()
+    causes = run.causes()
+    assert len(causes) == 2, run.account()
+    assert causes[-1] == "done", run.account()
     assert_no_step_lost(run)
     assert run.digest() == reference_on(cluster).digest
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,6 +168,11 @@ def ledger(tmp_path: Path) -> list[tuple[str, str | None]]:
     lines = [line for path in (tmp_path / "run/events").glob("*-batch.jsonl") for line in path.read_text().splitlines()]
     events = sorted((json.loads(line) for line in lines), key=lambda event: float(event["time"]))
     return [(event["event"], event.get("cause")) for event in events]
+
+
+def last_event(tmp_path: Path, attempt: str) -> dict[str, Any]:
+    event: dict[str, Any] = json.loads((tmp_path / f"run/events/{attempt}-batch.jsonl").read_text().splitlines()[-1])
+    return event
 
 
 def requeues(stubs: Stubs) -> list[str]:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.checkpoint.test_manifest import manifest, write
-from tests.launch.conftest import RunScript, Stubs, cause, requeues, worker
-
-
-def last_event(tmp_path: Path, attempt: str) -> dict[str, Any]:
-    event: dict[str, Any] = json.loads((tmp_path / f"run/events/{attempt}-batch.jsonl").read_text().splitlines()[-1])
-    return event
+from tests.launch.conftest import RunScript, Stubs, cause, last_event, requeues, worker
 
 
 def test_who_gives_up_for_want_of_progress_says_so_in_the_ledger(run_script: RunScript, tmp_path: Path) -> None:

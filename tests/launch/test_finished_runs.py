@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.conftest import RunScript, Stubs, cause, ledger, requeues, worker
+from tests.launch.conftest import RunScript, Stubs, cause, last_event, ledger, requeues, worker
 
 STEPD = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T10:59:26"
 
@@ -45,8 +45,35 @@ def test_after_its_last_crash_a_job_does_not_start_again(run_script: RunScript, 
     codes = [run_script(values, restart=restart).returncode for restart in range(4)]
     assert codes == [0, 9, 1, 1]
     assert runs(tmp_path) == 2
-    assert cause(tmp_path, "7.3") == "gave-up"
+    assert cause(tmp_path, "7.3") == "crash"
+    assert last_event(tmp_path, "7.3")["exit"] == 9
     assert requeues(stubs) == ["requeue 7"]
+
+
+def test_a_program_that_was_missing_twice_is_not_looked_for_again(run_script: RunScript, tmp_path: Path) -> None:
+    values = program(tmp_path, code=127) | {"restart": {"max_crashes": 5}}
+    assert [run_script(values, restart=restart).returncode for restart in range(3)] == [0, 127, 1]
+    assert runs(tmp_path) == 2
+    assert last_event(tmp_path, "7.2")["reason"] == last_event(tmp_path, "7.1")["reason"]
+
+
+def test_a_run_that_gave_up_gives_the_same_reason_again(run_script: RunScript, tmp_path: Path) -> None:
+    values = worker(tmp_path, "requeue term 5") | {"restart": {"max_no_progress": 2}}
+    for restart in range(4):
+        run_script(values, restart=restart)
+    reasons = [last_event(tmp_path, f"7.{restart}")["reason"] for restart in (2, 3)]
+    assert reasons == ["2 attempts in a row without a new checkpoint"] * 2
+
+
+def test_a_crash_that_was_to_be_tried_again_is_though_its_script_was_killed_before_it_had_asked(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    stubs.on("scontrol", '[ "$1" != requeue ] || kill -KILL $PPID $(ps -o ppid= $PPID)')
+    assert run_script(program(tmp_path, code=9)).returncode < 0
+    assert last_event(tmp_path, "7.0")["event"] == "failed"
+    (stubs.folder / "on.scontrol").unlink()
+    run_script(program(tmp_path), restart=1)
+    assert runs(tmp_path) == 2
 
 
 def test_a_job_that_is_cancelled_while_its_requeue_is_tried_again_is_let_go(

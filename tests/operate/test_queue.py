@@ -56,6 +56,7 @@ def test_what_we_cancelled_is_cancelled_whatever_slurm_calls_it(
         ("SUSPENDED", RunState.RUNNING),
         ("A_STATE_OF_2030", RunState.RUNNING),
         ("REQUEUE_HOLD", RunState.WAITING),
+        ("EXPEDITING", RunState.WAITING),
         ("CANCELLED", RunState.CANCELLED),
         ("OUT_OF_MEMORY", RunState.FAILED),
         ("COMPLETED", RunState.FAILED),  # without a word: a script that ended before it could say why
@@ -110,6 +111,7 @@ def test_the_ids_of_a_fake_cluster_are_never_looked_for_in_another_queue(
         ("AssocGrpCpuLimit", "limit of your account"),
         ("QOSMaxNodePerUserLimit", "limit of the QOS"),
         ("DependencyNeverSatisfied", "cancel it"),
+        ("JobHoldMaxRequeue", "`scontrol release JOB` lets it go"),
     ],
 )
 def test_a_reason_is_explained(reason: str, words: str) -> None:

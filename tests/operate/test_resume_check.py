@@ -44,6 +44,29 @@ def test_a_finished_run_whose_job_slurm_queues_again_says_what_will_become_of_it
     queue.answers("7|PENDING|BeginTime|")
     with pytest.raises(RunError, match=r"is done, and Slurm has put job 7 into its queue again.*will end at once"):
         check_resumable(builder.run)
+    queue.answers("7|REQUEUE_HOLD|JobHoldMaxRequeue|")
+    with pytest.raises(
+        RunError, match=r"is done, .*holds it \(JobHoldMaxRequeue\); `scancel 7` removes it. Then resume"
+    ):
+        check_resumable(builder.run)
+
+
+def test_a_job_of_a_failed_run_that_slurm_queues_again_does_not_go_on(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().failed()
+    queue.answers("7|PENDING|BeginTime|")
+    with pytest.raises(RunError, match=r"is failed, .*that attempt will end at once. Wait for it, or `scancel 7`"):
+        check_resumable(builder.run)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [("PENDING", "JobHeldUser"), ("REQUEUE_HOLD", "JobHoldMaxRequeue"), ("PENDING", "launch failed requeued held")],
+)
+def test_a_held_job_does_not_go_on_by_itself(builder: RunBuilder, queue: FakeQueue, state: str, reason: str) -> None:
+    builder.submitted().attempt().requeued("preempted")
+    queue.answers(f"7|{state}|{reason}|")
+    with pytest.raises(RunError, match=f"job 7 is held .{reason}.. `scontrol release 7` lets it go on"):
+        check_resumable(builder.run)
 
 
 def test_a_cancelled_job_on_its_way_out_has_to_be_waited_for(builder: RunBuilder, queue: FakeQueue) -> None:

@@ -56,8 +56,9 @@ def test_what_a_batch_script_exports_wins_over_slurm_and_is_not_mixed_with_it() 
 
 def test_a_process_in_the_batch_script_itself_is_alone() -> None:
     batch = {name: value for name, value in STEP.items() if "STEP" not in name}
-    assert SlurmEnv.read(batch).world_size == 1
-    assert SlurmEnv.read(batch).job_id
+    for release in ({}, {"SLURM_STEP_ID": "-5", "SLURM_STEPID": "-5"}):  # 26.05
+        env = SlurmEnv.read({**batch, **release})
+        assert (env.launcher, env.rank, env.world_size, env.job_id) == ("single", 0, 1, "77")
 
 
 def test_outside_of_everything_a_process_is_alone() -> None:
