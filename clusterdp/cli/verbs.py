@@ -31,7 +31,7 @@ EPILOG = """\
   clusterdp submit train.yaml --dry-run         print the script instead
   clusterdp submit train.yaml --cluster local   run it here, on a fake cluster
   clusterdp status                              how the latest run is doing
-RUN is a run folder, a job id, or nothing for the latest run of this folder; cancel and resume want it named."""
+RUN is a run folder, a job id, or nothing for the latest run of this folder; stop, cancel and resume want it named."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -136,6 +136,8 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     sub.add_argument("--attempt", metavar="A", help="default: the newest")
     sub.add_argument("-f", "--follow", action="store_true", help="go on, over attempts, until the run is over")
     named: dict[str, Any] = {"nargs": "?", "metavar": "RUN", "help": "must be named; without it the latest is shown"}
+    sub = verb("stop", stop, "have a run save, and end it until it is resumed", "clusterdp stop 4242")
+    sub.add_argument("run", **named)
     sub = verb("cancel", cancel, "end a run for good", "clusterdp cancel 4242")
     sub.add_argument("run", **named)
     about = "go on with a run from its checkpoints, as a new job"
@@ -304,6 +306,13 @@ def logs(options: argparse.Namespace) -> int:
     return print_logs(
         _run(options.run), rank=options.rank, every=options.all, attempt=options.attempt, follow=options.follow
     )
+
+
+def stop(options: argparse.Namespace) -> int:
+    from clusterdp.operate.stop import stop as stop_run
+
+    print(stop_run(_named_run("stop", options.run)))
+    return 0
 
 
 def cancel(options: argparse.Namespace) -> int:

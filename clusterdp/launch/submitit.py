@@ -68,7 +68,7 @@ class Task:
     def _may_requeue(self) -> bool:
         """The look of parts/requeue.sh: a cancelled job must not come back, nor is one to be requeued that Slurm has
         requeued. Where the controller does not answer, the batch script looks again, and waits longer."""
-        if Path(self.run_dir, "cancelled").exists():
+        if any(Path(self.run_dir, marker).exists() for marker in ("cancelled", "stop")):
             return False
         element, _, restart = os.environ["CLUSTERDP_ATTEMPT"].rpartition(".")
         try:

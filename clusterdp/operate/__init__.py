@@ -3,6 +3,7 @@
 status             `clusterdp status`
 watch              `clusterdp watch`
 logs               `clusterdp logs`
+stop               `clusterdp stop`
 cancel             `clusterdp cancel`
 resume_check       what `clusterdp resume` checks before it submits
 checkpoints/       `clusterdp checkpoint`

@@ -10,7 +10,14 @@ from clusterdp.rundir import Attempt, RunDir
 from clusterdp.rundir.lenient_reads import Record, first_record, integer, last_records, modified, time_of, words
 
 # What an outcome's reason means while the batch script has not written a `cause` yet, or was killed before it could.
-CAUSE_OF_REASON = {"finished": "done", "term": "preempted", "time": "timeout", "claim": "overtaken", "entry": "stopped"}
+CAUSE_OF_REASON = {
+    "finished": "done",
+    "term": "preempted",
+    "time": "timeout",
+    "claim": "overtaken",
+    "entry": "stopped",
+    "user": "stopped",
+}
 ENDINGS = frozenset({"finished", "failed", "requeued", "cancelled"})  # the batch script's last words
 # What the batch script notes if Slurm ends the attempt, and not it itself. (The ranks name the step as well.)
 SIGNALS = frozenset({"TERM", "ending"})
@@ -78,6 +85,8 @@ def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Re
     why = str(failed.get("reason") or "")
     if cause == "stopped" and why == "cancelled":  # the ranks saw the marker before they began
         cause, why = "cancelled", ""
+    if cause == "stopped" and "user" in (why, *outcome[1:2]):
+        why = next((str(e["name"]) for e in own if e.get("event") == "signal" and "step" in e), "clusterdp stop")
     if cause == "lost" and settled:  # Slurm did not answer whether it may go on
         cause = "unknown"
     return AttemptHistory(

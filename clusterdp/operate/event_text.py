@@ -56,6 +56,8 @@ def event_line(event: Record, history: RunHistory) -> str | None:
         return f"trying {event.get('what')}"
     if kind == "finished" and event.get("cause") is None:  # rank 0's; the batch script's comes right after
         return f"finished at step {event.get('step')}"
+    if kind == "stop-asked":
+        return f"job {job} asked to save and stop"
     if kind == "cancelled" and event.get("cause") is None:  # `clusterdp cancel`; the batch script's comes after
         return f"cancelled job {job}" if job else "cancelled"
     return None
@@ -72,19 +74,26 @@ def ending_text(attempt: AttemptHistory) -> str:
     if attempt.cause in ("crash", "gave-up") and not attempt.ran:
         return "found the run over"
     words = CAUSES.get(attempt.cause, attempt.cause)
-    if attempt.cause in ("stopped", "gave-up") and attempt.why:
+    if _is_asked(attempt):
+        words = f"stopped by {attempt.why}"
+    elif attempt.cause in ("stopped", "gave-up") and attempt.why:
         words += f": {STOPPED_BY.get(attempt.why, attempt.why)}"
     if attempt.cause == "overtaken":
         words += f" {attempt.why}"
     if attempt.exit is not None and attempt.cause == "crash":
         words += f" (exit {attempt.exit})"
-    if attempt.last_step is not None and attempt.cause in ON_REQUEUE:
+    if attempt.last_step is not None and (attempt.cause in ON_REQUEUE or _is_asked(attempt)):
         words += f" at step {attempt.last_step}"
         if attempt.saved == attempt.last_step:
             words += ", saved"
     if attempt.lost:
         words += f", {steps(attempt.lost)} lost"
     return words
+
+
+def _is_asked(attempt: AttemptHistory) -> bool:
+    """Whether the user has stopped it: `clusterdp stop`, or job.stop()."""
+    return attempt.cause == "stopped" and attempt.why not in ("", *STOPPED_BY)
 
 
 def steps(count: int) -> str:
@@ -122,6 +131,8 @@ def _failed(event: Record, attempt: AttemptHistory | None) -> str:
         return f"superseded {attempt.why}"
     if cause and attempt is not None and attempt.settled and attempt.cause == "unknown":
         cause = attempt.cause
+    if attempt is not None and _is_asked(attempt):
+        return ending_text(attempt)
     reason = event.get("reason") or (attempt.why if attempt is not None and cause == "gave-up" else "")
     words = CAUSES.get(str(cause), str(cause)) if cause else "failed"
     if reason:

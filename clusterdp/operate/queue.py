@@ -155,6 +155,8 @@ def combine(history: RunHistory, rows: Mapping[str, SqueueRow]) -> RunStatus:
         return RunStatus(history.state, "nothing on record of a job having been submitted")
     if history.cancelled and (row is None or not alive(row)):
         return RunStatus(RunState.CANCELLED, "", row)
+    if history.asked_to_stop and (row is None or not alive(row)):
+        return RunStatus(RunState.STOPPED, "clusterdp stop", row)
     last = history.last
     if row is None and last is not None and last.job == history.job and last.cause == "cancelled":
         return RunStatus(*ENDED_AS["CANCELLED"])

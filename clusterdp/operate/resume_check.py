@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from clusterdp.errors import RunError, SlurmError, SubmitInDoubt
 from clusterdp.operate.formatting import shown_path
@@ -43,19 +43,20 @@ def nothing_left(run: RunDir) -> str | None:
 
 @contextmanager
 def uncancelled(run: RunDir) -> Iterator[None]:
-    """Put it around the submit. The run is no longer marked as cancelled, unless the submit fails for sure."""
-    try:
-        marker = read_plain(run.cancelled)
-    except FileNotFoundError:
-        marker = None
-    run.cancelled.unlink(missing_ok=True)
+    """Put it around the submit. The run is no longer marked as cancelled or to be stopped, unless the submit fails for
+    sure."""
+    markers = {}
+    for marker in (run.cancelled, run.stop):
+        with suppress(FileNotFoundError):
+            markers[marker] = read_plain(marker)
+            marker.unlink()
     try:
         yield
     except SubmitInDoubt:
         raise
     except BaseException:
-        if marker is not None:
-            write_durably(run.cancelled, marker)
+        for marker, content in markers.items():
+            write_durably(marker, content)
         raise
 
 
@@ -86,7 +87,7 @@ def _refuse_if_alive(history: RunHistory) -> None:
                 f"{run}: job {job} is held ({rows[job].reason}). `scontrol release {job}` lets it go on; "
                 f"`clusterdp cancel {run}` first if you want a new job to do so."
             )
-        if state == "COMPLETING" or history.cancelled or history.state is RunState.DONE:
+        if state == "COMPLETING" or history.cancelled or history.asked_to_stop or history.state is RunState.DONE:
             raise RunError(f"{run}: job {job} is still ending ({state}). Wait for it, then resume.")
         raise RunError(
             f"{run}: job {job} is {state}, so the run goes on by itself. "

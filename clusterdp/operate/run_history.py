@@ -35,6 +35,7 @@ class RunHistory:
     attempts: tuple[AttemptHistory, ...]  # in the order they began
     events: tuple[Record, ...]
     cancelled: bool  # `clusterdp cancel` has been here
+    asked_to_stop: bool  # `clusterdp stop` has
     unread: str = ""  # what of the records cannot be read, and why
 
     @property
@@ -97,10 +98,10 @@ class RunHistory:
 def read_history(run: RunDir) -> RunHistory:
     events, unread = read_ledger(run)
     submitted = [event for event in events if event.get("event") in ("submitted", "submit-in-doubt")]
-    cancelled = run.cancelled.exists()
+    cancelled, asked_to_stop = run.cancelled.exists(), run.stop.exists()
     attempts = _count_losses(_read_attempts(run, events, cancelled), events)
     jobs = _jobs(attempts, events)
-    state, why = state_of(attempts, jobs[-1] if jobs else None, cancelled)
+    state, why = state_of(attempts, jobs[-1] if jobs else None, cancelled, asked_to_stop)
     return RunHistory(
         run=run,
         name=_said(submitted, "name") or run.path.absolute().name,
@@ -113,6 +114,7 @@ def read_history(run: RunDir) -> RunHistory:
         attempts=attempts,
         events=tuple(events),
         cancelled=cancelled,
+        asked_to_stop=asked_to_stop,
         unread=unread,
     )
 
@@ -122,11 +124,14 @@ def newest(attempts: Sequence[AttemptHistory]) -> AttemptHistory | None:
     return next((a for a in reversed(attempts) if a.heard), attempts[-1] if attempts else None)
 
 
-def state_of(attempts: Sequence[AttemptHistory], job: str | None, cancelled: bool) -> tuple[RunState, str]:
-    """The state, and more words on it. `job` is the current one; `cancelled`: no attempt may start any more."""
+def state_of(
+    attempts: Sequence[AttemptHistory], job: str | None, cancelled: bool, asked_to_stop: bool = False
+) -> tuple[RunState, str]:
+    """The state, and more words on it. `job` is the current one; `cancelled`, `asked_to_stop`: no attempt may start."""
+    ended = RunState.CANCELLED if cancelled else RunState.STOPPED if asked_to_stop else None
     last = newest([a for a in attempts if a.cause != "overtaken"] or attempts)
     if last is None or (job is not None and last.job != job):
-        return (RunState.CANCELLED, "before it began") if cancelled else (RunState.WAITING, "")
+        return (ended, "before it began") if ended else (RunState.WAITING, "")
     if not last.cause:
         return RunState.RUNNING, ""
     if last.cause == "cancelled" and not last.closed and not (cancelled and last.outcome):
@@ -135,8 +140,8 @@ def state_of(attempts: Sequence[AttemptHistory], job: str | None, cancelled: boo
         return RunState.STOPPED, f"superseded {last.why}"
     if last.cause in ("done", "cancelled", "gave-up", "stopped"):
         return RunState(last.cause), last.why
-    if cancelled:
-        return RunState.CANCELLED, f"the last attempt had ended before: {last.cause}"
+    if ended:
+        return ended, f"the last attempt had ended before: {last.cause}"
     if last.failed:
         return RunState.FAILED, last.why
     return RunState.WAITING, f"the last attempt ended: {last.cause}"

@@ -3,7 +3,7 @@
     done         0     every rank finished
     failed       1     a crash that is not tried again, or Slurm ended the job and no attempt can follow
     gave-up      1     a budget is spent: too many crashes, or attempts without a newer checkpoint
-    stopped      1     the ranks agreed to stop and not to be requeued (another job has taken the run folder)
+    stopped      1     it is not requeued: the user asked it to stop, or another job has taken the run folder
     vanished     1     no ending on record, and Slurm no longer knows the job
     cancelled  143     `clusterdp cancel` or scancel; 128 + TERM, which is what the job got
     waiting    130 }   not over: the command that followed it was interrupted (128 + INT);

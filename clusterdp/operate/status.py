@@ -43,6 +43,8 @@ def as_text(history: RunHistory, status: RunStatus, now: float, colour: Colour) 
     lines = [f"{colour('bold', history.name)}  {state}" + (f" ({status.why})" if status.why else "")]
     if history.cancelled and not status.state.over:
         lines[0] += "; cancelled, it is still ending"
+    elif history.asked_to_stop and not status.state.over:
+        lines[0] += "; asked to stop, which it does after the next steps"
     facts = [("run", shown_path(history.run.path)), *_facts(history, status, now)]
     lines += [f"{colour('dim', key.ljust(6))} {value}" for key, value in facts]
     if history.attempts:
@@ -96,6 +98,7 @@ def as_data(history: RunHistory, status: RunStatus) -> dict[str, Any]:
         "metrics": history.metrics,
         "measured": history.measured_at,
         "cancelled": history.cancelled,
+        "asked_to_stop": history.asked_to_stop,
         "attempts": [asdict(attempt) for attempt in history.attempts],
     }
 

@@ -21,6 +21,7 @@
     tensorboard/ mlruns/ wandb-id mlflow-run-id   if metrics.to asks for them: one run there, over all attempts
     checkpoints/                      unless checkpoint.url names another place
     cancelled                         there if the user cancelled the run: no attempt starts any more
+    stop                              likewise if the user asked the run to save and stop
 
 Appending from several machines to one file is not atomic on NFS: hence one file a writer. Readers merge by time.
 
@@ -34,7 +35,16 @@ The modules here:
 """
 
 from clusterdp.rundir.durable import write_durably
-from clusterdp.rundir.ledger import Ledger, append_line, as_event, mark_cancelled, parse, read_events, read_lines
+from clusterdp.rundir.ledger import (
+    Ledger,
+    append_line,
+    as_event,
+    mark_cancelled,
+    mark_stopped,
+    parse,
+    read_events,
+    read_lines,
+)
 from clusterdp.rundir.names import Attempt, RunDir
 
 __all__ = [
@@ -44,6 +54,7 @@ __all__ = [
     "append_line",
     "as_event",
     "mark_cancelled",
+    "mark_stopped",
     "parse",
     "read_events",
     "read_lines",

@@ -101,13 +101,22 @@ def mark_cancelled(run: RunDir, job: str | None) -> None:
     """From now on no attempt starts. Call it before scancel: scancel alone is a TERM that looks like a preemption, and
     the job would requeue itself. RunError if it cannot be written. It does nothing if the run is marked already.
     """
-    if run.cancelled.exists():
+    _mark(run, run.cancelled, "cancelled", job, writer="cancel")
+
+
+def mark_stopped(run: RunDir, job: str | None) -> None:
+    """From now on no attempt starts, and the ranks stop at the next agreed step. Otherwise as mark_cancelled()."""
+    _mark(run, run.stop, "stop-asked", job, writer="stop")
+
+
+def _mark(run: RunDir, marker: Path, event: str, job: str | None, *, writer: str) -> None:
+    if marker.exists():
         return
     try:
-        write_durably(run.cancelled, f"{time.time():.3f}\n")
-        Ledger(run, f"submit-{job}", "cancel").write("cancelled", job=job)
+        write_durably(marker, f"{time.time():.3f}\n")
+        Ledger(run, f"submit-{job}", writer).write(event, job=job)
     except OSError as error:
         raise RunError(
-            f"{run.cancelled}: cannot be written: {error.strerror}. Without it the job would come back: "
-            f"make room or ask the run's owner, and cancel again; `scancel {job}` ends this attempt only."
+            f"{marker}: cannot be written: {error.strerror}. Without it the job would come back: "
+            f"make room or ask the run's owner, and try again; `scancel {job}` ends this attempt only."
         ) from None

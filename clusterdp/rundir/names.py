@@ -70,6 +70,10 @@ class RunDir:
         return self.path / "cancelled"
 
     @property
+    def stop(self) -> Path:
+        return self.path / "stop"
+
+    @property
     def events(self) -> Path:
         return self.path / "events"
 

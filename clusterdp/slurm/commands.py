@@ -133,6 +133,13 @@ def cancel(job: str) -> None:
         raise SlurmError(f"scancel: cannot cancel job {job}. It says: {_said(done)}")
 
 
+def terminate_steps(job: str) -> None:
+    """`scancel --signal=TERM`: to what srun has started, and not to the batch script. No KILL follows."""
+    done = _call(["scancel", "--signal=TERM", _checked(job)])
+    if done.returncode != 0:
+        raise SlurmError(f"scancel: cannot signal job {job}. It says: {_said(done)}")
+
+
 def requeue(job: str) -> None:
     """`scontrol requeue`. A job that Slurm has requeued already (`Job is pending execution`) is no error."""
     done = _call(["scontrol", "requeue", _checked(job)])

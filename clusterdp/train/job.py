@@ -56,7 +56,7 @@ class JobHandle:
         self.rank, self.world_size = rank.number, rank.world_size
         self.local_rank, self.local_world_size, self.node_rank = rank.local_rank, rank.local_world_size, rank.node_rank
         self.device, self.devices = rank.device, rank.devices
-        self.group, self.stop, self.flags, self.seed = group, stop, rank.flags, rank.seed
+        self.group, self.stop_signal, self.flags, self.seed = group, stop, rank.flags, rank.seed
         self.run_dir: Path | None = settings.run_dir
         self.params: Mapping[str, Any] = settings.params
         self.attempt = attempt
@@ -91,6 +91,12 @@ class JobHandle:
         wrapped = strategy.wrap(model, self.group, self.train, self.amp, options)
         self.wrapped.add(wrapped)
         return wrapped
+
+    def stop(self, why: str) -> None:
+        """Asks for the end of the run. One rank or several may call it, at any time. All stop at the same step, save,
+        and the run is not requeued; `clusterdp resume` goes on. It returns: the stop comes within two exchanges of
+        flags."""
+        self.stop_signal.request(f"job.stop: {why}")
 
     @property
     def train(self) -> TrainConfig:
@@ -231,7 +237,7 @@ class JobHandle:
     def for_measuring(self, params: Mapping[str, Any]) -> JobHandle:
         """Another handle, for a training that is only measured. Nothing of it is kept."""
         settings = replace(self._settings, params=params, checkpoint=CheckpointConfig(), metrics=MetricsConfig())
-        return JobHandle(settings, self.group, self.stop, self.attempt)
+        return JobHandle(settings, self.group, self.stop_signal, self.attempt)
 
     def log(self, **values: Any) -> None:
         """A record in the metrics, by rank 0: a result such as an accuracy. For losses of steps: loop.log."""

@@ -61,7 +61,7 @@ def run(function: Callable[..., Any], argv: Sequence[str] | None = None) -> int:
         except ClusterdpError as error:
             return attempt.refuse(error, WorkerSettings.bare({}).run_dir)
         ending = attempt.run_function(function, settings, stop)
-    if ending.outcome == "requeue":
+    if ending.outcome == "requeue" or ending.reason == "user":
         kept = "; run it again to go on" if settings.run_dir else ""
         say(f"clusterdp: stopped at step {ending.step} ({ending.reason}){kept}.", error=True)
         return STOPPED_EXIT

@@ -45,6 +45,10 @@ while read -r name; do
       echo "clusterdp: attempt $name was cancelled. \`clusterdp resume $run_dir\` goes on with the run." >&2
       over cancelled cancelled 1
       ;;
+    *:stop:user)
+      echo "clusterdp: attempt $name was asked to stop. \`clusterdp resume $run_dir\` goes on with the run." >&2
+      over_by_user
+      ;;
     stopped:* | *:stop:*)
       echo "clusterdp: attempt $name has stopped this run for good. See \`clusterdp status $run_dir\`." >&2
       over stopped failed 1 ",\"reason\":\"$reason\""

@@ -14,11 +14,13 @@ case $word:$reason in
   'done':*) over 'done' finished 0 ",\"step\":${step:-0}" ;;
   stop:cancelled) over cancelled cancelled 1 ;;
   overtaken:* | stop:claim) over overtaken failed 1 ',"reason":"claim"' ;;
+  stop:user) over_by_user ;;
   stop:*) code=1; [ "$reason" != entry ] || code=2; over stopped failed $code ",\"reason\":\"$reason\",\"exit\":$code" ;;
 esac
 [ -z "$requeued" ] || exit 0
 
 [ ! -e "$run_dir/cancelled" ] || over cancelled cancelled 1
+[ ! -e "$run_dir/stop" ] || over_by_user # a program of the user's may end with 0 when it has saved
 look
 cause=''
 case $word:$now in

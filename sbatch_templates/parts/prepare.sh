@@ -63,6 +63,10 @@ if [ -e "$run_dir/cancelled" ] || was_cancelled; then
   echo "clusterdp: this run was cancelled; not starting. \`clusterdp resume $run_dir\` goes on with it." >&2
   over cancelled cancelled 1
 fi
+if [ -e "$run_dir/stop" ]; then
+  echo "clusterdp: this run was asked to stop; not starting. \`clusterdp resume $run_dir\` goes on with it." >&2
+  over_by_user
+fi
 if [ "$crashes" -gt {{ max_crashes }} ]; then # the last crash was final; Slurm requeued it by itself
   why="$crashes crashes, where restart.max_crashes is {{ max_crashes }}"
   echo "clusterdp: $why; not starting. \`clusterdp resume $run_dir\` goes on with the run." >&2

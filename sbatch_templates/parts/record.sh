@@ -17,6 +17,9 @@ over() { # over CAUSE EVENT EXIT [JSON]   record how this attempt ended, and exi
   event "$2" ",\"cause\":\"$1\"${4-}"
   exit "$3"
 }
+over_by_user() { # by `clusterdp stop` or job.stop(). Not 0: a job that waits for this run to finish must not start.
+  over stopped failed 75 ',"reason":"user"'
+}
 leave() { # leave EXIT   exit without recording an end: that is for another attempt, or for Slurm, to say
   case $now in
     requeued) echo "clusterdp: job $job has been requeued: attempt $attempt no longer acts for it." >&2 ;;

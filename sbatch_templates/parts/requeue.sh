@@ -36,6 +36,7 @@ requeue() { # requeue CAUSE   call `look` first. False if the job is not to be r
     [ "$pause" = 0 ] || look # the job may have been cancelled meanwhile
     [ -z "$requeued" ] || return 0 # by the trap
     [ ! -e "$run_dir/cancelled" ] || over cancelled cancelled 1
+    [ ! -e "$run_dir/stop" ] || over_by_user
     case $now in
       running | preempted | time-limit) ;;
       requeued) requeued=$1; break ;; # the last try worked, and only its answer was lost
@@ -106,7 +107,7 @@ on_term() { # comes at scancel, at a requeue, at the time limit, and at a preemp
 # shellcheck disable=SC2329
 is_final() { # have the ranks or the user ended the run?
   local word=''
-  [ ! -e "$run_dir/cancelled" ] || return 0
+  [ ! -e "$run_dir/cancelled" ] && [ ! -e "$run_dir/stop" ] || return 0
   [ ! -e "$here/outcome" ] || read -r word _ <"$here/outcome"
   case $word in 'done' | stop | overtaken) ;; *) false ;; esac
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,26 @@ def test_cancelled_it_stays_cancelled_though_its_ranks_cannot_tell_that_from_a_p
     assert len(run.files.attempts()) == 1
     assert not run.events("requeued"), run.account()
     assert run.step() < STEPS
+
+
+@pytest.mark.slow
+def test_stopped_it_saves_and_stays_and_resumed_it_ends_as_if_nothing_had_been(
+    cluster: Cluster, start: Callable[..., Run], reference_on: Callable[[Cluster], Reference], project: Path
+) -> None:
+    run = start()
+    run.wait_step(5)
+    stopped = clusterdp(cluster, project, "stop", str(run.files.path))
+    assert stopped.returncode == 0, stopped.stderr
+    assert run.wait_end() == "FAILED", run.account()  # nothing may start that waits for it to finish
+    assert run.causes() == ["stopped"], run.account()
+    resumed = clusterdp(cluster, project, "resume", str(run.files.path), "--cluster", "slurm")
+    assert resumed.returncode == 0, resumed.stderr
+    job = re.match(r"Resumed job (\S+):", resumed.stdout)
+    assert job, resumed.stdout
+    run = replace(run, job=job[1])
+    assert run.wait_end() == "COMPLETED", run.account()
+    assert_no_step_lost(run)
+    assert run.digest() == reference_on(cluster).digest
 
 
 def assert_no_step_lost(run: Run) -> None:

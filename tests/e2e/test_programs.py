@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.run import submit
+from tests.e2e.run import clusterdp, submit
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(240)
@@ -47,6 +47,19 @@ SAVES = """\
 trap 'sleep 1; touch saved; exit 7' TERM
 while :; do sleep 0.1; done
 """
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_program_that_is_stopped_saves_and_is_not_brought_back(cluster: Cluster, project: Path) -> None:
+    (project / "program.sh").write_text("touch started\n" + SAVES.replace("exit 7", "exit 0"))
+    (project / "job.yaml").write_text("command: [bash, program.sh]\nsnapshot: {enabled: false}\n")
+    run = submit(cluster, project, "job.yaml", f"run_dir={project}/run")
+    wait_for("the program's start", (project / "started").exists, 60, report=run.account)
+    assert clusterdp(cluster, project, "stop", str(run.files.path)).returncode == 0
+    assert run.wait_end() == "FAILED", run.account()
+    assert (project / "saved").exists(), run.account()
+    assert run.causes() == ["stopped"], run.account()
 
 
 @pytest.mark.slow

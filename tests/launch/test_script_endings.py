@@ -266,3 +266,31 @@ def test_ranks_are_told_when_their_time_ends(run_script: RunScript, tmp_path: Pa
     run_script({"command": ["bash", "-c", f"date +%s >{tmp_path}/t; echo $CLUSTERDP_JOB_END_TIME >>{tmp_path}/t"]})
     now, end = map(int, (tmp_path / "t").read_text().split())
     assert end - now == pytest.approx(86400 + 2 * 3600 + 3 * 60 + 4, abs=30)
+
+
+@pytest.mark.parametrize("outcome", ["requeue term 5", "stop user 5"])
+def test_a_run_that_its_user_stopped_is_not_requeued(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str
+) -> None:
+    stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
+    values = worker(tmp_path, outcome)
+    if outcome != "stop user 5":  # the file came when the ranks had agreed on something else
+        python = tmp_path / "python"
+        python.write_text(python.read_text().replace("mkdir", f"touch {tmp_path}/run/stop; mkdir"))
+    assert run_script(values).returncode == 75
+    assert requeues(stubs) == []
+    assert cause(tmp_path) == "stopped"
+
+
+def test_a_program_that_is_stopped_is_not_taken_for_done(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    assert run_script({"command": ["touch", str(tmp_path / "run/stop")]}).returncode == 75
+    assert (cause(tmp_path), requeues(stubs)) == ("stopped", [])
+
+
+def test_a_run_that_was_asked_to_stop_does_not_start(run_script: RunScript, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/stop").touch()
+    done = run_script({"command": ["touch", "started"]})
+    assert done.returncode == 75
+    assert "was asked to stop" in done.stderr
+    assert not (tmp_path / "run/code/started").exists()

@@ -156,3 +156,19 @@ def fill(file: Path) -> None:
             with suppress(OSError):
                 while True:
                     filler.write(bytes(size))
+
+
+def asks_for_its_end(job: JobHandle, where: str) -> None:
+    """One rank calls job.stop(): in a window of accumulation, while evaluating, or before the first loop."""
+    if where == "before" and job.rank == 1:
+        job.stop("nothing to do")
+    loop, model, _ = parts(job, accumulate=2)
+    for i, (x,) in enumerate(loop):
+        model(x).sum().backward()
+        if where == "window" and job.rank == 1 and i == 2:
+            job.stop("the loss has diverged")
+        if where == "evaluation" and i == 3:
+            for item in loop.watch(range(10_000)):
+                if item == 100 and job.rank == 1:
+                    job.stop("the loss has diverged")
+    raise AssertionError("it was not stopped")

@@ -93,6 +93,34 @@ def test_a_signal_while_it_evaluates_stops_all_ranks(tmp_path: Path) -> None:
     assert run.saved("1.0") == 8
 
 
+@pytest.mark.parametrize("where", ["window", "evaluation"])
+def test_a_run_ends_at_one_step_when_a_rank_asks_for_it_and_is_not_requeued(tmp_path: Path, where: str) -> None:
+    run = Run(tmp_path / "run", f"{JOBS}:asks_for_its_end", {"where": where})
+    ranks = one(run, size=3)
+    assert ranks.join() == [0] * 3, ranks.log
+    word, reason, step = str(run.outcome("1.0")).split()
+    assert (word, reason, int(step)) == ("stop", "user", run.saved("1.0"))
+    assert run.event("signal")["name"] == "job.stop: the loss has diverged"
+    assert run.event("stopped")["reason"] == "user"
+
+
+def test_a_request_for_the_end_that_comes_first_of_all_ends_the_run(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", f"{JOBS}:asks_for_its_end", {"where": "before"})
+    ranks = one(run, size=2)
+    assert ranks.join() == [0] * 2, ranks.log
+    assert str(run.outcome("1.0")).startswith("stop user ")
+
+
+def test_the_file_of_clusterdp_stop_ends_a_run_at_one_step(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", f"{JOBS}:train", {"epochs": 1000, "delay_s": 0.01})
+    with running(tmp_path / "ranks", programs.run_worker, str(run.path), env=run.attempt("1.0"), size=2) as ranks:
+        ranks.reach(lambda: run.step() >= 5, "the fifth step")
+        run.dir.stop.touch()
+        assert ranks.join() == [0] * 2, ranks.log
+    assert run.outcome("1.0") == f"stop user {run.saved('1.0')}"
+    assert run.event("signal")["name"] == "clusterdp stop"
+
+
 @pytest.mark.parametrize("others", ["waiting", "busy"])
 def test_when_one_rank_raises_all_end_at_once_and_say_which_it_was(tmp_path: Path, others: str) -> None:
     run = Run(tmp_path / "run", f"{JOBS}:raises_on", {"rank": 2, "others": others})

@@ -265,7 +265,7 @@ def test_another_global_batch_is_said(tmp_path: Path, job: JobHandle, capsys: py
         if loop.step == 3:
             loop.save()
             break
-    job = JobHandle(job._settings, job.group, job.stop, "1.1")
+    job = JobHandle(job._settings, job.group, job.stop_signal, "1.1")
     list(job.loop(job.loader(DATA, 3), {}))
     said = capsys.readouterr().out
     assert "the global batch was 2 samples and is 3: same order, but other steps. 2 a rank would keep it." in said

@@ -42,7 +42,7 @@ def fit(
     """An epoch a value, which is what its score is."""
     saving = replace(job.saving, every_steps=4, keep_last=9, max_failures=1, async_save=False)
     settings = {"checkpoint": saving, **settings}
-    job = JobHandle(replace(job._settings, **settings), job.group, job.stop, attempt)
+    job = JobHandle(replace(job._settings, **settings), job.group, job.stop_signal, attempt)
     torch.manual_seed(0)
     net = nn.Linear(FEATURES, 3)
     trainer = Trainer(
@@ -126,7 +126,7 @@ def test_without_a_place_for_checkpoints_the_best_model_is_kept_in_memory(job: J
 
 
 def test_without_a_place_for_checkpoints_and_before_the_first_save_there_is_none(job: JobHandle) -> None:
-    trainer = Trainer(nn.Linear(FEATURES, 3), job=JobHandle(WorkerSettings(), job.group, job.stop, "1.0"))
+    trainer = Trainer(nn.Linear(FEATURES, 3), job=JobHandle(WorkerSettings(), job.group, job.stop_signal, "1.0"))
     assert trainer.load_best() is None
 
 

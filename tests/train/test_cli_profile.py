@@ -36,7 +36,7 @@ def test_what_has_no_loop_of_ours_is_refused(tmp_path: Path, capfd: pytest.Captu
 
 
 def test_a_loop_ends_after_the_steps_that_are_asked_for(job: JobHandle) -> None:
-    short = JobHandle(WorkerSettings(profile=ProfileConfig(steps=7)), job.group, job.stop, "1.0")
+    short = JobHandle(WorkerSettings(profile=ProfileConfig(steps=7)), job.group, job.stop_signal, "1.0")
     loop = short.loop([[i] for i in range(5)], {}, epochs=1)
     seen = []
     with pytest.raises(Profiled):

@@ -70,7 +70,7 @@ def run(disk: Disk, job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> JobHandl
     folder = disk.path / "run"
     saving = CheckpointConfig(url=str(folder / "checkpoints"), every_steps=4, async_save=False, keep_last=2)
     settings = replace(job._settings, run_dir=folder, checkpoint=saving, metrics=MetricsConfig(every_s=0.0))
-    return JobHandle(settings, job.group, job.stop, "1.0")
+    return JobHandle(settings, job.group, job.stop_signal, "1.0")
 
 
 def train(run: JobHandle, at: dict[int, Any]) -> list[int]:
@@ -212,7 +212,7 @@ def test_a_checkpoint_stands_though_nobody_could_ask_whether_old_ones_may_go(
     job: JobHandle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saving = replace(job.saving, every_steps=1, keep_last=1, async_save=False)
-    handle = JobHandle(replace(job._settings, checkpoint=saving), job.group, job.stop, "1.0")
+    handle = JobHandle(replace(job._settings, checkpoint=saving), job.group, job.stop_signal, "1.0")
     loop = handle.loop(handle.loader(range(4), 1), {})
     assert loop.saves.checkpointer is not None
     committer, asked = loop.saves.checkpointer._committer, [0]

@@ -73,7 +73,7 @@ def another(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         settings = WorkerSettings(
             run_dir=run_dir, checkpoint=CheckpointConfig(url=str(run_dir / "checkpoints"), **saving)
         )
-        return JobHandle(settings, job.group, job.stop, "1.0")
+        return JobHandle(settings, job.group, job.stop_signal, "1.0")
 
     return make
 
@@ -111,7 +111,7 @@ def another_attempt(job: JobHandle) -> JobHandle:
     """Of the same run; its random numbers begin elsewhere, as those of a new process do."""
     torch.manual_seed(99)
     random.seed(99)
-    return JobHandle(job._settings, job.group, job.stop, "1.1")
+    return JobHandle(job._settings, job.group, job.stop_signal, "1.1")
 
 
 class Noise(torch.utils.data.Dataset[tuple[torch.Tensor]]):

@@ -147,7 +147,7 @@ def test_what_is_skipped_is_in_no_score_of_the_epoch(job: JobHandle, accumulate:
 
     rows = {}
     for on_nan in ("skip", None):
-        handle = JobHandle(WorkerSettings(train=TrainConfig(on_nan=on_nan)), job.group, job.stop, "1.0")
+        handle = JobHandle(WorkerSettings(train=TrainConfig(on_nan=on_nan)), job.group, job.stop_signal, "1.0")
         net = nn.Linear(1, 1)
         nn.init.ones_(net.weight)
         nn.init.zeros_(net.bias)

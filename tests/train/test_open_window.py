@@ -103,7 +103,7 @@ def test_a_stop_while_evaluating_in_a_window_is_told_not_to_be_exact(
     for epoch in loop.epochs():
         for x in epoch:
             model(x.float()[:, None]).sum().backward()
-        job.stop._seen[15] = 1  # as by SIGTERM
+        job.stop_signal._seen[15] = 1  # as by SIGTERM
         with pytest.raises(Stopped):
             list(loop.watch(range(9)))
         break

@@ -234,7 +234,7 @@ def test_a_second_loop_without_a_name_is_refused_with_the_remedy(job: JobHandle)
 
 def test_without_a_place_for_checkpoints_nothing_can_be_mixed_up(job: JobHandle) -> None:
     bare = replace(job._settings, run_dir=None, checkpoint=CheckpointConfig())
-    job = JobHandle(bare, job.group, job.stop, "local.1")
+    job = JobHandle(bare, job.group, job.stop_signal, "local.1")
     assert [train(job).step, train(job).step, job.step] == [3, 3, 6]
 
 
@@ -268,7 +268,7 @@ def test_a_stop_while_an_earlier_model_evaluates_saves_the_phase_at_work(job: Jo
             teacher.evaluate(phased.data(400), batch_size=4)
 
     student.on_step.append(ask)
-    with job.stop.install(), pytest.raises(Stopped):
+    with job.stop_signal.install(), pytest.raises(Stopped):
         student.fit(phased.data(), epochs=1, batch_size=4)
     newest = list_checkpoints(str(job.saving.url))[-1]
     assert (newest.phase, newest.step) == ("student", 1 + 2)
@@ -299,7 +299,7 @@ def test_without_a_place_for_checkpoints_fit_counts_epochs_in_all(
     job: JobHandle, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bare = replace(job._settings, run_dir=None, checkpoint=CheckpointConfig())
-    alone = trainer(JobHandle(bare, job.group, job.stop, "local.1"))
+    alone = trainer(JobHandle(bare, job.group, job.stop_signal, "local.1"))
     data = phased.data()
     for epochs in (2, 2, 3):
         alone.fit(data, epochs=epochs, batch_size=4)

@@ -55,7 +55,7 @@ def test_in_a_loop_a_checkpoint_knows_what_is_done_and_not_what_was_fetched(job:
 
     whole = [[100 + i, 101 + i] for i in range(0, 10, 2)] * 2
     first = batches(job, stop_at) if stop_at else []
-    assert first + batches(JobHandle(job._settings, job.group, job.stop, "1.1")) == whole
+    assert first + batches(JobHandle(job._settings, job.group, job.stop_signal, "1.1")) == whole
 
 
 def test_a_loader_that_keeps_its_own_place_is_not_asked_for_more_than_is_needed(job: JobHandle) -> None:

@@ -68,7 +68,7 @@ def test_workers_are_tried_after_the_steps(job: JobHandle, monkeypatch: pytest.M
 
     monkeypatch.setattr(worker_finder, "samples_per_s", lambda loader: 1e9)
     settings = WorkerSettings(run_dir=job.run_dir, profile=ProfileConfig(steps=7, find="workers"))
-    short = JobHandle(settings, job.group, job.stop, "1.0")
+    short = JobHandle(settings, job.group, job.stop_signal, "1.0")
     seen: list[Any] = []
     with pytest.raises(Profiled):
         seen.extend(short.loop(short.loader(TensorDataset(torch.zeros(12)), 4), {}))

@@ -152,7 +152,7 @@ def two_epochs(job: JobHandle) -> list[Any]:
 def test_a_loop_goes_on_where_its_checkpoint_was(job: JobHandle, tmp_path: Path, stop: int) -> None:
     def run(folder: str, until: int | None = None) -> list[Any]:
         settings = WorkerSettings(run_dir=tmp_path, checkpoint=CheckpointConfig(url=str(tmp_path / folder)))
-        mine = JobHandle(settings, job.group, job.stop, "1.0")
+        mine = JobHandle(settings, job.group, job.stop_signal, "1.0")
         loop = mine.loop(mine.loader(shards(), 4, num_workers=2), {}, epochs=2)
         found = []
         for batch in loop:

@@ -42,7 +42,7 @@ def test_a_stop_reaches_a_rank_that_is_through_already(tmp_path: Path) -> None:
 def test_no_flag_is_lost_and_the_least_durable_save_counts(tmp_path: Path) -> None:
     with running(tmp_path, programs.flags_and_numbers) as ranks:
         answers = ranks.answers
-    flags = {"term": False, "time": False, "save": True, "enough": False, "busy": True}
+    flags = {"user": False, "term": False, "time": False, "save": True, "enough": False, "busy": True}
     assert answers == [[None, flags, 10, False]] * 4
 
 

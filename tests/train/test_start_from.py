@@ -21,7 +21,7 @@ def run(job: JobHandle, folder: Path, epochs: int, **saving: Any) -> list[float]
     """The model's weight before each step, which adds 1 to it."""
     (folder / "attempts" / "1.0").mkdir(parents=True, exist_ok=True)
     settings = WorkerSettings(run_dir=folder, checkpoint=CheckpointConfig(url=str(folder / "checkpoints"), **saving))
-    handle = JobHandle(settings, job.group, job.stop, "1.0")
+    handle = JobHandle(settings, job.group, job.stop_signal, "1.0")
     model = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -68,7 +68,7 @@ def test_what_was_copied_from_the_model_before_is_copied_again(
     saving = CheckpointConfig(
         str(tmp_path / "run" / "checkpoints"), start_from=str(tmp_path / "x.pt"), start_only=saved[::-1]
     )
-    job = JobHandle(WorkerSettings(run_dir=tmp_path / "run", checkpoint=saving), job.group, job.stop, "1.0")
+    job = JobHandle(WorkerSettings(run_dir=tmp_path / "run", checkpoint=saving), job.group, job.stop_signal, "1.0")
     state = made(0.0)
     for _ in job.loop([1], state):
         state["amp"].step(state["optimizer"])

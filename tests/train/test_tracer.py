@@ -53,7 +53,7 @@ def test_a_job_traces_the_ranks_that_its_config_names(job: JobHandle, ranks: tup
     settings = WorkerSettings(
         run_dir=job.run_dir, profile=ProfileConfig(trace=TraceConfig(start=3, steps=2, ranks=ranks))
     )
-    traced = JobHandle(settings, job.group, job.stop, "1.0")
+    traced = JobHandle(settings, job.group, job.stop_signal, "1.0")
     for number in traced.loop([torch.ones(3)] * 8, {}):
         number * 2
     assert job.run_dir is not None

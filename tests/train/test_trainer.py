@@ -251,7 +251,7 @@ WHAT_TRAIN_SAYS: dict[str, tuple[dict[str, Any], Any]] = {
 @pytest.mark.parametrize("what", WHAT_TRAIN_SAYS)
 def test_on_one_rank_the_config_is_heeded_as_on_many_but_for_ddp_itself(job: JobHandle, what: str) -> None:
     options, heeded = WHAT_TRAIN_SAYS[what]
-    handle = JobHandle(WorkerSettings(train=from_plain(TrainConfig, options)), job.group, job.stop, "1.0")
+    handle = JobHandle(WorkerSettings(train=from_plain(TrainConfig, options)), job.group, job.stop_signal, "1.0")
     net = techniques.Net(norm=True)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.005)
     trainer = Trainer(net, nn.MSELoss(), optimizer, job=handle)
@@ -263,7 +263,7 @@ def test_on_one_rank_the_config_is_heeded_as_on_many_but_for_ddp_itself(job: Job
 
 
 def test_the_masters_of_one_trainer_are_not_taken_for_anothers(job: JobHandle) -> None:
-    handle = JobHandle(WorkerSettings(train=TrainConfig(amp=AmpConfig(level="O2"))), job.group, job.stop, "1.0")
+    handle = JobHandle(WorkerSettings(train=TrainConfig(amp=AmpConfig(level="O2"))), job.group, job.stop_signal, "1.0")
     linear(handle)
     with pytest.raises(ConfigError, match="Make another Amp for the other one"):
         linear(handle)
@@ -513,5 +513,5 @@ def test_the_signal_is_heard_while_it_predicts(job: JobHandle) -> None:
                 os.kill(os.getpid(), signal.SIGTERM)
             return super().__getitem__(index)
 
-    with job.stop.install(), pytest.raises(Stopped):
+    with job.stop_signal.install(), pytest.raises(Stopped):
         trainer.predict(Slow(), batch_size=1)

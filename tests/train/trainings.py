@@ -187,7 +187,7 @@ def stops_early(job: JobHandle, where: str) -> list[Any]:
     watch = [early_stopping("val_loss", patience=2)] if where == "plateau" else [on_epoch]
     trainer = Trainer(net, nn.CrossEntropyLoss(), optimizer, [accuracy], job=job, on_step=[on_step], on_epoch=watch)
     history = trainer.fit(Noisy(), held_out(), epochs=9, batch_size=8)
-    job = JobHandle(job._settings, job.group, job.stop, "1.1")
+    job = JobHandle(job._settings, job.group, job.stop_signal, "1.1")
     again = Trainer(net, nn.CrossEntropyLoss(), optimizer, [accuracy], job=job, on_epoch=watch)
     resumed = again.fit(Noisy(), held_out(), epochs=9, batch_size=8)
     assert resumed.rows == history.rows

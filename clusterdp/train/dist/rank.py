@@ -30,3 +30,9 @@ class Rank:
     @property
     def is_first(self) -> bool:
         return self.number == 0
+
+    def why_stopped(self, reason: str) -> str:
+        """The cause of an agreed stop, for people to read. Collective: a request may have been made on any rank."""
+        if reason != "user":
+            return self.stop.name_of(reason)
+        return str(next(filter(None, self.group.gather(self.stop.why)), "a request"))

@@ -23,11 +23,12 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from clusterdp.train.dist.group import Group
 from clusterdp.train.dist.stop import StopSignal
 
 Item = TypeVar("Item")
 
-STOPS = ("term", "time")  # reasons to stop; the first that is set counts
+STOPS = ("user", "term", "time")  # reasons to stop; the first that is set counts
 # save: one is due by the clock; enough: the training is to end; busy: this rank still has items
 FLAGS = (*STOPS, "save", "enough", "busy")
 ONE_SHOT = ("save",)  # cleared when sent
@@ -51,6 +52,13 @@ class Agreed:
     @property
     def stop(self) -> str | None:
         return next((reason for reason in STOPS if self.flags[reason]), None)
+
+
+def agree_on_stop(group: Group, stop: StopSignal) -> str | None:
+    """Why all ranks stop now, if any has been asked to. Collective, outside of any loop that exchanges flags."""
+    asked = stop.reason()
+    agreed = group.agree(*(asked == reason for reason in STOPS))
+    return next((reason for reason, yes in zip(STOPS, agreed, strict=True) if yes), None)
 
 
 class SharedFlags:

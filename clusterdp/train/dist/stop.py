@@ -11,11 +11,13 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
 
 STOPPED_EXIT = 75  # of a bare run that was stopped: EX_TEMPFAIL, run it again and it goes on
 REASONS = {signal.SIGTERM: "term", signal.SIGUSR2: "time"}  # NCCL takes USR1 for itself
+LOOK_EVERY_S = 2.0  # at the file of `clusterdp stop`, which may be on a shared file system
 
 
 class Stopped(BaseException):
@@ -33,6 +35,9 @@ class Stopped(BaseException):
 class StopSignal:
     """What this rank has been asked to do. It only reports: one rank must not stop alone (see SharedFlags).
 
+    why: of a request to end the run: what request() was told; None as long as there is none.
+    file: `clusterdp stop` writes it. Only rank 0 has one, so that a thousand ranks do not look at it.
+
     end_time: when the job's time ends, in seconds since the epoch. margin_s: how long before that to stop.
     `reserve_s` comes on top: what the steps until the agreement and the save itself are measured to take.
     """
@@ -41,6 +46,9 @@ class StopSignal:
         self._seen: dict[int, int] = {int(number): 0 for number in REASONS}
         self._previous: dict[signal.Signals, Any] = {}
         self.reserve_s = 0.0
+        self.why: str | None = None
+        self.file: Path | None = None
+        self._look_at = 0.0
         self.stop_at: float | None = None
         if end_time is not None:
             self.set_end_time(end_time, margin_s)
@@ -48,6 +56,10 @@ class StopSignal:
     def set_end_time(self, end_time: float, margin_s: float) -> None:
         # A margin longer than the whole time would let no attempt make a step: it takes a quarter of it at most.
         self.stop_at = end_time - min(margin_s, max(0.0, end_time - time.time()) / 4)
+
+    def request(self, why: str) -> None:
+        """The run is to stop, and not to be requeued. The first reason stays."""
+        self.why = self.why or why
 
     def install(self) -> StopSignal:
         """Main thread only, as Python wants it."""
@@ -78,7 +90,7 @@ class StopSignal:
         self._seen[number] = 1  # and nothing else: no lock, no I/O, no collective
 
     def name_of(self, reason: str) -> str:
-        """The cause of this reason, for people to read: SIGTERM, SIGUSR2, or the end of the job's time.
+        """The cause of `term` or `time`, for people to read: SIGTERM, SIGUSR2, or the end of the job's time.
 
         `term` comes from a signal alone, on whichever rank; `time` from a signal only if this rank has seen one.
         """
@@ -86,7 +98,13 @@ class StopSignal:
         return number.name if reason == "term" or self._seen[number] else "end of time"
 
     def reason(self) -> str | None:
-        """`term`, `time`, or None: why this rank would stop."""
+        """`user` (a request), `term`, `time`, or None: why this rank would stop."""
+        if self.why is None and self.file is not None and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_EVERY_S
+            if self.file.exists():
+                self.why = "clusterdp stop"
+        if self.why is not None:
+            return "user"
         for number, why in REASONS.items():
             if self._seen[number]:
                 return why

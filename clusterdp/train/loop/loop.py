@@ -374,7 +374,7 @@ class Loop(Generic[Batch]):
             )
 
     def _stop(self, reason: str) -> None:
-        self._record.event("signal", name=self._rank.stop.name_of(reason), step=self._record.step)
+        self._record.event("signal", name=self._rank.why_stopped(reason), step=self._record.step)
         self.save()
         self.batches.close()
         report_times(self._phases.stopwatch, self._rank, self._record, self.batches.loader)

@@ -18,6 +18,7 @@ from clusterdp.checkpoint.format.layout import is_phase
 from clusterdp.config import CheckpointConfig
 from clusterdp.errors import ConfigError, EntryError
 from clusterdp.train.dist.rank import Rank
+from clusterdp.train.dist.shared_flags import agree_on_stop
 from clusterdp.train.dist.stop import Stopped
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.profile.stopwatch import Stopwatch
@@ -90,11 +91,8 @@ class Phases:
 
     def _stop_if_asked(self) -> None:
         rank, record = self.rank, self.record
-        asked = rank.stop.reason()
-        term, at_limit = rank.group.agree(asked == "term", asked == "time")
-        if term or at_limit:
-            reason = "term" if term else "time"
-            record.event("signal", name=rank.stop.name_of(reason), step=record.step)
+        if reason := agree_on_stop(rank.group, rank.stop):
+            record.event("signal", name=rank.why_stopped(reason), step=record.step)
             record.event("stopped", step=record.step, reason=reason)
             record.metrics.flush()
             raise Stopped(reason, record.step)

@@ -5,6 +5,7 @@
 How it ends             outcome                        exit
     function returned   done finished STEP             0
     agreed stop, saved  requeue term|time STEP         0
+    the same, requested stop user STEP                 0    by `clusterdp stop` or job.stop()
     claim lost          overtaken claim STEP           0    whatever else it came to
     run cancelled       stop cancelled 0               0
     bad entry, params   stop entry 0                   2
@@ -56,7 +57,7 @@ WAIT_FOR_RANK_0_S = 3.0  # in mid-run, where it may well have met no mistake
 
 @dataclass(frozen=True)
 class Ending:
-    """`outcome` is done, requeue, stop or overtaken; `reason` is finished, term, time, cancelled, entry or claim.
+    """`outcome` is done, requeue, stop or overtaken; `reason` is finished, term, time, user, cancelled, entry or claim.
 
     overtaken: another attempt owns the run folder, so this one decides nothing about the run.
     """
@@ -149,6 +150,8 @@ def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, Peer
     from clusterdp.train.dist.store_notes import StoreNotes, make_key, read_key
     from clusterdp.train.job import new_attempt_name
 
+    if settings.run_dir and settings.attempt and SlurmEnv.read().rank == 0:
+        stop.file = RunDir(settings.run_dir).stop
     if settings.end_time is not None:
         stop.set_end_time(settings.end_time, settings.margin_s)
     attempt = settings.attempt or new_attempt_name()
@@ -170,20 +173,17 @@ def _run_in_group(
     function: Callable[..., Any], settings: WorkerSettings, stop: StopSignal, group: Group, attempt: str
 ) -> Ending:
     from clusterdp.train.dist.claim import Claim
+    from clusterdp.train.dist.shared_flags import agree_on_stop
     from clusterdp.train.job import JobHandle
 
     first = group.rendezvous.rank == 0
     run = RunDir(settings.run_dir) if settings.run_dir else None
 
     job, claim = None, None
-    asked = stop.reason()
-    cancelled, term, at_limit = group.agree(
-        first and run is not None and run.cancelled.exists(), asked == "term", asked == "time"
-    )
-    if cancelled:
+    if any(group.agree(first and run is not None and run.cancelled.exists())):
         ending = Ending("stop", "cancelled")
-    elif term or at_limit:  # a signal came while torch was loading: nothing has been done yet
-        ending = Ending("requeue", "term" if term else "time")
+    elif reason := agree_on_stop(group, stop):  # asked while torch was loading: nothing has been done yet
+        ending = ending_of(Stopped(reason, 0))
     else:
         claim = Claim.take(run.claims, attempt, os.urandom(4).hex()) if run and first else None
         job = JobHandle(settings, group, stop, attempt, claim)
@@ -197,6 +197,11 @@ def _run_in_group(
         write_outcome(run.attempt(attempt).outcome, ending, min(LONGEST_WAIT_S, group.timeout.total_seconds() / 2))
     group.agree(0)  # the others stay until it is written: where one task has ended, srun may end those that have not
     return ending
+
+
+def ending_of(stopped: Stopped) -> Ending:
+    """A run that its user stops is not requeued."""
+    return Ending("stop" if stopped.reason == "user" else "requeue", stopped.reason, stopped.step)
 
 
 def _is_lost(claim: Claim | None) -> bool:
@@ -221,7 +226,7 @@ def _call(function: Callable[..., Any], job: JobHandle) -> Ending:
     except Profiled:
         ending = Ending("done", "finished", job.step)
     except Stopped as stopped:
-        ending = Ending("requeue", stopped.reason, stopped.step)
+        ending = ending_of(stopped)
     except RuntimeError as error:
         if (said := explained(error, job)) is None:
             raise

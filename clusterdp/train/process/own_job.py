@@ -21,7 +21,16 @@ from clusterdp.train.dist.claim import Claim
 from clusterdp.train.dist.stop import STOPPED_EXIT, Stopped, StopSignal
 from clusterdp.train.job import JobHandle
 from clusterdp.train.output.say import say
-from clusterdp.train.process.attempt import Ending, explained, fail, refuse, report_failure, start_group, write_outcome
+from clusterdp.train.process.attempt import (
+    Ending,
+    ending_of,
+    explained,
+    fail,
+    refuse,
+    report_failure,
+    start_group,
+    write_outcome,
+)
 from clusterdp.train.settings import WorkerSettings
 
 
@@ -43,6 +52,8 @@ def own_job() -> JobHandle:
             if rank == 0:
                 kept = "; run it again to go on" if settings.run_dir else ""
                 say(f"clusterdp: stopped at step {error.step} ({error.reason}){kept}.", error=True)
+                if error.reason == "user" and settings.run_dir:  # the batch script of a `command:` would requeue it
+                    write_outcome(RunDir(settings.run_dir).attempt(attempt).outcome, ending_of(error))
             sys.exit(STOPPED_EXIT)  # which Python heeds also here
         if job and isinstance(error, RuntimeError):
             error = explained(error, job) or error

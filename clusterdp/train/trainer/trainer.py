@@ -371,7 +371,7 @@ class Trainer:
         Stoppable, but for what a callback looks at: see _call_back. Nothing is fetched ahead: the ranks may have uneven
         numbers of batches.
         """
-        with self.job.stop.shielded():
+        with self.job.stop_signal.shielded():
             iterator = iter(batches)
         moved = Prefetcher(iterator, self.job.device, transform=transform, ahead=False)
         items = even_batches(moved, self.job.group) if self._sharded else ((batch, True) for batch in moved)

@@ -1,0 +1,36 @@
+"""`clusterdp stop`: have a run save and end. The run folder is marked; the ranks see the mark at one of the next steps.
+
+A program that is not ours gets TERM, as at a preemption; the batch script sees the mark, and does not requeue it.
+"""
+
+from __future__ import annotations
+
+from clusterdp.operate.formatting import shown_path
+from clusterdp.operate.queue import WAITS, alive, ask_squeue
+from clusterdp.operate.run_history import read_history
+from clusterdp.rundir import RunDir, mark_stopped
+from clusterdp.slurm import commands
+
+
+def stop(run: RunDir) -> str:
+    """Returns what was done, in words. Idempotent; does not wait for the job to end.
+
+    SlurmError or RunError if Slurm could not be asked, or the mark not be written. The mark stays even then.
+    """
+    history = read_history(run)
+    path = shown_path(run.path)
+    if history.state.over:
+        return f"{path}: is over already ({history.state.value}); nothing to stop."
+    mark_stopped(run, history.job)
+    rows = ask_squeue(history) or {}
+    waiting = [job for job, row in rows.items() if row.state in WAITS]
+    running = [job for job, row in rows.items() if alive(row) and job not in waiting]
+    for job in waiting:  # nothing runs that could save
+        commands.cancel(job)
+    if not history.entry:
+        for job in running:
+            commands.terminate_steps(job)
+    done = [f"job {job} has left the queue" for job in waiting]
+    how = "saves at one of its next steps and ends" if history.entry else "got TERM, and ends when its program does"
+    done += [f"job {job} {how}" for job in running]
+    return f"{path}: {'; '.join(done) or 'no attempt starts any more'}. `clusterdp resume {path}` goes on with it."
