@@ -65,6 +65,11 @@ class AttemptHistory:
     def job(self) -> str:
         return self.name.partition(".")[0]
 
+    @property
+    def stopped_by_user(self) -> bool:
+        """By `clusterdp stop` or job.stop(); `why` says by which."""
+        return self.cause == "stopped" and self.why not in ("", "claim", "entry")
+
 
 def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Record]) -> AttemptHistory:
     """Read one attempt. `events`: its own, by time, and what the next attempt found out about its end."""

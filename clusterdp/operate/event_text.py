@@ -74,7 +74,7 @@ def ending_text(attempt: AttemptHistory) -> str:
     if attempt.cause in ("crash", "gave-up") and not attempt.ran:
         return "found the run over"
     words = CAUSES.get(attempt.cause, attempt.cause)
-    if _is_asked(attempt):
+    if attempt.stopped_by_user:
         words = f"stopped by {attempt.why}"
     elif attempt.cause in ("stopped", "gave-up") and attempt.why:
         words += f": {STOPPED_BY.get(attempt.why, attempt.why)}"
@@ -82,18 +82,13 @@ def ending_text(attempt: AttemptHistory) -> str:
         words += f" {attempt.why}"
     if attempt.exit is not None and attempt.cause == "crash":
         words += f" (exit {attempt.exit})"
-    if attempt.last_step is not None and (attempt.cause in ON_REQUEUE or _is_asked(attempt)):
+    if attempt.last_step is not None and (attempt.cause in ON_REQUEUE or attempt.stopped_by_user):
         words += f" at step {attempt.last_step}"
         if attempt.saved == attempt.last_step:
             words += ", saved"
     if attempt.lost:
         words += f", {steps(attempt.lost)} lost"
     return words
-
-
-def _is_asked(attempt: AttemptHistory) -> bool:
-    """Whether the user has stopped it: `clusterdp stop`, or job.stop()."""
-    return attempt.cause == "stopped" and attempt.why not in ("", *STOPPED_BY)
 
 
 def steps(count: int) -> str:
@@ -131,7 +126,7 @@ def _failed(event: Record, attempt: AttemptHistory | None) -> str:
         return f"superseded {attempt.why}"
     if cause and attempt is not None and attempt.settled and attempt.cause == "unknown":
         cause = attempt.cause
-    if attempt is not None and _is_asked(attempt):
+    if attempt is not None and attempt.stopped_by_user:
         return ending_text(attempt)
     reason = event.get("reason") or (attempt.why if attempt is not None and cause == "gave-up" else "")
     words = CAUSES.get(str(cause), str(cause)) if cause else "failed"

@@ -33,7 +33,8 @@ def summary(history: RunHistory, status: RunStatus, colour: Colour, now: float |
     if history.metrics:
         lines.append(f"{colour('dim', 'measured')}    {measured(history.metrics)}")
     lines.append(f"{colour('dim', 'run folder')}  {shown_path(history.run.path)}")
-    if status.state in FAILED:
+    wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
+    if status.state in FAILED and not wanted:
         lines += ["", *failure_lines(history, find_failure(history), colour)]
     return [*lines, "", "next:", *next_command_lines(history, status.state, colour)]
 

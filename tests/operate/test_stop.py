@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
 
 from clusterdp.operate.event_text import ending_text
+from clusterdp.operate.formatting import Colour
+from clusterdp.operate.queue import current_status
 from clusterdp.operate.resume_check import uncancelled
 from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import RunState
+from clusterdp.operate.run_summary import summary
 from clusterdp.operate.stop import stop
 from clusterdp.rundir import read_events
 from tests.operate.builder import RunBuilder
@@ -57,6 +62,8 @@ def test_a_stopped_attempt_says_who_wanted_it(builder: RunBuilder, name: str) ->
     history = read_history(builder.run)
     assert (history.state, history.why) == (RunState.STOPPED, name)
     assert ending_text(history.attempts[0]) == f"stopped by {name} at step 120, saved"
+    told = summary(history, current_status(history), Colour(StringIO()))
+    assert not [line for line in told if "the last" in line]  # no log: nothing has failed
 
 
 def test_resume_takes_the_mark_away_unless_it_fails(builder: RunBuilder) -> None:
