@@ -10,54 +10,16 @@ params       whether `params:` fits the entry's parameters
 explain      `clusterdp show --explain`: the comments of the tree
 """
 
-from clusterdp.config.load import (
-    Loaded,
-    dump,
-    explain,
-    from_mapping,
-    from_plain,
-    load,
-    load_with_sources,
-    read_resolved,
-    site_profile,
-)
-from clusterdp.config.tree import (
-    AmpConfig,
-    CheckpointConfig,
-    Config,
-    ContainerConfig,
-    LaunchConfig,
-    LocalConfig,
-    MetricsConfig,
-    ProfileConfig,
-    ResourcesConfig,
-    RestartConfig,
-    SnapshotConfig,
-    TraceConfig,
-    TrainConfig,
-)
+from clusterdp.config.load import Loaded, dump, from_mapping, from_plain, load, load_with_sources, read_resolved
+from clusterdp.config.tree import Config
 
 __all__ = [
-    "AmpConfig",
-    "CheckpointConfig",
     "Config",
-    "ContainerConfig",
-    "LaunchConfig",
     "Loaded",
-    "LocalConfig",
-    "MetricsConfig",
-    "ProfileConfig",
-    "ResourcesConfig",
-    "RestartConfig",
-    "SnapshotConfig",
-    "TraceConfig",
-    "TrainConfig",
     "dump",
-    "explain",
     "from_mapping",
     "from_plain",
     "load",
     "load_with_sources",
     "read_resolved",
-    "site_profile",
 ]

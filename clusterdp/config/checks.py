@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import re
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 
 from clusterdp.config.secrets import secrets
 from clusterdp.config.tree import Config, ResourcesConfig
@@ -18,6 +19,14 @@ TIME = re.compile(
 MEMORY = re.compile(r"(?i)\d+[KMGT]?B?")
 SIGNALS = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU".split()
 LEAST_STEPS = 6  # one more than a stopwatch leaves out
+AT_LEAST = {  # the least number -> the keys that may have no smaller one
+    1: "resources.nodes resources.cpus_per_task resources.tasks_per_node snapshot.max_mb local.cpus_per_node "
+    "train.accumulate profile.trace.steps checkpoint.keep_last checkpoint.every_steps checkpoint.keep_every "
+    "checkpoint.timeout_s",
+    0: "restart.max_crashes restart.max_no_progress restart.from_step checkpoint.max_failures "
+    "checkpoint.check_replicas_every checkpoint.keep_local checkpoint.retry_s",
+}
+TIMES = "launch.grace_s train.timeout_s checkpoint.every_s metrics.every_s"  # in seconds, above 0
 OURS = {  # options of sbatch that the script needs for itself, and the key that sets them
     "job-name": "name",
     "output": "logs/ of each attempt, in the run folder",
@@ -92,8 +101,6 @@ def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
 
 def _bad_train(c: Config) -> Iterator[tuple[str, str, str]]:
     t = c.train
-    if t.accumulate < 1:
-        yield "train.accumulate", f"{t.accumulate} is less than 1", "Write the number of batches to a step"
     if t.clip_norm is not None and t.clip_value is not None:
         yield "train.clip_value", "gradients are clipped by norm or by value, not both", "Keep one"
     if t.compile is not None and not isinstance(t.compile, (bool, dict)):
@@ -127,8 +134,6 @@ def _bad_measuring(c: Config) -> Iterator[tuple[str, str, str]]:
             f"{trace.start} is too early, for it takes a step to begin",
             "Write 3 or more",
         )
-    if trace.steps < 1:
-        yield "profile.trace.steps", f"{trace.steps} is less than 1", "Write 1 or more"
     known = ("tensorboard", "wandb", "mlflow")
     for name in c.metrics.to:
         if name not in known:
@@ -137,11 +142,6 @@ def _bad_measuring(c: Config) -> Iterator[tuple[str, str, str]]:
 
 def _bad_saving(c: Config) -> Iterator[tuple[str, str, str]]:
     saving = c.checkpoint
-    positive = ("keep_last", "every_steps", "keep_every", "timeout_s")
-    for name in (*positive, "max_failures", "check_replicas_every", "keep_local", "retry_s"):
-        number, least = getattr(saving, name), int(name in positive)
-        if number is not None and number < least:
-            yield f"checkpoint.{name}", f"{number} is less than {least}", f"Write {least} or more"
     scheme, separator, place = (saving.url or "").partition("://")
     if separator and not place.strip("/") and scheme != "memory":
         yield "checkpoint.url", f"{saving.url} names no place", "Write e.g. s3://bucket/folder, or a path"
@@ -198,29 +198,13 @@ def _is_list_of_text(value: object) -> bool:
 
 
 def _bad_numbers(c: Config) -> Iterator[tuple[str, str, str]]:
-    r = c.resources
-    for key, number in {
-        "resources.nodes": r.nodes,
-        "resources.cpus_per_task": r.cpus_per_task,
-        "resources.tasks_per_node": r.tasks_per_node,
-        "snapshot.max_mb": c.snapshot.max_mb,
-        "local.cpus_per_node": c.local.cpus_per_node,
-    }.items():
-        if number is not None and number < 1:
-            yield key, f"{number} is less than 1", "Write a positive number"
-    for key, number in {
-        "restart.max_crashes": c.restart.max_crashes,
-        "restart.max_no_progress": c.restart.max_no_progress,
-        "restart.from_step": c.restart.from_step,
-    }.items():
-        if number is not None and number < 0:
-            yield key, f"{number} is less than 0", "Write 0 or more"
-    for key, seconds in {
-        "launch.grace_s": c.launch.grace_s,
-        "train.timeout_s": c.train.timeout_s,
-        "checkpoint.every_s": c.checkpoint.every_s,
-        "metrics.every_s": c.metrics.every_s,
-    }.items():
+    for least, keys in AT_LEAST.items():
+        for key in keys.split():
+            number = attrgetter(key)(c)
+            if number is not None and number < least:
+                yield key, f"{number} is less than {least}", f"Write {least} or more"
+    for key in TIMES.split():
+        seconds = attrgetter(key)(c)
         if seconds is not None and seconds <= 0:
             yield key, f"{seconds:g} is no time", "Write a positive number of seconds"
     if c.local.preempt_at is not None and not 0 < c.local.preempt_at < 1:

@@ -42,33 +42,31 @@ def load_with_sources(path: str | os.PathLike[str], overrides: Sequence[str] = (
     from clusterdp.config import files
 
     file = Path(path)
-    profile = site_profile()
-    layers = [files.read_file(profile, Config)] if profile else []
-    layers += [files.read_file(file, Config, name=file.stem), files.read_words(overrides, Config)]
-    return _resolve(layers)
+    return _resolve(files.read_file(file, Config, name=file.stem), overrides)
 
 
 def from_mapping(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     """The config of a plain dictionary, as Python code passes it."""
     from clusterdp.config import files
 
-    profile = site_profile()
-    layers = [files.read_file(profile, Config)] if profile else []
-    layers += [files.read_mapping(values, Config), files.read_words(overrides, Config)]
-    return _resolve(layers).config
+    return _resolve(files.read_mapping(values, Config), overrides).config
 
 
-def _resolve(layers: Sequence[Layer]) -> Loaded:
-    """Merge, convert to the types of the tree, resolve `${...}`: OmegaConf's work; then our own checks."""
+def _resolve(layer: Layer, overrides: Sequence[str]) -> Loaded:
+    """Merge with the site profile and the overrides, convert to the types of the tree, resolve `${...}`: OmegaConf's
+    work; then our own checks."""
     from omegaconf import OmegaConf  # 80 ms, which only loading a config pays
     from omegaconf.errors import OmegaConfBaseException
 
     from clusterdp.config import checks, files
 
-    sources = {key: place for layer in layers for key, place in layer.sources.items()}
+    profile = site_profile()
+    below = files.read_file(profile, Config) if profile else files.Layer()
     values: dict[str, Any] = {}
-    for layer in layers:
-        files.merge(values, layer.values)
+    sources: dict[str, str] = {}
+    for each in (below, layer, files.read_words(overrides, Config)):
+        files.merge(values, each.values)
+        sources |= each.sources
     try:
         given = OmegaConf.create(values)
         if missing := OmegaConf.missing_keys(given):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from clusterdp.config import SnapshotConfig
+from clusterdp.config.tree import SnapshotConfig
 from clusterdp.errors import ConfigError
 from clusterdp.launch.excluded_folders import is_clutter, is_run
 from clusterdp.launch.git_ignored import Ignored, find_ignored

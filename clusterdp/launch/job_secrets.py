@@ -10,7 +10,7 @@ import os
 import stat
 from pathlib import Path
 
-from clusterdp.config import LaunchConfig
+from clusterdp.config.tree import LaunchConfig
 from clusterdp.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 
 import clusterdp
-from clusterdp.config import LaunchConfig
+from clusterdp.config.tree import LaunchConfig
 from clusterdp.errors import ConfigError
 from clusterdp.launch.job_secrets import secret_path
 from clusterdp.launch.script_spec import ScriptSpec, lines_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clusterdp.config import Config, ContainerConfig, ResourcesConfig
+from clusterdp.config.tree import Config, ContainerConfig, ResourcesConfig
 from clusterdp.errors import ConfigError
 
 # Options of sbatch that stand in the config under their own name, in the order in which they are printed.

@@ -42,9 +42,9 @@ from clusterdp.rundir.ledger import (
     mark_cancelled,
     mark_stopped,
     parse,
-    read_events,
     read_lines,
 )
+from clusterdp.rundir.lenient_reads import read_events
 from clusterdp.rundir.names import Attempt, RunDir
 
 __all__ = [

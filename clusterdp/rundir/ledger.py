@@ -84,19 +84,6 @@ def _is_sound(key: str, value: object) -> bool:
     return isinstance(value, str) and "\0" not in value and not re.search("[\ud800-\udfff]", value)
 
 
-def read_events(run: RunDir) -> list[dict[str, Any]]:
-    """All writers' events, by time."""
-    records = [as_event(record) for path in run.event_files() for record in read_lines(path)]
-    return sorted(records, key=_time_of)
-
-
-def _time_of(record: dict[str, Any]) -> float:
-    try:
-        return float(record.get("time", 0))
-    except (TypeError, ValueError):  # somebody edited it
-        return 0.0
-
-
 def mark_cancelled(run: RunDir, job: str | None) -> None:
     """From now on no attempt starts. Call it before scancel: scancel alone is a TERM that looks like a preemption, and
     the job would requeue itself. RunError if it cannot be written. It does nothing if the run is marked already.

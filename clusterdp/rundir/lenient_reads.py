@@ -50,6 +50,11 @@ def read_ledger(run: RunDir) -> tuple[list[Record], str]:
     return sorted(records, key=time_of), "".join(unread[:1])
 
 
+def read_events(run: RunDir) -> list[Record]:
+    """All writers' events that can be read, by time."""
+    return read_ledger(run)[0]
+
+
 def _unlisted(run: RunDir, folder: str) -> str:
     try:
         os.listdir(run.path / folder)

@@ -5,6 +5,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+
+class _Within:
+    """An attribute that is the path of this name within the owner's."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __get__(self, owner: Any, kind: type) -> Path:
+        found: Path = owner.path / self.name
+        return found
 
 
 @dataclass(frozen=True)
@@ -13,34 +25,13 @@ class Attempt:
 
     name: str
     path: Path
-
-    @property
-    def outcome(self) -> Path:
-        return self.path / "outcome"
-
-    @property
-    def cause(self) -> Path:
-        return self.path / "cause"
-
-    @property
-    def saved(self) -> Path:
-        return self.path / "saved"
-
-    @property
-    def logs(self) -> Path:
-        return self.path / "logs"
-
-    @property
-    def key(self) -> Path:
-        return self.path / "key"
-
-    @property
-    def times(self) -> Path:
-        return self.path / "times.json"
-
-    @property
-    def found(self) -> Path:
-        return self.path / "found.json"
+    outcome = _Within("outcome")
+    cause = _Within("cause")
+    saved = _Within("saved")
+    logs = _Within("logs")
+    key = _Within("key")
+    times = _Within("times.json")
+    found = _Within("found.json")
 
     def trace(self, rank: int) -> Path:
         return self.path / f"trace-rank-{rank:05d}.json.gz"
@@ -52,46 +43,16 @@ class Attempt:
 @dataclass(frozen=True)
 class RunDir:
     path: Path
-
-    @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def script(self) -> Path:
-        return self.path / "job.sbatch"
-
-    @property
-    def code(self) -> Path:
-        return self.path / "code"
-
-    @property
-    def cancelled(self) -> Path:
-        return self.path / "cancelled"
-
-    @property
-    def stop(self) -> Path:
-        return self.path / "stop"
-
-    @property
-    def events(self) -> Path:
-        return self.path / "events"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics"
-
-    @property
-    def submits(self) -> Path:
-        return self.path / "submits"
-
-    @property
-    def claims(self) -> Path:
-        return self.path / "claims"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+    config = _Within("config.yaml")
+    script = _Within("job.sbatch")
+    code = _Within("code")
+    cancelled = _Within("cancelled")
+    stop = _Within("stop")
+    events = _Within("events")
+    metrics = _Within("metrics")
+    submits = _Within("submits")
+    claims = _Within("claims")
+    checkpoints = _Within("checkpoints")
 
     def attempt(self, name: str) -> Attempt:
         return Attempt(name, self.path / "attempts" / name)

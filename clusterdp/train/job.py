@@ -14,7 +14,7 @@ from weakref import WeakSet
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from clusterdp.config import CheckpointConfig, MetricsConfig, ProfileConfig, TrainConfig
+from clusterdp.config.tree import CheckpointConfig, MetricsConfig, ProfileConfig, TrainConfig
 from clusterdp.rundir import RunDir
 from clusterdp.train.data.loader_defaults import check_can_be_read_again
 from clusterdp.train.data.make_loader import make_loader

@@ -9,16 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from clusterdp.config import (
-    CheckpointConfig,
-    Config,
-    LaunchConfig,
-    MetricsConfig,
-    ProfileConfig,
-    TrainConfig,
-    from_plain,
-    read_resolved,
-)
+from clusterdp.config import Config, from_plain, read_resolved
+from clusterdp.config.tree import CheckpointConfig, LaunchConfig, MetricsConfig, ProfileConfig, TrainConfig
 from clusterdp.errors import ConfigError
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.output.say import say

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.config import SnapshotConfig
+from clusterdp.config.tree import SnapshotConfig
 from clusterdp.errors import ConfigError
 from clusterdp.launch.code_snapshot import take
 

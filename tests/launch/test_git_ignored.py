@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.config import SnapshotConfig
+from clusterdp.config.tree import SnapshotConfig
 from clusterdp.launch import git_ignored
 from clusterdp.launch.code_snapshot import take
 from clusterdp.launch.git_ignored import Ignored, find_ignored, in_words

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.config import CheckpointConfig
+from clusterdp.config.tree import CheckpointConfig
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import Group, JobHandle, Rendezvous, StopSignal
 from clusterdp.train.dist.group import seed_everything

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset
 
-from clusterdp.config import CheckpointConfig
+from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import StateError
 from clusterdp.train import JobHandle, Stopped, StopSignal
 from clusterdp.train.dist import shared_flags

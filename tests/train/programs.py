@@ -191,7 +191,8 @@ def meters_over(shares: list[list[float]]) -> dict[str, float]:
 
 def with_job(function: str, params: dict[str, Any], train: dict[str, Any] | None = None) -> Any:
     """What an entry returns, on each rank. train: of the config."""
-    from clusterdp.config import TrainConfig, from_plain
+    from clusterdp.config import from_plain
+    from clusterdp.config.tree import TrainConfig
     from clusterdp.train.process import entry
 
     group = start()

@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.checkpoint import Checkpointer
 from clusterdp.checkpoint.state.stateful import unwrap
-from clusterdp.config import TrainConfig, from_plain
+from clusterdp.config import from_plain
+from clusterdp.config.tree import TrainConfig
 from clusterdp.errors import ClusterdpError
 from clusterdp.train import (
     Amp,

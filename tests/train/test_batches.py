@@ -22,7 +22,7 @@ from torch.utils.data import (
 )
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from clusterdp.config import CheckpointConfig
+from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.train import JobHandle, Loop, Stopped, StopSignal

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from clusterdp.checkpoint import list_checkpoints
-from clusterdp.config import CheckpointConfig
+from clusterdp.config.tree import CheckpointConfig
 from clusterdp.storage import LocalStorage
 from clusterdp.train import JobHandle, Trainer, keep_best
 from clusterdp.train.settings import WorkerSettings

@@ -9,7 +9,7 @@ import pytest
 
 from clusterdp import cli
 from clusterdp.cli.profile import lines_of
-from clusterdp.config import ProfileConfig
+from clusterdp.config.tree import ProfileConfig
 from clusterdp.errors import RunError
 from clusterdp.rundir import RunDir
 from clusterdp.train import JobHandle

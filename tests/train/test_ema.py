@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from clusterdp.checkpoint import Checkpointer, list_checkpoints
-from clusterdp.config import CheckpointConfig
+from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError
 from clusterdp.train import Amp, JobHandle, Stopped, StopSignal
 from clusterdp.train.optim.ema import Ema

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from clusterdp.checkpoint import CheckpointError, list_checkpoints
-from clusterdp.config import CheckpointConfig, MetricsConfig
+from clusterdp.config.tree import CheckpointConfig, MetricsConfig
 from clusterdp.errors import RunError
 from clusterdp.rundir import append_line, read_events, read_lines
 from clusterdp.train import JobHandle

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from clusterdp.config import AmpConfig, TrainConfig
+from clusterdp.config.tree import AmpConfig, TrainConfig
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, StopSignal
 from clusterdp.train.settings import WorkerSettings

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from clusterdp.checkpoint import list_checkpoints
-from clusterdp.config import CheckpointConfig
+from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.rundir import read_events
 from clusterdp.train import JobHandle, Loop, Stopped, StopSignal

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from clusterdp.config import CheckpointConfig
+from clusterdp.config.tree import CheckpointConfig
 from clusterdp.train import Group, JobHandle, StopSignal, Trainer
 from clusterdp.train.settings import WorkerSettings
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from clusterdp.config import TrainConfig
+from clusterdp.config.tree import TrainConfig
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.train import Amp, Group, JobHandle, Trainer
 from clusterdp.train.optim.nan_guard import MOST_IN_A_ROW, NanGuard

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from clusterdp.checkpoint import list_checkpoints
-from clusterdp.config import CheckpointConfig
+from clusterdp.config.tree import CheckpointConfig
 from clusterdp.train import JobHandle, Stopped, StopSignal
 from clusterdp.train.dist.group import seed_everything
 from clusterdp.train.optim.open_window import LONGEST, SHORTEST, OpenWindow

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from clusterdp.checkpoint import CheckpointError, list_checkpoints
-from clusterdp.config import CheckpointConfig
+from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError, EntryError, StateError
 from clusterdp.rundir import read_events
 from clusterdp.train import JobHandle, Stopped, StopSignal, Trainer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from clusterdp.config import ProfileConfig
+from clusterdp.config.tree import ProfileConfig
 from clusterdp.errors import ConfigError
 from clusterdp.operate.event_text import event_line
 from clusterdp.operate.run_history import read_history

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, StateError, list_checkpoints
-from clusterdp.config import CheckpointConfig
+from clusterdp.config.tree import CheckpointConfig
 from clusterdp.rundir import read_events
 from clusterdp.storage import LocalStorage
 from clusterdp.train import JobHandle, StopSignal

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from clusterdp.checkpoint import Checkpointer
-from clusterdp.config import AmpConfig, CheckpointConfig, TraceConfig, TrainConfig, dump, from_mapping, tree
+from clusterdp.config import dump, from_mapping, tree
+from clusterdp.config.tree import AmpConfig, CheckpointConfig, TraceConfig, TrainConfig
 from clusterdp.errors import ConfigError
 from clusterdp.train import Amp, Group, Tracer, settings
 from clusterdp.train.settings import WorkerSettings

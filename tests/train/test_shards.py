@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from clusterdp.config import CheckpointConfig
+from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Shards, read_tar
 from clusterdp.train.data.shard_loader import ShardLoader

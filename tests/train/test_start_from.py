@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from clusterdp.config import CheckpointConfig
+from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import StateError
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.train import Amp, Ema, JobHandle

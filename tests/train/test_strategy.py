@@ -11,7 +11,8 @@ import torch
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor
 
-from clusterdp.config import TrainConfig, from_plain
+from clusterdp.config import from_plain
+from clusterdp.config.tree import TrainConfig
 from clusterdp.errors import ConfigError
 from clusterdp.train import Amp, JobHandle, NanGuard, StopSignal
 from clusterdp.train.settings import WorkerSettings

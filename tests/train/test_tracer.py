@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from clusterdp.config import ProfileConfig, TraceConfig
+from clusterdp.config.tree import ProfileConfig, TraceConfig
 from clusterdp.train import JobHandle, Tracer
 from clusterdp.train.profile.stopwatch import Stopwatch
 from clusterdp.train.settings import WorkerSettings

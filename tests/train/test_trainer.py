@@ -18,7 +18,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from clusterdp.config import AmpConfig, TrainConfig, from_plain
+from clusterdp.config import from_plain
+from clusterdp.config.tree import AmpConfig, TrainConfig
 from clusterdp.errors import ConfigError
 from clusterdp.train import Amp, JobHandle, Trainer
 from clusterdp.train.settings import WorkerSettings

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from clusterdp.checkpoint.format.layout import is_phase
-from clusterdp.config import CheckpointConfig
+from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError, EntryError
 from clusterdp.train.dist.rank import Rank
 from clusterdp.train.dist.shared_flags import agree_on_stop

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, Commit, LostContact, StateError
-from clusterdp.config import CheckpointConfig
+from clusterdp.config.tree import CheckpointConfig
 from clusterdp.train.dist.rank import Rank
 from clusterdp.train.dist.shared_flags import Agreed
 from clusterdp.train.output.attempt_record import AttemptRecord

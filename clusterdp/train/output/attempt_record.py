@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clusterdp.config import MetricsConfig
+from clusterdp.config.tree import MetricsConfig
 from clusterdp.rundir import Ledger, RunDir, write_durably
 from clusterdp.train.output.best_effort import BestEffortFile, retry_while_full
 from clusterdp.train.output.metric_log import MetricLog

@@ -24,7 +24,7 @@ from clusterdp.train.parallel.model_parallel import is_split
 from clusterdp.train.parallel.syncbn import sync_batchnorm
 
 if TYPE_CHECKING:
-    from clusterdp.config import TrainConfig
+    from clusterdp.config.tree import TrainConfig
     from clusterdp.train.dist.group import Group
 
 STRATEGIES = ("ddp", "fsdp", "hsdp", "dp")
