@@ -17,12 +17,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clusterdp.checkpoint.checkpointer import Checkpointer
-    from clusterdp.checkpoint.errors import ClaimLost, LostContact
-    from clusterdp.checkpoint.format.manifest import CheckpointInfo, list_checkpoints
-    from clusterdp.checkpoint.load.restore import Restored
-    from clusterdp.checkpoint.save.save import Commit
-    from clusterdp.errors import CheckpointError, DamagedError, StateError
+    from clusterdp.checkpoint.checkpointer import Checkpointer as Checkpointer
+    from clusterdp.checkpoint.errors import ClaimLost as ClaimLost
+    from clusterdp.checkpoint.errors import LostContact as LostContact
+    from clusterdp.checkpoint.format.manifest import CheckpointInfo as CheckpointInfo
+    from clusterdp.checkpoint.format.manifest import list_checkpoints as list_checkpoints
+    from clusterdp.checkpoint.load.restore import Restored as Restored
+    from clusterdp.checkpoint.save.save import Commit as Commit
+    from clusterdp.errors import CheckpointError as CheckpointError
+    from clusterdp.errors import DamagedError as DamagedError
+    from clusterdp.errors import StateError as StateError
 
 _HOMES = {
     "Checkpointer": "clusterdp.checkpoint.checkpointer",
@@ -36,18 +40,10 @@ _HOMES = {
     "DamagedError": "clusterdp.errors",
     "StateError": "clusterdp.errors",
 }
-__all__ = [
-    "CheckpointError",
-    "CheckpointInfo",
-    "Checkpointer",
-    "ClaimLost",
-    "Commit",
-    "DamagedError",
-    "LostContact",
-    "Restored",
-    "StateError",
-    "list_checkpoints",
-]
+
+
+if not TYPE_CHECKING:
+    __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

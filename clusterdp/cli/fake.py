@@ -33,6 +33,7 @@ EXAMPLES = {
     "unreachable": "unreachable 60",
     "flaky": "flaky 0.3",
 }
+NUMBERS: dict[str, Any] = {"seconds": float, "rank": int, "rate": float}  # arguments
 ROOM = 100  # job numbers of one cluster, before those of the next one begin
 
 
@@ -41,39 +42,45 @@ def add_to(fake: CliParser) -> None:
     fake.epilog, fake.formatter_class = EPILOG, argparse.RawDescriptionHelpFormatter
     verbs = fake.add_subparsers(title="verbs", metavar="VERB", required=True)
 
-    def verb(name: str, run: Any, about: str, *arguments: str, old: str = "") -> CliParser:
+    def verb(name: str, run: Any, about: str, *arguments: str) -> CliParser:
         example = f"clusterdp fake {EXAMPLES.get(name, name)}"
-        sub: CliParser = verbs.add_parser(
-            name, help=about, description=about, aliases=[old] if old else [], example=example
-        )
+        sub: CliParser = verbs.add_parser(name, help=about, description=about, example=example)
         sub.set_defaults(verb=lambda options: _guarded(run, options), parser=sub)
         sub.add_argument(
             "--dir", metavar="DIR", help="where the cluster lives; default: this shell's, or the user's own"
         )
         for argument in arguments:
-            sub.add_argument(argument, metavar=argument.upper())
+            sub.add_argument(argument, metavar=argument.upper(), type=NUMBERS.get(argument, str))
         return sub
 
+    def act(name: str, about: str, said: str, *arguments: str) -> None:
+        """A verb that calls FakeCluster's method of its name with its arguments."""
+
+        def run(options: argparse.Namespace) -> None:
+            method = getattr(_attached(options), name.replace("-", "_"))
+            method(*(getattr(options, argument) for argument in arguments))
+            print(said.format(**vars(options)))
+
+        verb(name, run, about, *arguments)
+
     _add_up(verb("up", up, "start a cluster"))
-    verb("down", down, "stop the cluster and everything that runs on it")
+    act("down", "stop the cluster and everything that runs on it", "The fake cluster is down.")
     verb("status", status, "its nodes and jobs")
     verb("env", env, 'print what puts it on PATH: eval "$(clusterdp fake env)"')
     verb("history", history, "print what happened on it, and what was broken")
-    sub = verb("advance", advance, "move its clock forward: limits, warnings, grace times and delays pass")
-    sub.add_argument("seconds", type=float, metavar="SECONDS")
-    verb("preempt", preempt, "preempt a job, as one of a higher partition would", "job")
-    sub = verb("kill-rank", kill_rank, "kill one task of a job's newest step", "job")
-    sub.add_argument("rank", type=int, metavar="RANK")
-    verb("fail", fail, "let a node die, and all that runs there", "node", old="fail-node")
-    verb("drain", drain, "let a node take no more jobs", "node")
-    verb("resume", resume, "bring back a node that died or was drained", "node", old="restore-node")
-    sub = verb("slow", slow, "let the controller answer each command that much later; 0 ends it")
-    sub.add_argument("seconds", type=float, metavar="SECONDS")
+    about = "move its clock forward: limits, warnings, grace times and delays pass"
+    act("advance", about, "The cluster's clock went {seconds:g} s forward.", "seconds")
+    act("preempt", "preempt a job, as one of a higher partition would", "Job {job} is being preempted.", "job")
+    about = "kill one task of a job's newest step"
+    act("kill-rank", about, "Rank {rank} of job {job} is being killed.", "job", "rank")
+    back = "`clusterdp fake resume {node}` brings it back."
+    act("fail", "let a node die, and all that runs there", f"Node {{node}} is dead. {back}", "node")
+    act("drain", "let a node take no more jobs", f"Node {{node}} takes no more jobs. {back}", "node")
+    act("resume", "bring back a node that died or was drained", "Node {node} is back.", "node")
+    sub = verb("slow", slow, "let the controller answer each command that much later; 0 ends it", "seconds")
     sub.add_argument("--for", dest="for_s", type=float, default=0, metavar="SECONDS", help="default: until told")
-    sub = verb("unreachable", unreachable, "let commands find no controller for so long; 0 ends it")
-    sub.add_argument("seconds", type=float, metavar="SECONDS")
-    sub = verb("flaky", flaky, "let this part of all calls of sbatch fail, 0 to 1; 0 ends it")
-    sub.add_argument("rate", type=float, metavar="RATE")
+    verb("unreachable", unreachable, "let commands find no controller for so long; 0 ends it", "seconds")
+    sub = verb("flaky", flaky, "let this part of all calls of sbatch fail, 0 to 1; 0 ends it", "rate")
     sub.add_argument("--seed", type=int, default=0, metavar="N", help="the same calls fail for the same seed")
 
 
@@ -191,11 +198,6 @@ def fresh_job_id() -> int:
     return fresh
 
 
-def down(options: argparse.Namespace) -> None:
-    _attached(options).down()
-    print("The fake cluster is down.")
-
-
 def status(options: argparse.Namespace) -> None:
     print(_attached(options).status())
 
@@ -209,36 +211,6 @@ def history(options: argparse.Namespace) -> None:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.pop("time")))
         name = event.pop("event")
         print(when, f"{name:11}", " ".join(f"{key}={value}" for key, value in event.items()))
-
-
-def advance(options: argparse.Namespace) -> None:
-    _attached(options).advance(options.seconds)
-    print(f"The cluster's clock went {options.seconds:g} s forward.")
-
-
-def preempt(options: argparse.Namespace) -> None:
-    _attached(options).preempt(options.job)
-    print(f"Job {options.job} is being preempted.")
-
-
-def kill_rank(options: argparse.Namespace) -> None:
-    _attached(options).kill_rank(options.job, options.rank)
-    print(f"Rank {options.rank} of job {options.job} is being killed.")
-
-
-def fail(options: argparse.Namespace) -> None:
-    _attached(options).fail(options.node)
-    print(f"Node {options.node} is dead. `clusterdp fake resume {options.node}` brings it back.")
-
-
-def drain(options: argparse.Namespace) -> None:
-    _attached(options).drain(options.node)
-    print(f"Node {options.node} takes no more jobs. `clusterdp fake resume {options.node}` brings it back.")
-
-
-def resume(options: argparse.Namespace) -> None:
-    _attached(options).resume(options.node)
-    print(f"Node {options.node} is back.")
 
 
 def slow(options: argparse.Namespace) -> None:

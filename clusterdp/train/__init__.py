@@ -62,34 +62,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clusterdp.train.data.even_batches import even_batches
-    from clusterdp.train.data.prefetch import Prefetcher
-    from clusterdp.train.data.sampler import ResumableSampler
-    from clusterdp.train.data.seeded import SeededDataset
-    from clusterdp.train.data.shards import Shards, read_tar
-    from clusterdp.train.dist.group import Group, seed_everything
-    from clusterdp.train.dist.rendezvous import Rendezvous
-    from clusterdp.train.dist.shared_flags import SharedFlags
-    from clusterdp.train.dist.stop import Stopped, StopSignal
-    from clusterdp.train.job import JobHandle
-    from clusterdp.train.loop.history import History
-    from clusterdp.train.loop.loop import Epoch, Loop
-    from clusterdp.train.optim.accumulation import gradient_sync, windows
-    from clusterdp.train.optim.amp import Amp
-    from clusterdp.train.optim.batch_size import BatchSize
-    from clusterdp.train.optim.ema import Ema
-    from clusterdp.train.optim.lr_schedule import warmup_cosine
-    from clusterdp.train.optim.nan_guard import NanGuard
-    from clusterdp.train.parallel.activation_checkpointing import recompute
-    from clusterdp.train.parallel.buckets import settle_buckets
-    from clusterdp.train.parallel.model_parallel import ModelParallel, in_parts
-    from clusterdp.train.parallel.syncbn import sync_batchnorm
-    from clusterdp.train.process.own_job import own_job
-    from clusterdp.train.profile.tracer import Tracer
-    from clusterdp.train.profile.worker_finder import find_workers
-    from clusterdp.train.trainer.callbacks import early_stopping, keep_best, plateau
-    from clusterdp.train.trainer.meters import Meters
-    from clusterdp.train.trainer.trainer import Trainer
+    from clusterdp.train.data.even_batches import even_batches as even_batches
+    from clusterdp.train.data.prefetch import Prefetcher as Prefetcher
+    from clusterdp.train.data.sampler import ResumableSampler as ResumableSampler
+    from clusterdp.train.data.seeded import SeededDataset as SeededDataset
+    from clusterdp.train.data.shards import Shards as Shards
+    from clusterdp.train.data.shards import read_tar as read_tar
+    from clusterdp.train.dist.group import Group as Group
+    from clusterdp.train.dist.group import seed_everything as seed_everything
+    from clusterdp.train.dist.rendezvous import Rendezvous as Rendezvous
+    from clusterdp.train.dist.shared_flags import SharedFlags as SharedFlags
+    from clusterdp.train.dist.stop import Stopped as Stopped
+    from clusterdp.train.dist.stop import StopSignal as StopSignal
+    from clusterdp.train.job import JobHandle as JobHandle
+    from clusterdp.train.loop.history import History as History
+    from clusterdp.train.loop.loop import Epoch as Epoch
+    from clusterdp.train.loop.loop import Loop as Loop
+    from clusterdp.train.optim.accumulation import gradient_sync as gradient_sync
+    from clusterdp.train.optim.accumulation import windows as windows
+    from clusterdp.train.optim.amp import Amp as Amp
+    from clusterdp.train.optim.batch_size import BatchSize as BatchSize
+    from clusterdp.train.optim.ema import Ema as Ema
+    from clusterdp.train.optim.lr_schedule import warmup_cosine as warmup_cosine
+    from clusterdp.train.optim.nan_guard import NanGuard as NanGuard
+    from clusterdp.train.parallel.activation_checkpointing import recompute as recompute
+    from clusterdp.train.parallel.buckets import settle_buckets as settle_buckets
+    from clusterdp.train.parallel.model_parallel import ModelParallel as ModelParallel
+    from clusterdp.train.parallel.model_parallel import in_parts as in_parts
+    from clusterdp.train.parallel.syncbn import sync_batchnorm as sync_batchnorm
+    from clusterdp.train.process.own_job import own_job as own_job
+    from clusterdp.train.profile.tracer import Tracer as Tracer
+    from clusterdp.train.profile.worker_finder import find_workers as find_workers
+    from clusterdp.train.trainer.callbacks import early_stopping as early_stopping
+    from clusterdp.train.trainer.callbacks import keep_best as keep_best
+    from clusterdp.train.trainer.callbacks import plateau as plateau
+    from clusterdp.train.trainer.meters import Meters as Meters
+    from clusterdp.train.trainer.trainer import Trainer as Trainer
 
 _HOMES = {
     "Amp": "optim.amp",
@@ -129,44 +137,10 @@ _HOMES = {
     "warmup_cosine": "optim.lr_schedule",
     "windows": "optim.accumulation",
 }
-__all__ = [
-    "Amp",
-    "BatchSize",
-    "Ema",
-    "Epoch",
-    "Group",
-    "History",
-    "JobHandle",
-    "Loop",
-    "Meters",
-    "ModelParallel",
-    "NanGuard",
-    "Prefetcher",
-    "Rendezvous",
-    "ResumableSampler",
-    "SeededDataset",
-    "Shards",
-    "SharedFlags",
-    "StopSignal",
-    "Stopped",
-    "Tracer",
-    "Trainer",
-    "early_stopping",
-    "even_batches",
-    "find_workers",
-    "gradient_sync",
-    "in_parts",
-    "keep_best",
-    "own_job",
-    "plateau",
-    "read_tar",
-    "recompute",
-    "seed_everything",
-    "settle_buckets",
-    "sync_batchnorm",
-    "warmup_cosine",
-    "windows",
-]
+
+
+if not TYPE_CHECKING:
+    __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

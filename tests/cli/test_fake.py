@@ -36,7 +36,7 @@ def test_a_cluster_is_started_broken_looked_at_and_stopped(
     assert fake(place, "flaky", "0") == 0
     job = cluster.submit("--output=/dev/null", "--time=60", "-n2", "--wrap=srun sleep 60")
     cluster.wait(job, "RUNNING")
-    for words in (["drain", "n2"], ["resume", "n2"], ["fail-node", "n2"], ["restore-node", "n2"], ["preempt", job],
+    for words in (["drain", "n2"], ["resume", "n2"], ["fail", "n2"], ["resume", "n2"], ["preempt", job],
                   ["advance", "3600"], ["slow", "1", "--for", "0.01"], ["unreachable", "0.01"]):  # fmt: skip
         assert fake(place, *words) == 0, words
     cluster.run("scancel", job)
