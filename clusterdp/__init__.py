@@ -20,7 +20,7 @@ The public names are loaded when they are first used: importing clusterdp costs 
     slurm/         what Slurm is, as types and text
     recipes/       small real trainings
     errors         the exception tree, with exit codes
-    duration       durations as people read them
+    wording        what several messages say: durations, long lists, what was probably meant
     plainfile      opening files in which others may have put anything
     pytest_plugin  the fixture fake_slurm
 """

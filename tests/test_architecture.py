@@ -15,19 +15,19 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "clusterdp"
 
-LOGIN_NODE = {"duration", "plainfile", "slurm", "config", "rundir", "storage", "errors"}
+LOGIN_NODE = {"wording", "plainfile", "slurm", "config", "rundir", "storage", "errors"}
 # Which of our own parts each part may import; itself goes without saying. `a.b` allows that module or folder alone.
 MAY_IMPORT = {
     "errors": set(),
     "plainfile": set(),
-    "duration": set(),
+    "wording": set(),
     "rundir": {"errors", "plainfile", "slurm.jobid"},
     "storage": {"errors", "plainfile"},
     "slurm": {"errors"},
-    "config": {"errors", "plainfile", "storage.address"},  # a URL with a password in it is refused
+    "config": {"errors", "plainfile", "storage.address", "wording"},  # a URL with a password in it is refused
     "launch": LOGIN_NODE,
     "operate": LOGIN_NODE | {"checkpoint.format", "checkpoint.errors"},
-    "checkpoint": {"storage", "rundir", "errors"},
+    "checkpoint": {"storage", "rundir", "errors", "wording"},
     "train": {"checkpoint", *LOGIN_NODE},
     "recipes": {"train", "checkpoint", "errors"},
     "fakeslurm": {"slurm.hostlist", "slurm.state"},  # so that it could leave as a package of its own

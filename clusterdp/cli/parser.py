@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from clusterdp.wording import did_you_mean
+
 
 class CliParser(argparse.ArgumentParser):
     """`example` is a whole command line, for --help and for mistakes."""
@@ -47,14 +49,6 @@ class CliParser(argparse.ArgumentParser):
             value = first.partition("=")[2] or (words[1] if len(words) > 1 else "...")
             return f"{first}: there is no such option. Values of the config are words: {key}={value}."
         return f"{first}: is not expected here. `{self.prog} --help` lists what is."
-
-
-def did_you_mean(word: str, names: Sequence[str]) -> str:
-    """A sentence, or "" if nothing is close."""
-    import difflib  # 5 ms that only a mistake costs
-
-    close = difflib.get_close_matches(word, names, 1, 0.7)
-    return f"Did you mean {close[0]}?" if close else ""
 
 
 def _words(listed: str) -> list[str]:

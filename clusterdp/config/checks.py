@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from operator import attrgetter
@@ -11,6 +10,7 @@ from operator import attrgetter
 from clusterdp.config.secrets import secrets
 from clusterdp.config.tree import Config, ResourcesConfig
 from clusterdp.errors import ConfigError
+from clusterdp.wording import closest
 
 SEXAGESIMAL = "[0-5]?[0-9]"
 TIME = re.compile(
@@ -83,8 +83,8 @@ def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
     for key, (value, allowed) in choices.items():
         if value not in allowed:
             names = [name for name in allowed if name]
-            close = difflib.get_close_matches(str(value), names, 1)
-            yield key, f"{value!r} is none of {', '.join(names)}", f"Write {close[0] if close else 'one of these'}"
+            close = closest(str(value), names)
+            yield key, f"{value!r} is none of {', '.join(names)}", f"Write {close or 'one of these'}"
     if c.backend == "submitit":
         if not c.entry:
             yield "backend", "submitit runs Python functions", "Use entry:, or backend: sbatch"

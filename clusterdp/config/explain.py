@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
 import inspect
 import re
 import typing
@@ -16,6 +15,7 @@ from clusterdp.config import tree as config_module
 from clusterdp.config.tree import Config
 from clusterdp.config.value_types import unit_of
 from clusterdp.errors import ConfigError
+from clusterdp.wording import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,7 @@ def explain(key: str = "") -> str:
     if not found:
         keys = [one.key for one in everything]
         last = [name for name in keys if name.rpartition(".")[2] == key.rpartition(".")[2]]
-        close = last or difflib.get_close_matches(key, keys, 1)
-        remedy = f"Did you mean {close[0]}?" if close else "`clusterdp show --explain` lists all."
+        remedy = did_you_mean(last[0] if last else key, keys, "`clusterdp show --explain` lists all.")
         raise ConfigError(f"{key}: there is no such key. {remedy}")
     return "\n".join(map(str, found))
 

@@ -7,7 +7,6 @@ OmegaConf sees them: its own errors know neither file nor line.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 import typing
 from collections.abc import Mapping, Sequence
@@ -19,6 +18,7 @@ import yaml
 
 from clusterdp.config.value_types import misfits
 from clusterdp.errors import ConfigError
+from clusterdp.wording import did_you_mean
 
 DEEPEST, MOST_NODES = 60, 200_000
 TOO_DEEP = "is nested too deeply, or refers to itself. Write the values out."
@@ -234,8 +234,8 @@ def _value(node: Any, where: str) -> Any:
 
 def _meant(key: str, path: tuple[str, ...], schema: type) -> str:
     names = [f.name for f in dataclasses.fields(schema)]
-    if close := difflib.get_close_matches(key, names, 1, 0.6):
-        return f"Did you mean {'.'.join((*path[:-1], close[0]))}?"
+    if meant := did_you_mean(key, names, prefix="".join(f"{part}." for part in path[:-1])):
+        return meant
     from clusterdp.config.tree import Config
 
     for section in dataclasses.fields(Config):

@@ -8,7 +8,6 @@ import can show (names that are made at run time, another interpreter's packages
 from __future__ import annotations
 
 import ast
-import difflib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 
 from clusterdp.config.params import check_handle, check_value
 from clusterdp.errors import EntryError
+from clusterdp.wording import did_you_mean
 
 
 def check_entry(entry: str, params: Mapping[str, Any], submit_dir: Path, elsewhere: bool = False) -> None:
@@ -45,8 +45,7 @@ def check_entry(entry: str, params: Mapping[str, Any], submit_dir: Path, elsewhe
     found = names.get(function)
     if function not in names:
         if complete:
-            close = difflib.get_close_matches(function, names, 1)
-            hint = f"Did you mean {module}:{close[0]}?" if close else "Define it there, or correct the name."
+            hint = did_you_mean(function, names, "Define it there, or correct the name.", prefix=f"{module}:")
             raise EntryError(f"entry: {entry}: {source} has no {function}. {hint}")
     elif isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)) and not found.decorator_list:
         _check_params(entry, found, params)
@@ -100,8 +99,7 @@ def _check_params(entry: str, function: ast.FunctionDef | ast.AsyncFunctionDef, 
     named = [each.name for each in taken]
     for name in params:
         if name not in named and not function.args.kwarg:
-            close = difflib.get_close_matches(name, named, 1)
-            hint = f"Did you mean params.{close[0]}?" if close else f"It takes {', '.join(named) or 'none'}."
+            hint = did_you_mean(name, named, f"It takes {', '.join(named) or 'none'}.", prefix="params.")
             raise EntryError(f"params.{name}: {entry} takes no such parameter. {hint}")
     for each in taken:
         if each.name in params:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-from clusterdp.duration import duration
 from clusterdp.operate.event_text import CAUSES, STOPPED_BY, steps
 from clusterdp.operate.failure import LINES, Failure, find_failure
 from clusterdp.operate.formatting import Colour, shown_path
@@ -14,6 +13,7 @@ from clusterdp.operate.queue import RunStatus
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.status import STATE_COLOURS, attempts_table, measured
+from clusterdp.wording import duration
 
 FAILED = (RunState.FAILED, RunState.GAVE_UP, RunState.STOPPED, RunState.VANISHED)
 

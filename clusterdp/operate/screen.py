@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Protocol, TextIO
 
-from clusterdp.duration import duration
 from clusterdp.operate.event_text import ending_text, event_line
 from clusterdp.operate.follow import RunUpdate
 from clusterdp.operate.formatting import clock, is_terminal, number
 from clusterdp.operate.queue import WAITS
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.terminal import printable, underlying
+from clusterdp.wording import duration
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -7,7 +7,6 @@ import time
 from dataclasses import asdict
 from typing import Any, TextIO
 
-from clusterdp.duration import duration
 from clusterdp.errors import SlurmError
 from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.operate.event_text import ending_text, steps
@@ -17,6 +16,7 @@ from clusterdp.operate.queue import RunStatus, current_status, reason_text
 from clusterdp.operate.run_history import RunHistory, newest, read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.rundir import RunDir
+from clusterdp.wording import duration
 
 STATE_COLOURS = {
     RunState.DONE: "green",

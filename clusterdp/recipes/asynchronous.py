@@ -30,8 +30,9 @@ from torch.utils.data import DataLoader
 from clusterdp.errors import ConfigError
 from clusterdp.recipes.by_hand import replicate
 from clusterdp.recipes.data import images as data_images
-from clusterdp.recipes.lenet import LeNet, accuracy
+from clusterdp.recipes.lenet import LeNet
 from clusterdp.recipes.parameter_server import check_updates
+from clusterdp.recipes.results import accuracy
 from clusterdp.recipes.staleness import StalenessBound
 from clusterdp.recipes.wire import PUSH, SERVER, Wire
 from clusterdp.train import JobHandle, ResumableSampler
@@ -166,8 +167,6 @@ class Server:
 
 
 if __name__ == "__main__":
-    import sys
-
     from clusterdp.train import worker
 
-    sys.exit(worker.run(main))
+    raise SystemExit(worker.run(main))

@@ -25,7 +25,8 @@ from torch import nn
 
 from clusterdp.errors import ConfigError
 from clusterdp.recipes.data import images as data_images
-from clusterdp.recipes.lenet import LeNet, accuracy, digest
+from clusterdp.recipes.lenet import LeNet
+from clusterdp.recipes.results import accuracy, digest
 from clusterdp.train import JobHandle
 
 
@@ -109,8 +110,6 @@ def unpack(flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
 
 
 if __name__ == "__main__":
-    import sys
-
     from clusterdp.train import worker
 
-    sys.exit(worker.run(main))
+    raise SystemExit(worker.run(main))

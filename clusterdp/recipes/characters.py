@@ -9,7 +9,6 @@ With dropout, AdamW, clipping, and a schedule that warms up and then follows a c
 
 from __future__ import annotations
 
-import math
 import time
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,8 @@ from torch.nn import functional
 from torch.utils.data import default_collate
 
 from clusterdp.recipes.data.text import Text, Windows, read_text
-from clusterdp.recipes.lenet import digest
-from clusterdp.train import Amp, JobHandle, Loop
+from clusterdp.recipes.results import digest
+from clusterdp.train import Amp, JobHandle, Loop, warmup_cosine
 
 EVALUATED_AT_ONCE = 16
 
@@ -50,7 +49,8 @@ def main(
     model = job.wrap(net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
     loader = job.loader(train_set, batch_size, drop_last=True)
-    scheduler = warm_up_and_cosine(optimizer, epochs * len(loader))
+    steps = epochs * len(loader)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, warmup_cosine(max(1, steps // 20), steps, floor=0.1))
     mixed = Amp(amp, job.device)
     criterion = nn.CrossEntropyLoss()
 
@@ -76,19 +76,7 @@ def main(
     return reached
 
 
-def warm_up_and_cosine(optimizer: torch.optim.Optimizer, steps: int) -> torch.optim.lr_scheduler.LambdaLR:
-    """Up in a twentieth of the steps, then down to a tenth by a cosine."""
-    warm_up = max(1, steps // 20)
-
-    def factor(step: int) -> float:
-        if step < warm_up:
-            return (step + 1) / warm_up
-        return 0.55 + 0.45 * math.cos(math.pi * min(1.0, (step - warm_up) / max(1, steps - warm_up)))
-
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-
-
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention to what came before, then a layer for each character by itself; both add to what they are given."""
 
     def __init__(self, width: int, heads: int, dropout: float):
@@ -119,7 +107,9 @@ class Writer(nn.Module):
         self.length = length
         self.letter = nn.Embedding(alphabet, width)
         self.place = nn.Embedding(length, width)
-        self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)), nn.LayerNorm(width))
+        self.blocks = nn.Sequential(
+            *(TransformerBlock(width, heads, dropout) for _ in range(layers)), nn.LayerNorm(width)
+        )
         self.head = nn.Linear(width, alphabet, bias=False)
 
     def forward(self, codes: torch.Tensor) -> torch.Tensor:
@@ -158,8 +148,6 @@ def evaluate(job: JobHandle, loop: Loop[Any], net: nn.Module, windows: Windows) 
 
 
 if __name__ == "__main__":
-    import sys
-
     from clusterdp.train import worker
 
-    sys.exit(worker.run(main))
+    raise SystemExit(worker.run(main))

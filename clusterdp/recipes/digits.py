@@ -10,17 +10,15 @@ scale moves, momentum, a schedule, an order of data, and gradients of more than 
 
 from __future__ import annotations
 
-import hashlib
 import time
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
 from clusterdp.recipes.data.bundled import table
-from clusterdp.train import Amp, JobHandle, Loop
+from clusterdp.recipes.results import accuracy, digest
+from clusterdp.train import Amp, JobHandle
 
 TEST_IMAGES = 360  # a fifth is held out
 
@@ -36,7 +34,8 @@ def main(
 ) -> float:
     """Returns the accuracy on the held-out images. batch_size: of one rank. step_delay_s: for slow motion."""
     train_set, test_set = load_digits()
-    model = job.wrap(Net(), bucket_cap_mb=0.5)
+    net = Net()
+    model = job.wrap(net, bucket_cap_mb=0.5)
     optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9, weight_decay=1e-4)
     loader = job.loader(train_set, batch_size, drop_last=True, num_workers=workers)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=epochs * len(loader))
@@ -56,11 +55,11 @@ def main(
         if step_delay_s:
             time.sleep(step_delay_s)
 
-    accuracy = evaluate(job, loop, model, test_set)
-    job.log(test_accuracy=accuracy, digest=digest(model, optimizer, mixed))
+    reached = accuracy(job, loop, net, test_set)
+    job.log(test_accuracy=reached, digest=digest(net, optimizer, mixed))
     if job.rank == 0:
-        print(f"digits: test accuracy {accuracy:.4f} after {loop.step} steps", flush=True)
-    return accuracy
+        print(f"digits: test accuracy {reached:.4f} after {loop.step} steps", flush=True)
+    return reached
 
 
 class Net(nn.Module):
@@ -93,36 +92,7 @@ def load_digits() -> tuple[TensorDataset, TensorDataset]:
     return TensorDataset(images[train], labels[train]), TensorDataset(images[test], labels[test])
 
 
-def evaluate(job: JobHandle, loop: Loop[Any], model: nn.Module, test_set: TensorDataset) -> float:
-    """Each rank takes its share of the images. They may be uneven."""
-    net = model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model
-    net.eval()
-    right = torch.zeros((), device=job.device)
-    with torch.no_grad():
-        for place in loop.watch(range(job.rank, len(test_set), job.world_size)):
-            image, label = test_set[place]
-            right += net(image[None].to(job.device)).argmax().cpu() == label
-    net.train()
-    dist.all_reduce(right)
-    return right.item() / len(test_set)
-
-
-def digest(model: nn.Module, optimizer: torch.optim.Optimizer, mixed: Amp) -> str:
-    """Of every bit of the state: two runs that end with the same one have done the same."""
-    hash_ = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        hash_.update(name.removeprefix("module.").encode() + tensor.cpu().numpy().tobytes())
-    for index, slots in optimizer.state_dict()["state"].items():
-        for name, value in sorted(slots.items()):
-            hash_.update(f"{index}.{name}".encode())
-            hash_.update(value.cpu().numpy().tobytes() if torch.is_tensor(value) else repr(value).encode())
-    hash_.update(repr(sorted(mixed.state_dict().items())).encode())
-    return hash_.hexdigest()
-
-
 if __name__ == "__main__":
-    import sys
-
     from clusterdp.train import worker
 
-    sys.exit(worker.run(main))
+    raise SystemExit(worker.run(main))

@@ -1,19 +1,9 @@
-"""LeNet-5, and what the recipes that train it share: its accuracy, and the digest of a state."""
+"""LeNet-5, for images of 32 x 32 pixels."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
-from typing import Any
-
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.utils.data import default_collate
-
-from clusterdp.train import JobHandle, Loop
-
-EVALUATED_AT_ONCE = 64
 
 
 class LeNet(nn.Module):
@@ -39,41 +29,3 @@ class LeNet(nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.layers(images.float() / 255)
         return logits
-
-
-def accuracy(job: JobHandle, loop: Loop[Any], model: nn.Module, test_set: Any) -> float:
-    """The share of images that it names right; test_set: of (image, label). Each rank looks at every N-th of them."""
-    right = torch.zeros((), device=job.device)
-    model.eval()
-    with torch.no_grad():
-        for images, labels in loop.watch(_shares(job, test_set)):
-            right += (model(images.to(job.device)).argmax(1) == labels.to(job.device)).sum()
-    model.train()
-    dist.all_reduce(right)
-    return right.item() / len(test_set)
-
-
-def _shares(job: JobHandle, test_set: Any) -> Iterator[Any]:
-    mine = range(job.rank, len(test_set), job.world_size)
-    for start in range(0, len(mine), EVALUATED_AT_ONCE):
-        yield default_collate([test_set[place] for place in mine[start : start + EVALUATED_AT_ONCE]])
-
-
-def digest(*things: Any) -> str:
-    """Of every bit of their state: two runs that end with the same one have done the same."""
-    hash_ = hashlib.sha256()
-    for thing in things:
-        _add(hash_, thing.state_dict())
-    return hash_.hexdigest()
-
-
-def _add(hash_: Any, value: Any) -> None:
-    if isinstance(value, dict):
-        for name, item in value.items():
-            hash_.update(repr(name).encode())
-            _add(hash_, item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            _add(hash_, item)
-    else:
-        hash_.update(value.cpu().numpy().tobytes() if torch.is_tensor(value) else repr(value).encode())

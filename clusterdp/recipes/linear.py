@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from clusterdp.recipes.data.bundled import diabetes
-from clusterdp.recipes.lenet import digest
+from clusterdp.recipes.results import digest
 from clusterdp.train import JobHandle
 
 
@@ -62,8 +62,6 @@ def least_squares(features: torch.Tensor, target: torch.Tensor) -> float:
 
 
 if __name__ == "__main__":
-    import sys
-
     from clusterdp.train import worker
 
-    sys.exit(worker.run(main))
+    raise SystemExit(worker.run(main))

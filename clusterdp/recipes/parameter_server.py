@@ -26,7 +26,8 @@ from torch import nn
 from clusterdp.errors import StateError
 from clusterdp.recipes.by_hand import pack, replicate, unpack
 from clusterdp.recipes.data import images as data_images
-from clusterdp.recipes.lenet import LeNet, accuracy, digest
+from clusterdp.recipes.lenet import LeNet
+from clusterdp.recipes.results import accuracy, digest
 from clusterdp.recipes.wire import SERVER
 from clusterdp.train import JobHandle
 
@@ -112,8 +113,6 @@ def check_updates(made: int, expected: int) -> None:
 
 
 if __name__ == "__main__":
-    import sys
-
     from clusterdp.train import worker
 
-    sys.exit(worker.run(main))
+    raise SystemExit(worker.run(main))

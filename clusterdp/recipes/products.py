@@ -126,8 +126,6 @@ class Table:
 
 
 if __name__ == "__main__":
-    import sys
-
     from clusterdp.train import worker
 
-    sys.exit(worker.run(main))
+    raise SystemExit(worker.run(main))

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from clusterdp.errors import TrainError
 from clusterdp.recipes.digits import load_digits
+from clusterdp.recipes.results import check_accuracy
 from clusterdp.train import Ema, JobHandle, Loop, ModelParallel, gradient_sync, in_parts, warmup_cosine
 
 
@@ -72,8 +72,7 @@ def main(
     job.log(test_accuracy=accuracy, digest=digest(job, loop))
     if job.rank == 0:
         print(f"digits: test accuracy {accuracy:.4f} after {loop.step} steps", flush=True)
-    if accuracy < at_least:
-        raise TrainError(f"at_least: the accuracy is {accuracy:.4f}, and not {at_least}. Train longer, or expect less.")
+    check_accuracy(accuracy, at_least)
     return accuracy
 
 
@@ -141,8 +140,6 @@ def _plain(tree: Any) -> Any:
 
 
 if __name__ == "__main__":
-    import sys
-
     from clusterdp.train import worker
 
-    sys.exit(worker.run(main))
+    raise SystemExit(worker.run(main))

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from clusterdp.recipes.digits import Net, digest, load_digits
+from clusterdp.recipes.digits import Net, load_digits
+from clusterdp.recipes.results import digest
 from clusterdp.train import JobHandle, Trainer, early_stopping, keep_best
 
 
@@ -68,8 +69,6 @@ def accuracy(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 if __name__ == "__main__":
-    import sys
-
     from clusterdp.train import worker
 
-    sys.exit(worker.run(main))
+    raise SystemExit(worker.run(main))

@@ -5,7 +5,6 @@ A wrong argument is reported in one line with the right one.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -15,6 +14,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from clusterdp.errors import ConfigError
+from clusterdp.wording import did_you_mean
 
 LOADER = [*inspect.signature(DataLoader).parameters][2:]  # without data set and batch size
 LOADER += ["seed_samples"]
@@ -75,9 +75,7 @@ def _remedy(word: str, known: Collection[str], elsewhere: Mapping[str, Any]) -> 
             return f"It is one of {name}()."
     if word in MEANT:
         return f"{MEANT[word]}."
-    if close := difflib.get_close_matches(word, known, 1):
-        return f"Did you mean {close[0]}?"
-    return f"There are: {', '.join(known)}."
+    return did_you_mean(word, known, f"There are: {', '.join(known)}.")
 
 
 def arguments_of(function: Any) -> list[str]:
@@ -132,6 +130,5 @@ def check_options(where: str, options: Mapping[str, Any], target: Any) -> None:
     takes = [*inspect.signature(target).parameters][1:]
     for name in options:
         if name not in takes:
-            close = difflib.get_close_matches(name, takes, 1)
-            remedy = f"Did you mean {close[0]}?" if close else f"There are: {', '.join(takes)}."
+            remedy = did_you_mean(name, takes, f"There are: {', '.join(takes)}.")
             raise ConfigError(f"{where}.{name}: {target.__name__} takes no such argument. {remedy}")

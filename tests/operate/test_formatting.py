@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.duration import duration
 from clusterdp.operate.formatting import ago, clock, number, shown_path, size, table
+from clusterdp.wording import duration
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from clusterdp import config
+from clusterdp.config import tree
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "clusterdp" / "recipes" / "EXACT.md").read_text()
@@ -22,7 +22,7 @@ def test_the_tests_and_configs_that_it_names_are_there() -> None:
 
 def test_the_keys_that_it_names_are_those_of_the_config() -> None:
     for part, key in re.findall(r"`(checkpoint|train|local)\.(\w+)", PAGE):
-        kind = {"checkpoint": config.CheckpointConfig, "train": config.TrainConfig, "local": config.LocalConfig}[part]
+        kind = {"checkpoint": tree.CheckpointConfig, "train": tree.TrainConfig, "local": tree.LocalConfig}[part]
         assert key in {field.name for field in dataclasses.fields(kind)}, key
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 
@@ -73,15 +71,3 @@ def test_it_writes_the_same_from_the_same_start_and_draws_from_nobody_elses_numb
     before = torch.get_rng_state()
     assert net.write([0, 1], 12) == net.write([0, 1], 12)
     assert torch.equal(before, torch.get_rng_state())
-
-
-def test_the_schedule_warms_up_and_ends_at_a_tenth() -> None:
-    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
-    schedule = characters.warm_up_and_cosine(optimizer, steps=100)
-    rates = []
-    for _ in range(101):
-        rates.append(schedule.get_last_lr()[0])
-        optimizer.step()
-        schedule.step()
-    assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert rates[5] == max(rates) and math.isclose(rates[100], 0.1)

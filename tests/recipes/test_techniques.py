@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp import checkpoint, config, train
+from clusterdp.config.tree import TrainConfig
 from clusterdp.rundir import RunDir, read_lines
 from clusterdp.train import Amp, JobHandle, Loop, Meters
 from tests.train import programs
@@ -72,7 +73,7 @@ def test_an_accuracy_that_is_not_reached_is_a_failure(tmp_path: Path) -> None:
 def test_the_page_names_what_there_is() -> None:
     page = (CONFIGS.parent / "clusterdp" / "recipes" / "TECHNIQUES.md").read_text()
     for key in re.findall(r"`train\.(\w+)", page):
-        assert key in {field.name for field in dataclasses.fields(config.TrainConfig)}, key
+        assert key in {field.name for field in dataclasses.fields(TrainConfig)}, key
     named = set(re.findall(r"configs/(\w+)\.yaml", page)) - {"NAME"}  # which stands for all
     assert set(NAMES) <= named <= {file.stem for file in CONFIGS.glob("*.yaml")}
 

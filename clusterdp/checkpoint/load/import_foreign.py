@@ -14,10 +14,10 @@ from clusterdp.checkpoint.load import foreign_formats
 from clusterdp.checkpoint.state import stateful
 from clusterdp.checkpoint.state.tree import cloned, is_sharded, key_of
 from clusterdp.errors import StateError
+from clusterdp.wording import some_of
 
 _log = logging.getLogger("clusterdp.checkpoint")
 
-SHOWN = 8  # keys in an error
 # What programs call it. A name of the user's own comes first.
 NAMES = {
     "model": ("model", "model_state_dict", "state_dict", "module", "net", "network"),
@@ -89,7 +89,7 @@ def _sources(
         if others:
             raise StateError(
                 f"{where}: it is the state of one module, and has nothing for {', '.join(others)}. It holds: "
-                f"{_first(tree)}. {_PART_OF_IT}"
+                f"{some_of([*map(str, tree)])}. {_PART_OF_IT}"
             )
         return {models[0]: None}
     found: dict[str, Any] = {}
@@ -101,7 +101,9 @@ def _sources(
         if key is not None:
             found[name] = key
         elif wanted is not None or (kind is not None and state[name].state_dict()):  # a scaler that is off has none
-            raise StateError(f"{where}: it has nothing for {name}. It holds: {_first(tree)}. {_PART_OF_IT}")
+            raise StateError(
+                f"{where}: it has nothing for {name}. It holds: {some_of([*map(str, tree)])}. {_PART_OF_IT}"
+            )
     left = [str(key) for key, value in tree.items() if key not in found.values() and _has_tensors(value)]
     if left and wanted is None:
         raise StateError(
@@ -191,12 +193,6 @@ def _with_tied(tree: dict[str, Any], module: torch.nn.Module) -> dict[str, Any]:
     return tree
 
 
-def _first(tree: Mapping[Any, Any]) -> str:
-    """The keys, or the first of many."""
-    names = [*map(str, tree)]
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-
-
 def _numbers(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, int]:
     """The name of each parameter -> its number in the optimizer's state."""
     names = {
@@ -237,4 +233,4 @@ def _check_known(name: str, state: Mapping[Any, Any], parameters: Collection[Any
     """Optimizer.load_state_dict() takes state of parameters that are not there for something else, and keeps it."""
     strange = [str(key) for key in state if key not in parameters]
     if strange:
-        raise StateError(f"{name}: state of parameters that its groups have not: {', '.join(strange[:8])}.")
+        raise StateError(f"{name}: state of parameters that its groups have not: {some_of(strange)}.")

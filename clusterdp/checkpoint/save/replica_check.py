@@ -27,8 +27,7 @@ from clusterdp.checkpoint.save.state_snapshot import StatePart
 from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.checkpoint.state.tree import as_bytes, is_sharded, memory_of
 from clusterdp.errors import StateError
-
-SHOWN = 8  # names in an error
+from clusterdp.wording import some_of
 
 
 def neighbour(rank: int, world_size: int) -> int:
@@ -98,9 +97,8 @@ def _error(different: dict[str, list[int]], beside: str) -> StateError:
     """different: of each tensor, the ranks that have another one."""
     names = sorted(different)
     ranks = sorted({rank for found in different.values() for rank in found})
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return StateError(
         "state: the ranks are no longer the same, and only one of them could be saved: "
-        f"{', '.join(names[:SHOWN])}{more} (rank {', '.join(map(str, ranks[:SHOWN]))} {beside}). "
+        f"{some_of(names)} (rank {some_of([*map(str, ranks)])} {beside}). "
         "Make it equal on all ranks, or give its object an attribute `per_rank = True`."
     )

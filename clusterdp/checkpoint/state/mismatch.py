@@ -9,8 +9,7 @@ import torch
 
 from clusterdp.checkpoint.format import strides
 from clusterdp.checkpoint.state.tree import dtype_name, is_sharded, key_of
-
-SHOWN = 4  # names in a line
+from clusterdp.wording import some_of
 
 
 def differences(
@@ -33,8 +32,7 @@ def differences(
                 lies = f"strides {was or strides.rows(shape)} when it was saved, {now or strides.rows(shape)} here"
                 found.setdefault(lies, []).append(place)
     for what, places in found.items():
-        more = f" and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
-        yield f"{', '.join(places[:SHOWN])}{more}: {what}"
+        yield f"{some_of(places, 4)}: {what}"
 
 
 def _pairs(saved: Any, live: Any, *path: Any) -> Iterator[tuple[tuple[Any, ...], torch.Tensor, torch.Tensor]]:

@@ -12,6 +12,7 @@ import torch
 from clusterdp.checkpoint.state import as_built
 from clusterdp.checkpoint.state.tree import Flattener, is_sharded, key_of
 from clusterdp.errors import CheckpointError, StateError
+from clusterdp.wording import some_of
 
 EXTRA_STATE = "_extra_state"  # torch's key of what set_extra_state() gets
 
@@ -179,8 +180,7 @@ def compare_keys(name: str, here: Any, saved: Any, different: list[str] | None =
         ("of another shape", different or []),
     ):
         if keys:
-            shown = ", ".join(sorted(map(str, keys))[:8])
-            parts.append(f"{what}: {shown}" + (f" and {len(keys) - 8} more" if len(keys) > 8 else ""))
+            parts.append(f"{what}: {some_of(sorted(map(str, keys)))}")
     if parts:
         raise StateError(f"{name}: its keys do not fit; {'; '.join(parts)}. Restore into what was saved.")
 

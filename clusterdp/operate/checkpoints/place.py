@@ -18,6 +18,7 @@ from clusterdp.operate.find_run import find_run
 from clusterdp.operate.formatting import shown_path
 from clusterdp.rundir import RunDir, read_events
 from clusterdp.storage import Storage, open_storage
+from clusterdp.wording import some_of
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,8 @@ class Place:
         found = [info for info in commits if self.which in (str(info.step), info.token)]
         if not found and not none_will_do:
             steps = [str(step) for step in dict.fromkeys(info.step for info in reversed(commits))]
-            some = ", ".join(steps[:12]) + (f" and {len(steps) - 12} more" if len(steps) > 12 else "")
             raise CheckpointError(
-                f"{self.name}: no checkpoint {self.which}. The steps that there are: {some or 'none'}."
+                f"{self.name}: no checkpoint {self.which}. The steps that there are: {some_of(steps, 12) or 'none'}."
             )
         return found
 

@@ -18,13 +18,13 @@ from clusterdp.checkpoint.format.verified_reads import (
     read_range,
     threads_for,
 )
-from clusterdp.duration import duration
 from clusterdp.errors import DamagedError
 from clusterdp.operate.checkpoints.ls import why_of
 from clusterdp.operate.checkpoints.place import Place
 from clusterdp.operate.checkpoints.read_progress import read_progress
 from clusterdp.operate.formatting import Colour, size
 from clusterdp.storage import Storage
+from clusterdp.wording import duration
 
 Advance = Callable[[int], None]
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from clusterdp.duration import duration
+from clusterdp.wording import duration
 
 
 class Progress:

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.train.argument_names import check_options
 from clusterdp.train.parallel.buckets import reduced, settle_buckets
+from clusterdp.wording import some_of
 
 HOOKS = ("fp16", "bf16", "powersgd")
 
@@ -89,8 +90,7 @@ def explained(error: RuntimeError, model: DistributedDataParallel) -> TrainError
         return None
     names = [*reduced(model)]
     unused = [names[int(number)] for number in numbers[2].split()]
-    shown = ", ".join(unused[:8]) + (f" and {len(unused) - 8} more" if len(unused) > 8 else "")
     return TrainError(
-        f"model: on rank {numbers[1]} these parameters had no part in the loss: {shown}. Use them, freeze them with "
-        "requires_grad_(False), or set train.ddp: {find_unused_parameters: true}, which costs time in each step."
+        f"model: on rank {numbers[1]} these parameters had no part in the loss: {some_of(unused)}. Use "
+        "them, freeze them with requires_grad_(False), or set train.ddp: {find_unused_parameters: true}, which costs time in each step."
     )

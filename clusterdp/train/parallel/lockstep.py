@@ -18,12 +18,12 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from clusterdp.errors import TrainError
+from clusterdp.wording import some_of
 
 if TYPE_CHECKING:
     from clusterdp.train.dist.group import Group
 
 STEPS = 2  # that are looked at, in each attempt
-SHOWN = 6
 END = ""  # the unit that comes after the last
 
 
@@ -92,10 +92,9 @@ def _unlike(everyone: list[set[str]]) -> str:
     everything = set().union(*everyone)
     rank = next(rank for rank, names in enumerate(everyone) if names != everything)
     missing = sorted(everything - everyone[rank])
-    more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
     return (
         f"model: on rank {rank} these parameters had no part in the outputs, and on another they had: "
-        f"{', '.join(missing[:SHOWN])}{more}. Sharded (FSDP2), all ranks train the same ones: use them everywhere, "
+        f"{some_of(missing)}. Sharded (FSDP2), all ranks train the same ones: use them everywhere, "
         "times 0 where they do not count; or train.strategy: ddp with train.ddp: {find_unused_parameters: true}."
     )
 

@@ -10,11 +10,10 @@ import torch
 from torch import nn
 
 from clusterdp.errors import TrainError
+from clusterdp.wording import some_of
 
 if TYPE_CHECKING:
     from clusterdp.train.dist.group import Group
-
-SHOWN = 8
 
 
 def check_same_model(model: nn.Module, group: Group) -> None:
@@ -59,8 +58,7 @@ def _difference(models: list[dict[str, str]]) -> str:
     ]
     if not parts:
         parts = [f"the same tensors come in another order on rank {rank} than on rank 0"]
-    more = f"; and {len(parts) - SHOWN} more" if len(parts) > SHOWN else ""
     return (
-        f"model: it is not the same on all ranks: {'; '.join(parts[:SHOWN])}{more}. "
+        f"model: it is not the same on all ranks: {some_of(parts, separator=';')}. "
         "Build it from what all ranks have alike: not from their own data, their rank or random numbers."
     )

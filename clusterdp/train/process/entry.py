@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import traceback
@@ -12,6 +11,7 @@ from typing import Any
 
 from clusterdp.config.params import check_handle, check_value
 from clusterdp.errors import EntryError
+from clusterdp.wording import did_you_mean
 
 Function = Callable[..., Any]
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -30,7 +30,7 @@ def load(entry: str) -> Function:
     function: Any = getattr(module, name, None)
     if not callable(function):
         here = [n for n, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module_name]
-        raise EntryError(f"entry: {module_name} has no function {name!r}. {_did_you_mean(name, here)}")
+        raise EntryError(f"entry: {module_name} has no function {name!r}. {_meant(name, here)}")
     loaded: Function = function
     return loaded
 
@@ -74,7 +74,7 @@ def _check_call(what: str, signature: inspect.Signature, params: Mapping[str, An
     takes = [p.name for p in parameters[1:] if p.kind in NAMED]
     for key in params:
         if key not in takes:
-            raise EntryError(f"params.{key}: {what}() takes no such parameter. {_did_you_mean(key, takes)}")
+            raise EntryError(f"params.{key}: {what}() takes no such parameter. {_meant(key, takes)}")
     for name in takes:
         if name not in params and signature.parameters[name].default is inspect.Parameter.empty:
             raise EntryError(f"params.{name}: {what}() needs it, and it is not given. Add it under params:.")
@@ -105,8 +105,5 @@ def _import_failed(module: str, error: Exception) -> str:
     return f"entry: {module} does not import: {what}{where}. Try: python -c 'import {module}'."
 
 
-def _did_you_mean(word: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(word, known, 1)
-    if close:
-        return f"Did you mean {close[0]}?"
-    return f"There are: {', '.join(known)}." if known else "There are none."
+def _meant(word: str, known: list[str]) -> str:
+    return did_you_mean(word, known, f"There are: {', '.join(known) or 'none'}.")
