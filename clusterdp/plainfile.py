@@ -1,4 +1,5 @@
-"""Opening files that others may have replaced: opening a pipe may block for ever, and a device may have no end."""
+"""Opening files that others may have replaced: opening a pipe may block for ever, and a device may have no end. And
+making a folder durable."""
 
 from __future__ import annotations
 
@@ -34,3 +35,15 @@ def read_plain(path: Path, most: int = MOST) -> bytes:
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
     return data
+
+
+def sync_folder(path: Path) -> None:
+    """Makes the names in it durable: that of a new file is lost in a power cut, though its bytes were synced."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # some network file systems cannot fsync a folder: theirs is durable as it is
+            raise
+    finally:
+        os.close(fd)

@@ -277,12 +277,12 @@ def show(options: argparse.Namespace) -> int:
 
 
 def configs(options: argparse.Namespace) -> int:
-    from clusterdp.launch.example_configs import config_folder, find_config
+    from clusterdp.launch.shipped_files import find_config, shipped_folder
 
     if options.name:
         sys.stdout.write(find_config(options.name).read_text())
         return 0
-    for path in sorted(config_folder().glob("*.yaml")):
+    for path in sorted(shipped_folder("configs").glob("*.yaml")):
         about = path.read_text().splitlines()[0].lstrip("# ")
         print(f"{path.stem:20} {about}")
     print("\nclusterdp configs NAME > my.yaml   starts from one")
@@ -350,6 +350,6 @@ def _config_path(word: str) -> str:
     is_ours = word.startswith("configs/") or not ("/" in word or word.endswith((".yaml", ".yml")))
     if not is_ours or os.path.exists(word):  # pathlib takes 10 ms
         return word
-    from clusterdp.launch.example_configs import find_config
+    from clusterdp.launch.shipped_files import find_config
 
     return str(find_config(word))

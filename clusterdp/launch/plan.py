@@ -155,9 +155,9 @@ class Plan:
         write_durably(self.run.script, self.script.text, mode=0o600)
 
 
-def make_plan(config: Config, submit_dir: Path | None = None) -> Plan:
+def make_plan(config: Config) -> Plan:
     """The plan of a new run. Reads templates, writes nothing."""
-    submit_dir = (submit_dir or Path.cwd()).absolute()
+    submit_dir = Path.cwd()
     named = Path(config.run_dir).expanduser() if config.run_dir else Path("runs", new_name(config.name))
     path = submit_dir / named
     return plan_for(config, RunDir(Path(os.path.normpath(path))), submit_dir)

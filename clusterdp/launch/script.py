@@ -15,6 +15,7 @@ from clusterdp.config.tree import LaunchConfig
 from clusterdp.errors import ConfigError
 from clusterdp.launch.job_secrets import secret_path
 from clusterdp.launch.script_spec import ScriptSpec, lines_of
+from clusterdp.launch.shipped_files import shipped_folder
 
 
 class Shell(str):
@@ -27,15 +28,9 @@ class Script:
     template: Path
 
 
-def template_folder() -> Path:
-    """sbatch_templates/: inside the wheel, or beside the package in a checkout."""
-    package = Path(__file__).resolve().parent.parent
-    return next(f for f in (package / "sbatch_templates", package.parent / "sbatch_templates") if f.is_dir())
-
-
 def render(spec: ScriptSpec) -> Script:
     """The whole script. Pure but for the reading of the template: the same spec gives the same bytes."""
-    ours = template_folder()
+    ours = shipped_folder("sbatch_templates")
     launch = spec.config.launch
     _refuse_collisions(launch, ours)
     template = Path(launch.template) if launch.template else ours / f"{launch.launcher}.sbatch.j2"
@@ -54,7 +49,7 @@ def render(spec: ScriptSpec) -> Script:
 
 def render_part(spec: ScriptSpec, name: str) -> str:
     """One part of the script, for a script that submitit writes."""
-    ours = template_folder()
+    ours = shipped_folder("sbatch_templates")
     _refuse_collisions(spec.config.launch, ours)
     return _environment(ours).get_template(f"parts/{name}").render(_values(spec))
 

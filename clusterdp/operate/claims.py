@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 
 from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import words
+from clusterdp.rundir.names import names_in
 
 
 def with_owners(run: RunDir, attempts: Sequence[AttemptHistory]) -> tuple[AttemptHistory, ...]:
@@ -36,8 +36,4 @@ def _after(attempt: AttemptHistory, attempts: Sequence[AttemptHistory], claims: 
 
 
 def _in_order(run: RunDir) -> list[str]:
-    try:
-        names = sorted(name for name in os.listdir(run.claims) if name.isdecimal())
-    except OSError:
-        return []
-    return ["".join(words(run.claims / name)[:1]) for name in names]
+    return ["".join(words(run.claims / name)[:1]) for name in sorted(names_in(run.claims)) if name.isdecimal()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import modified
+from clusterdp.rundir.names import names_in
 from clusterdp.rundir.tail import last_bytes, last_lines
 
 if TYPE_CHECKING:
@@ -114,8 +114,4 @@ def _srun_says(batch: Path) -> tuple[int, str] | None:
 
 def _numbered(logs: Path, word: str) -> list[tuple[int, Path]]:
     pattern = re.compile(rf"{word}-([0-9]{{1,9}})\.out")
-    try:
-        names = [entry.name for entry in os.scandir(logs)]
-    except OSError:
-        return []
-    return sorted((int(match[1]), logs / name) for name in names if (match := pattern.fullmatch(name)))
+    return sorted((int(match[1]), logs / name) for name in names_in(logs) if (match := pattern.fullmatch(name)))

@@ -17,16 +17,18 @@ from pathlib import Path
 from clusterdp.errors import RunError
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, read_lines
-from clusterdp.rundir.lenient_reads import time_of
+from clusterdp.rundir.lenient_reads import modified, time_of
+from clusterdp.rundir.names import names_in
 from clusterdp.slurm.jobid import is_job_id
 
+RUNS = Path("runs")  # of the current folder
 KEEP = 500  # runs; a job id is looked for in all of them
 
 
-def find_run(word: str | os.PathLike[str] | None = None, runs: Path = Path("runs")) -> RunDir:
+def find_run(word: str | os.PathLike[str] | None = None) -> RunDir:
     """RunError if there is no such run; it names what was looked at."""
     if word is None:
-        return _latest(runs)
+        return _latest()
     path = Path(word).expanduser()
     if path.is_dir():
         if not os.access(path, os.R_OK | os.X_OK):
@@ -36,10 +38,10 @@ def find_run(word: str | os.PathLike[str] | None = None, runs: Path = Path("runs
         raise RunError(f"{word}: not a run folder, for it has no config.yaml and no events. Name the run's own folder.")
     name = os.fspath(word)
     if is_job_id(name):
-        return _with_job(name, runs)
-    if _is_run(runs / name):
-        return RunDir((runs / name).absolute())
-    raise RunError(f"{name}: no such run folder, nor one of that name in {runs}/. {_offer(runs)}")
+        return _with_job(name)
+    if _is_run(RUNS / name):
+        return RunDir((RUNS / name).absolute())
+    raise RunError(f"{name}: no such run folder, nor one of that name in {RUNS}/. {_offer()}")
 
 
 def remember(run: RunDir) -> None:
@@ -65,15 +67,15 @@ def index_path() -> Path:
     return base / "clusterdp" / "runs"
 
 
-def known_runs(runs: Path = Path("runs")) -> list[Path]:
+def known_runs() -> list[Path]:
     """The run folders that exist, the last submitted first."""
     times = {path: when for path, when, _ in _remembered() if _is_run(path)}
-    for path in _folders(runs):
+    for path in _folders():
         times[path] = max(times.get(path, 0.0), _made(path))
     return sorted(times, key=lambda path: times[path], reverse=True)
 
 
-def _latest(runs: Path) -> RunDir:
+def _latest() -> RunDir:
     """The latest of the runs that lie below this folder or were submitted from it. Else the latest of all; its name is
     printed, for the user may mean another. All of `runs/` is read only if no run is noted."""
     here, elsewhere = Path.cwd(), None
@@ -83,32 +85,29 @@ def _latest(runs: Path) -> RunDir:
             if is_here:
                 return RunDir(path)
             elsewhere = path
-    if folders := _folders(runs):
+    if folders := _folders():
         newest = sorted(folders, key=_made, reverse=True)
         return RunDir(next((path for path in newest if not _is_profile(path)), newest[0]))
     if elsewhere is None:
-        looked = f"{runs.absolute()} nor in {index_path()}"
+        looked = f"{RUNS.absolute()} nor in {index_path()}"
         raise RunError(f"RUN: none yet, neither in {looked}. Submit one, or name a run folder or a job id.")
     print(f"clusterdp: no run in this folder; the latest elsewhere is {elsewhere}", file=sys.stderr)
     return RunDir(elsewhere)
 
 
-def _with_job(job: str, runs: Path) -> RunDir:
+def _with_job(job: str) -> RunDir:
     """Job ids repeat (Slurm wraps them, each fake cluster begins anew): the run submitted last is meant."""
-    known = known_runs(runs)
+    known = known_runs()
     for path in known:
         if any(_has_job(path / folder, job) for folder in ("attempts", "events")):
             return RunDir(path)
-    raise RunError(f"{job}: no run of that job among {len(known)} known ones. Name the run's folder. {_offer(runs)}")
+    raise RunError(f"{job}: no run of that job among {len(known)} known ones. Name the run's folder. {_offer()}")
 
 
 def _has_job(folder: Path, job: str) -> bool:
     """By names alone: `attempts/123.0`, `events/123.0-batch.jsonl`, `events/submit-123-submit.jsonl`."""
     pattern = re.compile(rf"(submit-)?{job}[.-].*")
-    try:
-        return any(map(pattern.fullmatch, os.listdir(folder)))
-    except OSError:
-        return False
+    return any(map(pattern.fullmatch, names_in(folder)))
 
 
 def _remembered() -> list[tuple[Path, float, object]]:
@@ -134,10 +133,10 @@ def _prune(path: Path) -> None:
         shorter.replace(path)
 
 
-def _folders(runs: Path) -> list[Path]:
-    if not runs.is_dir():
+def _folders() -> list[Path]:
+    if not RUNS.is_dir():
         return []
-    return [path.absolute() for path in runs.iterdir() if _is_run(path)]
+    return [path.absolute() for path in RUNS.iterdir() if _is_run(path)]
 
 
 def _is_run(path: Path) -> bool:
@@ -154,12 +153,9 @@ def _is_profile(path: Path) -> bool:
 
 
 def _made(path: Path) -> float:
-    try:
-        return (path / "config.yaml").stat().st_mtime
-    except OSError:
-        return path.stat().st_mtime
+    return modified(path / "config.yaml") or modified(path) or 0.0
 
 
-def _offer(runs: Path) -> str:
-    known = known_runs(runs)
+def _offer() -> str:
+    known = known_runs()
     return f"The latest is {known[0]}." if known else "There is none yet."

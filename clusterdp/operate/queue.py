@@ -125,11 +125,7 @@ def ask_squeue(history: RunHistory) -> dict[str, SqueueRow] | None:
         raise SlurmError(f"{history.unread}. So it is not known which jobs there are. Make it readable first.")
     if not history.jobs or is_gone(history.cluster):
         return {}
-    return commands.job_states(list(history.jobs)) if reachable(history) else None
-
-
-def reachable(history: RunHistory) -> bool:
-    return is_here(history.cluster)
+    return commands.job_states(list(history.jobs)) if is_here(history.cluster) else None
 
 
 def alive(row: SqueueRow) -> bool:

@@ -8,7 +8,8 @@ from contextlib import contextmanager, suppress
 
 from clusterdp.errors import RunError, SlurmError, SubmitInDoubt
 from clusterdp.operate.formatting import shown_path
-from clusterdp.operate.queue import WAITS, ask_squeue, is_held, live_jobs, queued_again, reachable
+from clusterdp.operate.queue import WAITS, ask_squeue, is_held, live_jobs, queued_again
+from clusterdp.operate.run_cluster import is_here
 from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.plainfile import read_plain
@@ -64,7 +65,7 @@ def _refuse_if_alive(history: RunHistory) -> None:
     """Two jobs on one run would overwrite each other's work. Only squeue knows whether there is another."""
     try:
         rows = ask_squeue(history)
-        if reachable(history):  # jobs that are not on record: sent by hand, or by an sbatch that timed out
+        if is_here(history.cluster):  # jobs that are not on record: sent by hand, or by an sbatch that timed out
             rows = {**jobs_of_scripts_in(history.run.path), **(rows or {})}
     except SlurmError as error:
         job = f"job {history.job}" if history.job else "a job of it"

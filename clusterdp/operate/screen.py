@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from clusterdp.operate.event_text import ending_text, event_line
 from clusterdp.operate.follow import RunUpdate
@@ -17,12 +17,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-class Screen(Protocol):
-    def show(self, update: RunUpdate) -> None: ...
-    def close(self) -> None: ...
-
-
-def screen_for(out: TextIO) -> Screen:
+def screen_for(out: TextIO) -> RunBar | RunLines:
     return RunBar(out) if is_terminal(out) else RunLines(out)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from clusterdp.plainfile import sync_folder
+
 
 def write_durably(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     """Temporary file, fsync, rename, fsync of the folder. A reader finds the file complete, old or new, also after a
@@ -20,8 +22,4 @@ def write_durably(path: Path, content: str | bytes, mode: int = 0o666) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)

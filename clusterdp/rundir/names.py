@@ -59,13 +59,14 @@ class RunDir:
 
     def attempts(self) -> list[Attempt]:
         """Those that have begun, oldest first (job ids of one run grow, except where Slurm wraps them)."""
-        return [self.attempt(name) for name in sorted(_names(self.path / "attempts"), key=_attempt_order)]
+        return [self.attempt(name) for name in sorted(names_in(self.path / "attempts"), key=_attempt_order)]
 
     def event_files(self) -> list[Path]:
-        return [self.events / name for name in sorted(_names(self.events)) if name.endswith(".jsonl")]
+        return [self.events / name for name in sorted(names_in(self.events)) if name.endswith(".jsonl")]
 
 
-def _names(folder: Path) -> list[str]:
+def names_in(folder: Path) -> list[str]:
+    """The names in a folder; none if it cannot be listed."""
     try:
         return os.listdir(folder)
     except OSError:  # there is none yet, or something else is in its place

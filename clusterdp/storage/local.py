@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from clusterdp.plainfile import open_plain
+from clusterdp.plainfile import open_plain, sync_folder
 from clusterdp.storage.base import Readable, Storage, checked, temporary_name
 
 
@@ -63,7 +63,7 @@ class LocalStorage(Storage):
         missing = [path for path in (self.path(folder), *self.path(folder).parents) if not path.exists()]
         for path in reversed(missing):
             path.mkdir(exist_ok=True)
-            _sync_folder(path.parent)  # a new folder's entry must be made durable, as a new file's must
+            sync_folder(path.parent)  # a new folder's entry must be made durable, as a new file's must
 
     def write(self, name: str, chunks: Iterable[memoryview]) -> None:
         _create(self.path(name), chunks)
@@ -78,10 +78,10 @@ class LocalStorage(Storage):
         finally:
             with suppress(OSError):  # a leftover link is harmless, and must not hide the error that brought us here
                 temporary.unlink()
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
     def sync_folder(self, folder: str) -> None:
-        _sync_folder(self.path(folder))
+        sync_folder(self.path(folder))
 
     def remove(self, name: str) -> None:
         folder, _, file = checked(name).rpartition("/")
@@ -168,17 +168,6 @@ def _sync(fd: int) -> None:
         import fcntl
 
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # macOS's fsync leaves the bytes in the drive's cache
-
-
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some network file systems cannot fsync a folder: theirs is durable as it is
-            raise
-    finally:
-        os.close(fd)
 
 
 class _File:

@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from clusterdp import config
 from clusterdp.launch import script
 from clusterdp.launch.plan import make_plan
+from clusterdp.launch.shipped_files import shipped_folder
 from clusterdp.rundir import Ledger, RunDir
 from tests.benchmarks.table import Measure, show, take_turns
 
@@ -45,7 +46,7 @@ def measures(folder: Path) -> dict[str, Measure]:
     values = folder / "values.yaml"
     OmegaConf.save(values_for(run_dir), values)
     by_hand = [sys.executable, str(Path(__file__).with_name("by_hand.py")), str(values)]
-    by_hand += [str(script.template_folder()), "srun.sbatch.j2"]
+    by_hand += [str(shipped_folder("sbatch_templates")), "srun.sbatch.j2"]
     # They must do the same, to the byte; otherwise the ratio would mean nothing.
     assert output(by_hand) == output(clusterdp(*dry_run))
 

@@ -185,9 +185,9 @@ def test_an_escaped_dollar_is_the_shells(tmp_path: Path) -> None:
 
 
 def test_every_config_that_comes_along_loads() -> None:
-    from clusterdp.launch.example_configs import config_folder
+    from clusterdp.launch.shipped_files import shipped_folder
 
-    paths = sorted(config_folder().glob("*.yaml"))
+    paths = sorted(shipped_folder("configs").glob("*.yaml"))
     assert paths
     for path in paths:
         config.load(path)

@@ -19,8 +19,9 @@ import pytest
 
 from clusterdp import config
 from clusterdp.errors import ConfigError
-from clusterdp.launch.script import directive, render, template_folder
+from clusterdp.launch.script import directive, render
 from clusterdp.launch.script_spec import make_spec
+from clusterdp.launch.shipped_files import shipped_folder
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -136,7 +137,9 @@ LATER_THAN_3_2 = {
 
 
 DEVELOPERS = Path(__file__).parents[2] / ".ci"
-SHELL_TEXTS = sorted(p for folder in (template_folder(), DEVELOPERS) for p in folder.rglob("*") if p.suffix != ".txt")
+SHELL_TEXTS = sorted(
+    p for folder in (shipped_folder("sbatch_templates"), DEVELOPERS) for p in folder.rglob("*") if p.suffix != ".txt"
+)
 
 
 @pytest.mark.parametrize("path", [path for path in SHELL_TEXTS if path.is_file()], ids=lambda path: path.name)

@@ -107,8 +107,11 @@ def name_of(tensor: str, offsets: Sequence[int], sizes: Sequence[int], shape: Se
     return f"{tensor}[{box}]"
 
 
-def header(pieces: Mapping[str, tuple[str, Shape]], note: Mapping[str, str]) -> tuple[bytes, dict[str, int]]:
+def header(
+    pieces: Mapping[str, tuple[str, Shape]], note: Mapping[str, str], room: int = HEADER
+) -> tuple[bytes, dict[str, int]]:
     """The head of a safetensors file with these pieces, given as name -> (dtype, shape), and each one's first byte.
+    Its length is a multiple of `room`.
 
     The format has no gaps, so the widest elements come first: then all are aligned.
     """
@@ -127,6 +130,6 @@ def header(pieces: Mapping[str, tuple[str, Shape]], note: Mapping[str, str]) -> 
         starts[name] = end
         end += nbytes
     data = json.dumps(text, separators=(",", ":")).encode()
-    room = -(-(8 + len(data)) // HEADER) * HEADER - 8
-    head = room.to_bytes(8, "little") + data.ljust(room)
+    size = -(-(8 + len(data)) // room) * room - 8
+    head = size.to_bytes(8, "little") + data.ljust(size)
     return head, {name: len(head) + start for name, start in starts.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from clusterdp.checkpoint.format.layout import TensorEntry
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest
@@ -17,17 +17,14 @@ from clusterdp.operate.checkpoints.place import Place
 from clusterdp.operate.formatting import Colour, number
 from clusterdp.storage import Storage
 
+if TYPE_CHECKING:
+    from clusterdp.checkpoint.load.difference import Difference
+
 MANY = 20  # differing values: those of a loader's state can be thousands
 
 
-class Measured(Protocol):
-    count: int
-    max: float
-    mean: float
-
-
 # Two tensors' bytes and their dtype -> by how much they differ. It needs torch, which is loaded when the first is met.
-Measure = Callable[[bytearray, bytearray, str], Measured]
+Measure = Callable[[bytearray, bytearray, str], "Difference"]
 
 
 @dataclass(frozen=True)

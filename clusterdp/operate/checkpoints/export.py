@@ -17,6 +17,7 @@ from clusterdp.operate.checkpoints import safetensors_file
 from clusterdp.operate.checkpoints.place import Place
 from clusterdp.operate.checkpoints.read_progress import read_progress
 from clusterdp.operate.formatting import shown_path, size
+from clusterdp.plainfile import sync_folder
 
 KINDS = (".safetensors", ".pt", ".pth")
 # file, skeleton, tensors, and what is called with the bytes read so far. torch is loaded for a .pt file alone.
@@ -76,11 +77,7 @@ def new_file(target: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
-        folder = os.open(target.absolute().parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(target.absolute().parent)
     except OSError as error:
         if error.filename is not None and Path(os.fsdecode(error.filename)) != temporary:
             raise  # of the checkpoint

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from clusterdp.operate.formatting import is_terminal
 from clusterdp.operate.terminal import OURS, printable, underlying
@@ -12,8 +13,17 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
 
 
-class ReadProgress(Protocol):
-    def __enter__(self) -> ReadProgress: ...
+def read_progress(out: TextIO, total: int) -> ReadLines:
+    """`total` in bytes."""
+    return ReadBar(out, total) if is_terminal(out) else ReadLines(out)
+
+
+class ReadLines(AbstractContextManager["ReadLines", None]):
+    """Prints the lines, and no progress."""
+
+    def __init__(self, out: TextIO):
+        self.out = out
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Takes the bar away."""
 
@@ -23,37 +33,14 @@ class ReadProgress(Protocol):
     def advance(self, nbytes: int) -> None:
         """Called from any thread."""
 
-    def say(self, line: str) -> None: ...
-
-
-def read_progress(out: TextIO, total: int) -> ReadProgress:
-    """`total` in bytes."""
-    return ReadBar(out, total) if is_terminal(out) else ReadLines(out)
-
-
-class ReadLines:
-    def __init__(self, out: TextIO):
-        self.out = out
-
-    def __enter__(self) -> ReadLines:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        pass
-
-    def begin(self, what: str) -> None:
-        pass
-
-    def advance(self, nbytes: int) -> None:
-        pass
-
     def say(self, line: str) -> None:
         self.out.write(line + "\n")
         self.out.flush()
 
 
-class ReadBar:
+class ReadBar(ReadLines):
     def __init__(self, out: TextIO, total: int):
+        super().__init__(out)
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 

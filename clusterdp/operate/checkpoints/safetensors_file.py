@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import BinaryIO
 
-from clusterdp.checkpoint.format.layout import ITEM_SIZES, SAFETENSORS, TensorEntry, align
+from clusterdp.checkpoint.format.chunks import header
+from clusterdp.checkpoint.format.layout import ALIGN, SAFETENSORS
 from clusterdp.checkpoint.format.payload import Payload
 from clusterdp.checkpoint.format.skeleton import Path
 from clusterdp.errors import StateError
@@ -31,8 +31,12 @@ def write(
     """Write the file. `keys`: each key of the file, and its tensor. A tied tensor is written once for each key, for the
     format has no ties."""
     entries = {entry.name: entry for entry in payload.entries}
-    header, starts = _plan({key: entries[name] for key, name in keys.items()}, note)
-    file.write(header)
+    pieces = {key: (entries[name].dtype, entries[name].shape) for key, name in keys.items()}
+    for key, (dtype, _) in pieces.items():
+        if dtype not in SAFETENSORS:
+            raise StateError(f"{key}: the format .safetensors has no {dtype}. Export to a .pt file.")
+    head, starts = header(pieces, note, room=ALIGN)
+    file.write(head)
     places: dict[str, list[int]] = {}
     for key, name in keys.items():
         places.setdefault(name, []).append(starts[key])
@@ -46,25 +50,3 @@ def write(
                 at[i] = start + len(piece)
             advance(len(piece))
     file.seek(0, os.SEEK_END)
-
-
-def _plan(tensors: Mapping[str, TensorEntry], note: Mapping[str, str]) -> tuple[bytes, dict[str, int]]:
-    """The head of the file, and where in the file each tensor begins. The format allows no gaps, and readers map the
-    file: the widest elements come first, and so all are aligned."""
-    header: dict[str, object] = {"__metadata__": dict(note)}
-    offsets, end = {}, 0
-    for key in sorted(tensors, key=lambda key: (-ITEM_SIZES[tensors[key].dtype], key)):
-        entry = tensors[key]
-        if entry.dtype not in SAFETENSORS:
-            raise StateError(f"{key}: the format .safetensors has no {entry.dtype}. Export to a .pt file.")
-        header[key] = {
-            "dtype": SAFETENSORS[entry.dtype],
-            "shape": list(entry.shape),
-            "data_offsets": [end, end + entry.nbytes],
-        }
-        offsets[key] = end
-        end += entry.nbytes
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    start = align(8 + len(text))
-    head = (start - 8).to_bytes(8, "little") + text.ljust(start - 8)
-    return head, {key: start + offset for key, offset in offsets.items()}

@@ -92,5 +92,6 @@ def explained(error: RuntimeError, model: DistributedDataParallel) -> TrainError
     unused = [names[int(number)] for number in numbers[2].split()]
     return TrainError(
         f"model: on rank {numbers[1]} these parameters had no part in the loss: {some_of(unused)}. Use "
-        "them, freeze them with requires_grad_(False), or set train.ddp: {find_unused_parameters: true}, which costs time in each step."
+        "them, freeze them with requires_grad_(False), or set train.ddp: {find_unused_parameters: true}, which costs "
+        "time in each step."
     )

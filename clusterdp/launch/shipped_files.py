@@ -1,4 +1,4 @@
-"""The example configs: configs/ of a checkout, which lies inside the package once that is installed from a wheel."""
+"""What a wheel has inside the package, and a checkout beside it: the example configs and the script templates."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from pathlib import Path
 from clusterdp.errors import ConfigError
 
 
-def config_folder() -> Path:
+def shipped_folder(name: str) -> Path:
+    """`configs` or `sbatch_templates`."""
     package = Path(__file__).resolve().parent.parent
-    return next(f for f in (package / "configs", package.parent / "configs") if f.is_dir())
+    return next(folder for folder in (package / name, package.parent / name) if folder.is_dir())
 
 
 def find_config(name: str) -> Path:
     """The file of `digits`, `digits.yaml` or `configs/digits.yaml`."""
     stem = Path(name).name.removesuffix(".yaml")
-    path = config_folder() / f"{stem}.yaml"
+    configs = shipped_folder("configs")
+    path = configs / f"{stem}.yaml"
     if not path.is_file():
-        known = ", ".join(sorted(path.stem for path in config_folder().glob("*.yaml")))
+        known = ", ".join(sorted(path.stem for path in configs.glob("*.yaml")))
         raise ConfigError(f"{name}: no such file, and no example config of that name: {known}. Name a YAML file.")
     return path
