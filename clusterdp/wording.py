@@ -1,8 +1,8 @@
-"""How messages write what several of them say: durations, long lists, and what was probably meant."""
+"""How messages write what several of them say: durations, counts, tables, long lists, and what was probably meant."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 
 def duration(seconds: float) -> str:
@@ -37,3 +37,14 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "", prefix: s
     """`Did you mean train.lr?`, where `train.` is the prefix; `otherwise` if no known name is close."""
     meant = closest(word, known)
     return f"Did you mean {prefix}{meant}?" if meant else otherwise
+
+
+def counted(number: int, what: str) -> str:
+    """`1 step`, `3 steps`."""
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def table(rows: Sequence[Sequence[str]], adjust: Callable[[str, int], str] = str.ljust) -> list[str]:
+    """Lines with aligned columns, without trailing spaces."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(adjust, row, widths)).rstrip() for row in rows]

@@ -42,7 +42,7 @@ from clusterdp.checkpoint.save.mirror import Mirror
 from clusterdp.checkpoint.save.save import STAGES, Commit, Save
 from clusterdp.checkpoint.save.writer import RankWriter, Staging
 from clusterdp.checkpoint.state import as_built, rng, stateful
-from clusterdp.checkpoint.state.rank_group import ProgressExchange, RankGroup
+from clusterdp.checkpoint.state.rank_group import ProgressExchange, RankGroup, tried
 from clusterdp.checkpoint.state.tree import unflatten
 from clusterdp.errors import CheckpointError
 from clusterdp.storage import Storage, open_storage
@@ -320,14 +320,9 @@ class Checkpointer:
 
     def _together(self, work: Callable[[], T]) -> T:
         """Do `work` on every rank. If it fails on one, all raise."""
-        result: Any = None
-        failure: Exception | None = None
-        try:
-            result = work()
-        except Exception as error:
-            failure = error
+        result, failure = tried(work)
         self._ranks.agree(failure)
-        return result  # type: ignore[no-any-return]
+        return result  # type: ignore[return-value]
 
     def _commit_anew(self, manifest: Manifest) -> CheckpointInfo:
         info = replace(manifest.info, token=self._next_token())

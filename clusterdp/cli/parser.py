@@ -45,7 +45,9 @@ class CliParser(argparse.ArgumentParser):
         options = [name for action in self._actions for name in action.option_strings]
         if guess := did_you_mean(first.partition("=")[0], options):
             return f"{first}: there is no such option. {guess}"
-        if first.startswith("--") and (key := _key_of(first[2:].partition("=")[0].replace("-", "_"))):
+        from clusterdp.config.explain import key_named
+
+        if first.startswith("--") and (key := key_named(first[2:].partition("=")[0].replace("-", "_"))):
             value = first.partition("=")[2] or (words[1] if len(words) > 1 else "...")
             return f"{first}: there is no such option. Values of the config are words: {key}={value}."
         return f"{first}: is not expected here. `{self.prog} --help` lists what is."
@@ -54,18 +56,3 @@ class CliParser(argparse.ArgumentParser):
 def _words(listed: str) -> list[str]:
     """'a', 'b' (Python 3.11) or a, b (3.12)."""
     return re.findall(r"[\w-]+", listed)
-
-
-def _key_of(name: str) -> str:
-    """The config's key of that name: `nodes` is `resources.nodes`."""
-    import dataclasses
-    import typing
-
-    from clusterdp.config import Config
-
-    for section, hint in typing.get_type_hints(Config).items():
-        if section == name:
-            return section
-        if dataclasses.is_dataclass(hint) and name in {field.name for field in dataclasses.fields(hint)}:
-            return f"{section}.{name}"
-    return ""

@@ -104,11 +104,8 @@ def _bad_train(c: Config) -> Iterator[tuple[str, str, str]]:
     if t.clip_norm is not None and t.clip_value is not None:
         yield "train.clip_value", "gradients are clipped by norm or by value, not both", "Keep one"
     if t.compile is not None and not isinstance(t.compile, (bool, dict)):
-        yield (
-            "train.compile",
-            f"{t.compile!r} is neither true nor arguments",
-            "Write true, or e.g. {mode: max-autotune}",
-        )
+        remedy = "Write true, or e.g. {mode: max-autotune}"
+        yield "train.compile", f"{t.compile!r} is neither true nor arguments", remedy
     for key, needs in {"ddp": ("ddp",), "comm_hook": ("ddp",), "fsdp": ("fsdp", "hsdp")}.items():
         if getattr(t, key) and t.strategy not in needs:
             yield f"train.{key}", f"says nothing where train.strategy is {t.strategy}", "Leave it out"
@@ -129,11 +126,7 @@ def _bad_measuring(c: Config) -> Iterator[tuple[str, str, str]]:
     if profile.find and (profile.steps is None or profile.steps < LEAST_STEPS):
         yield "profile.steps", f"{profile.steps} are too few to find anything", f"Write {LEAST_STEPS} or more"
     if trace.start is not None and trace.start < 3:
-        yield (
-            "profile.trace.start",
-            f"{trace.start} is too early, for it takes a step to begin",
-            "Write 3 or more",
-        )
+        yield "profile.trace.start", f"{trace.start} is too early, for it takes a step to begin", "Write 3 or more"
     known = ("tensorboard", "wandb", "mlflow")
     for name in c.metrics.to:
         if name not in known:

@@ -45,11 +45,15 @@ def explain(key: str = "") -> str:
     everything = list(explanations())
     found = [one for one in everything if not key or one.key == key or one.key.startswith(f"{key}.")]
     if not found:
-        keys = [one.key for one in everything]
-        last = [name for name in keys if name.rpartition(".")[2] == key.rpartition(".")[2]]
-        remedy = did_you_mean(last[0] if last else key, keys, "`clusterdp show --explain` lists all.")
+        meant = key_named(key.rpartition(".")[2]) or key
+        remedy = did_you_mean(meant, [one.key for one in everything], "`clusterdp show --explain` lists all.")
         raise ConfigError(f"{key}: there is no such key. {remedy}")
     return "\n".join(map(str, found))
+
+
+def key_named(name: str) -> str:
+    """The key whose last word that is, such as `resources.nodes`; empty if there is none."""
+    return next((one.key for one in explanations() if one.key.rpartition(".")[2] == name), "")
 
 
 def explanations(tree: type = Config, above: str = "") -> Iterator[Explanation]:

@@ -236,11 +236,9 @@ def _meant(key: str, path: tuple[str, ...], schema: type) -> str:
     names = [f.name for f in dataclasses.fields(schema)]
     if meant := did_you_mean(key, names, prefix="".join(f"{part}." for part in path[:-1])):
         return meant
-    from clusterdp.config.tree import Config
+    from clusterdp.config.explain import key_named
 
-    for section in dataclasses.fields(Config):
-        inner = typing.get_type_hints(Config)[section.name]
-        if dataclasses.is_dataclass(inner) and key in {f.name for f in dataclasses.fields(inner)}:
-            return f"Did you mean {section.name}.{key}?"
+    if meant := key_named(key):
+        return f"Did you mean {meant}?"
     where = ".".join(path[:-1]) or "the top level"
     return f"Keys of {where}: {', '.join(names)}. What your code takes goes under params."

@@ -53,12 +53,8 @@ def _misfits_of_list(value: Any, kind: Any, key: str) -> Iterator[Misfit]:
 
 def _misfits_of_mapping(value: Any, kind: Any, key: str) -> Iterator[Misfit]:
     if not isinstance(value, Mapping):
-        last = key.rpartition(".")[2]
-        yield (
-            key,
-            f"{_shown(value)} is not a mapping",
-            f"Write {last}: {{name: value}}, or a line `name: value` for each",
-        )
+        remedy = f"Write {key.rpartition('.')[2]}: {{name: value}}, or a line `name: value` for each"
+        yield key, f"{_shown(value)} is not a mapping", remedy
         return
     for name, item in value.items():
         yield from misfits(item, kind, f"{key}.{name}")

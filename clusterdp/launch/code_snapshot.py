@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -17,7 +16,7 @@ from pathlib import Path, PurePath
 from clusterdp.config.tree import SnapshotConfig
 from clusterdp.errors import ConfigError
 from clusterdp.launch.excluded_folders import is_clutter, is_run
-from clusterdp.launch.git_ignored import Ignored, find_ignored
+from clusterdp.launch.git_ignored import Ignored, find_ignored, git_lists
 
 MIB = 1 << 20
 
@@ -56,14 +55,10 @@ def take(source: Path, target: Path, limits: SnapshotConfig, leave_out: Path) ->
 
 def list_files(source: Path) -> list[str]:
     """The relative names of the files of the snapshot. Files of runs do not belong to it."""
-    git = ["git", "-C", str(source), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    try:
-        done = subprocess.run(git, capture_output=True, check=False, stdin=subprocess.DEVNULL)
-    except FileNotFoundError:
+    listed = git_lists(source, "--cached", "--others", "--exclude-standard")
+    if listed is None:
         return list(_walk(source))
-    if done.returncode != 0:  # no work tree
-        return list(_walk(source))
-    names = {os.fsdecode(name) for name in done.stdout.split(b"\0") if name}
+    names = set(listed)
     folders = {folder for name in names for folder in PurePath(name).parents if folder.name}
     runs = {folder for folder in folders if is_run(source / folder)}
     # Not what is deleted but still in the index.

@@ -59,13 +59,18 @@ def in_words(ignored: Sequence[Ignored]) -> str:
 
 def _git_ignores(source: Path) -> list[str]:
     """A folder that is ignored as a whole is one name, and git does not look into it."""
-    git = ["git", "-C", str(source), "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory"]
+    names = git_lists(source, "--others", "--ignored", "--exclude-standard", "--directory") or []
+    return [name.rstrip("/") for name in names[:MOST_NAMES]]
+
+
+def git_lists(source: Path, *options: str) -> list[str] | None:
+    """The names that `git ls-files` gives; None outside a work tree, and where there is no git."""
     try:
+        git = ["git", "-C", str(source), "ls-files", "-z", *options]
         done = subprocess.run(git, capture_output=True, check=False, stdin=subprocess.DEVNULL)
     except FileNotFoundError:
-        return []
-    names = done.stdout.split(b"\0", MOST_NAMES)[:MOST_NAMES] if done.returncode == 0 else []
-    return [os.fsdecode(name).rstrip("/") for name in names if name]
+        return None
+    return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name] if done.returncode == 0 else None
 
 
 def _look_at(source: Path, name: str, budget: Iterator[int]) -> Ignored | None:

@@ -140,16 +140,13 @@ def preview(spec: ScriptSpec) -> Script:
 def _executor(spec: ScriptSpec, folder: Path, for_real: bool = True) -> Any:
     from submitit import SlurmExecutor
 
-    if not for_real:  # the constructor asks for srun on PATH; a preview needs none
+    class Preview(SlurmExecutor):  # the other's constructor asks for srun on PATH
+        @classmethod
+        def affinity(cls) -> int:
+            return 1
 
-        class Preview(SlurmExecutor):
-            @classmethod
-            def affinity(cls) -> int:
-                return 1
-
-        executor: Any = Preview(folder=folder, max_num_timeout=NEVER, python=spec.python)
-    else:
-        executor = SlurmExecutor(folder=folder, max_num_timeout=NEVER, python=spec.python)
+    kind = SlurmExecutor if for_real else Preview
+    executor: Any = kind(folder=folder, max_num_timeout=NEVER, python=spec.python)
     executor.update_parameters(**_parameters(spec))
     return executor
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.rundir.lenient_reads import Record
+from clusterdp.wording import counted
 
 CAUSES = {
     "done": "done",
@@ -87,12 +88,8 @@ def ending_text(attempt: AttemptHistory) -> str:
         if attempt.saved == attempt.last_step:
             words += ", saved"
     if attempt.lost:
-        words += f", {steps(attempt.lost)} lost"
+        words += f", {counted(attempt.lost, 'step')} lost"
     return words
-
-
-def steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"
 
 
 def _find(history: RunHistory, name: object) -> AttemptHistory | None:

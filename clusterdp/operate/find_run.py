@@ -7,7 +7,6 @@ The file is a convenience: a run in it may be gone, and a run that is not in it 
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from clusterdp.errors import RunError
 from clusterdp.plainfile import read_plain
-from clusterdp.rundir import RunDir, read_lines
+from clusterdp.rundir import RunDir, append_line, read_lines, write_durably
 from clusterdp.rundir.lenient_reads import modified, time_of
 from clusterdp.rundir.names import names_in
 from clusterdp.slurm.jobid import is_job_id
@@ -47,15 +46,11 @@ def find_run(word: str | os.PathLike[str] | None = None) -> RunDir:
 def remember(run: RunDir) -> None:
     """Note a run that was submitted. It is no error if the file cannot be written (no home, no quota)."""
     try:
-        line = json.dumps({"time": time.time(), "run": str(run.path.absolute()), "dir": os.getcwd()}) + "\n"
+        record = {"time": time.time(), "run": str(run.path.absolute()), "dir": os.getcwd()}
         path = index_path()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _prune(path)
-        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(fd, line.encode())
-        finally:
-            os.close(fd)
+        append_line(path, record, mode=0o600)
     except OSError:
         pass
 
@@ -126,11 +121,7 @@ def _prune(path: Path) -> None:
     except FileNotFoundError:
         return
     if len(lines) >= 2 * KEEP:
-        shorter = path.with_name(f".{path.name}.{os.getpid()}")
-        fd = os.open(shorter, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.writelines(lines[-KEEP:])
-        shorter.replace(path)
+        write_durably(path, b"".join(lines[-KEEP:]), mode=0o600)
 
 
 def _folders() -> list[Path]:

@@ -1,11 +1,10 @@
-"""How values are written for a reader: tables, times, sizes, colours."""
+"""How values are written for a reader: times, sizes, colours."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -26,12 +25,6 @@ class Colour:
 
 def is_terminal(out: TextIO) -> bool:
     return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines with aligned columns, without trailing spaces."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def ago(then: float, now: float) -> str:

@@ -123,8 +123,7 @@ def _to_show(history: RunHistory, wanted: str | None, begun: list[str]) -> tuple
 def _drain(tails: dict[int, Tail], out: TextIO, labelled: bool, final: bool) -> None:
     width = len(str(max(tails, default=0)))
     for rank, tail in tails.items():
-        while text := tail.read(final):
-            out.write(_prefixed(text, _label(rank, width)) if labelled else text)
+        _copy_tail(tail, out, _label(rank, width) if labelled else "", final)
 
 
 def _copy(log: Path, out: TextIO, label: str) -> None:
@@ -132,17 +131,17 @@ def _copy(log: Path, out: TextIO, label: str) -> None:
         os.close(open_plain(log))
     except OSError as error:
         out.write(f"==> {shown_path(log)}: cannot be read: {error.strerror} <==\n")
-    tail = Tail(log)
-    while text := tail.read(final=True):
-        out.write(_prefixed(text, label) if label else text)
+    _copy_tail(Tail(log), out, label, final=True)
+
+
+def _copy_tail(tail: Tail, out: TextIO, label: str, final: bool) -> None:
+    while text := tail.read(final):
+        lines = text.removesuffix("\n").split("\n")
+        out.write("".join(f"{label}{line}\n" for line in lines) if label else text)
 
 
 def _label(rank: int, width: int) -> str:
     return f"[{rank:>{width}}] "  # flush right, as `srun --label` has it
-
-
-def _prefixed(text: str, label: str) -> str:
-    return "".join(f"{label}{line}\n" for line in text.removesuffix("\n").split("\n"))
 
 
 def _choose(history: RunHistory, wanted: str | None, patient: bool = False) -> AttemptHistory | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from clusterdp.operate.event_text import CAUSES, STOPPED_BY, steps
+from clusterdp.operate.event_text import CAUSES, STOPPED_BY
 from clusterdp.operate.failure import LINES, Failure, find_failure
 from clusterdp.operate.formatting import Colour, shown_path
 from clusterdp.operate.missing_file import left_out
@@ -13,7 +13,7 @@ from clusterdp.operate.queue import RunStatus
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.status import STATE_COLOURS, attempts_table, measured
-from clusterdp.wording import duration
+from clusterdp.wording import counted, duration
 
 FAILED = (RunState.FAILED, RunState.GAVE_UP, RunState.STOPPED, RunState.VANISHED)
 
@@ -28,7 +28,7 @@ def summary(history: RunHistory, status: RunStatus, colour: Colour, now: float |
         lines.append(f"{colour('dim', 'steps lost')}  {history.lost}")
     if status.state is not RunState.DONE and history.saved and history.step is not None:
         behind = history.step - history.saved[0]
-        words = f"step {history.saved[0]}" + (f", {steps(behind)} before the end" if behind > 0 else "")
+        words = f"step {history.saved[0]}" + (f", {counted(behind, 'step')} before the end" if behind > 0 else "")
         lines.append(f"{colour('dim', 'saved')}       {words}")
     if history.metrics:
         lines.append(f"{colour('dim', 'measured')}    {measured(history.metrics)}")
@@ -62,7 +62,7 @@ def _headline(history: RunHistory, status: RunStatus, colour: Colour, now: float
     ran = history.ran
     if ran:
         end = ran[-1].ended or now
-        words += f", {len(ran)} attempt{'s' if len(ran) > 1 else ''}"
+        words += f", {counted(len(ran), 'attempt')}"
         if ran[0].started:
             words += f" in {duration(end - ran[0].started)}"
     why = _why(history, status)

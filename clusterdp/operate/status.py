@@ -9,14 +9,14 @@ from typing import Any, TextIO
 
 from clusterdp.errors import SlurmError
 from clusterdp.operate.attempt_history import AttemptHistory
-from clusterdp.operate.event_text import ending_text, steps
-from clusterdp.operate.formatting import Colour, ago, clock, number, shown_path, table
+from clusterdp.operate.event_text import ending_text
+from clusterdp.operate.formatting import Colour, ago, clock, number, shown_path
 from clusterdp.operate.next_command import next_command_lines
 from clusterdp.operate.queue import RunStatus, current_status, reason_text
 from clusterdp.operate.run_history import RunHistory, newest, read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.rundir import RunDir
-from clusterdp.wording import duration
+from clusterdp.wording import counted, duration, table
 
 STATE_COLOURS = {
     RunState.DONE: "green",
@@ -117,7 +117,7 @@ def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str
         heard = f", {ago(history.measured_at, now)}" if history.measured_at else ""
         facts.append(("last", measured(history.metrics) + heard))
     if history.lost:
-        facts.append(("lost", f"{steps(history.lost)} had to be trained again"))
+        facts.append(("lost", f"{counted(history.lost, 'step')} had to be trained again"))
     if any(attempt.failed or attempt.cause == "crash" for attempt in history.attempts):
         from clusterdp.operate.failure import find_failure
         from clusterdp.operate.missing_file import left_out

@@ -33,14 +33,14 @@ class Ledger:
         append_line(self.path, {"time": time.time(), "event": event, "attempt": self.attempt, **fields})
 
 
-def append_line(path: Path, record: dict[str, Any]) -> None:
+def append_line(path: Path, record: dict[str, Any], mode: int = 0o666) -> None:
     """One JSON object as one line in one write, so that a reader sees all of it or, after a kill, a torn last line.
 
     Where the disk has room for a part of it alone, OSError, and the file is as it was: the next line must not be glued
     to a torn one. The file has no other writer."""
     path.parent.mkdir(parents=True, exist_ok=True)
     line = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
-    fd = open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    fd = open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, mode)
     try:
         size = os.fstat(fd).st_size
         try:

@@ -44,14 +44,15 @@ def open_storage(url: str | os.PathLike[str], *, retry_policy: RetryPolicy | Non
         return LocalStorage(text)
     if scheme == "file":
         return LocalStorage(unquote(urlsplit(text).path))
+    policy = retry_policy or RetryPolicy()
     if scheme in ("s3", "s3a"):
         from clusterdp.storage.s3 import S3Storage
 
-        return S3Storage(text, retry_policy, options)
+        return S3Storage(text, policy, options)
     if scheme in ("sftp", "ssh"):
         from clusterdp.storage.sftp import SftpStorage
 
-        return SftpStorage(text, retry_policy, options)
+        return SftpStorage(text, policy, options)
     from clusterdp.storage.url import UrlStorage
 
-    return UrlStorage(text, retry_policy, options)
+    return UrlStorage(text, policy, options)

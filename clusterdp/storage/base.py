@@ -60,8 +60,8 @@ class Storage(ABC):
     def publish(self, name: str, data: bytes) -> None:
         """Create a file that is seen whole or not at all, also after a crash; its folder is synced too."""
 
-    @abstractmethod
-    def sync_folder(self, folder: str) -> None: ...
+    def sync_folder(self, folder: str) -> None:  # noqa: B027  # a store has nothing to sync
+        """Makes the names in it durable."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
@@ -71,8 +71,7 @@ class Storage(ABC):
     def remove_folder(self, folder: str) -> None:
         """Only if it is empty; no error otherwise."""
 
-    @abstractmethod
-    def forget(self, name: str) -> None:
+    def forget(self, name: str) -> None:  # noqa: B027  # a store has no cache here
         """Drop cached bytes, so that the next read asks the disk or the server again. Best effort."""
 
     def drop_unfinished(self, ours: Callable[[str], bool], before: float) -> None:  # noqa: B027  # most have none

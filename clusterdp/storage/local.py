@@ -38,10 +38,10 @@ class LocalStorage(Storage):
             return []
 
     def size(self, name: str) -> int:
-        return self.path(name).stat(follow_symlinks=False).st_size
+        return os.lstat(self._path(name)).st_size
 
     def modified(self, name: str) -> float:
-        return self.path(name).stat(follow_symlinks=False).st_mtime
+        return os.lstat(self._path(name)).st_mtime
 
     @contextmanager
     def open(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Readable]:

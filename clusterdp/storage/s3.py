@@ -30,14 +30,13 @@ _RIGHTS = "s3:GetObject, PutObject, DeleteObject, ListBucket, AbortMultipartUplo
 
 
 class S3Storage(UrlStorage):
-    def __init__(self, url: str, retry_policy: RetryPolicy | None = None, options: Mapping[str, Any] | None = None):
-        options = dict(options or {})
+    def __init__(self, url: str, retry_policy: RetryPolicy, options: Mapping[str, Any]):
+        options = dict(options)
         if "@" in url.partition("://")[2].partition("/")[0]:
             raise ConfigError(
                 f"checkpoint.url: {masked(url)} has a user or a key before its bucket. "
                 "Keys belong in ~/.aws/credentials, or in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
             )
-        retry_policy = retry_policy or RetryPolicy()
         config = {
             "connect_timeout": min(20.0, retry_policy.timeout_s),
             "read_timeout": retry_policy.timeout_s,

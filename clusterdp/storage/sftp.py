@@ -28,11 +28,11 @@ _PIECE = 1 << 20
 class SftpStorage(Storage):
     parallel = 8
 
-    def __init__(self, url: str, retry_policy: RetryPolicy | None = None, options: Mapping[str, Any] | None = None):
+    def __init__(self, url: str, retry_policy: RetryPolicy, options: Mapping[str, Any]):
         self.url = masked(url).rstrip("/")
-        self.retry_policy = retry_policy or RetryPolicy()
+        self.retry_policy = retry_policy
         self.root = PurePosixPath(unquote(urlsplit(url).path) or "/")
-        self._sessions = Sessions(url, self.retry_policy.timeout_s, options or {})
+        self._sessions = Sessions(url, self.retry_policy.timeout_s, options)
 
     def _path(self, name: str) -> str:
         return str(self.root / checked(name))
@@ -157,9 +157,6 @@ class SftpStorage(Storage):
             with suppress(OSError):  # a leftover is harmless, and must not hide the error that brought us here
                 self._ask(name, lambda client: _remove(client, temporary))
 
-    def sync_folder(self, folder: str) -> None:
-        pass
-
     def remove(self, name: str) -> None:
         path = self._path(name)
         folder = name.rpartition("/")[0]
@@ -172,9 +169,6 @@ class SftpStorage(Storage):
         path = self._path(folder)
         with suppress(OSError):
             self._ask(folder, lambda client: client.rmdir(path))
-
-    def forget(self, name: str) -> None:
-        pass
 
 
 def _lstat(client: Any, path: str) -> Any:

@@ -24,11 +24,11 @@ class UrlStorage(Storage):
 
     parallel = 8
 
-    def __init__(self, url: str, retry_policy: RetryPolicy | None = None, options: Mapping[str, Any] | None = None):
+    def __init__(self, url: str, retry_policy: RetryPolicy, options: Mapping[str, Any]):
         self.url = masked(url).rstrip("/")
-        self.retry_policy = retry_policy or RetryPolicy()
+        self.retry_policy = retry_policy
         self._had_password = masked(url) != url
-        self.fs, root = _filesystem(url, self.url, options or {})
+        self.fs, root = _filesystem(url, self.url, options)
         self.root = root.rstrip("/")
 
     def _path(self, name: str) -> str:
@@ -146,9 +146,6 @@ class UrlStorage(Storage):
         arrived = self.size(name)
         if arrived != expected:
             raise OSError(errno.EIO, f"{arrived} of {expected} bytes arrived", f"{self.url}/{name}")
-
-    def sync_folder(self, folder: str) -> None:
-        pass
 
     def remove(self, name: str) -> None:
         with suppress(FileNotFoundError):

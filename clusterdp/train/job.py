@@ -50,6 +50,9 @@ class JobHandle:
         self, settings: WorkerSettings, group: Group, stop: StopSignal, attempt: str, claim: Claim | None = None
     ):
         self._settings = settings
+        self.train: TrainConfig = settings.train  # the config's sections
+        self.saving: CheckpointConfig = settings.checkpoint
+        self.profile: ProfileConfig = settings.profile  # a loop ends after profile.steps
         self._claim = claim
         self._run = RunDir(settings.run_dir) if settings.run_dir else None
         self.this_rank = rank = Rank(group, stop, settings.train.seed)
@@ -97,11 +100,6 @@ class JobHandle:
         and the run is not requeued; `clusterdp resume` goes on. It returns: the stop comes within two exchanges of
         flags."""
         self.stop_signal.request(f"job.stop: {why}")
-
-    @property
-    def train(self) -> TrainConfig:
-        """The config's `train`."""
-        return self._settings.train
 
     @cached_property
     def amp(self) -> Amp:
@@ -173,7 +171,7 @@ class JobHandle:
         model takes, such as normalised floats. See Prefetcher.
         """
         check_can_be_read_again("loader", loader, epochs)
-        saving = self._settings.checkpoint
+        saving = self.saving
         if accumulate is None:
             accumulate = self.train.accumulate
         if self.profile.steps is not None:
@@ -193,7 +191,7 @@ class JobHandle:
 
         beside: not the run's checkpoints, but one that stays as it is until it is saved anew, in a folder of this name.
         """
-        saving = self._settings.checkpoint
+        saving = self.saving
         if saving.url is None:
             return None
         from clusterdp.checkpoint import Checkpointer
@@ -223,16 +221,6 @@ class JobHandle:
             on_commit=self.record.committed,
             **common,
         )
-
-    @property
-    def saving(self) -> CheckpointConfig:
-        """The config's `checkpoint`."""
-        return self._settings.checkpoint
-
-    @property
-    def profile(self) -> ProfileConfig:
-        """The config's `profile`: a loop ends after so many steps."""
-        return self._settings.profile
 
     def for_measuring(self, params: Mapping[str, Any]) -> JobHandle:
         """Another handle, for a training that is only measured. Nothing of it is kept."""

@@ -4,26 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.operate.formatting import ago, clock, number, shown_path, size, table
-from clusterdp.wording import duration
-
-
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.4, "0 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min"),
-        (125, "2 min 5 s"),
-        (3600, "1 h"),
-        (7262, "2 h 1 min"),
-        (90_000, "1 d 1 h"),
-        (86_430, "1 d"),
-        (-3, "0 s"),
-    ],
-)
-def test_a_duration_has_two_units_at_most(seconds: float, words: str) -> None:
-    assert duration(seconds) == words
+from clusterdp.operate.formatting import ago, clock, number, shown_path, size
 
 
 @pytest.mark.parametrize(
@@ -45,14 +26,6 @@ def test_ago_has_one_unit(seconds: float, words: str) -> None:
 def test_a_time_of_another_day_has_its_date() -> None:
     assert len(clock(1_700_000_000)) == len("22:13:20")
     assert len(clock(1_700_000_000, now=1_700_300_000)) == len("14 Nov 22:13:20")
-
-
-def test_a_table_is_aligned_and_nothing_trails() -> None:
-    assert table([("attempt", "ended"), ("1", "preempted"), ("10", "")]) == [
-        "attempt  ended",
-        "1        preempted",
-        "10",
-    ]
 
 
 def test_a_path_is_shown_as_one_would_type_it(tmp_path: Path, elsewhere: Path) -> None:

@@ -62,7 +62,7 @@ def test_training_and_evaluation_do_not_add_up_in_the_same_object(job: JobHandle
 def test_a_metric_gives_a_number_or_one_a_sample(job: JobHandle, value: Any) -> None:
     scores = Scores({"right": lambda outputs, targets: value}, job.group)
     scores.add(BATCH, LOSS, BATCH, None)
-    assert scores.reduce()["right"] == (0.25 if value is not True else 1.0)
+    assert scores.meters.reduce()["right"] == (0.25 if value is not True else 1.0)
 
 
 @pytest.mark.parametrize(

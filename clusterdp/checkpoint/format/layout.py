@@ -165,12 +165,8 @@ def _layout_of(tensors: tuple[tuple[str, tuple[str, tuple[int, ...]]], ...]) -> 
     for name, (dtype, shape) in sorted(tensors):
         nbytes = math.prod(shape) * ITEM_SIZES[dtype]
         entries.append(TensorEntry(name, dtype, shape, offset, nbytes))
-        offset = align(offset + nbytes)
+        offset = -(-(offset + nbytes) // ALIGN) * ALIGN
     return FlatLayout(tuple(entries), offset)
-
-
-def align(offset: int) -> int:
-    return -(-offset // ALIGN) * ALIGN
 
 
 def safetensors_header(nbytes: int, note: Mapping[str, str]) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any
 
 from clusterdp.checkpoint.errors import LostContact
 from clusterdp.checkpoint.format.layout import step_of
-from clusterdp.checkpoint.format.manifest import CheckpointInfo, Damage, scan
+from clusterdp.checkpoint.format.manifest import CheckpointInfo, scan
 from clusterdp.checkpoint.format.phase import called
 from clusterdp.checkpoint.load.restore import LoadedCheckpoint, read
 from clusterdp.checkpoint.save.commit import Committer
@@ -74,10 +74,11 @@ def _list(committer: Committer, step: int | None, mirror: Mirror | None) -> dict
         raise CheckpointError(f"{committer.storage.url}: no checkpoint of step {step}. Those that exist: {steps}.")
     if not own:
         _refuse_others(committer, [*commits, *far])
+    later = [damage for damage in damaged if (step_of(damage.name.partition("/")[0]) or 0) > phase.first]
     return {
         "candidates": [asdict(info) for info in reversed(wanted)],
         "newest": commits[-1].token if commits else None,
-        "damaged": [damage.why for damage in damaged if not phase.first or _step_of(damage) > phase.first],
+        "damaged": [damage.why for damage in (later if phase.first else damaged)],
     }
 
 
@@ -92,10 +93,6 @@ def _refuse_others(committer: Committer, commits: Sequence[CheckpointInfo]) -> N
             f"{', '.join(map(called, others))}: this is not the program that saved them. Name its phases as they were, "
             "and begin them in the same order, or use an empty folder to start from the beginning."
         )
-
-
-def _step_of(damage: Damage) -> int:
-    return step_of(damage.name.partition("/")[0]) or 0
 
 
 def _try(

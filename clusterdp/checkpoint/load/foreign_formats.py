@@ -12,7 +12,8 @@ import io
 import pickle
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -43,17 +44,17 @@ def read(where: str, live: Mapping[str, torch.Tensor]) -> Any:
     the format allows it. Raises StateError if it cannot be read safely, CheckpointError if not at all."""
     if "://" in where and not where.startswith("file://"):
         folder, _, name = where.rpartition("/")
-        return library_formats.of_lightning(_torch_file(where, io.BytesIO(_from(folder, name))))
+        with _reading(where):
+            data = open_storage(folder).read(name)
+        return library_formats.of_lightning(_torch_file(where, io.BytesIO(data)))
     path = Path(where.removeprefix("file://")).expanduser()
     if (path / ".metadata").is_file():
         return _folder(path, live)
-    try:
+    with _reading(where):
         if path.is_dir():
             return _library_folder(where, path)
         if path.suffix == ".safetensors" and path.is_file():
             return library_formats.read_safetensors(path)
-    except OSError as error:
-        raise CheckpointError(f"{where}: cannot be read: {error.strerror or error}. Look at the path.") from error
     return library_formats.of_lightning(_torch_file(where, path))
 
 
@@ -68,11 +69,12 @@ def _library_folder(where: str, path: Path) -> Any:
     return tree
 
 
-def _from(folder: str, name: str) -> bytes:
+@contextmanager
+def _reading(where: str | Path) -> Iterator[None]:
     try:
-        return open_storage(folder).read(name)
+        yield
     except OSError as error:
-        raise CheckpointError(f"{folder}/{name}: cannot be read: {error.strerror or error}.") from error
+        raise CheckpointError(f"{where}: cannot be read: {error.strerror or error}. Look at the path.") from error
 
 
 def _torch_file(where: str, file: Path | io.BytesIO) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 
 from clusterdp.checkpoint.load import foreign_formats
-from clusterdp.checkpoint.state import stateful
+from clusterdp.checkpoint.state import as_built, stateful
 from clusterdp.checkpoint.state.tree import cloned, is_sharded, key_of
 from clusterdp.errors import StateError
 from clusterdp.wording import some_of
@@ -138,9 +138,7 @@ def _live(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     from clusterdp.checkpoint.load import resharding
 
     found: dict[str, torch.Tensor] = {}
-    for name, thing in state.items():
-        if stateful.is_per_rank(thing):
-            continue
+    for name, thing in stateful.shared(state).items():
         kind = _kind(name, thing)
         mine = resharding.live_tensors({name: thing})
         if kind == "optimizer":
@@ -195,12 +193,7 @@ def _with_tied(tree: dict[str, Any], module: torch.nn.Module) -> dict[str, Any]:
 
 def _numbers(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> dict[str, int]:
     """The name of each parameter -> its number in the optimizer's state."""
-    names = {
-        id(parameter): name
-        for thing in state.values()
-        if isinstance(thing, torch.nn.Module)
-        for name, parameter in thing.named_parameters()
-    }
+    names = {id(parameter): key for _, key, parameter in as_built.parameters_of(state)}
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     return {names[id(parameter)]: i for i, parameter in enumerate(parameters) if id(parameter) in names}
 

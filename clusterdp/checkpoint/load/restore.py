@@ -120,8 +120,8 @@ def read(storage: Storage, info: CheckpointInfo, ranks: RankGroup, state: Mappin
 def put_back(loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int) -> list[str]:
     """Put the state into the objects of this rank. Returns, in words, what differs from the checkpoint. Raises
     StateError if they are not the objects that were saved."""
-    shared = {name: thing for name, thing in state.items() if not stateful.is_per_rank(thing)}
-    own = {name: thing for name, thing in state.items() if stateful.is_per_rank(thing)}
+    shared = stateful.shared(state)
+    own = {name: thing for name, thing in state.items() if name not in shared}
     stateful.compare_keys("state", shared, loaded.manifest.state)
     changed = unflatten(loaded.manifest.changed, loaded.tensors) or {}
     sizes = {name: as_built.resized(thing, changed.get(name, {})) for name, thing in shared.items()}
@@ -172,13 +172,12 @@ def _read_parts(storage: Storage, manifest: Manifest, state: Mapping[str, Any]) 
     from clusterdp.checkpoint.load import resharding  # imported here: it takes two seconds, and DDP does not need it
 
     check_sizes(storage, ranges_of(manifest))  # first: no manifest makes us ask for memory that its files do not fill
-    live = resharding.live_tensors({name: thing for name, thing in state.items() if not stateful.is_per_rank(thing)})
+    live = resharding.live_tensors(stateful.shared(state))
     return resharding.read(storage, manifest, live)
 
 
 def _live(manifest: Manifest, state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     found: dict[str, torch.Tensor] = {}
-    for name, thing in state.items():
-        if not stateful.is_per_rank(thing):
-            found |= stateful.live_tensors(name, thing)
+    for name, thing in stateful.shared(state).items():
+        found |= stateful.live_tensors(name, thing)
     return live_tensors(manifest.layout, found)

@@ -24,7 +24,7 @@ import torch
 from clusterdp.checkpoint.format.checksum import checksum
 from clusterdp.checkpoint.format.layout import FlatLayout
 from clusterdp.checkpoint.save.state_snapshot import StatePart
-from clusterdp.checkpoint.state.rank_group import RankGroup
+from clusterdp.checkpoint.state.rank_group import RankGroup, tried
 from clusterdp.checkpoint.state.tree import as_bytes, is_sharded, memory_of
 from clusterdp.errors import StateError
 from clusterdp.wording import some_of
@@ -69,13 +69,8 @@ def compare(sums: Sequence[tuple[list[int] | None, list[int] | None]], layout: F
 def compare_all(part: StatePart, ranks: RankGroup) -> None:
     """Collective. All tensors of all ranks, but for those of which each rank has its own part; errors as compare()."""
     names = [name for name, tensor in part.tensors.items() if not is_sharded(tensor)]
-    sums: list[int] = []
-    failure = None
-    try:
-        sums = [_sum(as_bytes(part.tensors[name])) for name in names]
-    except Exception as error:
-        failure = error
-    digest = hashlib.blake2b(array("Q", sums), digest_size=8).digest()
+    sums, failure = tried(lambda: [_sum(as_bytes(part.tensors[name])) for name in names])
+    digest = hashlib.blake2b(array("Q", sums or []), digest_size=8).digest()
     if not ranks.are_equal(digest if failure is None else secrets.token_bytes(8)):
         ranks.agree(failure, sums, lambda reports: _explain(names, reports))
 

@@ -25,7 +25,7 @@ from clusterdp.checkpoint.save.commit import Committer
 from clusterdp.checkpoint.save.state_snapshot import StateSnapshot
 from clusterdp.checkpoint.save.writer import RankWriter, Staged, Staging
 from clusterdp.checkpoint.state.background_task import BackgroundTask
-from clusterdp.checkpoint.state.rank_group import RankGroup
+from clusterdp.checkpoint.state.rank_group import RankGroup, tried
 from clusterdp.errors import CheckpointError
 
 STAGES = 2
@@ -114,11 +114,7 @@ class Save:
 
     def _hand_over(self) -> None:
         """Give rank 0 the reports of all ranks."""
-        report, failure = None, None
-        try:
-            report = self._writing.result()
-        except Exception as error:
-            failure = error
+        report, failure = tried(self._writing.result)
         try:
             self._ranks.agree(failure, report, self._begin_commit)
         except LostContact:
@@ -154,11 +150,7 @@ class Save:
         return commit
 
     def _conclude(self) -> Commit:
-        commit, failure = None, None
-        try:
-            commit = self._committing.result() if self._committing else None
-        except Exception as error:
-            failure = error
+        commit, failure = tried(lambda: self._committing.result() if self._committing else None)
         return Commit(**self._ranks.agree(failure, asdict(commit) if commit else None, lambda reports: reports[0]))
 
 

@@ -13,7 +13,7 @@ import torch
 
 from clusterdp.checkpoint.format.layout import FlatLayout
 from clusterdp.checkpoint.state import as_built, module_buffers, rng, stateful
-from clusterdp.checkpoint.state.rank_group import RankGroup
+from clusterdp.checkpoint.state.rank_group import RankGroup, tried
 from clusterdp.checkpoint.state.tree import Flattener, as_bytes, dtype_name, is_sharded, key_of
 from clusterdp.errors import StateError
 
@@ -108,15 +108,9 @@ def _changed(state: Mapping[str, Any], ranks: RankGroup) -> tuple[dict[str, dict
 
     A cache that grows with what a rank has seen has another size on each.
     """
-    changed: dict[str, dict[str, Any]] = {}
-    failure = None
-    try:
-        with stateful.as_trained(state):
-            changed = as_built.changes(
-                {name: thing for name, thing in state.items() if not stateful.is_per_rank(thing)}
-            )
-    except Exception as error:
-        failure = error
+    with stateful.as_trained(state):
+        found, failure = tried(lambda: as_built.changes(stateful.shared(state)))
+    changed = found or {}
     own = {name: _hidden(some) for name, some in changed.items() if "buffers" in some}
     outline = [
         (name, key, was, dtype_name(own[name]["buffers"][key]), tuple(own[name]["buffers"][key].shape))

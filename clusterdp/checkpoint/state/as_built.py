@@ -88,12 +88,7 @@ def _changes(name: str, thing: Any, state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _groups(name: str, optimizer: torch.optim.Optimizer, built: AsBuilt, state: Mapping[str, Any]) -> list[Any]:
-    names = {
-        id(parameter): [module, key]
-        for module, thing in state.items()
-        if isinstance(thing, torch.nn.Module)
-        for key, parameter in thing.named_parameters()
-    }
+    names = {id(parameter): [module, key] for module, key, parameter in parameters_of(state)}
     added = [[names.get(id(p)) for p in group["params"]] for group in optimizer.param_groups[built.groups :]]
     if any(None in group for group in added) and not built.warned:
         built.warned = True
@@ -165,6 +160,13 @@ def replace(module: torch.nn.Module, key: str, saved: torch.Tensor) -> None:
         return
     near = live if live is not None else next(module.parameters(), saved)
     part._buffers[own] = saved.detach().to(near.device, copy=True)
+
+
+def parameters_of(state: Mapping[str, Any]) -> Iterator[tuple[str, str, torch.nn.Parameter]]:
+    """(name of the module, key, parameter)."""
+    for name, thing in state.items():
+        if isinstance(thing, torch.nn.Module):
+            yield from ((name, key, parameter) for key, parameter in thing.named_parameters())
 
 
 def buffers_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor | None, bool]]:

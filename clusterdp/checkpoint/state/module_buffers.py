@@ -40,7 +40,7 @@ def make_room(module: torch.nn.Module, state: Mapping[str, Any], resized: Collec
         if key in state:
             as_built.replace(module, key, state[key])
     for key, live in chain(module.named_parameters(), module.named_buffers()):
-        if key in state and not is_sharded(live) and 0 in _noted(live, ()):
+        if key in state and not is_sharded(live) and 0 in (strides.noted(tuple(live.shape), live.stride()) or ()):
             live.data = torch.empty_like(live, memory_format=torch.contiguous_format)
 
 
@@ -53,7 +53,3 @@ def restride(name: str, module: torch.nn.Module, saved: Mapping[str, strides.Sha
             continue
         if not isinstance(live, torch.nn.Parameter) or (wanted and 0 in wanted):
             live.data = copied(live, wanted or strides.rows(tuple(live.shape)))
-
-
-def _noted(tensor: torch.Tensor, otherwise: strides.Shape) -> strides.Shape:
-    return strides.noted(tuple(tensor.shape), tensor.stride()) or otherwise

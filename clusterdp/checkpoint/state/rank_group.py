@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,7 @@ from clusterdp.checkpoint.errors import ClaimLost, LostContact
 from clusterdp.checkpoint.state.tree import memory_of
 from clusterdp.errors import CheckpointError, DamagedError, StateError
 
+T = TypeVar("T")
 _KINDS: dict[str, type[CheckpointError]] = {
     kind.__name__: kind for kind in (CheckpointError, DamagedError, StateError, ClaimLost)
 }
@@ -134,6 +135,14 @@ class RankGroup:
             data = torch.empty(int(length), dtype=torch.uint8)
         self.broadcast(data, 0)
         return _decode(data)
+
+
+def tried(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    """What `work` returns, or the error that it raises, which RankGroup.agree() tells the other ranks."""
+    try:
+        return work(), None
+    except Exception as error:
+        return None, error
 
 
 class ProgressExchange:

@@ -53,6 +53,11 @@ def is_per_rank(thing: Any) -> bool:
     return getattr(thing, "per_rank", False) is True
 
 
+def shared(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The objects of which all ranks have the same state."""
+    return {name: thing for name, thing in state.items() if not is_per_rank(thing)}
+
+
 def are_sharded(state: Mapping[str, Any]) -> bool:
     """Whether any of the objects has DTensors, as FSDP2 makes of parameters."""
     return any(is_sharded(tensor) for thing in state.values() for tensor in _tensors(thing))

@@ -162,7 +162,7 @@ def _per_rank(a: Side, b: Side, only: str | None) -> Iterator[str]:
             own_payload(a.storage, a.manifest, rank) as (left, x),
             own_payload(b.storage, b.manifest, rank) as (right, y),
         ):
-            if only is None and (left["rng"] != right["rng"] or _any_differ(x, y, "rng")):
+            if only is None and (left["rng"] != right["rng"] or any(_differing_names(x, y, "rng"))):
                 draws.append(rank)
             yield from _differing(_part(left, only), _part(right, only), f"rank {rank}")
             for name in _differing_names(x, y, "objects" if only is None else f"objects/{only}"):
@@ -175,10 +175,6 @@ def _per_rank(a: Side, b: Side, only: str | None) -> Iterator[str]:
 def _part(state: Mapping[str, Any], only: str | None) -> Any:
     objects = state["objects"]
     return objects if only is None else {only: objects[only]} if only in objects else {}
-
-
-def _any_differ(a: Payload, b: Payload, under: str) -> bool:
-    return next(_differing_names(a, b, under), None) is not None
 
 
 def _differing_names(a: Payload, b: Payload, under: str) -> Iterator[str]:

@@ -10,7 +10,8 @@ from typing import Any, TextIO
 
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Damage
 from clusterdp.operate.checkpoints.place import Place, look
-from clusterdp.operate.formatting import Colour, ago, clock, size, table
+from clusterdp.operate.formatting import Colour, ago, clock, size
+from clusterdp.wording import counted, table
 
 
 def show_list(place: Place, out: TextIO, as_json: bool = False, now: float | None = None) -> None:
@@ -27,9 +28,9 @@ def as_text(
 ) -> list[str]:
     wanted = place.of_which(list(commits))
     total = sum({info.data: info.bytes for info in wanted}.values())
-    lines = [f"{colour('bold', place.name)}  {_count(len(wanted), 'checkpoint')}, {size(total)}"]
+    lines = [f"{colour('bold', place.name)}  {counted(len(wanted), 'checkpoint')}, {size(total)}"]
     if damaged:
-        lines[0] += ", " + colour("red", f"{_count(len(damaged), 'damaged manifest')}")
+        lines[0] += ", " + colour("red", f"{counted(len(damaged), 'damaged manifest')}")
     if wanted:
         cells = [HEAD, *(_row(info, info is commits[-1], now) for info in reversed(wanted))]
         if not any(info.phase for info in wanted):
@@ -72,7 +73,3 @@ def _row(info: CheckpointInfo, newest: bool, now: float) -> tuple[str, ...]:
         info.token,
         info.phase or "-",
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")

@@ -34,7 +34,8 @@ class Place:
         """The checkpoints from oldest to newest, and the damaged manifests. CheckpointError if there is neither."""
         commits, damaged = look(self)
         if not commits and not damaged:
-            raise CheckpointError(f"{self.name}: no checkpoints {self._there}. Look at the log, or name another place.")
+            yet = "yet" if self.run else "there"
+            raise CheckpointError(f"{self.name}: no checkpoints {yet}. Look at the log, or name another place.")
         return commits, damaged
 
     def of_which(self, commits: list[CheckpointInfo], none_will_do: bool = False) -> list[CheckpointInfo]:
@@ -60,10 +61,6 @@ class Place:
         if not found:
             raise CheckpointError(f"{self.name}: every manifest is damaged. `clusterdp checkpoint ls` says how.")
         return found[-1]
-
-    @property
-    def _there(self) -> str:
-        return "yet" if self.run else "there"
 
 
 def locate(word: str | None, which: str | None = None) -> Place:

@@ -16,6 +16,7 @@ from clusterdp.operate.formatting import Colour, shown_path, size
 from clusterdp.operate.queue import ask_squeue, live_jobs
 from clusterdp.operate.run_history import read_history
 from clusterdp.rundir import RunDir
+from clusterdp.wording import counted
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,8 @@ def show_plan(place: Place, pruning: Pruning, out: TextIO) -> None:
             proved = "  every byte verified" if info is pruning.proved else ""
             out.write(f"{colour('green', 'stays')}  step {info.step}  {size(info.bytes)}  {info.token}{proved}\n")
     if pruning.victims:
-        out.write(f"{place.name}: {_count(pruning.victims)} would go, and free {size(pruning.freed)}\n")
+        count = counted(len(pruning.victims), "checkpoint")
+        out.write(f"{place.name}: {count} would go, and free {size(pruning.freed)}\n")
 
 
 def prune(place: Place, pruning: Pruning, out: TextIO) -> None:
@@ -112,7 +114,7 @@ def prune(place: Place, pruning: Pruning, out: TextIO) -> None:
                 f"{place.name}: step {info.step} could not be deleted: {error.strerror or error}. "
                 f"{done} of {len(pruning.victims)} are gone; the others are as they were."
             ) from None
-    out.write(f"{place.name}: {_count(pruning.victims)} deleted, {size(pruning.freed)} freed\n")
+    out.write(f"{place.name}: {counted(len(pruning.victims), 'checkpoint')} deleted, {size(pruning.freed)} freed\n")
 
 
 def confirmed(ask_user: Callable[[str], str]) -> bool:
@@ -120,7 +122,3 @@ def confirmed(ask_user: Callable[[str], str]) -> bool:
         return ask_user("Delete them? [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:
         return False
-
-
-def _count(infos: Sequence[CheckpointInfo]) -> str:
-    return "1 checkpoint" if len(infos) == 1 else f"{len(infos)} checkpoints"

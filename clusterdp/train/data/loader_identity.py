@@ -21,8 +21,10 @@ def facts(loader: Any) -> Facts:
     iterable = isinstance(dataset, IterableDataset)
     found = {
         "kind": type(loader).__name__,
-        "samples": _size(dataset if iterable or sampler is None else sampler) if dataset is not None else _size(loader),
-        BATCH: _batch_size(loader),
+        "samples": length_of(dataset if iterable or sampler is None else sampler)
+        if dataset is not None
+        else length_of(loader),
+        BATCH: batch_size_of(loader),
         "drop_last": getattr(loader, "drop_last", None) is True,
         "sampler": None if iterable or sampler is None else type(sampler).__name__,
     }
@@ -77,14 +79,14 @@ def why_not_exact(loader: Any, *, begun: bool, epoch: int, replayed: bool) -> st
     return None
 
 
-def _size(thing: Any) -> int | None:
+def length_of(thing: Any) -> int | None:
     try:
         return len(thing)
     except (TypeError, NotImplementedError):
         return None
 
 
-def _batch_size(loader: Any) -> int | None:
+def batch_size_of(loader: Any) -> int | None:
     size = getattr(loader, "batch_size", None)
     if size is None:
         size = getattr(getattr(loader, "batch_sampler", None), "batch_size", None)

@@ -79,24 +79,21 @@ class Prefetcher:
 
 def to_device(batch: Any, device: torch.device) -> Any:
     """All tensors in it, without waiting for the copies."""
-    if isinstance(batch, torch.Tensor):
-        return batch if batch.device == device else batch.to(device, non_blocking=True)
-    if isinstance(batch, Mapping):
-        return {key: to_device(part, device) for key, part in batch.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        return type(batch)(*(to_device(part, device) for part in batch))
-    if isinstance(batch, list | tuple):
-        return type(batch)([to_device(part, device) for part in batch])
-    return batch
+    return map_tensors(batch, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def map_tensors(tree: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """The tuples, lists and mappings anew, with each tensor in them changed; anything else stays as it is."""
+    if isinstance(tree, torch.Tensor):
+        return change(tree)
+    if isinstance(tree, Mapping):
+        return {key: map_tensors(part, change) for key, part in tree.items()}
+    if isinstance(tree, list | tuple):
+        parts = [map_tensors(part, change) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return tree
 
 
 def _used_on(stream: Any, batch: Any) -> None:
     """Keeps its memory from being reused while the step's stream still reads it."""
-    if isinstance(batch, torch.Tensor):
-        batch.record_stream(stream)
-    elif isinstance(batch, Mapping):
-        for part in batch.values():
-            _used_on(stream, part)
-    elif isinstance(batch, list | tuple):
-        for part in batch:
-            _used_on(stream, part)
+    map_tensors(batch, lambda tensor: tensor.record_stream(stream))

@@ -20,16 +20,16 @@ from clusterdp.train.output.say import say
 
 FAILED = "failed"
 LEAVING = "leaving"  # /<rank>
+EVERY_S = 1.0  # between two looks at the store
 LAST_WAIT_S = 3.0  # of rank 0 for the others: two looks at the store, and some
 
 
 class PeerWatch:
-    def __init__(self, notes: StoreNotes, rank: int, world_size: int, every_s: float = 1.0):
+    def __init__(self, notes: StoreNotes, rank: int, world_size: int):
         self.notes = notes
         self.rank = rank
         self.world_size = world_size
         self.alone = world_size == 1
-        self.every_s = every_s
         self._ended = threading.Event()
         self._leaving = False
         self._thread = threading.Thread(target=self._watch, name="clusterdp-peers", daemon=True)
@@ -63,11 +63,11 @@ class PeerWatch:
         return f"rank {note[0]}: {note[1]}" if note and note[0] != self.rank else None
 
     def _watch(self) -> None:
-        while not self._ended.wait(self.every_s):
+        while not self._ended.wait(EVERY_S):
             first_failure = self.first_failure()
             if first_failure is None:
                 continue
-            if self._ended.wait(self.every_s):  # the main thread may be reporting it itself
+            if self._ended.wait(EVERY_S):  # the main thread may be reporting it itself
                 return
             say(f"clusterdp: ending rank {self.rank}, because another failed: {first_failure}", error=True)
             self.leave(1)  # the main thread may be blocked in C for ever

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -68,14 +68,14 @@ class SharedFlags:
     stop: asked before each exchange.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, stop: StopSignal | None = None, flags: Sequence[str] = FLAGS):
+    def __init__(self, group: dist.ProcessGroup | None, stop: StopSignal | None = None):
         self.group = group
         self.stop = stop or StopSignal()
         self.progress: Callable[[], int] = lambda: 0  # how far this rank's saves are; asked before each exchange
         self.save_s = 0.0  # how long a save takes, for the margin before the end of the job's time
         self.every = 1  # k
         self.sent = 0
-        self._flags = dict.fromkeys(flags, False) | {"busy": True}
+        self._flags = dict.fromkeys(FLAGS, False) | {"busy": True}
         self._numbers = array("q", bytes(8 * (len(self._flags) + 3)))
         self._vector = torch.frombuffer(self._numbers, dtype=torch.int64)  # the same memory; is slower to write to
         self._work: Any = None

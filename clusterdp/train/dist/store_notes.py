@@ -58,24 +58,17 @@ def make_key(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            os.write(fd, os.urandom(KEY_BYTES))
-        finally:
-            os.close(fd)
+        with os.fdopen(fd, "wb") as file:
+            file.write(os.urandom(KEY_BYTES))
 
 
 def read_key(path: Path) -> bytes | None:
     """The key; None if there is no complete one."""
     try:
-        fd = open_plain(path, os.O_RDONLY | os.O_NOFOLLOW)
+        with os.fdopen(open_plain(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
+            key = file.read(KEY_BYTES)
     except OSError:
         return None
-    try:
-        key = os.read(fd, KEY_BYTES)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
     return key if len(key) == KEY_BYTES else None
 
 

@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.train.data.loader_defaults import end_workers
-from clusterdp.train.data.loader_identity import changes, same_place, why_not_exact
+from clusterdp.train.data.loader_identity import batch_size_of, changes, length_of, same_place, why_not_exact
 from clusterdp.train.data.loader_rng import OwnStreams
 from clusterdp.train.data.prefetch import Prefetcher
 from clusterdp.train.data.sampler import ResumableSampler
@@ -51,7 +51,7 @@ class Batches(Generic[Batch]):
         self.lap = lap
         self.move = move
         self.loader = loader
-        self.batch_size = _batch_size(loader)
+        self.batch_size = batch_size_of(loader) or 1  # of a full batch; the last one, shorter, ends the epoch
         self.sampler = _our_sampler(loader)
         self.is_global = self.sampler is not None or counts_samples(getattr(loader, "dataset", None))
         self.position = Position(self.batch_size * rank.world_size if self.is_global else 0)
@@ -80,7 +80,8 @@ class Batches(Generic[Batch]):
     def measure(self) -> None:
         """Collective, before anything is restored. An epoch has the least of all ranks' batches: a rank with more would
         wait for the others."""
-        own = _length(self.loader)
+        length = length_of(self.loader)
+        own = -1 if length is None else length
         least = self.rank.group.agree(own, least=True)[0]
         self._surplus = least < own
         if self._surplus:
@@ -281,24 +282,8 @@ class Batches(Generic[Batch]):
             say(f"clusterdp: loader: {what}")
 
 
-def _length(loader: Any) -> int:
-    """-1 if it has none. A DataLoader always has the method."""
-    try:
-        return len(loader)
-    except (TypeError, NotImplementedError):
-        return -1
-
-
 def _our_sampler(loader: Any) -> ResumableSampler | None:
     for holder in (loader, getattr(loader, "batch_sampler", None)):
         if isinstance(sampler := getattr(holder, "sampler", None), ResumableSampler):
             return sampler
     return None
-
-
-def _batch_size(loader: Any) -> int:
-    """Samples of one full batch of one rank; the last, shorter one ends the epoch, where the sampler stops counting."""
-    size = getattr(loader, "batch_size", None)
-    if size is None:
-        size = getattr(getattr(loader, "batch_sampler", None), "batch_size", 1)
-    return int(size or 1)

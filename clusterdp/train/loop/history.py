@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterdp.errors import ConfigError
+from clusterdp.wording import table
 
 EpochRow = dict[str, Any]
 SHAPE = ("epoch", "step")  # columns that count, and are no measurement
@@ -54,8 +55,7 @@ class History:
 
     def __str__(self) -> str:
         cells = [self.columns, *([_cell(row.get(name)) for name in self.columns] for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        return "\n".join("  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells)
+        return "\n".join(table(cells, str.rjust))
 
     def to_pandas(self) -> Any:
         try:

@@ -31,6 +31,7 @@ from clusterdp.train.output.say import say
 from clusterdp.train.parallel.buckets import settle_buckets
 from clusterdp.train.parallel.ddp import check_finished, check_never_skips
 from clusterdp.train.profile.stopwatch import report_times
+from clusterdp.wording import counted
 
 if TYPE_CHECKING:
     from clusterdp.checkpoint import Checkpointer, Restored
@@ -263,7 +264,7 @@ class Loop(Generic[Batch]):
         if self._rng_pending:
             self.batches.pass_all()
         if self._rank.is_first:
-            epochs = f"{self.epoch} epoch{'' if self.epoch == 1 else 's'}"
+            epochs = counted(self.epoch, "epoch")
             say(f"clusterdp: {self} is complete ({epochs}, step {self.step}): nothing left to do.")
 
     def _start_from(self, checkpointer: Checkpointer) -> None:

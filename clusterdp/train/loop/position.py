@@ -14,6 +14,8 @@ import torch
 from clusterdp.checkpoint.state import rng
 from clusterdp.train.data.loader_identity import facts
 
+SAVED = "step epoch batch ended epochs last continued global_batch"  # of a Position
+
 
 class Position:
     """`step` in all, `batch` of `epoch`: how many are done. Part of the state; a sampler has the samples.
@@ -54,16 +56,7 @@ class Position:
         self.load_state_dict({**other.state_dict(), "batch": 0})
 
     def state_dict(self) -> dict[str, int | None]:
-        return {
-            "step": self.step,
-            "epoch": self.epoch,
-            "batch": self.batch,
-            "ended": self.ended,
-            "epochs": self.epochs,
-            "last": self.last,
-            "continued": self.continued,
-            "global_batch": self.global_batch,
-        }
+        return {name: getattr(self, name) for name in SAVED.split()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.step, self.epoch, self.batch = state["step"], state["epoch"], state["batch"]

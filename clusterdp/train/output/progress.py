@@ -18,10 +18,6 @@ class Progress:
         self._first: tuple[float, int] | None = None
         self._shown = 0
 
-    @staticmethod
-    def is_wanted() -> bool:
-        return sys.stderr.isatty()
-
     def __call__(self, record: Mapping[str, Any]) -> None:
         step, total = record.get("step"), record.get("total")
         if step is None or "epoch" not in record or total is None:

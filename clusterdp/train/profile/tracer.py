@@ -27,10 +27,9 @@ WARM_UP = 1  # steps that the profiler needs before the first one that it record
 class Tracer:
     """start: the first step that is traced, counted from 1 on; 3 at least: one step tells that there are any."""
 
-    def __init__(self, file: str | os.PathLike[str], *, start: int = 10, steps: int = 5, told: bool = True):
+    def __init__(self, file: str | os.PathLike[str], *, start: int = 10, steps: int = 5):
         self.file = Path(file)
         self.start, self.steps = start, steps
-        self._told = told
         self._done = 0
         self._profile: Any = None
 
@@ -55,8 +54,7 @@ class Tracer:
         with BestEffortFile(self.file):
             self.file.parent.mkdir(parents=True, exist_ok=True)
             running.export_chrome_trace(str(self.file))
-            if self._told:
-                say(f"clusterdp: steps {self.start} to {self._done} are traced in {self.file}")
+            say(f"clusterdp: steps {self.start} to {self._done} are traced in {self.file}")
 
     def _begin(self) -> None:
         activities = [ProfilerActivity.CPU]

@@ -10,6 +10,7 @@ import torch
 
 from clusterdp.errors import ConfigError
 from clusterdp.train.data.datasets import size_of
+from clusterdp.train.data.prefetch import map_tensors
 from clusterdp.train.dist.group import Group
 from clusterdp.train.trainer.meters import Meters
 
@@ -42,10 +43,6 @@ class Scores:
                     "object with update() and compute(). Pass one of them."
                 )
 
-    def begin(self) -> None:
-        """A step begins."""
-        self.added = False
-
     def add_values(self, batch: Any, values: Mapping[str, Any]) -> None:
         """The numbers that a user's step returned; anything else is left out."""
         size = size_of(batch)
@@ -70,7 +67,7 @@ class Scores:
         if outputs is None or not (self._functions or self._objects):
             return
         with torch.no_grad():
-            outputs = _detached(outputs)
+            outputs = map_tensors(outputs, torch.Tensor.detach)
             for name, function in self._functions.items():
                 self._mean(size, counts, name, _checked(name, function(outputs, targets), size))
             if self._objects and (counts is None or bool(counts)):
@@ -84,23 +81,9 @@ class Scores:
             value, weight = value.where(counts, 0.0), counts * float(weight)
         self.meters.mean(weight, **{name: value})
 
-    def reduce(self) -> dict[str, float]:
-        """Collective."""
-        return self.meters.reduce()
-
 
 def _name_of(metric: Any) -> str:
     return metric if isinstance(metric, str) else str(getattr(metric, "__name__", type(metric).__name__)).lower()
-
-
-def _detached(outputs: Any) -> Any:
-    if isinstance(outputs, torch.Tensor):
-        return outputs.detach()
-    if isinstance(outputs, Mapping):
-        return {key: _detached(part) for key, part in outputs.items()}
-    if isinstance(outputs, list | tuple):
-        return tuple(_detached(part) for part in outputs)
-    return outputs
 
 
 def _checked(name: str, value: Any, size: int) -> Any:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from clusterdp.wording import table
+
 
 def summary(model: nn.Module, inputs: tuple[Any, ...] | None, device: torch.device) -> str:
     """A table of the modules that contain no others. inputs: a batch, to show the shape of each module's output."""
@@ -17,8 +19,7 @@ def summary(model: nn.Module, inputs: tuple[Any, ...] | None, device: torch.devi
             own = sum(parameter.numel() for parameter in module.parameters(recurse=False))
             shown = (shapes.get(name, "-"),) if shapes else ()
             rows.append((name or "(model)", type(module).__name__, *shown, f"{own:,}"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = table(rows)
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
     size = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
     everything = sum(parameter.numel() for parameter in model.parameters())

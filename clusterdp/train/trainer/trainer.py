@@ -10,6 +10,7 @@ that was not, its history included. Without `job` it takes that of its own proce
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -170,7 +171,7 @@ class Trainer:
             batches, self._state, epochs=epochs, accumulate=self.accumulate, move=transform or True, **phase
         )
         self._data = train
-        progress = Progress(epochs) if self.job.rank == 0 and Progress.is_wanted() else None
+        progress = Progress(epochs) if self.job.rank == 0 and sys.stderr.isatty() else None
         if progress is not None:
             self.job.metrics.sinks.append(progress)
         self._mode(training=True)
@@ -279,7 +280,7 @@ class Trainer:
         step, loop, on_step = self.step, self.loop, self.on_step
         assert loop is not None
         for batch in epoch:
-            self.scores.begin()
+            self.scores.added = False
             values = step(self, batch)
             if not isinstance(values, Mapping):
                 raise ConfigError(f"step: returned a {type(values).__name__}. Return {{name: number}}, as of the loss.")
@@ -292,7 +293,7 @@ class Trainer:
     def _close_epoch(self, val: Mapping[str, float]) -> None:
         """Closes an epoch after its evaluation, which an attempt that was stopped in it does again."""
         assert self.loop is not None
-        row: EpochRow = {"epoch": self.loop.epoch + 1, "step": self.loop.step, **self.scores.reduce()}
+        row: EpochRow = {"epoch": self.loop.epoch + 1, "step": self.loop.step, **self.scores.meters.reduce()}
         row |= {f"val_{name}": value for name, value in val.items()}
         if self.scheduler is not None and self.scheduler_every == "epoch":
             self._step_scheduler(row)
@@ -343,7 +344,7 @@ class Trainer:
                         scores.add(batch, loss, outputs, targets)
             finally:
                 self.scores = training
-        if not (found := scores.reduce()):
+        if not (found := scores.meters.reduce()):
             raise ConfigError(NO_BATCH.format("evaluate"))
         return found
 
