@@ -154,7 +154,7 @@ def _shape(options: argparse.Namespace) -> Shape:
         return Shape.simple(**given, quick=options.quick, time_scale=options.time_scale)
     if given:
         raise FakeError(
-            f"--{next(iter(given)).replace('_', '-')}: the file of --shape says that. Leave one of them out."
+            f"--{next(iter(given)).replace('_', '-')}: is in the file of --shape as well. Leave one of the two out."
         )
     return read_shape(options.shape, quick=options.quick, time_scale=options.time_scale)
 
@@ -194,7 +194,8 @@ def fresh_job_id() -> int:
             file.truncate()
             file.write(f"{fresh}\n")
     except OSError as error:
-        raise FakeError(f"{error.filename or 'last-job'}: {error.strerror}. Make room there, or it writable.") from None
+        remedy = "Free some space there, or make it writable"
+        raise FakeError(f"{error.filename or 'last-job'}: {error.strerror}. {remedy}.") from None
     return fresh
 
 

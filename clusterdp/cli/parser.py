@@ -33,7 +33,7 @@ class CliParser(argparse.ArgumentParser):
             kind = {"int": "a whole number", "float": "a number"}.get(found[2], f"of type {found[2]}")
             return f"{found[1]}: {found[3]} is not {kind}. Write one."
         if found := re.match(r"argument (\S+): expected (?:one|at least one) argument", message):
-            return f"{found[1]}: has no value. Write one behind it."
+            return f"{found[1]}: has no value. Write one after it."
         if found := re.match(r"the following arguments are required: (.*)", message):
             return f"{found[1]} is missing. Write e.g. {self.example or f'`{self.prog} --help`'}."
         if found := re.match(r"unrecognized arguments: (.*)", message):

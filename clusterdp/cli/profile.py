@@ -27,7 +27,7 @@ def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) ->
     loaded = config.load(path, [*options.overrides, *ours, *([f"profile.find={find}"] if find else [])])
     if not loaded.entry:
         raise ConfigError(
-            "profile: only an entry: that uses job.loop() can tell. Time another program by its own means."
+            "profile: only an entry: with job.loop() can be profiled. Measure another program with its own tools."
         )
     plan = make_plan(loaded)
     options.watch = True
@@ -47,7 +47,7 @@ def lines_of(run: Any) -> list[str]:
             traces = [f"Traced: {file}" for file in sorted(attempt.path.glob("trace-*"))]
             said = f"({report['steps']} steps; {attempt.times})"
             return [*report["table"], "", *report["diagnosis"], said, *traces]
-    raise RunError(f"{run.path}: no steps were measured. Does its entry use job.loop(), and for 6 steps or more?")
+    raise RunError(f"{run.path}: no steps were measured. Its entry must use job.loop(), for 6 steps or more.")
 
 
 def found_in(run: Any) -> list[str]:

@@ -51,7 +51,7 @@ def _in_words(error: Exception) -> str:
         return _unwritable(error)
     if isinstance(error, OSError):  # of a file for which no code has an error of its own
         where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
-        return f"{where}{error.strerror or error}. See what is there."
+        return f"{where}{error.strerror or error}. Look at that path."
     return str(error)
 
 
@@ -59,7 +59,7 @@ def _unwritable(error: UnicodeEncodeError) -> str:
     if error.encoding == "utf-8":  # a word's bytes are no text, and Python has kept them as what they are
         before, after = error.object[: error.start], error.object[error.start :]
         line = before[before.rfind("\n") + 1 :] + after.partition("\n")[0]
-        return f"{line.encode(errors='surrogateescape')!r}: is not UTF-8. Type it in a terminal that is."
+        return f"{line.encode(errors='surrogateescape')!r}: is not UTF-8. Set the terminal to UTF-8."
     return f"{error.object!r} has letters that this locale lacks. Set LC_ALL=C.UTF-8."  # by which files are named
 
 

@@ -178,7 +178,7 @@ def _print_script(plan: Plan, named: bool) -> None:
 
     exact(sys.stdout).write(plan.script.text)
     if not named:
-        print(f"clusterdp: for {plan.run.path}: a name that changes; run_dir=NAME fixes it.", file=sys.stderr)
+        print(f"clusterdp: {plan.run.path}: this name is another each time. Set run_dir=NAME.", file=sys.stderr)
 
 
 def profile(options: argparse.Namespace) -> int:

@@ -108,14 +108,14 @@ def _bad_train(c: Config) -> Iterator[tuple[str, str, str]]:
         yield "train.compile", f"{t.compile!r} is neither true nor arguments", remedy
     for key, needs in {"ddp": ("ddp",), "comm_hook": ("ddp",), "fsdp": ("fsdp", "hsdp")}.items():
         if getattr(t, key) and t.strategy not in needs:
-            yield f"train.{key}", f"says nothing where train.strategy is {t.strategy}", "Leave it out"
+            yield f"train.{key}", f"has no effect where train.strategy is {t.strategy}", "Leave it out"
     if t.powersgd and t.comm_hook != "powersgd":
-        yield "train.powersgd", "says nothing without train.comm_hook: powersgd", "Write that, too"
+        yield "train.powersgd", "has no effect without train.comm_hook: powersgd", "Set that as well"
     scaled = t.amp.level in ("O1", "O2", "O3", "fp16") or t.amp.loss_scale not in (None, 1)
     if t.comm_hook == "powersgd" and (t.on_nan == "skip" or scaled):
         # What a step has left out is added to the next: once not finite, it is so for good.
         remedy = "Use level bf16 or O0 without loss_scale and on_nan: stop, or comm_hook: bf16"
-        yield "train.comm_hook", "powersgd cannot skip a step, as an overflow or on_nan: skip would have it", remedy
+        yield "train.comm_hook", "powersgd cannot skip a step, which a loss scale and on_nan: skip need", remedy
     if t.amp.level in ("O2", "O3") and t.strategy in ("fsdp", "hsdp"):
         remedy = "Use O1 or bf16, or train.fsdp: {param_dtype: bfloat16}"
         yield "train.amp.level", f"{t.amp.level} halves the weights, and {t.strategy} shards them in fp32", remedy
@@ -137,7 +137,7 @@ def _bad_saving(c: Config) -> Iterator[tuple[str, str, str]]:
     saving = c.checkpoint
     scheme, separator, place = (saving.url or "").partition("://")
     if separator and not place.strip("/") and scheme != "memory":
-        yield "checkpoint.url", f"{saving.url} names no place", "Write e.g. s3://bucket/folder, or a path"
+        yield "checkpoint.url", f"{saving.url} has no path after ://", "Write e.g. s3://bucket/folder, or a path"
     if saving.keep_local and "://" not in (saving.url or ""):
         yield "checkpoint.keep_local", "is for a checkpoint.url that is a store", "Leave it out, or set checkpoint.url"
 
@@ -149,7 +149,7 @@ def _bad_signal(signal: str | None) -> Iterator[tuple[str, str, str]]:
     if not match:
         yield "launch.signal", f"{signal!r} is not NAME[@SECONDS]", "Write e.g. USR2@90; B: is for the script alone"
     elif match[1] not in SIGNALS and not (match[1].isdigit() and 0 < int(match[1]) <= 64):
-        yield "launch.signal", f"{match[1]} is no signal", f"Write one of {', '.join(SIGNALS)}, or a number"
+        yield "launch.signal", f"{match[1]} is not a signal", f"Write one of {', '.join(SIGNALS)}, or a number"
 
 
 def _bad_gpus(r: ResourcesConfig) -> Iterator[tuple[str, str, str]]:
@@ -159,7 +159,7 @@ def _bad_gpus(r: ResourcesConfig) -> Iterator[tuple[str, str, str]]:
         ("gpus_per_node", "gpus_per_task"), (r.gpus_per_node, r.gpus_per_task), counts, strict=True
     ):
         if text is not None and not count:
-            yield f"resources.{key}", f"{text!r} is no number of GPUs", "Write e.g. 4, or with a type a100:4"
+            yield f"resources.{key}", f"{text!r} is not a number of GPUs", "Write e.g. 4, or with a type a100:4"
     if counts[0] and counts[1]:
         node, each = int(counts[0][1]), int(counts[1][1])
         ranks = r.tasks_per_node or node
@@ -171,17 +171,18 @@ def _bad_gpus(r: ResourcesConfig) -> Iterator[tuple[str, str, str]]:
 def _bad_values(c: Config) -> Iterator[tuple[str, str, str]]:
     r = c.resources
     if r.time is not None and not TIME.fullmatch(r.time):
-        yield "resources.time", f"{r.time!r} is no time of Slurm's", 'Write e.g. "2:00:00", "1-12:00:00" or 90, minutes'
+        remedy = 'Write e.g. "2:00:00", "1-12:00:00" or 90, minutes'
+        yield "resources.time", f"{r.time!r} is not a time limit that Slurm knows", remedy
     if r.mem is not None and not MEMORY.fullmatch(r.mem):
-        yield "resources.mem", f"{r.mem!r} is no amount of memory", "Write e.g. 64G, or 4000, megabytes; no blanks"
+        yield "resources.mem", f"{r.mem!r} is not an amount of memory", "Write e.g. 64G, or 4000, megabytes; no blanks"
     yield from _bad_numbers(c)
     yield from _bad_gpus(r)
     yield from _bad_signal(c.launch.signal)
     for key, lines in {"launch.setup": c.launch.setup, "script": c.script}.items():
         if not isinstance(lines, (str, type(None))) and not _is_list_of_text(lines):
-            yield key, f"{lines!r} is no text", "Write lines of bash below `|`"
+            yield key, f"{lines!r} is not text", "Write lines of bash below `|`"
     if not isinstance(c.command, (str, type(None))) and not _is_list_of_text(c.command):
-        yield "command", f"{c.command!r} is no command", "Write words: [python, train.py]"
+        yield "command", f"{c.command!r} is not a command", "Write words: [python, train.py]"
     yield from _bad_environment(c.launch.env)
     yield from _bad_options(r.extra)
 
@@ -199,7 +200,7 @@ def _bad_numbers(c: Config) -> Iterator[tuple[str, str, str]]:
     for key in TIMES.split():
         seconds = attrgetter(key)(c)
         if seconds is not None and seconds <= 0:
-            yield key, f"{seconds:g} is no time", "Write a positive number of seconds"
+            yield key, f"{seconds:g} is not above 0", "Write a positive number of seconds"
     if c.local.preempt_at is not None and not 0 < c.local.preempt_at < 1:
         yield "local.preempt_at", f"{c.local.preempt_at} is not between 0 and 1", "Write e.g. 0.5"
 
@@ -228,6 +229,6 @@ def _bad_secrets(c: Config) -> Iterator[tuple[str, str, str]]:
     for name in (*c.launch.secrets, *c.launch.secret_files):
         key = f"launch.secret_files.{name}" if name in c.launch.secret_files else "launch.secrets"
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-            yield key, "holds what is not the name of an environment variable", "Write names alone: [WANDB_API_KEY]"
+            yield key, "lists what is not the name of an environment variable", "Write names alone: [WANDB_API_KEY]"
         if name in c.launch.env or (name in c.launch.secrets and name in c.launch.secret_files):
             yield key, f"{name} is given twice", "Keep one"

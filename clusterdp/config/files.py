@@ -226,7 +226,7 @@ def _value(node: Any, where: str) -> Any:
         return loader.construct_document(node)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none, a number of 5,000 digits
         shown = str(node.value)[:60]
-        problem = getattr(error, "problem", None) or "no value can be made of it"
+        problem = getattr(error, "problem", None) or "it cannot be read as a value"
         raise ConfigError(f"{where}: {shown}: {problem}. Put it in quotes, or write another.") from None
     finally:
         loader.dispose()

@@ -94,7 +94,9 @@ def explain(error: Exception, sources: Mapping[str, str]) -> ConfigError:
             f"{name}}} to fill it in at submit, or \\${{{name}}} to leave it to the shell (script:, launch.setup:)."
         )
     if "Grammar" in type(error).__name__ or re.search(r"Interpolation key '[^']*[^\w.'][^']*' not found", said):
-        return ConfigError(f"{place}{key}: a ${{...}} there is no interpolation. For a shell, write it as \\${{...}}.")
+        return ConfigError(
+            f"{place}{key}: there is a ${{...}} that is no interpolation. For a shell, write \\${{...}}."
+        )
     return ConfigError(f"{place}{key}: {said.rstrip('.')}. Correct the value.")
 
 

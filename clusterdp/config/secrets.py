@@ -56,9 +56,9 @@ def secrets(config: Config) -> Iterator[tuple[str, str, str]]:
             continue
         strict = key.startswith(IN_A_STORE)
         if is_secret(name, value, strict):
-            yield key, "is a secret by its name, and would stand in the run folder", _remedy(key)
+            yield key, "is a secret by its name, and would be stored in the run folder", _remedy(key)
         elif isinstance(value, str) and holds_secret(value, strict):
-            yield key, "has a secret in it, which would stand in the run folder", _remedy(key)
+            yield key, "contains a secret, which would be stored in the run folder", _remedy(key)
 
 
 def is_secret(name: str, value: Any, strict: bool = False) -> bool:

@@ -95,7 +95,7 @@ def _check_params(entry: str, function: ast.FunctionDef | ast.AsyncFunctionDef, 
     if handle is not None:
         check_handle(handle.name, handle.annotation, handle.default, entry, params)
     elif function.args.vararg is None:
-        raise EntryError(f"entry: {entry} has no room for the job handle. Write def {function.name}(job, ...).")
+        raise EntryError(f"entry: {entry} has no parameter for the job handle. Write def {function.name}(job, ...).")
     named = [each.name for each in taken]
     for name in params:
         if name not in named and not function.args.kwarg:

@@ -89,7 +89,7 @@ class RunLock:
         path = self.run.path
         return RunError(
             f"{path}: {who} has been submitting a job of it since {when}. "
-            f"See `clusterdp status {path}` when that is through."
+            f"Wait for its end, then see `clusterdp status {path}`."
         )
 
 

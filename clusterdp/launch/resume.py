@@ -25,11 +25,11 @@ def plan_again(run: RunDir, from_step: int | None, overrides: Sequence[str]) -> 
     """The run's own config with other values: another time, size or learning rate."""
     for word in overrides:
         if word.split("=")[0].split(".")[0] in FIXED:
-            raise ConfigError(f"{word}: cannot change in a run that is there. Submit a new run with it.")
+            raise ConfigError(f"{word}: cannot change in an existing run. Submit a new run with it.")
     try:
         values = config_module.read_resolved(run.config)
     except FileNotFoundError:
-        raise RunError(f"{run.path}: has no config.yaml, so it is no run of clusterdp's. Name another.") from None
+        raise RunError(f"{run.path}: has no config.yaml, so it is not a run folder. Name another.") from None
     except OSError as error:  # it is for its owner alone
         raise RunError(f"{run.config}: cannot be read: {error.strerror}. Whoever owns the run can resume it.") from None
     values["restart"] = {**_section(values, "restart", run), "from_step": from_step}

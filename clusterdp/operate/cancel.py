@@ -60,5 +60,5 @@ def _live(run: RunDir, was_over: bool) -> list[str]:
         return []
     raise RunError(
         f"{shown_path(run.path)}: there is no squeue here that knows its cluster ({history.cluster or 'unknown'}), "
-        f"so job {history.job} could not be told.{marked} Run this where the job was submitted."
+        f"so job {history.job} could not be cancelled.{marked} Run this where the job was submitted."
     )

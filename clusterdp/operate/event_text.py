@@ -18,7 +18,7 @@ CAUSES = {
     "stopped": "stopped for good",
     "requeued": "requeued by the program or an administrator",
     "node-failed": "ended, for its node failed",
-    "lost": "lost without a word (a node failed, or it was killed)",
+    "lost": "lost without a record (a node failed, or it was killed)",
     "gave-up": "gave up",
     "overtaken": "superseded",
     "unknown": "not requeued, for Slurm's controller did not answer",

@@ -100,7 +100,7 @@ class _QueueWatch:
         if self.status is None or self.known != _outline(history):  # the records are newer than the answer
             return RunStatus(history.state, history.why)
         if self.since is not None and now - self.since < self.pace.settle_s:
-            return RunStatus(history.state, "ended, says Slurm; its last words may come yet", self.status.row)
+            return RunStatus(history.state, "ended, Slurm says; its last records may still come", self.status.row)
         return self.status
 
     def _ask(self, history: RunHistory, now: float) -> None:

@@ -53,12 +53,12 @@ WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_D
 # What ended a job that left no word itself, by the state that Slurm gives it.
 ENDED_AS = {
     "CANCELLED": (RunState.CANCELLED, "by scancel, outside clusterdp"),
-    "COMPLETED": (RunState.FAILED, "its script ended without a word"),
+    "COMPLETED": (RunState.FAILED, "its script ended without a record"),
     "FAILED": (RunState.FAILED, "its script failed before it could say why"),
     "TIMEOUT": (RunState.FAILED, "killed at its time limit, not requeued"),
     "NODE_FAIL": (RunState.FAILED, "a node failed, and Slurm did not requeue it"),
     "PREEMPTED": (RunState.FAILED, "preempted, and Slurm did not requeue it"),
-    "OUT_OF_MEMORY": (RunState.FAILED, "out of memory: see resources.mem_gb"),
+    "OUT_OF_MEMORY": (RunState.FAILED, "out of memory: see resources.mem"),
     "DEADLINE": (RunState.FAILED, "its deadline has passed"),
     "BOOT_FAIL": (RunState.FAILED, "its nodes did not boot"),
 }

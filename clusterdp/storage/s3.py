@@ -89,7 +89,7 @@ class S3Storage(UrlStorage):
         if lost and not isinstance(error, botocore.SSLError):
             return Fault(OSError(errno.ECONNRESET, f"no answer ({type(error).__name__})", url), transient=True)
         if _is_torn(error):
-            return Fault(OSError(errno.ECONNRESET, f"a torn answer ({type(error).__name__})", url), transient=True)
+            return Fault(OSError(errno.ECONNRESET, f"a cut answer ({type(error).__name__})", url), transient=True)
         if code or isinstance(error, botocore.BotoCoreError):
             why = f"{type(error).__name__}: {error}. See AWS_ENDPOINT_URL_S3, AWS_REGION and checkpoint.url"
             return Fault(OSError(errno.EIO, why, url), transient=False)

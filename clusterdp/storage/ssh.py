@@ -98,7 +98,7 @@ def _target(url: str, paramiko: Any) -> dict[str, Any]:
     except ValueError:  # its text would show a password that was taken for a port
         host = port = None
     if not host:
-        raise ConfigError(f"checkpoint.url: {masked(url)} does not say where. Write sftp://user@host:port/folder.")
+        raise ConfigError(f"checkpoint.url: {masked(url)} has no host. Write sftp://user@host:port/folder.")
     known = _configured(paramiko, host)
     target: dict[str, Any] = {"hostname": known.get("hostname", host), "port": port or int(known.get("port", 22))}
     user = unquote(parts.username) if parts.username else known.get("user")

@@ -66,7 +66,7 @@ def check_arguments(
     """ConfigError for a keyword that is not known. elsewhere: name -> a function that may take it."""
     for word in given:
         if word not in known:
-            raise ConfigError(f"{where}: {word!r} is no argument here. {_remedy(word, known, elsewhere)}")
+            raise ConfigError(f"{where}: {word!r} is not an argument here. {_remedy(word, known, elsewhere)}")
 
 
 def _remedy(word: str, known: Collection[str], elsewhere: Mapping[str, Any]) -> str:
@@ -122,7 +122,7 @@ def _wrong(what: str, given: Any, right: str) -> ConfigError:
     if isinstance(given, type):
         return ConfigError(f"{what}: {given.__name__} is a class. Pass {right}.")
     shown = f"the word {given!r}" if isinstance(given, str) else f"a {type(given).__name__}"
-    return ConfigError(f"{what}: {shown} is none. Pass {right}.")
+    return ConfigError(f"{what}: is {shown}. Pass {right}.")
 
 
 def check_options(where: str, options: Mapping[str, Any], target: Any) -> None:

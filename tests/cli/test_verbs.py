@@ -200,7 +200,7 @@ def test_a_folder_that_the_locale_cannot_name_is_one_line(work: Path) -> None:
 
 def test_a_word_that_is_no_text_is_one_line(work: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["submit", "cfg.yaml", os.fsdecode(b"name=gr\xf6sse"), "--dry-run"]) == 2
-    assert capfd.readouterr().err == "clusterdp: b'gr\\xf6sse': is not UTF-8. Type it in a terminal that is.\n"
+    assert capfd.readouterr().err == "clusterdp: b'gr\\xf6sse': is not UTF-8. Set the terminal to UTF-8.\n"
 
 
 def test_a_command_that_we_run_has_the_streams_that_we_were_not_given() -> None:

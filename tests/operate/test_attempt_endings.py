@@ -156,7 +156,7 @@ def test_ranks_that_saw_the_mark_before_they_began_were_cancelled(builder: RunBu
         (None, True, "preempted"),  # Slurm told it to end, and brought it back
         ("DUE TO JOB REQUEUE", True, "requeued by the program or an administrator"),
         ("DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", False, "ended, for its node failed"),
-        (None, False, "lost without a word (a node failed, or it was killed)"),
+        (None, False, "lost without a record (a node failed, or it was killed)"),
     ],
 )
 def test_an_end_before_the_first_save_has_the_cause_that_slurm_gave(
@@ -217,7 +217,7 @@ def test_a_notice_counts_for_the_attempt_of_its_time_alone(builder: RunBuilder, 
         builder.now += 120
         builder.event("started", f"7.{i + 1}", "batch")
         attempt.found_to_be("lost", by=f"7.{i + 1}")
-    lost = "lost without a word (a node failed, or it was killed)"
+    lost = "lost without a record (a node failed, or it was killed)"
     assert endings(builder) == (["preempted", lost, ""] if which == 0 else [lost, "preempted", ""])
 
 
@@ -290,7 +290,7 @@ def test_an_attempt_that_comes_back_from_the_dead_does_not_end_the_run(
         ("done", None),
         ("overtaken", "attempt 1 superseded by another attempt"),
         ("stopped", "attempt 1 stopped for good"),
-        ("lost", "attempt 1 lost without a word (a node failed, or it was killed): requeued"),
+        ("lost", "attempt 1 lost without a record (a node failed, or it was killed): requeued"),
     ],
 )
 def test_what_the_next_attempt_wrote_about_the_last_one_is_told_as_what_it_was(

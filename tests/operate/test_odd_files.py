@@ -168,7 +168,7 @@ def test_a_log_that_is_a_pipe_is_said_and_the_next_is_printed(
 
 def test_a_path_that_nobody_foresaw_is_one_line(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "x" * 300]) == 4
-    assert capsys.readouterr().err.endswith("x: File name too long. See what is there.\n")
+    assert capsys.readouterr().err.endswith("x: File name too long. Look at that path.\n")
 
 
 def test_a_number_in_a_log_that_is_no_rank_is_no_rank(builder: RunBuilder, queue: FakeQueue) -> None:

@@ -32,7 +32,7 @@ def test_a_total_is_dealt_out_to_the_ranks(world_size: int) -> None:
 
 @pytest.mark.parametrize(("total", "remedy"), [(3, "Use 8."), (20, "Use 16 or 24.")])
 def test_a_total_that_does_not_go_round_is_an_error_with_the_nearest_ones(total: int, remedy: str) -> None:
-    with pytest.raises(ConfigError, match=f"batch size: {total} samples cannot be dealt out to 4 ranks x 2.*{remedy}"):
+    with pytest.raises(ConfigError, match=f"batch size: {total} samples cannot be divided among 4 ranks x 2.*{remedy}"):
         BatchSize.of_total(total, 4, 2)
 
 

@@ -51,7 +51,7 @@ def test_the_first_that_does_not_fit_is_said() -> None:
 
 @pytest.mark.parametrize(
     ("facts", "why"),
-    [({"full": 8}, "the same batches as 8. Does the entry hand it on?"), ({"batch": 5}, "less than two such batches")],
+    [({"full": 8}, "the same batches as 8. Pass it on to the loader."), ({"batch": 5}, "less than two such batches")],
 )
 def test_batches_that_are_not_what_was_asked_for_end_it(facts: dict[str, float], why: str) -> None:
     sizes = searched({8: 0.01, 16: 0.01}, **facts)

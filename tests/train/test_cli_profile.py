@@ -32,7 +32,7 @@ def test_what_has_no_loop_of_ours_is_refused(tmp_path: Path, capfd: pytest.Captu
     config = tmp_path / "c.yaml"
     config.write_text("command: python train.py\n")
     assert cli.main(["profile", str(config)]) == 2
-    assert "profile: only an entry: that uses job.loop() can tell" in capfd.readouterr().err
+    assert "profile: only an entry: with job.loop() can be profiled" in capfd.readouterr().err
 
 
 def test_a_loop_ends_after_the_steps_that_are_asked_for(job: JobHandle) -> None:

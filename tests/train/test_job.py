@@ -28,9 +28,9 @@ def test_a_data_set_smaller_than_the_ranks_is_padded_from_its_start(job: JobHand
 @pytest.mark.parametrize(
     ("samples", "options", "said"),
     [
-        (3, {"batch_size": 1, "drop_last": True}, "3 samples are no batch of 1 for each of 4 ranks, and drop_last"),
-        (30, {"batch_size": 8, "drop_last": True}, "30 samples are no batch of 8 for each of 4 ranks"),
-        (0, {"batch_size": 1}, "0 samples are no batch of 1 for each of 4 ranks. Use more data"),
+        (3, {"batch_size": 1, "drop_last": True}, "3 samples are not a batch of 1 for each of 4 ranks, and drop_last"),
+        (30, {"batch_size": 8, "drop_last": True}, "30 samples are not a batch of 8 for each of 4 ranks"),
+        (0, {"batch_size": 1}, "0 samples are not a batch of 1 for each of 4 ranks. Use more data"),
     ],
 )
 def test_no_batch_at_all_is_an_error_on_every_rank(

@@ -222,7 +222,7 @@ def test_training_goes_on_from_the_best_weights_and_not_from_the_masters_of_othe
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"level": "O1", "keep_batchnorm_fp32": True}, "keep_batchnorm_fp32 says nothing at O1"),
+        ({"level": "O1", "keep_batchnorm_fp32": True}, "keep_batchnorm_fp32 has no effect at O1"),
         ({"level": "O2", "loss_scale": "high"}, "'high' is neither dynamic nor a positive number"),
         ({"level": "O2", "loss_scale": -1}, "-1 is neither dynamic"),
     ],

@@ -285,7 +285,7 @@ def test_fit_with_other_data_or_by_another_trainer_is_a_phase_of_its_own(job: Jo
     x, y = phased.data().tensors
     first.fit((x, y), epochs=1)
     first.fit((x.clone(), y), epochs=2)
-    with pytest.raises(EntryError, match=r'other data than before.* Trainer\(model, \.\.\., name="finetune"\)'):
+    with pytest.raises(EntryError, match=r'not the data of the first fit.* Trainer\(model, \.\.\., name="finetune"\)'):
         first.fit(phased.data(), epochs=3)
     with pytest.raises(EntryError, match=r'Give it one: .* Trainer\(\.\.\., name="finetune"\)'):
         trainer(job).fit((x, y))

@@ -159,7 +159,7 @@ def test_places_come_with_the_indices_where_an_index_may_come_twice() -> None:
 
 def test_a_sampler_that_knows_of_ranks_is_refused_and_so_is_one_with_a_wrong_length() -> None:
     theirs: DistributedSampler[int] = DistributedSampler(range(4), num_replicas=2, rank=0)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="dealt out its samples"):
+    with pytest.raises(ValueError, match="divided its samples"):
         ResumableSampler.over(theirs)
     wrong: Any = type("Wrong", (), {"__len__": lambda _: 3, "__iter__": lambda _: iter([0, 1])})()
     with pytest.raises(ValueError, match=r"gave 2 samples, and its len\(\) is 3"):

@@ -111,7 +111,7 @@ def test_in_order_where_nothing_is_to_be_shuffled() -> None:
 def test_what_is_wrong_with_the_files_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"shards: there is no file .*x-\*\.tar"):
         Shards(tmp_path / "x-*.tar")
-    with pytest.raises(ConfigError, match="shards: 7 files cannot be dealt out to 8 ranks"):
+    with pytest.raises(ConfigError, match="shards: 7 files cannot be divided among 8 ranks"):
         loader(world_size=8)
     assert seen(ShardLoader(Shards([1, 1], counted, batches=3), 4)) == []  # nothing in them: no endless search
 

@@ -186,10 +186,10 @@ def test_data_parallel_is_there_for_one_process(job: JobHandle) -> None:
         ({"strategy": "fsdp", "amp": {"level": "O2"}}, "train.amp.level: weights in fp16"),
         ({"compile": True, "ddp": {"bucket_cap_mb": 0.5}}, "bucket_cap_mb: torch.compile needs 1 or more"),
         ({"recompute": ["Layer"]}, "train.recompute: the model has no Layer"),
-        ({"comm_hook": "powersgd", "on_nan": "skip"}, "powersgd cannot skip a step, as train.on_nan: skip would"),
+        ({"comm_hook": "powersgd", "on_nan": "skip"}, "powersgd cannot skip a step, which train.on_nan: skip needs"),
         (
             {"comm_hook": "powersgd", "amp": {"level": "O1"}},
-            "powersgd cannot skip a step, as the loss scale of tr",
+            "powersgd cannot skip a step, which the loss scale of tr",
         ),
         ({"comm_hook": "powersgd", "powersgd": {"rank": 1}}, "train.powersgd.rank: .* takes no such argument"),
     ],
@@ -204,11 +204,11 @@ def test_powersgd_and_what_skips_steps_unknown_to_the_config_are_one_line(job: J
     model = handle(job, comm_hook="powersgd").wrap(techniques.Net())
     job.loop([1], {"model": model, "amp": Amp("bf16", "cpu"), "scaler": torch.amp.GradScaler("cpu", enabled=False)})
     with pytest.raises(
-        ConfigError, match=r"train\.comm_hook: powersgd cannot skip a step, as the loss scale of state\.mine"
+        ConfigError, match=r"train\.comm_hook: powersgd cannot skip a step, which the loss scale of state\.mine"
     ):
         job.loop([1], {"model": model, "mine": part})
     NanGuard(model, job.group, "stop")
-    with pytest.raises(ConfigError, match=r"train\.comm_hook: powersgd cannot skip a step, as on_nan: skip would"):
+    with pytest.raises(ConfigError, match=r"train\.comm_hook: powersgd cannot skip a step, which on_nan: skip needs"):
         NanGuard(model, job.group, "skip")
 
 

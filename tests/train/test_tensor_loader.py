@@ -158,7 +158,7 @@ def test_the_next_batch_is_fetched_ahead(job: JobHandle, data: Any) -> None:
     [
         ((X, Y[:-1]), r"data: its parts have \[22, 23\] rows\. Give each as many, one for each sample\."),
         ((X, torch.tensor(3)), "data: a Tensor of no dimension has no samples"),
-        ((X, numpy.array(["cat"] * SIZE)), "data: a ndarray that is no tensor: .* Make it one"),
+        ((X, numpy.array(["cat"] * SIZE)), "data: a ndarray cannot be made a tensor: .* Convert it"),
     ],
 )
 def test_columns_that_make_no_samples_are_one_line(job: JobHandle, data: Any, said: str) -> None:

@@ -220,7 +220,7 @@ def test_a_plain_script_is_stopped_saved_and_goes_on(tmp_path: Path) -> None:
         "lr",
     ]
     assert done.stdout.splitlines()[-1].split()[:2] == ["3", "18"]
-    assert done.stderr == "clusterdp: data: a str is no data set, no tensors and no batches. Pass one of them.\n"
+    assert done.stderr == "clusterdp: data: a str is not a data set, tensors or batches. Pass one of these.\n"
 
 
 class Pair:
@@ -446,7 +446,7 @@ def test_no_prediction_waits_on_the_device_for_the_others(job: JobHandle, monkey
 @pytest.mark.parametrize("val", [3, "no data"])
 def test_what_cannot_be_evaluated_is_said_before_the_first_step(job: JobHandle, val: Any) -> None:
     trainer = linear(job)
-    with pytest.raises(ConfigError, match="is no data set"):
+    with pytest.raises(ConfigError, match="is not a data set"):
         trainer.fit(held(), val)
     assert trainer.loop is None
 

@@ -51,7 +51,7 @@ def choose(
             return choice
     raise CheckpointError(
         f"{committer.storage.url}: there are checkpoints, and none is good: {'; '.join(choice.skipped)}. "
-        "Bring one back, or use an empty folder to start from the beginning."
+        "Restore one from a copy, or use an empty folder to start from the beginning."
     )
 
 

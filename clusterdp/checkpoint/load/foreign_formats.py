@@ -88,7 +88,7 @@ def _torch_file(where: str, file: Path | io.BytesIO) -> Any:
         found = _GLOBAL.search(str(error))
         what = f"a {found[1]}" if found else "something"
         raise StateError(
-            f"{where}: it holds {what} that only a pickle that may run code can bring back, and this one is not read. "
+            f"{where}: it holds {what}, and only a pickle that may run code can load that; it is not loaded. "
             "Where you trust the file, convert it once: d = torch.load(f, weights_only=False); "
             "torch.save({k: d[k] for k in ('model', 'optimizer')}, g)"
         ) from None

@@ -107,7 +107,7 @@ def _sources(
     left = [str(key) for key, value in tree.items() if key not in found.values() and _has_tensors(value)]
     if left and wanted is None:
         raise StateError(
-            f"{where}: nothing here takes {', '.join(left)}. Name what you want of it, as in only=['model'], or add an "
+            f"{where}: the state has no object for {', '.join(left)}. Select parts, as in only=['model'], or add an "
             "object of that name to the state."
         )
     return found

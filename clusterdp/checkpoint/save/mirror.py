@@ -105,7 +105,7 @@ class Mirror:
                     self._changed.wait_for(lambda wanted=wanted: self._wanted > wanted, pause)  # type: ignore[misc]
                 continue
             if pause:
-                _log.warning("%s: there again, and up to date.", self.far.url)
+                _log.warning("%s: can be reached again, and is up to date.", self.far.url)
             pause = 0.0
             with self._changed:
                 self._done = max(self._done, wanted)

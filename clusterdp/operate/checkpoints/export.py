@@ -59,7 +59,7 @@ def export(
 def check_target(target: Path, force: bool) -> None:
     """Raises ConfigError before anything is read."""
     if target.suffix not in KINDS:
-        raise ConfigError(f"{target}: its name says no format. End it in .safetensors, or in .pt for torch.load().")
+        raise ConfigError(f"{target}: its ending is not known. End it in .safetensors, or in .pt for torch.load().")
     if not target.parent.is_dir():
         raise ConfigError(f"{target}: there is no folder {target.parent}. Make it first.")
     if target.is_dir() or (target.exists() and not force):

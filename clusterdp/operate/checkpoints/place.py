@@ -102,7 +102,8 @@ def _place(word: str | None) -> Place:
         if path is None or not path.is_dir():
             raise
         raise RunError(
-            f"{word}: neither a run folder nor one of checkpoints: no config.yaml, no step_* folders. Name such a one."
+            f"{word}: neither a run folder nor a folder of checkpoints: it has no config.yaml and no step_* folders. "
+            "Name one of these."
         ) from None
     name = shown_path(run.path)
     return Place(name, open_storage(_url_of(run)), run)

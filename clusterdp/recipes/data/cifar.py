@@ -40,7 +40,7 @@ def _read(folder: Path, name: str) -> torch.Tensor:
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}. Unpack {ARCHIVE} again.") from None
     if not data or len(data) % RECORD:
-        raise ConfigError(f"{file}: {len(data)} bytes are no records of {RECORD}. Unpack {ARCHIVE} again.")
+        raise ConfigError(f"{file}: {len(data)} bytes are not whole records of {RECORD}. Unpack {ARCHIVE} again.")
     records = torch.frombuffer(bytearray(data), dtype=torch.uint8).reshape(-1, RECORD)
     if (worst := int(records[:, 0].max())) >= CLASSES:
         raise ConfigError(f"{file}: it has a label {worst}; CIFAR-10's end at {CLASSES - 1}. Unpack {ARCHIVE} again.")

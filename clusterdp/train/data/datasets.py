@@ -77,7 +77,7 @@ def evaluation_data(
         return make_loader(rank, dataset, **options), None
     if rank.world_size > 1 and (what == "predict" or _is_whole(data)):
         raise ConfigError(
-            f"{what}: a {type(data).__name__}, of which nobody knows which of {rank.world_size} ranks has which "
+            f"{what}: a {type(data).__name__}, for which it is not known which of {rank.world_size} ranks has which "
             "sample. Pass the data set itself."
         )
     return data, None
@@ -99,7 +99,7 @@ def as_dataset(data: Any) -> Dataset[Any] | None:
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list | Mapping | str):
         return data  # type: ignore[no-any-return]  # as DataLoader takes it: a data set need not be a Dataset
     if not isinstance(data, Iterable) or isinstance(data, str):
-        raise ConfigError(f"data: a {type(data).__name__} is no data set, no tensors and no batches. Pass one of them.")
+        raise ConfigError(f"data: a {type(data).__name__} is not a data set, tensors or batches. Pass one of these.")
     return None
 
 

@@ -75,7 +75,7 @@ def _iterable_loader(dataset: IterableDataset[Any], options: dict[str, Any]) -> 
 def _check_has_a_batch(sampler: ResumableSampler, batch_size: int | None, drop_last: bool) -> None:
     if sampler.size == 0 or (drop_last and len(sampler) < (batch_size or 1)):
         raise ConfigError(
-            f"loader: {sampler.size} samples are no batch of {batch_size} for each of {sampler.world_size} ranks"
+            f"loader: {sampler.size} samples are not a batch of {batch_size} for each of {sampler.world_size} ranks"
             f"{', and drop_last drops what is less' if drop_last else ''}. Use more data, fewer ranks, smaller "
             "batches, or drop_last=False."
         )

@@ -60,7 +60,7 @@ class ResumableSampler(Sampler[Any]):
         """
         if isinstance(sampler, DistributedSampler | ResumableSampler):
             raise ValueError(
-                f"sampler: a {type(sampler).__name__} has dealt out its samples to the ranks already. "
+                f"sampler: a {type(sampler).__name__} has divided its samples among the ranks already. "
                 "Pass one over all samples, such as WeightedRandomSampler."
             )
         ours = cls(len(sampler), **options)  # type: ignore[arg-type]

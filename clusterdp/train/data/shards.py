@@ -74,7 +74,7 @@ class Shards(IterableDataset[Any]):
         """The numbers of this rank's files. ConfigError on all ranks alike if one would have none."""
         if len(self.files) < world_size:
             raise ConfigError(
-                f"shards: {len(self.files)} files cannot be dealt out to {world_size} ranks. Write more, smaller ones."
+                f"shards: {len(self.files)} files cannot be divided among {world_size} ranks. Write more, smaller ones."
             )
         order = list(range(len(self.files)))
         if self.buffer:

@@ -162,7 +162,7 @@ def _as_tensor(array: Any) -> torch.Tensor:
                 warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # nobody writes to it
                 found = torch.as_tensor(numpy.asarray(array))
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"data: a {type(array).__name__} that is no tensor: {error}. Make it one.") from None
+            raise ConfigError(f"data: a {type(array).__name__} cannot be made a tensor: {error}. Convert it.") from None
     if found.ndim == 0:
         raise ConfigError(f"data: a {type(array).__name__} of no dimension has no samples. Give it a row a sample.")
     return found

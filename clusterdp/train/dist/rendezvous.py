@@ -106,7 +106,7 @@ def _port(text: str | None) -> int:
     if not text:
         return 0
     if not text.isdigit() or not 0 < int(text) < 65_536:
-        raise RendezvousError(f"MASTER_PORT: {text!r} is no port. Set a number from 1 to 65535, or unset it.")
+        raise RendezvousError(f"MASTER_PORT: {text!r} is not a port. Set a number from 1 to 65535, or unset it.")
     return int(text)
 
 

@@ -126,7 +126,7 @@ class Batches(Generic[Batch]):
             if batch is None:
                 raise StateError(
                     f"loader: it has changed since the checkpoint: {changed}. {place.batch} batches of epoch "
-                    f"{place.epoch} were counted, and nobody knows which samples those are now. Resume with the loader "
+                    f"{place.epoch} were counted, and which samples those are now is not known. Resume with the loader "
                     "as it was; at the end of an epoch it may change. To train on with another one, export the "
                     "checkpoint (clusterdp checkpoint export), and begin a new run with checkpoint.start_from."
                 )

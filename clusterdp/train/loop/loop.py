@@ -107,7 +107,7 @@ class Loop(Generic[Batch]):
         self.position = self.batches.position
         self.position.epochs = self.total_epochs = epochs
         if accumulate < 1:
-            raise ConfigError(f"accumulate: {accumulate} batches are no window. Use 1 or more.")
+            raise ConfigError(f"accumulate: {accumulate} is less than 1. Use 1 or more.")
         check_never_skips(state)
         self.accumulate = accumulate
         self.window = accumulate  # batches of the window at hand
@@ -169,7 +169,7 @@ class Loop(Generic[Batch]):
         self.batches.measure()
         if self.accumulate > 1 and self.batches.per_epoch is None:
             raise ConfigError(
-                "accumulate: the loader has no length, so nobody knows which batch ends an epoch's last window. "
+                "accumulate: the loader has no length, so it is not known which batch ends an epoch's last window. "
                 "Give its data set a __len__."
             )
         self._phases.begin(self)

@@ -69,7 +69,7 @@ class Phases:
         """Registers a new loop. EntryError, which another attempt would meet again, if its checkpoints were
         another's."""
         if name and not is_phase(name):
-            raise ConfigError(f"name: {name!r} is no name of a phase. Use at most 64 letters, digits, and any of - _ .")
+            raise ConfigError(f"name: {name!r} cannot name a phase. Use at most 64 letters, digits, and any of - _ .")
         if continues is None and name in self._names and (name or self.saving.url is not None):
             raise EntryError(_twice(name))
         self._names.add(name)

@@ -146,7 +146,7 @@ class SaveSchedule:
         reached."""
         if self.checkpointer is not None and not self.checkpointer.upload(LAST_UPLOAD_S):
             say(
-                f"clusterdp: the store was away for {LAST_UPLOAD_S:.0f} s; the last checkpoint is in "
+                f"clusterdp: the store could not be reached for {LAST_UPLOAD_S:.0f} s; the last checkpoint is in "
                 f"{self.checkpointer.storage.url} alone.",
                 error=True,
             )

@@ -35,7 +35,7 @@ class Window(NamedTuple):
 def windows(loader: Collection[Batch], size: int) -> Iterator[tuple[Batch, Window]]:
     """Each batch, and its place in its window. The last window of the loader may be shorter."""
     if size < 1:
-        raise ConfigError(f"accumulate: {size} batches are no window. Use 1 or more.")
+        raise ConfigError(f"accumulate: {size} is less than 1. Use 1 or more.")
     total = len(loader)
     for i, batch in enumerate(loader):
         begin = i - i % size

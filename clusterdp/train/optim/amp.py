@@ -84,12 +84,12 @@ class Amp:
     ):
         self.level = OTHER_NAMES.get(level, level)
         if self.level not in LEVELS:
-            raise ConfigError(f"amp: {level!r} is no level. Use one of {', '.join((*LEVELS, *OTHER_NAMES))}.")
+            raise ConfigError(f"amp: {level!r} is not a level. Use one of {', '.join((*LEVELS, *OTHER_NAMES))}.")
         self._means = LEVELS[self.level]
         if keep_batchnorm_fp32 is not None:
             if not self._means.half:
                 raise ConfigError(
-                    f"amp: keep_batchnorm_fp32 says nothing at {level}, where all weights are fp32. Leave it out."
+                    f"amp: keep_batchnorm_fp32 has no effect at {level}, where all weights are fp32. Leave it out."
                 )
             self._means = self._means._replace(keep_batchnorm_fp32=keep_batchnorm_fp32)
         self.dtype = self._means.autocast  # that autocast computes in; None if it does nothing

@@ -36,7 +36,7 @@ class BatchSize:
             down = per_rank * world_size * accumulate
             up = down + world_size * accumulate
             raise ConfigError(
-                f"batch size: {total} samples cannot be dealt out to {world_size} ranks x {accumulate} accumulated. "
+                f"batch size: {total} samples cannot be divided among {world_size} ranks x {accumulate} accumulated. "
                 f"Use {f'{down} or ' if down else ''}{up}."
             )
         return cls(per_rank, world_size, accumulate)

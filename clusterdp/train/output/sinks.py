@@ -118,8 +118,8 @@ def _mlflow_client(mlflow: Any, uri: str | None, run: RunDir) -> Any:
         for module in ("sqlalchemy", "alembic"):
             if find_spec(module) is None:
                 raise ConfigError(
-                    f"metrics.options.mlflow.tracking_uri: {uri.split(':')[0]} takes {module}, which mlflow-skinny "
-                    "comes without. pip install mlflow; or name a folder or a server."
+                    f"metrics.options.mlflow.tracking_uri: {uri.split(':')[0]} needs {module}, which mlflow-skinny "
+                    "does not include. pip install mlflow; or name a folder or a server."
                 )
     return mlflow.MlflowClient(uri)
 

@@ -67,7 +67,7 @@ def check_never_skips(state: Mapping[str, Any]) -> None:
 def cannot_skip(what: str) -> ConfigError:
     """PowerSGD adds what a step has left out to the next: once not finite, it remains so."""
     return ConfigError(
-        f"train.comm_hook: powersgd cannot skip a step, as {what} would have it. Use level bf16 or O0 without "
+        f"train.comm_hook: powersgd cannot skip a step, which {what} needs. Use level bf16 or O0 without "
         "loss_scale and on_nan: stop, or comm_hook: bf16."
     )
 

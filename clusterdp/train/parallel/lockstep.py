@@ -77,7 +77,7 @@ class Lockstep:
         if all(each == names[0] for each in names):
             return
         other = next(rank for rank, each in enumerate(names) if each != names[0])
-        said = [f"rank {rank} runs {names[rank]}" if names[rank] else f"rank {rank} is through" for rank in (0, other)]
+        said = [f"rank {rank} runs {names[rank]}" if names[rank] else f"rank {rank} is done" for rank in (0, other)]
         raise TrainError(
             f"model: {said[0]} while {said[1]}, but what is sharded (FSDP2) runs on all ranks alike. Let all take the "
             "same way through the model; or use train.strategy: ddp."

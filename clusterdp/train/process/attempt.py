@@ -209,7 +209,7 @@ def _is_lost(claim: Claim | None) -> bool:
     try:
         return claim is not None and not claim.is_newest()
     except OSError as error:  # a full disk: the batch script still asks Slurm whose the run is
-        say(f"clusterdp: {claim and claim.folder}: cannot be looked at: {error.strerror}.", error=True)
+        say(f"clusterdp: {claim and claim.folder}: cannot be read: {error.strerror}.", error=True)
         return False
 
 

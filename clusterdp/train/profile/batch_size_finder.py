@@ -36,7 +36,7 @@ class BatchSizeTable:
 
     def add(self, row: BatchSizeRow) -> None:
         if self.rows and row.full == self.rows[-1].full:
-            self.ended = f"{row.size} gives the same batches as {self.rows[-1].size}. Does the entry hand it on?"
+            self.ended = f"{row.size} gives the same batches as {self.rows[-1].size}. Pass it on to the loader."
         elif row.batch < 0.75 * row.size:
             self.ended = "a rank's share of the data is less than two such batches."
         self.rows.append(row)

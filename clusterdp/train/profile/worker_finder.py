@@ -63,7 +63,7 @@ class WorkerSpeeds:
         if self.needed is not None:
             said += f" The training alone takes {self.needed:.0f} samples/s"
             more = "ask for more cpus (resources.cpus_per_task), or make a sample cheaper to read"
-            said += "." if self._is_enough(best) else f", and the loader has hardly more: {more}."
+            said += "." if self._is_enough(best) else f", and the loader gives hardly more: {more}."
         return [*table, "", said]
 
     def __str__(self) -> str:

@@ -157,8 +157,8 @@ class Trainer:
             raise ConfigError("fit: inputs and targets are one argument. Write fit((x, y), (x_val, y_val)).")
         if self.loop is not None and not is_same(train, self._data):
             raise EntryError(
-                "Trainer.fit: these are other data than before, where this Trainer has no position. Make another one: "
-                'Trainer(model, ..., name="finetune").'
+                "Trainer.fit: this is not the data of the first fit(), whose position this Trainer keeps. Make another "
+                'one: Trainer(model, ..., name="finetune").'
             )
         batches = training_data(self.job.this_rank, train, batch_size, loader)
         if val is not None:

@@ -41,8 +41,8 @@ def test_cifars_pickles_are_not_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "0 bytes are no records"),
-        (bytes(3072), "3072 bytes are no records"),
+        (b"", "0 bytes are not whole records"),
+        (bytes(3072), "3072 bytes are not whole records"),
         (bytes([10]) + bytes(3072), "a label 10"),
     ],
 )
