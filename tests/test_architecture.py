@@ -137,7 +137,7 @@ def arrows(typing: bool = False) -> dict[str, set[str]]:
 
 
 @pytest.mark.parametrize("part", FLOORS)
-def test_no_room_imports_one_above_it(part: str) -> None:
+def test_no_package_imports_one_above_it(part: str) -> None:
     floors = FLOORS[part].split()
     rooms = {name.split(".")[1] for name in arrows() if name.startswith(f"{part}.")}
     assert rooms == set(floors), "give a new room its place among the floors of its part, and in the design"

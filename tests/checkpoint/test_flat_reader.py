@@ -90,7 +90,7 @@ def test_a_checkpoint_that_is_not_good_leaves_all_as_it_was(tmp_path: Path) -> N
     assert same(live, twin)
 
 
-def test_so_does_one_that_does_not_fit(tmp_path: Path) -> None:
+def test_a_checkpoint_that_does_not_fit_leaves_all_as_it_was(tmp_path: Path) -> None:
     saved = trained(wide())
     Checkpointer(tmp_path, {**saved, "second": nn.Linear(2, 3)}).save(1)
     live, twin = trained(wide(), seed=1), trained(wide(), seed=1)

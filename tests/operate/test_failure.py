@@ -56,7 +56,7 @@ def test_of_several_causes_the_earliest_counts(builder: RunBuilder) -> None:
     assert find_failure(read_history(builder.run)).rank == 3
 
 
-def test_a_rank_that_was_killed_without_a_word_is_named_by_srun(builder: RunBuilder) -> None:
+def test_a_rank_that_was_killed_before_it_printed_anything_is_named_by_srun(builder: RunBuilder) -> None:
     crashed(builder, {0: "step 1\n", 1: "step 1\n", 2: "step 1\nstep 2\n"})
     builder.batch_log("srun: error: n1: task 2: Out Of Memory\nsrun: error: n1: tasks 0-1: Terminated\n")
     found = find_failure(read_history(builder.run))

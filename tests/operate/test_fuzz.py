@@ -186,7 +186,7 @@ def test_no_odd_file_and_no_odd_answer_breaks_a_verb(odd: Odd, capsys: pytest.Ca
 
 
 @pytest.mark.slow
-def test_nor_do_ten_thousand_of_them(odd: Odd, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ten_thousand_odd_files_and_answers_break_no_verb(odd: Odd, capsys: pytest.CaptureFixture[str]) -> None:
     first = int(os.environ.get("FUZZ_FROM", "0"))
     for seed in range(first, first + 10_000):
         odd.look(seed, capsys)

@@ -34,7 +34,7 @@ def test_rank_0_of_the_newest_attempt_by_default(elsewhere: Path) -> None:
     assert printed(builder.run, attempt="1") == printed(builder.run, attempt="7.0") == "old\n"
 
 
-def test_all_ranks_carry_their_rank(builder: RunBuilder) -> None:
+def test_each_line_of_all_ranks_has_its_rank(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt()
     for rank in (0, 3, 11):
         attempt.printed(f"I am {rank}\nbye\x0c\n", rank)
@@ -43,7 +43,7 @@ def test_all_ranks_carry_their_rank(builder: RunBuilder) -> None:
     )
 
 
-def test_after_a_crash_the_batch_scripts_words_and_the_culprit_follow(builder: RunBuilder) -> None:
+def test_after_a_crash_the_batch_scripts_log_and_the_rank_that_failed_follow(builder: RunBuilder) -> None:
     attempt = builder.submitted().attempt().printed("step 1\n", 0)
     attempt.printed("Traceback (most recent call last):\nValueError: nan\n", 3).failed(exit=1)
     builder.batch_log("srun: error: n1: task 3: Exited with exit code 1\n")

@@ -49,7 +49,7 @@ def remedy(builder: RunBuilder, log: str) -> str | None:
         "Traceback (most recent call last):\ncat: data/set/train.bin: No such file or directory\n",
     ],
 )
-def test_status_and_the_last_words_of_watch_name_the_line_that_brings_it(crashed: RunBuilder, line: str) -> None:
+def test_status_and_the_summary_of_watch_name_the_line_that_brings_it(crashed: RunBuilder, line: str) -> None:
     said = remedy(crashed, line)
     assert said
     assert said.startswith("data/set/train.bin is in ")

@@ -55,7 +55,7 @@ def test_going_back_on_request_loses_nothing(builder: RunBuilder) -> None:
         ("done", RunState.DONE),
     ],
 )
-def test_the_batch_scripts_last_word_is_the_verdict(builder: RunBuilder, cause: str, state: RunState) -> None:
+def test_the_last_cause_of_the_batch_script_decides_the_state(builder: RunBuilder, cause: str, state: RunState) -> None:
     builder.submitted().attempt().failed(cause, exit=1)
     assert read_history(builder.run).state is state
 

@@ -125,7 +125,7 @@ def test_a_job_that_dies_before_any_attempt_shows_the_batch_log(builder: RunBuil
         ("8|RUNNING|None|n1", RunState.VANISHED, "no ending on record, and Slurm no longer knows the job"),
     ],
 )
-def test_an_ending_without_a_word_is_believed_after_a_while(
+def test_an_ending_without_a_record_is_believed_after_a_while(
     builder: RunBuilder, queue: FakeQueue, answer: str, state: RunState, words: str
 ) -> None:
     builder.submitted().attempt().trained(1, 5)
@@ -138,7 +138,7 @@ def test_an_ending_without_a_word_is_believed_after_a_while(
     assert 15 <= clock.now < 21
 
 
-def test_words_that_come_late_over_nfs_win(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_records_that_come_late_over_nfs_win(builder: RunBuilder, queue: FakeQueue) -> None:
     attempt = builder.submitted().attempt().trained(1, 400)
     queue.answers("7|COMPLETED|None|n1")
     code, text = watched(builder, *[nothing] * 10, attempt.finished)
@@ -280,7 +280,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_terminal_gets_a_bar_that_leaves_only_the_story_behind(
+def test_a_terminal_gets_a_bar_that_leaves_only_the_events_behind(
     elsewhere: Path, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -312,7 +312,7 @@ def test_a_terminal_that_wants_no_drawing_gets_plain_lines(
     assert "\r" not in out.getvalue()
 
 
-def test_every_verdict_has_an_exit_code_and_only_done_is_success() -> None:
+def test_every_state_has_an_exit_code_and_only_done_is_success() -> None:
     assert set(EXIT_CODES) == set(RunState)
     assert [state for state, code in EXIT_CODES.items() if code == 0] == [RunState.DONE]
     assert RunState.CANCELLED.exit_code == 143
@@ -335,7 +335,7 @@ def test_a_job_is_submitted_before_it_starts_whoever_wrote_first(builder: RunBui
     assert told(builder)[:2] == ["submitted: job 7", "attempt 1 started on n[1-2] (job 7)"]
 
 
-def test_clocks_that_differ_do_not_turn_the_story_round(builder: RunBuilder, queue: FakeQueue) -> None:
+def test_clocks_that_differ_do_not_change_the_order_of_events(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().trained(1, 119).stopped(120).requeued("preempted")
     builder.now -= 8  # the clock of the next node
     builder.attempt("7.1").restored(120).finished()

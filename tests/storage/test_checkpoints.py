@@ -68,7 +68,7 @@ def test_a_checkpoint_is_saved_damaged_fallen_back_from_and_pruned(
     assert len(storage.list("step_00000005")) == 4, "slice, two files of the rank, manifest"
 
 
-def test_checkpoints_at_a_url_are_listed_without_a_word_about_storage(open_kind: Callable[..., Storage]) -> None:
+def test_checkpoints_at_a_url_are_listed_without_naming_the_storage(open_kind: Callable[..., Storage]) -> None:
     storage = open_kind("memory")
     Checkpointer(storage, state(1.0)).save(1)
     assert [info.step for info in list_checkpoints(storage.url)] == [1]

@@ -131,7 +131,7 @@ def test_resumed_it_ends_in_the_bits_of_the_uninterrupted_run(case: Case, uninte
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", list(itertools.product(*FACTORS.values())), ids=str)
-def test_and_so_it_does_in_all_cases_over_the_next_hundred_batches(
+def test_a_resumed_run_has_the_same_bits_in_all_cases_over_the_next_hundred_batches(
     case: Case, uninterrupted: Any, tmp_path: Path
 ) -> None:
     check(case, uninterrupted(*case[:2], 11), tmp_path, 11)

@@ -65,7 +65,7 @@ def test_the_step_is_skipped_on_all_ranks_and_leaves_nothing_behind(
 
 
 @pytest.mark.slow
-def test_a_gradient_that_is_not_finite_is_nobodys_loss(tmp_path: Path) -> None:
+def test_a_gradient_that_is_not_finite_names_no_rank_if_all_losses_are(tmp_path: Path) -> None:
     with running(tmp_path, techniques.not_finite, "stop", "gradient", size=2) as ranks:
         assert "step 3: the losses of all ranks are finite, but a gradient is not" in ranks.answers[0]
 

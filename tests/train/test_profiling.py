@@ -38,7 +38,7 @@ def test_one_rank_that_runs_out_of_memory_ends_the_search_and_all_ranks(tmp_path
     assert not run.dir.checkpoints.exists()
 
 
-def test_alone_it_ends_as_any_run(tmp_path: Path) -> None:
+def test_a_profile_in_a_single_process_ends_as_any_run(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", ENTRY, {"batch_size": 8, "rank": 0}, profile=FIND)
     with running(tmp_path / "ranks", programs.run_worker, str(run.path), size=1, env=run.attempt("1.0")) as ranks:
         assert ranks.join() == [0], ranks.log

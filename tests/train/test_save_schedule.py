@@ -72,7 +72,7 @@ def until(loop: Any, true: Callable[[], Any]) -> Any:
 ENDLESS: dict[str, Any] = {"epochs": 10**9, "every_steps": 1}
 
 
-def test_the_control_word_commits_what_was_written_while_training_went_on(make: Make) -> None:
+def test_the_shared_flags_commit_what_was_written_while_training_went_on(make: Make) -> None:
     job = make()
     loop = job.loop(job.loader(range(8), 2), {}, **ENDLESS)
     until(loop, lambda: len(events(job, "saved")) >= 3)

@@ -23,7 +23,7 @@ def test_a_signal_on_one_rank_stops_all_at_the_same_step_in_20_trials(tmp_path: 
 
 
 @pytest.mark.parametrize("counts", [[3, 40, 0, 17], [5, 5, 5, 5]])
-def test_ranks_with_uneven_ends_send_equally_many_words_and_go_on_in_step(tmp_path: Path, counts: list[int]) -> None:
+def test_ranks_with_uneven_ends_make_as_many_exchanges_and_stay_in_step(tmp_path: Path, counts: list[int]) -> None:
     with running(tmp_path, programs.uneven_items, counts) as ranks:
         answers = ranks.answers
     assert [answer["seen"] for answer in answers] == counts
@@ -46,7 +46,7 @@ def test_no_flag_is_lost_and_the_least_durable_save_counts(tmp_path: Path) -> No
     assert answers == [[None, flags, 10, False]] * 4
 
 
-def test_alone_a_process_agrees_with_itself() -> None:
+def test_a_single_process_agrees_with_itself() -> None:
     stop = StopSignal()
     flags = SharedFlags(None, stop)
     assert flags.tick() is None
@@ -67,7 +67,7 @@ def test_after_an_evaluation_a_rank_has_items_again() -> None:
     assert all(heard)
 
 
-def test_a_word_goes_out_every_200_ms_of_steps_and_at_least_every_32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_flags_are_exchanged_every_200_ms_of_steps_and_at_least_every_32(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("clusterdp.train.dist.shared_flags.time", SimpleNamespace(monotonic=lambda: now))
 
@@ -120,7 +120,7 @@ def go_on(ring: Ring, flags: SharedFlags, steps: int, *, step_s: float = 0.05) -
         flags.tick()
 
 
-def test_words_that_are_long_on_their_way_are_sent_less_often_and_hardly_waited_for(
+def test_exchanges_that_take_long_are_made_less_often_and_hardly_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ring = Ring(way_s=0.5)
@@ -148,7 +148,7 @@ def test_a_rank_that_waited_for_another_one_does_not_take_that_for_the_way(monke
     assert train(late, 200, monkeypatch).every == 4
 
 
-def test_before_the_time_is_up_there_is_room_for_two_words_and_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_margin_before_the_end_of_the_time_is_two_exchanges_and_a_save(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = Ring(way_s=0.0)
     flags = train(ring, 20, monkeypatch)
     flags.save_s = 3.0

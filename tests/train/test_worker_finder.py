@@ -27,7 +27,7 @@ DATA = TensorDataset(torch.arange(24))
         pytest.param(900.0, 4, id="the fastest, and it is too slow"),
     ],
 )
-def test_the_advice_follows_from_what_the_training_takes(needed: float | None, best: int) -> None:
+def test_the_best_number_of_workers_follows_from_what_the_training_takes(needed: float | None, best: int) -> None:
     found = WorkerSpeeds({0: 100.0, 1: 90.0, 2: 190.0, 4: 380.0, 8: 400.0}, cpus=8, needed=needed)
     assert found.best() == best
     assert f"Try num_workers: {best}, on 8 cpus a rank." in str(found)
