@@ -202,7 +202,7 @@ def resume(options: argparse.Namespace) -> int:
         print(said)
         return 0
     with RunLock(run) as lock:  # until the job is submitted
-        check_resumable(run, options.step, plan.checkpoint_url)
+        check_resumable(run, options.step, plan.spec.checkpoint_url)
         return _send(plan, options, lock)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from clusterdp.errors import EntryError
+from clusterdp.wording import did_you_mean
 
 Fits = Callable[[Any, Sequence[ast.expr]], bool]
 
@@ -35,6 +36,17 @@ def check_value(name: str, value: Any, annotation: str | None, default: Any, ent
     if not good:
         several = " A run has one value; a list is written [a, b]." if isinstance(value, str) and "," in value else ""
         raise EntryError(f"params.{name}: {value!r} is no {wanted}, {said}.{several}")
+
+
+def check_names(taken: Mapping[str, bool], entry: str, params: Mapping[str, Any], any_name: bool = False) -> None:
+    """EntryError for a param that the entry does not take, or lacks. taken: name -> whether it is needed."""
+    for name in params:
+        if name not in taken and not any_name:
+            hint = did_you_mean(name, taken, f"It takes {', '.join(taken) or 'none'}.", prefix="params.")
+            raise EntryError(f"params.{name}: {entry} takes no such parameter. {hint}")
+    for name, needed in taken.items():
+        if needed and name not in params:
+            raise EntryError(f"params.{name}: {entry} needs it. Give it a value in params, or a default in {entry}.")
 
 
 def check_handle(name: str, annotation: str | None, default: Any, entry: str, params: Mapping[str, Any]) -> None:

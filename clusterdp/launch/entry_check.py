@@ -15,7 +15,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from clusterdp.config.params import check_handle, check_value
+from clusterdp.config.params import check_handle, check_names, check_value
 from clusterdp.errors import EntryError
 from clusterdp.wording import did_you_mean
 
@@ -96,18 +96,11 @@ def _check_params(entry: str, function: ast.FunctionDef | ast.AsyncFunctionDef, 
         check_handle(handle.name, handle.annotation, handle.default, entry, params)
     elif function.args.vararg is None:
         raise EntryError(f"entry: {entry} has no parameter for the job handle. Write def {function.name}(job, ...).")
-    named = [each.name for each in taken]
-    for name in params:
-        if name not in named and not function.args.kwarg:
-            hint = did_you_mean(name, named, f"It takes {', '.join(named) or 'none'}.", prefix="params.")
-            raise EntryError(f"params.{name}: {entry} takes no such parameter. {hint}")
+    names = {each.name: each.default is REQUIRED for each in taken}
+    check_names(names, entry, params, any_name=function.args.kwarg is not None)
     for each in taken:
         if each.name in params:
             check_value(each.name, params[each.name], each.annotation, each.default, entry)
-        elif each.default is REQUIRED:
-            raise EntryError(
-                f"params.{each.name}: {entry} needs it. Give it a value in params, or a default in {function.name}()."
-            )
 
 
 REQUIRED = object()

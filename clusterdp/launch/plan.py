@@ -22,7 +22,7 @@ from clusterdp.errors import ClusterdpError, RunError, SubmitError, SubmitInDoub
 from clusterdp.launch.entry_check import check_entry
 from clusterdp.launch.installed_check import check_installed
 from clusterdp.launch.job_secrets import check_secrets
-from clusterdp.launch.script import Script, checkpoint_url, render
+from clusterdp.launch.script import Script, render
 from clusterdp.launch.script_spec import ScriptSpec, make_spec
 from clusterdp.rundir import Ledger, RunDir, write_durably
 
@@ -37,10 +37,6 @@ class Plan:
     spec: ScriptSpec
     script: Script
     run: RunDir
-
-    @property
-    def checkpoint_url(self) -> str:
-        return checkpoint_url(self.spec)
 
     def carry_out(self) -> tuple[Job, CodeSnapshot | None]:
         """Make the run folder and submit. If that fails, or sbatch refuses, the folder is removed again. If it is in

@@ -120,16 +120,12 @@ def _values(spec: ScriptSpec) -> dict[str, Any]:
         "secret_files": {Shell(name): secret_path(path) for name, path in config.launch.secret_files.items()},
         "modules": config.launch.modules,
         "setup": Shell(lines_of(config.launch.setup, "launch.setup")),
-        "checkpoint_url": checkpoint_url(spec),
+        "checkpoint_url": spec.checkpoint_url,
         "from_step": config.restart.from_step,
         "requeue": config.restart.requeue,
         "max_crashes": config.restart.max_crashes,
         "max_no_progress": config.restart.max_no_progress,
     }
-
-
-def checkpoint_url(spec: ScriptSpec) -> str:
-    return spec.config.checkpoint.url or str(spec.run_dir / "checkpoints")
 
 
 def directive(option: str, value: str | None) -> str:

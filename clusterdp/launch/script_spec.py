@@ -29,6 +29,10 @@ class ScriptSpec:
         return self.run_dir / "code" if self.config.snapshot.enabled else self.submit_dir
 
     @property
+    def checkpoint_url(self) -> str:
+        return self.config.checkpoint.url or str(self.run_dir / "checkpoints")
+
+    @property
     def is_torchrun(self) -> bool:
         return self.config.launch.launcher == "torchrun"
 

@@ -11,19 +11,14 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import default_collate
 
-from clusterdp.recipes.data.text import Text, Windows, read_text
-from clusterdp.recipes.results import digest
-from clusterdp.train import Amp, JobHandle, Loop, warmup_cosine
-
-EVALUATED_AT_ONCE = 16
+from clusterdp.recipes.data.text import Text, read_text
+from clusterdp.recipes.results import digest, total
+from clusterdp.train import Amp, JobHandle, warmup_cosine
 
 
 def main(
@@ -68,12 +63,16 @@ def main(
         if step_delay_s:
             time.sleep(step_delay_s)
 
-    reached = evaluate(job, loop, net, held_out)
+    reached = total(job, loop, net, held_out, summed_loss) / (len(held_out) * length)
     job.log(test_loss=reached, digest=digest(net, optimizer, scheduler, mixed))
     if job.rank == 0:
         print(f"characters: test loss {reached:.3f} nats a character after {loop.step} steps. It writes:", flush=True)
         print(text.decode(net.write(text.codes[:length].tolist(), write)), flush=True)
     return reached
+
+
+def summed_loss(logits: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(logits.flatten(0, 1), after.flatten(), reduction="sum")
 
 
 class TransformerBlock(nn.Module):
@@ -129,22 +128,6 @@ class Writer(nn.Module):
             codes.append(int(torch.multinomial(logits.float().softmax(0).cpu(), 1, generator=chance)))
         self.train()
         return codes[len(start) :]
-
-
-def evaluate(job: JobHandle, loop: Loop[Any], net: nn.Module, windows: Windows) -> float:
-    """The mean loss over all windows. Each rank takes every N-th; they may be uneven."""
-    mine = range(job.rank, len(windows), job.world_size)
-    sums = torch.zeros(2, device=job.device)  # of losses; of characters
-    net.eval()
-    with torch.no_grad():
-        for start in loop.watch(range(0, len(mine), EVALUATED_AT_ONCE)):
-            pairs = default_collate([windows[place] for place in mine[start : start + EVALUATED_AT_ONCE]])
-            before, after = (part.to(job.device) for part in pairs)
-            loss = functional.cross_entropy(net(before).flatten(0, 1), after.flatten(), reduction="sum")
-            sums += torch.stack([loss, torch.tensor(float(after.numel()), device=job.device)])
-    net.train()
-    dist.all_reduce(sums)
-    return float(sums[0] / sums[1])
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ It trains nothing, but it measures in rounds, and what it has measured is state:
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils.benchmark import Timer
 
 from clusterdp.recipes.data.bundled import diabetes
 from clusterdp.train import JobHandle
@@ -68,25 +68,9 @@ def regression(device: str) -> tuple[Callable[[], Any], float]:
 
 
 def seconds(work: Callable[[], Any], least_s: float) -> float:
-    """Of one call, on average over at least so long. The first call sets things up and does not count."""
-    work()
-    calls, began = 1, 0.0
-    while True:
-        _finish()
-        began = time.perf_counter()
-        for _ in range(calls):
-            work()
-        _finish()
-        elapsed = time.perf_counter() - began
-        if elapsed >= least_s:
-            return elapsed / calls
-        calls = max(2 * calls, int(1.2 * calls * least_s / max(elapsed, 1e-9)))
-
-
-def _finish() -> None:
-    """Calls to a GPU return before it is done."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    """Of one call, on average over at least so long. The first calls set things up and do not count."""
+    timer = Timer("work()", globals={"work": work}, num_threads=torch.get_num_threads())
+    return timer.blocked_autorange(min_run_time=least_s).mean
 
 
 def error(size: int, device: str) -> float:

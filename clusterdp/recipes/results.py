@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -18,15 +18,25 @@ EVALUATED_AT_ONCE = 64
 
 
 def accuracy(job: JobHandle, loop: Loop[Any], model: nn.Module, test_set: Any) -> float:
-    """The share of images that it names right; test_set: of (image, label). Each rank looks at every N-th of them."""
-    right = torch.zeros((), device=job.device)
+    """The share of images that it names right; test_set: of (image, label)."""
+    return total(job, loop, model, test_set, lambda outputs, labels: (outputs.argmax(1) == labels).sum()) / len(
+        test_set
+    )
+
+
+Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def total(job: JobHandle, loop: Loop[Any], model: nn.Module, test_set: Any, score: Score) -> float:
+    """The sum of score(outputs, targets) over all batches of the set, of which each rank takes every N-th sample."""
+    sums = torch.zeros((), device=job.device)
     model.eval()
     with torch.no_grad():
-        for images, labels in loop.watch(_shares(job, test_set)):
-            right += (model(images.to(job.device)).argmax(1) == labels.to(job.device)).sum()
+        for inputs, targets in loop.watch(_shares(job, test_set)):
+            sums += score(model(inputs.to(job.device)), targets.to(job.device))
     model.train()
-    dist.all_reduce(right)
-    return right.item() / len(test_set)
+    dist.all_reduce(sums)
+    return sums.item()
 
 
 def _shares(job: JobHandle, test_set: Any) -> Iterator[Any]:

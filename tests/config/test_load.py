@@ -159,7 +159,7 @@ def test_a_resolved_config_without_a_bottom_is_one_line(tmp_path: Path, text: st
             "script: 'echo ${HOME:0:3}'\n",
             "write ${oc.env:HOME} to fill it in at submit, or \\${HOME} to leave it to the shell",
         ),
-        ("script: 'echo ${#a[@]}'\n", "For a shell, write it as \\${...}."),
+        ("script: 'echo ${#a[@]}'\n", "For a shell, write \\${...}."),
     ],
 )
 def test_a_mistake_is_one_line_with_place_key_and_remedy(tmp_path: Path, text: str, message: str) -> None:

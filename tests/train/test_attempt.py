@@ -188,7 +188,7 @@ def test_ranks_that_end_differently_leave_no_outcome(tmp_path: Path) -> None:
     [
         ("no_such_module:main", {}, "entry: there is no module 'no_such_module' here"),
         (f"{JOBS}:trian", {}, f"entry: {JOBS} has no function 'trian'. Did you mean train?"),
-        (f"{JOBS}:train", {"epoch": 3}, "params.epoch: train() takes no such parameter. Did you mean epochs?"),
+        (f"{JOBS}:train", {"epoch": 3}, "params.epoch: train() takes no such parameter. Did you mean params.epochs?"),
     ],
 )
 def test_a_wrong_entry_is_one_line_on_each_rank_and_is_not_tried_again(

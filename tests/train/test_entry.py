@@ -76,9 +76,9 @@ def test_what_a_module_raises_is_told_with_file_and_line(module: Path, name: str
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"epochs": 1, "lrr": 0.1}, "params.lrr: main() takes no such parameter. Did you mean lr?"),
-        ({"epochs": 1, "batch": 2}, "params.batch: main() takes no such parameter. There are: epochs, lr, amp."),
-        ({"lr": 0.1}, "params.epochs: main() needs it, and it is not given. Add it under params:."),
+        ({"epochs": 1, "lrr": 0.1}, "params.lrr: main() takes no such parameter. Did you mean params.lr?"),
+        ({"epochs": 1, "batch": 2}, "params.batch: main() takes no such parameter. It takes epochs, lr, amp."),
+        ({"lr": 0.1}, "params.epochs: main() needs it. Give it a value in params, or a default in main()."),
         (
             {"epochs": 1, "job": 2},
             "params.job: main() takes job first, where it gets the job handle. Leave it out, or put job before job.",

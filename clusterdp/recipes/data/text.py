@@ -62,11 +62,8 @@ class Text:
         """most: characters that are read, from the start."""
         text = text[:most]
         self.alphabet = "".join(sorted(set(text)))
-        self.codes = self.encode(text)
-
-    def encode(self, text: str) -> torch.Tensor:
         places = {character: place for place, character in enumerate(self.alphabet)}
-        return torch.tensor([places[character] for character in text], dtype=torch.int32)
+        self.codes = torch.tensor([places[character] for character in text], dtype=torch.int32)
 
     def decode(self, codes: Sequence[int]) -> str:
         return "".join(self.alphabet[code] for code in codes)

@@ -66,7 +66,7 @@ class SeededDataset(Dataset[Any]):
 
     def collation(self, collate_fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Seeds a collate_fn that draws, such as MixUp's, by the batch's first sample."""
-        return _Collation(self, collate_fn)
+        return _SeededCollation(self, collate_fn)
 
     def _fetch(self, key: Key, epoch: int) -> Any:
         self._seed(key, epoch)
@@ -85,7 +85,7 @@ class SeededDataset(Dataset[Any]):
         return mixed_seed(self.seed, epoch, key[0] if isinstance(key, tuple) else key)
 
 
-class _Collation:
+class _SeededCollation:
     """A class, for spawned workers unpickle it, together with its data set."""
 
     def __init__(self, dataset: SeededDataset, collate_fn: Callable[[Any], Any]):

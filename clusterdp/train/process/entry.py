@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from clusterdp.config.params import check_handle, check_value
+from clusterdp.config.params import check_handle, check_names, check_value
 from clusterdp.errors import EntryError
 from clusterdp.wording import did_you_mean
 
@@ -30,7 +30,8 @@ def load(entry: str) -> Function:
     function: Any = getattr(module, name, None)
     if not callable(function):
         here = [n for n, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == module_name]
-        raise EntryError(f"entry: {module_name} has no function {name!r}. {_meant(name, here)}")
+        none = f"It has {', '.join(here) or 'none'}."
+        raise EntryError(f"entry: {module_name} has no function {name!r}. {did_you_mean(name, here, none)}")
     loaded: Function = function
     return loaded
 
@@ -71,13 +72,8 @@ def _check_call(what: str, signature: inspect.Signature, params: Mapping[str, An
     if not parameters or parameters[0].kind is inspect.Parameter.KEYWORD_ONLY:
         raise EntryError(cannot)
     _check_handle(what, parameters[0], params)
-    takes = [p.name for p in parameters[1:] if p.kind in NAMED]
-    for key in params:
-        if key not in takes:
-            raise EntryError(f"params.{key}: {what}() takes no such parameter. {_meant(key, takes)}")
-    for name in takes:
-        if name not in params and signature.parameters[name].default is inspect.Parameter.empty:
-            raise EntryError(f"params.{name}: {what}() needs it, and it is not given. Add it under params:.")
+    taken = {p.name: p.default is p.empty for p in parameters[1:] if p.kind in NAMED}
+    check_names(taken, f"{what}()", params)
     raise EntryError(cannot)
 
 
@@ -103,7 +99,3 @@ def _import_failed(module: str, error: Exception) -> str:
     if isinstance(error, SyntaxError):
         where = f" ({error.filename}, line {error.lineno})"
     return f"entry: {module} does not import: {what}{where}. Try: python -c 'import {module}'."
-
-
-def _meant(word: str, known: list[str]) -> str:
-    return did_you_mean(word, known, f"There are: {', '.join(known) or 'none'}.")
