@@ -12,7 +12,18 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-MIRRORS = {"slurm": ["slurm_types"], "fakeslurm": ["fakeslurm", "slurm_facts"]}  # those of another name
+# Those of another name, and of parts that nearly all tests import.
+MIRRORS = {
+    "slurm": ["slurm_types"],
+    "fakeslurm": ["fakeslurm", "slurm_facts"],
+    "errors": ["test_maps.py"],  # compares their tree with the pages
+    "rundir": [
+        "operate/test_odd_files.py",
+        "operate/test_logs.py",
+        "operate/test_run_history.py",
+        "launch/test_lock.py",
+    ],
+}
 
 
 def paths_for(part: str) -> list[Path]:
