@@ -116,5 +116,5 @@ def test_a_state_that_apex_has_saved_is_taken_up() -> None:
 
 
 def test_a_level_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'fp8' is no level"):
+    with pytest.raises(ConfigError, match="'fp8' is not a level"):
         Amp("fp8", "cpu")

@@ -50,8 +50,7 @@ def test_a_picture_of_it(tmp_path: Path) -> None:
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(("module", "use"), [("matplotlib.figure", "plot"), ("pandas", "to_pandas")])
-def test_what_is_missing_is_one_line(module: str, use: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, module, None)
+def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ConfigError, match="pip install"):
-        getattr(History(ROWS), use)(*(["x.png"] if use == "plot" else []))
+        History(ROWS).plot("x.png")

@@ -27,6 +27,7 @@ from torch.futures import Future
 
 from clusterdp.checkpoint.format.manifest import Box, Manifest
 from clusterdp.checkpoint.format.verified_reads import ranges_of, read_parts
+from clusterdp.checkpoint.state.same_plan import SamePlan
 from clusterdp.checkpoint.state.tree import DTYPES, as_bytes, is_sharded, key_of, memory_of
 from clusterdp.storage import Storage
 
@@ -107,27 +108,7 @@ def load(target: dict[str, Any], reader: StorageReader, planner: DefaultLoadPlan
             raise next(iter(error.failures.values()))[0] from None
 
 
-class _ReaderBase(StorageReader):
-    """The methods of a StorageReader that have nothing to do here."""
-
-    def reset(self, checkpoint_id: Any = None) -> None:
-        pass
-
-    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        return plan
-
-    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        return plans
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return False
-
-
-class _TensorReader(_ReaderBase):
+class _TensorReader(SamePlan, StorageReader):
     """One tensor that is in memory."""
 
     def __init__(self, name: str, tensor: torch.Tensor):
@@ -145,7 +126,7 @@ class _TensorReader(_ReaderBase):
         return _done()
 
 
-class CheckpointReader(_ReaderBase):
+class CheckpointReader(SamePlan, StorageReader):
     """One checkpoint, flat or sharded, for dcp.load()."""
 
     def __init__(self, storage: Storage, manifest: Manifest):

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from clusterdp.checkpoint.errors import ClaimLost, not_saved
@@ -21,23 +21,21 @@ from clusterdp.storage import Storage
 _log = logging.getLogger("clusterdp.checkpoint")
 
 
+@dataclass
 class Committer:
-    def __init__(
-        self, storage: Storage, attempt: str, may_commit: Callable[[], bool], keep_last: int, keep_every: int | None
-    ):
-        self.storage = storage
-        self.attempt = attempt
-        self.may_commit = may_commit
-        self.keep_last = keep_last
-        self.keep_every = keep_every
-        self.phase = Phase()  # whose state is saved and restored
-        self.last_order = -1  # the order of what this attempt has restored or committed last
-        self.bad: set[str] = set()  # tokens proved damaged by this attempt
-        self.unsure: set[str] = set()  # tokens that this attempt could not read
-        self.pinned: set[str] = set()  # what this attempt restored from, until there is proof of a newer one
-        self._known: dict[str, CheckpointInfo] = {}
-        self._order = 0  # of the last commit, as far as anybody can know
-        self._cleaned = False
+    storage: Storage
+    attempt: str
+    may_commit: Callable[[], bool]
+    keep_last: int
+    keep_every: int | None
+    phase: Phase = field(default_factory=Phase)  # whose state is saved and restored
+    last_order: int = -1  # the order of what this attempt has restored or committed last
+    bad: set[str] = field(default_factory=set)  # tokens proved damaged by this attempt
+    unsure: set[str] = field(default_factory=set)  # tokens that this attempt could not read
+    pinned: set[str] = field(default_factory=set)  # what it restored from, until there is proof of a newer one
+    _known: dict[str, CheckpointInfo] = field(default_factory=dict)
+    _order: int = 0  # of the last commit, as far as anybody can know
+    _cleaned: bool = False
 
     def _commits(self) -> list[CheckpointInfo]:
         first = not self._known

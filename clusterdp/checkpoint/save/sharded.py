@@ -23,6 +23,7 @@ from clusterdp.checkpoint.errors import FailedElsewhere
 from clusterdp.checkpoint.format.chunks import Chunk, Chunks, header, name_of
 from clusterdp.checkpoint.save.save_plans import plans_only
 from clusterdp.checkpoint.state.rank_group import RankGroup
+from clusterdp.checkpoint.state.same_plan import SamePlan
 from clusterdp.checkpoint.state.tree import as_bytes, dtype_name, memory_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def copy(
     return ShardPieces(memory.file, memory.chunks)
 
 
-class _Memory(StorageWriter):
+class _Memory(SamePlan, StorageWriter):
     """Where dcp.save() leaves this rank's pieces."""
 
     def __init__(self, staging: Staging, note: Mapping[str, str], tensors: Mapping[str, torch.Tensor]):
@@ -90,19 +91,3 @@ class _Memory(StorageWriter):
                 offsets = tuple(result.index.offset or ())
                 found[result.index.fqn].append(Chunk(rank, start, offsets, sizes))
         self.chunks = {name: tuple(chunks) for name, chunks in found.items()}
-
-    def reset(self, checkpoint_id: Any = None) -> None:
-        pass
-
-    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        pass
-
-    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        return plan
-
-    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        return plans
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return False

@@ -34,9 +34,12 @@ def apply(state: dict[str, Any]) -> None:
 
 def derive(token: str, rank: int) -> None:
     """Streams for a rank that the checkpoint has none of: the same ones whenever it is restored on such a rank."""
-    seed = int.from_bytes(hashlib.blake2b(f"{token}/{rank}".encode(), digest_size=8).digest(), "little")
-    random.seed(seed)
-    torch.manual_seed(seed)  # on CUDA too
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(seed % 2**32)
+    digest = hashlib.blake2b(f"{token}/{rank}".encode(), digest_size=8).digest()
+    seed(int.from_bytes(digest, "little"))
+
+
+def seed(number: int) -> None:
+    random.seed(number)
+    torch.manual_seed(number)  # on CUDA too
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(number % 2**32)

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, Store  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
+from clusterdp.checkpoint.state import rng
 from clusterdp.errors import ConfigError, RendezvousError
 from clusterdp.train.dist.rendezvous import PortTaken, Rendezvous
 
@@ -92,10 +93,7 @@ class Group:
 
 def seed_everything(seed: int, rank: int, *, deterministic: bool = False) -> None:
     """Each rank gets streams of its own (dropout must differ); DDP gives all ranks rank 0's initial weights."""
-    random.seed(seed + rank)
-    torch.manual_seed(seed + rank)  # CUDA's too
-    if numpy := sys.modules.get("numpy"):
-        numpy.random.seed((seed + rank) % 2**32)
+    rng.seed(seed + rank)
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS refuses to be deterministic
         torch.use_deterministic_algorithms(True)

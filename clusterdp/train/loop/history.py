@@ -20,7 +20,7 @@ def row_line(row: EpochRow) -> str:
 class History:
     """A row an epoch: {"epoch": 1, "step": 180, "loss": 0.7, "val_loss": 0.6}. The same on all ranks, and state.
 
-    print(history), history["loss"], history[-1], history.to_pandas(), history.plot("history.png")
+    print(history), history["loss"], history[-1], history.plot("history.png"), pandas.DataFrame(history.rows)
     """
 
     def __init__(self, rows: list[EpochRow] | None = None):
@@ -56,13 +56,6 @@ class History:
     def __str__(self) -> str:
         cells = [self.columns, *([_cell(row.get(name)) for name in self.columns] for row in self.rows)]
         return "\n".join(table(cells, str.rjust))
-
-    def to_pandas(self) -> Any:
-        try:
-            import pandas
-        except ImportError:
-            raise ConfigError("history: pandas is not installed. pip install pandas.") from None
-        return pandas.DataFrame(self.rows)
 
     def plot(self, file: str | Path) -> Path:
         """A picture of each measurement beside that of the validation, for a file such as history.png."""

@@ -1,0 +1,28 @@
+"""SamePlan: what torch.distributed.checkpoint asks of a StorageReader or StorageWriter, where nothing is to be done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class SamePlan:
+    """Each rank reads and writes what the planner has planned."""
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        pass
+
+    def set_up_storage_reader(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def set_up_storage_writer(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def prepare_local_plan(self, plan: Any) -> Any:
+        return plan
+
+    def prepare_global_plan(self, plans: Any) -> Any:
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return False
