@@ -117,7 +117,7 @@ def test_one_that_cannot_be_opened_does_not_hold_up_the_training(
 def test_a_database_takes_more_than_mlflows_client(run: RunDir, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(entities=SimpleNamespace(Metric=None)))
     monkeypatch.setattr(sinks, "find_spec", lambda name: None if name == module else name)
-    with pytest.raises(ConfigError, match=rf"tracking_uri: sqlite takes {module}, .* pip install mlflow;"):
+    with pytest.raises(ConfigError, match=rf"tracking_uri: sqlite needs {module}, .* pip install mlflow;"):
         open_sinks(["mlflow"], run, {"mlflow": {"tracking_uri": "sqlite:///runs.db"}})
 
 
