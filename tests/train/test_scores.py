@@ -53,8 +53,8 @@ def test_training_and_evaluation_do_not_add_up_in_the_same_object(job: JobHandle
     training.add(BATCH, LOSS, both(BATCH), None)
     training.add(BATCH, LOSS, both(BATCH), None)
     evaluation.add(BATCH, LOSS, both(BATCH), None)
-    assert evaluation.reduce() == {"loss": 0.5, "kept": 4.0}
-    assert training.reduce() == {"loss": 0.5, "kept": 8.0}
+    assert evaluation.meters.reduce() == {"loss": 0.5, "kept": 4.0}
+    assert training.meters.reduce() == {"loss": 0.5, "kept": 8.0}
     assert mine.seen == []
 
 
