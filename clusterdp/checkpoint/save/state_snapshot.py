@@ -108,8 +108,12 @@ def _changed(state: Mapping[str, Any], ranks: RankGroup) -> tuple[dict[str, dict
 
     A cache that grows with what a rank has seen has another size on each.
     """
-    with stateful.as_trained(state):
-        found, failure = tried(lambda: as_built.changes(stateful.shared(state)))
+
+    def find() -> dict[str, dict[str, Any]]:
+        with stateful.as_trained(state):
+            return as_built.changes(stateful.shared(state))
+
+    found, failure = tried(find)
     changed = found or {}
     own = {name: _hidden(some) for name, some in changed.items() if "buffers" in some}
     outline = [
