@@ -89,7 +89,7 @@ def send(spec: ScriptSpec, script: Script, run: RunDir) -> Job:
     folder = run.path / "submitit"
     try:
         folder.mkdir(exist_ok=True)
-        with _private(folder):
+        with _private(folder), _clean_environ():
             job = _executor(spec, folder).submit(Task(str(run.path)))
     except (FailedJobError, FailedSubmissionError, subprocess.CalledProcessError, RuntimeError, OSError) as error:
         said = " ".join(str(getattr(error, "stderr", None) or error).split())
@@ -128,6 +128,19 @@ def _private(folder: Path) -> Iterator[None]:
         for script in folder.glob("*.sh"):
             script.chmod(0o600)
         folder.chmod(mode)
+
+
+@contextmanager
+def _clean_environ() -> Iterator[None]:
+    """submitit's sbatch takes the environment of this process. SBATCH_* there would win over the script, or make
+    sbatch refuse it: SBATCH_REQUEUE=1 does since 25.11."""
+    before = dict(os.environ)
+    for name in before.keys() - commands.clean_environ(before).keys():
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(before)
 
 
 def preview(spec: ScriptSpec) -> Script:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ class Cluster:
     name: str
     variables: Mapping[str, str]
     minute_s: float
+    user: tuple[str, ...] = ()  # the words before each command that make it another user's
+    python: str = sys.executable
 
     def environ(self) -> dict[str, str]:
         return os.environ | A_RANKS | dict(self.variables)
@@ -33,7 +36,9 @@ class Cluster:
         return done.stdout
 
     def _ask(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(words, env=self.environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        return subprocess.run(
+            [*self.user, *words], env=self.environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True
+        )
 
     def state(self, job: str) -> tuple[str, str]:
         """(state, reason), as squeue has them; ended jobs are listed too."""

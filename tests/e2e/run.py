@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,14 +43,14 @@ class Run:
         return digests[0]
 
     def causes(self) -> list[str]:
-        """Why each attempt ended, oldest first, without those that found the run done. Slurm 24.05 to 25.11 make one
-        of a job that was once in a grace time."""
-        causes = self.all_causes()
-        found = causes.index("done") if "done" in causes else len(causes)
-        return causes[: found + 1] + [cause for cause in causes[found + 1 :] if cause != "done"]
+        """Why each attempt ended, oldest first, without those that found the run over. From 24.05 on Slurm makes one
+        when a job ends that was once in a grace time."""
+        started = {event["attempt"] for event in self.events("started")}
+        return [cause for name, cause in self.all_causes().items() if name in started]
 
-    def all_causes(self) -> list[str]:
-        return [a.cause.read_text().strip() if a.cause.exists() else "none" for a in self.files.attempts()]
+    def all_causes(self) -> dict[str, str]:
+        """By attempt; `none` is not on record."""
+        return {a.name: a.cause.read_text().strip() if a.cause.exists() else "none" for a in self.files.attempts()}
 
     def events(self, name: str) -> list[dict[str, Any]]:
         return [event for event in read_events(self.files) if event["event"] == name]
@@ -76,6 +75,6 @@ def submit(cluster: Cluster, folder: Path, config: str, *overrides: str) -> Run:
 
 
 def clusterdp(cluster: Cluster, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "clusterdp", *words]
+    command = [*cluster.user, cluster.python, "-m", "clusterdp", *words]
     environ = cluster.environ()
     return subprocess.run(command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)

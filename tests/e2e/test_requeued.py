@@ -85,7 +85,7 @@ def test_a_job_that_is_requeued_when_it_is_done_does_not_run_again(
     cluster.run("scontrol", "requeue", run.job)
     cluster.start_now(run.job)
     assert run.wait_end() == "COMPLETED", run.account()
-    assert run.all_causes() == ["done", "done"], run.account()
+    assert list(run.all_causes().values()) == ["done", "done"], run.account()
     assert ran(project) == [f"{run.job}.0"]
 
 

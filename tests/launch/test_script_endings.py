@@ -294,3 +294,10 @@ def test_a_run_that_was_asked_to_stop_does_not_start(run_script: RunScript, tmp_
     assert done.returncode == 75
     assert "was asked to stop" in done.stderr
     assert not (tmp_path / "run/code/started").exists()
+
+
+def test_the_end_of_the_time_is_not_asked_for_where_slurm_says_it(run_script: RunScript, tmp_path: Path) -> None:
+    run_script(
+        {"command": ["bash", "-c", f"echo $CLUSTERDP_JOB_END_TIME >{tmp_path}/t"]}, SLURM_JOB_END_TIME="1800000000"
+    )
+    assert (tmp_path / "t").read_text() == "1800000000\n"

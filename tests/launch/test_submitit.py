@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from clusterdp import config
+from clusterdp.launch.plan import make_plan
 from clusterdp.launch.submitit import Task
 from tests.launch.conftest import Stubs
 
@@ -49,3 +52,22 @@ def test_a_silent_controller_is_left_to_the_batch_script(
     stubs.on("scontrol", 'echo "Unable to contact slurm controller" >&2; exit 1')
     assert may_requeue._may_requeue() is False
     assert "Unable to contact slurm controller" in capfd.readouterr().err
+
+
+def test_what_the_user_has_set_for_sbatch_does_not_reach_it(
+    tmp_path: Path, stubs: Stubs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SBATCH_TIMELIMIT would win over the script, and SBATCH_REQUEUE=1 is refused by Slurm 26.05."""
+    monkeypatch.setenv("PATH", str(stubs.folder), prepend=":")
+    monkeypatch.setenv("STUBS", str(stubs.folder))
+    for name in ("SBATCH_REQUEUE", "SLURM_NTASKS", "SLURM_CONF"):
+        monkeypatch.setenv(name, "1")
+    stubs.on("sbatch", 'env >"$STUBS/env"; echo Submitted batch job 4321; exit 0')
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("def main(job): ...\n")
+    values = {"backend": "submitit", "entry": "train:main", "resources": {"time": 5}, "run_dir": str(tmp_path / "run")}
+    values |= {"snapshot": {"enabled": False}}
+    make_plan(config.from_mapping(values)).carry_out()
+    seen = {line.partition("=")[0] for line in (stubs.folder / "env").read_text().splitlines()}
+    assert seen & {"SBATCH_REQUEUE", "SLURM_NTASKS", "SLURM_CONF"} == {"SLURM_CONF"}
+    assert os.environ["SBATCH_REQUEUE"] == "1"
