@@ -90,3 +90,9 @@ class Cluster:
             )
         finally:
             self.run("scancel", higher)
+
+    def fail_node(self, job: str) -> None:
+        """Take the job's only node down, as slurmctld does with one that it no longer hears of, and put it back."""
+        node = "NodeName=" + self.run("squeue", "-h", "-j", job, "-o", "%N").strip()
+        self.run("scontrol", "update", node, "State=DOWN", "Reason=test")
+        self.run("scontrol", "update", node, "State=RESUME")

@@ -21,6 +21,8 @@ from tests.slurm import packages
 
 SUITES = {"20.11": "bullseye", "22.05": "bookworm", "24.11": "trixie", "26.05": "sid"}  # of Debian
 NEWS = ("slurmctld", "slurmd", "slurm-client", "slurmdbd")
+OVERLAY = "slurm-release"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")  # before a test sets another
 CLONE_NEWNS = 0x00020000
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
@@ -30,8 +32,12 @@ class NoRelease(Exception):
 
 
 def folder_of(release: str) -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "clusterdp" / f"slurm-{release}"
+    return CACHE / "clusterdp" / f"slurm-{release}"
+
+
+def is_entered() -> bool:
+    """Whether this process sees the programs of a release already."""
+    return f"{OVERLAY} /usr " in Path("/proc/self/mounts").read_text()
 
 
 def fetch(release: str) -> Path:
@@ -115,7 +121,7 @@ def enter(folder: Path) -> None:
     lower = f"/usr:{folder}/libs/usr" if (folder / "older").exists() else f"{folder}/libs/usr:/usr"
     plugins = f"usr/lib/{platform.machine()}-linux-gnu/slurm-wlm"
     _run("mount", "--make-rslave", "/")
-    _run("mount", "-t", "overlay", "slurm-release", "-o", f"ro,lowerdir={folder}/slurm/usr:{lower}", "/usr")
+    _run("mount", "-t", "overlay", OVERLAY, "-o", f"ro,lowerdir={folder}/slurm/usr:{lower}", "/usr")
     _run("mount", "--bind", f"{folder}/slurm/{plugins}", f"/{plugins}")  # Slurm loads every plugin that it finds there
 
 

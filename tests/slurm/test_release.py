@@ -1,7 +1,9 @@
-"""Other releases of Slurm than the machine's: each boots, and its clients may be ordinary users."""
+"""Other releases of Slurm than the machine's: each boots, has ordinary users, and the stories of a job hold there."""
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 
@@ -10,7 +12,17 @@ import pytest
 from tests.slurm import packages, release
 from tests.slurm.testbed import ROOT
 
-pytestmark = [pytest.mark.slurm, pytest.mark.long]
+pytestmark = pytest.mark.slurm
+
+OTHERS = [name for name in release.SUITES if name != "22.05"]
+ENVIRON = dict(os.environ)  # before tests/e2e takes the user's settings away
+GRACE = "tests/e2e/test_end_in_grace.py::test_what_ends_by_itself_in_its_grace_time_has_run_once_and_is_what_it_came_to"
+LIFE = [
+    "tests/e2e/test_ordinary_user.py::test_submitted_preempted_cancelled_resumed_and_done",
+    f"{GRACE}[slurm-an entry that finishes in it]",
+    f"{GRACE}[slurm-a command that saves]",
+    f"{GRACE}[slurm-a script that saves and fails]",
+]
 
 AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "srun", "--nodes=2", "id", "-u"]
 
@@ -18,22 +30,52 @@ AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sru
 OPEN = 'scontrol -V; chmod a+rx "${SLURM_CONF%/*}"; chmod a+r "$SLURM_CONF"; cd /; exec "$@"'
 
 
-@pytest.mark.parametrize("name", [name for name in release.SUITES if name != "22.05"])
-def test_it_boots_and_runs_a_step_of_an_ordinary_user(name: str) -> None:
+def on(name: str, *command: str) -> subprocess.CompletedProcess[str]:
+    """What a command of Python prints where /usr has that release."""
     if reason := packages.why_not():
         pytest.skip(reason)
+    if release.is_entered():
+        pytest.skip("a release within a release is none")
     try:
         release.fetch(name)
     except (release.NoRelease, OSError) as error:
         pytest.skip(f"Slurm {name} cannot be had here: {error}")
-    client = ["sh", "-c", OPEN, "sh", *AS_NOBODY]
-    booted = [sys.executable, "-m", "tests.slurm", *client]
-    words = [sys.executable, "-m", "tests.slurm.release", name, *booted]
-    done = subprocess.run(words, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+    words = [sys.executable, "-m", "tests.slurm.release", name, sys.executable, "-m", *command]
+    done = subprocess.run(words, cwd=ROOT, env=ENVIRON, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if "unshare: " in done.stderr:
+        pytest.skip(done.stderr.strip())
+    return done
+
+
+def stories_hold_on(name: str, *words: str) -> None:
+    done = on(name, "pytest", "-p", "no:cacheprovider", "-m", "slurm and not long", *words)
+    print(done.stdout)
+    assert done.returncode == 0, done.stderr
+    skipped = re.findall(r"^SKIPPED .*", done.stdout, re.MULTILINE)
+    if skipped:  # and a skip is no pass
+        pytest.skip("; ".join(skipped))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", OTHERS)
+def test_it_boots_and_runs_a_step_of_an_ordinary_user(name: str) -> None:
+    done = on(name, "tests.slurm", "sh", "-c", OPEN, "sh", *AS_NOBODY)
     assert done.returncode == 0, done.stdout + done.stderr
     version, *users = done.stdout.split("\n")[:-1]
     assert version.startswith(f"slurm-wlm {name}.")
     assert users == ["65534"] * 2
+
+
+@pytest.mark.timeout(600)
+def test_the_life_of_a_job_on_24_11() -> None:
+    stories_hold_on("24.11", *LIFE)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", OTHERS)
+def test_all_stories_hold_on_it(name: str) -> None:
+    stories_hold_on(name, "tests/e2e", "tests/slurm/test_testbed.py")
 
 
 def test_an_unknown_release_is_one_line() -> None:
