@@ -4,7 +4,7 @@
 #   make test        lint, types and all quick tests
 #   make test-part   the quick tests of one part: make test-part P=clusterdp/checkpoint
 #   make test-slurm  end-to-end tests on a real Slurm that it boots on this machine (Debian, as root); SLURM=24.11
-#   make test-all    both, and the slow tests
+#   make test-all    both, the slow tests, and those on a real Slurm on three other releases
 #   make bench       what things cost, beside what one would write by hand
 #   make lint        ruff and mypy;  make format mends what ruff can mend
 #   make clean       remove .venv, caches and builds (not runs/)

@@ -133,7 +133,7 @@ def _private(folder: Path) -> Iterator[None]:
 @contextmanager
 def _clean_environ() -> Iterator[None]:
     """submitit's sbatch takes the environment of this process. SBATCH_* there would win over the script, or make
-    sbatch refuse it: SBATCH_REQUEUE=1 does since 25.11."""
+    sbatch refuse it, as SBATCH_REQUEUE=1 does on 26.05."""
     before = dict(os.environ)
     for name in before.keys() - commands.clean_environ(before).keys():
         del os.environ[name]

@@ -48,7 +48,8 @@ class Story:
     config: str
     causes: tuple[str, ...]
     state: str = "COMPLETED"
-    says: str = "done"
+    verdict: str = "done"
+    exit: int | None = None
 
 
 STORIES = {
@@ -56,7 +57,7 @@ STORIES = {
     "a command that saves": Story("command: [bash, saves.sh, '0', '0']", ("preempted", "done")),
     "a script that saves and fails": Story("script: exec bash saves.sh 3 0", ("preempted", "done")),
     "a command that crashes later": Story(
-        "command: [bash, saves.sh, '0', '9']", ("preempted", "crash"), "FAILED", "failed"
+        "command: [bash, saves.sh, '0', '9']", ("preempted", "crash"), "FAILED", "failed", 9
     ),
 }
 
@@ -87,5 +88,5 @@ def test_what_ends_by_itself_in_its_grace_time_has_run_once_and_is_what_it_came_
     assert (project / "ran").read_text() == "x" * len(story.causes), run.account()
     done = clusterdp(run.cluster, project, "status", "--json", str(run.files.path))
     status = json.loads(done.stdout)
-    assert (status["verdict"], status["why"]) == (story.says, ""), done.stdout
-    assert [attempt["exit"] for attempt in status["attempts"][-1:]] == [9 if story.says == "failed" else None]
+    assert (status["verdict"], status["why"]) == (story.verdict, ""), done.stdout
+    assert status["attempts"][-1]["exit"] == story.exit, done.stdout
