@@ -10,6 +10,7 @@ import pytest
 
 from clusterdp.errors import RunError
 from clusterdp.operate.event_text import ending_text, event_line
+from clusterdp.operate.failure import find_failure
 from clusterdp.operate.queue import current_status
 from clusterdp.operate.resume_check import check_resumable
 from clusterdp.operate.run_history import read_history
@@ -59,6 +60,17 @@ def test_an_attempt_that_found_the_run_done_leaves_it_done(builder: RunBuilder, 
     assert headline(builder) == "digits  done"
     assert endings(builder) == ["preempted at step 9, saved", "done", "found the run done"]
     assert [attempt.number for attempt in read_history(builder.run).ran] == [1, 2]
+
+
+def test_an_attempt_that_found_the_run_failed_changes_nothing(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted().attempt().printed("Traceback (most recent call last):\nKeyError: 9\n", 2).failed(exit=9)
+    before = headline(builder)
+    builder.run.attempt("7.1").logs.mkdir(parents=True)
+    builder.run.attempt("7.1").cause.write_text("crash\n")
+    builder.event("failed", "7.1", "batch", cause="crash", exit=9)
+    assert headline(builder) == before
+    assert endings(builder) == ["crashed (exit 9)", "found the run over"]
+    assert find_failure(read_history(builder.run)).rank == 2
 
 
 def test_that_slurm_requeues_a_finished_job_is_said_and_no_more(builder: RunBuilder, queue: FakeQueue) -> None:
