@@ -45,7 +45,7 @@ while read -r name; do
       echo "clusterdp: attempt $name was cancelled. \`clusterdp resume $run_dir\` goes on with the run." >&2
       over cancelled cancelled 1
       ;;
-    *:stop:user)
+    *:stop:user | stopped::)
       echo "clusterdp: attempt $name was asked to stop. \`clusterdp resume $run_dir\` goes on with the run." >&2
       over_by_user
       ;;

@@ -57,6 +57,12 @@ def test_a_program_that_was_missing_twice_is_not_looked_for_again(run_script: Ru
     assert last_event(tmp_path, "7.2")["reason"] == last_event(tmp_path, "7.1")["reason"]
 
 
+def test_a_program_that_was_stopped_is_stopped_by_its_user_still(run_script: RunScript, tmp_path: Path) -> None:
+    stopped = {"command": ["touch", str(tmp_path / "run/stop")]}
+    assert [run_script(stopped, restart=restart).returncode for restart in range(2)] == [75, 75]
+    assert last_event(tmp_path, "7.1")["reason"] == last_event(tmp_path, "7.0")["reason"] == "user"
+
+
 def test_a_run_that_gave_up_gives_the_same_reason_again(run_script: RunScript, tmp_path: Path) -> None:
     values = worker(tmp_path, "requeue term 5") | {"restart": {"max_no_progress": 2}}
     for restart in range(4):
