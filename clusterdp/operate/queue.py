@@ -15,6 +15,8 @@ from clusterdp.operate.run_state import RunState
 if TYPE_CHECKING:
     from clusterdp.slurm.commands import SqueueRow
 
+# Only an administrator may release such a job.
+TOO_OFTEN = "requeued as often as this site allows; `clusterdp cancel`, then `clusterdp resume` go on in a new job"
 # Reasons of a pending job (squeue %r), in words, with what to do where the user can do something.
 WORDS = {
     "None": "Slurm has not looked at it yet",
@@ -26,7 +28,8 @@ WORDS = {
     "JobHeldUser": "held; `scontrol release JOB` lets it go",
     "JobHeldAdmin": "held by an administrator",
     "job requeued in held state": "requeued and held; `scontrol release JOB` lets it go",
-    "JobHoldMaxRequeue": "requeued as often as this site allows, and held; `scontrol release JOB` lets it go",
+    "JobHoldMaxRequeue": TOO_OFTEN,
+    "launch failure limit exceeded requeued held": TOO_OFTEN,
     "launch failed requeued held": "a node failed to start it, and Slurm holds it; `scontrol release JOB` lets it go",
     "PartitionTimeLimit": "asks for more time than the partition allows, so it never starts; cancel it, submit less",
     "PartitionNodeLimit": "asks for more nodes than the partition allows, so it never starts; cancel it, submit less",

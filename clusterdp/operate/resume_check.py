@@ -16,6 +16,9 @@ from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, write_durably
 from clusterdp.slurm.commands import jobs_of_scripts_in
 
+# Holds that a user must not end. Slurm gives them to a job that it has requeued too often, for example.
+NOT_THE_USERS = frozenset({"JobHeldAdmin", "JobHoldMaxRequeue", "launch failure limit exceeded requeued held"})
+
 
 def check_resumable(
     run: RunDir, from_step: int | None = None, checkpoint_url: str | os.PathLike[str] | None = None
@@ -84,9 +87,11 @@ def _refuse_if_alive(history: RunHistory) -> None:
             how = "" if is_held(rows[job]) else f"Wait for it, or `scancel {job}`. "
             raise RunError(f"{run}: is {history.state.value}, and {queued_again(job, rows[job])}. {how}Then resume.")
         if is_held(rows[job]):
+            own = rows[job].reason not in NOT_THE_USERS
+            who = f"`scontrol release {job}` lets it go on" if own else "Only an administrator can release it"
             raise RunError(
-                f"{run}: job {job} is held ({rows[job].reason}). `scontrol release {job}` lets it go on; "
-                f"`clusterdp cancel {run}` first if you want a new job to do so."
+                f"{run}: job {job} is held ({rows[job].reason}). {who}; `clusterdp cancel {run}`, then resume, "
+                "goes on in a new job."
             )
         if state == "COMPLETING" or history.cancelled or history.asked_to_stop or history.state is RunState.DONE:
             raise RunError(f"{run}: job {job} is still ending ({state}). Wait for it, then resume.")

@@ -93,6 +93,10 @@ class Cluster:
 
     def fail_node(self, job: str) -> None:
         """Take the job's only node down, as slurmctld does with one that it no longer hears of, and put it back."""
-        node = "NodeName=" + self.run("squeue", "-h", "-j", job, "-o", "%N").strip()
-        self.run("scontrol", "update", node, "State=DOWN", "Reason=test")
-        self.run("scontrol", "update", node, "State=RESUME")
+        node = self.run("squeue", "-h", "-j", job, "-o", "%N").strip()
+        self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+        try:
+            # slurmctld of 24.11 dies if the node is put back at once.
+            wait_for(f"job {job} to leave {node}", lambda: not self.run("squeue", "-h", "-w", node, "-j", job), 60)
+        finally:
+            self.run("scontrol", "update", f"NodeName={node}", "State=RESUME")

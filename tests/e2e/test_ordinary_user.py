@@ -21,7 +21,8 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 NOBODY = 65534
-AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups")
+# What setpriv starts is itself found with root's rights. What env starts is not.
+AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env")
 CONFIG = """\
 entry: clusterdp.recipes.digits:main
 params: {epochs: 1, step_delay_s: 0.05}

@@ -76,6 +76,18 @@ def test_the_batch_script_of_an_attempt_that_was_replaced_leaves_the_job_alone(
     assert ran(project) == [f"{run.job}.0", f"{run.job}.1"]
 
 
+def test_a_job_whose_node_fails_goes_on_elsewhere_and_has_not_crashed(
+    cluster: Cluster, start: Callable[[], Run], project: Path
+) -> None:
+    run = start()
+    cluster.fail_node(run.job)
+    cluster.start_now(run.job)
+    wait_for("the second attempt", lambda: len(ran(project)) == 2, 60, report=run.account)
+    (project / "stop").touch()
+    assert run.wait_end() == "COMPLETED", run.account()
+    assert run.causes() == ["lost", "done"], run.account()
+
+
 def test_a_job_that_is_requeued_when_it_is_done_does_not_run_again(
     cluster: Cluster, start: Callable[[], Run], project: Path
 ) -> None:

@@ -26,10 +26,6 @@ def requeued(cluster: Cluster, run: Run) -> None:
     cluster.run("scontrol", "requeue", run.job)
 
 
-def node_failed(cluster: Cluster, run: Run) -> None:
-    cluster.fail_node(run.job)
-
-
 def cancelled(cluster: Cluster, run: Run) -> None:
     cluster.run("scancel", run.job)
 
@@ -40,7 +36,6 @@ def cancelled(cluster: Cluster, run: Run) -> None:
         (preempted, "preempted"),
         pytest.param(requeued, "requeued by the program or an administrator", marks=pytest.mark.slow),
         pytest.param(cancelled, "cancelled", marks=pytest.mark.slow),
-        pytest.param(node_failed, "ended, for its node failed", marks=pytest.mark.slow),
     ],
 )
 def test_status_says_who_ended_an_attempt_that_could_not_say_so_itself(

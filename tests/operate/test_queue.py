@@ -111,7 +111,7 @@ def test_the_ids_of_a_fake_cluster_are_never_looked_for_in_another_queue(
         ("AssocGrpCpuLimit", "limit of your account"),
         ("QOSMaxNodePerUserLimit", "limit of the QOS"),
         ("DependencyNeverSatisfied", "cancel it"),
-        ("JobHoldMaxRequeue", "`scontrol release JOB` lets it go"),
+        ("launch failure limit exceeded requeued held", "`clusterdp resume` go on in a new job"),
     ],
 )
 def test_a_reason_is_explained(reason: str, words: str) -> None:

@@ -44,9 +44,10 @@ def test_a_finished_run_whose_job_slurm_queues_again_says_what_will_become_of_it
     queue.answers("7|PENDING|BeginTime|")
     with pytest.raises(RunError, match=r"is done, and Slurm has put job 7 into its queue again.*will end at once"):
         check_resumable(builder.run)
-    queue.answers("7|REQUEUE_HOLD|JobHoldMaxRequeue|")
+    queue.answers("7|REQUEUE_HOLD|launch failure limit exceeded requeued held|")
     with pytest.raises(
-        RunError, match=r"is done, .*holds it \(JobHoldMaxRequeue\); `scancel 7` removes it. Then resume"
+        RunError,
+        match=r"is done, .*holds it \(launch failure limit.*\); `scancel 7` removes it. Then resume",
     ):
         check_resumable(builder.run)
 
@@ -59,13 +60,19 @@ def test_a_job_of_a_failed_run_that_slurm_queues_again_does_not_go_on(builder: R
 
 
 @pytest.mark.parametrize(
-    ("state", "reason"),
-    [("PENDING", "JobHeldUser"), ("REQUEUE_HOLD", "JobHoldMaxRequeue"), ("PENDING", "launch failed requeued held")],
+    ("state", "reason", "who"),
+    [
+        ("PENDING", "JobHeldUser", "`scontrol release 7` lets it go on"),
+        ("REQUEUE_HOLD", "job requeued in held state", "`scontrol release 7` lets it go on"),
+        ("REQUEUE_HOLD", "launch failure limit exceeded requeued held", "Only an administrator can release it"),
+    ],
 )
-def test_a_held_job_does_not_go_on_by_itself(builder: RunBuilder, queue: FakeQueue, state: str, reason: str) -> None:
+def test_a_held_job_does_not_go_on_by_itself(
+    builder: RunBuilder, queue: FakeQueue, state: str, reason: str, who: str
+) -> None:
     builder.submitted().attempt().requeued("preempted")
     queue.answers(f"7|{state}|{reason}|")
-    with pytest.raises(RunError, match=f"job 7 is held .{reason}.. `scontrol release 7` lets it go on"):
+    with pytest.raises(RunError, match=f"job 7 is held .{reason}.. {who}; `clusterdp cancel .*`, then resume, goes on"):
         check_resumable(builder.run)
 
 
