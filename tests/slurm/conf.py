@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -15,6 +16,7 @@ class Shape:
     folder: Path
     port: int
     nodes: int = 4
+    changes: Mapping[str, str] = field(default_factory=dict)  # texts in the files, and what to write instead
 
     @property
     def slurm_conf(self) -> Path:
@@ -35,12 +37,18 @@ class Shape:
     def files(self, has_cgroup_switch: bool) -> dict[str, str]:
         """has_cgroup_switch: the release (23.02 and later) loads cgroups unless it is told not to."""
         cgroups = {"cgroup.conf": "CgroupPlugin=disabled\n"} if has_cgroup_switch else {}
-        return cgroups | {
+        files = cgroups | {
             "slurm.conf": _slurm_conf(self),
             "slurmdbd.conf": _slurmdbd_conf(self),
             # A pretend GPU needs a device that exists, not one that computes.
             "gres.conf": f"NodeName=n[1-{self.nodes}] Name=gpu File=/dev/null,/dev/zero\n",
         }
+        return {name: self.changed(text) for name, text in files.items()}
+
+    def changed(self, text: str) -> str:
+        for old, new in self.changes.items():
+            text = text.replace(old, new)
+        return text
 
 
 def free_ports(count: int, first: int = 20000, last: int = 32000) -> int:

@@ -1,4 +1,4 @@
-"""The process that owns the daemons of a test cluster: `python -m tests.slurm.supervisor FOLDER NODES`.
+"""The process that owns the daemons of a test cluster: `python -m tests.slurm.supervisor FOLDER NODES CHANGES`.
 
 It boots them, prints `ready` (or why not, and exits 1), and holds them until its stdin ends or a signal comes:
 so however the tests end, killed with SIGKILL even, the cluster ends with them. It adopts what daemons and jobs orphan
@@ -9,6 +9,7 @@ nothing needs a farewell. $KEEP_SLURM_LOGS, if set, keeps the folder.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import select
 import shutil
@@ -61,7 +62,8 @@ class Daemons:
         self._call("sacctmgr", "--immediate", "add", "cluster", shape.cluster)
         self._start("slurmctld", "slurmctld", "-D", "-c", until=self._answers("scontrol", "ping"))
         for node in range(1, shape.nodes + 1):
-            self._start(f"slurmd.n{node}", "slurmd", "-D", "-N", f"n{node}")
+            name = self.shape.changed(f"NodeName=n{node}").removeprefix("NodeName=")
+            self._start(f"slurmd.{name}", "slurmd", "-D", "-N", name)
         self._wait("slurmctld", self._all_idle)
 
     def _release(self) -> tuple[int, int]:
@@ -115,8 +117,8 @@ class Daemons:
         return lambda: self._ask(*words).returncode == 0
 
     def _all_idle(self) -> bool:
-        idle = self._ask("sinfo", "--noheader", "--Node", "--partition=main", "--states=idle", "--format=%N")
-        return len(idle.stdout.split()) == self.shape.nodes
+        idle = self._ask("sinfo", "--noheader", "--Node", "--states=idle", "--format=%N")
+        return len(set(idle.stdout.split())) == self.shape.nodes
 
     def _ask(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(words, env=self.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True)
@@ -165,7 +167,7 @@ def _descendants(root: int) -> list[int]:
     return found
 
 
-def main(folder: str, nodes: str) -> int:
+def main(folder: str, nodes: str, changes: str) -> int:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def stop(signum: int, frame: object) -> None:
@@ -176,7 +178,7 @@ def main(folder: str, nodes: str) -> int:
     try:
         count = int(nodes)
         packages.install()
-        Daemons(Shape(Path(folder), free_ports(count + 2), count)).boot()
+        Daemons(Shape(Path(folder), free_ports(count + 2), count, json.loads(changes))).boot()
         print("ready", flush=True)
         owner_has_gone(timeout_s=None)
     except Stop:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -19,10 +21,12 @@ class RealSlurm:
 
     Nodes n1.. of 8 CPUs and 2 pretend GPUs; partitions `main` (default), `short` (1 minute), and below them in tier
     `low` (preempted with 10 s of grace) and `low0` (preempted without). KillWait is 5 s.
+    `changes`: texts in its configuration files, and what to write instead.
     """
 
-    def __init__(self, nodes: int = 4):
+    def __init__(self, nodes: int = 4, changes: Mapping[str, str] | None = None):
         self.nodes = nodes
+        self.changes = changes or {}
         self.folder = Path()
         self._supervisor: subprocess.Popen[str] | None = None
 
@@ -30,6 +34,7 @@ class RealSlurm:
         # munge's socket lies in it: a socket's name has at most 107 bytes, so no long pytest folder
         self.folder = Path(tempfile.mkdtemp(prefix="clusterdp-slurm-"))
         words = [sys.executable, "-m", "tests.slurm.supervisor", str(self.folder), str(self.nodes)]
+        words.append(json.dumps(dict(self.changes)))
         # A session of its own: Ctrl-C is for the tests, which then take the cluster down in their own order.
         self._supervisor = subprocess.Popen(
             words, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
