@@ -1,4 +1,5 @@
 # Values that sbatch and srun take or refuse, and in which words: one job with each, held, so that none runs.
+# needs: gpus
 . ./lib.sh
 sb() { run "sbatch $*" sbatch --hold --output=/dev/null "$@" --wrap=true; }
 for word in --ntasks=0 --cpus-per-task=0 --ntasks-per-node=-1 --ntasks-per-node=x --ntasks=x --nodes=x --nodes=1- --nodes=2k \
