@@ -145,6 +145,8 @@ def _components(client: Connection, daemon: Daemon) -> list[Component]:
         for group in groups:
             mine = ParsedOptions("srun", dict(options.values))
             mine.add(_from_environ(client.environ, group if len(parts) > 1 or "het-group" in given else None))
+            if daemon.shape.settings.release.tres_per_task and "SLURM_TRES_PER_TASK" in client.environ:
+                mine.add([("tres-per-task", client.environ["SLURM_TRES_PER_TASK"])])
             mine.add(line)
             _check_mpi(client, mine.get("mpi"))
             # A component without a program runs that of the next component that has one.

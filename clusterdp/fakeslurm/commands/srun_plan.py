@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
 from clusterdp.fakeslurm.core import job_environ
-from clusterdp.fakeslurm.core.model import JobRecord
+from clusterdp.fakeslurm.core.model import JobRecord, sluid
+from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.step_plan import ComponentPlan, StepPlan, StreamTarget, TaskPlan
 from clusterdp.fakeslurm.slurmctld.step_layout import StepRequest
 from clusterdp.fakeslurm.slurmctld.step_plans import letters, memory_limits, step_tasks
@@ -29,7 +30,9 @@ def request_of(component: Component, pid: int) -> StepRequest:
     request.nodes = nodes[0] if nodes else None
     request.tasks = options.number("ntasks")
     request.tasks_per_node = options.number("ntasks-per-node")
-    request.cpus_per_task = options.number("cpus-per-task") or 1
+    inherited = int(_tres(options.get("tres-per-task") or "").get("cpu", 0))
+    request.cpus_per_task = options.number("cpus-per-task") or inherited or 1
+    request.by_cpus = bool(inherited)
     request.nodelist, request.exclude = options.hosts("nodelist"), options.hosts("exclude")
     request.relative = options.number("relative", 0)
     request.overlap, request.overcommit = "overlap" in options, "overcommit" in options
@@ -38,6 +41,7 @@ def request_of(component: Component, pid: int) -> StepRequest:
     request.distribution = options.get("distribution")
     request.minutes = options.minutes() or None if "time" in given else None
     gpus = options.gpus()
+    gpus.per_task = gpus.per_task or int(_tres(options.get("tres-per-task") or "").get("gres/gpu", 0)) or None
     request.gpus_per_node, request.gpus_per_task, request.gpus = gpus.per_node, gpus.per_task, gpus.per_job
     request.cpus_per_gpu = options.number("cpus-per-gpu") or 0
     request.no_gres = (options.get("gres") or "").lower() == "none"
@@ -52,7 +56,7 @@ def plan_of(client: Connection, daemon: Daemon, components: list[Component]) -> 
     plans, tasks, nodes_before = list[ComponentPlan](), list[TaskPlan](), 0
     for number, component in enumerate(components):
         plans.append(_component_plan(client, daemon, components, component))
-        for task in _tasks(component):
+        for task in _tasks(component, daemon.shape.settings.release):
             tasks.append(_shifted(task, number, len(tasks) - task.rank, nodes_before))
         nodes_before += len(component.step.nodes)
     return StepPlan(
@@ -79,9 +83,10 @@ def plan_of(client: Connection, daemon: Daemon, components: list[Component]) -> 
     )
 
 
-def _tasks(component: Component) -> list[TaskPlan]:
+def _tasks(component: Component, release: Release) -> list[TaskPlan]:
     request = component.request
-    tasks = step_tasks(component.step, request.gpus_per_task, (request.distribution or "").startswith("cyclic"))
+    cyclic = (request.distribution or "").startswith("cyclic")
+    tasks = step_tasks(component.step, request.gpus_per_task, cyclic, release)
     if component.programs:
         return [replace(task, argv=component.programs[task.rank]) for task in tasks]
     return tasks
@@ -107,17 +112,16 @@ def _component_plan(
     leader = daemon.model.components(job)[0]
     variables = job_environ.of_srun(client.environ, options.get("export"))
     about_job = job_environ.of_job(leader, controller.user, daemon.shape, str(controller.conf_path()))
-    made_by_srun = not job.desc.batch and not job.desc.is_allocation  # an srun outside of jobs
+    hidden = job_environ.hidden_from_own(daemon.shape.settings.release) if job.made_by_srun else ()
     for name, value in about_job.items():
-        if name != "ENVIRONMENT" and not (made_by_srun and name in job_environ.IN_OTHERS_JOBS_ONLY):
+        if name != "ENVIRONMENT" and name not in hidden:
             variables.setdefault(name, value)
     steps = [each.step for each in components]
-    about_step = job_environ.of_step(job, component.step, steps, client.umask, PORT)
-    variables |= {
-        name: value
-        for name, value in about_step.items()
-        if not (made_by_srun and name in job_environ.IN_OTHERS_JOBS_ONLY)
-    }
+    group = controller.user.group
+    about_step = job_environ.of_step(job, component.step, steps, client.umask, PORT, daemon.shape, group)
+    variables |= {name: value for name, value in about_step.items() if name not in hidden}
+    if "SLURM_JOB_SLUID" in about_job:
+        variables["SLURM_JOB_SLUID"] = sluid(job)  # of the component, not of the first one
     if job.het:
         shares = [share for each in components for share in each.job.shares]
         variables |= job_environ.of_nodes(shares) | {"SLURM_JOB_NAME": job.desc.name}
@@ -155,6 +159,11 @@ def _of_options(component: Component) -> dict[str, str]:
     if not component.job.het:
         found["SLURM_NNODES"] = str(len(component.step.nodes))
     return found
+
+
+def _tres(text: str) -> dict[str, str]:
+    """The parts of cpu=3,gres/gpu=1."""
+    return dict(part.split("=", 1) for part in text.split(",") if "=" in part)
 
 
 def _labels(options: ParsedOptions) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from clusterdp.fakeslurm.core.model import JobRecord, Model, Share, Step
+from clusterdp.fakeslurm.core.model import JobRecord, Model, Share, Step, sluid
 from clusterdp.fakeslurm.core.ranges import counts
+from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.shape import Shape, User
 from clusterdp.fakeslurm.core.task_distribution import deal
 from clusterdp.slurm.hostlist import compress
@@ -13,7 +14,6 @@ from clusterdp.slurm.hostlist import compress
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 IN_OTHERS_JOBS_ONLY = (  # not in the environment of an srun outside of jobs
     "SLURM_DISTRIBUTION",
-    "SLURM_GPUS_PER_NODE",
     "SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0",
     "SLURM_NODE_ALIASES",
 )
@@ -21,12 +21,18 @@ IN_OTHERS_JOBS_ONLY = (  # not in the environment of an srun outside of jobs
 ON_NODES_ONLY = (
     "ENVIRONMENT",
     "SLURM_JOB_GID",
+    "SLURM_JOB_END_TIME",
+    "SLURM_JOB_SLUID",
+    "SLURM_JOB_START_TIME",
     "SLURM_JOB_UID",
     "SLURM_JOB_USER",
+    "SLURM_OOM_KILL_STEP",
     "SLURM_PRIO_PROCESS",
     "SLURM_TOPOLOGY_ADDR_PATTERN",
     "SLURM_WORKING_CLUSTER",
 )
+YEAR_S = 365 * 24 * 3600  # after which a job without a limit would end
+BATCH_STEP_ID = "-5"  # SLURM_BATCH_SCRIPT as a signed number
 KEPT_WITHOUT_EXPORT = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TERM")
 
 
@@ -75,6 +81,11 @@ def split_words(text: str) -> list[str]:
     return [word for word in words if word]
 
 
+def hidden_from_own(release: Release) -> set[str]:
+    """The variables that the tasks of an srun outside of jobs do not have."""
+    return {*IN_OTHERS_JOBS_ONLY, *(() if release.own_gpus_per_node else ("SLURM_GPUS_PER_NODE",))}
+
+
 # Only processes of jobs have it, so the cluster finds them by it when it goes down. SLURM_CONF would not do, for
 # `fake env` sets that in the user's shell: the user's editors and everything else would be killed.
 MARK = "FAKESLURM_JOB_OF"
@@ -102,17 +113,13 @@ def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str
         "SLURM_JOB_USER": user.name,
         "SLURM_NNODES": str(len(job.nodes)),
         "SLURM_NODELIST": nodes,
-        "SLURM_NODE_ALIASES": "(null)",
         "SLURM_SUBMIT_DIR": desc.shown.get("submit-dir", desc.folder),
         "SLURM_SUBMIT_HOST": desc.host,
         "SLURM_TASKS_PER_NODE": tasks_per_node(job),
-        "SLURM_WORKING_CLUSTER": f"{shape.name}:127.0.0.1:0:9728:109",
         "SLURM_PRIO_PROCESS": "0",
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
     }
-    if settings.release.times_in_environ and job.start is not None:
-        limit = job.minutes * settings.minute_s if job.minutes else 365 * 24 * 3600
-        found |= {"SLURM_JOB_START_TIME": str(int(job.start)), "SLURM_JOB_END_TIME": str(int(job.start + limit))}
+    found |= _of_release(job, shape)
     if desc.tasks is not None:
         found |= {"SLURM_NTASKS": str(desc.tasks), "SLURM_NPROCS": str(desc.tasks)}
     asked = {
@@ -127,7 +134,7 @@ def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str
         "SLURM_OVERCOMMIT": "1" if desc.overcommit else None,
         "SLURM_GPUS": desc.gpus_option,
         "SLURM_GPUS_PER_NODE": desc.gpus_per_node_option,
-        "SLURM_GPUS_PER_TASK": desc.gpus_per_task_option,
+        "SLURM_GPUS_PER_TASK": None if settings.release.tres_per_task else desc.gpus_per_task_option,
         "SLURM_RESTART_COUNT": job.restarts or None,
         "SLURM_JOB_DEPENDENCY": desc.dependency,
         "SLURM_OPEN_MODE": desc.open_mode and desc.open_mode[0],
@@ -143,6 +150,35 @@ def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str
             "SLURM_ARRAY_TASK_MAX": str(array.high),
             "SLURM_ARRAY_TASK_STEP": str(array.step),
         }
+    return found
+
+
+def _of_release(job: JobRecord, shape: Shape) -> dict[str, str]:
+    """The variables of every process of a job that only some releases of Slurm have."""
+    release, found = shape.settings.release, dict[str, str]()
+    if release.has_old_variables:
+        found["SLURM_NODE_ALIASES"] = "(null)"
+        found["SLURM_WORKING_CLUSTER"] = f"{shape.name}:127.0.0.1:0:9728:109"
+    if release.times_in_environ and job.start is not None:
+        limit = job.minutes * shape.settings.minute_s if job.minutes else YEAR_S
+        found |= {"SLURM_JOB_START_TIME": str(int(job.start)), "SLURM_JOB_END_TIME": str(int(job.start + limit))}
+    if release.has_debug_variables:
+        found["SLURM_OOM_KILL_STEP"] = "0"
+    if release.tres_per_task:
+        found |= _tres_per_task(job, release.gpu_in_bind)
+    if release.has_sluid:
+        found["SLURM_JOB_SLUID"] = sluid(job)
+    if release.has_sluid and job.desc.batch:
+        found |= {"SLURM_JOB_EXCLUSIVE": "NODE" if job.desc.exclusive else "NO", "SLURM_JOB_OVERSUBSCRIBE": "NO"}
+    return found
+
+
+def _tres_per_task(job: JobRecord, gpu: str) -> dict[str, str]:
+    asked = {"cpu": job.desc.cpus_per_task, "gres/gpu": job.desc.gpus.per_task}
+    words = [f"{name}={count}" for name, count in asked.items() if count]
+    found = {"SLURM_TRES_PER_TASK": ",".join(words)} if words else {}
+    if job.desc.gpus.per_task:
+        found["SLURM_TRES_BIND"] = f"{gpu}:per_task:{job.desc.gpus.per_task}"
     return found
 
 
@@ -176,10 +212,11 @@ def tasks_per_node(job: JobRecord) -> str:
     return counts(deal(job.desc.tasks if job.desc.tasks is not None else sum(room), room))
 
 
-def of_batch(job: JobRecord) -> dict[str, str]:
+def of_batch(job: JobRecord, release: Release) -> dict[str, str]:
     """The variables that only the batch script has."""
     share = job.shares[0]
-    return {
+    step = {"SLURM_STEPID": BATCH_STEP_ID, "SLURM_STEP_ID": BATCH_STEP_ID} if release.has_sluid else {}
+    return step | {
         "HOSTNAME": share.node,
         "SLURMD_NODENAME": share.node,
         "SLURM_TOPOLOGY_ADDR": share.node,
@@ -217,12 +254,20 @@ def of_nodes(shares: list[Share]) -> dict[str, str]:
     }
 
 
-def of_step(job: JobRecord, step: Step, steps: list[Step], umask: int, port: int) -> dict[str, str]:
+def of_step(
+    job: JobRecord, step: Step, steps: list[Step], umask: int, port: int, shape: Shape, group: str
+) -> dict[str, str]:
     """The variables of all tasks of a step (on this component). `steps`: its records in all components of the job."""
     per_node = counts([count for each in steps for count in each.tasks_per_node])
     nodes = compress([node for each in steps for node in each.nodes])
     tasks = str(sum(each.tasks for each in steps))
-    found = {} if job.het else {"SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0": counts([share.cpus for share in job.shares])}
+    release, found = shape.settings.release, dict[str, str]()
+    if release.has_old_variables and not job.het:
+        found["SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0"] = counts([share.cpus for share in job.shares])
+    if release.has_debug_variables:
+        found["SLURMD_DEBUG"] = "2"
+    if release.tasks_with_group == "all" or (release.tasks_with_group == "own" and job.made_by_srun):
+        found["SLURM_JOB_GROUP"] = group
     return found | {
         "SLURM_NTASKS": tasks,
         "SLURM_NPROCS": tasks,
@@ -244,7 +289,14 @@ def of_step(job: JobRecord, step: Step, steps: list[Step], umask: int, port: int
 
 
 def of_task(
-    step: Step, node_index: int, rank: int, local: int, ranks: list[int], gpus: list[int], per_task: int | None
+    step: Step,
+    node_index: int,
+    rank: int,
+    local: int,
+    ranks: list[int],
+    gpus: list[int],
+    per_task: int | None,
+    release: Release,
 ) -> dict[str, str]:
     """The variables of one task; `gpus` are those that it may see, of all that the step has on its node."""
     node = step.nodes[node_index]
@@ -259,7 +311,7 @@ def of_task(
         "SLURM_PROCID": str(rank),
     }
     if per_task and step.tasks > len(step.nodes):
-        found["SLURMD_TRES_BIND"] = f"gpu:per_task:{per_task}"
+        found["SLURMD_TRES_BIND"] = f"{release.gpu_in_bind}:per_task:{per_task}"
     if gpus:
         found |= {"SLURM_STEP_GPUS": _list(gpus), **gpu_variables(gpus, len(on_node))}
     return found

@@ -14,6 +14,7 @@ from clusterdp.fakeslurm.core.task_usage import Usage
 from clusterdp.slurm.state import JobState
 
 BATCH = "batch"  # the id of the step that is the batch script
+BASE_32 = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # as Crockford chose them
 NOT_AN_ARRAY_INDEX = 4294967294  # what Slurm writes for %a outside of arrays
 
 
@@ -130,6 +131,15 @@ class Het:
     size: int
 
 
+def sluid(job: JobRecord) -> str:
+    """The id of a job that no other cluster gives out either: s and thirteen digits of base 32."""
+    number, text = int(job.submit_time * 1000) << 22 | job.id << 10, ""
+    for _ in range(13):
+        number, digit = divmod(number, 32)
+        text = BASE_32[digit] + text
+    return "s" + text
+
+
 @dataclass(slots=True)
 class JobRecord:
     """A job, or one element of an array, or the elements of an array that still wait."""
@@ -237,6 +247,11 @@ class JobRecord:
     def has_script(self) -> bool:
         """Whether a batch script runs in it: in a heterogeneous job, only in the first component."""
         return self.desc.batch and not (self.het and self.het.offset)
+
+    @property
+    def made_by_srun(self) -> bool:
+        """Whether an srun outside of jobs has made it."""
+        return not self.desc.batch and not self.desc.is_allocation
 
     @property
     def batch_host(self) -> str | None:

@@ -60,6 +60,20 @@ class Release:
     # -- environment --
     # SLURM_JOB_START_TIME, SLURM_JOB_END_TIME (release notes of 23.02)
     times_in_environ = Since({"22.05": False, "23.02": True})
+    # SLURM_NODE_ALIASES, SLURM_WORKING_CLUSTER, SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0 of tasks (recorded)
+    has_old_variables = Since({"22.05": True, "24.11": False})
+    # SLURM_OOM_KILL_STEP=0 in jobs, SLURMD_DEBUG=2 in tasks (recorded)
+    has_debug_variables = Since({"22.05": False, "24.11": True})
+    # --cpus-per-task and --gpus-per-task as SLURM_TRES_PER_TASK (recorded); srun inherits it, so cpus-per-task too
+    tres_per_task = Since({"22.05": False, "24.11": True})
+    # in SLURMD_TRES_BIND and, where tres_per_task holds, SLURM_TRES_BIND (recorded)
+    gpu_in_bind = Since({"22.05": "gpu", "24.11": "gres/gpu"})
+    # SLURM_GPUS_PER_NODE of an srun outside of jobs (recorded)
+    own_gpus_per_node = Since({"22.05": False, "24.11": True})
+    # the tasks that have SLURM_JOB_GROUP: none, those of an srun outside of jobs, all (recorded)
+    tasks_with_group = Since({"22.05": "none", "24.11": "own", "26.05": "all"})
+    # SLURM_JOB_SLUID, SLURM_JOB_EXCLUSIVE, SLURM_JOB_OVERSUBSCRIBE; SLURM_STEP_ID=-5 of a batch script (recorded)
+    has_sluid = Since({"22.05": False, "26.05": True})
 
     # -- commands --
     # scontrol --json (release notes of 23.02)

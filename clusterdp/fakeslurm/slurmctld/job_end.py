@@ -34,9 +34,8 @@ def step_ended(controller: Controller, job: JobRecord, step: Step, report: Ended
     if step.id != BATCH and not report.lost_srun:
         job.derived = max(job.derived, step.status)
     end_mirrors(controller, job, step, report)
-    made_by_srun = not job.desc.batch and not job.desc.is_allocation  # the job of an srun outside of jobs
-    if step.id == BATCH or (made_by_srun and not any(other.live for other in job.steps)):
-        if made_by_srun and (report.interrupted or report.lost_srun):
+    if step.id == BATCH or (job.made_by_srun and not any(other.live for other in job.steps)):
+        if job.made_by_srun and (report.interrupted or report.lost_srun):
             job.cancelled_by, step.state = controller.user.uid, JobState.CANCELLED
             terminate_job(controller, job, JobState.CANCELLED, "None", "")
         else:

@@ -39,6 +39,7 @@ class StepRequest:
     tasks: int | None = None
     tasks_per_node: int | None = None
     cpus_per_task: int = 1
+    by_cpus: bool = False  # cpus_per_task is the job's, and the number of tasks follows from it
     nodelist: list[str] = field(default_factory=list)
     exclude: list[str] = field(default_factory=list)
     relative: int | None = None
@@ -68,6 +69,7 @@ def settle(request: StepRequest, nodes: int) -> list[str]:
     warnings = []
     nodes, asked = request.nodes or nodes, request.tasks
     tasks = request.tasks = nodes * (request.tasks_per_node or 1) if asked is None else asked
+    request.by_cpus = request.by_cpus and asked is None
     if tasks < nodes:
         warnings.append(f"srun: Warning: can't run {tasks} processes on {nodes} nodes, setting nnodes to {tasks}")
         nodes = tasks
@@ -195,7 +197,8 @@ def layout(request: StepRequest, job: JobRecord, step_id: str, now: float) -> St
         minutes=request.minutes,
         host_pid=request.pid,
     )
-    step.cyclic = (request.distribution or "").startswith("cyclic") or max(counts) <= 1
+    one_each = max(counts) <= 1 and not request.by_cpus
+    step.cyclic = (request.distribution or "").startswith("cyclic") or one_each
     if "TresPerNode" in request.gpu_options:
         step.cpus_per_step, step.tres_per_node = f"cpu:{request.tasks}", request.gpu_options["TresPerNode"]
     return step

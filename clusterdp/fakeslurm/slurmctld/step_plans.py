@@ -8,6 +8,7 @@ import re
 from clusterdp.fakeslurm.core import job_environ, login_shells
 from clusterdp.fakeslurm.core.model import NOT_AN_ARRAY_INDEX, JobRecord, Step
 from clusterdp.fakeslurm.core.paths import Paths
+from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.shape import host_name
 from clusterdp.fakeslurm.core.step_plan import ComponentPlan, StepPlan, StreamTarget, TaskPlan
 from clusterdp.fakeslurm.slurmctld.controller import Controller
@@ -40,9 +41,8 @@ def batch_plan(controller: Controller, job: JobRecord, paths: Paths) -> StepPlan
     variables = login_shells.variables(paths)
     variables |= dict(line.split("=", 1) for line in saved.split("\0") if "=" in line)
     variables |= job_environ.of_job(job, controller.user, controller.shape, str(controller.conf_path()))
-    variables |= job_environ.of_het(controller.model, job, controller.user, controller.shape) | job_environ.of_batch(
-        job
-    )
+    variables |= job_environ.of_het(controller.model, job, controller.user, controller.shape)
+    variables |= job_environ.of_batch(job, controller.settings.release)
     append = desc.open_mode == "append"
     task = TaskPlan(0, job.nodes[0], 0, {})
     component = ComponentPlan(
@@ -79,7 +79,7 @@ def memory_limits(controller: Controller, job: JobRecord) -> dict[str, int]:
     return {share.node: desc.mem_per_node or (desc.mem_per_cpu or 0) * share.cpus for share in job.shares}
 
 
-def step_tasks(step: Step, gpus_per_task: int | None, cyclic_ranks: bool) -> list[TaskPlan]:
+def step_tasks(step: Step, gpus_per_task: int | None, cyclic_ranks: bool, release: Release) -> list[TaskPlan]:
     """The plans of the tasks. Ranks go node after node, or round the nodes."""
     ranks: list[list[int]] = [[] for _ in step.nodes]
     if cyclic_ranks:
@@ -100,7 +100,7 @@ def step_tasks(step: Step, gpus_per_task: int | None, cyclic_ranks: bool) -> lis
         on_node = step.gpus.get(node, [])
         for local, rank in enumerate(mine):
             seen = on_node[local * gpus_per_task : (local + 1) * gpus_per_task] if gpus_per_task else on_node
-            about = job_environ.of_task(step, i, rank, local, mine, seen, gpus_per_task)
+            about = job_environ.of_task(step, i, rank, local, mine, seen, gpus_per_task, release)
             plans.append(TaskPlan(rank, node, i, about, number=rank))
     return sorted(plans, key=lambda plan: plan.rank)
 
