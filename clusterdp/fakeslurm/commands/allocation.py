@@ -79,7 +79,8 @@ def desc_for(
             text = f"{messages.command}: error: invalid partition specified: {each}"
             raise Refusal(f"{text}\n{messages.refused}{error_texts.INVALID_PARTITION}")
     try:
-        desc = job_desc(options, client.cwd, partition.split(",")[0], client.error, daemon.controller.clock())
+        now, release = daemon.controller.clock(), daemon.shape.settings.release
+        desc = job_desc(options, client.cwd, partition.split(",")[0], client.error, now, release)
     except ControllerError as error:
         raise error.refusal(messages.command, messages.refused) from None
     desc.name = options.get("job-name") or name

@@ -12,17 +12,20 @@ from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
 from clusterdp.fakeslurm.core import times
 from clusterdp.fakeslurm.core.error_texts import INVALID_GRES, Refusal
 from clusterdp.fakeslurm.core.job_desc import JobDesc
+from clusterdp.fakeslurm.core.release import Release
 from clusterdp.slurm.hostlist import expand
 
 Warn = Callable[[str], None]
 
 
-def job_desc(options: ParsedOptions, folder: str, partition: str, warn: Warn, now: float) -> JobDesc:
+def job_desc(
+    options: ParsedOptions, folder: str, partition: str, warn: Warn, now: float, release: Release
+) -> JobDesc:
     """The JobDesc. `now` is the cluster's time. Raises Refusal for unreadable values, ControllerError for refused
     ones.
     """
     desc = JobDesc(name=options.get("job-name") or "", partition=partition, folder=folder)
-    _size(options, desc, folder, warn)
+    _size(options, desc, folder, warn, release)
     _gpus(options, desc)
     _place(options, desc)
     _life(options, desc, warn, now)
@@ -33,10 +36,11 @@ def job_desc(options: ParsedOptions, folder: str, partition: str, warn: Warn, no
     return desc
 
 
-def _size(options: ParsedOptions, desc: JobDesc, folder: str, warn: Warn) -> None:
+def _size(options: ParsedOptions, desc: JobDesc, folder: str, warn: Warn, release: Release) -> None:
     nodes, tasks, per_node = options.nodes(), options.number("ntasks"), options.number("ntasks-per-node", 0)
     if nodes and tasks and tasks < nodes[0]:
-        warn(f"{options.command}: Warning: can't run {tasks} processes on {nodes[0]} nodes, setting nnodes to {tasks}")
+        less = f"can't run {tasks} processes on {nodes[0]} nodes, setting nnodes to {tasks}"
+        warn(f"{options.command}: {release.warning}: {less}")
         nodes = (tasks, tasks)
     nodelist = options.hosts("nodelist") or _node_file(options, folder)
     if nodes and nodelist and nodes[1] is not None and len(nodelist) > nodes[1]:

@@ -63,7 +63,9 @@ async def run(client: Connection, daemon: Daemon) -> int:
         array = _array(first.get("array"), daemon.shape.settings.max_array)
         if "test-only" in first:
             return test_only(client, daemon, descs[0], "sbatch")
-        variables = job_environ.of_submitter(client.environ, first.get("export")) | await _export_file(client, first)
+        release = daemon.shape.settings.release
+        variables = job_environ.of_submitter(client.environ, first.get("export"), release)
+        variables |= await _export_file(client, first)
         job = daemon.controller.submit_together(descs, array, script, variables)
     except ControllerError as error:
         raise error.refusal("sbatch", FAILED) from None
@@ -87,7 +89,8 @@ def _desc(client: Connection, daemon: Daemon, options: ParsedOptions, name: str,
     partition = _partition(options, daemon)
     chdir = options.get("chdir")
     folder = os.path.join(client.cwd, chdir) if chdir else client.cwd
-    desc = job_desc(options, folder, partition, client.error, daemon.controller.clock())
+    release = daemon.shape.settings.release
+    desc = job_desc(options, folder, partition, client.error, daemon.controller.clock(), release)
     desc.shown["submit-dir"] = client.cwd
     given_name = options.get("job-name")
     desc.name = name if given_name is None else given_name

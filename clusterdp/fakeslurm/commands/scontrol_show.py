@@ -51,7 +51,7 @@ def job(daemon: Daemon, job: JobRecord, details: bool) -> str:
         f"Priority={0 if job.held else job.priority} Nice={desc.nice} Account={desc.account} QOS={desc.qos}",
         f"JobState={job.shown_state.value} Reason={reason} Dependency={dependency}",
         (
-            f"Requeue={int(desc.requeue)} Restarts={job.restarts} BatchFlag={int(desc.batch)} Reboot=0 "
+            f"Requeue={int(desc.requeue)} Restarts={job.restarts} BatchFlag={job.batch_flag * desc.batch} Reboot=0 "
             f"ExitCode={exit_word(job.status)}"
         ),
     ]

@@ -34,10 +34,17 @@ def word(model: Model, node: Node) -> str:
     return ("allocated" if cpus >= node.cpus else "mixed") + star
 
 
+def planned(model: Model, node: Node) -> bool:
+    """Whether the scheduler has planned a job on the node."""
+    return any(job.waits and node.name in job.planned_nodes for job in model.live_jobs())
+
+
 def state_words(model: Model, node: Node) -> str:
     """The state as scontrol show node writes it: MIXED+DRAIN, DOWN+NOT_RESPONDING."""
     cpus = allocated(model, node.name)
     base = "DOWN" if node.down else "ALLOCATED" if cpus >= node.cpus else "MIXED" if cpus else "IDLE"
+    if base == "MIXED" and model.settings.release.shows_planned and planned(model, node):
+        base += "+PLANNED"
     return base + ("+DRAIN" if node.drain else "") + ("" if node.responding else "+NOT_RESPONDING")
 
 

@@ -107,7 +107,7 @@ async def _run(client: Connection, daemon: Daemon) -> int:
             job = _job(daemon, number)
         except Refusal:
             for component in components:  # srun checks its options first
-                for warning in settle(request_of(component, client.pid), nodes=1):
+                for warning in settle(request_of(component, client.pid), [1], daemon.shape.settings.release):
                     client.error(warning)
             raise
         if "test-only" in first.options:
@@ -246,12 +246,13 @@ async def _begin(client: Connection, daemon: Daemon, components: list[Component]
 
 async def _create(client: Connection, daemon: Daemon, components: list[Component]) -> None:
     """Create the step in its job. Waits for CPUs that other steps of the job use."""
+    release = daemon.shape.settings.release
     for component in components:
         failed = _failed(component)
         try:
-            for warning in settle(component.request, len(component.job.shares)):
+            for warning in settle(component.request, [share.cpus for share in component.job.shares], release):
                 client.error(warning)
-            check(component.request, component.job)
+            check(component.request, component.job, release)
         except StepMistake as mistake:
             raise Refusal(str(mistake)) from None
         except StepRefused as refused:
@@ -292,9 +293,10 @@ async def _when_free(client: Connection, daemon: Daemon, components: list[Compon
         if any(each.job.completing or not each.job.shares for each in components):
             raise Refusal(_failed(first) + "Job/step already completing or completed")
         number = str(daemon.model.components(first.job)[0].next_step)
+        now, release = daemon.controller.clock(), daemon.shape.settings.release
         try:
             for component in components:
-                component.step = layout(component.request, component.job, number, daemon.controller.clock())
+                component.step = layout(component.request, component.job, number, now, release)
             return waited
         except StepBusy:
             if "immediate" in first.options:

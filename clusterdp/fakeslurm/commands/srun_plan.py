@@ -30,9 +30,10 @@ def request_of(component: Component, pid: int) -> StepRequest:
     request.nodes = nodes[0] if nodes else None
     request.tasks = options.number("ntasks")
     request.tasks_per_node = options.number("ntasks-per-node")
-    inherited = int(_tres(options.get("tres-per-task") or "").get("cpu", 0))
-    request.cpus_per_task = options.number("cpus-per-task") or inherited or 1
-    request.by_cpus = bool(inherited)
+    inherited = _tres(options.get("tres-per-task") or "")
+    request.cpus_per_task = options.number("cpus-per-task") or int(inherited.get("cpu", 1))
+    request.by_cpus = "cpus-per-task" in options or "cpu" in inherited
+    request.inherited = frozenset(name for name in ("nodes", "ntasks") if name in options and name not in given)
     request.nodelist, request.exclude = options.hosts("nodelist"), options.hosts("exclude")
     request.relative = options.number("relative", 0)
     request.overlap, request.overcommit = "overlap" in options, "overcommit" in options
@@ -41,7 +42,7 @@ def request_of(component: Component, pid: int) -> StepRequest:
     request.distribution = options.get("distribution")
     request.minutes = options.minutes() or None if "time" in given else None
     gpus = options.gpus()
-    gpus.per_task = gpus.per_task or int(_tres(options.get("tres-per-task") or "").get("gres/gpu", 0)) or None
+    gpus.per_task = gpus.per_task or int(inherited.get("gres/gpu", 0)) or None
     request.gpus_per_node, request.gpus_per_task, request.gpus = gpus.per_node, gpus.per_task, gpus.per_job
     request.cpus_per_gpu = options.number("cpus-per-gpu") or 0
     request.no_gres = (options.get("gres") or "").lower() == "none"
@@ -71,13 +72,14 @@ def plan_of(client: Connection, daemon: Daemon, components: list[Component]) -> 
         label=_labels(options),
         unbuffered="unbuffered" in options,
         quit_on_interrupt="quit-on-interrupt" in options,
-        multi_prog=bool(first.programs),
+        last_program_counts=bool(first.programs) and daemon.shape.settings.release.last_program_counts,
         kill_on_bad_exit="kill-on-bad-exit" in options and options.get("kill-on-bad-exit") != "0",
         memory_mb={
             node: limit for each in components for node, limit in memory_limits(daemon.controller, each.job).items()
         },
         wait_s=options.number("wait", 0) or 0,
         kill_wait_s=daemon.controller.settings.kill_wait_s,
+        slurm_version=daemon.controller.settings.slurm_version,
         socket=str(daemon.paths.socket),
         cluster=str(daemon.paths.folder),
     )
@@ -131,7 +133,8 @@ def _component_plan(
         variables.pop(name, None)
     if "job-name" in options and "SLURM_JOB_NAME" in variables and "job-name" in component.given:
         variables["SLURM_JOB_NAME"] = component.step.name
-    variables |= _of_options(component)
+    inherited = variables.get("SLURM_TRES_PER_TASK", "")
+    variables |= _of_options(component, daemon.shape.settings.release, inherited)
     stdout = _target(options.get("output"), options, job)
     return ComponentPlan(
         job=job.id,
@@ -145,13 +148,15 @@ def _component_plan(
     )
 
 
-def _of_options(component: Component) -> dict[str, str]:
+def _of_options(component: Component, release: Release, inherited: str) -> dict[str, str]:
     """The variables in which srun tells its tasks its own options."""
     options, request, found = component.options, component.request, {}
     if _labels(options):
         found["SLURM_LABELIO"] = "1"
     if "cpus-per-task" in options:
         found["SLURM_CPUS_PER_TASK"] = str(request.cpus_per_task)
+    if release.tres_per_task:
+        found |= _tres_per_task(component, inherited)
     if request.tasks_per_node:
         found["SLURM_NTASKS_PER_NODE"] = str(request.tasks_per_node)
     if request.overcommit:
@@ -159,6 +164,17 @@ def _of_options(component: Component) -> dict[str, str]:
     if not component.job.het:
         found["SLURM_NNODES"] = str(len(component.step.nodes))
     return found
+
+
+def _tres_per_task(component: Component, inherited: str) -> dict[str, str]:
+    options, tres = component.options, _tres(inherited)
+    if "cpus-per-task" in options:
+        tres["cpu"] = str(component.request.cpus_per_task)
+    gpus = options.gpus().per_task
+    if gpus:
+        tres["gres/gpu"] = str(gpus)
+    found = {"SLURM_TRES_PER_TASK": ",".join(f"{name}={count}" for name, count in sorted(tres.items()))} if tres else {}
+    return found | ({"SLURM_TRES_BIND": f"gres/gpu:per_task:{gpus}"} if gpus else {})
 
 
 def _tres(text: str) -> dict[str, str]:

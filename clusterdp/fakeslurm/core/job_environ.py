@@ -36,12 +36,14 @@ BATCH_STEP_ID = "-5"  # SLURM_BATCH_SCRIPT as a signed number
 KEPT_WITHOUT_EXPORT = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TERM")
 
 
-def of_submitter(environ: Mapping[str, str], export: str | None) -> dict[str, str]:
+def of_submitter(environ: Mapping[str, str], export: str | None, release: Release) -> dict[str, str]:
     """The variables that `sbatch --export=...` passes on."""
     if export is None or export.upper() == "ALL":
         return {
             name: value for name, value in environ.items() if name not in ("SLURM_EXPORT_ENV", "SLURM_GET_USER_ENV")
         }
+    if export.upper() == "NIL" and not release.nil_gets_user_env:
+        return {"SLURM_EXPORT_ENV": export}
     words = split_words(export)
     everything = any(word.upper() == "ALL" for word in words)
     names = KEPT_WITHOUT_EXPORT if not everything else tuple(environ)

@@ -14,6 +14,7 @@ from clusterdp.fakeslurm.core.task_usage import Usage
 from clusterdp.slurm.state import JobState
 
 BATCH = "batch"  # the id of the step that is the batch script
+WAITING = (JobState.PENDING, JobState.SPECIAL_EXIT, JobState.REQUEUE_HOLD)
 BASE_32 = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # as Crockford chose them
 NOT_AN_ARRAY_INDEX = 4294967294  # what Slurm writes for %a outside of arrays
 
@@ -167,6 +168,8 @@ class JobRecord:
     next_step: int = 0
     preempt_time: float | None = None
     preempt_end: float | None = None  # when the grace time is over; the next check ends it
+    in_grace: bool = False  # a grace time began; newer releases of Slurm forget that late
+    batch_flag: int = 1  # one more for each requeue that Slurm did because of the grace time
     warned: bool = False
     minutes: int | None = None  # the limit in force; None is no limit
     cancelled_by: int | None = None
@@ -207,7 +210,7 @@ class JobRecord:
 
     @property
     def waits(self) -> bool:
-        return self.state in (JobState.PENDING, JobState.SPECIAL_EXIT) and not self.completing
+        return self.state in WAITING and not self.completing
 
     @property
     def over(self) -> bool:

@@ -17,6 +17,8 @@ class Terminate:
     abort: bool = False  # srun says that the step is aborted
     killer: int | None = None  # the uid of the user that cancelled the step
     timed_out: bool = False
+    srun_code: int = 0  # the exit code of srun, if it is not that of the tasks
+    details: str = ""  # slurmstepd prints them before it says why
 
 
 @dataclass(frozen=True)

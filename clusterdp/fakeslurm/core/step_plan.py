@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from clusterdp.fakeslurm.core.release import Release
+
 
 @dataclass(frozen=True)
 class TaskPlan:
@@ -57,12 +59,13 @@ class StepPlan:
     umask: int
     label: bool = False
     unbuffered: bool = False
-    multi_prog: bool = False
+    last_program_counts: bool = False  # --multi-prog, on older releases
     quit_on_interrupt: bool = False
     kill_on_bad_exit: bool = False
     memory_mb: dict[str, int] = field(default_factory=dict)  # by node, where it is limited
     wait_s: float = 0
     kill_wait_s: float = 5
+    slurm_version: str = ""
     socket: str = ""  # of the daemon
     cluster: str = ""  # its folder
 
@@ -74,19 +77,23 @@ class StepPlan:
     def full_name(self) -> str:
         return f"{self.job}.{self.step}"
 
+    @property
+    def release(self) -> Release:
+        return Release(self.slurm_version)
+
     def component_of(self, task: TaskPlan) -> ComponentPlan:
         return self.components[task.component]
 
     def records(self, statuses: dict[int, int]) -> dict[int, int]:
         """From the wait statuses by rank to the status of the step's record in each component: the worst of its tasks.
 
-        With --multi-prog the status of the last task counts, unless a signal killed one.
+        Where last_program_counts, the status of the last task counts, unless a signal killed one.
         """
         found: dict[int, int] = {}
         for task in self.tasks:
             job, status = self.component_of(task).job, statuses.get(task.rank, 0)
             before = found.get(job, 0)
-            found[job] = status if self.multi_prog and not before & 0x7F else max(before, status)
+            found[job] = status if self.last_program_counts and not before & 0x7F else max(before, status)
         return found
 
 

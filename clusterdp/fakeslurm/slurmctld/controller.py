@@ -11,7 +11,7 @@ from typing import Protocol
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import ControllerError
 from clusterdp.fakeslurm.core.job_desc import JobDesc
-from clusterdp.fakeslurm.core.model import BATCH, Array, Het, JobRecord, Model, Share, Step
+from clusterdp.fakeslurm.core.model import BATCH, WAITING, Array, Het, JobRecord, Model, Share, Step
 from clusterdp.fakeslurm.core.orders import Order, Signal, SignalScript
 from clusterdp.fakeslurm.core.shape import Shape, User
 from clusterdp.fakeslurm.slurmctld import job_end, requeue, scheduler, submit_checks
@@ -283,6 +283,9 @@ class Controller:
             self.start_batch_when_recorded(job, step)
         self.changed(job)
 
+    def ended_in_grace(self, job: JobRecord) -> None:
+        requeue.ended_in_grace(self, job)
+
     # -- hold and release --
 
     def hold(self, job: JobRecord, reason: str) -> None:
@@ -291,9 +294,9 @@ class Controller:
 
     def release(self, job: JobRecord) -> None:
         job.held, job.accounted = None, True
-        if job.state is JobState.SPECIAL_EXIT:
+        if job.state in WAITING:
             job.state = JobState.PENDING
-        if job.reason.startswith(("JobHeld", "job requeued")):
+        if job.reason.startswith(("JobHeld", "job requeued", "launch failure")):
             job.reason = "None"
         self.changed(job)
         self.wake()

@@ -60,6 +60,12 @@ def parse(text: str) -> tuple[list[Dependency], bool]:
     return terms, "?" in text
 
 
+def check_known(model: Model, terms: list[Dependency]) -> None:
+    """Raises ControllerError if one of them names a job that is not there."""
+    if not all(term.kind == "singleton" or model.jobs.named(term.job) for term in terms):
+        raise ControllerError(DEPENDENCY)
+
+
 def dependency_state(model: Model, job: JobRecord, now: float) -> DependencyState:
     if not job.desc.dependency or job.dependency_met:
         return DependencyState(True, False, "")

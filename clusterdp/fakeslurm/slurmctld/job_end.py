@@ -7,7 +7,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Step
+from clusterdp.fakeslurm.core.model import BATCH, WAITING, JobRecord, Step
 from clusterdp.fakeslurm.core.orders import Terminate
 from clusterdp.fakeslurm.core.reports import Ended
 from clusterdp.fakeslurm.slurmstepd.memory_limit import OUT_OF_MEMORY
@@ -31,7 +31,7 @@ def step_ended(controller: Controller, job: JobRecord, step: Step, report: Ended
     if report.killer is not None:
         step.cancelled_by = report.killer
     step.state = _state_of_step(step)
-    if step.id != BATCH and not report.lost_srun:
+    if step.id != BATCH and (not report.lost_srun or controller.settings.release.derived_counts_all):
         job.derived = max(job.derived, step.status)
     end_mirrors(controller, job, step, report)
     if step.id == BATCH or (job.made_by_srun and not any(other.live for other in job.steps)):
@@ -109,12 +109,17 @@ def relinquish(controller: Controller, job: JobRecord, status: int) -> None:
     """End a job because its script, program or step has ended with this wait status."""
     if not job.running and job.state is not JobState.SUSPENDED:
         return
-    job.status = status
+    if job.in_grace:
+        controller.ended_in_grace(job)
+        return
+    job.status, details = status, ""
     if not status:
         state, reason, why = JobState.COMPLETED, job.held or "None", ""
     else:
-        killed = bool(status & 0x7F)
-        state, reason = JobState.FAILED, "JobLaunchFailure" if killed else "NonZeroExitCode"
+        number = status & 0x7F
+        state, reason = JobState.FAILED, "JobLaunchFailure" if number else "NonZeroExitCode"
+        if number and controller.settings.release.signal_in_reason:
+            reason = details = f"RaisedSignal:{number}({signal.strsignal(number)})"
         why = "FAILED (non-zero exit code or other failure mode)"
     if status == OUT_OF_MEMORY or any(step.state is JobState.OUT_OF_MEMORY for step in job.steps):
         state, reason, job.status = JobState.OUT_OF_MEMORY, "OutOfMemory", OUT_OF_MEMORY
@@ -122,7 +127,7 @@ def relinquish(controller: Controller, job: JobRecord, status: int) -> None:
     for other in controller.model.components(job) if job.has_script or job.desc.is_allocation else [job]:
         if other.running:
             other.status = job.status
-            terminate_job(controller, other, state, reason, why, abort=True)
+            terminate_job(controller, other, state, reason, why, abort=True, details=details)
 
 
 def terminate_job(
@@ -133,11 +138,13 @@ def terminate_job(
     why: str,
     abort: bool = True,
     kill: bool = False,
+    details: str = "",
 ) -> None:
     """End all processes of the job; `finish` follows when they are gone."""
     job.completing, job.outcome, job.reason = True, outcome, reason
     job.state = outcome
-    job.end, job.derived_at_end = controller.clock(), job.derived
+    job.end = controller.clock()
+    job.derived_at_end = None if controller.settings.release.derived_counts_all else job.derived
     controller.changed(job)
     live = [step for step in job.steps if step.live and not _ends_elsewhere(controller, step, job)]
     # The steps get the order before the batch shell: its srun would otherwise be told to kill them. Processes that
@@ -146,9 +153,9 @@ def terminate_job(
         kill_after = controller.settings.kill_wait_s - (0.1 if step.id == BATCH else 0)
         said = abort and step.id != BATCH
         if kill:
-            order = Terminate((signal.SIGKILL,), kill_after=None, why=why, abort=said)
+            order = Terminate((signal.SIGKILL,), kill_after=None, why=why, abort=said, details=details)
         else:
-            order = Terminate((signal.SIGCONT, signal.SIGTERM), kill_after, why, said)
+            order = Terminate((signal.SIGCONT, signal.SIGTERM), kill_after, why, said, details=details)
         controller.runner.order(job, step, order)
     if job.empty:
         finish(controller, job)
@@ -166,7 +173,7 @@ def finish(controller: Controller, job: JobRecord) -> None:
     job.completing = False
     for share in job.shares:
         controller.model.nodes[share.node].busy_time = now
-    if job.state in (JobState.PENDING, JobState.SPECIAL_EXIT):
+    if job.state in WAITING:
         wait_again(controller, job, now)
     else:
         job.past, job.shares = job.shares, []
@@ -187,7 +194,8 @@ def wait_again(controller: Controller, job: JobRecord, now: float) -> None:
     job.begin = now + controller.settings.requeue_delay_s
     job.reason = job.requeue_hold or "BeginTime"
     job.held = job.requeue_hold
-    job.eligible_time, job.accounted = now, not failed_node
+    job.eligible_time = now
+    job.accounted = not failed_node or controller.settings.release.accounts_after_node_fail
     job.requeue_hold = None
     controller.changed(job)
 

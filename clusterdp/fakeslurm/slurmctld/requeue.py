@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import ControllerError
-from clusterdp.fakeslurm.core.model import BATCH, JobRecord
+from clusterdp.fakeslurm.core.model import BATCH, WAITING, JobRecord
 from clusterdp.fakeslurm.core.orders import Say, Signal, Terminate, Warn
 from clusterdp.fakeslurm.slurmctld import job_end
 from clusterdp.slurm.state import JobState
 
 if TYPE_CHECKING:
     from clusterdp.fakeslurm.slurmctld.controller import Controller
+
+
+MAX_BATCH_REQUEUE = 5  # Slurm's default
+TOO_OFTEN = "launch failure limit exceeded requeued held"
 
 
 def requeue(
@@ -24,7 +28,7 @@ def requeue(
     hold: str | None = None,
 ) -> None:
     """Requeue a job as `scontrol requeue` does; raises ControllerError if that is not allowed."""
-    if job.state in (JobState.PENDING, JobState.SPECIAL_EXIT):
+    if job.state in WAITING:
         raise ControllerError(error_texts.PENDING)
     if job.het and job.het.offset:
         raise ControllerError(error_texts.NOT_LEADER)
@@ -50,6 +54,7 @@ def _restart(controller: Controller, job: JobRecord, word: str, why: str, hold: 
     job.next_word = word
     job.restarts += 1
     job.requeue_hold = hold
+    job.in_grace = job.in_grace and controller.settings.release.remembers_grace
     if hold == "special":
         job.requeue_hold, state = "job requeued in held state", JobState.SPECIAL_EXIT
     if job.completing:
@@ -115,6 +120,7 @@ def preempt(controller: Controller, job: JobRecord, grace_s: float | None = None
     if grace <= 0:
         end_of_grace(controller, job)
         return
+    job.in_grace = controller.settings.release.requeues_after_grace
     controller.changed(job)
     for step in job.steps:
         if step.live and step.id != BATCH:
@@ -122,11 +128,28 @@ def preempt(controller: Controller, job: JobRecord, grace_s: float | None = None
 
 
 def end_of_grace(controller: Controller, job: JobRecord) -> None:
-    cancels = controller.model.partitions[job.desc.partition].preempt == "CANCEL"
-    if job.desc.requeue and job.desc.batch and not cancels:
+    if job.desc.requeue and job.desc.batch and _is_requeued(controller, job):
         restart(controller, job, "PREEMPTED", "DUE TO PREEMPTION")
     else:
         _end_all(controller, job, JobState.PREEMPTED, "None", "DUE TO PREEMPTION")
+
+
+def ended_in_grace(controller: Controller, job: JobRecord) -> None:
+    """Requeue a job that ended by itself in its grace time; where that is forbidden, it is PREEMPTED."""
+    job.in_grace, job.status = False, 0
+    if not (job.desc.requeue and job.desc.batch and _is_requeued(controller, job)):
+        _end_all(controller, job, JobState.PREEMPTED, "None", "")
+        return
+    job.batch_flag += 1
+    if job.batch_flag > MAX_BATCH_REQUEUE:
+        job.batch_flag = 1
+        restart(controller, job, "PREEMPTED", "", hold=TOO_OFTEN, state=JobState.REQUEUE_HOLD)
+    else:
+        restart(controller, job, "PREEMPTED", "")
+
+
+def _is_requeued(controller: Controller, job: JobRecord) -> bool:
+    return controller.model.partitions[job.desc.partition].preempt != "CANCEL"
 
 
 def lose_node(controller: Controller, job: JobRecord, node: str) -> None:
@@ -143,6 +166,7 @@ def lose_node(controller: Controller, job: JobRecord, node: str) -> None:
     if job.desc.requeue and job.desc.batch:
         restart(controller, job, "NODE_FAIL", why)
     else:
+        job.status = controller.settings.release.status_of_node_fail or job.status
         _end_all(controller, job, JobState.NODE_FAIL, "NodeDown", why)
 
 
@@ -158,10 +182,12 @@ def _shrink(controller: Controller, job: JobRecord, node: str) -> None:
     job.end = controller.clock()  # the end of the part that accounting knows so far
     controller.changed(job, "RESIZING")
     job.end = None
+    code = controller.settings.release.srun_code_of_node_fail or 0
+    lost = Terminate((signal.SIGKILL,), kill_after=None, why=None, srun_code=code)
     for step in job.steps:
         if step.live and node in step.nodes:
             controller.runner.order(job, step, Say(f"srun: error: Node failure on {node}"))
-            controller.runner.order(job, step, Terminate((signal.SIGKILL,), kill_after=None, why=None))
+            controller.runner.order(job, step, lost)
     job.shares = [share for share in job.shares if share.node != node]
     job.resizes += 1
     job.resized_at = controller.clock()

@@ -191,6 +191,12 @@ def _wait_for_nodes(cycle: _Cycle, job: JobRecord, partition: Partition) -> None
     usable = [name for name in partition.nodes if cycle.model.nodes[name].usable and name not in job.desc.exclude]
     unusable = [name for name in partition.nodes if not cycle.model.nodes[name].usable]
     missing = [name for name in job.desc.nodelist if name in unusable]
+    if not cycle.model.settings.release.drained_is_unavailable:
+        down = [name for name in missing if cycle.model.nodes[name].down]
+        if missing and not down:
+            cycle.decisions.append(KeepPending(job.id, "ReqNodeNotAvail, May be reserved for other job"))
+            return
+        missing = down
     everything = all_free(cycle.model)
     if missing:
         cycle.decisions.append(KeepPending(job.id, f"ReqNodeNotAvail, UnavailableNodes:{compress(missing)}"))

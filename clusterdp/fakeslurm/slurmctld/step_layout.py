@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Share, Step
+from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.task_distribution import deal
 
 GRES_TOO_FEW = "Insufficient GRES available in allocation"
@@ -39,11 +41,12 @@ class StepRequest:
     tasks: int | None = None
     tasks_per_node: int | None = None
     cpus_per_task: int = 1
-    by_cpus: bool = False  # cpus_per_task is the job's, and the number of tasks follows from it
+    by_cpus: bool = False  # cpus_per_task is known: without a number of tasks, as many run as fit
     nodelist: list[str] = field(default_factory=list)
     exclude: list[str] = field(default_factory=list)
     relative: int | None = None
     exact: bool = False
+    inherited: frozenset[str] = frozenset()  # which of its options the job has set, not the command line
     overlap: bool = False
     overcommit: bool = False
     distribution: str | None = None
@@ -64,28 +67,39 @@ class StepRequest:
         return bool(self.gpus_per_node or self.gpus_per_task or self.gpus)
 
 
-def settle(request: StepRequest, nodes: int) -> list[str]:
-    """Fill in defaults from the number of `nodes` of the job; returns warnings."""
+def settle(request: StepRequest, cpus: Sequence[int], release: Release) -> list[str]:
+    """Fill in defaults from the CPUs of the job on each node; returns warnings."""
     warnings = []
-    nodes, asked = request.nodes or nodes, request.tasks
+    nodes, asked = request.nodes or len(cpus), request.tasks
+    if release.tasks_follow_nodes and request.tasks_per_node and request.inherited == {"ntasks"}:
+        asked = None
+    request.by_cpus = request.by_cpus and asked is None and not request.tasks_per_node
+    if request.by_cpus:
+        asked = sum(max(each // request.cpus_per_task, 1) for each in cpus[:nodes])
     tasks = request.tasks = nodes * (request.tasks_per_node or 1) if asked is None else asked
-    request.by_cpus = request.by_cpus and asked is None
+    said = f"srun: {release.warning}: "
     if tasks < nodes:
-        warnings.append(f"srun: Warning: can't run {tasks} processes on {nodes} nodes, setting nnodes to {tasks}")
+        warnings.append(f"{said}can't run {tasks} processes on {nodes} nodes, setting nnodes to {tasks}")
         nodes = tasks
     per_node = request.tasks_per_node
-    if per_node and asked is not None and per_node != tasks // nodes:
+    if per_node and asked is not None and _contradict(per_node, tasks, nodes, release):
         if tasks > per_node:
+            most = "maximum number" if release.tasks_follow_nodes else "number"
             warnings.append(
-                f"srun: Warning: can't honor --ntasks-per-node set to {per_node} which doesn't match the requested "
-                f"tasks {tasks} with the number of requested nodes {nodes}. Ignoring --ntasks-per-node."
+                f"{said}can't honor --ntasks-per-node set to {per_node} which doesn't match the requested "
+                f"tasks {tasks} with the {most} of requested nodes {nodes}. Ignoring --ntasks-per-node."
             )
         request.tasks_per_node = None
     request.nodes = nodes
     return warnings
 
 
-def check(request: StepRequest, job: JobRecord) -> None:
+def _contradict(per_node: int, tasks: int, nodes: int, release: Release) -> bool:
+    """Whether srun ignores --ntasks-per-node."""
+    return tasks > nodes * per_node if release.tasks_follow_nodes else per_node != tasks // nodes
+
+
+def check(request: StepRequest, job: JobRecord, release: Release) -> None:
     """Check a request; raises if it can never be granted."""
     assert request.nodes
     assert request.tasks
@@ -106,12 +120,12 @@ def check(request: StepRequest, job: JobRecord) -> None:
     room = [cpus // request.cpus_per_task for cpus in most]
     if not request.overcommit and (request.tasks > sum(room) or min(room) < 1):
         raise StepRefused(error_texts.TOO_MANY_CPUS)
-    _check_gpus(request, job, candidates)
+    _check_gpus(request, job, candidates, release)
 
 
-def _check_gpus(request: StepRequest, job: JobRecord, candidates: list[Share]) -> None:
+def _check_gpus(request: StepRequest, job: JobRecord, candidates: list[Share], release: Release) -> None:
     if request.no_gres:
-        if "TresPerNode" in request.gpu_options:
+        if "TresPerNode" in request.gpu_options and not release.gres_none_always:
             raise StepRefused(GRES_MISMATCH)
         return
     assert request.nodes
@@ -146,7 +160,7 @@ def _candidates(request: StepRequest, job: JobRecord) -> list[Share]:
     return shares
 
 
-def layout(request: StepRequest, job: JobRecord, step_id: str, now: float) -> Step:
+def layout(request: StepRequest, job: JobRecord, step_id: str, now: float, release: Release) -> Step:
     """Lay out the step; raises StepBusy if it has to wait."""
     assert request.nodes
     assert request.tasks
@@ -197,7 +211,7 @@ def layout(request: StepRequest, job: JobRecord, step_id: str, now: float) -> St
         minutes=request.minutes,
         host_pid=request.pid,
     )
-    one_each = max(counts) <= 1 and not request.by_cpus
+    one_each = max(counts) <= 1 and not (request.by_cpus and release.tasks_by_cpus_are_block)
     step.cyclic = (request.distribution or "").startswith("cyclic") or one_each
     if "TresPerNode" in request.gpu_options:
         step.cpus_per_step, step.tres_per_node = f"cpu:{request.tasks}", request.gpu_options["TresPerNode"]

@@ -66,6 +66,7 @@ def batch_plan(controller: Controller, job: JobRecord, paths: Paths) -> StepPlan
         umask=desc.umask,
         memory_mb=memory_limits(controller, job),
         kill_wait_s=controller.settings.kill_wait_s,
+        slurm_version=controller.settings.slurm_version,
         socket=str(paths.socket),
         cluster=str(paths.folder),
     )

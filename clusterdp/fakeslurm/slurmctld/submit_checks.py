@@ -32,7 +32,9 @@ def check(model: Model, desc: JobDesc, now: float) -> None:
     if desc.deadline is not None and desc.deadline < now:
         raise ControllerError(INVALID_LIMIT)
     if desc.dependency:
-        dependencies.parse(desc.dependency)
+        terms, _ = dependencies.parse(desc.dependency)
+        if model.settings.release.refuses_unknown_dependency:
+            dependencies.check_known(model, terms)
     if not desc.hold:  # for a held job Slurm does not yet look for nodes
         _check_configuration(model, desc)
 
@@ -48,10 +50,12 @@ def _check_configuration(model: Model, desc: JobDesc) -> None:
         raise _numbered("Node count specification invalid")
     if not nodes:
         raise _numbered(error_texts.NODE_CONFIG)
-    if oversized(model, desc):
+    if oversized(model, desc) and not model.settings.release.refuses_oversized:
         return
     if desc.cpus_of_a_node > max(node.cpus for node in nodes):
         raise _numbered(error_texts.NODE_CONFIG, "CPU count per node can not be satisfied")
+    if oversized(model, desc):
+        raise _numbered(error_texts.NODE_CONFIG)
     if max(desc.mem_per_node or 0, desc.mem_per_cpu or 0) > max(node.memory_mb for node in nodes):
         raise _numbered(error_texts.NODE_CONFIG, "Memory specification can not be satisfied")
     if desc.features:

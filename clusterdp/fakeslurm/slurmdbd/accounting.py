@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Model, Step
+from clusterdp.fakeslurm.core.model import BATCH, WAITING, JobRecord, Model, Step
 from clusterdp.fakeslurm.core.task_usage import Usage
 from clusterdp.slurm.state import JobState
 
@@ -85,7 +85,7 @@ class Accounting:
         """Enter the job as it is now, visible from `due` on. `word` is the state if it differs from the job's."""
         if not job.accounted and word is None:
             return None
-        if word is None and job.completing and job.state in (JobState.PENDING, JobState.SPECIAL_EXIT):
+        if word is None and job.completing and job.state in WAITING:
             word = job.next_word
         key = f"{job.id}.{job.submit_time}.{job.resizes}"
         number = self._numbers.setdefault(key, len(self._numbers))
@@ -152,7 +152,7 @@ def _row(model: Model, job: JobRecord, created: int, word: str | None) -> Accoun
         partition=desc.partition,
         account=desc.account,
         state=state,
-        status=0 if state in BLAMELESS else job.status,
+        status=_status(model, job, state),
         derived=job.derived if job.derived_at_end is None else job.derived_at_end,
         nodes=tuple(job.nodes),
         asked_nodes=asked_nodes,
@@ -177,6 +177,12 @@ def _row(model: Model, job: JobRecord, created: int, word: str | None) -> Accoun
         het_id=job.het.leader if job.het else None,
         het_offset=job.het.offset if job.het else 0,
     )
+
+
+def _status(model: Model, job: JobRecord, state: str) -> int:
+    if state == "NODE_FAIL":
+        return (model.settings.release.status_of_node_fail or 0) << 8
+    return 0 if state in BLAMELESS else job.status
 
 
 def job_cpus(job: JobRecord) -> int:

@@ -29,7 +29,7 @@ class StepMessages:
             except (OSError, OpenFailed):
                 pass
 
-    def cancelled(self, why: str | None) -> None:
+    def cancelled(self, why: str | None, details: str = "") -> None:
         """Say once that the step or job is cancelled, with the reason; with None, say nothing."""
         if self._said_cancelled or why is None:
             return
@@ -39,6 +39,8 @@ class StepMessages:
         how = time.strftime("CANCELLED AT %Y-%m-%dT%H:%M:%S") + (f" {why}" if why else "")
         if why.startswith("FAILED"):
             how = why
+        if details:
+            self.say(f"slurmstepd: error: *** REASON: {details} ***")
         self.say(f"slurmstepd: error: *** {what} ON {plan.nodes[0]} {how} ***")
 
     def out_of_memory(self) -> None:

@@ -49,6 +49,7 @@ class Stepd:
         self._sessions: set[int] = set()
         self._dead_nodes: set[str] = set()  # nodes that failed, as long as slurmctld has not noticed
         self._lost: set[int] = set()  # ranks of the tasks that died with them
+        self._srun_code = 0  # if the exit code of srun is not that of its tasks
         self._killer: int | None = None  # the uid of the user that ended the step by force
         self._timed_out = self._outlives_srun = self._quits = False
         self._terminating = self._lost_srun = self._somebody_ended = False
@@ -118,7 +119,7 @@ class Stepd:
         self._report.ended(ended)
         bad = any(status for _, status in ended)
         if bad and self.plan.kill_on_bad_exit and self._tasks and not self._terminating:
-            self._report.say(f"srun: launch/slurm: _step_signal: Terminating StepId={self.plan.full_name}")
+            self._report.say(f"srun: {self.plan.release.step_signal}Terminating StepId={self.plan.full_name}")
             self._terminate("", [CONT, TERM], self.plan.kill_wait_s)
         if not self._somebody_ended and self.plan.wait_s and self._tasks:
             self._somebody_ended = True
@@ -149,11 +150,13 @@ class Stepd:
             for session in self._sessions:
                 processes.send_group(session, number)
 
-    def _terminate(self, why: str | None, signals: Sequence[int], kill_after: float | None) -> None:
+    def _terminate(
+        self, why: str | None, signals: Sequence[int], kill_after: float | None, details: str = ""
+    ) -> None:
         """Signal all processes, say so, and kill later what is left."""
         self._terminating = True
         self._fail_lost_tasks()
-        self._report.cancelled(why)
+        self._report.cancelled(why, details)
         for number in signals:
             self._signal_all(number)
         if kill_after is not None:
@@ -185,7 +188,7 @@ class Stepd:
         if self._tasks and not self._terminating:
             self._report.say(f"srun: First task exited {self.plan.wait_s:g}s ago")
             self._report.conditions(self._statuses)
-            self._report.say(f"srun: launch/slurm: _step_signal: Terminating StepId={self.plan.full_name}")
+            self._report.say(f"srun: {self.plan.release.step_signal}Terminating StepId={self.plan.full_name}")
             self._force()
 
     # -- signals that srun received, and srun's death --
@@ -257,7 +260,8 @@ class Stepd:
         if order.killer is not None:
             self._killer = order.killer
         self._timed_out = self._timed_out or order.timed_out
-        self._terminate(order.why, order.signals, order.kill_after)
+        self._srun_code = order.srun_code or self._srun_code
+        self._terminate(order.why, order.signals, order.kill_after, order.details)
         if not self._tasks:
             self._kill()
 
@@ -297,7 +301,7 @@ class Stepd:
         if left:
             self._wait_for_leftovers(answer.linger_s)
         code = max(((status >> 8) or (128 + (status & 0x7F) if status & 0x7F else 0) for status in statuses), default=0)
-        self._srun.send("x", str(code).encode())
+        self._srun.send("x", str(self._srun_code or code).encode())
         deadline = time.monotonic() + 10
         while self._srun.waits and time.monotonic() < deadline:
             self._turn(1)
