@@ -277,6 +277,8 @@ def config(daemon: Daemon) -> str:
         "SlurmdPidFile": str(daemon.paths.pid),
         "SlurmctldHost[0]": f"{host_name()}(127.0.0.1)",
     }
+    if settings.release.has_preempt_parameters:
+        rows["PreemptParameters"] = "(null)"
     lines = [f"Configuration data as of {stamp(daemon.controller.clock())}"]
     lines += [f"{name:<23} = {rows[name]}" for name in sorted(rows, key=str.lower)]
     return "\n".join([*lines, "", f"Slurmctld(primary) at {host_name()} is UP"])

@@ -18,7 +18,7 @@ SHORT = {"allocated": "alloc", "mixed": "mix", "drained": "drain", "draining": "
 def allocated(model: Model, name: str) -> int:
     """CPUs in use; those of a suspended job count as idle."""
     holding = [job for job in model.holding() if job.state is not JobState.SUSPENDED]
-    return sum(share.cpus for job in holding for share in job.shares if share.node == name)
+    return sum(share.cpus for job in holding for share in job.occupied if share.node == name)
 
 
 def word(model: Model, node: Node) -> str:
@@ -27,7 +27,7 @@ def word(model: Model, node: Node) -> str:
     star = "" if node.responding else "*"
     if node.drain:
         return ("draining" if cpus else "drained") + star
-    if node.down:
+    if node.down and (node.responding or not cpus):
         return "down*"
     if not cpus:
         return "idle" + star
@@ -42,7 +42,9 @@ def planned(model: Model, node: Node) -> bool:
 def state_words(model: Model, node: Node) -> str:
     """The state as scontrol show node writes it: MIXED+DRAIN, DOWN+NOT_RESPONDING."""
     cpus = allocated(model, node.name)
-    base = "DOWN" if node.down else "ALLOCATED" if cpus >= node.cpus else "MIXED" if cpus else "IDLE"
+    base = "ALLOCATED" if cpus >= node.cpus else "MIXED" if cpus else "IDLE"
+    if node.down and (node.responding or not cpus):
+        base = "DOWN"
     if base == "MIXED" and model.settings.release.shows_planned and planned(model, node):
         base += "+PLANNED"
     return base + ("+DRAIN" if node.drain else "") + ("" if node.responding else "+NOT_RESPONDING")

@@ -24,11 +24,19 @@ def write(paths: Paths) -> None:
     folder = shlex.quote(str(paths.bin))
     line = f'case "$PATH:" in {folder}:*) ;; *) export PATH={folder}:"$PATH" ;; esac'
     paths.bash_env.write_text(f"if shopt -q login_shell; then {line}; fi\n")
+    paths.no_path.write_text(f'PATH={folder}:"$PATH"\n')
     paths.profile.unlink(missing_ok=True)
     if PROFILE.exists() and (paths.hosts.exists() or os.geteuid() == 0):
         machines = PROFILE.read_text(errors="surrogateescape")
         paths.profile.write_text(f"{machines}\n# the fake cluster's\n{line}\n", errors="surrogateescape")
         paths.profile.chmod(0o644)  # as the machine's own
+
+
+def without_path(paths: Paths) -> dict[str, str]:
+    """The variables for a batch script whose environment has no PATH: bash takes one of its own, and does not export
+    it. There the machine's srun would be found, if it has one.
+    """
+    return {"BASH_ENV": str(paths.no_path)}
 
 
 def variables(paths: Paths) -> dict[str, str]:

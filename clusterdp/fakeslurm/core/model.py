@@ -161,6 +161,7 @@ class JobRecord:
     end: float | None = None
     shares: list[Share] = field(default_factory=list)
     past: list[Share] = field(default_factory=list)  # what it had when it ended, for commands that ask then
+    lost: list[Share] = field(default_factory=list)  # of nodes that failed, and are not free before the job ends
     status: int = 0
     derived: int = 0  # the highest status of its steps, over all attempts
     derived_at_end: int | None = None  # the one that accounting has
@@ -195,6 +196,10 @@ class JobRecord:
     @property
     def held_shares(self) -> list[Share]:
         return self.shares or self.past  # what it has, or had when it ended
+
+    @property
+    def occupied(self) -> list[Share]:
+        return [*self.shares, *self.lost]  # what nobody else can have
 
     @property
     def cpus(self) -> int:
@@ -241,7 +246,7 @@ class JobRecord:
             if isinstance(value, (list, dict)):
                 setattr(desc, entry.name, value.copy())
         array = replace(self.array, indexes=[index], split=True)
-        return replace(self, id=number, desc=desc, array=array, shares=[], past=[], steps=[], planned_nodes=[])
+        return replace(self, id=number, desc=desc, array=array, shares=[], past=[], lost=[], steps=[], planned_nodes=[])
 
     def step(self, step_id: str) -> Step | None:
         return next((step for step in self.steps if step.id == step_id), None)

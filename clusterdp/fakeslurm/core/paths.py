@@ -30,6 +30,7 @@ class Paths:
         self.hosts = self.state / "hosts"
         self.profile = self.state / "profile"
         self.bash_env = self.state / "bash_env"
+        self.no_path = self.state / "no_path"
         self.lock = self.state / "lock"
         self.log = folder / "daemon.log"
         self.history = folder / HISTORY

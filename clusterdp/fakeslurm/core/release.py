@@ -103,6 +103,9 @@ class Release:
     # a node that is down keeps the CPUs of a --no-kill job, and so is MIXED, until that job ends (recorded)
     no_kill_keeps_node = Since({"22.05": False, "24.11": True})
 
+    # PreemptParameters in scontrol show config (recorded)
+    has_preempt_parameters = Since({"22.05": False, "24.11": True})
+
     # -- srun and slurmstepd --
     # how warnings of srun begin (23.02 has warning() for them)
     warning = Since({"22.05": "Warning", "23.02": "warning"})

@@ -176,7 +176,7 @@ def finish(controller: Controller, job: JobRecord) -> None:
     if job.state in WAITING:
         wait_again(controller, job, now)
     else:
-        job.past, job.shares = job.shares, []
+        job.past, job.shares, job.lost = job.shares, [], []
         controller.changed(job)
     controller.wake()
 
@@ -185,7 +185,7 @@ def wait_again(controller: Controller, job: JobRecord, now: float) -> None:
     """Make a requeued job wait for its next attempt."""
     controller.changed(job, job.next_word)
     failed_node = job.next_word == "NODE_FAIL"
-    job.shares, job.past, job.steps, job.next_step = [], [], [], 0
+    job.shares, job.past, job.lost, job.steps, job.next_step = [], [], [], [], 0
     job.status = 0
     job.start = job.end = job.derived_at_end = None
     job.preempt_time = job.preempt_end = None

@@ -178,6 +178,7 @@ _PARTS: dict[str, Callable[[Any], object]] = {
     "het": lambda data: Het(**data),
     "shares": lambda data: [Share(**_shared(share)) for share in data],
     "past": lambda data: [Share(**_shared(share)) for share in data],
+    "lost": lambda data: [Share(**_shared(share)) for share in data],
     "steps": lambda data: [_step_from(step) for step in data],
     "state": JobState,
     "outcome": JobState,

@@ -44,7 +44,7 @@ class FreeNode:
 def free_nodes(model: Model) -> dict[str, FreeNode]:
     free = all_free(model)
     for job in model.holding():
-        for share in job.shares:
+        for share in job.occupied:
             if share.node in free:
                 free[share.node] = free[share.node].less(share)
     return free

@@ -188,6 +188,8 @@ def _shrink(controller: Controller, job: JobRecord, node: str) -> None:
         if step.live and node in step.nodes:
             controller.runner.order(job, step, Say(f"srun: error: Node failure on {node}"))
             controller.runner.order(job, step, lost)
+    if controller.settings.release.no_kill_keeps_node and not controller.model.nodes[node].responding:
+        job.lost += [share for share in job.shares if share.node == node]
     job.shares = [share for share in job.shares if share.node != node]
     job.resizes += 1
     job.resized_at = controller.clock()

@@ -40,6 +40,8 @@ def batch_plan(controller: Controller, job: JobRecord, paths: Paths) -> StepPlan
     saved = (spool / "environment").read_bytes().decode("utf-8", "surrogateescape")
     variables = login_shells.variables(paths)
     variables |= dict(line.split("=", 1) for line in saved.split("\0") if "=" in line)
+    if "PATH" not in variables:
+        variables |= login_shells.without_path(paths)
     variables |= job_environ.of_job(job, controller.user, controller.shape, str(controller.conf_path()))
     variables |= job_environ.of_het(controller.model, job, controller.user, controller.shape)
     variables |= job_environ.of_batch(job, controller.settings.release)

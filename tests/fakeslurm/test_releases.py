@@ -1,0 +1,120 @@
+"""What the fake does otherwise as another release of Slurm: stories that take seconds. The replays have the rest."""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import clusterdp.fakeslurm
+from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm.core.release import Release, Since
+from clusterdp.slurm.state import JobState
+
+from .conftest import Desk, impatient
+from .test_jobs import ECHO_SIGNALS
+
+As = Callable[[str], Desk]
+TOO_OFTEN = "launch failure limit exceeded requeued held"
+
+
+@pytest.fixture
+def as_release(tmp_path: Path) -> Iterator[As]:
+    """A hasty cluster of a release, whose grace time outlasts every obedient job."""
+    (tmp_path / "probe.py").write_text(ECHO_SIGNALS)
+    with ExitStack() as clusters:
+
+        def boot(release: str) -> Desk:
+            shape = impatient(minute_s=1.2)
+            partitions = tuple(replace(part, grace_s=part.grace_s and 3000) for part in shape.partitions)
+            cluster = FakeCluster(shape=replace(shape, partitions=partitions), slurm_version=release)
+            return Desk(clusters.enter_context(cluster), tmp_path)
+
+        yield boot
+
+
+def obeys(attempts: int, code: int = 0) -> str:
+    """A script that ends with this code in its grace time, and in its attempt of that number by itself."""
+    runs = f'srun {sys.executable} -u probe.py "up$SLURM_RESTART_COUNT" {code}'
+    return f"[ ${{SLURM_RESTART_COUNT:-0}} -lt {attempts} ] || exit 0; {runs}"
+
+
+def preempt(desk: Desk, job: str, attempt: int) -> None:
+    desk.until_said(job, f"up{attempt or ''} ready")
+    desk.cluster.preempt(job)
+    desk.until_said(job, f"up{attempt or ''} SIGTERM")
+
+
+def attempts(desk: Desk, job: str) -> list[str]:
+    return desk.say(f"sacct -n -X -D -P -j {job} -o State,ExitCode").split()
+
+
+@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize("release", ["24.11", "26.05"])
+def test_a_job_that_ends_by_itself_in_its_grace_time_is_requeued(as_release: As, release: str, code: int) -> None:
+    desk = as_release(release)
+    job = desk.submit("-p", "low", script=obeys(1, code))
+    preempt(desk, job, 0)
+    desk.cluster.wait(job, JobState.COMPLETED)
+    assert (desk.field(job, "Restarts"), desk.field(job, "BatchFlag")) == ("1", "2")
+    desk.until(lambda: attempts(desk, job) == ["PREEMPTED|0:0", "COMPLETED|0:0"])
+
+
+@pytest.mark.parametrize(("code", "state"), [(0, JobState.COMPLETED), (3, JobState.FAILED)])
+def test_on_22_05_it_is_over(as_release: As, code: int, state: JobState) -> None:
+    desk = as_release("22.05")
+    job = desk.submit("-p", "low", script=obeys(1, code))
+    preempt(desk, job, 0)
+    desk.cluster.wait(job, state)
+    assert desk.field(job, "Restarts") == "0"
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_with_no_requeue_it_is_preempted(as_release: As, code: int) -> None:
+    desk = as_release("24.11")
+    job = desk.submit("-p", "low", "--no-requeue", script=obeys(1, code))
+    preempt(desk, job, 0)
+    desk.cluster.wait(job, JobState.PREEMPTED)
+    desk.until(lambda: attempts(desk, job) == ["PREEMPTED|0:0"])
+
+
+@pytest.mark.parametrize(
+    ("release", "states"),
+    [
+        ("22.05", ["REQUEUED", "COMPLETED"]),
+        ("24.11", ["REQUEUED", "PREEMPTED", "COMPLETED"]),
+        ("26.05", ["REQUEUED", "COMPLETED"]),
+    ],
+)
+def test_who_was_requeued_another_way_in_its_grace_time_is_requeued_once_more(
+    as_release: As, release: str, states: list[str]
+) -> None:
+    desk = as_release(release)
+    job = desk.submit("-p", "low", script=obeys(1) + " & wait; sleep 60")
+    preempt(desk, job, 0)
+    desk.say(f"scontrol requeue {job}")
+    desk.cluster.wait(job, JobState.COMPLETED)
+    desk.until(lambda: desk.say(f"sacct -n -X -D -P -j {job} -o State").split() == states)
+
+
+def test_the_fifth_requeue_of_a_grace_time_holds_the_job(as_release: As) -> None:
+    """As seen on 24.11.5: MaxBatchRequeue is 5, and BatchFlag begins at 1."""
+    desk = as_release("24.11")
+    job = desk.submit("-p", "low", script=obeys(5))
+    for attempt in range(5):
+        preempt(desk, job, attempt)
+    desk.until(lambda: desk.say(f"squeue -h -j {job} -o '%T|%t|%r'") == f"REQUEUE_HOLD|RH|{TOO_OFTEN}", TOO_OFTEN)
+    assert (desk.field(job, "Restarts"), desk.field(job, "BatchFlag")) == ("5", "1")
+    assert desk.field(job, "Reason") == TOO_OFTEN.replace(" ", "_")
+    desk.say(f"scontrol release {job}")
+    desk.cluster.wait(job, JobState.COMPLETED)
+
+
+@pytest.mark.parametrize("name", [name for name, rule in vars(Release).items() if isinstance(rule, Since)])
+def test_every_rule_of_the_table_is_asked_for(name: str) -> None:
+    package = Path(clusterdp.fakeslurm.__file__).parent
+    texts = [path.read_text() for path in package.rglob("*.py") if path.name != "release.py"]
+    assert any(re.search(rf"\b\w*release\.{name}\b", text) for text in texts)
