@@ -142,7 +142,7 @@ class JsonWriter:
             "time_limit": self.limit(job.minutes),
             "time_minimum": self.moment(0),
             "tres_per_job": f"gres:gpu:{desc.gpus_option}" if desc.gpus_option else "",
-            "tres_per_node": tres_per_node(job),
+            "tres_per_node": tres_per_node(job, self.controller.settings.release.gpu_prefix),
             "tres_per_task": f"gres:gpu:{desc.gpus_per_task_option}" if desc.gpus_per_task_option else "",
             "tres_req_str": asked,
             "tres_alloc_str": row.tres if job.held_shares else "",

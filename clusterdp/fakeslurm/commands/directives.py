@@ -5,6 +5,7 @@ from __future__ import annotations
 from clusterdp.fakeslurm.commands.getopt import GetoptParser
 from clusterdp.fakeslurm.commands.option_values import BAD
 from clusterdp.fakeslurm.core.error_texts import Refusal
+from clusterdp.fakeslurm.core.release import Release
 
 Pairs = list[tuple[str, str]]
 # qsub's short options that Slurm knows, with sbatch's names for them.
@@ -16,7 +17,7 @@ PBS = dict(
 )
 
 
-def read(parser: GetoptParser, script: bytes, ignore_pbs: bool) -> list[Pairs]:
+def read(parser: GetoptParser, script: bytes, ignore_pbs: bool, release: Release) -> list[Pairs]:
     """The options of each component. Lines count up to the first that is neither empty nor a comment."""
     found: list[Pairs] = [[]]
     for number, line in enumerate(script.decode("utf-8", "surrogateescape").split("\n"), 1):
@@ -24,7 +25,7 @@ def read(parser: GetoptParser, script: bytes, ignore_pbs: bool) -> list[Pairs]:
             found[-1] += _pbs(line[len("#PBS") :])
         if line.startswith("#SBATCH"):
             try:
-                words = directive_words(line[len("#SBATCH") :])
+                words = directive_words(line[len("#SBATCH") :], release.backslash_keeps_space)
             except ValueError as quote:
                 body = line[len("#SBATCH") :].strip()
                 raise Refusal(f"sbatch: fatal: script: line {number}: Unmatched `{quote}` in [{body}]") from None
@@ -76,14 +77,14 @@ def _pbs_resources(text: str) -> Pairs:
     return found
 
 
-def directive_words(text: str) -> list[str]:
-    """Split into words: quotes group, a backslash escapes (a blank only within quotes), # begins a comment even
-    within a word.
+def directive_words(text: str, keeps_space: bool = False) -> list[str]:
+    """Split into words: quotes group, a backslash escapes (a blank only within quotes, but with `keeps_space` a space
+    anywhere), # begins a comment even within a word.
     """
     words: list[str] = []
     word, inside, quote, escaped = "", False, "", False
     for letter in text:
-        if escaped and (quote or not letter.isspace()):
+        if escaped and (quote or not letter.isspace() or (keeps_space and letter == " ")):
             word, inside, escaped = word + letter, True, False
             continue
         escaped = letter == "\\"

@@ -18,15 +18,13 @@ from clusterdp.slurm.hostlist import expand
 Warn = Callable[[str], None]
 
 
-def job_desc(
-    options: ParsedOptions, folder: str, partition: str, warn: Warn, now: float, release: Release
-) -> JobDesc:
+def job_desc(options: ParsedOptions, folder: str, partition: str, warn: Warn, now: float, release: Release) -> JobDesc:
     """The JobDesc. `now` is the cluster's time. Raises Refusal for unreadable values, ControllerError for refused
     ones.
     """
     desc = JobDesc(name=options.get("job-name") or "", partition=partition, folder=folder)
     _size(options, desc, folder, warn, release)
-    _gpus(options, desc)
+    _gpus(options, desc, release)
     _place(options, desc)
     _life(options, desc, warn, now)
     desc.distribution = options.get("distribution")
@@ -43,7 +41,8 @@ def _size(options: ParsedOptions, desc: JobDesc, folder: str, warn: Warn, releas
         warn(f"{options.command}: {release.warning}: {less}")
         nodes = (tasks, tasks)
     nodelist = options.hosts("nodelist") or _node_file(options, folder)
-    if nodes and nodelist and nodes[1] is not None and len(nodelist) > nodes[1]:
+    too_many = nodes and nodes[1] is not None and len(nodelist) > nodes[1]
+    if nodes and too_many and not release.nodelist_may_be_longer:
         raise Refusal(f"{options.command}: error: invalid number of nodes (-N {len(nodelist)}-{nodes[1]})")
     if per_node and tasks is None:
         tasks = (nodes[0] if nodes else len(nodelist) or 1) * per_node
@@ -61,7 +60,7 @@ def _size(options: ParsedOptions, desc: JobDesc, folder: str, warn: Warn, releas
     desc.minutes, desc.overcommit = options.minutes(), "overcommit" in options
 
 
-def _gpus(options: ParsedOptions, desc: JobDesc) -> None:
+def _gpus(options: ParsedOptions, desc: JobDesc, release: Release) -> None:
     desc.gpus = gpus = options.gpus()
     desc.cpus_per_gpu, per_gpu = options.number("cpus-per-gpu"), options.number("ntasks-per-gpu")
     if gpus.per_job and gpus.per_node and not desc.nodes_asked:
@@ -73,7 +72,9 @@ def _gpus(options: ParsedOptions, desc: JobDesc) -> None:
         raise _no_gres(options, "--gpus-per-socket option requires --sockets-per-node specification")
     desc.mem_per_gpu = options.megabytes("mem-per-gpu")
     if desc.mem_per_gpu is not None and not gpus:
-        raise _no_gres(options, f"Requested mem_per_tres=gres:gpu:{desc.mem_per_gpu} but did not request any GPU.")
+        raise _no_gres(
+            options, f"Requested mem_per_tres={release.gpu_prefix}{desc.mem_per_gpu} but did not request any GPU."
+        )
     if desc.tasks is None and gpus.per_job and (gpus.per_task or per_gpu):
         desc.tasks = gpus.per_job // gpus.per_task if gpus.per_task else gpus.per_job * (per_gpu or 1)
     elif desc.tasks is None and gpus.per_node and per_gpu:

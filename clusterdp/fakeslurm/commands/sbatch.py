@@ -49,7 +49,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
     rest = rest[:1] and [_found(client.cwd, given, rest[0]), *rest[1:]]
     wrapped = any(name == "wrap" for line in lines for name, _ in line)
     script = await _script(client, next((v for line in lines for n, v in line if n == "wrap"), None), rest)
-    groups = [[]] if wrapped else directives.read(parser, script, "ignore-pbs" in given)
+    groups = [[]] if wrapped else directives.read(parser, script, "ignore-pbs" in given, daemon.shape.settings.release)
     components = components_of("sbatch", lines, groups, _from_environ(client.environ))
     first = components[0]
     cluster = clusters.named("sbatch", first.get("clusters"), daemon, "--cluster")

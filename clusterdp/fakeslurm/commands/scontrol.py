@@ -151,12 +151,13 @@ def _show_small(client: Connection, daemon: Daemon, entity: str, name: str) -> i
         "daemons": "slurmctld slurmd",
         "reservations": "No reservations in the system",
         "assoc_mgr": associations(daemon) if entity == "assoc_mgr" else "",
+        "topology": "",
         "licenses": "No licenses configured in Slurm.",
     }
-    if entity == "topology":
+    if entity == "topology" and daemon.shape.settings.release.says_no_topology:
         client.error("scontrol: error: No topology information available")
     elif entity in texts:
-        client.print(texts[entity])
+        client.write(texts[entity] and f"{texts[entity]}\n")
     elif entity:
         raise Refusal(f"scontrol: error: show {entity} is not supported by this fake cluster")
     else:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 from clusterdp.fakeslurm.commands.sinfo_fields import allocated, state_words
 from clusterdp.fakeslurm.commands.squeue_fields import SqueueJob, het_ids, min_cpus, over_subscribe, tres_per_node
 from clusterdp.fakeslurm.core.job_desc import JobDesc
+from clusterdp.fakeslurm.core.job_environ import tres_per_task
 from clusterdp.fakeslurm.core.job_ids import parse
 from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Node, Step
 from clusterdp.fakeslurm.core.ranges import index_text, ranges
+from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.shape import User, host_name
 from clusterdp.fakeslurm.core.times import clock, limit_clock, minutes, stamp
 from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
@@ -74,20 +76,25 @@ def job(daemon: Daemon, job: JobRecord, details: bool) -> str:
     if job.batch_host:
         lines.append(f"BatchHost={job.batch_host}")
     lines += _size(job, row, details)
-    lines += _place(job, controller.user)
-    return "\n   ".join(lines) + "\n\n"
+    lines += _place(row)
+    return "\n   ".join(lines) + controller.settings.release.after_job
 
 
 def _size(job: JobRecord, row: SqueueJob, details: bool) -> list[str]:
     desc = job.desc
-    nodes, cpus = row.number_of_nodes, row.cpus
+    nodes, cpus, release = row.number_of_nodes, row.cpus, row.controller.settings.release
     never_ran = job.over and not job.past
     least = desc.tasks if desc.tasks is not None else max(nodes, desc.min_nodes)
-    tasks = "N/A" if never_ran and desc.tasks is None else max(least, nodes * (desc.tasks_per_node or 0))
+    of_nodes = nodes * (desc.tasks_per_node or 0) if desc.tasks is None or release.tasks_fill_nodes else 0
+    tasks = "N/A" if never_ran and desc.tasks is None else max(least, of_nodes)
+    tres = {"TRES": row.tres, "ReqTRES": row.asked_tres, "AllocTRES": row.tres if job.held_shares else "(null)"}
     each, threads = desc.cpus_per_task or 1, "1" if desc.hint == "nomultithread" else "*"
     lines = [
-        f"NumNodes={nodes} NumCPUs={cpus} NumTasks={tasks} CPUs/Task={each} ReqB:S:C:T=0:0:*:{threads}",
-        f"TRES={row.tres}",
+        (
+            f"NumNodes={nodes}{_most_nodes(job, nodes, release)} NumCPUs={cpus} NumTasks={tasks} CPUs/Task={each} "
+            f"ReqB:S:C:T=0:0:*:{threads}"
+        ),
+        *(f"{name}={tres[name]}" for name in release.tres_lines),
         f"Socks/Node=* NtasksPerN:B:S:C={desc.tasks_per_node or 0}:0:*:* CoreSpec=*",
     ]
     if details and job.held_shares:
@@ -97,6 +104,17 @@ def _size(job: JobRecord, row: SqueueJob, details: bool) -> list[str]:
         lines += ["  " + line for line in _shares(job)]
     memory = f"MinMemoryCPU={row.memory}" if desc.mem_per_cpu is not None else f"MinMemoryNode={row.memory}"
     return [*lines, f"MinCPUsNode={min_cpus(job)} {memory} MinTmpDiskNode=0"]
+
+
+def _most_nodes(job: JobRecord, nodes: int, release: Release) -> str:
+    """After the number of nodes of a job that waits: -N, the most that it may get."""
+    desc = job.desc
+    if not job.waits or not release.shows_most_nodes:
+        return ""
+    looked_at = not job.held and job.reason not in ("Dependency", "BeginTime")
+    never_tried = not looked_at and not desc.tasks_per_node and (desc.cpus_per_task or 1) == 1
+    most = max(nodes, desc.max_nodes or 0) if never_tried else desc.max_nodes
+    return f"-{most}" if most else ""
 
 
 def _time_min(desc: JobDesc) -> str:
@@ -113,12 +131,13 @@ def _shares(job: JobRecord) -> list[str]:
     return [f"Nodes={compress(nodes)} {what}" for what, nodes in groups.items()]
 
 
-def _place(job: JobRecord, user: User) -> list[str]:
-    desc = job.desc
+def _place(row: SqueueJob) -> list[str]:
+    job, desc, user, release = row.job, row.job.desc, row.controller.user, row.controller.settings.release
+    arguments = desc.arguments if release.command_has_arguments else []
     lines = [
         f"Features={desc.features or '(null)'} DelayBoot=00:00:00",
         f"OverSubscribe={over_subscribe(job)} Contiguous=0 Licenses=(null) Network=(null)",
-        f"Command={' '.join([desc.command or '(null)', *desc.arguments])}",
+        f"Command={' '.join([desc.command or '(null)', *arguments])}",
         f"WorkDir={desc.folder}",
     ]
     if desc.comment:
@@ -129,21 +148,31 @@ def _place(job: JobRecord, user: User) -> list[str]:
             f"StdIn={desc.input or '/dev/null'}",
             f"StdOut={shown_path(job, desc.output, user.name)}",
         ]
-    lines.append("Power=")
-    if desc.mem_per_gpu is not None:
-        lines.append(f"MemPerTres=gres:gpu:{desc.mem_per_gpu}")
-    if desc.gpus_option:
-        lines.append(f"TresPerJob=gres:gpu:{desc.gpus_option}")
-    if tres_per_node(job):
-        lines.append(f"TresPerNode={tres_per_node(job)}")
-    if desc.gpus_per_task_option:
-        lines.append(f"TresPerTask=gres:gpu:{desc.gpus_per_task_option}")
-    return lines
+    lines += release.power_line
+    gpu = release.gpu_prefix
+    of_tasks = tres_of_tasks(job, release)
+    asked = {
+        "MemPerTres": f"{gpu}{desc.mem_per_gpu}" if desc.mem_per_gpu is not None else "",
+        "TresBind": of_tasks.get("SLURM_TRES_BIND"),
+        "TresPerJob": f"{gpu}{desc.gpus_option}" if desc.gpus_option else "",
+        "TresPerNode": tres_per_node(job, gpu),
+        "TresPerTask": of_tasks.get("SLURM_TRES_PER_TASK"),
+    }
+    return lines + [f"{name}={value}" for name, value in asked.items() if value]
+
+
+def tres_of_tasks(job: JobRecord, release: Release) -> dict[str, str]:
+    """TresPerTask and TresBind, by the names of the variables."""
+    if release.tres_per_task:
+        return tres_per_task(job, release.gpu_in_bind)
+    option = job.desc.gpus_per_task_option
+    return {"SLURM_TRES_PER_TASK": f"{release.gpu_prefix}{option}"} if option else {}
 
 
 def steps(daemon: Daemon, argument: str) -> list[str]:
     name = parse(argument) if argument else None
-    if name and name.step and not name.step.isdigit():
+    finds_batch = daemon.shape.settings.release.finds_batch_step
+    if name and name.step and not name.step.isdigit() and not (finds_batch and name.step == BATCH):
         name = replace(name, step="0")  # the number that Slurm reads there
     found = []
     for each in daemon.model.jobs.values():
@@ -207,7 +236,7 @@ def nodes(daemon: Daemon, argument: str) -> list[str]:
 
 
 def _node(daemon: Daemon, node: Node) -> str:
-    model = daemon.model
+    model, release = daemon.model, daemon.shape.settings.release
     cpus = allocated(model, node.name)
     gres = f"gpu:{node.gpus}" if node.gpus else "(null)"
     features = ",".join(node.features) or "(null)"
@@ -224,12 +253,10 @@ def _node(daemon: Daemon, node: Node) -> str:
         f"State={state_words(model, node)} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A",
         f"Partitions={partitions} ",
         f"BootTime={stamp(node.boot_time)} SlurmdStartTime={stamp(node.boot_time)}",
-        f"LastBusyTime={stamp(node.busy_time)}",
+        f"LastBusyTime={stamp(node.busy_time)}{release.resume_after}",
         f"CfgTRES=cpu={node.cpus},mem={node.memory_mb}M,billing={node.cpus}",
         f"AllocTRES={f'cpu={cpus}' if cpus else ''}",
-        "CapWatts=n/a",
-        "CurrentWatts=0 AveWatts=0",
-        "ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s",
+        *release.power_of_node,
     ]
     if node.reason:
         lines.append(f"Reason={node.reason} [{daemon.controller.user.name}@{stamp(node.reason_time)}]")
@@ -244,7 +271,8 @@ def partitions(daemon: Daemon, argument: str) -> list[str]:
 
 
 def _partition(daemon: Daemon, name: str) -> str:
-    part = daemon.model.partitions[name]
+    part, release = daemon.model.partitions[name], daemon.shape.settings.release
+    limit = f"MaxTime={limit_clock(part.max_minutes)}"
     cpus = sum(daemon.model.nodes[node].cpus for node in part.nodes)
     memory = sum(daemon.model.nodes[node].memory_mb for node in part.nodes)
     tres = f"cpu={cpus},mem={size(memory)},node={len(part.nodes)},billing={cpus}"
@@ -252,8 +280,9 @@ def _partition(daemon: Daemon, name: str) -> str:
         f"PartitionName={name}",
         "AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL",
         f"AllocNodes=ALL Default={'YES' if part.default else 'NO'} QoS=N/A",
-        f"DefaultTime=NONE DisableRootJobs=NO ExclusiveUser=NO GraceTime={part.grace_s:g} Hidden=NO",
-        f"MaxNodes=UNLIMITED MaxTime={limit_clock(part.max_minutes)} MinNodes=0 LLN=NO MaxCPUsPerNode=UNLIMITED",
+        f"DefaultTime=NONE DisableRootJobs=NO {release.exclusive_of_partition} GraceTime={part.grace_s:g} Hidden=NO",
+        f"MaxNodes=UNLIMITED {limit} MinNodes=0 LLN=NO {release.most_cpus_of_partition}",
+        *release.node_sets_line,
         f"Nodes={compress(part.nodes) or '(null)'}",
         f"PriorityJobFactor=1 PriorityTier={part.tier} RootOnly=NO ReqResv=NO OverSubscribe=NO",
         f"OverTimeLimit=NONE PreemptMode={part.preempt}",

@@ -125,6 +125,8 @@ def update_jobs(client: Connection, daemon: Daemon, fields: list[tuple[str, str,
             for part in [part for job in jobs for part in parts(daemon, job, wanted)]:
                 _change(daemon, part, changes)
         except ControllerError as error:
+            if error.said:
+                client.error(error.said)
             client.error(f"{error} for job {text}")
             code = 1
     return code
@@ -191,6 +193,9 @@ def _priority(daemon: Daemon, job: JobRecord, value: str) -> None:
 
 
 def _throttle(daemon: Daemon, job: JobRecord, value: str) -> None:
+    if not job.array and not daemon.shape.settings.release.throttles_plain_jobs:
+        text = "scontrol: error: Update of ArrayTaskThrottle is only allowed on ArrayJobId"
+        raise ControllerError("Requested operation not supported on this system", text)
     if job.array:
         for element in daemon.model.elements(job.array.id):
             assert element.array
@@ -252,7 +257,7 @@ def _features(daemon: Daemon, job: JobRecord, value: str) -> None:
 
 
 def _gres(daemon: Daemon, job: JobRecord, value: str) -> None:
-    kind, _, count = value.removeprefix("gres:").partition(":")
+    kind, _, count = value.removeprefix("gres:").removeprefix("gres/").partition(":")
     if value and kind != "gpu":
         raise ControllerError(error_texts.INVALID_GRES)
     job.desc.gpus.gres, job.desc.gpus.per_node = value, int(count or 1) if value else None

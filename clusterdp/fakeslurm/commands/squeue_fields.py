@@ -83,8 +83,14 @@ class SqueueJob:
         job = self.job
         if job.held_shares:
             return f"cpu={self.cpus},node={len(job.held_shares)},billing={self.cpus}"
-        memory = asked_memory(job, min((node.memory_mb for node in self.controller.model.nodes.values()), default=0))
-        return f"cpu={self.cpus},mem={size(memory)},node={job.desc.min_nodes},billing={self.cpus}"
+        return self.asked_tres
+
+    @property
+    def asked_tres(self) -> str:
+        desc = self.job.desc
+        nodes = self.controller.model.nodes.values()
+        memory = asked_memory(self.job, min((node.memory_mb for node in nodes), default=0))
+        return f"cpu={desc.asked_cpus},mem={size(memory)},node={desc.min_nodes},billing={desc.asked_cpus}"
 
     @property
     def cpus(self) -> int:
@@ -111,7 +117,11 @@ class SqueueJob:
 
     @property
     def gpus(self) -> str:
-        return tres_per_node(self.job) or NONE
+        return tres_per_node(self.job, self.gpu_prefix) or NONE
+
+    @property
+    def gpu_prefix(self) -> str:
+        return self.controller.settings.release.gpu_prefix
 
     @property
     def memory(self) -> str:
@@ -138,13 +148,12 @@ class SqueueJob:
         return name[:31] if self.bitstr_len is None else name
 
 
-def tres_per_node(job: JobRecord) -> str:
+def tres_per_node(job: JobRecord, gpu_prefix: str) -> str:
     """TresPerNode as scontrol shows it."""
-    if job.desc.gpus.gres == "":  # taken away by an update
-        return "gres:"
-    if job.desc.gpus.gres:
-        return ",".join(f"gres:{part}" for part in job.desc.gpus.gres.split(","))
-    return f"gres:gpu:{job.desc.gpus_per_node_option}" if job.desc.gpus_per_node_option else ""
+    gres, option = job.desc.gpus.gres, job.desc.gpus_per_node_option
+    if gres is not None:  # empty: taken away by an update
+        return ",".join(gpu_prefix.removesuffix("gpu:") + part for part in gres.split(","))
+    return f"{gpu_prefix}{option}" if option else ""
 
 
 def _f(title: str, value: object) -> PrintField[SqueueJob]:
@@ -207,12 +216,8 @@ LETTERS: dict[str, PrintField[SqueueJob]] = {
 }
 
 
-def _gres(count: str | None) -> str:
-    return f"gres:gpu:{count}" if count else NONE
-
-
-def _per_gpu(count: int | None) -> str:
-    return f"gres:gpu:{count}" if count else NONE
+def _gpus(row: SqueueJob, count: int | str | None) -> str:
+    return f"{row.gpu_prefix}{count}" if count else NONE
 
 
 def het_ids(job: JobRecord) -> str:
@@ -260,14 +265,14 @@ NAMES: dict[str, PrintField[SqueueJob]] = {name: LETTERS[letter] for name, lette
     "stdin": _f("STDIN", lambda r: r.job.desc.input or "/dev/null"),
     "stdout": _f("STDOUT", lambda r: shown_path(r.job, r.job.desc.output, r.user)),
     "trespernode": _f("TRES_PER_NODE", lambda r: r.gpus),
-    "tresperjob": _f("TRES_PER_JOB", lambda r: _gres(r.job.desc.gpus_option)),
-    "trespertask": _f("TRES_PER_TASK", lambda r: _gres(r.job.desc.gpus_per_task_option)),
+    "tresperjob": _f("TRES_PER_JOB", lambda r: _gpus(r, r.job.desc.gpus_option)),
+    "trespertask": _f("TRES_PER_TASK", lambda r: _gpus(r, r.job.desc.gpus_per_task_option)),
     "tres": _f("TRES_ALLOC", lambda r: r.tres),
     "tresalloc": _f("TRES_ALLOC", lambda r: r.tres),
     "deadline": _f("DEADLINE", lambda r: r.when(r.job.desc.deadline)),
     "pendingtime": _f("PENDING_TIME", lambda r: str(int(r.waited))),
     "prefer": _f("PREFER", lambda r: r.job.desc.prefer or NULL),
-    "cpuspertres": _f("CPUS_PER_TRES", lambda r: _per_gpu(r.job.desc.cpus_per_gpu)),
+    "cpuspertres": _f("CPUS_PER_TRES", lambda r: _gpus(r, r.job.desc.cpus_per_gpu)),
     "mintime": _f("TIME_MIN", lambda r: short_clock(minutes(r.job.desc.shown.get("time-min", "0")) * 60)),
     "network": _f("NETWORK", lambda r: r.job.desc.shown.get("network") or NULL),
     "mcslabel": _f("MCSLABEL", lambda r: r.job.desc.shown.get("mcs-label") or NULL),

@@ -82,7 +82,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 
 
 async def _run(client: Connection, daemon: Daemon) -> int:
-    components = _components(client, daemon)
+    components, release = _components(client, daemon), daemon.shape.settings.release
     first = components[0]
     if "pty" in first.options and client.terminal:
         raise Refusal("srun: error: --pty on a terminal is not supported by this fake cluster", BAD)
@@ -107,7 +107,8 @@ async def _run(client: Connection, daemon: Daemon) -> int:
             job = _job(daemon, number)
         except Refusal:
             for component in components:  # srun checks its options first
-                for warning in settle(request_of(component, client.pid), [1], daemon.shape.settings.release):
+                request = request_of(component, client.pid, release.gpu_prefix)
+                for warning in settle(request, [1], release):
                     client.error(warning)
             raise
         if "test-only" in first.options:
@@ -115,11 +116,11 @@ async def _run(client: Connection, daemon: Daemon) -> int:
     if "pty" in first.options:
         client.error("srun: error: ioctl(TIOCGWINSZ): Inappropriate ioctl for device")
         client.error("srun: error: Not using a pseudo-terminal, disregarding --pty option")
-    if "hint" in first.options:
+    if "hint" in first.options and release.hint_needs_binding:
         client.error("srun: cluster configuration lacks support for cpu binding")
     _assign(daemon, job, components)
     for component in components:
-        component.request = request_of(component, client.pid)
+        component.request = request_of(component, client.pid, release.gpu_prefix)
     await _begin(client, daemon, components, own_job=number is None)
     return 0
 

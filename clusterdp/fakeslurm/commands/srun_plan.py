@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PORT = 40000  # in variables that name a port; nobody listens there
 
 
-def request_of(component: Component, pid: int) -> StepRequest:
+def request_of(component: Component, pid: int, gpu_prefix: str) -> StepRequest:
     options, given, program = component.options, component.given, component.program
     nodes = options.nodes()
     name = options.get("job-name") if "job-name" in given else None
@@ -47,7 +47,7 @@ def request_of(component: Component, pid: int) -> StepRequest:
     request.cpus_per_gpu = options.number("cpus-per-gpu") or 0
     request.no_gres = (options.get("gres") or "").lower() == "none"
     if "gpus-per-node" in options:
-        request.gpu_options["TresPerNode"] = f"gres:gpu:{options.get('gpus-per-node')}"
+        request.gpu_options["TresPerNode"] = f"{gpu_prefix}{options.get('gpus-per-node')}"
     return request
 
 

@@ -167,7 +167,7 @@ def _of_release(job: JobRecord, shape: Shape) -> dict[str, str]:
     if release.has_debug_variables:
         found["SLURM_OOM_KILL_STEP"] = "0"
     if release.tres_per_task:
-        found |= _tres_per_task(job, release.gpu_in_bind)
+        found |= tres_per_task(job, release.gpu_in_bind)
     if release.has_sluid:
         found["SLURM_JOB_SLUID"] = sluid(job)
     if release.has_sluid and job.desc.batch:
@@ -175,7 +175,8 @@ def _of_release(job: JobRecord, shape: Shape) -> dict[str, str]:
     return found
 
 
-def _tres_per_task(job: JobRecord, gpu: str) -> dict[str, str]:
+def tres_per_task(job: JobRecord, gpu: str) -> dict[str, str]:
+    """What each task was asked to have, in variables."""
     asked = {"cpu": job.desc.cpus_per_task, "gres/gpu": job.desc.gpus.per_task}
     words = [f"{name}={count}" for name, count in asked.items() if count]
     found = {"SLURM_TRES_PER_TASK": ",".join(words)} if words else {}

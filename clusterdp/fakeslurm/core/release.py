@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
+from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.errors import FakeSlurmError
 
 T = TypeVar("T")
@@ -125,5 +126,69 @@ class Release:
     scontrol_has_json = Since({"22.05": False, "23.02": True})
     # scontrol show hostnames without an argument takes this one
     nodes_variable = Since({"22.05": "SLURM_NODELIST", "23.02": "SLURM_JOB_NODELIST"})
+    # scontrol show step JOB.batch finds the batch step; 22.05 reads a number there (recorded)
+    finds_batch_step = Since({"22.05": False, "24.11": True})
+    # scontrol show topology where there is none (recorded)
+    says_no_topology = Since({"22.05": True, "24.11": False})
+    # scontrol update ArrayTaskThrottle of a job that is no array (recorded)
+    throttles_plain_jobs = Since({"22.05": True, "24.11": False})
+    # sacct --array (release notes of 23.02)
+    sacct_has_array = Since({"22.05": False, "23.02": True})
+    # srun --hint says that the cluster lacks support for CPU binding, where it does (recorded)
+    hint_needs_binding = Since({"22.05": True, "24.11": False})
+    # #SBATCH --comment=two\\ words is one word (source: get_argument in sbatch/opt.c, 24.05)
+    backslash_keeps_space = Since({"22.05": False, "24.05": True})
+    # --nodelist may name more nodes than --nodes allows: the job gets some of them (recorded)
+    nodelist_may_be_longer = Since({"22.05": False, "24.11": True})
+    # a --constraint that is refused takes a job id (recorded)
+    bad_feature_takes_id = Since({"22.05": True, "24.11": False})
+    # --constraint=a*2&b*1 is refused: as not available, or as no feature (recorded)
+    counted_features = Since({"22.05": error_texts.NODE_CONFIG, "24.11": error_texts.INVALID_FEATURE})
+
+    # -- output --
+    # in TresPerNode, TresPerJob and their like (source: xfmt_tres in slurm_opt.c, 23.11)
+    gpu_prefix = Since({"22.05": "gres:gpu:", "23.11": "gres/gpu:"})
+    # scontrol show job: what it asked for and what it has (source: 23.02)
+    tres_lines = Since({"22.05": ("TRES",), "23.02": ("ReqTRES", "AllocTRES")})
+    # what follows a job in scontrol show job (recorded)
+    after_job = Since({"22.05": "\n\n", "26.05": "\n"})
+    # --ntasks-per-node with --ntasks: NumTasks= counts full nodes (recorded)
+    tasks_fill_nodes = Since({"22.05": True, "24.11": False})
+    # scontrol show job: the line of power management (source: gone in 24.05)
+    power_line = Since({"22.05": ("Power=",), "24.05": ()})
+    # scontrol show job: Command= has the arguments (recorded)
+    command_has_arguments = Since({"22.05": True, "24.11": False})
+    # scontrol show job of one that was never tried: NumNodes=1-1 (source: _pack_pending_job_details, 23.11)
+    shows_most_nodes = Since({"22.05": False, "23.11": True})
+    # the lines at the end of scontrol show node (source: 23.02 and 24.05; the last recorded)
+    resume_after = Since(
+        {"22.05": "", "23.02": " ResumeAfterTime=None", "26.05": " ResumeAfterTime=None SuspendTime=INFINITE"}
+    )
+    power_of_node = Since(
+        {
+            "22.05": (
+                "CapWatts=n/a",
+                "CurrentWatts=0 AveWatts=0",
+                "ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s",
+            ),
+            "24.05": ("CurrentWatts=0 AveWatts=0", ""),
+            "26.05": ("CurrentWatts=0 AveWatts=0",),  # recorded
+        }
+    )
+    # scontrol show partition (source: 23.02, 24.05, 26.05)
+    exclusive_of_partition = Since(
+        {
+            "22.05": "ExclusiveUser=NO",
+            "24.05": "ExclusiveUser=NO ExclusiveTopo=NO",
+            "26.05": "Exclusive=NO",
+        }
+    )
+    most_cpus_of_partition = Since(
+        {
+            "22.05": "MaxCPUsPerNode=UNLIMITED",
+            "23.02": "MaxCPUsPerNode=UNLIMITED MaxCPUsPerSocket=UNLIMITED",
+        }
+    )
+    node_sets_line = Since({"22.05": (), "24.11": ("NodeSets=ALL",)})  # recorded
     # JSON: {"set": ..., "number": ...}, states as lists (release notes of 23.11)
     json_numbers_are_objects = Since({"22.05": False, "23.11": True})

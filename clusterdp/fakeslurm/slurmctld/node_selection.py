@@ -72,6 +72,8 @@ def choose(desc: JobDesc, candidates: Sequence[FreeNode]) -> list[SelectedNode] 
     rooms = {free.index: room(desc, free) for free in candidates}
     roomy = [free for free in candidates if rooms[free.index] > 0]
     required = set(desc.nodelist)
+    if desc.max_nodes is not None and len(required) > desc.max_nodes:  # a longer list says which nodes are welcome
+        roomy, required = [free for free in roomy if free.node.name in required], set()
     least = max(desc.min_nodes, len(required), -(-tasks_of(desc) // (desc.tasks_per_node or UNLIMITED)))
     while len(roomy) >= least and sum(rooms[free.index] for free in roomy) >= all_cpus(desc):
         taken = _Selection(desc, roomy, rooms, required, least).made()

@@ -16,9 +16,8 @@ def check(model: Model, desc: JobDesc, now: float) -> None:
     """Check a job; raises ControllerError."""
     if not {*desc.nodelist, *desc.exclude} <= set(model.nodes) or set(desc.nodelist) & set(desc.exclude):
         raise ControllerError(error_texts.INVALID_NODE)
+    _check_features(model, desc)
     of_nodes = [node.features for node in model.nodes.values()]
-    if desc.features and not constraints.known(desc.features, of_nodes):
-        raise _numbered(error_texts.INVALID_FEATURE)
     if desc.prefer and not constraints.known(desc.prefer, of_nodes):
         raise _numbered("Invalid preferred feature specification")
     if desc.batch_features and not set(constraints.words(desc.batch_features)) <= set(
@@ -37,6 +36,17 @@ def check(model: Model, desc: JobDesc, now: float) -> None:
             dependencies.check_known(model, terms)
     if not desc.hold:  # for a held job Slurm does not yet look for nodes
         _check_configuration(model, desc)
+
+
+def _check_features(model: Model, desc: JobDesc) -> None:
+    """--constraint. Slurm finds no nodes for counts (a*2&b*1) even where there are some."""
+    if not desc.features:
+        return
+    release = model.settings.release
+    if not constraints.known(desc.features, [node.features for node in model.nodes.values()]):
+        raise ControllerError(error_texts.INVALID_FEATURE, numbered=release.bad_feature_takes_id)
+    if constraints.counted(desc.features):
+        raise ControllerError(release.counted_features, numbered=release.bad_feature_takes_id)
 
 
 def _numbered(text: str, said: str = "") -> ControllerError:
@@ -59,12 +69,11 @@ def _check_configuration(model: Model, desc: JobDesc) -> None:
     if max(desc.mem_per_node or 0, desc.mem_per_cpu or 0) > max(node.memory_mb for node in nodes):
         raise _numbered(error_texts.NODE_CONFIG, "Memory specification can not be satisfied")
     if desc.features:
-        # 22.05 finds no nodes for counts (a*2&b*1) even where there are some.
         fitting = [
             sum(constraints.has(node.features, wanted) for node in nodes)
             for wanted in constraints.alternatives(desc.features)
         ]
-        if max(fitting) < desc.min_nodes or constraints.counted(desc.features):
+        if max(fitting) < desc.min_nodes:
             raise _numbered(error_texts.NODE_CONFIG)
     most, gpus = max(node.gpus for node in nodes), desc.gpus
     too_many = (gpus.per_node or 0) > most or (gpus.per_task or 0) > most

@@ -150,9 +150,7 @@ class Stepd:
             for session in self._sessions:
                 processes.send_group(session, number)
 
-    def _terminate(
-        self, why: str | None, signals: Sequence[int], kill_after: float | None, details: str = ""
-    ) -> None:
+    def _terminate(self, why: str | None, signals: Sequence[int], kill_after: float | None, details: str = "") -> None:
         """Signal all processes, say so, and kill later what is left."""
         self._terminating = True
         self._fail_lost_tasks()
