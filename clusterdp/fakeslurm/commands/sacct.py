@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
+from clusterdp.fakeslurm.commands.getopt import GetoptParser, Option, table
 from clusterdp.fakeslurm.commands.read_words import read_words
-from clusterdp.fakeslurm.commands.sacct_fields import ALL, FIELDS, LONG, SacctLine
+from clusterdp.fakeslurm.commands.sacct_fields import FIELDS, LONG, SacctLine, names_in
 from clusterdp.fakeslurm.commands.sacct_json import SacctJsonWriter
 from clusterdp.fakeslurm.core import times
 from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
 from clusterdp.fakeslurm.core.job_ids import SelectedStep, parse, split_list
+from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.shape import User
 from clusterdp.fakeslurm.slurmdbd.accounting import AccountingJob, AccountingStep
 
@@ -28,6 +30,7 @@ OPTIONS = table("""
     timelimit-max,K= timelimit-min,k= truncate,T uid,u= user:uid,u= usage,U use-local-uid units= verbose,v version,V
     wckeys,W= whole-hetjob? federation constraints,C=
 """)
+ARRAY = Option("array", takes="")
 DEFAULT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
 BRIEF = "JobID,State,ExitCode"
 STATES = tuple(
@@ -39,11 +42,13 @@ STATES = tuple(
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
-    pairs, rest = read_words(client, daemon, GetoptParser("sacct", OPTIONS), "sacct [<OPTION>]")
-    options = dict(pairs)
+    release = daemon.shape.settings.release
+    known = OPTIONS + ([ARRAY] if release.sacct_has_array else [])
+    pairs, rest = read_words(client, daemon, GetoptParser("sacct", known), "sacct [<OPTION>]")
+    options, fields = dict(pairs), names_in(release)
     if "helpformat" in options:
-        for i in range(0, len(ALL), 4):
-            client.print(" ".join(f"{field:<19}" for field in ALL[i : i + 4]).rstrip())
+        for i in range(0, len(fields), 4):
+            client.print(" ".join(f"{field:<19}" for field in fields[i : i + 4]).rstrip())
         raise CommandDone
     if rest:
         raise Refusal(f"sacct: error: Unknown arguments:\nsacct: error:  {rest[0]}")
@@ -55,7 +60,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
     for option, title in (("batch-script", "Batch Script"), ("env-vars", "Environment used")):
         if option in options:  # kept only on a site with AccountingStoreFlags=job_script,job_env
             for row in rows:
-                client.print(f"{title} for {row.id_text}\n{'-' * 80}\nNONE\n")
+                client.print(f"{title} for {row.id_text}\n{'-' * 80}\nNONE{release.after_script}")
             return 0
     if "json" in options or "yaml" in options:
         writer = SacctJsonWriter(daemon.controller)
@@ -63,10 +68,21 @@ async def run(client: Connection, daemon: Daemon) -> int:
         client.print(write("jobs", [writer.accounted(row) for row in rows], accounting=True))
         return 0
     steps = "allocations" not in options
-    context = (daemon.controller.user, daemon.shape.name, daemon.controller.clock())
+    context = (daemon.controller.user, daemon.shape.name, daemon.controller.clock(), release)
+    if "array" in options:
+        rows = [one for row in rows for one in spread(row)]
     lines = [line for row in rows for line in _lines(row, names, steps, context)]
-    _print(client, options, lines)
+    _print(client, options, lines, fields)
     return 0
+
+
+def spread(row: AccountingJob) -> list[AccountingJob]:
+    """The elements of an array that waits, as rows of their own."""
+    if row.array_id is None or row.index is not None:
+        return [row]
+    array = parse(row.id_text.partition("%")[0].rstrip("]") + "]")
+    indexes = array.indexes if array and array.indexes else []
+    return [replace(row, index=index, id_text=f"{row.array_id}_{index}") for index in indexes]
 
 
 def _name(text: str) -> SelectedStep:
@@ -157,7 +173,7 @@ def _state(word: str) -> str:
 
 
 def _lines(
-    row: AccountingJob, names: list[SelectedStep], steps: bool, context: tuple[User, str, float]
+    row: AccountingJob, names: list[SelectedStep], steps: bool, context: tuple[User, str, float, Release]
 ) -> list[SacctLine]:
     only = {name.step for name in names if name.step and _finds(name, row)}
     whole = not names or any(_finds(name, row) and not name.step for name in names)
@@ -168,18 +184,18 @@ def _lines(
     return lines
 
 
-def _print(client: Connection, options: dict[str, str], lines: list[SacctLine]) -> None:
+def _print(client: Connection, options: dict[str, str], lines: list[SacctLine], all_fields: list[str]) -> None:
     text = options.get("format") or (BRIEF if "brief" in options else LONG if "long" in options else "")
     text = text or client.environ.get("SACCT_FORMAT") or DEFAULT
     if text.upper() == "ALL":
-        text = ",".join(ALL)
+        text = ",".join(all_fields)
     widths: dict[str, int] = {}
     fields: list[str] = []
     for part in text.split(","):
         name, percent, width = part.partition("%")
-        known = next((field for field in FIELDS if field.lower() == name.lower()), None)
+        known = next((field for field in all_fields if field.lower() == name.lower()), None)
         known = known or next(
-            (field for field in FIELDS if len(name) > 2 and field.lower().startswith(name.lower())), None
+            (field for field in all_fields if len(name) > 2 and field.lower().startswith(name.lower())), None
         )
         if not known:
             raise Refusal(f'sacct: error: Invalid field requested: "{name}"')

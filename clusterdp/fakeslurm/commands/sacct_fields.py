@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.shape import User
 from clusterdp.fakeslurm.core.task_usage import Usage
 from clusterdp.fakeslurm.core.times import clock, cpu_clock, limit_clock, stamp
@@ -22,6 +23,7 @@ class SacctLine:
     user: User
     cluster: str
     now: float
+    release: Release
 
     @property
     def state(self) -> str:
@@ -32,6 +34,11 @@ class SacctLine:
     @property
     def start(self) -> float | None:
         return self.step.start if self.step else self.row.start
+
+    @property
+    def start_text(self) -> str:
+        never_ran = not self.step and not self.row.nodes and self.row.end is not None
+        return (never_ran and self.release.start_of_never_ran) or stamp(self.start)
 
     @property
     def end(self) -> float | None:
@@ -47,6 +54,8 @@ class SacctLine:
     def cpus(self) -> int:
         if self.step:
             return self.step.cpus
+        if not self.row.nodes and not self.release.sacct_counts_asked_cpus:
+            return 0
         return self.row.cpus or self.row.asked_cpus
 
     @property
@@ -85,6 +94,12 @@ class SacctLine:
     def measured(self, text: Callable[[Usage], str]) -> str:
         """Text for a step that has ended; empty for others."""
         return text(self.step.usage) if self.step and self.step.usage else ""
+
+    @property
+    def waited(self) -> float:
+        """The seconds from when a job could start to its start."""
+        start = self.now if self.start is None else self.start
+        return 0 if self.row.eligible is None else max(start - self.row.eligible, 0)
 
     def of_job(self, text: str) -> str:
         """Text for a job; empty for a step."""
@@ -143,6 +158,9 @@ FIELDS: dict[str, SacctField] = {
     "NodeList": SacctField(lambda line: line.nodes, 15),
     "NTasks": SacctField(lambda line: str(line.step.tasks) if line.step else "", 8),
     "Partition": SacctField(lambda line: line.of_job(line.row.partition)),
+    "Planned": SacctField(lambda line: line.of_job(clock(line.waited))),
+    "PlannedCPU": SacctField(lambda line: line.of_job(clock(line.waited * line.cpus))),
+    "PlannedCPURAW": SacctField(lambda line: line.of_job(str(int(line.waited) * line.cpus)), 13),
     "Priority": SacctField(lambda line: line.of_job(str(line.row.priority))),
     "QOS": SacctField(lambda line: line.of_job(line.row.qos)),
     "Reason": SacctField(lambda line: line.of_job("None"), 22),
@@ -150,7 +168,8 @@ FIELDS: dict[str, SacctField] = {
     "ReqMem": SacctField(lambda line: line.of_job(size(line.row.asked_mem))),
     "ReqNodes": SacctField(lambda line: str(len(line.step.nodes) if line.step else line.row.asked_nodes), 8),
     "ReqTRES": SacctField(lambda line: line.req_tres),
-    "Start": SacctField(lambda line: stamp(line.start), 19),
+    "Restarts": SacctField(lambda line: line.of_job(str(line.row.restarts)), 8),
+    "Start": SacctField(lambda line: line.start_text, 19),
     "State": SacctField(lambda line: line.state),
     "Submit": SacctField(lambda line: stamp(line.step.start if line.step else line.row.submit), 19),
     "SubmitLine": SacctField(lambda line: line.of_job(line.row.submit_line), 20),
@@ -175,10 +194,19 @@ UNMEASURED = tuple(
     TRESUsageInMax TRESUsageInMaxNode TRESUsageInMaxTask TRESUsageInMin TRESUsageInMinNode TRESUsageInMinTask
     TRESUsageInTot TRESUsageOutAve TRESUsageOutMax TRESUsageOutMaxNode TRESUsageOutMaxTask TRESUsageOutMin
     TRESUsageOutMinNode TRESUsageOutMinTask TRESUsageOutTot WCKey WCKeyID
+    Exclusive Extra FailedNode Licenses OriginalSLUID OverSubscribe QOSREQ ReqReservation SegmentSize SLUID StdErr
+    StdIn StdOut
     """.split()
 )
 FIELDS |= {name: SacctField(_empty) for name in UNMEASURED}
-ALL = sorted(FIELDS, key=str.lower)
+
+
+def names_in(release: Release) -> list[str]:
+    """The names of the fields that sacct of the release has."""
+    later = set(Release.sacct_fields_added.ever().split()) - set(release.sacct_fields_added.split())
+    return sorted(FIELDS.keys() - later - set(release.sacct_fields_gone.split()), key=str.lower)
+
+
 # sacct --long
 LONG = """
 JobID,JobIDRaw,JobName,Partition,MaxVMSize,MaxVMSizeNode,MaxVMSizeTask,AveVMSize,MaxRSS,MaxRSSNode,MaxRSSTask,AveRSS,

@@ -49,6 +49,8 @@ async def run(client: Connection, daemon: Daemon) -> int:
     descs = [desc_for(client, daemon, each, TEXTS, "interactive") for each in components]
     for desc in descs:
         desc.is_allocation = True
+        if daemon.shape.settings.release.salloc_has_command:
+            desc.command = program[0] if program else None
     options = components[0]
     job = await allocate(client, daemon, options, descs, TEXTS)
     TEXTS.info(client, options, f"Granted job allocation {job.id}")

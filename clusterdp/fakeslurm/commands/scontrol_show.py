@@ -144,7 +144,7 @@ def _place(row: SqueueJob) -> list[str]:
         lines.append(f"Comment={desc.comment} ")
     if desc.batch:
         lines += [
-            f"StdErr={shown_path(job, desc.error or desc.output, user.name)}",
+            f"StdErr={row.error_path(release.stderr_in_scontrol)}",
             f"StdIn={desc.input or '/dev/null'}",
             f"StdOut={shown_path(job, desc.output, user.name)}",
         ]

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands import clusters, columns
 from clusterdp.fakeslurm.commands.as_json import JsonWriter
+from clusterdp.fakeslurm.commands.columns import PrintField
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
 from clusterdp.fakeslurm.commands.read_words import read_words
 from clusterdp.fakeslurm.commands.sinfo_fields import LETTERS, NAMES, ORDER, SAME, SHORT, SinfoRow, state_words, word
 from clusterdp.fakeslurm.core.error_texts import Refusal
 from clusterdp.fakeslurm.core.model import Model, Node
+from clusterdp.fakeslurm.core.release import Release
 from clusterdp.slurm.hostlist import expand
 
 if TYPE_CHECKING:
@@ -89,23 +91,16 @@ OPTIONS = table("""
     reservation,T usage verbose,v version,V yaml
 """)
 DEFAULT = "%9P %.5a %.10l %.6D %.6t %N"
-LONG = "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N"
 SUMMARY = "%9P %.5a %.10l %.16F %N"
 PER_NODE = "%#N %.6D %#P %6t"
 PER_NODE_LONG = "%#N %.6D %#P %.11T %4c %.8z %.6m %.8d %.6w %.8f %20E"
 REASONS = "%20E %9u %19H %N"
 REASONS_LONG = "%20E %12U %19H %6t %N"
-STATES = tuple(
-    """
-    unknown down idle allocated ? mixed future drain drained draining no_respond reserved perfctrs cloud completing
-    powering_down powered_down power_down powering_up fail maint reboot reboot^ unknown
-    """.split()
-)
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
     pairs, _rest = read_words(client, daemon, GetoptParser("sinfo", OPTIONS), "Usage: sinfo [OPTIONS]")
-    options = dict(pairs)
+    options, release = dict(pairs), daemon.shape.settings.release
     if "json" in options or "yaml" in options:
         writer = JsonWriter(daemon.controller)
         nodes = [writer.node(daemon.model, node) for node in daemon.model.nodes.values()]
@@ -130,12 +125,13 @@ async def run(client: Connection, daemon: Daemon) -> int:
     if "Format" in options:
         first, cells = "", columns.parse_long(options["Format"])
     else:
-        first, cells = columns.parse_short(_format(options, client, found))
+        first, cells = columns.parse_short(_format(options, client, found, release))
     shown = letters_of(cell.key for cell in cells)
     rows = SinfoGrouping(shown, per_node="Node" in options, exact="exact" in options).rows(found)
     if options.get("sort") == "-N":
         rows.sort(key=lambda row: list(daemon.model.nodes).index(row.nodes[0].name), reverse=True)
-    lines = columns.render(first, cells, NAMES if "Format" in options else LETTERS, rows, header, complain)
+    fields = NAMES if "Format" in options else _letters(release)
+    lines = columns.render(first, cells, fields, rows, header, complain)
     for key in bad:
         client.error(f"Invalid node format specification: {key}")
     for line in lines:
@@ -143,7 +139,12 @@ async def run(client: Connection, daemon: Daemon) -> int:
     return 0
 
 
-def _format(options: dict[str, str], client: Connection, rows: list[SinfoRow]) -> str:
+def _letters(release: Release) -> dict[str, PrintField[SinfoRow]]:
+    later = set(Release.sinfo_letters_added.ever()) - set(release.sinfo_letters_added)
+    return {letter: field for letter, field in LETTERS.items() if letter not in later}
+
+
+def _format(options: dict[str, str], client: Connection, rows: list[SinfoRow], release: Release) -> str:
     """The width of %#: that of its longest content."""
     if options.get("format"):
         return options["format"]
@@ -158,7 +159,7 @@ def _format(options: dict[str, str], client: Connection, rows: list[SinfoRow]) -
         form = form.replace("%#N", f"%{max(nodes, 9)}N")
         return form.replace("%#P", f"%.{partitions}P")
     if "long" in options:
-        return LONG
+        return release.sinfo_long
     return client.environ.get("SINFO_FORMAT") or DEFAULT
 
 
@@ -168,7 +169,7 @@ def _nodes(options: dict[str, str], client: Connection, daemon: Daemon) -> list[
     names = options.get("partition") or client.environ.get("SINFO_PARTITION")
     partitions = [p for p in model.partitions.values() if not names or p.name in names.split(",")]
     wanted = set(expand(options["nodes"])) if options.get("nodes") else None
-    states = _states(options.get("states"))
+    states = _states(options.get("states"), model.settings.release.node_states.split())
 
     def asked(node: Node) -> bool:
         return (
@@ -187,14 +188,14 @@ def _nodes(options: dict[str, str], client: Connection, daemon: Daemon) -> list[
     return [row for row in found if row.nodes or not narrowed]
 
 
-def _states(text: str | None) -> list[str]:
+def _states(text: str | None, known: list[str]) -> list[str]:
     if not text:
         return []
     found = []
     for each in text.split(","):
         low = each.lower()
-        match = [state for state in STATES if state == low or SHORT.get(state) == low]
+        match = [state for state in known if state == low or SHORT.get(state) == low]
         if not match:
-            raise Refusal(f'sinfo: error: Bad state string: "{each}"\nsinfo: error: valid states: {",".join(STATES)}')
+            raise Refusal(f'sinfo: error: Bad state string: "{each}"\nsinfo: error: valid states: {",".join(known)}')
         found += match
     return found

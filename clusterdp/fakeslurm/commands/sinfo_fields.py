@@ -105,6 +105,11 @@ class SinfoRow:
         return str(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20)
 
     @property
+    def active_features(self) -> str:
+        features = ",".join(self.nodes[0].features) if self.nodes else ""
+        return features or self.model.settings.release.no_active_features
+
+    @property
     def gres(self) -> str:
         gpus = self.nodes[0].gpus if self.nodes else 0
         return f"gpu:{gpus}" if gpus else "(null)"
@@ -140,7 +145,7 @@ def _f(title: str, value: object) -> PrintField[SinfoRow]:
 LETTERS: dict[str, PrintField[SinfoRow]] = {
     "a": _f("AVAIL", lambda r: "up" if r.partition.up else "down"),
     "A": _f("NODES(A/I)", lambda r: _slashed(r.node_sums()[:2])),
-    "b": _f("ACTIVE_FEATURES", lambda r: ",".join(r.nodes[0].features) if r.nodes else ""),
+    "b": _f("ACTIVE_FEATURES", lambda r: r.active_features),
     "B": _f("MAX_CPUS_PER_NODE", lambda r: "UNLIMITED"),
     "c": _f("CPUS", lambda r: r.same("cpus")),
     "C": _f("CPUS(A/I/O/T)", lambda r: _slashed(r.sums())),
@@ -154,6 +159,7 @@ LETTERS: dict[str, PrintField[SinfoRow]] = {
     "G": _f("GRES", lambda r: r.gres),
     "h": _f("OVERSUBSCRIBE", lambda r: "NO"),
     "H": _f("TIMESTAMP", lambda r: stamp(r.nodes[0].reason_time) if r.nodes and r.nodes[0].reason else "Unknown"),
+    "i": _f("RESERVATION", lambda r: ""),
     "I": _f("PRIO_JOB_FACTOR", lambda r: "1"),
     "l": _f("TIMELIMIT", lambda r: r.limit),
     "L": _f("DEFAULTTIME", lambda r: "n/a"),

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from clusterdp.fakeslurm.commands import clusters, columns
 from clusterdp.fakeslurm.commands.as_json import JsonWriter
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
-from clusterdp.fakeslurm.commands.squeue_fields import LETTERS, NAMES, STEP_LETTERS, SqueueJob, SqueueStep
+from clusterdp.fakeslurm.commands.squeue_fields import LETTERS, STEP_LETTERS, SqueueJob, SqueueStep, names_in
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
 from clusterdp.fakeslurm.core.job_ids import SelectedStep, parse, single_element, split_list
 from clusterdp.fakeslurm.core.model import Array, JobRecord
+from clusterdp.fakeslurm.core.release import Release
 from clusterdp.slurm.hostlist import expand
 from clusterdp.slurm.state import JobState
 
@@ -88,7 +89,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
     rows = [SqueueJob(job, daemon.controller, form, bitstr_len) for job in _ordered(options, client, jobs, daemon)]
     if "start" in options:
         rows = [row for row in rows if row.job.waits]
-    _print(client, options, rows)
+    _print(client, options, rows, daemon.shape.settings.release)
     return 0
 
 
@@ -243,7 +244,7 @@ def _combined(jobs: list[JobRecord], newest_first: bool) -> list[JobRecord]:
     return shown
 
 
-def _print(client: Connection, options: dict[str, str], rows: list[SqueueJob]) -> None:
+def _print(client: Connection, options: dict[str, str], rows: list[SqueueJob], release: Release) -> None:
     header = "noheader" not in options
     variables = client.environ
 
@@ -263,7 +264,7 @@ def _print(client: Connection, options: dict[str, str], rows: list[SqueueJob]) -
             re.sub("[-_]", "", part.partition(":")[0].lower()): part.partition(":")[0]
             for part in long_format.split(",")
         }
-        lines = columns.render("", columns.parse_long(long_format), NAMES, rows, header, complain_long)
+        lines = columns.render("", columns.parse_long(long_format), names_in(release), rows, header, complain_long)
     else:
         short = options.get("format") or (LONG if "long" in options else START if "start" in options else None)
         short = short or variables.get("SQUEUE_FORMAT") or DEFAULT

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from clusterdp.fakeslurm.commands.columns import PrintField
 from clusterdp.fakeslurm.core.model import JobRecord, Step
 from clusterdp.fakeslurm.core.ranges import index_text
+from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.times import limit_clock, minutes, short_clock, stamp
 from clusterdp.fakeslurm.slurmctld.controller import Controller
 from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
 from clusterdp.fakeslurm.slurmctld.step_plans import shown_path
 from clusterdp.fakeslurm.slurmdbd.accounting import asked_memory, size
 from clusterdp.slurm.hostlist import compress
-from clusterdp.slurm.state import JobState
+from clusterdp.slurm.state import JobState, exit_word
 
 NULL, NONE = "(null)", "N/A"
 
@@ -118,6 +119,22 @@ class SqueueJob:
     @property
     def gpus(self) -> str:
         return tres_per_node(self.job, self.gpu_prefix) or NONE
+
+    @property
+    def exit_code(self) -> str:
+        status = self.job.status
+        return exit_word(status) if self.controller.settings.release.squeue_exit_words else str(status)
+
+    @property
+    def stderr(self) -> str:
+        return self.error_path(self.controller.settings.release.stderr_in_squeue)
+
+    def error_path(self, unasked: str | None) -> str:
+        """The path of --error; of a job without one `unasked`, or its output."""
+        desc = self.job.desc
+        if unasked is not None and desc.error is None:
+            return unasked
+        return shown_path(self.job, desc.error or desc.output, self.user)
 
     @property
     def gpu_prefix(self) -> str:
@@ -250,7 +267,8 @@ NAMES: dict[str, PrintField[SqueueJob]] = {name: LETTERS[letter] for name, lette
     "selectjobinfo": PrintField("", lambda r: ""),
     "cpuspertask": _f("CPUS_PER_TASK", lambda r: str(r.job.desc.cpus_per_task or 1)),
     "eligibletime": _f("ELIGIBLE_TIME", lambda r: r.when(r.job.eligible_time)),
-    "exitcode": _f("EXIT_CODE", lambda r: str(r.job.status)),
+    "excnodes": _f("EXC_NODES", lambda r: compress(r.job.desc.exclude)),
+    "exitcode": _f("EXIT_CODE", lambda r: r.exit_code),
     "hetjobid": _f("HET_JOB_ID", lambda r: str(r.job.het.leader) if r.job.het else NONE),
     "hetjoboffset": _f("HET_JOB_OFFSET", lambda r: str(r.job.het.offset) if r.job.het else NONE),
     "hetjobidset": _f("HET_JOB_ID_SET", lambda r: het_ids(r.job)),
@@ -261,7 +279,7 @@ NAMES: dict[str, PrintField[SqueueJob]] = {name: LETTERS[letter] for name, lette
     "preempttime": _f("PREEMPT_TIME", lambda r: r.when(r.job.preempt_time)),
     "requeue": _f("REQUEUE", lambda r: str(int(r.job.desc.requeue))),
     "restartcnt": _f("RESTART_COUNT", lambda r: str(r.job.restarts)),
-    "stderr": _f("STDERR", lambda r: shown_path(r.job, r.job.desc.error or r.job.desc.output, r.user)),
+    "stderr": _f("STDERR", lambda r: r.stderr),
     "stdin": _f("STDIN", lambda r: r.job.desc.input or "/dev/null"),
     "stdout": _f("STDOUT", lambda r: shown_path(r.job, r.job.desc.output, r.user)),
     "trespernode": _f("TRES_PER_NODE", lambda r: r.gpus),
@@ -290,6 +308,13 @@ NAMES: dict[str, PrintField[SqueueJob]] = {name: LETTERS[letter] for name, lette
     "trespersocket": _f("TRES_PER_SOCKET", lambda r: NONE),
     "wait4switch": _f("WAIT4SWITCH", lambda r: "0:00"),
 }
+
+
+def names_in(release: Release) -> dict[str, PrintField[SqueueJob]]:
+    """The fields of -O in a release."""
+    later = set(Release.squeue_fields_added.ever().split()) - set(release.squeue_fields_added.split())
+    missing = later | set(release.squeue_fields_gone.split())
+    return {name: field for name, field in NAMES.items() if name not in missing}
 
 
 @dataclass(frozen=True)

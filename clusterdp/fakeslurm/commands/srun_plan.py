@@ -144,7 +144,7 @@ def _component_plan(
         stdin=_input(options.get("input")),
         stdout=stdout,
         stderr=_target(options.get("error"), options, job) if "error" in options else _follows(stdout),
-        patterns=letters(job, component.step.id, controller.user.name),
+        patterns=letters(job, component.step.id, controller.user.name, controller.settings.release),
     )
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clusterdp.fakeslurm.commands import sacct_fields
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
 from clusterdp.fakeslurm.commands.read_words import read_words
 from clusterdp.fakeslurm.commands.sacct import fit
-from clusterdp.fakeslurm.commands.sacct_fields import ALL
 from clusterdp.fakeslurm.core import processes
 from clusterdp.fakeslurm.core.error_texts import Refusal
 from clusterdp.fakeslurm.core.job_ids import find, parse, split_list
@@ -25,7 +25,7 @@ OPTIONS = table("""
 """)
 DEFAULT = "JobID,MaxVMSize,AveVMSize,MaxRSS,AveRSS,MinCPU,AveCPU,NTasks"
 OTHERS = ("Nodelist", "Pids")
-FIELDS = {name.lower(): name for name in (*ALL, *OTHERS)}
+FIELDS = {name.lower(): name for name in (*sacct_fields.FIELDS, *OTHERS)}
 
 
 async def run(client: Connection, daemon: Daemon) -> int:

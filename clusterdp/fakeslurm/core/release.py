@@ -52,6 +52,23 @@ class Since(Generic[T]):
         return [value for since, value in self._values if since <= release.version][-1]
 
 
+class Added(Since[str]):
+    """Words that releases added: all that there are in one of them."""
+
+    @overload
+    def __get__(self, release: None, owner: Any) -> Added: ...
+    @overload
+    def __get__(self, release: Release, owner: Any) -> str: ...
+    def __get__(self, release: Release | None, owner: Any) -> Added | str:
+        if release is None:
+            return self
+        return " ".join(words for since, words in self._values if since <= release.version)
+
+    def ever(self) -> str:
+        """The words of all releases."""
+        return " ".join(words for _, words in self._values)
+
+
 @dataclass(frozen=True)
 class Release:
     """The rules of one release. Years and months have two digits, so that texts compare as releases do."""
@@ -106,6 +123,8 @@ class Release:
 
     # PreemptParameters in scontrol show config (recorded)
     has_preempt_parameters = Since({"22.05": False, "24.11": True})
+    # the time limit that a job without one gets when it starts: a year (recorded)
+    minutes_of_no_limit = Since[int | None]({"22.05": None, "24.11": 365 * 24 * 60, "25.05": None})
 
     # -- srun and slurmstepd --
     # how warnings of srun begin (23.02 has warning() for them)
@@ -146,6 +165,67 @@ class Release:
     counted_features = Since({"22.05": error_texts.NODE_CONFIG, "24.11": error_texts.INVALID_FEATURE})
 
     # -- output --
+    # fields of sacct (source: fields[] in sacct.c)
+    sacct_fields_added = Added(
+        {
+            "23.02": "Extra FailedNode Licenses Planned PlannedCPU PlannedCPURAW",
+            "24.05": "StdErr StdIn StdOut",
+            "24.11": "QOSREQ Restarts SLUID",
+            "25.05": "ReqReservation SegmentSize",
+            "26.05": "Exclusive OriginalSLUID OverSubscribe",
+        }
+    )
+    sacct_fields_gone = Added({"23.02": "Reserved ResvCPU ResvCPURAW"})
+    # sacct shows a job that never ran with the CPUs that it asked for (recorded)
+    sacct_counts_asked_cpus = Since({"22.05": True, "24.11": False})
+    # when a cancelled job that never ran began, in sacct; None: when it ended (recorded)
+    start_of_never_ran = Since[str | None]({"22.05": None, "24.11": "None"})
+    # sacct has a row of a held array, under the name that it has now (recorded)
+    accounts_held_arrays = Since({"22.05": False, "24.11": True})
+    # after what sacct -B prints (recorded)
+    after_script = Since({"22.05": "\n", "24.11": ""})
+    # fields of squeue -O (source: squeue/opts.c)
+    squeue_fields_added = Added({"24.05": "excnodes"})
+    squeue_fields_gone = Added({"23.02": "selectjobinfo"})
+    # squeue -O ExitCode: the wait status, or CODE:SIGNAL (source: print.c, 23.02)
+    squeue_exit_words = Since({"22.05": False, "23.02": True})
+    # StdErr of a job without --error; None: its output (recorded)
+    stderr_in_squeue = Since[str | None]({"22.05": None, "24.11": "(null)"})
+    stderr_in_scontrol = Since[str | None]({"22.05": None, "26.05": ""})
+    # the command of an salloc, in squeue -o %o (recorded)
+    salloc_has_command = Since({"22.05": False, "24.11": True})
+    # sinfo --long (source: 23.02)
+    sinfo_long = Since(
+        {
+            "22.05": "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %N",
+            "23.02": "%9P %.5a %.10l %.10s %.4r %.8h %.10g %.6D %.11T %.11i %N",
+        }
+    )
+    sinfo_letters_added = Added({"23.02": "i"})
+    # sinfo -o %b of nodes without features (recorded)
+    no_active_features = Since({"22.05": "", "24.11": "(null)"})
+    # what sinfo --states knows, as it lists them (recorded)
+    node_states = Since(
+        {
+            "22.05": (
+                "unknown down idle allocated ? mixed future drain drained draining no_respond reserved perfctrs cloud "
+                "completing powering_down powered_down power_down powering_up fail maint reboot reboot^ unknown"
+            ),
+            "24.11": (
+                "unknown down idle allocated ? mixed future drain drained draining no_respond reserved planned blocked "
+                "cloud completing powering_down powered_down power_down powering_up fail maint reboot reboot^"
+            ),
+            "26.05": (
+                "unknown down idle allocated mixed future drain drained draining no_respond reserved planned blocked "
+                "cloud completing powering_down powered_down power_down powering_up power_up inval fail maint reboot "
+                "reboot^ external dynamic_future dynamic_norm"
+            ),
+        }
+    )
+    # output files in a folder that is missing: it is made (release notes of 23.02)
+    makes_output_folders = Since({"22.05": False, "23.02": True})
+    # %b in the name of an output file: the index in the array modulo 10 (release notes of 24.11)
+    has_index_digit = Since({"22.05": False, "24.11": True})
     # in TresPerNode, TresPerJob and their like (source: xfmt_tres in slurm_opt.c, 23.11)
     gpu_prefix = Since({"22.05": "gres:gpu:", "23.11": "gres/gpu:"})
     # scontrol show job: what it asked for and what it has (source: 23.02)

@@ -14,14 +14,16 @@ from clusterdp.fakeslurm.core.step_plan import ComponentPlan, StepPlan, StreamTa
 from clusterdp.fakeslurm.slurmctld.controller import Controller
 
 
-def letters(job: JobRecord, step: str, user: str) -> dict[str, object]:
+def letters(job: JobRecord, step: str, user: str, release: Release | None = None) -> dict[str, object]:
     """The values for the patterns in names of output files."""
     batch = step == "batch"
+    index = job.array.indexes[0] if job.array and job.array.split else NOT_AN_ARRAY_INDEX
     return {
+        **({"b": index % 10} if release and release.has_index_digit else {}),
         "j": job.id,
         "J": job.id if batch else f"{job.id}.{step}",
         "A": job.array.id if job.array else job.id,
-        "a": job.array.indexes[0] if job.array and job.array.split else NOT_AN_ARRAY_INDEX,
+        "a": index,
         "s": step,
         "x": job.desc.name,
         "u": user,
@@ -55,7 +57,7 @@ def batch_plan(controller: Controller, job: JobRecord, paths: Paths) -> StepPlan
         stdin=StreamTarget("file", desc.input) if desc.input else StreamTarget("null"),
         stdout=StreamTarget("file", desc.output or default_output(job), append),
         stderr=StreamTarget("file", desc.error, append) if desc.error else None,
-        patterns=letters(job, "batch", controller.user.name),
+        patterns=letters(job, "batch", controller.user.name, controller.settings.release),
     )
     return StepPlan(
         job=job.id,

@@ -140,7 +140,13 @@ def _row(model: Model, job: JobRecord, created: int, word: str | None) -> Accoun
     some_ran = array and not array.split and len(array.indexes) < array.count
     if array and array.accounted_as:
         id_text = array.accounted_as
-    elif array and some_ran and array.throttle and state == "CANCELLED":
+    elif (
+        array
+        and some_ran
+        and array.throttle
+        and state == "CANCELLED"
+        and not model.settings.release.accounts_held_arrays
+    ):
         id_text = str(job.id)
     return AccountingJob(
         job=job.id,

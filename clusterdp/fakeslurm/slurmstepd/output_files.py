@@ -53,6 +53,8 @@ class OutputFiles:
             try:
                 old = os.umask(self._plan.umask)
                 try:
+                    if self._plan.release.makes_output_folders:
+                        os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
                     self._open[path] = os.open(path, flags | os.O_CLOEXEC, 0o666)
                 finally:
                     os.umask(old)
