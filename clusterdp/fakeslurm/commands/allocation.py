@@ -126,8 +126,9 @@ def test_only(client: Connection, daemon: Daemon, desc: JobDesc, command: str) -
     if not shares:
         raise Refusal(f"allocation failure: {error_texts.NODE_CONFIG}")
     nodes, cpus = compress([share.node for share in shares]), sum(share.cpus for share in shares)
+    before = daemon.shape.settings.release.before_using
     client.error(
-        f"{command}: Job {number} to start at {stamp(daemon.controller.clock())} using {cpus} "
+        f"{command}: Job {number} to start at {stamp(daemon.controller.clock())} {before}using {cpus} "
         f"processors on nodes {nodes} in partition {desc.partition}"
     )
     return 0

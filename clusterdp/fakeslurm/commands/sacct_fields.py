@@ -116,6 +116,10 @@ def _job(line: SacctLine, number: str) -> str:
     return f"{number}.{line.step.id}" if line.step else number
 
 
+def _exit_word(line: SacctLine) -> str:
+    return (accounted_exit_word if line.release.sacct_cuts_codes else exit_word)(_status(line))
+
+
 def _status(line: SacctLine) -> int:
     return line.step.status if line.step else line.row.status
 
@@ -141,7 +145,7 @@ FIELDS: dict[str, SacctField] = {
     "ElapsedRaw": SacctField(lambda line: str(int(line.elapsed))),
     "Eligible": SacctField(lambda line: line.of_job(stamp(line.row.eligible)), 19),
     "End": SacctField(lambda line: stamp(line.end), 19),
-    "ExitCode": SacctField(lambda line: accounted_exit_word(_status(line)), 8),
+    "ExitCode": SacctField(_exit_word, 8),
     "GID": SacctField(lambda line: line.of_job(str(line.user.gid)), 6),
     "Group": SacctField(lambda line: line.of_job(line.user.group), 9),
     "JobID": SacctField(lambda line: _job(line, line.row.id_text), -12),

@@ -40,6 +40,8 @@ async def run(client: Connection, daemon: Daemon) -> int:
         if variable in client.environ:
             options.setdefault(option, client.environ[variable])
     number = _signal(options)
+    if any(not word.strip() for word in words):
+        raise Refusal("scancel: error: Invalid job id ")
     names = [_name(text) for word in words for text in split_list(word)]
     filters = any(option in options for option in FILTERS)
     if not names and not filters:

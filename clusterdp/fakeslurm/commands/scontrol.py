@@ -206,13 +206,15 @@ def _jobs(daemon: Daemon, argument: str, details: bool) -> list[str]:
 
 def _each(client: Connection, daemon: Daemon, words: list[str], verb: str) -> int:
     """Run requeue, requeuehold, hold, uhold, release, ... for a list of jobs."""
-    state = ""
+    state, release = "", daemon.shape.settings.release
     if words and words[0].lower().startswith("state="):
         state = words.pop(0).partition("=")[2].lower()
     if not words:
         raise Refusal(f"too few arguments for keyword:{verb}")
     code = 0
     for text in ",".join(words).split(","):
+        if not text:
+            continue
         by_name, text = text.lower().startswith(("jobname=", "name=")), text.partition("=")[2] or text
         name = SelectedStep(0) if by_name else parse(text)
         jobs = find(daemon.model, name) if name else []
@@ -231,7 +233,7 @@ def _each(client: Connection, daemon: Daemon, words: list[str], verb: str) -> in
                 error = ControllerError("Unexpected message received")  # slurmctld says so
             client.error(f"{error} for job {text}")
             if verb in ("hold", "uhold", "release"):
-                client.error(f"slurm_suspend error: {error}")
+                client.error(f"slurm_suspend error:{release.after_suspend_error}{error}")
             code = 1
     return code
 

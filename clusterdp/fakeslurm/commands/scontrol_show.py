@@ -210,10 +210,11 @@ def _step(daemon: Daemon, job: JobRecord, step: Step) -> str:
 
 
 def _waiting_step(daemon: Daemon, job: JobRecord, request: StepRequest) -> str:
-    """A step that waits for CPUs. It has no number, which Slurm writes as TDB."""
+    """A step that waits for CPUs. It has no number, which Slurm writes as TDB or TBD."""
+    waiting = daemon.shape.settings.release.waiting_step
     cpus = (request.tasks or 0) * request.cpus_per_task
     lines = [
-        f"StepId={job.name_of_id}.TDB UserId={daemon.controller.user.uid} StartTime=Unknown TimeLimit=UNLIMITED",
+        f"StepId={job.name_of_id}.{waiting} UserId={daemon.controller.user.uid} StartTime=Unknown TimeLimit=UNLIMITED",
         f"State=PENDING Partition={job.desc.partition} NodeList={compress(job.nodes)}",
         f"Nodes={request.nodes} CPUs={cpus} Tasks={request.tasks} Name=(null) Network=(null)",
     ]

@@ -175,7 +175,7 @@ def _nodes(options: dict[str, str], client: Connection, daemon: Daemon) -> list[
         return (
             (wanted is None or node.name in wanted)
             and (not states or matches(model, node, states))
-            and ("list-reasons" not in options or bool(node.reason) and word(model, node)[:4] in ("down", "drai"))
+            and ("list-reasons" not in options or (bool(node.reason) and word(model, node)[:4] in ("down", "drai")))
             and ("responding" not in options or node.responding)
             and ("dead" not in options or not node.responding)
         )

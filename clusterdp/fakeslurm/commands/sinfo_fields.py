@@ -76,7 +76,7 @@ class SinfoRow:
         for node in self.nodes:
             cpus = allocated(self.model, node.name)
             used += cpus
-            if node.usable:
+            if node.usable or word(self.model, node) == "mixed*":
                 idle += node.cpus - cpus
             else:
                 other += node.cpus - cpus

@@ -35,13 +35,6 @@ LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
 START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R"
 STEPS = "%.15i %.8j %.9P %.8u %.9M %N"
 SORT = "P,t,-p"
-VALID_STATES = ",".join(
-    """
-    PENDING RUNNING SUSPENDED COMPLETED CANCELLED FAILED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL DEADLINE OUT_OF_MEMORY
-    COMPLETING CONFIGURING RESIZING RESV_DEL_HOLD REQUEUED REQUEUE_FED REQUEUE_HOLD REVOKED SIGNALING SPECIAL_EXIT
-    STAGE_OUT STOPPED
-    """.split()
-)
 TEXT_FILTERS: dict[str, tuple[str, Callable[[JobRecord], str]]] = {
     "partition": ("SQUEUE_PARTITION", lambda job: job.desc.partition),
     "name": ("SQUEUE_NAMES", lambda job: job.desc.name),
@@ -97,9 +90,9 @@ def _chosen(options: dict[str, str], client: Connection, daemon: Daemon, rest: l
     """The jobs that were asked for."""
     variables = client.environ
     known = daemon.model.jobs
-    listed = options.get("job") or (rest[0] if "job" in options and rest else None)
-    jobs = _listed(listed, daemon) if listed else None
-    states = _states(options.get("state") or variables.get("SQUEUE_STATES"))
+    listed = options.get("job") or (rest[0] if "job" in options and rest else options.get("job"))
+    jobs = _listed(listed, daemon) if listed else [] if listed == "" else None
+    states = _states(options.get("state") or variables.get("SQUEUE_STATES"), daemon.shape.settings.release)
     if jobs is None:  # must not cost more when the history is long
         jobs = list(known.values()) if states is not None else sorted(known.live.values(), key=lambda job: job.id)
     if states is None:
@@ -157,7 +150,7 @@ def _element(job: JobRecord, names: list[SelectedStep]) -> list[JobRecord]:
     return []
 
 
-def _states(text: str | None) -> list[JobState] | None:
+def _states(text: str | None, release: Release) -> list[JobState] | None:
     """None: those that are not over; []: all."""
     if not text:
         return None
@@ -169,7 +162,7 @@ def _states(text: str | None) -> list[JobState] | None:
         if not match:
             raise Refusal(
                 f"squeue: error: Invalid job state specified: {word}\n"
-                f"squeue: error: Valid job states include: {VALID_STATES}\n"
+                f"squeue: error: Valid job states include: {release.job_states}\n"
             )
         found += match
     return found

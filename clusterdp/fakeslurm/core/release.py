@@ -69,6 +69,16 @@ class Added(Since[str]):
         return " ".join(words for _, words in self._values)
 
 
+BASE_STATES = (
+    "PENDING RUNNING SUSPENDED COMPLETED CANCELLED FAILED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL DEADLINE".split()
+)
+FLAGS = """
+    OUT_OF_MEMORY COMPLETING CONFIGURING RESIZING RESV_DEL_HOLD REQUEUED REQUEUE_FED REQUEUE_HOLD REVOKED SIGNALING
+    SPECIAL_EXIT STAGE_OUT STOPPED
+""".split()
+STATES = ",".join([*BASE_STATES, *FLAGS])
+
+
 @dataclass(frozen=True)
 class Release:
     """The rules of one release. Years and months have two digits, so that texts compare as releases do."""
@@ -121,6 +131,12 @@ class Release:
     # a node that is down keeps the CPUs of a --no-kill job, and so is MIXED, until that job ends (recorded)
     no_kill_keeps_node = Since({"22.05": False, "24.11": True})
 
+    # an attempt that is requeued while it ends by scancel or at its limit is REQUEUED in sacct (recorded)
+    requeue_renames_attempt = Since({"22.05": True, "26.05": False})
+    # sacct shows exit codes without their highest bit: 137 as 9 (recorded)
+    sacct_cuts_codes = Since({"22.05": True, "26.05": False})
+    # the steps of a part of a job that lost a node are RESIZING too, not what they came to (recorded)
+    steps_resize = Since({"22.05": True, "26.05": False})
     # PreemptParameters in scontrol show config (recorded)
     has_preempt_parameters = Since({"22.05": False, "24.11": True})
     # the time limit that a job without one gets when it starts: a year (recorded)
@@ -135,10 +151,31 @@ class Release:
     tasks_by_cpus_are_block = Since({"22.05": False, "24.11": True})
     # before `Terminating StepId=` (23.02 has no launch plugin any more)
     step_signal = Since({"22.05": "launch/slurm: _step_signal: ", "23.02": ""})
+    # what slurmstepd says about the end of a job or step: DUE to SIGNAL Terminated, DUE TO TASK FAILURE (recorded)
+    says_signal = Since({"22.05": False, "26.05": True})
+    # slurmstepd's lines in the output begin with [2026-11-23T01:05:04.722], not with its name (recorded)
+    stepd_says_time = Since({"22.05": False, "26.05": True})
+    # `srun: forcing job termination` when srun gets TERM while its step ends anyway (recorded)
+    says_forcing = Since({"22.05": True, "26.05": False})
     # `srun --gres=none` is allowed in a job with --gpus-per-node (recorded)
     gres_none_always = Since({"22.05": False, "24.11": True})
     # --export=NIL loads the login environment, as every list of names does (recorded)
     nil_gets_user_env = Since({"22.05": True, "24.11": False})
+
+    # the states that squeue knows (recorded)
+    job_states = Since(
+        {
+            "22.05": STATES,
+            "24.11": STATES.lower(),
+            "26.05": STATES.lower().replace("resizing", "expediting,resizing"),
+        }
+    )
+    # what follows `slurm_suspend error:` of scontrol hold (recorded)
+    after_suspend_error = Since({"22.05": " ", "26.05": ""})
+    # the number of a step that waits (recorded)
+    waiting_step = Since({"22.05": "TDB", "26.05": "TBD"})
+    # before `using` in what --test-only says (26.05, src/api/allocate.c)
+    before_using = Since({"22.05": "", "26.05": "a "})
 
     # -- commands --
     # scontrol --json (release notes of 23.02)

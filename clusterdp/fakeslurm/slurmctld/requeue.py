@@ -58,14 +58,20 @@ def _restart(controller: Controller, job: JobRecord, word: str, why: str, hold: 
     if hold == "special":
         job.requeue_hold, state = "job requeued in held state", JobState.SPECIAL_EXIT
     if job.completing:
+        job.next_word = job.state.value if _keeps_word(controller, job) else word
         job.state = job.outcome = state
-        controller.changed(job, word)
+        controller.changed(job, job.next_word)
     elif job.over:
         job.state = state
         job.next_word = "COMPLETED"
         _requeue_finished(controller, job)
     else:
         job_end.terminate_job(controller, job, state, "None", why)
+
+
+def _keeps_word(controller: Controller, job: JobRecord) -> bool:
+    """Whether accounting calls the attempt that ends what it would be without the requeue."""
+    return job.state.final and not controller.settings.release.requeue_renames_attempt
 
 
 def _requeue_finished(controller: Controller, job: JobRecord) -> None:

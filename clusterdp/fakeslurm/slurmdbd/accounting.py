@@ -131,7 +131,7 @@ def _row(model: Model, job: JobRecord, created: int, word: str | None) -> Accoun
         state = job.outcome.value
     mine = [step for step in job.steps if step.start >= job.resized_at]
     steps = tuple(_step_row(step) for step in sorted(mine, key=lambda s: (s.id != BATCH, len(s.id), s.id)))
-    if state == "RESIZING":
+    if state == "RESIZING" and model.settings.release.steps_resize:
         steps = tuple(replace(step, state=state, end=job.end) if step.end is None else step for step in steps)
     array, desc = job.array, job.desc
     memory = min((node.memory_mb for node in model.nodes.values()), default=0)

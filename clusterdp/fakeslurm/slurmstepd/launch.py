@@ -8,6 +8,7 @@ import signal
 
 from clusterdp.fakeslurm.core import processes
 from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
+from clusterdp.fakeslurm.slurmstepd.messages import name
 
 NOT_EXECUTED = 2  # the exit code of a task whose program could not be started
 
@@ -29,20 +30,20 @@ def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) 
         _default_signals()
         os.umask(plan.umask)
         if environ.get("SLURM_LOCALID", "0") == "0":
-            _check_tmpdir(environ)
+            _check_tmpdir(environ, name(plan))
         try:
             os.chdir(component.folder)
         except OSError:
-            os.write(2, f"slurmstepd: error: couldn't chdir to `{component.folder}': going to /tmp instead\n".encode())
+            os.write(2, f"{name(plan)} error: couldn't chdir to `{component.folder}': going to /tmp instead\n".encode())
             os.chdir("/tmp")
-        _exec(argv, environ)
+        _exec(argv, environ, name(plan))
     except BaseException as error:  # nothing may run on in this copy of slurmstepd
-        os.write(2, f"slurmstepd: error: {error}\n".encode())
+        os.write(2, f"{name(plan)} error: {error}\n".encode())
     finally:
         os._exit(NOT_EXECUTED)
 
 
-def _check_tmpdir(environ: dict[str, str]) -> None:
+def _check_tmpdir(environ: dict[str, str], me: str) -> None:
     """Make sure that TMPDIR names a folder. Slurm does so for the first task of a node only."""
     folder = environ.setdefault("TMPDIR", "/tmp")
     trouble = ""
@@ -56,12 +57,12 @@ def _check_tmpdir(environ: dict[str, str]) -> None:
     except OSError as error:
         trouble = f"Unable to create TMPDIR [{folder}]: {os.strerror(error.errno or 0)}"
     if trouble:
-        text = f"slurmstepd: error: {trouble}\nslurmstepd: error: Setting TMPDIR to /tmp\n"
+        text = f"{me} error: {trouble}\n{me} error: Setting TMPDIR to /tmp\n"
         os.write(2, text.encode("utf-8", "surrogateescape"))
         environ["TMPDIR"] = "/tmp"
 
 
-def _exec(argv: tuple[str, ...], environ: dict[str, str]) -> None:
+def _exec(argv: tuple[str, ...], environ: dict[str, str], me: str) -> None:
     """Execute the program. Its argv[0] is the path where it was found: `bash` calls itself /usr/bin/bash."""
     program = argv[0]
     if program.startswith("."):
@@ -74,7 +75,7 @@ def _exec(argv: tuple[str, ...], environ: dict[str, str]) -> None:
         what = f"{program}: {os.strerror(error.errno or 0)}"
         if error.errno == errno.ENOENT and os.path.exists(program):
             what = f"bad interpreter({_interpreter(program)}): {os.strerror(errno.ENOENT)}"
-        os.write(2, f"slurmstepd: error: execve(): {what}\n".encode("utf-8", "surrogateescape"))
+        os.write(2, f"{me} error: execve(): {what}\n".encode("utf-8", "surrogateescape"))
 
 
 def _search(program: str, path: str) -> str:

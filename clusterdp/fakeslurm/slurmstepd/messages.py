@@ -29,26 +29,28 @@ class StepMessages:
             except (OSError, OpenFailed):
                 pass
 
-    def cancelled(self, why: str | None, details: str = "") -> None:
-        """Say once that the step or job is cancelled, with the reason; with None, say nothing."""
+    def cancelled(self, why: str | None, number: int, details: str = "") -> None:
+        """Say once that the step or job is cancelled, with the reason, or by this signal; with None, say nothing."""
         if self._said_cancelled or why is None:
             return
         self._said_cancelled = True
         plan = self._plan
         what = f"JOB {plan.job}" if plan.batch else f"STEP {plan.full_name}"
+        if not why and plan.release.says_signal:
+            why = f"DUE to SIGNAL {signal.strsignal(number)}"
         how = time.strftime("CANCELLED AT %Y-%m-%dT%H:%M:%S") + (f" {why}" if why else "")
         if why.startswith("FAILED"):
             how = why
         if details:
-            self.say(f"slurmstepd: error: *** REASON: {details} ***")
-        self.say(f"slurmstepd: error: *** {what} ON {plan.nodes[0]} {how} ***")
+            self.say(f"{name(plan)} error: *** REASON: {details} ***")
+        self.say(f"{name(plan)} error: *** {what} ON {plan.nodes[0]} {how} ***")
 
     def out_of_memory(self) -> None:
         if not self._said_oom:
             self._said_oom = True
             step = f"StepId={self._plan.full_name}"
             some = "Some of the step tasks have been OOM Killed."
-            self.say(f"slurmstepd: error: Detected 1 oom_kill event in {step}. {some}")
+            self.say(f"{name(self._plan)} error: Detected 1 oom_kill event in {step}. {some}")
 
     def aborted(self) -> None:
         if not self._said_aborted:
@@ -84,6 +86,14 @@ class StepMessages:
             kinds.setdefault(condition, []).append(task.rank)
         for condition, ranks in kinds.items():
             self.say(f"srun: StepId={self._plan.full_name} {_tasks(ranks)}: {condition}")
+
+
+def name(plan: StepPlan) -> str:
+    """How slurmstepd begins its lines."""
+    if not plan.release.stepd_says_time:
+        return "slurmstepd:"
+    now = time.time()
+    return time.strftime(f"[%Y-%m-%dT%H:%M:%S.{int(now % 1 * 1000):03}]", time.localtime(now))
 
 
 def _tasks(ranks: list[int]) -> str:

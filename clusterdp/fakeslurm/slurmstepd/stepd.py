@@ -120,7 +120,8 @@ class Stepd:
         bad = any(status for _, status in ended)
         if bad and self.plan.kill_on_bad_exit and self._tasks and not self._terminating:
             self._report.say(f"srun: {self.plan.release.step_signal}Terminating StepId={self.plan.full_name}")
-            self._terminate("", [CONT, TERM], self.plan.kill_wait_s)
+            why = "DUE TO TASK FAILURE" if self.plan.release.says_signal else ""
+            self._terminate(why, [CONT, TERM], self.plan.kill_wait_s)
         if not self._somebody_ended and self.plan.wait_s and self._tasks:
             self._somebody_ended = True
             self._loop.after(self.plan.wait_s, self._waited_long_enough)
@@ -154,7 +155,7 @@ class Stepd:
         """Signal all processes, say so, and kill later what is left."""
         self._terminating = True
         self._fail_lost_tasks()
-        self._report.cancelled(why, details)
+        self._report.cancelled(why, TERM if TERM in signals else KILL, details)
         for number in signals:
             self._signal_all(number)
         if kill_after is not None:
@@ -178,7 +179,7 @@ class Stepd:
         """End the step as srun does: KILL at once."""
         self._report.aborted()
         self._killer = os.getuid()
-        self._report.cancelled("")
+        self._report.cancelled("", KILL)
         self._kill()
 
     def _waited_long_enough(self) -> None:
@@ -199,7 +200,8 @@ class Stepd:
         elif number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             if number == signal.SIGQUIT:
                 self._report.say("srun: Quit")
-            self._report.say("srun: forcing job termination")
+            if not self._terminating or self.plan.release.says_forcing:
+                self._report.say("srun: forcing job termination")
             if self._terminating:  # the job ends anyway; the tasks get their time
                 self._report.aborted()
             else:
@@ -233,14 +235,14 @@ class Stepd:
             case orders.Terminate():
                 self._obey_terminate(order)
             case orders.Warn():
-                self._report.cancelled("")
+                self._report.cancelled("", TERM)
                 for number in order.signals:
                     self._signal_all(number)
             case orders.Signal():
                 self._signal_all(order.number)
             case orders.SignalScript():
                 if order.number == KILL:
-                    self._report.cancelled("")
+                    self._report.cancelled("", KILL)
                 processes.send(self._tasks, order.number)
             case orders.FailNode():
                 self._dead_nodes.add(order.node)
