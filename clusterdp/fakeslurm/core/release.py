@@ -155,8 +155,6 @@ class Release:
     says_signal = Since({"22.05": False, "26.05": True})
     # slurmstepd's lines in the output begin with [2026-11-23T01:05:04.722], not with its name (recorded)
     stepd_says_time = Since({"22.05": False, "26.05": True})
-    # `srun: forcing job termination` when srun gets TERM while its step ends anyway (recorded)
-    says_forcing = Since({"22.05": True, "26.05": False})
     # `srun --gres=none` is allowed in a job with --gpus-per-node (recorded)
     gres_none_always = Since({"22.05": False, "24.11": True})
     # --export=NIL loads the login environment, as every list of names does (recorded)
@@ -176,6 +174,9 @@ class Release:
     waiting_step = Since({"22.05": "TDB", "26.05": "TBD"})
     # before `using` in what --test-only says (26.05, src/api/allocate.c)
     before_using = Since({"22.05": "", "26.05": "a "})
+
+    # squeue and sinfo of an unknown SLURM_CLUSTERS speak of --cluster, and end as fatal (recorded)
+    clusters_are_fatal = Since({"22.05": False, "24.11": True})
 
     # -- commands --
     # scontrol --json (release notes of 23.02)

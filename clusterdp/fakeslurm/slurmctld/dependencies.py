@@ -63,7 +63,7 @@ def parse(text: str) -> tuple[list[Dependency], bool]:
 def check_known(model: Model, terms: list[Dependency]) -> None:
     """Raises ControllerError if one of them names a job that is not there."""
     if not all(term.kind == "singleton" or model.jobs.named(term.job) for term in terms):
-        raise ControllerError(DEPENDENCY)
+        raise ControllerError(DEPENDENCY, numbered=True)
 
 
 def dependency_state(model: Model, job: JobRecord, now: float) -> DependencyState:

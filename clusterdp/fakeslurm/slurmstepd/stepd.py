@@ -200,8 +200,7 @@ class Stepd:
         elif number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             if number == signal.SIGQUIT:
                 self._report.say("srun: Quit")
-            if not self._terminating or self.plan.release.says_forcing:
-                self._report.say("srun: forcing job termination")
+            self._report.say("srun: forcing job termination")
             if self._terminating:  # the job ends anyway; the tasks get their time
                 self._report.aborted()
             else:

@@ -2,6 +2,7 @@
 
 Prints what differs. With --keep, workloads that differ go to cases/, with what the real Slurm did: from then on the
 quick tests play them on the fake. `--again` plays the cases there on both, and keeps anew what the real Slurm did.
+The fake is of the release that is there: another than the machine's is inside `python -m tests.slurm.release 24.11`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +26,14 @@ from .workload import Workload, make
 CASES = Path(__file__).parent / "cases"
 
 
+def release_here() -> str:
+    """The release of the machine's Slurm: 22.05."""
+    said = subprocess.run(["sbatch", "--version"], check=True, capture_output=True, text=True).stdout
+    return ".".join(said.split()[-1].split(".")[:2])
+
+
 def main() -> int:
+    release = release_here()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
@@ -33,12 +42,16 @@ def main() -> int:
     parser.add_argument("--again", action="store_true")
     options = parser.parse_args()
     if options.again:
-        named = {case.stem: Workload.from_json(json.loads(case.read_text())["workload"]) for case in CASES.iterdir()}
+        named = {
+            case.stem: Workload.from_json(json.loads(case.read_text())["workload"])
+            for case in (CASES / release).iterdir()
+        }
     else:
         seeds = range(options.seed, options.seed + options.workloads)
         named = {str(seed): make(random.Random(seed).choice) for seed in seeds}
     differing = 0
-    with RealSlurm() as real, FakeCluster(shape=like_the_real_one()) as fake, tempfile.TemporaryDirectory() as folder:
+    shape = like_the_real_one(release)
+    with RealSlurm() as real, FakeCluster(shape=shape) as fake, tempfile.TemporaryDirectory() as folder:
         names = list(named)
         for first in range(0, len(names), options.batch):
             batch = {name: named[name] for name in names[first : first + options.batch]}
@@ -49,7 +62,7 @@ def main() -> int:
                     differing += 1
                     print(f"--- {name}", *(line[:500] for line in found[:20]), sep="\n", flush=True)
                 if options.again or (found and options.keep):
-                    keep(name, workload, expected)
+                    keep(CASES / release / f"{name}.json", workload, expected)
             print(f"=== {first + len(batch)} workloads, {differing} differ", flush=True)
     return 1 if differing else 0
 
@@ -64,10 +77,10 @@ def on_both(
         return theirs.result(), ours.result()
 
 
-def keep(name: str, workload: Workload, expected: driver.Observation) -> None:
-    CASES.mkdir(exist_ok=True)
+def keep(path: Path, workload: Workload, expected: driver.Observation) -> None:
+    path.parent.mkdir(exist_ok=True)
     case = {"workload": workload.to_json(), "real": expected}
-    (CASES / f"{name}.json").write_text(json.dumps(case, indent=1, sort_keys=True) + "\n")
+    path.write_text(json.dumps(case, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

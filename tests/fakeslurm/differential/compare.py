@@ -7,12 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from clusterdp.fakeslurm import PartitionShape, Shape
+from clusterdp.fakeslurm.core.release import version_of
 
 from .observed import Observation
 
 
-def like_the_real_one() -> Shape:
-    """The fake with the partitions of tests/slurm/conf.py; it may be quicker where a script cannot notice."""
+def like_the_real_one(release: str) -> Shape:
+    """The fake as this release, with the partitions of tests/slurm/conf.py; it may be quicker where a script cannot
+    notice.
+    """
     partitions = (
         PartitionShape("main", default=True),
         PartitionShape("short", max_minutes=1),
@@ -20,7 +23,8 @@ def like_the_real_one() -> Shape:
         PartitionShape("low0", tier=1, preempt="REQUEUE"),
     )
     shape = Shape.simple(4, 8, 2)
-    return replace(shape, partitions=partitions)
+    settings = replace(shape.settings, slurm_version=version_of(release))
+    return replace(shape, partitions=partitions, settings=settings)
 
 
 def differences(expected: Observation, seen: Observation) -> list[str]:

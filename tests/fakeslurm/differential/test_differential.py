@@ -17,10 +17,11 @@ from clusterdp.fakeslurm import FakeCluster
 from tests.slurm.testbed import RealSlurm
 
 from . import driver
+from .__main__ import release_here
 from .compare import differences, like_the_real_one
 from .workload import Workload, make
 
-CASES = sorted((Path(__file__).parent / "cases").glob("*.json"))
+CASES = sorted((Path(__file__).parent / "cases").glob("*/*.json"))  # RELEASE/NAME.json
 SLOW = ("cancel-batch", "preempted-without-grace", "requeue-held")  # they wait, for KillWait or to start again
 AT_ONCE, BATCHES = 12, 12  # workloads in a batch; batches in a run
 
@@ -39,14 +40,9 @@ class Both:
 
 
 @pytest.fixture(scope="module")
-def fake() -> Iterator[FakeCluster]:
-    with FakeCluster(shape=like_the_real_one()) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def both(real_slurm: RealSlurm, fake: FakeCluster, tmp_path_factory: pytest.TempPathFactory) -> Both:
-    return Both(real_slurm.environ(), fake.env, tmp_path_factory.mktemp("both"))
+def both(real_slurm: RealSlurm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
+    with FakeCluster(shape=like_the_real_one(release_here())) as fake:
+        yield Both(real_slurm.environ(), fake.env, tmp_path_factory.mktemp("both"))
 
 
 # Slow, and it finds new things: what it finds, `python -m tests.fakeslurm.differential --keep` keeps as a case.
@@ -65,24 +61,28 @@ def test_random_workloads_end_alike_on_both(both: Both, batch: list[Workload]) -
 
 
 @pytest.fixture(scope="module")
-def played(
-    request: pytest.FixtureRequest, fake: FakeCluster, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, driver.Observation]:
-    """All cases that this run asks for, side by side."""
+def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Path, driver.Observation]:
+    """All cases that this run asks for; those of a release side by side."""
     here = [item for item in request.session.items if item.path == Path(__file__) and hasattr(item, "callspec")]
-    cases = [item.callspec.params["case"] for item in here]
-    batch = [Workload.from_json(json.loads(case.read_text())["workload"]) for case in cases]
-    seen = driver.run_all(batch, fake.env, tmp_path_factory.mktemp("cases") / "played")
-    return {case.stem: each for case, each in zip(cases, seen, strict=True)}
+    asked, played = [item.callspec.params["case"] for item in here], {}
+    for release in sorted({case.parent.name for case in asked}):
+        cases = [case for case in asked if case.parent.name == release]
+        batch = [Workload.from_json(json.loads(case.read_text())["workload"]) for case in cases]
+        with FakeCluster(shape=like_the_real_one(release)) as fake:
+            seen = driver.run_all(batch, fake.env, tmp_path_factory.mktemp("cases") / release)
+        played |= dict(zip(cases, seen, strict=True))
+    return played
 
 
 def marked(case: Path) -> Any:
-    return pytest.param(case, id=case.stem, marks=[pytest.mark.slow] if case.stem in SLOW else [])
+    return pytest.param(
+        case, id=f"{case.parent.name}-{case.stem}", marks=[pytest.mark.slow] if case.stem in SLOW else []
+    )
 
 
 @pytest.mark.parametrize("case", [marked(case) for case in CASES])
-def test_what_differed_once_is_now_as_on_the_real_slurm(case: Path, played: dict[str, driver.Observation]) -> None:
-    assert differences(json.loads(case.read_text())["real"], played[case.stem]) == []
+def test_what_differed_once_is_now_as_on_the_real_slurm(case: Path, played: dict[Path, driver.Observation]) -> None:
+    assert differences(json.loads(case.read_text())["real"], played[case]) == []
 
 
 def test_a_difference_is_noticed() -> None:
