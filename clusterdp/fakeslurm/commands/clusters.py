@@ -18,6 +18,7 @@ def named(command: str, name: str | None, daemon: Daemon, entry: str = "SLURM_CL
             entry, fatal = "--cluster", f"\n{command}: fatal: Could not get cluster information"
         raise Refusal(
             f"{command}: error: No cluster '{name}' known by database.\n{command}: error: '{name}' can't be reached "
-            f"now, or it is an invalid entry for {entry}.  Use 'sacctmgr list clusters' to see available clusters.{fatal}"
+            f"now, or it is an invalid entry for {entry}.  Use 'sacctmgr list clusters' to see available clusters."
+            + fatal
         )
     return daemon.shape.name if name else None

@@ -175,6 +175,8 @@ class Release:
     # before `using` in what --test-only says (26.05, src/api/allocate.c)
     before_using = Since({"22.05": "", "26.05": "a "})
 
+    # State=RESUME of a node that is well (recorded)
+    resume_of_well_node = Since({"22.05": "Invalid node state specified", "26.05": "Invalid node state transition"})
     # squeue and sinfo of an unknown SLURM_CLUSTERS speak of --cluster, and end as fatal (recorded)
     clusters_are_fatal = Since({"22.05": False, "24.11": True})
 

@@ -25,7 +25,7 @@ def set_node(controller: Controller, name: str, state: str, reason: str) -> None
         node.drain = True
     elif state in ("RESUME", "UNDRAIN", "IDLE"):
         if not node.down and not node.drain:
-            raise ControllerError("Invalid node state specified")
+            raise ControllerError(controller.settings.release.resume_of_well_node)
         node.drain = False
         if state != "UNDRAIN":
             node.down = not node.responding

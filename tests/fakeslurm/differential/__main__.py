@@ -21,6 +21,7 @@ from tests.slurm.testbed import RealSlurm
 
 from . import driver
 from .compare import differences, like_the_real_one
+from .observed import Observation
 from .workload import Workload, make
 
 CASES = Path(__file__).parent / "cases"
@@ -69,7 +70,7 @@ def main() -> int:
 
 def on_both(
     workloads: list[Workload], real: dict[str, str], fake: dict[str, str], folder: Path
-) -> tuple[list[driver.Observation], list[driver.Observation]]:
+) -> tuple[list[Observation], list[Observation]]:
     """At the same time: they mostly wait."""
     with ThreadPoolExecutor(2) as both:
         theirs = both.submit(driver.run_all, workloads, real, folder / "real")
@@ -77,7 +78,7 @@ def on_both(
         return theirs.result(), ours.result()
 
 
-def keep(path: Path, workload: Workload, expected: driver.Observation) -> None:
+def keep(path: Path, workload: Workload, expected: Observation) -> None:
     path.parent.mkdir(exist_ok=True)
     case = {"workload": workload.to_json(), "real": expected}
     path.write_text(json.dumps(case, indent=1, sort_keys=True) + "\n")

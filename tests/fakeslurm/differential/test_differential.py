@@ -19,6 +19,7 @@ from tests.slurm.testbed import RealSlurm
 from . import driver
 from .__main__ import release_here
 from .compare import differences, like_the_real_one
+from .observed import Observation
 from .workload import Workload, make
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*/*.json"))  # RELEASE/NAME.json
@@ -61,10 +62,11 @@ def test_random_workloads_end_alike_on_both(both: Both, batch: list[Workload]) -
 
 
 @pytest.fixture(scope="module")
-def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Path, driver.Observation]:
+def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Observation]:
     """All cases that this run asks for; those of a release side by side."""
     here = [item for item in request.session.items if item.path == Path(__file__) and hasattr(item, "callspec")]
-    asked, played = [item.callspec.params["case"] for item in here], {}
+    asked = [item.callspec.params["case"] for item in here]
+    played: dict[Path, Observation] = {}
     for release in sorted({case.parent.name for case in asked}):
         cases = [case for case in asked if case.parent.name == release]
         batch = [Workload.from_json(json.loads(case.read_text())["workload"]) for case in cases]
@@ -81,7 +83,7 @@ def marked(case: Path) -> Any:
 
 
 @pytest.mark.parametrize("case", [marked(case) for case in CASES])
-def test_what_differed_once_is_now_as_on_the_real_slurm(case: Path, played: dict[Path, driver.Observation]) -> None:
+def test_what_differed_once_is_now_as_on_the_real_slurm(case: Path, played: dict[Path, Observation]) -> None:
     assert differences(json.loads(case.read_text())["real"], played[case]) == []
 
 
