@@ -40,7 +40,10 @@ SLOW = """
     srun-signals
 """.split()
 RELEASES = ("22.05", "24.11", "26.05")
-QUICK_OF = {"22.05": QUICK}
+QUICK_OF = {
+    "22.05": QUICK,
+    "24.11": ["plain", "exits", "cancel", "cancel-pending", "het", "multi-prog", "requeue-array"],
+}
 
 
 def cases() -> Iterator[ParameterSet]:

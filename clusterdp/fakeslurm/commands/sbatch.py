@@ -18,6 +18,7 @@ from clusterdp.fakeslurm.core import error_texts, job_environ
 from clusterdp.fakeslurm.core.error_texts import CommandDone, ControllerError, Refusal
 from clusterdp.fakeslurm.core.job_desc import JobDesc
 from clusterdp.fakeslurm.core.model import Array, JobRecord
+from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.shape import host_name
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
     wrapped = any(name == "wrap" for line in lines for name, _ in line)
     script = await _script(client, next((v for line in lines for n, v in line if n == "wrap"), None), rest)
     groups = [[]] if wrapped else directives.read(parser, script, "ignore-pbs" in given, daemon.shape.settings.release)
-    components = components_of("sbatch", lines, groups, _from_environ(client.environ))
+    components = components_of("sbatch", lines, groups, _from_environ(client.environ, daemon.shape.settings.release))
     first = components[0]
     cluster = clusters.named("sbatch", first.get("clusters"), daemon, "--cluster")
     if "verbose" in first:
@@ -150,7 +151,9 @@ def _name(rest: list[str]) -> str:
     return os.path.basename(rest[0]) if rest else "sbatch"
 
 
-def _from_environ(variables: dict[str, str]) -> list[tuple[str, str]]:
+def _from_environ(variables: dict[str, str], release: Release) -> list[tuple[str, str]]:
+    if variables.get("SBATCH_REQUEUE", "") not in ("", "expedite") and release.requeue_takes_word:
+        raise Refusal("sbatch: error: Invalid --requeue specification", BAD)
     found = [(option, variables[name]) for name, option in SBATCH_ENVIRON.items() if name in variables]
     flags = {option.name for option in SBATCH if not option.takes}
     return [(option, "" if option in flags else value) for option, value in found]

@@ -206,6 +206,8 @@ def _step(daemon: Daemon, job: JobRecord, step: Step) -> str:
         lines.append(f"TresPerStep={step.cpus_per_step}")
     if step.tres_per_node:
         lines.append(f"TresPerNode={step.tres_per_node}")
+    if step.tres_per_task:
+        lines.append(f"TresPerTask={step.tres_per_task}")
     return "\n   ".join(lines) + "\n"
 
 

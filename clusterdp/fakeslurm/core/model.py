@@ -90,6 +90,7 @@ class Step:
     host_pid: int = 0  # of srun
     cpus_per_step: str = ""
     tres_per_node: str = ""
+    tres_per_task: str = ""
     usage: Usage | None = None  # once it has ended
 
     @property

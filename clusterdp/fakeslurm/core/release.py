@@ -175,6 +175,8 @@ class Release:
     # before `using` in what --test-only says (26.05, src/api/allocate.c)
     before_using = Since({"22.05": "", "26.05": "a "})
 
+    # SBATCH_REQUEUE=1 is refused: --requeue takes a word, expedite (recorded)
+    requeue_takes_word = Since({"22.05": False, "26.05": True})
     # State=RESUME of a node that is well (recorded)
     resume_of_well_node = Since({"22.05": "Invalid node state specified", "26.05": "Invalid node state transition"})
     # squeue and sinfo of an unknown SLURM_CLUSTERS speak of --cluster, and end as fatal (recorded)

@@ -41,6 +41,7 @@ class StepRequest:
     tasks: int | None = None
     tasks_per_node: int | None = None
     cpus_per_task: int = 1
+    inherited_cpus: int = 0  # cpus_per_task, if it is the job's
     by_cpus: bool = False  # cpus_per_task is known: without a number of tasks, as many run as fit
     nodelist: list[str] = field(default_factory=list)
     exclude: list[str] = field(default_factory=list)
@@ -214,7 +215,12 @@ def layout(request: StepRequest, job: JobRecord, step_id: str, now: float, relea
     one_each = max(counts) <= 1 and not (request.by_cpus and release.tasks_by_cpus_are_block)
     step.cyclic = (request.distribution or "").startswith("cyclic") or one_each
     if "TresPerNode" in request.gpu_options:
-        step.cpus_per_step, step.tres_per_node = f"cpu:{request.tasks}", request.gpu_options["TresPerNode"]
+        step.cpus_per_step, step.tres_per_node = (
+            f"cpu:{request.tasks * request.cpus_per_task}",
+            request.gpu_options["TresPerNode"],
+        )
+        if request.inherited_cpus:
+            step.tres_per_task = f"cpu={request.inherited_cpus},cpu:{request.inherited_cpus}"
     return step
 
 
