@@ -146,5 +146,5 @@ def test_a_batch_script_that_is_cancelled_as_it_ends_keeps_its_output(tmp_path: 
     files = OutputFiles(plan)
     os.write(files.descriptor(part.stdout, plan.tasks[0]), b"result\n")
     files.close()
-    StepMessages(plan, SrunConnection(EventLoop(), None), files).cancelled("")
+    StepMessages(plan, SrunConnection(EventLoop(), None), files).cancelled("", signal.SIGTERM)
     assert (tmp_path / "out").read_text() == "result\n"

@@ -24,7 +24,7 @@ def marked(script: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def fake() -> Iterator[FakeCluster]:
-    with FakeCluster(shape=like_the_real_one()) as cluster:
+    with FakeCluster(shape=like_the_real_one("22.05")) as cluster:
         yield cluster
 
 

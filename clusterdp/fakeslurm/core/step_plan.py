@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from clusterdp.fakeslurm.core.release import Release
+from clusterdp.fakeslurm.core.release import VERSIONS, Release
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class StepPlan:
     memory_mb: dict[str, int] = field(default_factory=dict)  # by node, where it is limited
     wait_s: float = 0
     kill_wait_s: float = 5
-    slurm_version: str = ""
+    slurm_version: str = VERSIONS["22.05"]
     socket: str = ""  # of the daemon
     cluster: str = ""  # its folder
 
