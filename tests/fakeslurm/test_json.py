@@ -1,4 +1,6 @@
-"""--json: what programs read out of it, in the manner of 22.05 (recorded) and of 23.11 and later (documented)."""
+"""--json: what programs read out of it, in the manner of 22.05 and of 24.11, both recorded; the latter begins with
+23.11.
+"""
 
 import json
 from collections.abc import Iterator
@@ -14,10 +16,14 @@ from clusterdp.fakeslurm.core.shape import Shape
 from .conftest import Desk
 
 
+def quick(version: str) -> FakeCluster:
+    shape = Shape.simple(quick=True)
+    return FakeCluster(shape=replace(shape, settings=replace(shape.settings, slurm_version=version)))
+
+
 @pytest.fixture(scope="module")
 def newer_cluster() -> Iterator[FakeCluster]:
-    quick = Shape.simple(quick=True)
-    with FakeCluster(shape=replace(quick, settings=replace(quick.settings, slurm_version="23.11.4"))) as cluster:
+    with quick("23.11.4") as cluster:
         yield cluster
 
 
@@ -68,6 +74,54 @@ def test_later_releases_tell_a_job_when_its_time_is_up(newer: Desk) -> None:
     newer.cluster.wait(job)
     assert newer.output(job) == "120\n"
     assert newer.say("sinfo --version") == "slurm-wlm 23.11.4"
+
+
+RECORDED = json.loads((Path(__file__).parent / "json_of_24.11.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """The answers about a job like the recorded one, while it runs; sacct's when it was cancelled."""
+    with quick("24.11.5") as cluster:
+        desk = Desk(cluster, tmp_path_factory.mktemp("newest"))
+        asked = ("--time=5", "--comment=hi", "-N2", "-n3", "--gres=gpu:1", "--job-name=running")
+        job = desk.submit(*asked, script="srun bash -c 'touch up; sleep 100'")
+        desk.until((desk.folder / "up").exists)
+        found = {
+            "squeue --json": ask(desk, f"squeue --json -j {job}"),
+            "sinfo --json": ask(desk, "sinfo --json"),
+            "scontrol --json show node": ask(desk, "scontrol --json show node n1"),
+            "scontrol --json show partition": ask(desk, "scontrol --json show partition main"),
+        }
+        desk.say(f"scancel {job}")
+        desk.until(lambda: "CANCELLED" in desk.say(f"sacct -X -n -o State%20 -j {job}"))
+        yield found | {"sacct --json": ask(desk, f"sacct --json -j {job}")}
+
+
+def differences(expected: Any, got: Any, path: str = "") -> list[str]:
+    """The places where keys or types differ; of lists the first elements count."""
+    if isinstance(expected, dict) and isinstance(got, dict):
+        missing = [f"{path}.{key}" for key in expected.keys() ^ got.keys()]
+        both = expected.keys() & got.keys()
+        return missing + [place for key in both for place in differences(expected[key], got[key], f"{path}.{key}")]
+    if isinstance(expected, list) and isinstance(got, list):
+        return differences(expected[0], got[0], f"{path}[]") if expected and got else []
+    return [] if type(expected) is type(got) else [path]
+
+
+@pytest.mark.parametrize("command", [key for key in RECORDED if key != "about"])
+def test_json_of_24_11_has_the_keys_and_types_of_a_real_one(answers: dict[str, Any], command: str) -> None:
+    assert differences(RECORDED[command], answers[command]) == []
+
+
+def test_json_of_24_11_says_the_same_of_the_same_job(answers: dict[str, Any]) -> None:
+    [expected], [got] = RECORDED["squeue --json"]["jobs"], answers["squeue --json"]["jobs"]
+    same = """job_state state_reason nodes node_count cpus tasks time_limit tres_per_node tres_req_str tres_alloc_str
+        exit_code derived_exit_code comment gres_detail batch_host hold requeue restart_cnt array_job_id""".split()
+    assert {name: got[name] for name in same} == {name: expected[name] for name in same}
+    [expected], [got] = RECORDED["sacct --json"]["jobs"], answers["sacct --json"]["jobs"]
+    same = ["nodes", "state", "exit_code", "derived_exit_code", "tres", "allocation_nodes", "name"]
+    assert {name: got[name] for name in same} == {name: expected[name] for name in same}
 
 
 def test_yaml_has_the_type_of_each_value(shared_desk: Desk) -> None:

@@ -1,7 +1,6 @@
-"""--json and --yaml of squeue, sinfo and scontrol, in the manner of 22.05 or of 23.11 and later (sacct's: sacct_json).
+"""--json and --yaml of squeue, sinfo and scontrol as 22.05 writes them: openapi v0.0.38 (sacct's: sacct_json).
 
-The first is openapi v0.0.38, as recorded from a real Slurm. The second follows the documentation of data_parser
-v0.0.40 (not recorded): states are lists, and numbers that may be missing are objects.
+What 23.11 and later write is in as_newer_json.
 """
 
 from __future__ import annotations
@@ -25,47 +24,40 @@ Json = dict[str, Any]
 
 
 class JsonWriter:
+    sinfo_kind = "nodes"
+
     def __init__(self, controller: Controller):
         self.controller = controller
-        self.newer = controller.settings.release.json_numbers_are_objects
 
     def write(self, kind: str, what: list[Json], accounting: bool = False) -> str:
         """The whole answer, without a newline at the end."""
-        text = json.dumps({"meta": self._meta(accounting), "errors": [], kind: what}, indent=2)
-        return text if self.newer else text.replace("/", "\\/")  # as json-c writes it
+        text = json.dumps(self.whole(kind, what, accounting), indent=2)
+        return text.replace("/", "\\/")  # as json-c writes it
 
     def write_yaml(self, kind: str, what: list[Json], accounting: bool = False) -> str:
-        body = "\n".join(_yaml({"meta": self._meta(accounting), "errors": [], kind: what}, ""))
+        body = "\n".join(_yaml(self.whole(kind, what, accounting), ""))
         return f"%YAML 1.1\n--- !!map\n{body}\n..."
+
+    def whole(self, kind: str, what: list[Json], accounting: bool = False) -> Json:
+        return {"meta": self._meta(accounting), "errors": [], kind: what}
 
     def _meta(self, accounting: bool) -> Json:
         text = self.controller.settings.slurm_version
         major, minor, micro = [*text.split("."), "0", "0"][:3]
-        old = {"type": "openapi/dbv0.0.38", "name": "Slurm OpenAPI DB v0.0.38"} if accounting else None
-        old = old or {"type": "openapi/v0.0.38", "name": "Slurm OpenAPI v0.0.38"}
-        new = {"type": "openapi/slurmdbd" if accounting else "openapi/slurmctld", "data_parser": "data_parser/v0.0.40"}
-        if self.newer:
-            slurm: Json = {"version": {"major": major, "micro": micro, "minor": minor}, "release": text}
-            return {"plugin": {**new, "name": "Slurm OpenAPI"}, "slurm": slurm, "Slurm": slurm}
+        name, kind = ("Slurm OpenAPI DB", "dbv0.0.38") if accounting else ("Slurm OpenAPI", "v0.0.38")
         version = {"major": int(major), "micro": int(micro), "minor": int(minor)}
-        return {"plugin": old, "Slurm": {"version": version, "release": text}}
+        plugin = {"type": f"openapi/{kind}", "name": f"{name} v0.0.38"}
+        return {"plugin": plugin, "Slurm": {"version": version, "release": text}}
 
     def number(self, value: float | None) -> Any:
         """A number that may be missing or unlimited."""
-        if not self.newer:
-            return None if value is None else int(value)
-        return {"set": value is not None, "infinite": False, "number": int(value or 0)}
+        return None if value is None else int(value)
 
     def moment(self, value: float | None) -> Any:
-        return self.number(value or 0) if self.newer else int(value or 0)
+        return int(value or 0)
 
     def limit(self, minutes: int | None) -> Any:
-        if self.newer:
-            return {"set": bool(minutes), "infinite": not minutes, "number": minutes or 0}
         return minutes or None
-
-    def state(self, word: str) -> Any:
-        return [word] if self.newer else word
 
     # -- jobs and nodes --
 
@@ -105,7 +97,7 @@ class JsonWriter:
             "group_name": user.group,
             "job_id": job.id,
             "job_resources": _resources(job),
-            "job_state": self.state(job.shown_state.value),
+            "job_state": job.shown_state.value,
             "last_sched_evaluation": self.moment(job.last_sched),
             "max_cpus": self.moment(0),
             "max_nodes": self.moment(0),
@@ -153,18 +145,12 @@ class JsonWriter:
         }
 
     def exit(self, status: int) -> Any:
-        """A wait status, as 22.05 writes it."""
-        if not self.newer:
-            return status
-        code, number = status >> 8, status & 0x7F
-        words = ["SIGNALED"] if number else ["ERROR" if code else "SUCCESS"]
-        return {"status": words, "return_code": self.number(code), "signal": {"id": self.number(number), "name": ""}}
+        return status
 
     def node(self, model: Model, node: Node) -> Json:
         base, *flags = state_words(model, node).split("+")
         used = allocated(model, node.name)
         gpus = sum(len(share.gpus) for job in model.holding() for share in job.shares if share.node == node.name)
-        state = [base, *flags] if self.newer else base.lower()
         return {
             "architecture": platform.machine(),
             "boards": 1,
@@ -172,15 +158,15 @@ class JsonWriter:
             "cores": 1,
             "cpus": node.cpus,
             "last_busy": self.moment(node.busy_time),
-            "features": node.features if self.newer else ",".join(node.features),
-            "active_features": node.features if self.newer else ",".join(node.features),
+            "features": ",".join(node.features),
+            "active_features": ",".join(node.features),
             "gres": f"gpu:{node.gpus}" if node.gpus else "",
             "gres_drained": "N/A",
             "gres_used": f"gpu:{gpus}" if node.gpus else "",
             "name": node.name,
             "address": "127.0.0.1",
             "hostname": host_name(),
-            "state": state,
+            "state": base.lower(),
             "state_flags": flags,
             "operating_system": f"{platform.system()} {platform.release()}",
             "partitions": [part.name for part in model.partitions.values() if node.name in part.nodes],
@@ -193,7 +179,7 @@ class JsonWriter:
             "temporary_disk": 0,
             "weight": 1,
             "tres": f"cpu={node.cpus},mem={node.memory_mb}M,billing={node.cpus}",
-            "version" if self.newer else "slurmd_version": self.controller.settings.slurm_version,
+            "slurmd_version": self.controller.settings.slurm_version,
             "alloc_memory": 0,
             "alloc_cpus": used,
             "idle_cpus": node.cpus - used,

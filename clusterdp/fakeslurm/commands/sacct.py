@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, Option, table
 from clusterdp.fakeslurm.commands.read_words import read_words
 from clusterdp.fakeslurm.commands.sacct_fields import FIELDS, LONG, SacctLine, names_in
-from clusterdp.fakeslurm.commands.sacct_json import SacctJsonWriter
+from clusterdp.fakeslurm.commands.sacct_json import sacct_writer
 from clusterdp.fakeslurm.core import times
 from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
 from clusterdp.fakeslurm.core.job_ids import SelectedStep, parse, split_list
@@ -63,7 +63,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
                 client.print(f"{title} for {row.id_text}\n{'-' * 80}\nNONE{release.after_script}")
             return 0
     if "json" in options or "yaml" in options:
-        writer = SacctJsonWriter(daemon.controller)
+        writer = sacct_writer(daemon.controller)
         write = writer.write if "json" in options else writer.write_yaml
         client.print(write("jobs", [writer.accounted(row) for row in rows], accounting=True))
         return 0

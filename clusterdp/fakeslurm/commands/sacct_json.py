@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
+from clusterdp.fakeslurm.commands import json_defaults as defaults
 from clusterdp.fakeslurm.commands.as_json import Json, JsonWriter
+from clusterdp.fakeslurm.commands.as_newer_json import NewerJsonWriter
+from clusterdp.fakeslurm.slurmctld.controller import Controller
 from clusterdp.fakeslurm.slurmdbd.accounting import AccountingJob, AccountingStep
 from clusterdp.slurm.hostlist import compress
+
+
+class SacctJson(Protocol):
+    """What sacct needs of either writer."""
+
+    def accounted(self, row: AccountingJob) -> Json: ...
+    def write(self, kind: str, what: list[Json], accounting: bool = False) -> str: ...
+    def write_yaml(self, kind: str, what: list[Json], accounting: bool = False) -> str: ...
+
+
+def sacct_writer(controller: Controller) -> SacctJson:
+    newer = controller.settings.release.json_numbers_are_objects
+    return NewerSacctJsonWriter(controller) if newer else SacctJsonWriter(controller)
 
 
 class SacctJsonWriter(JsonWriter):
@@ -46,12 +64,12 @@ class SacctJsonWriter(JsonWriter):
             "name": row.name,
             "nodes": compress(row.nodes) or "None assigned",
             "partition": row.partition,
-            "priority": self.number(row.priority) if self.newer else row.priority,
+            "priority": row.priority,
             "qos": row.qos,
             "required": {"CPUs": row.asked_cpus, "memory": 0},
             "kill_request_user": user.name if row.cancelled_by is not None else None,
             "reservation": {"id": 0, "name": 0},
-            "state": {"current": self.state(row.state), "reason": row.reason},
+            "state": {"current": row.state, "reason": row.reason},
             "steps": [self._step(row, step, now) for step in row.steps],
             "tres": {
                 "allocated": _tres(row.cpus, None, len(row.nodes)) if row.nodes else [],
@@ -64,9 +82,6 @@ class SacctJsonWriter(JsonWriter):
 
     def _accounted_exit(self, status: int) -> Json:
         code, number = status >> 8, status & 0x7F
-        if self.newer:
-            found: Json = self.exit(status)
-            return found
         if number:
             return {"status": "SIGNALED", "return_code": code, "signal": {"signal_id": number}}
         return {"status": "ERROR" if code else "SUCCESS", "return_code": code}
@@ -85,7 +100,7 @@ class SacctJsonWriter(JsonWriter):
             },
             "exit_code": self._accounted_exit(step.status),
             "tasks": {"count": step.tasks},
-            "state": self.state(step.state),
+            "state": step.state,
             "step": {
                 "job_id": row.job,
                 "het": {"component": None},
@@ -94,6 +109,81 @@ class SacctJsonWriter(JsonWriter):
             },
             "tres": {"allocated": _tres(step.cpus, 0, len(step.nodes))},
         }
+
+
+class NewerSacctJsonWriter(NewerJsonWriter):
+    """sacct's JSON from 23.11 on."""
+
+    def accounted(self, row: AccountingJob) -> Json:
+        older, now = SacctJsonWriter(self.controller).accounted(row), self.controller.clock()
+        asked, begun = older["required"], row.start if row.start is not None else now
+        waited = max(begun - row.eligible, 0) if row.eligible else 0
+        steps = [each.usage for each in row.steps if each.usage]
+        used = [sum(each.user_s for each in steps), sum(each.system_s for each in steps)]
+        newer = {
+            "array": {**older["array"], "task_id": self.number(row.index), "task": ""},
+            "association": {**older["association"], "partition": "", "id": 2},
+            "derived_exit_code": self.exit(row.derived),
+            "exit_code": self.exit(row.status),
+            "het": {**older["het"], "job_offset": self.number(row.het_offset if row.het_id else None)},
+            "hold": False,
+            "kill_request_user": older["kill_request_user"] or "",
+            "priority": self.number(row.priority),
+            "required": {
+                "CPUs": asked["CPUs"],
+                "memory_per_cpu": self.number(None),
+                "memory_per_node": self.number(0),
+            },
+            "restart_cnt": row.restarts,
+            **dict.fromkeys(("stdin", "stdout", "stderr", "stdin_expanded", "stdout_expanded", "stderr_expanded"), ""),
+            "state": {"current": [row.state], "reason": row.reason},
+            "steps": [self._step(row, step, now) for step in row.steps],
+            "submit_line": row.submit_line,
+            "time": {
+                **older["time"],
+                "limit": self.number(row.minutes),
+                "planned": self.number(waited),
+                **dict(zip(("user", "system", "total"), map(_seconds, (*used, sum(used))), strict=True)),
+            },
+            "tres": {
+                "allocated": _newer_tres(row.cpus, None, len(row.nodes)) if row.nodes else [],
+                "requested": _newer_tres(row.asked_cpus, row.asked_mem, row.asked_nodes),
+            },
+        }
+        return {**older, **defaults.ACCOUNTED, **newer}
+
+    def _step(self, row: AccountingJob, step: AccountingStep, now: float) -> Json:
+        used = step.usage
+        user_s, system_s = (used.user_s, used.system_s) if used else (0, 0)
+        return {
+            **defaults.STEP,
+            "time": {
+                "elapsed": int((now if step.end is None else step.end) - step.start),
+                "end": self.moment(step.end),
+                "start": self.moment(step.start),
+                "suspended": 0,
+                "system": _seconds(system_s),
+                "total": _seconds(user_s + system_s),
+                "user": _seconds(user_s),
+            },
+            "exit_code": self.exit(step.status),
+            "nodes": {"count": len(step.nodes), "range": compress(step.nodes), "list": list(step.nodes)},
+            "tasks": {"count": step.tasks},
+            "kill_request_user": "",
+            "state": [step.state],
+            "step": {"id": f"{row.job}.{step.id}", "name": step.name},
+            "task": {"distribution": "Unknown" if step.batch else "Block"},
+            "tres": {
+                "requested": defaults.USAGE,
+                "consumed": defaults.USAGE,
+                "allocated": _newer_tres(step.cpus, 0, len(step.nodes))[:3],
+            },
+        }
+
+
+def _newer_tres(cpus: int, memory: int | None, nodes: int) -> list[Json]:
+    found = [each | {"name": ""} for each in _tres(cpus, memory, nodes)]
+    return [*found, {"type": "billing", "name": "", "id": 5, "count": cpus}]
 
 
 def _seconds(used_s: float) -> Json:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands import scontrol_show as show
-from clusterdp.fakeslurm.commands.as_json import JsonWriter
+from clusterdp.fakeslurm.commands.as_newer_json import NewerJsonWriter, writer_for
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
 from clusterdp.fakeslurm.commands.scontrol_show import associations
 from clusterdp.fakeslurm.commands.scontrol_update import parts, update
@@ -128,7 +128,7 @@ def _show(client: Connection, daemon: Daemon, options: dict[str, str], words: li
 
 
 def _show_json(client: Connection, daemon: Daemon, entity: str, argument: str) -> int:
-    writer, model = JsonWriter(daemon.controller), daemon.model
+    writer, model = writer_for(daemon.controller), daemon.model
     if entity.startswith("job"):
         name = parse(argument) if argument else None
         jobs = find(model, name) if name else [] if argument else list(model.jobs.values())
@@ -140,6 +140,9 @@ def _show_json(client: Connection, daemon: Daemon, entity: str, argument: str) -
         client.print(
             writer.write("nodes", [writer.node(model, model.nodes[name]) for name in names if name in model.nodes])
         )
+    elif entity.startswith("partition") and isinstance(writer, NewerJsonWriter):
+        shown = [part for part in model.partitions.values() if argument in ("", part.name)]
+        client.print(writer.write("partitions", [writer.partition(part) for part in shown]))
     else:
         raise Refusal(f"scontrol: error: --json of {entity or argument} is not supported by this fake cluster")
     return 0

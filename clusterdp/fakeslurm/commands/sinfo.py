@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands import clusters, columns
-from clusterdp.fakeslurm.commands.as_json import JsonWriter
+from clusterdp.fakeslurm.commands.as_json import Json, JsonWriter
+from clusterdp.fakeslurm.commands.as_newer_json import NewerJsonWriter, writer_for
 from clusterdp.fakeslurm.commands.columns import PrintField
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
 from clusterdp.fakeslurm.commands.read_words import read_words
@@ -102,9 +103,10 @@ async def run(client: Connection, daemon: Daemon) -> int:
     pairs, _rest = read_words(client, daemon, GetoptParser("sinfo", OPTIONS), "Usage: sinfo [OPTIONS]")
     options, release = dict(pairs), daemon.shape.settings.release
     if "json" in options or "yaml" in options:
-        writer = JsonWriter(daemon.controller)
-        nodes = [writer.node(daemon.model, node) for node in daemon.model.nodes.values()]
-        client.print(writer.write("nodes", nodes) if "json" in options else writer.write_yaml("nodes", nodes))
+        writer = writer_for(daemon.controller)
+        what = _json(writer, options, client, daemon)
+        write = writer.write if "json" in options else writer.write_yaml
+        client.print(write(writer.sinfo_kind, what))
         return 0
     for name in ("iterate", "reservation"):
         if name in options:
@@ -137,6 +139,14 @@ async def run(client: Connection, daemon: Daemon) -> int:
     for line in lines:
         client.print(line)
     return 0
+
+
+def _json(writer: JsonWriter, options: dict[str, str], client: Connection, daemon: Daemon) -> list[Json]:
+    """Nodes; in newer releases groups of nodes."""
+    if isinstance(writer, NewerJsonWriter):
+        rows = SinfoGrouping(letters_of("PT"), exact="exact" in options).rows(_nodes(options, client, daemon))
+        return [writer.sinfo_row(row) for row in rows]
+    return [writer.node(daemon.model, node) for node in daemon.model.nodes.values()]
 
 
 def _letters(release: Release) -> dict[str, PrintField[SinfoRow]]:

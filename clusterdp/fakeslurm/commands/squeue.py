@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.fakeslurm.commands import clusters, columns
-from clusterdp.fakeslurm.commands.as_json import JsonWriter
+from clusterdp.fakeslurm.commands.as_newer_json import writer_for
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
 from clusterdp.fakeslurm.commands.squeue_fields import LETTERS, STEP_LETTERS, SqueueJob, SqueueStep, names_in
 from clusterdp.fakeslurm.core import error_texts
@@ -66,7 +66,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
     cluster = clusters.named("squeue", options.get("clusters") or client.environ.get("SLURM_CLUSTERS"), daemon)
     jobs = _chosen(options, client, daemon, rest)
     if "json" in options or "yaml" in options:
-        writer = JsonWriter(daemon.controller)
+        writer = writer_for(daemon.controller)
         shown = [writer.job(job) for job in jobs]
         client.print(writer.write("jobs", shown) if "json" in options else writer.write_yaml("jobs", shown))
         return 0

@@ -312,5 +312,17 @@ class Release:
         }
     )
     node_sets_line = Since({"22.05": (), "24.11": ("NodeSets=ALL",)})  # recorded
+    # the schema that JSON names (source: src/plugins/data_parser)
+    data_parser = Since(
+        {
+            "22.05": "v0.0.38",
+            "23.11": "v0.0.40",
+            "24.05": "v0.0.41",
+            "24.11": "v0.0.42",
+            "25.05": "v0.0.43",
+            "25.11": "v0.0.44",
+            "26.05": "v0.0.45",
+        }
+    )
     # JSON: {"set": ..., "number": ...}, states as lists (release notes of 23.11)
     json_numbers_are_objects = Since({"22.05": False, "23.11": True})
