@@ -94,7 +94,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
             "scontrol --json show partition": ask(desk, "scontrol --json show partition main"),
         }
         desk.say(f"scancel {job}")
-        desk.until(lambda: "CANCELLED" in desk.say(f"sacct -X -n -o State%20 -j {job}"))
+        desk.until(lambda: desk.say(f"sacct -n -o State -j {job}").count("CANCELLED") == 3)  # and its steps
         yield found | {"sacct --json": ask(desk, f"sacct --json -j {job}")}
 
 

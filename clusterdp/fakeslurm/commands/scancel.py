@@ -102,7 +102,7 @@ def _drop_element(daemon: Daemon, job: JobRecord, index: int) -> None:
         job_end.cancel(daemon.controller, job)
         return
     array.indexes.remove(index)
-    if job.held and not array.accounted_as and not daemon.shape.settings.release.accounts_held_arrays:
+    if job.held and not array.accounted_as and not daemon.shape.settings.release.accounts_held_jobs:
         job.accounted, array.accounted_as, array.accounted_at = True, job.name_of_id, daemon.controller.clock()
     daemon.controller.changed(job)
 

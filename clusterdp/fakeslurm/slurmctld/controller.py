@@ -169,7 +169,8 @@ class Controller:
             self.runner.later(self.settings.tick_s, self.wake)
         if desc.hold:
             job.held = job.reason = "JobHeldUser"
-        if desc.hold or array:
+        late = array and not desc.hold if self.settings.release.accounts_held_jobs else desc.hold or array
+        if late:
             job.accounted = False
             self.runner.later(3 * self.settings.accounting_lag_s, lambda: self._account_late(job))
         job.minutes = self.limit(desc)
@@ -202,7 +203,8 @@ class Controller:
         """Where the job would run if the cluster were empty (for --test-only)."""
         partition = self.model.partitions[desc.partition]
         free = all_free(self.model)
-        return place(desc, [free[name] for name in partition.nodes if name not in desc.exclude])
+        candidates = [free[name] for name in partition.nodes if name not in desc.exclude]
+        return place(desc, candidates, self.settings.release)
 
     # -- decisions of the scheduler --
 

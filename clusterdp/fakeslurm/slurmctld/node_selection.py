@@ -11,6 +11,7 @@ from itertools import chain
 from clusterdp.fakeslurm.core import constraints
 from clusterdp.fakeslurm.core.job_desc import JobDesc
 from clusterdp.fakeslurm.core.model import Model, Node, Share
+from clusterdp.fakeslurm.core.release import Release
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,9 @@ class SelectedNode:
     cpus: int  # at most
 
 
-def choose(desc: JobDesc, candidates: Sequence[FreeNode]) -> list[SelectedNode] | None:
+def choose(desc: JobDesc, candidates: Sequence[FreeNode], release: Release) -> list[SelectedNode] | None:
     """The nodes for a job in the order of the cluster, which is that of `candidates`; None if they are not enough."""
-    rooms = {free.index: room(desc, free) for free in candidates}
+    rooms = {free.index: room(desc, free, release) for free in candidates}
     roomy = [free for free in candidates if rooms[free.index] > 0]
     required = set(desc.nodelist)
     if desc.max_nodes is not None and len(required) > desc.max_nodes:  # a longer list says which nodes are welcome
@@ -100,22 +101,24 @@ def _without_smallest(
     return left if len(left) < len(roomy) else []
 
 
-def room(desc: JobDesc, free: FreeNode) -> int:
+def room(desc: JobDesc, free: FreeNode, release: Release) -> int:
     """The CPUs that the job could use of this node; 0 if it cannot use the node."""
     cpus = len(free.cpu_ids)
     if cpus < max(least_cpus(desc), _least_tasks(desc) * (desc.cpus_per_task or 1)) or (
         desc.exclusive and not free.whole
     ):
         return 0
+    if release.cpus_of_whole_tasks and desc.cpus_per_task and not desc.exclusive:
+        cpus -= cpus % desc.cpus_per_task
     if not desc.gpus:
         return cpus
     if len(free.gpus) < (desc.gpus.per_node or bool(desc.gpus.per_job)):
         return 0
-    most = most_tasks(desc, free)
+    most = most_tasks(desc, free, release)
     return cpus if most is None else min(cpus, most * (desc.cpus_per_task or 1))
 
 
-def most_tasks(desc: JobDesc, free: FreeNode) -> int | None:
+def most_tasks(desc: JobDesc, free: FreeNode, release: Release) -> int | None:
     """The most tasks that a job with GPUs may have on a node, if that is known beforehand."""
     if not desc.gpus:
         return None
@@ -131,7 +134,15 @@ def most_tasks(desc: JobDesc, free: FreeNode) -> int | None:
         limits.append(len(free.cpu_ids) // desc.cpus_per_task)
     if desc.gpus.per_task:
         limits.append(len(free.gpus) // desc.gpus.per_task)
+    if release.gpus_share_tasks_out and _even(desc):
+        limits.append(len(free.gpus) * (desc.tasks or 1) // (desc.gpus.per_job or 1))
     return min(limits, default=None)
+
+
+def _even(desc: JobDesc) -> bool:
+    """Whether --gpus and --ntasks say how many tasks there are for a GPU, or GPUs for a task."""
+    gpus, tasks = desc.gpus.per_job, desc.tasks
+    return bool(gpus and tasks and not (gpus % tasks and tasks % gpus))
 
 
 def least_cpus(desc: JobDesc) -> int:
@@ -259,23 +270,23 @@ def _neighbours(roomy: Sequence[FreeNode]) -> list[list[FreeNode]]:
     return found
 
 
-def place(desc: JobDesc, candidates: Sequence[FreeNode]) -> list[Share] | None:
+def place(desc: JobDesc, candidates: Sequence[FreeNode], release: Release) -> list[Share] | None:
     """What a job gets of each node: of as few nodes as possible (as many as allowed, for --nodes=MIN-MAX), or None if
     it does not fit.
 
     `candidates` are in the order of the cluster and hold only nodes that the job may use, whatever their features.
     """
     for wanted in constraints.alternatives(desc.features):
-        taken = choose(desc, [free for free in candidates if constraints.has(free.node.features, wanted)])
+        taken = choose(desc, [free for free in candidates if constraints.has(free.node.features, wanted)], release)
         if taken:
-            return _share_out(desc, taken)
+            return _share_out(desc, taken, release)
     return None
 
 
-def _share_out(desc: JobDesc, taken: list[SelectedNode]) -> list[Share]:
+def _share_out(desc: JobDesc, taken: list[SelectedNode], release: Release) -> list[Share]:
     gpus_left = desc.gpus.per_job or 0
     shares = []
-    for each, (tasks, cpus) in zip(taken, _dealt(desc, taken), strict=True):
+    for each, (tasks, cpus) in zip(taken, _dealt(desc, taken, release), strict=True):
         free = each.free
         gpus = max(desc.gpus.per_node or 0, (desc.gpus.per_task or 0) * tasks)
         if desc.gpus.per_job and not desc.gpus.per_task and not desc.gpus.per_node:
@@ -284,13 +295,13 @@ def _share_out(desc: JobDesc, taken: list[SelectedNode]) -> list[Share]:
         if desc.exclusive:
             gpus, cpus = len(free.gpus), free.node.cpus
         cpus = min(max(cpus, (desc.cpus_per_gpu or 0) * gpus), len(free.cpu_ids))
-        most = most_tasks(desc, free)
+        most = most_tasks(desc, free, release)
         beside = free.cpu_ids if most is None else free.cpu_ids[-most * (desc.cpus_per_task or 1) :]
         shares.append(Share(free.node.name, cpus, tasks, list(free.gpus[:gpus]), list(beside[:cpus])))
     return shares
 
 
-def _dealt(desc: JobDesc, taken: list[SelectedNode]) -> list[tuple[int, int]]:
+def _dealt(desc: JobDesc, taken: list[SelectedNode], release: Release) -> list[tuple[int, int]]:
     """Tasks and CPUs on each node: one task for each node, then round again where there is room (Slurm's dist_tasks.c).
 
     If CPUs are left over that are too few for a task on any node, tasks are added nevertheless, and a node may get more
@@ -301,6 +312,9 @@ def _dealt(desc: JobDesc, taken: list[SelectedNode]) -> list[tuple[int, int]]:
     tasks_left = max(size * (desc.tasks_per_node or 1), all_cpus(desc), size * least_cpus(desc))
     if each > 1 and not desc.overcommit:
         tasks_left = size * desc.tasks_per_node if desc.tasks_per_node else tasks_left // each
+    per_node = desc.tasks_per_node
+    if release.deals_asked_tasks and desc.tasks and per_node and desc.tasks != desc.min_nodes * per_node:
+        tasks_left = desc.tasks
     if desc.overcommit:
         tasks_left = size
     tasks, cpus = [0] * size, [0] * size

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from clusterdp.fakeslurm.core.job_desc import JobDesc
 from clusterdp.fakeslurm.core.model import JobRecord, Model, Partition, Share
 from clusterdp.fakeslurm.slurmctld import submit_checks
 from clusterdp.fakeslurm.slurmctld.dependencies import dependency_state
@@ -61,6 +62,9 @@ class _Cycle:
     started: dict[int, int] = field(default_factory=dict)  # by array: elements started in this pass
     victims: set[int] = field(default_factory=set)
 
+    def place(self, desc: JobDesc, candidates: list[FreeNode]) -> list[Share] | None:
+        return place(desc, candidates, self.model.settings.release)
+
 
 def schedule(model: Model, now: float) -> list[Decision]:
     """The decisions, in the order in which they are to be carried out."""
@@ -94,7 +98,7 @@ def _consider(cycle: _Cycle, job: JobRecord) -> None:
         if job.array and _throttled(cycle, job):
             cycle.decisions.append(KeepPending(job.id, "JobArrayTaskLimit"))
             return
-        shares = place(job.desc, _allowed(cycle, job, partition))
+        shares = cycle.place(job.desc, _allowed(cycle, job, partition))
         if not shares:
             _wait_for_nodes(cycle, job, partition)
             return
@@ -118,7 +122,9 @@ def _consider_together(cycle: _Cycle, components: list[JobRecord]) -> None:
     taken: set[str] = set()
     for job in components:
         partition = cycle.model.partitions[job.desc.partition]
-        shares = place(job.desc, [free for free in _allowed(cycle, job, partition) if free.node.name not in taken])
+        shares = cycle.place(
+            job.desc, [free for free in _allowed(cycle, job, partition) if free.node.name not in taken]
+        )
         if not shares:
             _wait_for_nodes(cycle, job, partition)
             waits = cycle.decisions[-1]
@@ -155,7 +161,7 @@ def _obstacle(cycle: _Cycle, job: JobRecord) -> str:
         return "PartitionTimeLimit"
     everything = all_free(cycle.model)
     ever = [everything[name] for name in partition.nodes if name not in job.desc.exclude]
-    if not place(job.desc, ever):
+    if not cycle.place(job.desc, ever):
         return submit_checks.oversized(cycle.model, job.desc) or "PartitionConfig"
     return ""
 
@@ -201,7 +207,7 @@ def _wait_for_nodes(cycle: _Cycle, job: JobRecord, partition: Partition) -> None
     if missing:
         cycle.decisions.append(KeepPending(job.id, f"ReqNodeNotAvail, UnavailableNodes:{compress(missing)}"))
         return
-    if not place(job.desc, [everything[name] for name in usable]):
+    if not cycle.place(job.desc, [everything[name] for name in usable]):
         cycle.decisions.append(KeepPending(job.id, RESERVED))
         return
     kept_by_higher = any(name in cycle.reserved and cycle.reserved[name][1] > partition.tier for name in usable)
@@ -265,7 +271,7 @@ def _release(cycle: _Cycle, free: dict[str, FreeNode], job: JobRecord) -> None:
 def _would_fit(cycle: _Cycle, job: JobRecord, partition: Partition, free: dict[str, FreeNode]) -> list[Share] | None:
     names = [n for n in partition.nodes if cycle.model.nodes[n].usable and n not in job.desc.exclude]
     names = [n for n in names if n not in cycle.reserved]
-    return place(job.desc, [free[name] for name in names])
+    return cycle.place(job.desc, [free[name] for name in names])
 
 
 def _reserve(

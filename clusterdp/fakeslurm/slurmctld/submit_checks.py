@@ -80,7 +80,7 @@ def _check_configuration(model: Model, desc: JobDesc) -> None:
     if too_many or (gpus.per_job or 0) > sum(node.gpus for node in nodes):
         raise _numbered(error_texts.NODE_CONFIG)
     everything = all_free(model)
-    if not place(desc, [everything[node.name] for node in nodes]):
+    if not place(desc, [everything[node.name] for node in nodes], model.settings.release):
         raise _numbered(error_texts.NODE_CONFIG)
 
 

@@ -141,11 +141,7 @@ def _row(model: Model, job: JobRecord, created: int, word: str | None) -> Accoun
     if array and array.accounted_as:
         id_text = array.accounted_as
     elif (
-        array
-        and some_ran
-        and array.throttle
-        and state == "CANCELLED"
-        and not model.settings.release.accounts_held_arrays
+        array and some_ran and array.throttle and state == "CANCELLED" and not model.settings.release.accounts_held_jobs
     ):
         id_text = str(job.id)
     return AccountingJob(

@@ -1,0 +1,58 @@
+"""Which nodes a job gets, and how many tasks and CPUs on each, as real Slurms of 4 nodes with 8 CPUs and 2 GPUs did."""
+
+import pytest
+
+from clusterdp.fakeslurm.commands.getopt import GetoptParser
+from clusterdp.fakeslurm.commands.job_desc_of_options import job_desc
+from clusterdp.fakeslurm.commands.options import SBATCH
+from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
+from clusterdp.fakeslurm.core.model import Model
+from clusterdp.fakeslurm.core.release import Release
+from clusterdp.fakeslurm.core.shape import Shape
+from clusterdp.fakeslurm.slurmctld.node_selection import all_free, place
+
+# sbatch's options: tasks and CPUs of each node
+RECORDED_24_11 = """
+    --gpus=8 --ntasks=8: 2/2 2/2 2/2 2/2
+    --gpus=8 --ntasks=16: 4/4 4/4 4/4 4/4
+    --gpus=8 --ntasks=4: 1/1 1/1 1/1 1/1
+    --gpus=3 --ntasks=8: 7/7 1/1
+    --gpus=4 --ntasks=8: 4/4 4/4
+    --gpus=6 --ntasks=3: 1/1 1/1 1/1
+    --gpus=2 --ntasks=6: 6/6
+    --gpus=8 --ntasks=8 --nodes=4: 2/2 2/2 2/2 2/2
+    --gpus-per-node=2 --ntasks=8 --nodes=4: 5/5 1/1 1/1 1/1
+    --ntasks=8 --nodes=4: 5/5 1/1 1/1 1/1
+    --ntasks=9 --nodes=3: 7/7 1/1 1/1
+    --cpus-per-task=3 --ntasks=4: 2/6 2/6
+    --cpus-per-task=3 --ntasks=5: 2/6 2/6 1/3
+    --cpus-per-task=5 --ntasks=3: 1/5 1/5 1/5
+    --cpus-per-task=3 --ntasks=5 --nodes=3: 2/6 2/6 1/3
+    --cpus-per-task=3 --ntasks=3 --nodes=3: 1/3 1/3 1/3
+    --cpus-per-task=2 --ntasks=5 --nodes=2: 4/8 1/2
+    --ntasks-per-node=3 --ntasks=7: 3/3 2/2 2/2
+    --ntasks-per-node=4 --ntasks=6 --nodes=2: 3/3 3/3
+    --ntasks-per-node=3 --nodes=2-3: 3/3 3/3 3/3
+    --ntasks-per-node=2 --ntasks=3 --cpus-per-task=2: 2/4 1/2
+    --nodelist=n3,n4 --nodes=1: 1/1
+"""
+RECORDED_22_05 = """
+    --gpus=8 --ntasks=8: 5/5 1/1 1/1 1/1
+    --ntasks-per-node=3 --ntasks=7: 3/3 3/3 3/3
+    --ntasks-per-node=3 --nodes=2 --ntasks=2: 3/3 3/3
+"""
+CASES = [
+    pytest.param(release, *line.strip().split(": "), id=f"{release}{line.split(': ')[0].strip()}")
+    for release, lines in (("24.11", RECORDED_24_11), ("22.05", RECORDED_22_05))
+    for line in lines.strip().splitlines()
+]
+
+
+@pytest.mark.parametrize(("release", "options", "expected"), CASES)
+def test_a_job_gets_what_a_real_slurm_gave(release: str, options: str, expected: str) -> None:
+    model, rules = Model.of(Shape.simple(), 0), Release(release)
+    parsed = ParsedOptions("sbatch")
+    parsed.add(GetoptParser("sbatch", SBATCH).parse(options.split(), permute=False)[0])
+    shares = place(job_desc(parsed, "/", "main", print, 0, rules), list(all_free(model).values()), rules)
+    assert shares
+    assert " ".join(f"{share.tasks}/{share.cpus}" for share in shares) == expected
