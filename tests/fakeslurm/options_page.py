@@ -2,7 +2,7 @@
 
 import textwrap
 
-from clusterdp.fakeslurm.commands.options import IDLE, SALLOC, SBATCH, SRUN, UNSUPPORTED
+from clusterdp.fakeslurm.commands.options import BASE, IDLE, UNSUPPORTED, ever
 
 HEAD = """\
 # Options without effect on a fake cluster
@@ -32,8 +32,8 @@ def page() -> str:
 
 def _table(names: frozenset[str]) -> str:
     lines = []
-    for command, options in (("sbatch", SBATCH), ("srun", SRUN), ("salloc", SALLOC)):
-        mine = sorted(option.name for option in options if option.name in names)
+    for command in BASE:
+        mine = sorted({option.name for option in ever(command) if option.name in names})
         text = f"{command}: " + ", ".join(f"`--{name}`" for name in mine)
         lines.append(textwrap.fill(text, 118, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False))
     return "\n" + "\n".join(lines) + "\n"

@@ -6,7 +6,7 @@ import pytest
 
 import clusterdp.fakeslurm
 from clusterdp.fakeslurm.commands.option_values import CHECKS
-from clusterdp.fakeslurm.commands.options import IDLE, SALLOC, SBATCH, SRUN, UNSUPPORTED
+from clusterdp.fakeslurm.commands.options import BASE, IDLE, UNSUPPORTED, ever
 
 from .options_page import page
 
@@ -19,7 +19,7 @@ def test_the_page_says_what_the_tables_say() -> None:
 
 @pytest.mark.parametrize("command", ["sbatch", "srun", "salloc"])
 def test_each_option_is_read_somewhere_or_listed(command: str) -> None:
-    options = {"sbatch": SBATCH, "srun": SRUN, "salloc": SALLOC}[command]
+    options = ever(command)
     # Of bbf each value is refused: there are no burst buffers.
     sources = [path.read_text() for path in FOLDER.rglob("*.py") if path.name not in ("options.py", "values.py")]
     obeyed = IDLE | UNSUPPORTED | {"bbf"}
@@ -29,7 +29,7 @@ def test_each_option_is_read_somewhere_or_listed(command: str) -> None:
 
 
 def test_the_lists_name_options_that_exist_and_do_not_overlap() -> None:
-    known = {option.name for option in (*SBATCH, *SRUN, *SALLOC)}
+    known = {option.name for command in BASE for option in ever(command)}
     assert known >= IDLE
     assert known >= UNSUPPORTED
     assert known >= set(CHECKS)

@@ -53,7 +53,8 @@ def _size(options: ParsedOptions, desc: JobDesc, folder: str, warn: Warn, releas
     if "use-min-nodes" in options and desc.max_nodes is not None:
         desc.max_nodes = desc.min_nodes
     desc.tasks, desc.tasks_per_node = tasks, per_node or None
-    desc.cpus_per_task, desc.min_cpus = options.number("cpus-per-task"), options.number("mincpus")
+    of_tasks = int(options.tres_per_task().get("cpu", 0)) or None
+    desc.cpus_per_task, desc.min_cpus = options.number("cpus-per-task") or of_tasks, options.number("mincpus")
     desc.nodelist, desc.exclude = nodelist, options.hosts("exclude")
     # 0 means the same as no request.
     desc.mem_per_node, desc.mem_per_cpu = options.megabytes("mem") or None, options.megabytes("mem-per-cpu") or None
@@ -62,6 +63,8 @@ def _size(options: ParsedOptions, desc: JobDesc, folder: str, warn: Warn, releas
 
 def _gpus(options: ParsedOptions, desc: JobDesc, release: Release) -> None:
     desc.gpus = gpus = options.gpus()
+    of_tasks = options.tres_per_task().get("gres/gpu")
+    gpus.per_task = gpus.per_task or (int(of_tasks) if of_tasks else None)
     desc.cpus_per_gpu, per_gpu = options.number("cpus-per-gpu"), options.number("ntasks-per-gpu")
     if gpus.per_job and gpus.per_node and not desc.nodes_asked:
         desc.min_nodes = -(-gpus.per_job // gpus.per_node)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from clusterdp.fakeslurm.commands.getopt import table
+from clusterdp.fakeslurm.commands.getopt import Option, table
+from clusterdp.fakeslurm.core.release import Release
 
 SHARED = table("""
     account,A= acctg-freq= begin,b= chdir,D= comment= constraint,C= contiguous core-spec,S= cores-per-socket=
@@ -36,10 +37,28 @@ SALLOC = [option for option in SHARED if option.name not in OF_SCRIPTS] + table(
     bell cluster-constraint= get-user-env? kill-command,K? immediate,I? no-bell no-shell wait-all-nodes= x11?
 """)
 
+BASE = {"sbatch": SBATCH, "srun": SRUN, "salloc": SALLOC}
+
+
+def options_of(command: str, release: Release) -> list[Option]:
+    """The options of sbatch, srun or salloc in a release."""
+    gone = release.job_options_gone.split()
+    added = table(f"{release.job_options_added} {getattr(release, f'{command}_options_added')}")
+    return [option for option in BASE[command] if option.name not in gone] + added
+
+
+def ever(command: str) -> list[Option]:
+    """Those of any release."""
+    added: str = getattr(Release, f"{command}_options_added").ever()
+    return BASE[command] + table(f"{Release.job_options_added.ever()} {added}")
+
+
 # Accepted without effect: they ask for what a laptop does not have. scontrol shows some of them.
 IDLE = frozenset(
     """
-    accel-bind acctg-freq bcast bcast-exclude bell cluster-constraint comment compress contiguous cores-per-socket
+    accel-bind acctg-freq bcast bcast-exclude bell cluster-constraint comment compress consolidate-segments contiguous
+    cores-per-socket extra ignore-signals mem-update oom-kill-step segment spread-segments stepmgr treewidth tres-bind
+    wait-for-children
     cpu-bind cpu-freq debugger-test delay-boot disable-status extra-node-info get-user-env gid gpu-bind gpu-freq
     gres-flags interactive mail-type mail-user mcs-label mem-bind mpi msg-timeout network no-bell ntasks-per-core
     ntasks-per-socket oversubscribe power preserve-env profile propagate reboot send-libs slurmd-debug
@@ -50,7 +69,8 @@ IDLE = frozenset(
 # Known to Slurm, not to this cluster: refused, never ignored.
 UNSUPPORTED = frozenset(
     """
-    bb container context epilog no-allocate prolog resv-ports task-epilog task-prolog x11
+    async bb container container-id container-type context epilog external external-launcher resources
+    no-allocate prolog resv-ports task-epilog task-prolog x11
 """.split()
 )
 

@@ -136,6 +136,11 @@ class ParsedOptions:
                 gpus.per_node = count
         return gpus
 
+    def tres_per_task(self) -> dict[str, str]:
+        """The parts of --tres-per-task=cpu=3,gres/gpu:1."""
+        parts = [re.split("[=:]", part) for part in (self.values.get("tres-per-task") or "").split(",")]
+        return {part[0]: part[-1] for part in parts if len(part) > 1}
+
     def _gpu_count(self, name: str) -> int | None:
         text = self.values.get(name)
         if text is None:

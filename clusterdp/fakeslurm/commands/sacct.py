@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OPTIONS = table("""
     allclusters,L allusers,a accounts,A= associations,x= allocations,X batch-script,B brief,b cluster:clusters,M=
     clusters,M= completion,c delimiter= duplicates,D endtime,E= env-vars fields:format,o= file,f= flags,F= format,o=
-    gid,g= group:gid,g= help,h helpformat,e help-fields:helpformat,e jobs,j= json yaml local long,l name= ncpus,I=
+    gid,g= group:gid,g= help,h helpformat,e help-fields:helpformat,e jobs,j= local long,l name= ncpus,I=
     nodelist,N= nnodes,i= noconvert noheader,n parsable,p parsable2,P partition,r= qos,q= reason= starttime,S= state,s=
     timelimit-max,K= timelimit-min,k= truncate,T uid,u= user:uid,u= usage,U use-local-uid units= verbose,v version,V
     wckeys,W= whole-hetjob? federation constraints,C=
@@ -43,7 +43,7 @@ STATES = tuple(
 
 async def run(client: Connection, daemon: Daemon) -> int:
     release = daemon.shape.settings.release
-    known = OPTIONS + ([ARRAY] if release.sacct_has_array else [])
+    known = OPTIONS + table(release.json_options) + ([ARRAY] if release.sacct_has_array else [])
     pairs, rest = read_words(client, daemon, GetoptParser("sacct", known), "sacct [<OPTION>]")
     options, fields = dict(pairs), names_in(release)
     if "helpformat" in options:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from clusterdp.fakeslurm.commands.allocation import AllocationTexts, allocate, command_line, components_of, desc_for
 from clusterdp.fakeslurm.commands.getopt import GetoptParser
 from clusterdp.fakeslurm.commands.option_values import BAD
-from clusterdp.fakeslurm.commands.options import SALLOC, SALLOC_ENVIRON
+from clusterdp.fakeslurm.commands.options import SALLOC_ENVIRON, options_of
 from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions, signal_number
 from clusterdp.fakeslurm.core import error_texts, job_environ
 from clusterdp.fakeslurm.core.error_texts import CommandDone
@@ -36,7 +36,9 @@ TEXTS = AllocationTexts(
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
-    lines, program = command_line(GetoptParser("salloc", SALLOC, BAD), client.words)
+    lines, program = command_line(
+        GetoptParser("salloc", options_of("salloc", daemon.shape.settings.release), BAD), client.words
+    )
     given = dict(lines[0])
     if "help" in given or "usage" in given:
         client.print("Usage: salloc [OPTIONS(0)...] [ : [OPTIONS(N)]] [command(0) [args(0)...]]")

@@ -12,7 +12,7 @@ from clusterdp.fakeslurm.commands.allocation import command_line, components_of,
 from clusterdp.fakeslurm.commands.getopt import GetoptParser
 from clusterdp.fakeslurm.commands.job_desc_of_options import job_desc
 from clusterdp.fakeslurm.commands.option_values import BAD
-from clusterdp.fakeslurm.commands.options import SBATCH, SBATCH_ENVIRON
+from clusterdp.fakeslurm.commands.options import SBATCH, SBATCH_ENVIRON, options_of
 from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
 from clusterdp.fakeslurm.core import error_texts, job_environ
 from clusterdp.fakeslurm.core.error_texts import CommandDone, ControllerError, Refusal
@@ -38,7 +38,7 @@ WRAPPED = "#!/bin/sh\n# This script was created by sbatch --wrap.\n\n{}\n"
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
-    parser = GetoptParser("sbatch", SBATCH, BAD)
+    parser = GetoptParser("sbatch", options_of("sbatch", daemon.shape.settings.release), BAD)
     lines, rest = command_line(parser, client.words)
     given = dict(lines[0])
     if "help" in given or "usage" in given:

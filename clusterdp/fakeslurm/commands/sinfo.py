@@ -87,9 +87,9 @@ def matches(model: Model, node: Node, states: list[str]) -> bool:
 
 
 OPTIONS = table("""
-    all,a cluster:clusters,M= clusters,M= dead,d exact,e federation format,o= Format,O= help hide iterate,i= json local
+    all,a cluster:clusters,M= clusters,M= dead,d exact,e federation format,o= Format,O= help hide iterate,i= local
     long,l list-reasons,R Node,N noconvert nodes,n= noheader,h partition,p= responding,r sort,S= states,t= summarize,s
-    reservation,T usage verbose,v version,V yaml
+    reservation,T usage verbose,v version,V
 """)
 DEFAULT = "%9P %.5a %.10l %.6D %.6t %N"
 SUMMARY = "%9P %.5a %.10l %.16F %N"
@@ -100,8 +100,9 @@ REASONS_LONG = "%20E %12U %19H %6t %N"
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
-    pairs, _rest = read_words(client, daemon, GetoptParser("sinfo", OPTIONS), "Usage: sinfo [OPTIONS]")
-    options, release = dict(pairs), daemon.shape.settings.release
+    release = daemon.shape.settings.release
+    parser = GetoptParser("sinfo", OPTIONS + table(release.json_options))
+    options = dict(read_words(client, daemon, parser, "Usage: sinfo [OPTIONS]")[0])
     if "json" in options or "yaml" in options:
         writer = writer_for(daemon.controller)
         what = _json(writer, options, client, daemon)

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 OPTIONS = table("""
     accounts:account,A= all,a array,r array-unique cluster:clusters,M= clusters,M= federation format,o= Format,O= help
-    hide iterate,i= jobs:job,j? json licenses,L= local long,l me name,n= noconvert node,w= nodelist:node,w=
+    hide iterate,i= jobs:job,j? licenses,L= local long,l me name,n= noconvert node,w= nodelist:node,w=
     nodes:node,w= noheader,h partitions:partition,p= priority,P qos,q= reservation,R= sib:sibling sibling sort,S= start
-    states:state,t= steps:step,s? usage user,u= users:user,u= verbose,v version,V yaml
+    states:state,t= steps:step,s? usage user,u= users:user,u= verbose,v version,V
 """)
 DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
@@ -44,7 +44,8 @@ TEXT_FILTERS: dict[str, tuple[str, Callable[[JobRecord], str]]] = {
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
-    pairs, rest = GetoptParser("squeue", OPTIONS).parse(client.words, permute=True)
+    release = daemon.shape.settings.release
+    pairs, rest = GetoptParser("squeue", OPTIONS + table(release.json_options)).parse(client.words, permute=True)
     options = dict(pairs)
     if "help" in options or "usage" in options:
         client.print(
@@ -82,7 +83,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
     rows = [SqueueJob(job, daemon.controller, form, bitstr_len) for job in _ordered(options, client, jobs, daemon)]
     if "start" in options:
         rows = [row for row in rows if row.job.waits]
-    _print(client, options, rows, daemon.shape.settings.release)
+    _print(client, options, rows, release)
     return 0
 
 

@@ -20,7 +20,7 @@ from clusterdp.fakeslurm.commands.allocation import (
 )
 from clusterdp.fakeslurm.commands.getopt import GetoptParser
 from clusterdp.fakeslurm.commands.option_values import BAD
-from clusterdp.fakeslurm.commands.options import SRUN, SRUN_ENVIRON
+from clusterdp.fakeslurm.commands.options import SRUN_ENVIRON, options_of
 from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
 from clusterdp.fakeslurm.commands.srun_plan import plan_of, request_of
 from clusterdp.fakeslurm.core import error_texts
@@ -130,7 +130,7 @@ async def _run(client: Connection, daemon: Daemon) -> int:
 
 def _components(client: Connection, daemon: Daemon) -> list[Component]:
     """The components of the command line; one with several --het-group counts several times."""
-    parser, found = GetoptParser("srun", SRUN, BAD), list[Component]()
+    parser, found = GetoptParser("srun", options_of("srun", daemon.shape.settings.release), BAD), list[Component]()
     parts = _split(parser, client.words)
     before = ParsedOptions("srun")
     for number, (line, program) in enumerate(parts):

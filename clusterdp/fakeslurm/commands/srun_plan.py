@@ -30,7 +30,7 @@ def request_of(component: Component, pid: int, gpu_prefix: str) -> StepRequest:
     request.nodes = nodes[0] if nodes else None
     request.tasks = options.number("ntasks")
     request.tasks_per_node = options.number("ntasks-per-node")
-    inherited = _tres(options.get("tres-per-task") or "")
+    inherited = options.tres_per_task()
     request.cpus_per_task = options.number("cpus-per-task") or int(inherited.get("cpu", 1))
     request.inherited_cpus = 0 if "cpus-per-task" in options else int(inherited.get("cpu", 0))
     request.by_cpus = "cpus-per-task" in options or "cpu" in inherited

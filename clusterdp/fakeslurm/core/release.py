@@ -189,6 +189,29 @@ class Release:
     nodes_variable = Since({"22.05": "SLURM_NODELIST", "23.02": "SLURM_JOB_NODELIST"})
     # scontrol show step JOB.batch finds the batch step; 22.05 reads a number there (recorded)
     finds_batch_step = Since({"22.05": False, "24.11": True})
+    # options that came and went (source: slurm_opt.c and the opts.c of each command), as in options.py
+    job_options_added = Added(
+        {
+            "23.02": "container-id= extra= tres-per-task=",
+            "23.11": "tres-bind=",
+            "24.05": "segment= stepmgr resv-ports?",
+            "24.11": "oom-kill-step?",
+            "25.11": "consolidate-segments resources= spread-segments",
+            "26.05": "container-type= mem-update=",
+        }
+    )
+    sbatch_options_added = Added({"25.05": "external"})
+    srun_options_added = Added(
+        {
+            "23.11": "external-launcher? treewidth=",
+            "25.05": "wait-for-children",
+            "26.05": "async ignore-signals=",
+        }
+    )
+    salloc_options_added = Added({})
+    job_options_gone = Added({"24.05": "power"})
+    # the schema may be named: --json=v0.0.42 (source: 23.11)
+    json_options = Since({"22.05": "json yaml", "23.11": "json? yaml?"})
     # scontrol show topology where there is none (recorded)
     says_no_topology = Since({"22.05": True, "24.11": False})
     # scontrol update ArrayTaskThrottle of a job that is no array (recorded)
