@@ -193,6 +193,8 @@ def _jobs(daemon: Daemon, argument: str, details: bool) -> list[str]:
         raise Refusal(f"scontrol_print_job error: {error_texts.INVALID_JOB_ID}")
     jobs = find(daemon.model, name)
     if not jobs and name.indexes is not None and daemon.model.elements(name.job):
+        if daemon.shape.settings.release.missing_element_on_stderr:
+            raise Refusal(f"Job {argument} not found")
         raise show.NotFound(f"Job {argument} not found")
     if not jobs:
         raise Refusal(f"slurm_load_jobs error: {error_texts.INVALID_JOB_ID}")

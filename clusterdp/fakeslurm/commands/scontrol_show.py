@@ -11,7 +11,7 @@ from clusterdp.fakeslurm.commands.squeue_fields import SqueueJob, het_ids, min_c
 from clusterdp.fakeslurm.core.job_desc import JobDesc
 from clusterdp.fakeslurm.core.job_environ import tres_per_task
 from clusterdp.fakeslurm.core.job_ids import parse
-from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Node, Step
+from clusterdp.fakeslurm.core.model import BATCH, JobRecord, Node, Step, sluid
 from clusterdp.fakeslurm.core.ranges import index_text, ranges
 from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.shape import User, host_name
@@ -48,6 +48,8 @@ def job(daemon: Daemon, job: JobRecord, details: bool) -> str:
     if job.het:
         head += f" HetJobId={job.het.leader} HetJobOffset={job.het.offset}"
     lines = [f"{head} JobName={desc.name}", *([f"HetJobIdSet={het_ids(job)}"] if job.het else [])]
+    if details and controller.settings.release.has_sluid:
+        lines.append(f"SLUID={sluid(job)}")
     lines += [
         f"{_user(controller.user)} MCS_label=N/A",
         f"Priority={0 if job.held else job.priority} Nice={desc.nice} Account={desc.account} QOS={desc.qos}",
@@ -109,11 +111,12 @@ def _size(job: JobRecord, row: SqueueJob, details: bool) -> list[str]:
 def _most_nodes(job: JobRecord, nodes: int, release: Release) -> str:
     """After the number of nodes of a job that waits: -N, the most that it may get."""
     desc = job.desc
-    if not job.waits or not release.shows_most_nodes:
+    if not job.waits or not release.most_nodes_shown:
         return ""
+    asked = desc.max_nodes or (desc.tasks if release.most_nodes_shown == "tasks" else 0) or 0
     looked_at = not job.held and job.reason not in ("Dependency", "BeginTime")
     never_tried = not looked_at and not desc.tasks_per_node and (desc.cpus_per_task or 1) == 1
-    most = max(nodes, desc.max_nodes or 0) if never_tried else desc.max_nodes
+    most = max(nodes, asked) if never_tried else asked
     return f"-{most}" if most else ""
 
 
@@ -136,8 +139,9 @@ def _place(row: SqueueJob) -> list[str]:
     arguments = desc.arguments if release.command_has_arguments else []
     lines = [
         f"Features={desc.features or '(null)'} DelayBoot=00:00:00",
-        f"OverSubscribe={over_subscribe(job)} Contiguous=0 Licenses=(null) Network=(null)",
+        release.sharing.format(over_subscribe(job, release), "NODE" if desc.exclusive else "NO"),
         f"Command={' '.join([desc.command or '(null)', *arguments])}",
+        *([f"SubmitLine={desc.submit_line}"] if release.has_submit_line else []),
         f"WorkDir={desc.folder}",
     ]
     if desc.comment:

@@ -151,7 +151,8 @@ def _change(daemon: Daemon, job: JobRecord, changes: list[tuple[str, str, str]])
         if name == "partition" and value == job.desc.partition:
             continue
         if name in ONLY_WHILE_IT_WAITS and not job.waits:
-            raise ControllerError(error_texts.NOT_PENDING)
+            fixed = daemon.shape.settings.release.memory_is_fixed if name == "minmemorynode" else None
+            raise ControllerError(fixed or error_texts.NOT_PENDING)
         try:
             CHANGES[name](daemon, job, value)
         except ValueError:

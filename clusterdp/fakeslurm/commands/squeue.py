@@ -104,6 +104,8 @@ def _chosen(options: dict[str, str], client: Connection, daemon: Daemon, rest: l
         wanted = options.get(option) or variables.get(variable)
         if wanted:
             jobs = [job for job in jobs if of(job) in wanted.split(",")]
+    if "nobody" in options.get("user", "").split(",") and not daemon.shape.settings.release.nobody_is_a_user:
+        client.error("squeue: error: Invalid user: nobody\n")
     if "user" in options and daemon.controller.user.name not in options["user"].split(","):
         import pwd
 

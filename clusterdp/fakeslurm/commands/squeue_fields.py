@@ -192,7 +192,7 @@ LETTERS: dict[str, PrintField[SqueueJob]] = {
     "F": _f("ARRAY_JOB_ID", lambda r: str(r.job.array.id if r.job.array else r.job.id)),
     "g": _f("GROUP", lambda r: r.controller.user.group),
     "G": _f("GROUP", lambda r: str(r.controller.user.gid)),
-    "h": _f("OVER_SUBSCRIBE", lambda r: over_subscribe(r.job)),
+    "h": _f("OVER_SUBSCRIBE", lambda r: over_subscribe(r.job, r.controller.settings.release)),
     "H": _f("SOCKETS_PER_NODE", lambda r: "*"),
     "i": _f("JOBID", lambda r: r.name),
     "I": _f("CORES_PER_SOCKET", lambda r: "*"),
@@ -246,10 +246,11 @@ def min_cpus(job: JobRecord) -> int:
     return (job.desc.tasks_per_node or 1) * (job.desc.cpus_per_task or 1)
 
 
-def over_subscribe(job: JobRecord) -> str:
+def over_subscribe(job: JobRecord, release: Release) -> str:
+    plain, shared, exclusive = release.oversubscribe_words
     if job.desc.exclusive:
-        return "NO"
-    return "YES" if job.desc.shown.get("oversubscribe") == "yes" else "OK"
+        return exclusive
+    return shared if job.desc.shown.get("oversubscribe") == "yes" else plain
 
 
 # The long names of fields that also have a letter.

@@ -212,6 +212,12 @@ class Release:
     job_options_gone = Added({"24.05": "power"})
     # the schema may be named: --json=v0.0.42 (source: 23.11)
     json_options = Since({"22.05": "json yaml", "23.11": "json? yaml?"})
+    # scontrol show job of an element that is not there says so on stderr (recorded)
+    missing_element_on_stderr = Since({"22.05": False, "26.05": True})
+    # scontrol update MinMemoryNode of a job that runs (recorded)
+    memory_is_fixed = Since({"22.05": error_texts.NOT_PENDING, "26.05": "Requested operation requires extern step"})
+    # squeue --user=nobody (recorded)
+    nobody_is_a_user = Since({"22.05": True, "26.05": False})
     # scontrol show topology where there is none (recorded)
     says_no_topology = Since({"22.05": True, "24.11": False})
     # scontrol update ArrayTaskThrottle of a job that is no array (recorded)
@@ -264,6 +270,16 @@ class Release:
     # StdErr of a job without --error; None: its output (recorded)
     stderr_in_squeue = Since[str | None]({"22.05": None, "24.11": "(null)"})
     stderr_in_scontrol = Since[str | None]({"22.05": None, "26.05": ""})
+    # how scontrol show job and squeue say whether a job shares its nodes (recorded)
+    oversubscribe_words = Since({"22.05": ("OK", "YES", "NO"), "26.05": ("NO", "YES", "NO")})
+    sharing = Since(
+        {
+            "22.05": "OverSubscribe={0} Contiguous=0 Licenses=(null) Network=(null)",
+            "26.05": "OverSubscribe={0} Exclusive={1} Contiguous=0 Licenses=(null) LicensesAlloc=(null) Network=(null)",
+        }
+    )
+    # scontrol show job: SubmitLine= (source: info_job.c, 25.11)
+    has_submit_line = Since({"22.05": False, "25.11": True})
     # the command of an salloc, in squeue -o %o (recorded)
     salloc_has_command = Since({"22.05": False, "24.11": True})
     # sinfo --long (source: 23.02)
@@ -296,6 +312,10 @@ class Release:
     )
     # output files in a folder that is missing: it is made (release notes of 23.02)
     makes_output_folders = Since({"22.05": False, "23.02": True})
+    # %a in the name of a step's output file, outside of arrays (recorded)
+    no_array_index = Since({"22.05": 4294967294, "26.05": 0})
+    # %N in it: the node's name, not the machine's, which are the same but in tests (recorded)
+    node_in_file_names = Since({"22.05": False, "26.05": True})
     # %b in the name of an output file: the index in the array modulo 10 (release notes of 24.11)
     has_index_digit = Since({"22.05": False, "24.11": True})
     # in TresPerNode, TresPerJob and their like (source: xfmt_tres in slurm_opt.c, 23.11)
@@ -310,8 +330,9 @@ class Release:
     power_line = Since({"22.05": ("Power=",), "24.05": ()})
     # scontrol show job: Command= has the arguments (recorded)
     command_has_arguments = Since({"22.05": True, "24.11": False})
-    # scontrol show job of one that was never tried: NumNodes=1-1 (source: _pack_pending_job_details, 23.11)
-    shows_most_nodes = Since({"22.05": False, "23.11": True})
+    # scontrol show job of one that was never tried: NumNodes=1-1 (source: _pack_pending_job_details, 23.11); without
+    # --nodes the most nodes are as many as tasks (source: job_mgr.c, 26.05)
+    most_nodes_shown = Since({"22.05": "", "23.11": "nodes", "26.05": "tasks"})
     # the lines at the end of scontrol show node (source: 23.02 and 24.05; the last recorded)
     resume_after = Since(
         {"22.05": "", "23.02": " ResumeAfterTime=None", "26.05": " ResumeAfterTime=None SuspendTime=INFINITE"}

@@ -18,6 +18,8 @@ def letters(job: JobRecord, step: str, user: str, release: Release | None = None
     """The values for the patterns in names of output files."""
     batch = step == "batch"
     index = job.array.indexes[0] if job.array and job.array.split else NOT_AN_ARRAY_INDEX
+    if index == NOT_AN_ARRAY_INDEX and release and not batch:
+        index = release.no_array_index
     return {
         **({"b": index % 10} if release and release.has_index_digit else {}),
         "j": job.id,

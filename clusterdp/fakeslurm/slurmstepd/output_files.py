@@ -44,6 +44,8 @@ class OutputFiles:
         # In a step over several components Slurm counts one too many in %t for each component before the task's.
         component = self._plan.component_of(task)
         values = {**component.patterns, "t": task.rank + task.component, "n": task.node_index}
+        if self._plan.release.node_in_file_names:
+            values["N"] = task.node
         return os.path.join(component.folder, expand(target.pattern, values))
 
     def _cached(self, path: str, flags: int) -> int:
