@@ -51,7 +51,7 @@ CASES = [
 @pytest.mark.parametrize(("release", "options", "expected"), CASES)
 def test_a_job_gets_what_a_real_slurm_gave(release: str, options: str, expected: str) -> None:
     model, rules = Model.of(Shape.simple(), 0), Release(release)
-    parsed = ParsedOptions("sbatch")
+    parsed = ParsedOptions("sbatch", rules)
     parsed.add(GetoptParser("sbatch", SBATCH).parse(options.split(), permute=False)[0])
     shares = place(job_desc(parsed, "/", "main", print, 0, rules), list(all_free(model).values()), rules)
     assert shares

@@ -14,6 +14,7 @@ from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import ControllerError, Refusal
 from clusterdp.fakeslurm.core.job_desc import JobDesc
 from clusterdp.fakeslurm.core.model import JobRecord
+from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.shape import host_name
 from clusterdp.fakeslurm.core.times import stamp
 from clusterdp.fakeslurm.slurmctld import job_end, submit_checks
@@ -56,9 +57,11 @@ def command_line(parser: GetoptParser, words: list[str]) -> tuple[list[Pairs], l
         words = rest[1:]
 
 
-def components_of(command: str, lines: list[Pairs], directives: list[Pairs], variables: Pairs) -> list[ParsedOptions]:
+def components_of(
+    command: str, release: Release, lines: list[Pairs], directives: list[Pairs], variables: Pairs
+) -> list[ParsedOptions]:
     """The options of each component: its lines in the script < variables < the command line."""
-    components, before = list[ParsedOptions](), ParsedOptions(command)
+    components, before = list[ParsedOptions](), ParsedOptions(command, release)
     for number in range(max(len(lines), len(directives))):
         options = before.after()
         options.add(directives[number] if number < len(directives) else [])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from clusterdp.fakeslurm.core import times
 from clusterdp.fakeslurm.core.error_texts import Refusal
@@ -26,12 +26,14 @@ RLIMITS = frozenset("ALL NONE AS CORE CPU DATA FSIZE MEMLOCK NOFILE NPROC RSS ST
 PROFILES = frozenset("all none energy task filesystem lustre network".split())
 
 
-def check(command: str, name: str, value: str) -> None:
-    """Check the value of an option; raises Refusal."""
+def check(command: str, name: str, value: str, complaints: Mapping[str, str]) -> None:
+    """Check the value of an option; raises Refusal. `complaints` are the words of a release where they are its own."""
     if name in NUMBERS and not re.fullmatch(r"0*[1-9]\d*" if name != "ntasks-per-node" else r"\d+", value):
         raise Refusal(f'{command}: error: Invalid numeric value "{value}" for --{name}.', 1)
     if name in CHECKS:
         complaint = CHECKS[name](value)
+        if complaint and name in complaints:
+            complaint = complaints[name].format(value)
         if complaint:
             raise Refusal(
                 "\n".join(f"{command}: error: {line}" for line in complaint.split("\n")), CODES.get(name, BAD)
@@ -114,6 +116,7 @@ CHECKS: dict[str, Check] = {
     "profile": _profile,
     "propagate": _propagate,
     "switches": _matches(r"\d+(@.*)?", 'Invalid numeric value "{}" for --switches.'),
+    "requeue": _invalid("requeue", "|expedite"),
     "time-min": _invalid("time-min", r"(\d+-)?\d+(:\d+){0,2}|-1|infinite|unlimited"),
     "tmp": _invalid("tmp", r"\d+[kmgt]?b?"),
     "uid": _matches(f"{os.getuid()}", "Invalid --uid specification"),

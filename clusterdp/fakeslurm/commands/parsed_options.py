@@ -11,6 +11,7 @@ from clusterdp.fakeslurm.commands.options import PER_COMPONENT, UNSUPPORTED
 from clusterdp.fakeslurm.core import times
 from clusterdp.fakeslurm.core.error_texts import INVALID_GRES, INVALID_NODE, ControllerError, Refusal
 from clusterdp.fakeslurm.core.job_desc import Gpus
+from clusterdp.fakeslurm.core.release import Release
 from clusterdp.slurm.hostlist import HostlistError, expand
 
 
@@ -19,6 +20,7 @@ class ParsedOptions:
     """Options with their values; the last of repeated ones counts."""
 
     command: str
+    release: Release
     values: dict[str, str] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:
@@ -32,7 +34,7 @@ class ParsedOptions:
         for name, value in pairs:
             if name in UNSUPPORTED:
                 raise self.bad(f"--{name} is not supported by this fake cluster")
-            check(self.command, name, value)
+            check(self.command, name, value, self.release.complaints)
             if name in ("requeue", "no-requeue"):
                 self.values.pop("requeue", None)
                 self.values.pop("no-requeue", None)
@@ -45,7 +47,7 @@ class ParsedOptions:
     def after(self) -> ParsedOptions:
         """The options with which the next component of a heterogeneous job begins."""
         kept = {name: value for name, value in self.values.items() if name not in PER_COMPONENT}
-        return ParsedOptions(self.command, kept)
+        return ParsedOptions(self.command, self.release, kept)
 
     def bad(self, text: str) -> Refusal:
         return Refusal(f"{self.command}: error: {text}", BAD)
@@ -100,6 +102,8 @@ class ParsedOptions:
         try:
             return list(dict.fromkeys(expand(text)))
         except HostlistError:
+            if name == "nodelist" and self.release.bad_nodelist_is_fatal:
+                raise Refusal(f"{self.command}: fatal: Invalid node list specified") from None
             raise ControllerError(INVALID_NODE) from None
 
     def warning_signal(self) -> tuple[int, int, bool] | None:

@@ -47,7 +47,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
         client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
         raise CommandDone
     variables = [(option, client.environ[name]) for name, option in SALLOC_ENVIRON.items() if name in client.environ]
-    components = components_of("salloc", lines, [], variables)
+    components = components_of("salloc", daemon.shape.settings.release, lines, [], variables)
     descs = [desc_for(client, daemon, each, TEXTS, "interactive") for each in components]
     for desc in descs:
         desc.is_allocation = True

@@ -12,7 +12,7 @@ from clusterdp.fakeslurm.commands.allocation import command_line, components_of,
 from clusterdp.fakeslurm.commands.getopt import GetoptParser
 from clusterdp.fakeslurm.commands.job_desc_of_options import job_desc
 from clusterdp.fakeslurm.commands.option_values import BAD
-from clusterdp.fakeslurm.commands.options import SBATCH, SBATCH_ENVIRON, options_of
+from clusterdp.fakeslurm.commands.options import SBATCH_ENVIRON, options_of
 from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
 from clusterdp.fakeslurm.core import error_texts, job_environ
 from clusterdp.fakeslurm.core.error_texts import CommandDone, ControllerError, Refusal
@@ -51,7 +51,13 @@ async def run(client: Connection, daemon: Daemon) -> int:
     wrapped = any(name == "wrap" for line in lines for name, _ in line)
     script = await _script(client, next((v for line in lines for n, v in line if n == "wrap"), None), rest)
     groups = [[]] if wrapped else directives.read(parser, script, "ignore-pbs" in given, daemon.shape.settings.release)
-    components = components_of("sbatch", lines, groups, _from_environ(client.environ, daemon.shape.settings.release))
+    components = components_of(
+        "sbatch",
+        daemon.shape.settings.release,
+        lines,
+        groups,
+        _from_environ(client.environ, daemon.shape.settings.release),
+    )
     first = components[0]
     cluster = clusters.named("sbatch", first.get("clusters"), daemon, "--cluster")
     if "verbose" in first:
@@ -152,11 +158,9 @@ def _name(rest: list[str]) -> str:
 
 
 def _from_environ(variables: dict[str, str], release: Release) -> list[tuple[str, str]]:
-    if variables.get("SBATCH_REQUEUE", "") not in ("", "expedite") and release.requeue_takes_word:
-        raise Refusal("sbatch: error: Invalid --requeue specification", BAD)
     found = [(option, variables[name]) for name, option in SBATCH_ENVIRON.items() if name in variables]
-    flags = {option.name for option in SBATCH if not option.takes}
-    return [(option, "" if option in flags else value) for option, value in found]
+    takes = {option.name: option.takes for option in options_of("sbatch", release)}
+    return [(option, value if takes.get(option) else "") for option, value in found]
 
 
 def _partition(options: ParsedOptions, daemon: Daemon) -> str:

@@ -84,8 +84,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
 async def _run(client: Connection, daemon: Daemon) -> int:
     components, release = _components(client, daemon), daemon.shape.settings.release
     first = components[0]
-    if "pty" in first.options and client.terminal:
-        raise Refusal("srun: error: --pty on a terminal is not supported by this fake cluster", BAD)
+    _check_options(client, first.options)
     if "verbose" in first.options:
         show_options(client, first.options)
     number = first.options.get("jobid") or client.environ.get("SLURM_JOB_ID") or client.environ.get("SLURM_JOBID")
@@ -128,11 +127,18 @@ async def _run(client: Connection, daemon: Daemon) -> int:
 # -- the command line --
 
 
+def _check_options(client: Connection, options: ParsedOptions) -> None:
+    if "pty" in options and client.terminal:
+        raise Refusal("srun: error: --pty on a terminal is not supported by this fake cluster", BAD)
+    if "parsable" in options:  # --async is refused
+        raise Refusal("srun: error: --parsable requires --async.")
+
+
 def _components(client: Connection, daemon: Daemon) -> list[Component]:
     """The components of the command line; one with several --het-group counts several times."""
     parser, found = GetoptParser("srun", options_of("srun", daemon.shape.settings.release), BAD), list[Component]()
     parts = _split(parser, client.words)
-    before = ParsedOptions("srun")
+    before = ParsedOptions("srun", daemon.shape.settings.release)
     for number, (line, program) in enumerate(parts):
         given = dict(line)
         if "help" in given or "usage" in given:
@@ -144,7 +150,7 @@ def _components(client: Connection, daemon: Daemon) -> list[Component]:
         options = before.after()
         groups = _groups(given.get("het-group"), number)
         for group in groups:
-            mine = ParsedOptions("srun", dict(options.values))
+            mine = ParsedOptions("srun", options.release, dict(options.values))
             mine.add(_from_environ(client.environ, group if len(parts) > 1 or "het-group" in given else None))
             if daemon.shape.settings.release.tres_per_task and "SLURM_TRES_PER_TASK" in client.environ:
                 mine.add([("tres-per-task", client.environ["SLURM_TRES_PER_TASK"])])

@@ -175,8 +175,6 @@ class Release:
     # before `using` in what --test-only says (26.05, src/api/allocate.c)
     before_using = Since({"22.05": "", "26.05": "a "})
 
-    # SBATCH_REQUEUE=1 is refused: --requeue takes a word, expedite (recorded)
-    requeue_takes_word = Since({"22.05": False, "26.05": True})
     # State=RESUME of a node that is well (recorded)
     resume_of_well_node = Since({"22.05": "Invalid node state specified", "26.05": "Invalid node state transition"})
     # squeue and sinfo of an unknown SLURM_CLUSTERS speak of --cluster, and end as fatal (recorded)
@@ -200,16 +198,35 @@ class Release:
             "26.05": "container-type= mem-update=",
         }
     )
-    sbatch_options_added = Added({"25.05": "external"})
+    sbatch_options_added = Added({"25.05": "external get-user-env", "25.11": "requeue?"})
     srun_options_added = Added(
         {
             "23.11": "external-launcher? treewidth=",
             "25.05": "wait-for-children",
-            "26.05": "async ignore-signals=",
+            "26.05": "async ignore-signals= parsable",
         }
     )
     salloc_options_added = Added({})
     job_options_gone = Added({"24.05": "power"})
+    # how sbatch and srun refuse a value, where that is not as in option_values.py (recorded)
+    complaints = Since(
+        {
+            "22.05": dict[str, str](),
+            "24.11": {
+                "gpu-bind": "Invalid --gpu-bind argument: {}",
+                "gres-flags": "Invalid --gres-flags specification: {}",
+            },
+        }
+    )
+    # --batch that is no part of --constraint (recorded)
+    batch_refused = Since(
+        {
+            "22.05": "Job --batch option is invalid or not a subset of --constraints",
+            "24.11": "Job --batch option is invalid or not a subset of --constraint",
+        }
+    )
+    # --nodelist and --exclude that cannot be read: sbatch says so itself (recorded)
+    bad_nodelist_is_fatal = Since({"22.05": False, "24.11": True})
     # the schema may be named: --json=v0.0.42 (source: 23.11)
     json_options = Since({"22.05": "json yaml", "23.11": "json? yaml?"})
     # scontrol show job of an element that is not there says so on stderr (recorded)
@@ -237,7 +254,7 @@ class Release:
     deals_asked_tasks = Since({"22.05": False, "24.11": True, "26.05": False})
     # --gpus with --ntasks, where one is a multiple of the other, says how many tasks a node gets (recorded)
     gpus_share_tasks_out = Since({"22.05": False, "24.11": True})
-    # a --constraint that is refused takes a job id (recorded)
+    # a --constraint or --prefer that is refused takes a job id (recorded)
     bad_feature_takes_id = Since({"22.05": True, "24.11": False})
     # --constraint=a*2&b*1 is refused: as not available, or as no feature (recorded)
     counted_features = Since({"22.05": error_texts.NODE_CONFIG, "24.11": error_texts.INVALID_FEATURE})

@@ -19,11 +19,12 @@ def check(model: Model, desc: JobDesc, now: float) -> None:
     _check_features(model, desc)
     of_nodes = [node.features for node in model.nodes.values()]
     if desc.prefer and not constraints.known(desc.prefer, of_nodes):
-        raise _numbered("Invalid preferred feature specification")
+        takes_id = model.settings.release.bad_feature_takes_id
+        raise ControllerError("Invalid preferred feature specification", numbered=takes_id)
     if desc.batch_features and not set(constraints.words(desc.batch_features)) <= set(
         constraints.words(desc.features or "")
     ):
-        raise _numbered("Job --batch option is invalid or not a subset of --constraints")
+        raise _numbered(model.settings.release.batch_refused)
     if desc.reservation:
         raise _numbered("Requested reservation is invalid")
     if desc.licenses:
