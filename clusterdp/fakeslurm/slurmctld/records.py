@@ -35,9 +35,13 @@ class Records:
     def _write(self, job: JobRecord, word: str | None = None) -> None:
         self._journal.write("job", job.id, job)
         lag = self._model.settings.accounting_lag_s
-        entry = self.accounting.note(self._model, job, self._clock() + lag, word)
-        if entry:
-            self._journal.write("row", *entry)
+        due = self._clock() + lag
+        for entry in (
+            self.accounting.note(self._model, job, due, word),
+            self.accounting.note_part(self._model, job, due),
+        ):
+            if entry:
+                self._journal.write("row", *entry)
 
     def number(self) -> int:
         """A new job id."""

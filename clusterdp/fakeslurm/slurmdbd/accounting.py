@@ -93,6 +93,22 @@ class Accounting:
         self._coming.append((due, key, row))
         return key, row
 
+    def note_part(self, model: Model, job: JobRecord, due: float) -> tuple[str, AccountingJob] | None:
+        """Enter what became of the steps of a job's last part: what it was before it lost a node."""
+        if not job.resizes or model.settings.release.steps_resize:
+            return None
+        key = f"{job.id}.{job.submit_time}.{job.resizes - 1}"
+        before = next((row for _, other, row in reversed(self._coming) if other == key), self.rows.get(key))
+        if before is None:
+            return None
+        named = {step.id for step in before.steps}
+        steps = tuple(_step_row(step) for step in _in_order(job.steps) if step.id in named)
+        row = replace(before, steps=steps, derived=job.derived)
+        if row == before:
+            return None
+        self._coming.append((due, key, row))
+        return key, row
+
     def restore(self, key: str, row: AccountingJob) -> None:
         self._numbers.setdefault(key, row.created)
         self._enter(key, row)
@@ -130,7 +146,7 @@ def _row(model: Model, job: JobRecord, created: int, word: str | None) -> Accoun
     if word is None and job.completing and job.outcome:
         state = job.outcome.value
     mine = [step for step in job.steps if step.start >= job.resized_at]
-    steps = tuple(_step_row(step) for step in sorted(mine, key=lambda s: (s.id != BATCH, len(s.id), s.id)))
+    steps = tuple(_step_row(step) for step in _in_order(mine))
     if state == "RESIZING" and model.settings.release.steps_resize:
         steps = tuple(replace(step, state=state, end=job.end) if step.end is None else step for step in steps)
     array, desc = job.array, job.desc
@@ -179,6 +195,10 @@ def _row(model: Model, job: JobRecord, created: int, word: str | None) -> Accoun
         het_id=job.het.leader if job.het else None,
         het_offset=job.het.offset if job.het else 0,
     )
+
+
+def _in_order(steps: list[Step]) -> list[Step]:
+    return sorted(steps, key=lambda step: (step.id != BATCH, len(step.id), step.id))
 
 
 def _status(model: Model, job: JobRecord, state: str) -> int:
