@@ -117,4 +117,5 @@ def test_the_fifth_requeue_of_a_grace_time_holds_the_job(as_release: As) -> None
 def test_every_rule_of_the_table_is_asked_for(name: str) -> None:
     package = Path(clusterdp.fakeslurm.__file__).parent
     texts = [path.read_text() for path in package.rglob("*.py") if path.name != "release.py"]
-    assert any(re.search(rf"\b\w*release\.{name}\b", text) for text in texts)
+    of_commands = re.sub(r"^(sbatch|srun|salloc)_", r"\\{command\\}_", name)
+    assert any(re.search(rf"[rR]elease\.{name}\b|{of_commands}['\"]", text) for text in texts)

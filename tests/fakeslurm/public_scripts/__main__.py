@@ -24,7 +24,8 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true")
     options = parser.parse_args()
     scripts, differing = sorted(options.folder.glob("*.sh")), 0
-    with RealSlurm() as real, FakeCluster(shape=like_the_real_one("22.05")) as fake, tempfile.TemporaryDirectory() as folder:
+    shape = like_the_real_one("22.05")
+    with RealSlurm() as real, FakeCluster(shape=shape) as fake, tempfile.TemporaryDirectory() as folder:
         theirs = playing.play(scripts, real.environ(), Path(folder) / "real")
         ours = playing.play(scripts, fake.env, Path(folder) / "fake")
     for name, expected in theirs.items():
