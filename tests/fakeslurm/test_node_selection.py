@@ -41,9 +41,15 @@ RECORDED_22_05 = """
     --ntasks-per-node=3 --ntasks=7: 3/3 3/3 3/3
     --ntasks-per-node=3 --nodes=2 --ntasks=2: 3/3 3/3
 """
+RECORDED_26_05 = """
+    --spread-job --nodes=2 --ntasks=4: 2/2 2/2
+    --ntasks-per-node=3 --ntasks=7: 3/3 3/3 3/3
+    --cpus-per-task=3 --ntasks=4: 2/6 2/6
+    --gpus=8 --ntasks=8: 2/2 2/2 2/2 2/2
+"""
 CASES = [
     pytest.param(release, *line.strip().split(": "), id=f"{release}{line.split(': ')[0].strip()}")
-    for release, lines in (("24.11", RECORDED_24_11), ("22.05", RECORDED_22_05))
+    for release, lines in (("24.11", RECORDED_24_11), ("22.05", RECORDED_22_05), ("26.05", RECORDED_26_05))
     for line in lines.strip().splitlines()
 ]
 

@@ -145,7 +145,7 @@ def _place(row: SqueueJob) -> list[str]:
         f"WorkDir={desc.folder}",
     ]
     if desc.comment:
-        lines.append(f"Comment={desc.comment} ")
+        lines.append(f"Comment={desc.comment}{release.after_comment}")
     if desc.batch:
         lines += [
             f"StdErr={row.error_path(release.stderr_in_scontrol)}",

@@ -70,6 +70,7 @@ class SelectedNode:
 
 def choose(desc: JobDesc, candidates: Sequence[FreeNode], release: Release) -> list[SelectedNode] | None:
     """The nodes for a job in the order of the cluster, which is that of `candidates`; None if they are not enough."""
+    even = release.spread_job_is_even and "spread-job" in desc.shown
     rooms = {free.index: room(desc, free, release) for free in candidates}
     roomy = [free for free in candidates if rooms[free.index] > 0]
     required = set(desc.nodelist)
@@ -77,7 +78,7 @@ def choose(desc: JobDesc, candidates: Sequence[FreeNode], release: Release) -> l
         roomy, required = [free for free in roomy if free.node.name in required], set()
     least = max(desc.min_nodes, len(required), -(-tasks_of(desc) // (desc.tasks_per_node or UNLIMITED)))
     while len(roomy) >= least and sum(rooms[free.index] for free in roomy) >= all_cpus(desc):
-        taken = _Selection(desc, roomy, rooms, required, least).made()
+        taken = _Selection(desc, roomy, rooms, required, least, even).made()
         if taken:
             return sorted(taken, key=lambda each: each.free.index)
         roomy = _without_smallest(desc, roomy, rooms, required, least)
@@ -181,6 +182,7 @@ class _Selection:
     rooms: dict[int, int]
     required: set[str]
     least: int  # nodes that are still needed
+    even: bool = False  # each gets the same number of CPUs
     taken: list[SelectedNode] = field(default_factory=list)
     most: int = UNLIMITED  # nodes that may still be added
     wanted_cpus: int = 0
@@ -214,7 +216,10 @@ class _Selection:
 
     def _take(self, free: FreeNode) -> None:
         cpus = self.rooms[free.index]
-        for_this = self.wanted_cpus - max(self.least - 1, 0)  # each of the others needs one
+        others = max(self.least - 1, 0)
+        for_this = self.wanted_cpus - others  # each of the others needs one
+        if self.even:
+            for_this = -(-self.wanted_cpus // (others + 1))
         if cpus > for_this and not self.desc.exclusive:
             cpus = max(for_this, least_cpus(self.desc))
         self.taken.append(SelectedNode(free, cpus))
