@@ -11,7 +11,8 @@ import pytest
 
 import clusterdp.fakeslurm
 from clusterdp.fakeslurm import FakeCluster
-from clusterdp.fakeslurm.core.release import Release, Since
+from clusterdp.fakeslurm.core.release import Release
+from clusterdp.fakeslurm.core.since import Since
 from clusterdp.slurm.state import JobState
 
 from .conftest import Desk, impatient

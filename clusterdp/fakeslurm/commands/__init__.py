@@ -31,7 +31,9 @@ directives           the #SBATCH and #PBS lines of a script
 job_desc_of_options  from the options to a JobDesc
 clusters             --clusters: there is one
 columns              tables as squeue and sinfo print them
-as_json              --json and --yaml of squeue, sinfo and scontrol
+as_json              --json and --yaml of squeue, sinfo and scontrol, as in 22.05
+as_newer_json        the same from 23.11 on
+json_defaults        what that says of what the fake does not have
 """
 
 from collections.abc import Awaitable, Callable

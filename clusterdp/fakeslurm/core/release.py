@@ -8,12 +8,10 @@ first recorded release that has it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, overload
 
 from clusterdp.fakeslurm.core import error_texts
+from clusterdp.fakeslurm.core.since import Added, Since
 from clusterdp.fakeslurm.errors import FakeSlurmError
-
-T = TypeVar("T")
 
 # The releases, each with the version that its commands show.
 VERSIONS = {
@@ -34,39 +32,6 @@ def version_of(text: str) -> str:
     if release not in VERSIONS:
         raise FakeSlurmError(f"slurm_version: there is no manner of {text!r}. Choose one of {', '.join(VERSIONS)}.")
     return VERSIONS[release] if text == release else text
-
-
-class Since(Generic[T]):
-    """A rule that changed: its value from each of these releases on. The first must be 22.05."""
-
-    def __init__(self, values: dict[str, T]):
-        self._values = list(values.items())
-
-    @overload
-    def __get__(self, release: None, owner: Any) -> Since[T]: ...
-    @overload
-    def __get__(self, release: Release, owner: Any) -> T: ...
-    def __get__(self, release: Release | None, owner: Any) -> Since[T] | T:
-        if release is None:
-            return self
-        return [value for since, value in self._values if since <= release.version][-1]
-
-
-class Added(Since[str]):
-    """Words that releases added: all that there are in one of them."""
-
-    @overload
-    def __get__(self, release: None, owner: Any) -> Added: ...
-    @overload
-    def __get__(self, release: Release, owner: Any) -> str: ...
-    def __get__(self, release: Release | None, owner: Any) -> Added | str:
-        if release is None:
-            return self
-        return " ".join(words for since, words in self._values if since <= release.version)
-
-    def ever(self) -> str:
-        """The words of all releases."""
-        return " ".join(words for _, words in self._values)
 
 
 BASE_STATES = (
@@ -341,8 +306,8 @@ class Release:
     gpu_prefix = Since({"22.05": "gres:gpu:", "23.11": "gres/gpu:"})
     # scontrol show job: what it asked for and what it has (source: 23.02)
     tres_lines = Since({"22.05": ("TRES",), "23.02": ("ReqTRES", "AllocTRES")})
-    # what follows Comment= in scontrol show job (recorded)
-    after_comment = Since({"22.05": " ", "26.05": ""})
+    # what follows Comment= in scontrol show job (source: info_job.c, 25.11)
+    after_comment = Since({"22.05": " ", "25.11": ""})
     # what follows a job in scontrol show job (recorded)
     after_job = Since({"22.05": "\n\n", "26.05": "\n"})
     # --ntasks-per-node with --ntasks: NumTasks= counts full nodes (recorded)

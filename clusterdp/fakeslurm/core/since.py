@@ -1,0 +1,45 @@
+"""Values that depend on the release of Slurm: the rows of the table in release.py."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, Protocol, TypeVar, overload
+
+T = TypeVar("T")
+
+
+class HasVersion(Protocol):
+    @property
+    def version(self) -> str: ...
+
+
+class Since(Generic[T]):
+    """A rule that changed: its value from each of these releases on. The first must be 22.05."""
+
+    def __init__(self, values: dict[str, T]):
+        self._values = list(values.items())
+
+    @overload
+    def __get__(self, release: None, owner: Any) -> Since[T]: ...
+    @overload
+    def __get__(self, release: HasVersion, owner: Any) -> T: ...
+    def __get__(self, release: HasVersion | None, owner: Any) -> Since[T] | T:
+        if release is None:
+            return self
+        return [value for since, value in self._values if since <= release.version][-1]
+
+
+class Added(Since[str]):
+    """Words that releases added: all that there are in one of them."""
+
+    @overload
+    def __get__(self, release: None, owner: Any) -> Added: ...
+    @overload
+    def __get__(self, release: HasVersion, owner: Any) -> str: ...
+    def __get__(self, release: HasVersion | None, owner: Any) -> Added | str:
+        if release is None:
+            return self
+        return " ".join(words for since, words in self._values if since <= release.version)
+
+    def ever(self) -> str:
+        """The words of all releases."""
+        return " ".join(words for _, words in self._values)
