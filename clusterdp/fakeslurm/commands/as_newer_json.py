@@ -14,7 +14,7 @@ from clusterdp.fakeslurm.commands.json_defaults import number
 from clusterdp.fakeslurm.commands.scontrol_show import tres_of_tasks
 from clusterdp.fakeslurm.commands.sinfo_fields import SinfoRow, state_words
 from clusterdp.fakeslurm.commands.squeue_fields import SqueueJob
-from clusterdp.fakeslurm.core.model import JobRecord, Model, Node, Partition, Share
+from clusterdp.fakeslurm.core.model import JobRecord, Model, Node, Partition, Share, sluid
 from clusterdp.fakeslurm.slurmctld.controller import Controller
 from clusterdp.fakeslurm.slurmdbd.accounting import size
 from clusterdp.slurm.hostlist import compress
@@ -90,7 +90,13 @@ class NewerJsonWriter(JsonWriter):
             "tres_per_job": f"{gpu}{desc.gpus_option}" if desc.gpus_option else "",
             "tres_per_task": of_tasks.get("SLURM_TRES_PER_TASK", ""),
         }
-        return {**super().job(job), **defaults.JOB, **newer}
+        found = {**super().job(job), **defaults.JOB, **newer}
+        if not self.release.json_of_26_05:
+            return found
+        step_id = {"sluid": sluid(job), "job_id": self.number(job.id), "step_id": "entire"}
+        step_id |= {"step_het_component": number(None)}
+        more = {"stdin_expanded": found["standard_input"], "stdout_expanded": found["standard_output"]}
+        return defaults.as_26_05("job", found, submit_line=desc.submit_line, step_id=step_id, **more)
 
     def _resources(self, job: JobRecord) -> Json | None:
         """What the job has, or had."""
@@ -136,14 +142,15 @@ class NewerJsonWriter(JsonWriter):
             "slurmd_start_time": self.moment(node.boot_time),
         }
         del found["state_flags"]
-        return {**found, **defaults.NODE, **newer}
+        found = {**found, **defaults.NODE, **newer}
+        return defaults.as_26_05("node", found) if self.release.json_of_26_05 else found
 
     def partition(self, part: Partition) -> Json:
         nodes = [self.controller.model.nodes[name] for name in part.nodes]
         cpus, memory = sum(node.cpus for node in nodes), sum(node.memory_mb for node in nodes)
         tres = f"cpu={cpus},mem={size(memory)},node={len(nodes)},billing={cpus}"
         maximums = {**defaults.PARTITION["maximums"], "time": self.limit(part.max_minutes)}
-        return {
+        found = {
             **defaults.PARTITION,
             "nodes": {"allowed_allocation": "", "configured": compress(part.nodes), "total": len(nodes)},
             "tres": {"billing_weights": "", "configured": tres},
@@ -154,6 +161,12 @@ class NewerJsonWriter(JsonWriter):
             "priority": {"job_factor": 1, "tier": part.tier},
             "partition": {"state": ["UP" if part.up else "DOWN"]},
         }
+        if not self.release.json_of_26_05:
+            return found
+        found["partition"] |= {"oversubscribe": "NO", "exclusive": "NO"}
+        found["cpus"] = {"task_binding": [], "total": cpus}
+        mode = "DISABLED" if part.preempt == "OFF" else part.preempt
+        return defaults.as_26_05("partition", found, flags=["DEFAULT"] * part.default, preempt_mode=[mode])
 
     def sinfo_row(self, row: SinfoRow) -> Json:
         """Nodes of a partition that are in the same state."""
@@ -167,7 +180,7 @@ class NewerJsonWriter(JsonWriter):
             self.number(int(free) if free.isdigit() else None),
         )
         state = [part.upper() for part in row.state.rstrip("*").split("+")]
-        return {
+        found = {
             **defaults.SINFO,
             "node": {"state": state},
             "nodes": {**node_sums, "hostnames": [], "addresses": [], "nodes": [node.name for node in nodes]},
@@ -187,6 +200,9 @@ class NewerJsonWriter(JsonWriter):
             },
             "partition": self.partition(row.partition),
         }
+        if not self.release.json_of_26_05:
+            return found
+        return defaults.as_26_05("sinfo", found, reason_set_by_user=found["reason"].pop("user"))
 
 
 def writer_for(controller: Controller) -> JsonWriter:

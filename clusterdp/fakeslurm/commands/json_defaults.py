@@ -97,4 +97,29 @@ STEP: Json = fields(texts="pid") | {
     "CPU": {"requested_frequency": fields(unset="min max"), "governor": "Unknown"},
     "statistics": {"CPU": {"actual_frequency": 0}, "energy": {"consumed": number(0)}},
 }
+# What 26.05 has beside that, and what it has no more.
+ADDED_IN_26_05: dict[str, Json] = {
+    "job": fields(
+        texts="container_type licenses_allocated stderr_expanded",
+        plain="segment_size memory_update_delay memory_update_margin",
+    ),
+    "node": {
+        **fields(texts="topology", lists="cert_flags", zeros="tls_cert_last_renewal"),
+        "suspend_time": number(None, infinite=True),
+    },
+    "partition": {"topology": ""},
+    "sinfo": {"reason_set_by_user": ""},
+    "accounted": {**fields(plain="segment_size"), "exclusive": "NO", "oversubscribe": "NO"},
+    "step": {"submit_line": ""},
+}
+GONE_IN_26_05 = {"job": ("power",), "node": ("power", "external_sensors", "tres_weighted"), "step": ("pid",)}
+PATHS = "stdin stdout stderr stdin_expanded stdout_expanded stderr_expanded"
+
+
+def as_26_05(kind: str, what: Json, **more: Any) -> Json:
+    """The same as 26.05 writes it."""
+    gone = GONE_IN_26_05.get(kind, ())
+    return {name: value for name, value in what.items() if name not in gone} | deepcopy(ADDED_IN_26_05[kind]) | more
+
+
 USAGE: Json = fields(lists="max min average total")

@@ -7,6 +7,7 @@ from typing import Protocol
 from clusterdp.fakeslurm.commands import json_defaults as defaults
 from clusterdp.fakeslurm.commands.as_json import Json, JsonWriter
 from clusterdp.fakeslurm.commands.as_newer_json import NewerJsonWriter
+from clusterdp.fakeslurm.commands.json_defaults import number
 from clusterdp.fakeslurm.slurmctld.controller import Controller
 from clusterdp.fakeslurm.slurmdbd.accounting import AccountingJob, AccountingStep
 from clusterdp.slurm.hostlist import compress
@@ -135,7 +136,7 @@ class NewerSacctJsonWriter(NewerJsonWriter):
                 "memory_per_node": self.number(0),
             },
             "restart_cnt": row.restarts,
-            **dict.fromkeys(("stdin", "stdout", "stderr", "stdin_expanded", "stdout_expanded", "stderr_expanded"), ""),
+            **dict.fromkeys(defaults.PATHS.split(), ""),
             "state": {"current": [row.state], "reason": row.reason},
             "steps": [self._step(row, step, now) for step in row.steps],
             "submit_line": row.submit_line,
@@ -150,9 +151,21 @@ class NewerSacctJsonWriter(NewerJsonWriter):
                 "requested": _newer_tres(row.asked_cpus, row.asked_mem, row.asked_nodes),
             },
         }
-        return {**older, **defaults.ACCOUNTED, **newer}
+        found = {**older, **defaults.ACCOUNTED, **newer}
+        if not self.release.json_of_26_05:
+            return found
+        found["reservation"] = {**found["reservation"], "requested": ""}
+        return defaults.as_26_05("accounted", found, sluid="", original_sluid="")
 
     def _step(self, row: AccountingJob, step: AccountingStep, now: float) -> Json:
+        found = self._step_of_24_11(row, step, now)
+        if not self.release.json_of_26_05:
+            return found
+        found["time"]["limit"] = number(None, infinite=True)
+        found["step"] |= dict.fromkeys(defaults.PATHS.split(), "")
+        return defaults.as_26_05("step", found)
+
+    def _step_of_24_11(self, row: AccountingJob, step: AccountingStep, now: float) -> Json:
         used = step.usage
         user_s, system_s = (used.user_s, used.system_s) if used else (0, 0)
         return {

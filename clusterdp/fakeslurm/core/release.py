@@ -361,5 +361,7 @@ class Release:
             "26.05": "v0.0.45",
         }
     )
+    # JSON has more names, and some fewer (recorded)
+    json_of_26_05 = Since({"22.05": False, "26.05": True})
     # JSON: {"set": ..., "number": ...}, states as lists (release notes of 23.11)
     json_numbers_are_objects = Since({"22.05": False, "23.11": True})
