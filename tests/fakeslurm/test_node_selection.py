@@ -42,6 +42,10 @@ RECORDED_22_05 = """
     --ntasks-per-node=3 --nodes=2 --ntasks=2: 3/3 3/3
 """
 RECORDED_26_05 = """
+    --ntasks-per-node=4 --ntasks=6 --nodes=2: 4/4 4/4
+    --ntasks-per-node=2 --ntasks=3 --cpus-per-task=2: 2/4 2/4
+    --gpus=3 --ntasks=8: 7/7 1/1
+    --cpus-per-task=3 --ntasks=5 --nodes=3: 2/6 2/6 1/3
     --spread-job --nodes=2 --ntasks=4: 2/2 2/2
     --ntasks-per-node=3 --ntasks=7: 3/3 3/3 3/3
     --cpus-per-task=3 --ntasks=4: 2/6 2/6

@@ -104,8 +104,6 @@ class Release:
     steps_resize = Since({"22.05": True, "26.05": False})
     # PreemptParameters in scontrol show config (recorded)
     has_preempt_parameters = Since({"22.05": False, "24.11": True})
-    # the time limit that a job without one gets when it starts: a year (recorded)
-    minutes_of_no_limit = Since[int | None]({"22.05": None, "24.11": 365 * 24 * 60, "25.05": None})
 
     # -- srun and slurmstepd --
     # how warnings of srun begin (23.02 has warning() for them)

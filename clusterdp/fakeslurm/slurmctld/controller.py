@@ -264,7 +264,7 @@ class Controller:
         job.past = []
         job.start, job.end, job.status, job.derived_at_end = now, None, 0, None
         job.eligible_time = job.eligible_time or now
-        job.minutes = self.limit(job.desc) or self.settings.release.minutes_of_no_limit
+        job.minutes = self.limit(job.desc)
         job.warned, job.preempt_time, job.preempt_end = False, None, None
         job.cancelled_by = job.outcome = None
         for share in shares:

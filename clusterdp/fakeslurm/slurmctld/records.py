@@ -34,14 +34,19 @@ class Records:
 
     def _write(self, job: JobRecord, word: str | None = None) -> None:
         self._journal.write("job", job.id, job)
-        lag = self._model.settings.accounting_lag_s
-        due = self._clock() + lag
+        due = self._clock() + self._lag_s(job)
         for entry in (
             self.accounting.note(self._model, job, due, word),
             self.accounting.note_part(self._model, job, due),
         ):
             if entry:
                 self._journal.write("row", *entry)
+
+    def _lag_s(self, job: JobRecord) -> float:
+        """The seconds until accounting knows of the change."""
+        settings = self._model.settings
+        at_once = settings.release.accounts_held_jobs and job.waits and job.held
+        return 0 if at_once else settings.accounting_lag_s
 
     def number(self) -> int:
         """A new job id."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -90,7 +91,7 @@ class Accounting:
         key = f"{job.id}.{job.submit_time}.{job.resizes}"
         number = self._numbers.setdefault(key, len(self._numbers))
         row = _row(model, job, number, word)
-        self._coming.append((due, key, row))
+        self._expect(due, key, row)
         return key, row
 
     def note_part(self, model: Model, job: JobRecord, due: float) -> tuple[str, AccountingJob] | None:
@@ -106,12 +107,20 @@ class Accounting:
         row = replace(before, steps=steps, derived=job.derived)
         if row == before:
             return None
-        self._coming.append((due, key, row))
+        self._expect(due, key, row)
         return key, row
 
     def restore(self, key: str, row: AccountingJob) -> None:
         self._numbers.setdefault(key, row.created)
         self._enter(key, row)
+
+    def _expect(self, due: float, key: str, row: AccountingJob) -> None:
+        """Rows come in the order of their times, those of an attempt in the order of its changes."""
+        if self._coming and due < self._coming[-1][0]:
+            due = max([due, *(time for time, other, _ in self._coming if other == key)])
+            insort(self._coming, (due, key, row), key=lambda each: each[0])
+        else:
+            self._coming.append((due, key, row))
 
     def settle(self, now: float) -> None:
         while self._coming and self._coming[0][0] <= now:
