@@ -29,7 +29,7 @@ CASES = Path(__file__).parent / "cases"
 
 def release_here() -> str:
     """The release of the machine's Slurm: 22.05."""
-    said = subprocess.run(["sbatch", "--version"], check=True, capture_output=True, text=True).stdout
+    said = subprocess.run(["slurmctld", "-V"], check=True, capture_output=True, text=True).stdout
     return ".".join(said.split()[-1].split(".")[:2])
 
 
