@@ -206,12 +206,9 @@ def _step(daemon: Daemon, job: JobRecord, step: Step) -> str:
         "CPUFreqReq=Default" + ("" if batch else f" Dist={'Cyclic' if step.cyclic else 'Block'}"),
     ]
     lines.append("" if batch else f"SrunHost:Pid={host_name()}:{step.host_pid}")
-    if step.cpus_per_step:
-        lines.append(f"TresPerStep={step.cpus_per_step}")
-    if step.tres_per_node:
-        lines.append(f"TresPerNode={step.tres_per_node}")
-    if step.tres_per_task:
-        lines.append(f"TresPerTask={step.tres_per_task}")
+    asked = {"Bind": step.tres_bind, "PerStep": step.cpus_per_step}
+    asked |= {"PerNode": step.tres_per_node, "PerTask": step.tres_per_task}
+    lines += [f"Tres{name}={value}" for name, value in asked.items() if value]
     return "\n   ".join(lines) + "\n"
 
 

@@ -32,7 +32,6 @@ def request_of(component: Component, pid: int, gpu_prefix: str) -> StepRequest:
     request.tasks_per_node = options.number("ntasks-per-node")
     inherited = options.tres_per_task()
     request.cpus_per_task = options.number("cpus-per-task") or int(inherited.get("cpu", 1))
-    request.inherited_cpus = 0 if "cpus-per-task" in options else int(inherited.get("cpu", 0))
     request.by_cpus = "cpus-per-task" in options or "cpu" in inherited
     request.inherited = frozenset(name for name in ("nodes", "ntasks") if name in options and name not in given)
     request.nodelist, request.exclude = options.hosts("nodelist"), options.hosts("exclude")

@@ -91,6 +91,7 @@ class Step:
     cpus_per_step: str = ""
     tres_per_node: str = ""
     tres_per_task: str = ""
+    tres_bind: str = ""
     usage: Usage | None = None  # once it has ended
 
     @property

@@ -300,6 +300,8 @@ class Release:
     node_in_file_names = Since({"22.05": False, "26.05": True})
     # %b in the name of an output file: the index in the array modulo 10 (release notes of 24.11)
     has_index_digit = Since({"22.05": False, "24.11": True})
+    # in TresPerTask of a step (recorded)
+    gpu_of_task = Since({"22.05": "gres:gpu:", "23.11": "gres/gpu="})
     # in TresPerNode, TresPerJob and their like (source: xfmt_tres in slurm_opt.c, 23.11)
     gpu_prefix = Since({"22.05": "gres:gpu:", "23.11": "gres/gpu:"})
     # scontrol show job: what it asked for and what it has (source: 23.02)

@@ -41,7 +41,6 @@ class StepRequest:
     tasks: int | None = None
     tasks_per_node: int | None = None
     cpus_per_task: int = 1
-    inherited_cpus: int = 0  # cpus_per_task, if it is the job's
     by_cpus: bool = False  # cpus_per_task is known: without a number of tasks, as many run as fit
     nodelist: list[str] = field(default_factory=list)
     exclude: list[str] = field(default_factory=list)
@@ -214,14 +213,22 @@ def layout(request: StepRequest, job: JobRecord, step_id: str, now: float, relea
     )
     one_each = max(counts) <= 1 and not (request.by_cpus and release.tasks_by_cpus_are_block)
     step.cyclic = (request.distribution or "").startswith("cyclic") or one_each
-    if "TresPerNode" in request.gpu_options:
-        step.cpus_per_step, step.tres_per_node = (
-            f"cpu:{request.tasks * request.cpus_per_task}",
-            request.gpu_options["TresPerNode"],
-        )
-        if request.inherited_cpus:
-            step.tres_per_task = f"cpu={request.inherited_cpus},cpu:{request.inherited_cpus}"
+    _say_tres(step, request, job, release)
     return step
+
+
+def _say_tres(step: Step, request: StepRequest, job: JobRecord, release: Release) -> None:
+    """Note what `scontrol show step` tells of what the step was asked to have."""
+    step.tres_per_node = request.gpu_options.get("TresPerNode", "")
+    if step.tres_per_node or request.gpus_per_task:
+        step.cpus_per_step = f"cpu:{step.tasks * request.cpus_per_task}"
+    words = [f"cpu={job.desc.cpus_per_task}"] if release.tres_per_task and job.desc.cpus_per_task else []
+    if words and step.tres_per_node:
+        words.append(f"cpu:{request.cpus_per_task}")
+    if request.gpus_per_task:
+        step.tres_bind = f"{release.gpu_in_bind}:per_task:{request.gpus_per_task}"
+        words.append(f"{release.gpu_of_task}{request.gpus_per_task}")
+    step.tres_per_task = ",".join(words)
 
 
 def _used(job: JobRecord) -> dict[str, int]:
