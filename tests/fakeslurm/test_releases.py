@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -112,6 +113,17 @@ def test_the_fifth_requeue_of_a_grace_time_holds_the_job(as_release: As) -> None
     assert desk.field(job, "Reason") == TOO_OFTEN.replace(" ", "_")
     desk.say(f"scontrol release {job}")
     desk.cluster.wait(job, JobState.COMPLETED)
+
+
+@pytest.mark.parametrize(("release", "inherited"), [("22.05", 1), ("24.11", 4)])
+def test_without_a_number_of_tasks_as_many_run_as_cpus_per_task_lets(
+    as_release: As, release: str, inherited: int
+) -> None:
+    """As seen on both; only newer ones take over what sbatch was told."""
+    desk = as_release(release)
+    job = desk.submit("--exclusive", "--cpus-per-task=2", script="srun echo inherits; srun -c 4 echo told")
+    desk.cluster.wait(job, JobState.COMPLETED)
+    assert Counter(desk.output(job).split()) == {"inherits": inherited, "told": 2}
 
 
 @pytest.mark.parametrize("name", [name for name, rule in vars(Release).items() if isinstance(rule, Since)])
