@@ -80,6 +80,18 @@ def shared_cluster() -> Iterator[FakeCluster]:
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def cluster_22_05() -> Iterator[FakeCluster]:
+    with FakeCluster(quick=True, slurm_version="22.05") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def desk_22_05(cluster_22_05: FakeCluster, tmp_path: Path) -> Desk:
+    """For what 24.11, of which the others are, does differently."""
+    return Desk(cluster_22_05, tmp_path)
+
+
 @pytest.fixture
 def shared_desk(shared_cluster: FakeCluster, tmp_path: Path) -> Desk:
     return Desk(shared_cluster, tmp_path)

@@ -1,4 +1,4 @@
-"""What sbatch refuses at once, and what waits for ever: as a real Slurm 22.05 of this shape said."""
+"""What sbatch refuses at once, and what waits for ever: as a real Slurm of this shape said."""
 
 import shlex
 
@@ -45,9 +45,16 @@ def test_too_much_for_its_nodes_is_refused(shared_desk: Desk, options: str) -> N
 
 
 @pytest.mark.parametrize("options", WAITS)
-def test_too_much_for_the_partition_waits(shared_desk: Desk, options: str) -> None:
-    job = shared_desk.submit(*shlex.split(options), script="true")
+def test_too_much_for_the_partition_is_refused(shared_desk: Desk, options: str) -> None:
+    done = shared_desk.run("sbatch", *shlex.split(options), "--wrap=true")
+    assert done.returncode == 1
+    assert done.stderr.endswith(REFUSED)
+
+
+@pytest.mark.parametrize("options", WAITS)
+def test_on_22_05_too_much_for_the_partition_waits(desk_22_05: Desk, options: str) -> None:
+    job = desk_22_05.submit(*shlex.split(options), script="true")
     line = f"squeue -h -j {job} -t PENDING -o '%r %C %D'"
-    shared_desk.until(lambda: not shared_desk.say(line).startswith("None "), "a reason")
-    assert shared_desk.say(line) == WAITS[options]
-    shared_desk.say(f"scancel {job}")
+    desk_22_05.until(lambda: not desk_22_05.say(line).startswith("None "), "a reason")
+    assert desk_22_05.say(line) == WAITS[options]
+    desk_22_05.say(f"scancel {job}")

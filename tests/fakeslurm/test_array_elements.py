@@ -18,17 +18,17 @@ def test_an_element_that_is_ending_makes_room_for_the_next(desk: Desk) -> None:
     desk.say(f"scancel --full -s KILL {job}")
 
 
-def test_the_books_keep_the_name_under_which_they_first_heard_of_a_held_array(desk: Desk) -> None:
-    job = desk.submit("--hold", "--array=0-2%1", script="true")
+def test_the_books_of_22_05_keep_the_name_under_which_they_first_heard_of_a_held_array(desk_22_05: Desk) -> None:
+    job = desk_22_05.submit("--hold", "--array=0-2%1", script="true")
     rows = f"sacct -n -P -j {job} -o JobID,State"
-    desk.say(f"scancel {job}_0")
-    desk.until(lambda: desk.say(rows) == f"{job}_[1-2%1]|PENDING")
-    desk.say(f"scancel {job}_1")
-    desk.say(f"scancel {job}_2")
-    desk.until(lambda: "CANCELLED" in desk.say(rows))
-    assert desk.say(rows).startswith(f"{job}_[1-2%1]|CANCELLED by ")
-    assert desk.say(f"squeue -h -t all -j {job} -o '%i|%t|%r|%R'") == f"{job}|CA|JobHeldUser|"
-    assert desk.say(f"squeue -h -r -t all -j {job} -o %i") == job
+    desk_22_05.say(f"scancel {job}_0")
+    desk_22_05.until(lambda: desk_22_05.say(rows) == f"{job}_[1-2%1]|PENDING")
+    desk_22_05.say(f"scancel {job}_1")
+    desk_22_05.say(f"scancel {job}_2")
+    desk_22_05.until(lambda: "CANCELLED" in desk_22_05.say(rows))
+    assert desk_22_05.say(rows).startswith(f"{job}_[1-2%1]|CANCELLED by ")
+    assert desk_22_05.say(f"squeue -h -t all -j {job} -o '%i|%t|%r|%R'") == f"{job}|CA|JobHeldUser|"
+    assert desk_22_05.say(f"squeue -h -r -t all -j {job} -o %i") == job
 
 
 def test_a_job_cancelled_before_it_ran_has_no_reason_where_nodes_stand(desk: Desk) -> None:

@@ -19,7 +19,6 @@ from .conftest import Desk
         ["sbatch", "--time=soon", "--wrap=true"],
         ["srun", "--multi-prog", "conf"],
         ["squeue", "--nosuch"],
-        ["scontrol", "--json", "show", "job"],
         ["scancel"],
         ["scontrol", "nosuch"],
         ["scontrol", "reboot", "n1"],

@@ -44,7 +44,7 @@ def test_memory_is_told_as_it_was_asked_for(shared_desk: Desk) -> None:
         for words in (["--gpus=2", "--mem-per-gpu=1G", "--cpus-per-gpu=1"], ["--mem=0"], ["-N4", "--mem=1536"])
     ]
     said = [
-        "SLURM_CPUS_PER_GPU=1\nSLURM_MEM_PER_GPU=1024\n   MemPerTres=gres:gpu:1024\n",
+        "SLURM_CPUS_PER_GPU=1\nSLURM_MEM_PER_GPU=1024\n   MemPerTres=gres/gpu:1024\n",
         "",
         "SLURM_MEM_PER_NODE=1536\n",
     ]

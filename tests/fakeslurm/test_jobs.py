@@ -67,7 +67,7 @@ def test_the_first_attempt_has_no_restart_count(shared_desk: Desk) -> None:
     [
         ("exit 3", "FAILED", "3:0", "NonZeroExitCode"),
         ("exit 137", "FAILED", "137:0", "NonZeroExitCode"),
-        ("kill -9 $$", "FAILED", "0:9", "JobLaunchFailure"),
+        ("kill -9 $$", "FAILED", "0:9", "RaisedSignal:9(Killed)"),
         ("srun bash -c 'exit 4'; exit 0", "COMPLETED", "0:0", "None"),
     ],
 )
@@ -141,13 +141,12 @@ def test_a_requeued_job_waits_for_two_minutes_unless_it_is_hurried(tmp_path_fact
         assert desk.field(job, "Restarts") == "1"
 
 
-def test_preemption_with_a_grace_time_warns_the_tasks_alone_and_an_obedient_job_is_not_requeued(probing: Desk) -> None:
+def test_preemption_with_a_grace_time_warns_the_tasks_alone(probing: Desk) -> None:
     job = probing.submit(
         "-p", "low", script=f"trap 'echo batch TERM' TERM; srun {probe('task', '0')} & wait $!; echo srun $?"
     )
     probing.until_said(job, "ready")
     high = probing.submit("-N4", "--exclusive", script="true")
-    probing.cluster.wait(job, JobState.COMPLETED)
     probing.cluster.wait(high, JobState.COMPLETED)
     assert "task SIGTERM" in probing.output(job)
     assert "batch TERM" not in probing.output(job)
@@ -170,7 +169,7 @@ def test_who_is_deaf_to_the_grace_time_is_requeued_at_its_end(probing: Desk) -> 
     probing.cluster.preempt(job)
     probing.until_said(job, "DUE TO PREEMPTION")
     probing.cluster.wait(job, JobState.COMPLETED)
-    assert probing.field(job, "Restarts") == "1"
+    assert probing.field(job, "Restarts") == "2"  # once more at the end of an attempt that was in no grace time
 
 
 def test_without_a_grace_time_slurm_requeues_by_itself_and_refuses_the_job_s_own_requeue(probing: Desk) -> None:

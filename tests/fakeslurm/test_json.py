@@ -36,22 +36,22 @@ def ask(desk: Desk, line: str) -> Any:
     return json.loads(desk.say(line))
 
 
-def test_squeue_and_sacct_tell_of_a_job(shared_desk: Desk) -> None:
-    job = shared_desk.submit("--time=5", "--comment=hi", "-N2", "-n3", script="srun bash -c 'touch up; sleep 100'")
-    shared_desk.until((shared_desk.folder / "up").exists)
-    [found] = ask(shared_desk, f"squeue --json -j {job}")["jobs"]
+def test_squeue_and_sacct_tell_of_a_job(desk_22_05: Desk) -> None:
+    job = desk_22_05.submit("--time=5", "--comment=hi", "-N2", "-n3", script="srun bash -c 'touch up; sleep 100'")
+    desk_22_05.until((desk_22_05.folder / "up").exists)
+    [found] = ask(desk_22_05, f"squeue --json -j {job}")["jobs"]
     expected = {"job_id": int(job), "job_state": "RUNNING", "time_limit": 5, "cpus": 3, "tasks": 3, "comment": "hi"}
     assert {name: found[name] for name in expected} == expected
-    shared_desk.say(f"scancel {job}")
-    shared_desk.cluster.wait(job)
-    shared_desk.until(lambda: "CANCELLED" in shared_desk.say(f"sacct -X -n -o State%20 -j {job}"))
-    [accounted] = ask(shared_desk, f"sacct --json -j {job}")["jobs"]
+    desk_22_05.say(f"scancel {job}")
+    desk_22_05.cluster.wait(job)
+    desk_22_05.until(lambda: "CANCELLED" in desk_22_05.say(f"sacct -X -n -o State%20 -j {job}"))
+    [accounted] = ask(desk_22_05, f"sacct --json -j {job}")["jobs"]
     assert accounted["state"]["current"] == "CANCELLED"
     assert [step["step"]["id"] for step in accounted["steps"]] == ["batch", 0]
 
 
-def test_sinfo_tells_of_nodes(shared_desk: Desk) -> None:
-    nodes = ask(shared_desk, "sinfo --json")["nodes"]
+def test_sinfo_tells_of_nodes(desk_22_05: Desk) -> None:
+    nodes = ask(desk_22_05, "sinfo --json")["nodes"]
     assert [(node["name"], node["cpus"], node["gres"]) for node in nodes] == [
         (f"n{i}", 8, "gpu:2") for i in range(1, 5)
     ]
@@ -128,8 +128,8 @@ def test_json_says_the_same_of_the_same_job(answers: dict[str, Any]) -> None:
     assert {name: got[name] for name in same} == {name: expected[name] for name in same}
 
 
-def test_yaml_has_the_type_of_each_value(shared_desk: Desk) -> None:
-    text = shared_desk.say("sinfo --yaml")
+def test_yaml_has_the_type_of_each_value(desk_22_05: Desk) -> None:
+    text = desk_22_05.say("sinfo --yaml")
     assert text.startswith("%YAML 1.1\n--- !!map\n!!str meta: !!map\n")
     assert '!!str name: !!str "n1"' in text
 

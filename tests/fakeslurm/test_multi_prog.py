@@ -49,8 +49,17 @@ def test_mistakes_are_told_in_srun_s_words(text: str, said: str) -> None:
     assert str(mistake.value) == said
 
 
-def test_the_last_task_decides_what_the_step_is_called_and_the_worst_what_srun_returns(shared_desk: Desk) -> None:
-    (shared_desk.folder / "conf").write_text("0 false\n1 true\n")
-    done = shared_desk.run("srun", "--ntasks=2", "--job-name=last", "--multi-prog", "conf")
-    assert done.returncode == 1
-    shared_desk.until(lambda: shared_desk.say("sacct -n -P --name last -o State") == "FAILED\nCOMPLETED")
+def test_the_worst_task_decides_what_the_step_is_called_and_what_srun_returns(shared_desk: Desk) -> None:
+    assert states_of_two_programs(shared_desk, "FAILED\nFAILED") == 1
+
+
+def test_on_22_05_the_last_task_decides_what_the_step_is_called(desk_22_05: Desk) -> None:
+    assert states_of_two_programs(desk_22_05, "FAILED\nCOMPLETED") == 1
+
+
+def states_of_two_programs(desk: Desk, states: str) -> int:
+    """The first fails. What srun returns, once sacct has these states of the job and the step."""
+    (desk.folder / "conf").write_text("0 false\n1 true\n")
+    done = desk.run("srun", "--ntasks=2", "--job-name=last", "--multi-prog", "conf")
+    desk.until(lambda: desk.say("sacct -n -P --name last -o State") == states)
+    return done.returncode

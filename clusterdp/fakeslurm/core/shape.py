@@ -12,7 +12,7 @@ from typing import Any
 from clusterdp.fakeslurm.core.release import Release, version_of
 from clusterdp.slurm.hostlist import compress
 
-VERSION = version_of("22.05")
+VERSION = version_of("24.11")  # what most people have
 
 
 @dataclass(frozen=True)

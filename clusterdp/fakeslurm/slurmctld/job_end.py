@@ -118,7 +118,7 @@ def relinquish(controller: Controller, job: JobRecord, status: int) -> None:
     else:
         number = status & 0x7F
         state, reason = JobState.FAILED, "JobLaunchFailure" if number else "NonZeroExitCode"
-        if number and controller.settings.release.signal_in_reason:
+        if number and number != OUT_OF_MEMORY and controller.settings.release.signal_in_reason:
             reason = details = f"RaisedSignal:{number}({signal.strsignal(number)})"
         why = "FAILED (non-zero exit code or other failure mode)"
     if status == OUT_OF_MEMORY or any(step.state is JobState.OUT_OF_MEMORY for step in job.steps):
