@@ -91,7 +91,11 @@ def _add_up(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--shape", metavar="FILE.yaml", help="nodes, partitions and settings of your own")
     about = "60: a minute of time limit, grace or delay lasts 1 s"
     sub.add_argument("--time-scale", type=float, default=1.0, metavar="X", help=about)
-    sub.add_argument("--slurm-version", metavar="V", help="speak as that release of Slurm does (22.05 is recorded)")
+    sub.add_argument(
+        "--slurm-version",
+        metavar="V",
+        help="be a Slurm of that release: 22.05, 24.11 (the default), 26.05, or one between",
+    )
     sub.add_argument("--quick", action="store_true", help="a controller that looks at limits every second")
     sub.add_argument("--flaky", type=float, default=0, metavar="RATE", help="this part of all calls of sbatch fails")
     sub.add_argument("--seed", type=int, default=0, metavar="N", help="which ones")

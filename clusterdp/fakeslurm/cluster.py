@@ -44,7 +44,7 @@ class FakeCluster:
 
     `quick`: the controller looks every second and starts a requeued job after one; otherwise it is as slow as Slurm.
 
-    `slurm_version`: the cluster behaves as that release does (see core/release.py); 22.05 if none is named.
+    `slurm_version`: the cluster behaves as that release does (see core/release.py); 24.11 if none is named.
 
     `time_scale`: time limits, grace times and the controller's delays are so many times shorter (SlurmConf.scaled).
 

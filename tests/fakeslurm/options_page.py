@@ -7,7 +7,7 @@ from clusterdp.fakeslurm.commands.options import BASE, IDLE, UNSUPPORTED, ever
 HEAD = """\
 # Options without effect on a fake cluster
 
-Every option of sbatch, srun and salloc does here what it does on Slurm 22.05, except those below. A value that Slurm
+Every option of sbatch, srun and salloc does here what it does on Slurm 24.11, except those below. A value that Slurm
 could not read is refused nevertheless, in Slurm's words; so is an option that Slurm does not know.
 
 `python -m tests.fakeslurm.options_page` writes this page from the tables in [options.py](commands/options.py); a test
