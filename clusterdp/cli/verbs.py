@@ -33,6 +33,17 @@ EPILOG = """\
   clusterdp status                              how the latest run is doing
 RUN is a run folder, a job id, or nothing for the latest run of this folder; stop, cancel and resume want it named."""
 
+SHARED: dict[str, dict[str, Any]] = {  # arguments of several verbs; the last word is the argument
+    "config": {"metavar": "CFG.yaml"},
+    "optional config": {"metavar": "CFG.yaml", "nargs": "?"},
+    "overrides": {"nargs": "*", "default": [], "metavar": "key=value"},
+    "run": {"nargs": "?", "metavar": "RUN"},
+    "named run": {"nargs": "?", "metavar": "RUN", "help": "must be named; without it the latest is shown"},
+    "--dry-run": {"action": "store_true", "help": "print the script; write and submit nothing"},
+    "--cluster": {"choices": ("auto", "slurm", "local"), "default": "auto", "help": "local: a fake one, here"},
+    "--watch": {"action": "store_true", "help": "follow the run to its end, and exit as it does"},
+}
+
 
 def main(words: Sequence[str] | None = None) -> int:
     # Imports and configs make objects that stay. Looking for garbage among them takes a tenth of the start of a verb.
@@ -92,62 +103,43 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     top.add_argument("--debug", action="store_true", help="show a traceback with an error")
     verbs = top.add_subparsers(title="verbs", metavar="VERB", required=True)
 
-    def verb(name: str, run: Any, about: str, example: str = "") -> CliParser:
+    def verb(name: str, run: Any, about: str, example: str = "", *shared: str) -> CliParser:
+        """shared: arguments of SHARED that it takes."""
         sub: CliParser = verbs.add_parser(name, help=about, description=about, example=example)
         sub.set_defaults(verb=run, parser=sub)
+        for argument in shared:
+            sub.add_argument(argument.rpartition(" ")[2], **SHARED[argument])
         return sub
 
-    def with_config(sub: CliParser, **more: Any) -> None:
-        sub.add_argument("config", metavar="CFG.yaml", **more)
-        sub.add_argument("overrides", nargs="*", default=[], metavar="key=value")
-
-    where: dict[str, Any] = {
-        "choices": ("auto", "slurm", "local"),
-        "default": "auto",
-        "help": "local: a fake one, here",
-    }
-    sub = verb("submit", submit, "submit a run", "clusterdp submit train.yaml params.lr=0.1 resources.nodes=4")
-    with_config(sub)
-    sub.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
-    sub.add_argument("--cluster", **where)
-    sub.add_argument("--watch", action="store_true", help="follow the run to its end, and exit as it does")
+    sending = ("--dry-run", "--cluster", "--watch")
+    example = "clusterdp submit train.yaml params.lr=0.1 resources.nodes=4"
+    verb("submit", submit, "submit a run", example, "config", "overrides", *sending)
     about = "run some steps of a job, and say where the time goes"
-    sub = verb("profile", profile, about, "clusterdp profile train.yaml --find workers")
-    with_config(sub)
+    example = "clusterdp profile train.yaml --find workers"
+    sub = verb("profile", profile, about, example, "config", "overrides", "--cluster")
     sub.add_argument("--steps", type=int, metavar="N", help="default: 50; 20 for each batch size")
     sub.add_argument("--find", choices=("batch-size", "workers"), help="try some out, and say which to take")
-    sub.add_argument("--cluster", **where)
     about = "print a config as it resolves, with the source of each value; or explain its keys"
-    sub = verb("show", show, about, "clusterdp show train.yaml    clusterdp show --explain checkpoint.every_s")
-    with_config(sub, nargs="?")
+    example = "clusterdp show train.yaml    clusterdp show --explain checkpoint.every_s"
+    sub = verb("show", show, about, example, "optional config", "overrides")
     sub.add_argument("--explain", nargs="?", const="", metavar="KEY", help="what a key means; without KEY, each key")
     about = "list the example configs of the package, or print one"
     sub = verb("configs", configs, about, "clusterdp configs digits > my.yaml")
     sub.add_argument("name", nargs="?", metavar="NAME")
-    sub = verb("status", status, "how a run is doing", "clusterdp status runs/digits-20260131-235959-1f2e")
-    sub.add_argument("run", nargs="?", metavar="RUN")
+    sub = verb("status", status, "how a run is doing", "clusterdp status runs/digits-20260131-235959-1f2e", "run")
     sub.add_argument("--json", action="store_true", help="for programs")
-    sub = verb("watch", watch, "follow a run to its end, and exit as it does", "clusterdp watch 4242")
-    sub.add_argument("run", nargs="?", metavar="RUN")
-    sub = verb("logs", logs, "print what the ranks printed", "clusterdp logs -f --rank 3")
-    sub.add_argument("run", nargs="?", metavar="RUN")
+    verb("watch", watch, "follow a run to its end, and exit as it does", "clusterdp watch 4242", "run")
+    sub = verb("logs", logs, "print what the ranks printed", "clusterdp logs -f --rank 3", "run")
     sub.add_argument("--rank", type=int, metavar="N", help="default: 0")
     sub.add_argument("--all", action="store_true", help="all ranks, each line with its rank")
     sub.add_argument("--attempt", metavar="A", help="default: the newest")
     sub.add_argument("-f", "--follow", action="store_true", help="go on, over attempts, until the run is over")
-    named: dict[str, Any] = {"nargs": "?", "metavar": "RUN", "help": "must be named; without it the latest is shown"}
-    sub = verb("stop", stop, "have a run save, and end it until it is resumed", "clusterdp stop 4242")
-    sub.add_argument("run", **named)
-    sub = verb("cancel", cancel, "end a run for good", "clusterdp cancel 4242")
-    sub.add_argument("run", **named)
+    verb("stop", stop, "have a run save, and end it until it is resumed", "clusterdp stop 4242", "named run")
+    verb("cancel", cancel, "end a run for good", "clusterdp cancel 4242", "named run")
     about = "go on with a run from its checkpoints, as a new job"
-    sub = verb("resume", resume, about, "clusterdp resume 4242 resources.time=8:00:00")
-    sub.add_argument("run", **named)
-    sub.add_argument("overrides", nargs="*", default=[], metavar="key=value")
+    example = "clusterdp resume 4242 resources.time=8:00:00"
+    sub = verb("resume", resume, about, example, "named run", "overrides", *sending)
     sub.add_argument("--from", dest="step", type=int, metavar="STEP", help="go on from this step, not the newest")
-    sub.add_argument("--dry-run", action="store_true", help="print the script; write and submit nothing")
-    sub.add_argument("--cluster", **where)
-    sub.add_argument("--watch", action="store_true", help="follow the run to its end, and exit as it does")
     sub = verb("checkpoint", None, "list, verify, compare, export and prune checkpoints")
     if words is None or "checkpoint" in words:
         from clusterdp.cli import checkpoint
@@ -265,9 +257,7 @@ def show(options: argparse.Namespace) -> int:
         print(explain(options.explain))
         return 0
     if options.config is None:
-        raise ConfigError(
-            "CFG.yaml: is missing. Write e.g. clusterdp show train.yaml, or clusterdp show --explain KEY."
-        )
+        raise ConfigError("CFG.yaml: is missing. Write clusterdp show train.yaml, or clusterdp show --explain KEY.")
     from clusterdp import config
     from clusterdp.launch.show import annotated
 

@@ -154,10 +154,9 @@ def _bad_signal(signal: str | None) -> Iterator[tuple[str, str, str]]:
 
 def _bad_gpus(r: ResourcesConfig) -> Iterator[tuple[str, str, str]]:
     """A node's GPUs and those of its ranks, where both are said."""
-    counts = [re.fullmatch(r"(?:.*:)?(\d+)", text or "") for text in (r.gpus_per_node, r.gpus_per_task)]
-    for key, text, count in zip(
-        ("gpus_per_node", "gpus_per_task"), (r.gpus_per_node, r.gpus_per_task), counts, strict=True
-    ):
+    texts = {"gpus_per_node": r.gpus_per_node, "gpus_per_task": r.gpus_per_task}
+    counts = [re.fullmatch(r"(?:.*:)?(\d+)", text or "") for text in texts.values()]
+    for (key, text), count in zip(texts.items(), counts, strict=True):
         if text is not None and not count:
             yield f"resources.{key}", f"{text!r} is not a number of GPUs", "Write e.g. 4, or with a type a100:4"
     if counts[0] and counts[1]:
@@ -178,17 +177,16 @@ def _bad_values(c: Config) -> Iterator[tuple[str, str, str]]:
     yield from _bad_numbers(c)
     yield from _bad_gpus(r)
     yield from _bad_signal(c.launch.signal)
-    for key, lines in {"launch.setup": c.launch.setup, "script": c.script}.items():
-        if not isinstance(lines, (str, type(None))) and not _is_list_of_text(lines):
-            yield key, f"{lines!r} is not text", "Write lines of bash below `|`"
-    if not isinstance(c.command, (str, type(None))) and not _is_list_of_text(c.command):
-        yield "command", f"{c.command!r} is not a command", "Write words: [python, train.py]"
+    for key, given, what, remedy in (
+        ("launch.setup", c.launch.setup, "text", "Write lines of bash below `|`"),
+        ("script", c.script, "text", "Write lines of bash below `|`"),
+        ("command", c.command, "a command", "Write words: [python, train.py]"),
+    ):
+        words = given if isinstance(given, list) else [given]
+        if given is not None and not all(isinstance(word, str) for word in words):
+            yield key, f"{given!r} is not {what}", remedy
     yield from _bad_environment(c.launch.env)
     yield from _bad_options(r.extra)
-
-
-def _is_list_of_text(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _bad_numbers(c: Config) -> Iterator[tuple[str, str, str]]:

@@ -30,11 +30,8 @@ class Explanation:
     unit: str
 
     def __str__(self) -> str:
-        default = (
-            ""
-            if "default:" in self.meaning
-            else "; default: " + ("none" if self.default is None else _yaml(self.default))
-        )
+        default = "none" if self.default is None else _yaml(self.default)
+        default = "" if "default:" in self.meaning else f"; default: {default}"
         unit = f"{self.unit}: " if self.unit and self.unit not in self.meaning else ""
         name = self.key.rpartition(".")[2]
         return f"{self.key}\n    {unit}{self.meaning}{default}\n    e.g. {name}: {self.example}"
@@ -87,5 +84,4 @@ def _comments(tree: type) -> dict[str, str]:
 def _yaml(value: Any) -> str:
     import yaml
 
-    text: str = yaml.safe_dump(value, default_flow_style=True).removesuffix("\n...\n").strip()
-    return text
+    return str(yaml.safe_dump(value, default_flow_style=True)).removesuffix("\n...\n").strip()

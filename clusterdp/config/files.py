@@ -80,9 +80,7 @@ def read_words(words: Sequence[str], schema: type) -> Layer:
             raise ConfigError(f"{word}: a key has no {key[0]} in front. Write {word.lstrip('+~')}.")
         if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key):
             raise ConfigError(f"{word}: is not key=value. Write e.g. params.lr=0.1 or resources.nodes=2.")
-        node = _compose(text, f"command line, {key}")
-        if node is None:
-            node = yaml.ScalarNode("tag:yaml.org,2002:null", "")
+        node = _compose(text, f"command line, {key}") or yaml.ScalarNode("tag:yaml.org,2002:null", "")
         for part in reversed(key.split(".")):
             name = yaml.ScalarNode("tag:yaml.org,2002:str", part)
             node = yaml.MappingNode("tag:yaml.org,2002:map", [(name, node)])
@@ -117,13 +115,12 @@ def merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 def _compose(text: str, where: str) -> Any:
     try:
-        node = compose(text, _Loader, where)
+        return compose(text, _Loader, where)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
         raise ConfigError(f"{where}{line}: is not YAML: {problem}. Check indentation and quotes there.") from None
-    return node
 
 
 def compose(text: str, loader: Any, where: str) -> Any:
@@ -166,9 +163,7 @@ def _mapping(
             )
         key = str(key_node.value)
         if key_node.tag.endswith(":merge"):
-            raise ConfigError(
-                f"{place(key_node)}: {'.'.join((*at, key))}: merge keys are not read. Write the keys out."
-            )
+            raise ConfigError(f"{place(key_node)}: {'.'.join((*at, key))}: merge keys are not read. Write them out.")
         path = (*at, key)
         dotted = ".".join(path)
         if schema and key not in hints:

@@ -94,9 +94,7 @@ def explain(error: Exception, sources: Mapping[str, str]) -> ConfigError:
             f"{name}}} to fill it in at submit, or \\${{{name}}} to leave it to the shell (script:, launch.setup:)."
         )
     if "Grammar" in type(error).__name__ or re.search(r"Interpolation key '[^']*[^\w.'][^']*' not found", said):
-        return ConfigError(
-            f"{place}{key}: there is a ${{...}} that is no interpolation. For a shell, write \\${{...}}."
-        )
+        return ConfigError(f"{place}{key}: has a ${{...}} that is no interpolation. For a shell, write \\${{...}}.")
     return ConfigError(f"{place}{key}: {said.rstrip('.')}. Correct the value.")
 
 

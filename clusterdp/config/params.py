@@ -52,9 +52,7 @@ def check_names(taken: Mapping[str, bool], entry: str, params: Mapping[str, Any]
 def check_handle(name: str, annotation: str | None, default: Any, entry: str, params: Mapping[str, Any]) -> None:
     """EntryError if the first parameter, which gets the job handle, is meant for a value."""
     if _is_plain(annotation, default):
-        raise EntryError(
-            f"entry: {entry} takes {name} first, and would get the job handle in it. Put job before {name}."
-        )
+        raise EntryError(f"entry: {entry} takes {name} first, which would get the job handle. Put job before {name}.")
     if name in params:
         raise EntryError(
             f"params.{name}: {entry} takes {name} first, where it gets the job handle. "
@@ -131,10 +129,6 @@ def _is_tuple(value: Any, items: Sequence[ast.expr]) -> bool:
     return not items or (len(items) == len(value) and all(map(_fits, value, items)))
 
 
-def _is_sequence(value: Any, items: Sequence[ast.expr]) -> bool:
-    return isinstance(value, str) or _is_list(value, items)
-
-
 def _is_dict(value: Any, items: Sequence[ast.expr]) -> bool:
     return isinstance(value, dict) and (len(items) != 2 or all(_fits(item, items[1]) for item in value.values()))
 
@@ -147,7 +141,7 @@ SCALARS: dict[str, Callable[[Any], bool]] = {
 }
 CONTAINERS: dict[str, Fits] = {
     **dict.fromkeys(("list", "List", "set", "Set", "frozenset", "FrozenSet", "MutableSequence"), _is_list),
-    **dict.fromkeys(("Sequence", "Collection"), _is_sequence),
+    **dict.fromkeys(("Sequence", "Collection"), lambda value, items: isinstance(value, str) or _is_list(value, items)),
     **dict.fromkeys(("tuple", "Tuple"), _is_tuple),
     **dict.fromkeys(("dict", "Dict", "Mapping", "MutableMapping"), _is_dict),
 }

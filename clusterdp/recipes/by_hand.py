@@ -26,7 +26,7 @@ from torch import nn
 from clusterdp.errors import ConfigError
 from clusterdp.recipes.data import images as data_images
 from clusterdp.recipes.lenet import LeNet
-from clusterdp.recipes.results import accuracy, digest
+from clusterdp.recipes.results import accuracy, digest, report
 from clusterdp.train import JobHandle
 
 
@@ -67,14 +67,10 @@ def main(
             average_gradients(model.parameters())  # 3: the gradient of all ranks' samples
         optimizer.step()  # 4: the same step, from the same weights, on every rank
         loop.log(loss=loss)
-        if step_delay_s:
-            time.sleep(step_delay_s)
+        time.sleep(step_delay_s)
 
     reached = accuracy(job, loop, net, sets.test)
-    job.log(test_accuracy=reached, digest=digest(net, optimizer))
-    if job.rank == 0:
-        print(f"{averaging}: test accuracy {reached:.4f} after {loop.step} steps", flush=True)
-    return reached
+    return report(job, loop, averaging, reached, digest=digest(net, optimizer))
 
 
 def replicate(model: nn.Module) -> None:

@@ -60,8 +60,7 @@ def main(
         mixed.step(optimizer, clip_norm=1.0)
         scheduler.step()
         loop.log(loss=loss, lr=scheduler.get_last_lr()[0])
-        if step_delay_s:
-            time.sleep(step_delay_s)
+        time.sleep(step_delay_s)
 
     reached = total(job, loop, net, held_out, summed_loss) / (len(held_out) * length)
     job.log(test_loss=reached, digest=digest(net, optimizer, scheduler, mixed))

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from clusterdp.recipes.data.bundled import table
-from clusterdp.recipes.results import accuracy, digest
+from clusterdp.recipes.results import accuracy, digest, report
 from clusterdp.train import Amp, JobHandle
 
 TEST_IMAGES = 360  # a fifth is held out
@@ -52,14 +52,10 @@ def main(
         mixed.step(optimizer, clip_norm=5.0)
         scheduler.step()
         loop.log(loss=loss, lr=scheduler.get_last_lr()[0])
-        if step_delay_s:
-            time.sleep(step_delay_s)
+        time.sleep(step_delay_s)
 
     reached = accuracy(job, loop, net, test_set)
-    job.log(test_accuracy=reached, digest=digest(net, optimizer, mixed))
-    if job.rank == 0:
-        print(f"digits: test accuracy {reached:.4f} after {loop.step} steps", flush=True)
-    return reached
+    return report(job, loop, "digits", reached, digest=digest(net, optimizer, mixed))
 
 
 class Net(nn.Module):

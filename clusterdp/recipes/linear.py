@@ -38,8 +38,7 @@ def main(job: JobHandle, epochs: int = 60, batch_size: int = 16, lr: float = 0.0
         optimizer.step()
         scheduler.step()
         loop.log(loss=loss)
-        if step_delay_s:
-            time.sleep(step_delay_s)
+        time.sleep(step_delay_s)
 
     reached, best = squared_error(net, features, target), least_squares(features, target)
     job.log(test_loss=reached, least_squares=best, digest=digest(net, optimizer, scheduler))

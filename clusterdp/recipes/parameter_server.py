@@ -27,7 +27,7 @@ from clusterdp.errors import StateError
 from clusterdp.recipes.by_hand import pack, replicate, unpack
 from clusterdp.recipes.data import images as data_images
 from clusterdp.recipes.lenet import LeNet
-from clusterdp.recipes.results import accuracy, digest
+from clusterdp.recipes.results import accuracy, digest, report
 from clusterdp.recipes.wire import SERVER
 from clusterdp.train import JobHandle
 
@@ -57,15 +57,11 @@ def main(
         loss.backward()
         server.step()
         loop.log(loss=loss)
-        if step_delay_s:
-            time.sleep(step_delay_s)
+        time.sleep(step_delay_s)
 
     check_updates(server.steps, loop.step)
     reached = accuracy(job, loop, model, sets.test)
-    job.log(test_accuracy=reached, digest=digest(model, server))
-    if job.rank == SERVER:
-        print(f"parameter server: test accuracy {reached:.4f} after {loop.step} steps", flush=True)
-    return reached
+    return report(job, loop, "parameter server", reached, digest=digest(model, server))
 
 
 class ParameterServer:

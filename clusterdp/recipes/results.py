@@ -19,9 +19,7 @@ EVALUATED_AT_ONCE = 64
 
 def accuracy(job: JobHandle, loop: Loop[Any], model: nn.Module, test_set: Any) -> float:
     """The share of images that it names right; test_set: of (image, label)."""
-    return total(job, loop, model, test_set, lambda outputs, labels: (outputs.argmax(1) == labels).sum()) / len(
-        test_set
-    )
+    return total(job, loop, model, test_set, lambda logits, labels: (logits.argmax(1) == labels).sum()) / len(test_set)
 
 
 Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -45,9 +43,14 @@ def _shares(job: JobHandle, test_set: Any) -> Iterator[Any]:
         yield default_collate([test_set[place] for place in mine[start : start + EVALUATED_AT_ONCE]])
 
 
-def check_accuracy(reached: float, at_least: float) -> None:
+def report(job: JobHandle, loop: Loop[Any], name: str, reached: float, at_least: float = 0.0, **more: Any) -> float:
+    """Logs and prints the accuracy, and returns it. more: to log. TrainError if it is below at_least."""
+    job.log(test_accuracy=reached, **more)
+    if job.rank == 0:
+        print(f"{name}: test accuracy {reached:.4f} after {loop.step} steps", flush=True)
     if reached < at_least:
         raise TrainError(f"at_least: the accuracy is {reached:.4f}, and not {at_least}. Train longer, or expect less.")
+    return reached
 
 
 def digest(*things: Any) -> str:

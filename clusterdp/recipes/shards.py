@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 
 from clusterdp.errors import ConfigError
 from clusterdp.recipes.digits import load_digits
-from clusterdp.recipes.results import accuracy, check_accuracy, digest
+from clusterdp.recipes.results import accuracy, digest, report
 from clusterdp.recipes.techniques import layers
 from clusterdp.train import JobHandle, Shards, read_tar
 
@@ -55,11 +55,7 @@ def main(
         optimizer.step()
         loop.log(loss=loss)
     reached = accuracy(job, loop, net, test_set)
-    job.log(test_accuracy=reached, digest=digest(net, optimizer))
-    if job.rank == 0:
-        print(f"shards: test accuracy {reached:.4f} after {loop.step} steps", flush=True)
-    check_accuracy(reached, at_least)
-    return reached
+    return report(job, loop, "shards", reached, at_least, digest=digest(net, optimizer))
 
 
 def decode(sample: dict[str, Any]) -> tuple[torch.Tensor, int]:

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from clusterdp.recipes.digits import load_digits
-from clusterdp.recipes.results import check_accuracy
+from clusterdp.recipes.results import report
 from clusterdp.train import Ema, JobHandle, Loop, ModelParallel, gradient_sync, in_parts, warmup_cosine
 
 
@@ -69,11 +69,7 @@ def main(
     if ema is not None:
         with ema.applied():
             accuracy = evaluate(job, loop, model, test_set)
-    job.log(test_accuracy=accuracy, digest=digest(job, loop))
-    if job.rank == 0:
-        print(f"digits: test accuracy {accuracy:.4f} after {loop.step} steps", flush=True)
-    check_accuracy(accuracy, at_least)
-    return accuracy
+    return report(job, loop, "digits", accuracy, at_least, digest=digest(job, loop))
 
 
 def layers() -> nn.Sequential:

@@ -62,7 +62,7 @@ def test_a_cluster_is_started_broken_looked_at_and_stopped(
         (["--nodes", "0"], "--nodes: 0 is too few"),
         (["--time-scale", "0"], "--time-scale: 0 is out of range"),
         (["--shape", "nowhere.yaml"], "nowhere.yaml: No such file"),
-        (["--shape", "nowhere.yaml", "--nodes", "2"], "--nodes: is in the file of --shape as well"),
+        (["--shape", "nowhere.yaml", "--nodes", "2"], "--nodes: is also in the file of --shape"),
     ],
 )
 def test_words_that_make_no_cluster_are_refused(

@@ -15,9 +15,7 @@ def table(name: str, delimiter: str | None = ",") -> torch.Tensor:
     """name: of a file in sklearn/datasets/data, such as digits.csv.gz. Rows of float32."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
-        raise ConfigError(
-            f"{name}: scikit-learn, which ships this file, is not installed. pip install 'clusterdp[demo]'."
-        )
+        raise ConfigError(f"{name}: scikit-learn, which has it, is not installed. pip install 'clusterdp[demo]'.")
     file = Path(package.origin).parent / "datasets" / "data" / name
     try:
         return torch.from_numpy(numpy.loadtxt(file, delimiter=delimiter, dtype=numpy.float32))

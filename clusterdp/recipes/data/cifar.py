@@ -33,9 +33,7 @@ def _read(folder: Path, name: str) -> torch.Tensor:
         data = file.read_bytes()
     except FileNotFoundError:
         if (folder / file.stem).exists() or (folder / "cifar-10-batches-py").exists():
-            raise ConfigError(
-                f"{folder}: this is CIFAR-10 for Python, whose pickles are not read. Unpack {ARCHIVE} there."
-            ) from None
+            raise ConfigError(f"{folder}: has CIFAR-10's pickles; they are not read. Unpack {ARCHIVE} there.") from None
         raise ConfigError(f"{file}: there is no such file. Unpack {ARCHIVE}, and give its folder.") from None
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}. Unpack {ARCHIVE} again.") from None

@@ -27,7 +27,9 @@ def read_idx(file: Path) -> torch.Tensor:
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{file}: {getattr(error, 'strerror', None) or error}. Fetch the file again.") from None
     if len(data) < 4 or data[:2] != b"\0\0":
-        raise ConfigError(f"{file}: it begins with {data[:4].hex(' ')}, unlike an idx file. Give the original.")
+        raise ConfigError(
+            f"{file}: it begins with {data[:4].hex(' ') or 'nothing'}, unlike an idx file. Give the original."
+        )
     kind, dimensions = data[2], data[3]
     start = 4 + 4 * dimensions
     if kind != UNSIGNED_BYTE or not dimensions:

@@ -22,9 +22,7 @@ def manual() -> str:
     try:
         from pydoc_data.topics import topics
     except ImportError:
-        raise ConfigError(
-            "text: this Python has no pydoc_data, whose text would be read. Give a text file: params.path=FILE."
-        ) from None
+        raise ConfigError("text: this Python has no pydoc_data. Give a text file: params.path=FILE.") from None
     return "\n".join(topics[name] for name in sorted(topics))
 
 

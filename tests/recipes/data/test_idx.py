@@ -51,7 +51,7 @@ def test_for_lenet_it_is_framed_to_32_pixels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (lambda data: b"", "no idx file"),
+        (lambda data: b"", "unlike an idx file"),
         (lambda data: b"<html>", "begins with 3c 68 74 6d"),
         (lambda data: data[:-1], "2367 bytes, 2368 by its header"),
         (lambda data: data + b"\0", "2369 bytes, 2368 by its header"),

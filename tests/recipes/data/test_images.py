@@ -34,7 +34,7 @@ def test_cifar_is_read_where_its_archive_was_unpacked(tmp_path: Path, inner: str
 
 def test_cifars_pickles_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "data_batch_1").write_bytes(b"\x80\x02}q")
-    with pytest.raises(ConfigError, match="CIFAR-10 for Python, whose pickles are not read"):
+    with pytest.raises(ConfigError, match="CIFAR-10's pickles; they are not read"):
         images.load("cifar10", tmp_path)
 
 
