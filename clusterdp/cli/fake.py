@@ -46,9 +46,7 @@ def add_to(fake: CliParser) -> None:
         example = f"clusterdp fake {EXAMPLES.get(name, name)}"
         sub: CliParser = verbs.add_parser(name, help=about, description=about, example=example)
         sub.set_defaults(verb=lambda options: _guarded(run, options), parser=sub)
-        sub.add_argument(
-            "--dir", metavar="DIR", help="where the cluster lives; default: this shell's, or the user's own"
-        )
+        sub.add_argument("--dir", metavar="DIR", help="its folder; default: this shell's, or the user's own")
         for argument in arguments:
             sub.add_argument(argument, metavar=argument.upper(), type=NUMBERS.get(argument, str))
         return sub
@@ -158,7 +156,7 @@ def _shape(options: argparse.Namespace) -> Shape:
         return Shape.simple(**given, quick=options.quick, time_scale=options.time_scale)
     if given:
         raise FakeError(
-            f"--{next(iter(given)).replace('_', '-')}: is in the file of --shape as well. Leave one of the two out."
+            f"--{next(iter(given)).replace('_', '-')}: is also in the file of --shape. Keep one of the two."
         )
     return read_shape(options.shape, quick=options.quick, time_scale=options.time_scale)
 

@@ -26,9 +26,7 @@ def profile(options: argparse.Namespace, path: str, send: Callable[..., int]) ->
     ours = [f"profile.steps={steps}", "local.preempt_at=null", "restart.max_crashes=0"]
     loaded = config.load(path, [*options.overrides, *ours, *([f"profile.find={find}"] if find else [])])
     if not loaded.entry:
-        raise ConfigError(
-            "profile: only an entry: with job.loop() can be profiled. Measure another program with its own tools."
-        )
+        raise ConfigError("profile: only an entry: with job.loop() can be profiled. Use other tools for the rest.")
     plan = make_plan(loaded)
     options.watch = True
     code = send(plan, options)

@@ -94,9 +94,7 @@ def _copy(source: Path, target: Path) -> None:
 
 def _link(source: Path, target: Path, name: str) -> None:
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ConfigError(
-            f"snapshot.link: {name!r} is not below the submit directory. Use its absolute path in your code."
-        )
+        raise ConfigError(f"snapshot.link: {name!r} is outside the submit directory. Use its absolute path in code.")
     if not (source / name).exists():
         raise ConfigError(f"snapshot.link: {name!r} is not in {source}. Make it first, or correct the name.")
     (target / name).parent.mkdir(parents=True, exist_ok=True)

@@ -41,7 +41,7 @@ def find_job(run: RunDir, name: str, known: Collection[str], doubt: SubmitInDoub
     said = f"{str(doubt).rstrip('.')}."
     if found:
         raise SubmitInDoubt(
-            f"{said} {run.path}: there are several new jobs of it: {', '.join(found)}. `scancel` all but one."
+            f"{said} {run.path}: it has several new jobs: {', '.join(found)}. `scancel` all but one."
         ) from None
     raise SubmitInDoubt(
         f"{said} The job may have been accepted all the same, so {run.path} is kept. Look with `squeue --me`, where "

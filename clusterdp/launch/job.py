@@ -64,9 +64,7 @@ class Job:
     def result(self) -> Any:
         """What the entry returned on rank 0; waits for it. Only with backend: submitit, which carries results."""
         if self.submitit is None:
-            raise RunError(
-                "job.result(): a script has an exit code, not a result. Use backend: submitit, or write a file."
-            )
+            raise RunError("job.result(): a script only has an exit code. Use backend: submitit, or write a file.")
         return self.submitit.result()
 
     def _has_finished(self, job: str) -> bool:

@@ -54,9 +54,7 @@ class Plan:
                 taken = self._write()
                 return self._send_or_remove(lock), taken
         except OSError as error:
-            raise RunError(
-                f"run_dir: {self.run.path}: cannot be written: {error.strerror}. Name another folder."
-            ) from None
+            raise RunError(f"run_dir: {self.run.path}: cannot be written: {error.strerror}. Name another.") from None
         finally:
             _remove_empty(missing)
 

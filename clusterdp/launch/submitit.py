@@ -171,12 +171,10 @@ def _parameters(spec: ScriptSpec) -> dict[str, Any]:
         directive(option, value)  # refuses control characters
         if re.search(r"['\\]", value or ""):
             # submitit quotes for a shell, and sbatch reads quotes and backslashes in its own way
-            raise ConfigError(
-                f"--{option}: {value!r} would not pass through submitit. Leave out quotes and backslashes."
-            )
+            raise ConfigError(f"--{option}: {value!r} cannot pass through submitit. Leave out quotes and backslashes.")
     for ours in ("output", "open-mode", "signal"):  # submitit sets these
         directives.pop(ours, None)
-    named: dict[str, Any] = {
+    return {
         "job_name": directives.pop("job-name"),
         "nodes": int(cast(str, directives.pop("nodes"))),
         "ntasks_per_node": int(cast(str, directives.pop("ntasks-per-node"))),
@@ -193,7 +191,6 @@ def _parameters(spec: ScriptSpec) -> dict[str, Any]:
         "time": _minutes(directives.pop("time", None)),
         "additional_parameters": {key: True if value is None else value for key, value in directives.items()},
     }
-    return named
 
 
 def _minutes(time: str | None) -> int:

@@ -148,8 +148,7 @@ def _state(update: RunUpdate) -> str:
         reason = status.row.reason if status.row and pending else "None"
         unsaid = ""
         if pending and last is not None and last.job == update.history.job and not (last.settled or last.requeued):
-            unsaid = (
-                f"attempt {last.number} {ending_text(last) or 'ended'}; "  # no event says so before the next one begins
-            )
+            # No event says so before the next one begins.
+            unsaid = f"attempt {last.number} {ending_text(last) or 'ended'}; "
         return f"{unsaid}attempt {count + 1} waiting" + (f" ({reason})" if reason != "None" else "")
     return str(status.state.value)

@@ -209,7 +209,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_does_not_run(tmp_path: Path
     content = FILES["scaler"](*states(there))
     for old in (False, True):
         torch.save({**content, "args": Hostile(made)}, path, _use_new_zipfile_serialization=not old)
-        with pytest.raises(StateError, match=r"a (posix|nt)\.mkdir and only a pickle that may run code"):
+        with pytest.raises(StateError, match=r"a (posix|nt)\.mkdir, and only a pickle that may run code"):
             restore(Here(), path, tmp_path)
     path.write_bytes(pickle.dumps(Hostile(made)))
     with pytest.raises(CheckpointError):
@@ -254,7 +254,7 @@ def test_a_metadata_of_more_than_there_is_memory_is_one_line(tmp_path: Path, the
 
 def test_what_is_harmless_but_no_weights_says_how_to_convert_it(tmp_path: Path, there: Here) -> None:
     torch.save({**FILES["scaler"](*states(there)), "args": argparse.Namespace(lr=1)}, tmp_path / "x.pt")
-    with pytest.raises(StateError, match=r"a argparse\.Namespace that only .* convert it once: d = torch\.load"):
+    with pytest.raises(StateError, match=r"a argparse\.Namespace, and only .* convert it once: d = torch\.load"):
         restore(Here(), tmp_path / "x.pt", tmp_path)
 
 

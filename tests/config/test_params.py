@@ -134,7 +134,7 @@ def test_a_refusal_names_key_value_and_what_is_wanted(check: Check) -> None:
 
 @pytest.mark.parametrize("takes", ["lr=1", "lr: float", "lr: 'float' = 0.1", "name: str, job=None", "sizes: list[int]"])
 def test_an_entry_that_would_get_the_job_handle_in_a_value_of_its_own_is_refused(check: Check, takes: str) -> None:
-    with pytest.raises(EntryError, match=r"takes \w+ first, and would get the job handle in it\. Put job before"):
+    with pytest.raises(EntryError, match=r"takes \w+ first, which would get the job handle\. Put job before"):
         check(f"def main({takes}): ...\n", {})
 
 

@@ -111,7 +111,7 @@ def test_if_it_comes_after_all_no_resume_starts_a_second_one(slurm: Slurm) -> No
 
 def test_of_several_new_jobs_none_is_taken(slurm: Slurm) -> None:
     slurm.sbatch(ACCEPT, "ID=77", ACCEPT, TIMED_OUT)
-    with pytest.raises(SubmitInDoubt, match=r"several new jobs of it: 41, 77\. `scancel` all but one"):
+    with pytest.raises(SubmitInDoubt, match=r"several new jobs: 41, 77\. `scancel` all but one"):
         submit()
     assert Path("run/job.sbatch").exists()
 

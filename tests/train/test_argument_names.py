@@ -65,7 +65,7 @@ class Timm:
         ({"scheduler": Timm()}, "scheduler: Timm.step() wants arguments. Call it in on_epoch="),
         (
             {"on_epoch": [EarlyStopping()]},
-            "on_epoch: a EarlyStopping is not a function. Pass functions, as in clusterdp.",
+            "on_epoch: a EarlyStopping is not a function. Pass one; see clusterdp.",
         ),
         ({"on_step": EarlyStopping}, "on_step: a EarlyStopping is not a function."),
     ],

@@ -29,7 +29,7 @@ def script(run: Run, last: str = MISTAKE, **more: str) -> tuple[int, str]:
     ("last", "said"),
     [
         (MISTAKE, "lr: is odd. Make it even."),
-        ("raise RuntimeError('InvalidCxxCompiler: none')", "train.compile: torch.compile found no C++ compiler here."),
+        ("raise RuntimeError('InvalidCxxCompiler: none')", "train.compile: there is no C++ compiler here."),
     ],
 )
 def test_a_mistake_is_one_line_and_not_tried_again(tmp_path: Path, last: str, said: str) -> None:

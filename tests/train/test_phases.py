@@ -226,7 +226,7 @@ def test_a_second_loop_without_a_name_is_refused_with_the_remedy(job: JobHandle)
     with pytest.raises(EntryError, match=r'has no name, .* Give it one: job\.loop\(\.\.\., name="finetune"\)'):
         train(job)
     train(job, name="finetune")
-    with pytest.raises(EntryError, match="phase 'finetune': there is a loop or Trainer of this name"):
+    with pytest.raises(EntryError, match="phase 'finetune': a loop or Trainer has this name"):
         train(job, name="finetune")
     with pytest.raises(ConfigError, match=r"'a/b' cannot name a phase\. Use at most 64 letters"):
         train(job, name="a/b")

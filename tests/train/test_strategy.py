@@ -182,7 +182,7 @@ def test_data_parallel_is_there_for_one_process(job: JobHandle) -> None:
         ({"strategy": "fsdp", "fsdp": {"units": ["Layer"]}}, "train.fsdp.units: the model has no Layer"),
         ({"strategy": "fsdp", "fsdp": {"param_dtype": "half16"}}, "param_dtype: torch has no dtype 'half16'"),
         ({"strategy": "fsdp", "fsdp": {"shard_size": 2}}, "shard_size: is for strategy: hsdp"),
-        ({"strategy": "hsdp", "fsdp": {"shard_size": 2}}, "1 ranks do not divide into groups of 2"),
+        ({"strategy": "hsdp", "fsdp": {"shard_size": 2}}, "2 does not divide 1 ranks"),
         ({"strategy": "fsdp", "amp": {"level": "O2"}}, "train.amp.level: weights in fp16"),
         ({"compile": True, "ddp": {"bucket_cap_mb": 0.5}}, "bucket_cap_mb: torch.compile needs 1 or more"),
         ({"recompute": ["Layer"]}, "train.recompute: the model has no Layer"),

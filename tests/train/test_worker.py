@@ -139,7 +139,7 @@ def test_plain_python_runs_a_recipe_stops_at_a_signal_and_goes_on(tmp_path: Path
 def test_words_that_fit_no_parameter_are_refused_before_anything_starts() -> None:
     code, output = finish([*DIGITS[:3], "epoch=3"], environ())
     assert (code, output.count("\n")) == (2, 1)
-    assert "params.epoch: main() takes no such parameter. Did you mean epochs?" in output
+    assert "params.epoch: main() takes no such parameter. Did you mean params.epochs?" in output
 
 
 @pytest.mark.slow  # end to end it runs in test-slurm

@@ -159,7 +159,7 @@ class _Restricted(pickle._Unpickler):  # the one in Python: the one in C does no
         built = type(self.stack[-2])  # type: ignore[attr-defined]
         if (built.__module__, built.__qualname__) not in _DESCRIBES:
             raise StateError(
-                f"it changes a {built.__qualname__}, as no description of tensors does. It may be hostile."
+                f"it changes a {built.__qualname__}, unlike any description of tensors. It may be hostile."
             )
         super().load_build()  # type: ignore[misc]
 

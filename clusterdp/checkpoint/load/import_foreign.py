@@ -101,9 +101,7 @@ def _sources(
         if key is not None:
             found[name] = key
         elif wanted is not None or (kind is not None and state[name].state_dict()):  # a scaler that is off has none
-            raise StateError(
-                f"{where}: it has nothing for {name}. It holds: {some_of([*map(str, tree)])}. {_PART_OF_IT}"
-            )
+            raise StateError(f"{where}: has nothing for {name}. It holds: {some_of([*map(str, tree)])}. {_PART_OF_IT}")
     left = [str(key) for key, value in tree.items() if key not in found.values() and _has_tensors(value)]
     if left and wanted is None:
         raise StateError(

@@ -24,9 +24,8 @@ from clusterdp.checkpoint.state.tree import Flattener, as_bytes, dtype_name, is_
 from clusterdp.errors import StateError
 
 _log = logging.getLogger("clusterdp.checkpoint")
-Description = (
-    list[Any] | None
-)  # [dtype, shape], of what is in no state_dict() the checksum too; None: there was nothing
+# [dtype, shape], of what is in no state_dict() the checksum too; None: there was nothing.
+Description = list[Any] | None
 
 
 @dataclass

@@ -46,7 +46,7 @@ class Place:
         if not found and not none_will_do:
             steps = [str(step) for step in dict.fromkeys(info.step for info in reversed(commits))]
             raise CheckpointError(
-                f"{self.name}: no checkpoint {self.which}. The steps that there are: {some_of(steps, 12) or 'none'}."
+                f"{self.name}: no checkpoint {self.which}. Its steps: {some_of(steps, 12) or 'none'}."
             )
         return found
 
@@ -137,9 +137,7 @@ def _url_of(run: RunDir) -> str:
         url = saving.get("url")
     except Exception as error:  # of the YAML parser, or of what else somebody wrote there
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RunError(
-            f"{shown_path(run.config)}: cannot be read: {reason}. Name the checkpoints' folder itself."
-        ) from None
+        raise RunError(f"{shown_path(run.config)}: cannot be read: {reason}. Name the checkpoints' folder.") from None
     if not url:
         return str(run.checkpoints)
     url = str(url)

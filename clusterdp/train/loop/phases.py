@@ -111,9 +111,7 @@ class Phases:
 
 def _twice(name: str) -> str:
     if name:
-        return (
-            f"phase {name!r}: there is a loop or Trainer of this name already. Give each its own, such as fold0, fold1."
-        )
+        return f"phase {name!r}: a loop or Trainer has this name already. Give each its own, such as fold0, fold1."
     return (
         "loop: it is the second loop or Trainer of this run that has no name, and would go on from the checkpoints of "
         'the first. Give it one: job.loop(..., name="finetune"), Trainer(..., name="finetune").'
@@ -123,7 +121,7 @@ def _twice(name: str) -> str:
 def _check_order(last: Loop[Any], loop: Loop[Any]) -> None:
     if loop.continues not in (None, last):
         raise EntryError(
-            f"{loop}: it is over, for {last} has begun since. To train on, make another with a name of its own."
+            f"{loop}: it is over, for {last} has begun since. To train on, make another with its own name."
         )
     if not last.over and loop.continues is None:
         raise EntryError(

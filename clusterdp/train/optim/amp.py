@@ -89,7 +89,7 @@ class Amp:
         if keep_batchnorm_fp32 is not None:
             if not self._means.half:
                 raise ConfigError(
-                    f"amp: keep_batchnorm_fp32 has no effect at {level}, where all weights are fp32. Leave it out."
+                    f"amp: keep_batchnorm_fp32 has no effect at {level}: its weights are fp32. Leave it out."
                 )
             self._means = self._means._replace(keep_batchnorm_fp32=keep_batchnorm_fp32)
         self.dtype = self._means.autocast  # that autocast computes in; None if it does nothing

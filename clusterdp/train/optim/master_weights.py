@@ -118,7 +118,7 @@ class MasterWeights:
         saved = self._halves if state is None else state
         if [tensor.shape for tensor in saved] != [master.shape for master in self._wholes]:
             raise StateError(
-                "amp: its master weights have other shapes than those saved. Build model and optimizer as they were."
+                "amp: its master weights had other shapes when saved. Build model and optimizer as they were."
             )
         with torch.no_grad():
             for master, tensor in zip(self._wholes, saved, strict=True):

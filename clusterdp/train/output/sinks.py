@@ -139,9 +139,7 @@ def _library(module: str, extra: str) -> Any:
     try:
         return import_module(module)
     except ImportError:
-        raise ConfigError(
-            f"metrics.to: {extra} is not installed where the job runs. pip install 'clusterdp[{extra}]'."
-        ) from None
+        raise ConfigError(f"metrics.to: {extra} is not installed here. pip install 'clusterdp[{extra}]'.") from None
 
 
 def _kept(file: Path, value: str) -> str:

@@ -63,9 +63,7 @@ def _mesh(group: Group, shard_size: int | None, hybrid: bool) -> DeviceMesh:
         return init_device_mesh(kind, (world,), mesh_dim_names=("shard",))
     size = shard_size or group.rendezvous.local_world_size
     if size < 1 or world % size:
-        raise ConfigError(
-            f"train.fsdp.shard_size: {world} ranks do not divide into groups of {size}. Write a divisor of {world}."
-        )
+        raise ConfigError(f"train.fsdp.shard_size: {size} does not divide {world} ranks. Write a divisor of {world}.")
     return init_device_mesh(kind, (world // size, size), mesh_dim_names=("replicate", "shard"))
 
 

@@ -250,9 +250,7 @@ def explained(error: RuntimeError, job: JobHandle) -> ClusterdpError | None:
     from clusterdp.train.parallel import ddp
 
     if "InvalidCxxCompiler" in str(error):  # its module loads slowly, and is private
-        return ConfigError(
-            "train.compile: torch.compile found no C++ compiler here. Load one in launch.setup, or leave it out."
-        )
+        return ConfigError("train.compile: there is no C++ compiler here. Load one in launch.setup, or leave it out.")
     found = (ddp.explained(error, model) for model in job.wrapped if isinstance(model, DistributedDataParallel))
     return next(filter(None, found), None)
 

@@ -29,9 +29,7 @@ def functions(where: str, given: Any) -> list[Callable[..., Any]]:
     for call in calls:
         if isinstance(call, type) or not callable(call):
             name = call.__name__ if isinstance(call, type) else type(call).__name__
-            raise ConfigError(
-                f"{where}: a {name} is not a function. Pass functions, as in clusterdp.train.trainer.callbacks."
-            )
+            raise ConfigError(f"{where}: a {name} is not a function. Pass one; see clusterdp.train.trainer.callbacks.")
     return calls
 
 

@@ -197,7 +197,7 @@ def test_a_disk_that_is_full_leaves_nothing(save: Save, cli: Run, monkeypatch: A
         (["saved", "no/x.pt"], 2, "there is no folder no"),
         (["saved", "."], 2, "End it in"),
         (["saved", "x.pt", "--only", "optimizer"], 5, "It has: model."),
-        (["saved", "x.pt", "--step", "9"], 5, "The steps that there are: 1."),
+        (["saved", "x.pt", "--step", "9"], 5, "Its steps: 1."),
         (["nowhere", "x.pt"], 4, "no such run folder"),
     ],
 )

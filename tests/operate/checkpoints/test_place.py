@@ -102,7 +102,7 @@ def test_what_is_not_there_is_said(save: Save, elsewhere: Path, builder: RunBuil
     with pytest.raises(ConfigError, match="nope"):
         locate("nope://bucket/x")
     save(3), save(4)
-    with pytest.raises(CheckpointError, match=r"saved: no checkpoint 5\. The steps that there are: 4, 3\."):
+    with pytest.raises(CheckpointError, match=r"saved: no checkpoint 5\. Its steps: 4, 3\."):
         locate("saved@5").newest()
 
 
