@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tests.waiting import wait_for
@@ -91,12 +92,13 @@ class Cluster:
         finally:
             self.run("scancel", higher)
 
-    def fail_node(self, job: str) -> None:
-        """Take the job's only node down, as slurmctld does with one that it no longer hears of, and put it back."""
-        node = self.run("squeue", "-h", "-j", job, "-o", "%N").strip()
-        self.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
+    @contextmanager
+    def without_node_of(self, job: str) -> Iterator[None]:
+        """The job's only node fails, as for slurmctld one does that it no longer hears of. Put back at the end."""
+        node = "NodeName=" + self.run("squeue", "-h", "-j", job, "-o", "%N").strip()
+        for state in ("DRAIN", "DOWN"):  # DOWN ends the job. Without DRAIN the node may register and be idle again.
+            self.run("scontrol", "update", node, f"State={state}", "Reason=test")
         try:
-            # slurmctld of 24.11 dies if the node is put back at once.
-            wait_for(f"job {job} to leave {node}", lambda: not self.run("squeue", "-h", "-w", node, "-j", job), 60)
+            yield
         finally:
-            self.run("scontrol", "update", f"NodeName={node}", "State=RESUME")
+            self.run("scontrol", "update", node, "State=RESUME")

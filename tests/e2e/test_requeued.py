@@ -80,9 +80,10 @@ def test_a_job_whose_node_fails_goes_on_elsewhere_and_has_not_crashed(
     cluster: Cluster, start: Callable[[], Run], project: Path
 ) -> None:
     run = start()
-    cluster.fail_node(run.job)
-    cluster.start_now(run.job)
-    wait_for("the second attempt", lambda: len(ran(project)) == 2, 60, report=run.account)
+    with cluster.without_node_of(run.job):
+        wait_for("its requeue", lambda: cluster.state(run.job)[0] != "RUNNING", 60, report=run.account)
+        cluster.start_now(run.job)
+        wait_for("the second attempt", lambda: len(ran(project)) == 2, 60, report=run.account)
     (project / "stop").touch()
     assert run.wait_end() == "COMPLETED", run.account()
     assert run.causes() == ["lost", "done"], run.account()
