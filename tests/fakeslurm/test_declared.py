@@ -105,7 +105,7 @@ WRONG = [
     ({"nodes": [NODE], "settings": {"kill_wait": 3}}, "settings.kill_wait: unknown. There are kill_wait_s, "),
     ({"nodes": [NODE], "settings": {"look_s": 0}}, "settings.look_s: 0 is out of range. Write 0.05 or more"),
     ({"nodes": [NODE], "settings": {"kill_wait_s": True}}, "settings.kill_wait_s: True is no number"),
-    ({"nodes": [NODE], "settings": {"slurm_version": "19.05"}}, "slurm_version: there is no manner of '19.05'"),
+    ({"nodes": [NODE], "settings": {"slurm_version": "19.05"}}, "slurm_version: the fake knows no release '19.05'"),
     ({"nodes": [NODE], "nodez": 1}, "nodez: unknown. There are name, nodes, partitions, settings"),
 ]
 

@@ -30,7 +30,7 @@ def version_of(text: str) -> str:
     """The version of a release: 24.11.5 of 24.11, and of 24.11.3 itself. Raises FakeSlurmError if it is unknown."""
     release = ".".join(text.split(".")[:2])
     if release not in VERSIONS:
-        raise FakeSlurmError(f"slurm_version: {text!r} is not a release that the fake knows. Choose one of {', '.join(VERSIONS)}.")
+        raise FakeSlurmError(f"slurm_version: the fake knows no release {text!r}. Choose one of {', '.join(VERSIONS)}.")
     return VERSIONS[release] if text == release else text
 
 
