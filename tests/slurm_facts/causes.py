@@ -17,7 +17,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,13 +67,19 @@ def read_rules(path: Path = HERE / "site-settings.txt") -> list[Rule]:
 
 def that_hold(rules: list[Rule], settings: dict[str, str]) -> list[Rule]:
     """Those of settings that are not as recorded."""
-    return [rule for rule in rules if settings.get(rule.setting, rule.recorded).lower() != rule.recorded.lower()]
+    known = (rule for rule in rules if rule.setting in settings)
+    return [rule for rule in known if settings[rule.setting] not in rule.recorded.split(" or ")]
+
+
+def about(difference: diff.Difference, rules: list[Rule]) -> list[Rule]:
+    """Those that explain something at its place."""
+    place = f"{difference.scenario}, {difference.place}"
+    return [rule for rule in rules if rule.what != "?" and diff.glob(rule.place, place)]
 
 
 def explained_by(difference: diff.Difference, rules: list[Rule]) -> tuple[str, ...]:
     """The settings that cause a difference; none if it is not explained."""
-    place = f"{difference.scenario}, {difference.place}"
-    rules = [rule for rule in rules if rule.what != "?" and diff.glob(rule.place, place)]
+    rules = about(difference, rules)
     for rule in rules:
         if rule.what == "*":
             return (rule.setting,)
@@ -153,10 +159,10 @@ def differences(release: str, records: Path, names: list[str], site: Site | None
 
 
 def report(folder: Path, against: str = "", site: Site | None = None) -> str:
-    about = json.loads((folder / "site.json").read_text())
-    release = against or nearest(about["slurm"])
+    site_json = json.loads((folder / "site.json").read_text())
+    release = against or nearest(site_json["slurm"])
     names = sorted(path.stem for path in (folder / "records").glob("*.json"))
-    rules = that_hold(read_rules(), about["settings"])
+    rules = that_hold(read_rules(), site_json["settings"])
     by_cause: dict[tuple[str, ...], list[diff.Difference]] = {}
     for difference in differences(release, folder / "records", names, site):
         by_cause.setdefault(explained_by(difference, rules), []).append(difference)
@@ -165,13 +171,13 @@ def report(folder: Path, against: str = "", site: Site | None = None) -> str:
               for other in RELEASES if other != release}  # fmt: skip
     missing = [name for name in names if not (RECORDS / release / f"{name}.json").exists()]
     suspects = [rule for rule in rules if rule.what == "?" and rest]
-    text = [f"Slurm {about['slurm']} beside the records of {release}", ""]
+    text = [f"Slurm {site_json['slurm']} beside the records of {release}", ""]
     text += [f"Not recorded there: {', '.join(missing)}", ""] if missing else []
     text += [f"Because of the site's settings: {sum(map(len, by_cause.values()))} differences"]
-    text += of_settings(by_cause, {rule.setting: rule.recorded for rule in rules}, about["settings"])
+    text += of_settings(by_cause, {rule.setting: rule.recorded for rule in rules}, site_json["settings"])
     text += ["", f"Because of the release, or not explained: {len(rest)} differences"]
     text += [f"  It may be {rule.setting}: {rule.reason}" for rule in suspects]
-    return "\n".join([*text, *told(rest, others)]) + "\n"
+    return "\n".join([*text, *told(rest, others, rules)]) + "\n"
 
 
 def of_settings(
@@ -196,17 +202,20 @@ def counted(texts: Iterable[str]) -> list[str]:
     return [f"{text}  ({count} times)" if count > 1 else text for text, count in Counter(texts).items()]
 
 
-def told(found: list[diff.Difference], others: dict[str, dict[tuple[str, str], Any]]) -> list[str]:
-    """Each difference with its two sides, and which other recorded releases do what this site does."""
+def told(found: list[diff.Difference], others: dict[str, dict[tuple[str, str], Any]], rules: list[Rule]) -> list[str]:
+    """Each difference with its two sides, and which other recorded releases do what this site does. What settings
+    decide is left out."""
     texts = []
     for difference in found:
-        key = (difference.scenario, difference.place)
-        like = " and ".join(name for name, known in others.items() if key in known and known[key] == difference.got)
-        texts.append((place_of(difference) + (f"  [as in {like}]" if like else ""), *diff.describe(difference)))
-    lines = []
+        key, mine = (difference.scenario, difference.place), about(difference, rules)
+        got = lines(difference.got, mine)
+        like = " and ".join(name for name, known in others.items() if key in known and lines(known[key], mine) == got)
+        bare = replace(difference, expected=lines(difference.expected, mine), got=got) if mine else difference
+        texts.append((place_of(difference) + (f"  [as in {like}]" if like else ""), *diff.describe(bare)))
+    text = []
     for (place, *sides), count in Counter(texts).items():
-        lines += [f"  {place}{f'  ({count} times)' if count > 1 else ''}", *(f"      {side}" for side in sides)]
-    return lines
+        text += [f"  {place}{f'  ({count} times)' if count > 1 else ''}", *(f"      {side}" for side in sides)]
+    return text
 
 
 def main() -> None:

@@ -259,11 +259,18 @@ def _reason(need: str, cluster: Cluster) -> str | None:
             return "needs two GPUs in each node"
         case ["8", "cpus"] if {node.cpus for node in cluster.chosen} != {8}:
             return "needs nodes of 8 CPUs"
+        case ["shared", "nodes"] if _takes_all_memory(cluster):
+            return "puts several jobs on a node, and here a job that names no memory gets all of it"
         case ["finished", "jobs"] if int(cluster.config.get("MinJobAge", "300").split()[0]) < FORGETS_AFTER_S:
             return f"asks after jobs that are over, which MinJobAge forgets too soon here (below {FORGETS_AFTER_S} s)"
         case ["no", "jobs", "named", *names] if ask("squeue", "-h", "-n", ",".join(names), "-o", "%A").strip():
             return f"cancels jobs by name, and there are some of the names {' and '.join(names)}"
     return None
+
+
+def _takes_all_memory(cluster: Cluster) -> bool:
+    defaults = {_default_memory(settings) for settings in (cluster.config, cluster.main)}
+    return "MEMORY" in cluster.config.get("SelectTypeParameters", "").upper() and defaults == {"UNLIMITED"}
 
 
 def _above(main: dict[str, str], low: dict[str, str]) -> bool:
