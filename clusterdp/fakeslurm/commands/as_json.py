@@ -65,6 +65,7 @@ class JsonWriter:
         controller, desc = self.controller, job.desc
         row = SqueueJob(job, controller, "")
         user, array, het = controller.user, job.array, job.het
+        release = controller.settings.release
         memory = asked_memory(job, min(node.memory_mb for node in controller.model.nodes.values()))
         asked = f"cpu={row.cpus},mem={size(memory)},node={row.number_of_nodes},billing={row.cpus}"
         waits = array and not array.split
@@ -126,9 +127,9 @@ class JsonWriter:
             "start_time": self.moment(row.begin),
             "state_description": "",
             "state_reason": job.reason.replace(" ", "_"),
-            "standard_error": shown_path(job, desc.error or desc.output, user.name) if desc.batch else "",
+            "standard_error": shown_path(job, desc.error or desc.output, user.name, release) if desc.batch else "",
             "standard_input": (desc.input or "/dev/null") if desc.batch else "",
-            "standard_output": shown_path(job, desc.output, user.name) if desc.batch else "",
+            "standard_output": shown_path(job, desc.output, user.name, release) if desc.batch else "",
             "submit_time": self.moment(job.submit_time),
             "suspend_time": self.moment(0),
             "time_limit": self.limit(job.minutes),

@@ -58,17 +58,18 @@ async def run(client: Connection, daemon: Daemon) -> int:
     TEXTS.info(client, options, f"Granted job allocation {job.id}")
     if "no-shell" in options:
         return 0
-    assignments = [f"{name}={value}" for name, value in _variables(daemon, job).items()]
+    assignments = [f"{name}={value}" for name, value in _variables(daemon, job, client.environ).items()]
     client.request("a", "\0".join([str(len(program)), *program, *assignments]))
     await client.flush()
     return await _while_it_runs(client, daemon, options, job)
 
 
-def _variables(daemon: Daemon, job: JobRecord) -> dict[str, str]:
+def _variables(daemon: Daemon, job: JobRecord, environ: dict[str, str]) -> dict[str, str]:
     """The variables that the command gets: fewer than a batch script, for it runs on no node."""
     controller = daemon.controller
     found = job_environ.of_job(job, controller.user, daemon.shape, str(controller.conf_path()))
     found = {name: value for name, value in found.items() if name not in job_environ.ON_NODES_ONLY}
+    found |= job_environ.of_launchers(environ, daemon.shape.settings.release)
     of_components = job_environ.of_het(daemon.model, job, controller.user, daemon.shape)
     return found | {name: value for name, value in of_components.items() if "PACK" not in name}
 

@@ -73,6 +73,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
         release = daemon.shape.settings.release
         variables = job_environ.of_submitter(client.environ, first.get("export"), release)
         variables |= await _export_file(client, first)
+        variables |= job_environ.of_launchers(client.environ | variables, release)
         job = daemon.controller.submit_together(descs, array, script, variables)
     except ControllerError as error:
         raise error.refusal("sbatch", FAILED) from None

@@ -150,7 +150,7 @@ def _place(row: SqueueJob) -> list[str]:
         lines += [
             f"StdErr={row.error_path(release.stderr_in_scontrol)}",
             f"StdIn={desc.input or '/dev/null'}",
-            f"StdOut={shown_path(job, desc.output, user.name)}",
+            f"StdOut={shown_path(job, desc.output, user.name, release)}",
         ]
     lines += release.power_line
     gpu = release.gpu_prefix

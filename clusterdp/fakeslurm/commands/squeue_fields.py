@@ -134,7 +134,7 @@ class SqueueJob:
         desc = self.job.desc
         if unasked is not None and desc.error is None:
             return unasked
-        return shown_path(self.job, desc.error or desc.output, self.user)
+        return shown_path(self.job, desc.error or desc.output, self.user, self.controller.settings.release)
 
     @property
     def gpu_prefix(self) -> str:
@@ -282,7 +282,7 @@ NAMES: dict[str, PrintField[SqueueJob]] = {name: LETTERS[letter] for name, lette
     "restartcnt": _f("RESTART_COUNT", lambda r: str(r.job.restarts)),
     "stderr": _f("STDERR", lambda r: r.stderr),
     "stdin": _f("STDIN", lambda r: r.job.desc.input or "/dev/null"),
-    "stdout": _f("STDOUT", lambda r: shown_path(r.job, r.job.desc.output, r.user)),
+    "stdout": _f("STDOUT", lambda r: shown_path(r.job, r.job.desc.output, r.user, r.controller.settings.release)),
     "trespernode": _f("TRES_PER_NODE", lambda r: r.gpus),
     "tresperjob": _f("TRES_PER_JOB", lambda r: _gpus(r, r.job.desc.gpus_option)),
     "trespertask": _f("TRES_PER_TASK", lambda r: _gpus(r, r.job.desc.gpus_per_task_option)),

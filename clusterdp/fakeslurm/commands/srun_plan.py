@@ -113,6 +113,7 @@ def _component_plan(
     controller, options, job = daemon.controller, component.options, component.job
     leader = daemon.model.components(job)[0]
     variables = job_environ.of_srun(client.environ, options.get("export"))
+    variables |= job_environ.of_launchers(variables, daemon.shape.settings.release)
     about_job = job_environ.of_job(leader, controller.user, daemon.shape, str(controller.conf_path()))
     hidden = job_environ.hidden_from_own(daemon.shape.settings.release) if job.made_by_srun else ()
     for name, value in about_job.items():

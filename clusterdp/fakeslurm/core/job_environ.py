@@ -33,6 +33,11 @@ ON_NODES_ONLY = (
 )
 YEAR_S = 365 * 24 * 3600  # after which a job without a limit would end
 BATCH_STEP_ID = "-5"  # SLURM_BATCH_SCRIPT as a signed number
+EXTERNAL = "--external-launcher"
+HYDRA = {
+    "HYDRA_BOOTSTRAP": "HYDRA_LAUNCHER_EXTRA_ARGS",
+    "I_MPI_HYDRA_BOOTSTRAP": "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS",
+}
 KEPT_WITHOUT_EXPORT = ("HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "TERM")
 
 
@@ -86,6 +91,17 @@ def split_words(text: str) -> list[str]:
 def hidden_from_own(release: Release) -> set[str]:
     """The variables that the tasks of an srun outside of jobs do not have."""
     return {*IN_OTHERS_JOBS_ONLY, *(() if release.own_gpus_per_node else ("SLURM_GPUS_PER_NODE",))}
+
+
+def of_launchers(environ: Mapping[str, str], release: Release) -> dict[str, str]:
+    """What mpirun and its like read, to be added to what the submitter has set."""
+    if not release.tells_launchers:
+        return {}
+    found = {"OMPI_MCA_plm_slurm_args": EXTERNAL, "PRTE_MCA_plm_slurm_args": EXTERNAL}
+    for name, more in HYDRA.items():
+        if environ.get(name, "slurm") == "slurm":
+            found |= {name: "slurm", more: EXTERNAL}
+    return {name: value for name, value in found.items() if name not in environ}
 
 
 # Only processes of jobs have it, so the cluster finds them by it when it goes down. SLURM_CONF would not do, for

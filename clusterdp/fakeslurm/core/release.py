@@ -55,6 +55,8 @@ class Release:
     times_in_environ = Since({"22.05": False, "23.02": True})
     # SLURM_NODE_ALIASES, SLURM_WORKING_CLUSTER, SLURM_JOB_CPUS_PER_NODE_PACK_GROUP_0 of tasks (recorded)
     has_old_variables = Since({"22.05": True, "24.11": False})
+    # what mpirun and its like are to tell the srun that they start (source: set_env_from_opts in env.c, 23.11)
+    tells_launchers = Since({"22.05": False, "23.11": True})
     # SLURM_OOM_KILL_STEP=0 in jobs, SLURMD_DEBUG=2 in tasks (recorded)
     has_debug_variables = Since({"22.05": False, "24.11": True})
     # --cpus-per-task and --gpus-per-task as SLURM_TRES_PER_TASK (recorded); srun inherits it, so cpus-per-task too
@@ -300,6 +302,8 @@ class Release:
     node_in_file_names = Since({"22.05": False, "26.05": True})
     # %b in the name of an output file: the index in the array modulo 10 (release notes of 24.11)
     has_index_digit = Since({"22.05": False, "24.11": True})
+    # StdOut and StdErr as shown have numbers of the width that %8j asks for, and % for %% (source: job_info.c, 23.02)
+    shows_widths = Since({"22.05": False, "23.02": True})
     # in TresPerTask of a step (recorded)
     gpu_of_task = Since({"22.05": "gres:gpu:", "23.11": "gres/gpu="})
     # in TresPerNode, TresPerJob and their like (source: xfmt_tres in slurm_opt.c, 23.11)

@@ -13,6 +13,8 @@ from clusterdp.fakeslurm.core.shape import host_name
 from clusterdp.fakeslurm.core.step_plan import ComponentPlan, StepPlan, StreamTarget, TaskPlan
 from clusterdp.fakeslurm.slurmctld.controller import Controller
 
+WIDEST = 10  # of a number in the name of a file
+
 
 def letters(job: JobRecord, step: str, user: str, release: Release | None = None) -> dict[str, object]:
     """The values for the patterns in names of output files."""
@@ -112,8 +114,18 @@ def step_tasks(step: Step, gpus_per_task: int | None, cyclic_ranks: bool, releas
     return sorted(plans, key=lambda plan: plan.rank)
 
 
-def shown_path(job: JobRecord, pattern: str | None, user: str) -> str:
-    """StdOut as scontrol shows it: it knows fewer letters than slurmd, no widths, and leaves %% as it is."""
-    values = letters(job, "batch", user)
-    shown = re.sub("%([Aajux])", lambda match: str(values[match[1]]), pattern or default_output(job))
-    return os.path.join(job.desc.folder, shown)
+def shown_path(job: JobRecord, pattern: str | None, user: str, release: Release) -> str:
+    """StdOut as scontrol shows it: it knows fewer letters than slurmd; older ones know no widths, and leave %% as it
+    is.
+    """
+    values = letters(job, "batch", user, release)
+
+    def shown(match: re.Match[str]) -> str:
+        if match[0] == "%%":
+            return "%"
+        width = min(int(match[1] or 0), WIDEST)
+        value = values.get(match[2], match[0])
+        return f"{value:0{width}}" if isinstance(value, int) else str(value)
+
+    known = r"%(\d*)([Aabjux])|%%" if release.shows_widths else "%()([Aajux])"
+    return os.path.join(job.desc.folder, re.sub(known, shown, pattern or default_output(job)))
