@@ -165,6 +165,7 @@ def test_names_that_stay_are_told(cluster: look.Cluster, tmp_path: Path) -> None
 # -- recording --
 
 
+@pytest.mark.slow
 def test_another_shape_of_the_same_release_differs_by_its_settings_alone(site: FakeCluster, tmp_path: Path) -> None:
     done = record(site, tmp_path, "--yes", "plain", "cancel", "cancel-pending", *ROLES)
     report = (tmp_path / "report.txt").read_text()

@@ -41,7 +41,7 @@ SLOW = """
 """.split()
 RELEASES = ("22.05", "24.11", "26.05")
 QUICK_OF = {
-    "22.05": QUICK,
+    "22.05": ["cancel", "errors", "requeue-array"],
     "24.11": """
         plain exits cancel cancel-pending het multi-prog requeue-array sbatch-output sbatch-ways srun-io
         """.split(),
