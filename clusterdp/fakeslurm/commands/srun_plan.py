@@ -37,7 +37,7 @@ def request_of(component: Component, pid: int, gpu_prefix: str) -> StepRequest:
     request.nodelist, request.exclude = options.hosts("nodelist"), options.hosts("exclude")
     request.relative = options.number("relative", 0)
     request.overlap, request.overcommit = "overlap" in options, "overcommit" in options
-    exact = "cpus-per-task" in options and not request.overcommit
+    exact = request.by_cpus and not request.overcommit
     request.exact = exact or "exact" in options or "exclusive" in options
     request.distribution = options.get("distribution")
     request.minutes = options.minutes() or None if "time" in given else None

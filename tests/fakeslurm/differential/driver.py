@@ -191,6 +191,7 @@ class Run:
         self._until(lambda: self._ended(name) or self._pending(name), f"{name} to end or to wait")
         if self._ended(name):
             return
+        time.sleep(2)  # slurmd takes an attempt that starts in the second in which it killed the last one for that one
         held = any("held" in reason.lower() for _, reason in self._states(name))
         if held:
             self._say(name, "scontrol", "release", job_id)
