@@ -137,6 +137,8 @@ class Release:
     after_suspend_error = Since({"22.05": " ", "26.05": ""})
     # the number of a step that waits (recorded)
     waiting_step = Since({"22.05": "TDB", "26.05": "TBD"})
+    # --test-only spreads tasks over nodes, one each as far as there are some, as no job is (recorded)
+    test_only_spreads = Since({"22.05": False, "26.05": True})
     # before `using` in what --test-only says (26.05, src/api/allocate.c)
     before_using = Since({"22.05": "", "26.05": "a "})
 

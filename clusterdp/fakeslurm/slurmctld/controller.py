@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -204,6 +205,8 @@ class Controller:
         partition = self.model.partitions[desc.partition]
         free = all_free(self.model)
         candidates = [free[name] for name in partition.nodes if name not in desc.exclude]
+        if self.settings.release.test_only_spreads and not desc.nodes_asked and desc.tasks:
+            desc = replace(desc, min_nodes=min(desc.tasks, len(candidates)))
         return place(desc, candidates, self.settings.release)
 
     # -- decisions of the scheduler --
