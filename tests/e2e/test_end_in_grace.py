@@ -17,7 +17,10 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.run import Run, clusterdp, submit
 from tests.waiting import wait_for
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.long,
+]  # on the machine's own Slurm; test_release.py has them on 24.11
 
 SETTINGS = """
 snapshot: {enabled: false}

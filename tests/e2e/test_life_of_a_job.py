@@ -131,6 +131,7 @@ def test_cancelled_it_stays_cancelled_though_its_ranks_cannot_tell_that_from_a_p
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_stopped_it_saves_and_stays_and_resumed_it_ends_as_if_nothing_had_been(
     cluster: Cluster, start: Callable[..., Run], reference_on: Callable[[Cluster], Reference], project: Path
 ) -> None:

@@ -19,7 +19,7 @@ from tests.e2e.run import Run, clusterdp, submit
 from tests.slurm.testbed import ROOT, RealSlurm
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(300)]  # on 24.11 by test_release.py
 NOBODY = 65534
 # What setpriv starts is itself found with root's rights. What env starts is not.
 AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env")

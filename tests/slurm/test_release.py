@@ -44,7 +44,7 @@ def on(name: str, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 def stories_hold_on(name: str, *words: str) -> None:
-    done = on(name, "pytest", "-p", "no:cacheprovider", "-m", "slurm and not long", *words)
+    done = on(name, "pytest", "-p", "no:cacheprovider", "-m", "slurm", *words)
     print(done.stdout)
     assert done.returncode == 0, done.stderr
     skipped = re.findall(r"^SKIPPED .*", done.stdout, re.MULTILINE)
