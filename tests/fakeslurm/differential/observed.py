@@ -33,7 +33,7 @@ NOT_COMPARED = """
 # Whether they come depends on who is quicker.
 CHANCE = re.compile(
     r"got SIGCONT|forcing job termination|Force Terminated|^\S+: line \d+: +\d+ |Job step aborted|"
-    r"step creation|Step created|\*\*\* STEP|Waiting up to|interrupt|_step_signal: Terminating"
+    r"step creation|Step created|\*\*\* (STEP|REASON)|Waiting up to|interrupt|Terminating StepId"
 )
 # srun is killed with its tasks; before that it may have told of their end.
 LAST_WORDS = re.compile(r"srun: error: \S+: tasks? [\d,-]+: Killed")

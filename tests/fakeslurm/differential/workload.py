@@ -116,7 +116,7 @@ def _job(pick: Pick, name: str, earlier: list[str]) -> JobRecord:
     else:
         job.array = pick(ARRAYS)
     if job.array:  # its elements must not write into one file
-        job.options = [option for option in job.options if "%x" not in option and option not in ("-o", "-e")]
+        job.options = [o for o in job.options if "%x" not in o and "missing" not in o and o not in ("-o", "-e")]
         for step in job.steps:
             step.options = [option.replace("%s", "%J") for option in step.options]
     return job
