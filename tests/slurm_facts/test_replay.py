@@ -19,38 +19,17 @@ BREAK = HERE / "break_node.py"
 AT_ONCE = 4  # scenarios mostly wait
 PATIENCE = ["--tolerance", "4"]  # seconds: the machine may be busy with other tests; KillWait is 5
 
-QUICK = [
-    "plain",
-    "exits",
-    "cancel",
-    "cancel-pending",
-    "errors",
-    "het",
-    "multi-prog",
-    "requeue-array",
-    "sbatch-output",
-    "sbatch-ways",
-    "srun-io",
-]
-SLOW = """
-    array bad-exit cancel-obeyed cpus-per-task export gpus kill-srun layout node-down preempt preempt-grace0 requeue
-    requeue-dependency requeue-words revive sbatch-env signal signal-preempt steps timelimit together
-    array-more cancel-signal constraints directives option-values order sacct-formats salloc sbatch-more
-    sinfo-formats squeue-formats time-forms dependency hold job-update node-drain node-fail scontrol-show srun-alone
-    srun-signals
-""".split()
+SCENARIOS = sorted(path.stem for path in (HERE / "records" / "22.05").glob("*.json"))
 RELEASES = ("22.05", "24.11", "26.05")
 QUICK_OF = {
-    "22.05": ["cancel", "errors", "requeue-array"],
-    "24.11": """
-        plain exits cancel cancel-pending het multi-prog requeue-array sbatch-output sbatch-ways srun-io
-        """.split(),
+    "22.05": ["cancel", "errors"],
+    "24.11": ["plain", "exits", "cancel", "requeue-array", "sbatch-output", "sbatch-ways"],
 }
 
 
 def cases() -> Iterator[ParameterSet]:
     for release in RELEASES:
-        for name in [*QUICK, *SLOW]:
+        for name in SCENARIOS:
             marks = [] if name in QUICK_OF.get(release, ()) else [pytest.mark.slow]
             yield pytest.param((release, name), marks=marks, id=f"{release}-{name}")
 
