@@ -23,7 +23,13 @@ from .observed import Observation
 from .workload import Workload, make
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*/*.json"))  # RELEASE/NAME.json
-SLOW = ("cancel-batch", "preempted-without-grace", "requeue-held")  # they wait, for KillWait or to start again
+SLOW = (  # they wait, for KillWait or to start again
+    "cancel-batch",
+    "preempted-batch-script",
+    "preempted-step",
+    "preempted-without-grace",
+    "requeue-held",
+)
 AT_ONCE, BATCHES = 12, 12  # workloads in a batch; batches in a run
 
 
