@@ -5,6 +5,7 @@ A program that is not ours gets TERM, as at a preemption; the batch script sees 
 
 from __future__ import annotations
 
+from clusterdp.errors import RunError
 from clusterdp.operate.formatting import shown_path
 from clusterdp.operate.queue import WAITS, alive, ask_squeue
 from clusterdp.operate.run_history import read_history
@@ -13,16 +14,23 @@ from clusterdp.slurm import commands
 
 
 def stop(run: RunDir) -> str:
-    """Returns what was done, in words. Idempotent; does not wait for the job to end.
+    """Returns what was done, in words; does not wait for the job to end. Calling it again sends TERM again.
 
-    SlurmError or RunError if Slurm could not be asked, or the mark not be written. The mark stays even then.
+    RunError if the mark cannot be written, or if a program cannot be told for want of a squeue that knows its cluster.
+    SlurmError if Slurm does not answer. The mark stays then.
     """
     history = read_history(run)
     path = shown_path(run.path)
     if history.state.over:
         return f"{path}: is over already ({history.state.value}); nothing to stop."
     mark_stopped(run, history.job)
-    rows = ask_squeue(history) or {}
+    rows = ask_squeue(history)
+    if rows is None and not history.entry:
+        raise RunError(
+            f"{path}: there is no squeue here that knows its cluster ({history.cluster or 'unknown'}), so its program "
+            "was not told. It is not requeued when it ends. Run this where the job was submitted."
+        )
+    rows = rows or {}
     waiting = [job for job, row in rows.items() if row.state in WAITS]
     running = [job for job, row in rows.items() if alive(row) and job not in waiting]
     for job in waiting:  # nothing runs that could save
@@ -33,4 +41,5 @@ def stop(run: RunDir) -> str:
     done = [f"job {job} has left the queue" for job in waiting]
     how = "saves at one of its next steps and ends" if history.entry else "got TERM, and ends when its program does"
     done += [f"job {job} {how}" for job in running]
-    return f"{path}: {'; '.join(done) or 'no attempt starts any more'}. `clusterdp resume {path}` goes on with it."
+    words = "; ".join(done) or "marked; a job that runs stops, and no attempt starts any more"
+    return f"{path}: {words}. `clusterdp resume {path}` goes on with it."

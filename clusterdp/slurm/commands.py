@@ -128,16 +128,18 @@ def show_job(job: str) -> dict[str, str]:
 
 def cancel(job: str) -> None:
     """`scancel`; a job that is over is no error, as for Slurm."""
-    done = _call(["scancel", _checked(job)])
-    if done.returncode != 0:
-        raise SlurmError(f"scancel: cannot cancel job {job}. It says: {_said(done)}")
+    _scancel(job)
 
 
 def terminate_steps(job: str) -> None:
     """`scancel --signal=TERM`: to what srun has started, and not to the batch script. No KILL follows."""
-    done = _call(["scancel", "--signal=TERM", _checked(job)])
+    _scancel(job, "--signal=TERM")
+
+
+def _scancel(job: str, *options: str) -> None:
+    done = _call(["scancel", *options, _checked(job)])
     if done.returncode != 0:
-        raise SlurmError(f"scancel: cannot signal job {job}. It says: {_said(done)}")
+        raise SlurmError(f"scancel: cannot {'signal' if options else 'cancel'} job {job}. It says: {_said(done)}")
 
 
 def requeue(job: str) -> None:

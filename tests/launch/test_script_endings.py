@@ -62,12 +62,17 @@ def test_a_run_that_its_user_cancelled_is_not_requeued_whatever_slurm_says(
     assert cause(tmp_path) == "cancelled"
 
 
-def test_a_cancelled_run_does_not_start(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mark", "code", "said"), [("cancelled", 1, "was cancelled"), ("stop", 75, "was asked to stop")]
+)
+def test_a_run_that_its_user_has_ended_does_not_start(
+    run_script: RunScript, tmp_path: Path, mark: str, code: int, said: str
+) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run/cancelled").touch()
+    (tmp_path / "run" / mark).touch()
     done = run_script({"command": ["touch", "started"]})
-    assert done.returncode == 1
-    assert "was cancelled" in done.stderr
+    assert done.returncode == code
+    assert said in done.stderr
     assert not (tmp_path / "run/code/started").exists()
 
 
@@ -285,15 +290,6 @@ def test_a_run_that_its_user_stopped_is_not_requeued(
 def test_a_program_that_is_stopped_is_not_taken_for_done(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     assert run_script({"command": ["touch", str(tmp_path / "run/stop")]}).returncode == 75
     assert (cause(tmp_path), requeues(stubs)) == ("stopped", [])
-
-
-def test_a_run_that_was_asked_to_stop_does_not_start(run_script: RunScript, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/stop").touch()
-    done = run_script({"command": ["touch", "started"]})
-    assert done.returncode == 75
-    assert "was asked to stop" in done.stderr
-    assert not (tmp_path / "run/code/started").exists()
 
 
 def test_the_end_of_the_time_is_not_asked_for_where_slurm_says_it(run_script: RunScript, tmp_path: Path) -> None:

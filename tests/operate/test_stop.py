@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from io import StringIO
+from pathlib import Path
 
 import pytest
 
+from clusterdp.errors import RunError
 from clusterdp.operate.event_text import ending_text
 from clusterdp.operate.formatting import Colour
 from clusterdp.operate.queue import current_status
@@ -35,6 +37,15 @@ def test_a_program_gets_term(builder: RunBuilder, queue: FakeQueue) -> None:
     stop(builder.run)
     assert "scancel --signal=TERM 7" in queue.asked
     assert "too early" not in queue.asked
+
+
+def test_a_program_that_cannot_be_told_is_no_success(builder: RunBuilder, queue: FakeQueue, tmp_path: Path) -> None:
+    (tmp_path / "fake").mkdir()
+    builder.submitted(entry="", cluster=str(tmp_path / "fake")).attempt()
+    with pytest.raises(RunError, match=r"no squeue here that knows its cluster .* its program was not told"):
+        stop(builder.run)
+    assert builder.run.stop.exists()
+    assert queue.asked == []
 
 
 def test_a_job_that_waits_leaves_the_queue(builder: RunBuilder, queue: FakeQueue) -> None:

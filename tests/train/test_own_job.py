@@ -51,6 +51,14 @@ def test_a_lost_claim_is_left_as_the_outcome_for_slurm_would_try_a_crash_again(t
     assert run.outcome("7.0") == "overtaken claim 0"
 
 
+def test_a_run_that_asks_for_its_end_is_not_requeued(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", "")
+    asks = "job.stop('enough')\nfor _ in job.loop([1] * 100, {}): pass"
+    code, output = script(run, asks, **run.attempt("7.0"))
+    assert code == 75, output
+    assert str(run.outcome("7.0")).startswith("stop user ")
+
+
 def test_any_other_error_is_python_s(tmp_path: Path) -> None:
     run = Run(tmp_path / "run", "")
     code, output = script(run, "1 / 0", **run.attempt("7.0"))
