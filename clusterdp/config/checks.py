@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from operator import attrgetter
 
 from clusterdp.config.secrets import secrets
-from clusterdp.config.tree import Config, ResourcesConfig
+from clusterdp.config.tree import POLICIES, Config, ResourcesConfig
 from clusterdp.errors import ConfigError
 from clusterdp.wording import closest
 
@@ -22,11 +22,12 @@ LEAST_STEPS = 6  # one more than a stopwatch leaves out
 AT_LEAST = {  # the least number -> the keys that may have no smaller one
     1: "resources.nodes resources.cpus_per_task resources.tasks_per_node snapshot.max_mb local.cpus_per_node "
     "train.accumulate profile.trace.steps checkpoint.keep_last checkpoint.every_steps checkpoint.keep_every "
-    "checkpoint.timeout_s",
+    "checkpoint.timeout_s restart.max_attempts restart.chain",
     0: "restart.max_crashes restart.max_no_progress restart.from_step checkpoint.max_failures "
-    "checkpoint.check_replicas_every checkpoint.keep_local checkpoint.retry_s",
+    "checkpoint.check_replicas_every checkpoint.keep_local checkpoint.retry_s "
+    + " ".join(f"restart.{cause}.limit restart.{cause}.wait_s" for cause in POLICIES),
 }
-TIMES = "launch.grace_s train.timeout_s checkpoint.every_s metrics.every_s"  # in seconds, above 0
+TIMES = "launch.grace_s train.timeout_s checkpoint.every_s metrics.every_s restart.max_hours"  # above 0
 OURS = {  # options of sbatch that the script needs for itself, and the key that sets them
     "job-name": "name",
     "output": "logs/ of each attempt, in the run folder",
@@ -74,6 +75,7 @@ def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
         "backend": (c.backend, ("sbatch", "submitit")),
         "launch.launcher": (c.launch.launcher, ("srun", "torchrun")),
         "launch.container.runtime": (c.launch.container.runtime, ("pyxis", "apptainer")),
+        "restart.how": (c.restart.how, ("requeue", "resubmit")),
         "train.strategy": (c.train.strategy, ("ddp", "fsdp", "hsdp", "dp")),
         "train.comm_hook": (c.train.comm_hook, (None, "fp16", "bf16", "powersgd")),
         "profile.find": (c.profile.find, (None, "batch-size", "workers")),
@@ -95,6 +97,12 @@ def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
         }.items():
             if used:
                 yield key, "submitit writes its own script, which has no place for this", "Use backend: sbatch"
+    if c.restart.chain and (c.restart.how != "resubmit" or not c.restart.requeue):
+        yield (
+            "restart.chain",
+            "has no effect without restart.how: resubmit",
+            "Set that as well, and restart.requeue: true",
+        )
     if c.resources.gpus_per_task and c.launch.launcher == "torchrun":
         yield "resources.gpus_per_task", "torchrun's agent is one task for all ranks of a node", "Use gpus_per_node"
 
@@ -198,7 +206,7 @@ def _bad_numbers(c: Config) -> Iterator[tuple[str, str, str]]:
     for key in TIMES.split():
         seconds = attrgetter(key)(c)
         if seconds is not None and seconds <= 0:
-            yield key, f"{seconds:g} is not above 0", "Write a positive number of seconds"
+            yield key, f"{seconds:g} is not above 0", "Write a positive number"
     if c.local.preempt_at is not None and not 0 < c.local.preempt_at < 1:
         yield "local.preempt_at", f"{c.local.preempt_at} is not between 0 and 1", "Write e.g. 0.5"
 

@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import inspect
 import re
-import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -53,16 +52,17 @@ def key_named(name: str) -> str:
     return next((one.key for one in explanations() if one.key.rpartition(".")[2] == name), "")
 
 
-def explanations(tree: type = Config, above: str = "") -> Iterator[Explanation]:
-    comments, hints = _comments(tree), typing.get_type_hints(tree)
+def explanations(tree: Any = None, above: str = "") -> Iterator[Explanation]:
+    """Those of all keys. tree: a section with its defaults; all of them by default."""
+    tree = Config() if tree is None else tree
+    comments = _comments(type(tree))
     for field in dataclasses.fields(tree):
-        key = f"{above}{field.name}"
-        if dataclasses.is_dataclass(hints[field.name]):
-            yield from explanations(hints[field.name], f"{key}.")
+        key, default = f"{above}{field.name}", getattr(tree, field.name)
+        if dataclasses.is_dataclass(default):
+            yield from explanations(default, f"{key}.")
             continue
-        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         meaning, _, example = comments.get(field.name, "").partition("; e.g. ")
-        example = example.strip().strip("`")
+        example = str(not default).lower() if isinstance(default, bool) else example.strip().strip("`")
         yield Explanation(key, str(field.type), default, meaning, example, unit_of(field.name))
 
 

@@ -133,6 +133,7 @@ def from_plain(
     kinds = {each.name: each.default_factory for each in dataclasses.fields(kind)}
     for name, value in values.items():
         section = kinds.get(name)
+        section = getattr(section, "func", section)  # of a partial: a section with other defaults
         if section is None:
             if unknown is not None:
                 unknown.append(f"{at}{name}")

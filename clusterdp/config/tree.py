@@ -5,7 +5,8 @@ Units are in the names; fields that are Slurm's have Slurm's word and form.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
 
 TEXT = {"text": True}  # its scalars are taken as they are written, not as numbers or truth values
@@ -103,15 +104,44 @@ class CheckpointConfig:
 
 
 @dataclass
+class PolicyConfig:
+    """What follows an attempt that ended for one cause."""
+
+    limit: int | None = None  # how often the run goes on after such an end; none: always; e.g. `3`
+    wait_s: float = 0  # the least time until the next attempt begins, twice as long each time in a row; e.g. `30`
+    avoid_node: bool = False  # later attempts run on other nodes, if there are enough; e.g. `true`
+
+
+@dataclass
 class RestartConfig:
-    """When a job that has ended is started again."""
+    """When a job that has ended is started again. For each cause there is a policy: limit, wait_s and avoid_node."""
 
     requeue: bool = True  # false: `--no-requeue`, and the job ends where it is stopped; e.g. `false`
-    # How often a crash is retried, exit 126 and 127 once; preemptions and time-outs do not count; e.g. `0`
+    # requeue: the same job again; resubmit: a new job after it, where a site forbids requeue; e.g. `resubmit`
+    how: str = "requeue"
+    # With resubmit: the next job waits in the queue while one runs, up to so many jobs in all; e.g. `5`
+    chain: int | None = None
+    # How often faults are tried again, crash, start, memory, hung and disk together; exit 126 and 127 once; e.g. `0`
     max_crashes: int = 3
     # How many attempts in a row may make no newer checkpoint; other than entry jobs: exit 75 within a minute; e.g. `3`
     max_no_progress: int = 5
+    max_attempts: int | None = None  # of one job and all its requeues, for whatever cause; e.g. `100`
+    # No attempt starts after so many allocated hours without a newer checkpoint; default: 48 for entry jobs; e.g. `12`
+    max_hours: float | None = None
     from_step: int | None = None  # go on from this checkpoint (set by `resume --from`); e.g. `1000`
+    preempted: PolicyConfig = field(default_factory=PolicyConfig)
+    timeout: PolicyConfig = field(default_factory=PolicyConfig)
+    requeued: PolicyConfig = field(default_factory=PolicyConfig)  # by the program itself, or an administrator
+    node_lost: PolicyConfig = field(default_factory=partial(PolicyConfig, limit=10, avoid_node=True))
+    crash: PolicyConfig = field(default_factory=PolicyConfig)
+    start: PolicyConfig = field(default_factory=partial(PolicyConfig, wait_s=10))  # a crash in the first minute
+    memory: PolicyConfig = field(default_factory=partial(PolicyConfig, limit=1))  # out of memory
+    hung: PolicyConfig = field(default_factory=partial(PolicyConfig, limit=2, avoid_node=True))
+    disk: PolicyConfig = field(default_factory=partial(PolicyConfig, wait_s=60))  # no space left
+
+
+# The causes that have a policy.
+POLICIES = tuple(each.name for each in fields(RestartConfig) if each.type == "PolicyConfig")
 
 
 @dataclass

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,13 @@ from typing import Any
 import jinja2
 
 import clusterdp
-from clusterdp.config.tree import LaunchConfig
+from clusterdp.config.tree import POLICIES, LaunchConfig, PolicyConfig, RestartConfig
 from clusterdp.errors import ConfigError
 from clusterdp.launch.job_secrets import secret_path
 from clusterdp.launch.script_spec import ScriptSpec, lines_of
 from clusterdp.launch.shipped_files import shipped_folder
+
+DEFAULT_MAX_HOURS = 48  # of an entry job
 
 
 class Shell(str):
@@ -123,9 +127,25 @@ def _values(spec: ScriptSpec) -> dict[str, Any]:
         "checkpoint_url": spec.checkpoint_url,
         "from_step": config.restart.from_step,
         "requeue": config.restart.requeue,
+        "how": config.restart.how,
+        "chain": config.restart.chain,
+        "policies": [Shell(line) for line in _policies(config.restart)],
         "max_crashes": config.restart.max_crashes,
         "max_no_progress": config.restart.max_no_progress,
+        "max_attempts": config.restart.max_attempts,
+        "max_hours": config.restart.max_hours or (DEFAULT_MAX_HOURS if spec.kind == "entry" else None),
+        "exclude": config.resources.exclude or "",
+        "nodelist": config.resources.nodelist or "",
     }
+
+
+def _policies(restart: RestartConfig) -> Iterator[str]:
+    """The lines of the script's table: cause, limit, seconds, and whether to avoid the node."""
+    for cause in POLICIES:
+        policy: PolicyConfig = getattr(restart, cause)
+        limit = "-" if policy.limit is None else policy.limit
+        avoid = "yes" if policy.avoid_node else "no"
+        yield f"{cause.replace('_', '-'):<10} {limit:>3} {math.ceil(policy.wait_s):>5}   {avoid}"
 
 
 def directive(option: str, value: str | None) -> str:

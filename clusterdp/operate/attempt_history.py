@@ -44,6 +44,7 @@ class AttemptHistory:
     started: float | None = None
     ended: float | None = None
     nodes: str = ""
+    avoid: tuple[str, ...] = ()  # the names of those that later attempts avoid
     failed: bool = False  # the batch script's last word: it did not requeue
     requeued: bool = False
     exit: int | None = None
@@ -107,6 +108,7 @@ def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Re
         started=time_of(own[0]) if own else modified(attempt.path),
         ended=_ended(attempt, cause, own, endings, records),
         nodes=str(started.get("nodes") or ""),
+        avoid=tuple(words(attempt.avoid)),
         # A crash that is tried again is on record as failed first; the cause is written once all is decided.
         failed=bool(written) and "failed" in by_kind and "requeued" not in by_kind,
         requeued="requeued" in by_kind,

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.operate.run_history import RunHistory
+from clusterdp.rundir.causes import CAUSES, FAULTS
 from clusterdp.rundir.lenient_reads import Record
 from clusterdp.wording import counted
 
-CAUSES = {
-    "done": "done",
-    "preempted": "preempted",
-    "timeout": "out of time",
-    "signal": "stopped by a signal",
-    "asked": "asked to be requeued",
-    "crash": "crashed",
-    "cancelled": "cancelled",
-    "stopped": "stopped for good",
-    "requeued": "requeued by the program or an administrator",
-    "node-failed": "ended, for its node failed",
-    "lost": "lost without a record (a node failed, or it was killed)",
-    "gave-up": "gave up",
-    "overtaken": "superseded",
-    "unknown": "not requeued, for Slurm's controller did not answer",
-}
 STOPPED_BY = {
     "claim": "another attempt has taken over the run folder",
     "entry": "it cannot run as it is: a mistake in its config, its code or what is installed",
 }
-ON_REQUEUE = frozenset({"preempted", "timeout", "signal", "asked", "crash", "cancelled", "requeued", "node-failed"})
+# Of these the step at which they came is said.
+AT_A_STEP = FAULTS | {"preempted", "timeout", "signal", "asked", "cancelled", "requeued", "node-lost"}
 
 
 def event_line(event: Record, history: RunHistory) -> str | None:
@@ -37,8 +23,8 @@ def event_line(event: Record, history: RunHistory) -> str | None:
         return None
     attempt = _find(history, event.get("attempt"))
     number = attempt.number if attempt else "?"
-    if kind == "submitted":
-        return f"submitted: job {job}"
+    if kind in ("submitted", "linked"):
+        return f"submitted: job {job}" + (", which goes on when this one ends" if kind == "linked" else "")
     if kind == "started":
         return f"attempt {number} started on {event.get('nodes') or event.get('host') or 'its nodes'} (job {job})"
     if kind == "restored":
@@ -72,7 +58,7 @@ def ending_text(attempt: AttemptHistory) -> str:
         return ""
     if attempt.cause == "done" and not attempt.ran:
         return "found the run done"
-    if attempt.cause in ("crash", "gave-up") and not attempt.ran:
+    if (attempt.cause in FAULTS or attempt.cause == "gave-up") and not attempt.ran:
         return "found the run over"
     words = CAUSES.get(attempt.cause, attempt.cause)
     if attempt.stopped_by_user:
@@ -81,9 +67,9 @@ def ending_text(attempt: AttemptHistory) -> str:
         words += f": {STOPPED_BY.get(attempt.why, attempt.why)}"
     if attempt.cause == "overtaken":
         words += f" {attempt.why}"
-    if attempt.exit is not None and attempt.cause == "crash":
+    if attempt.exit is not None and attempt.cause in FAULTS:
         words += f" (exit {attempt.exit})"
-    if attempt.last_step is not None and (attempt.cause in ON_REQUEUE or attempt.stopped_by_user):
+    if attempt.last_step is not None and (attempt.cause in AT_A_STEP or attempt.stopped_by_user):
         words += f" at step {attempt.last_step}"
         if attempt.saved == attempt.last_step:
             words += ", saved"

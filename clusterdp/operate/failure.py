@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterdp.rundir import RunDir
+from clusterdp.rundir.causes import FAULTS
 from clusterdp.rundir.lenient_reads import modified
 from clusterdp.rundir.names import names_in
 from clusterdp.rundir.tail import last_bytes, last_lines
@@ -77,7 +78,7 @@ def _last_that_failed(history: RunHistory) -> AttemptHistory | None:
 def _only_looked(run: RunDir, attempt: AttemptHistory) -> bool:
     if attempt.cause == "gave-up":
         return not _ran(run, attempt)
-    return attempt.cause in ("crash", "stopped") and not attempt.ran
+    return (attempt.cause in FAULTS or attempt.cause == "stopped") and not attempt.ran
 
 
 def _ran(run: RunDir, attempt: AttemptHistory) -> bool:

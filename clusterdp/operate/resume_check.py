@@ -14,6 +14,7 @@ from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, write_durably
+from clusterdp.rundir.causes import FAULTS
 from clusterdp.slurm.commands import jobs_of_scripts_in
 
 # Holds that a user must not end. Slurm gives them to a job that it has requeued too often, for example.
@@ -103,7 +104,7 @@ def _refuse_if_alive(history: RunHistory) -> None:
 
 def _ends_at_once(history: RunHistory) -> bool:
     """Whether another attempt of the same job would find the run over. A stop that could not be requeued is not."""
-    causes = ("done", "crash", "gave-up", "stopped")
+    causes = FAULTS | {"done", "gave-up", "stopped"}
     return history.state.over and history.last is not None and history.last.cause in causes
 
 

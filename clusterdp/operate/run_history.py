@@ -192,10 +192,12 @@ def _count_losses(attempts: Sequence[AttemptHistory], events: Sequence[Record]) 
 
 
 def _jobs(attempts: Sequence[AttemptHistory], events: Sequence[Record]) -> tuple[str, ...]:
-    """A `sbatch job.sbatch` by hand, or a resubmission by the batch script, counts from when it begins."""
+    """A `sbatch job.sbatch` by hand, or a resubmission by the batch script, counts from when it begins; one that waits
+    for the end of another is older than that."""
+    waiting = [str(e["job"]) for e in events if e.get("job") and e.get("event") == "linked"]
     named = [str(e["job"]) for e in events if e.get("job") and e.get("event") in ("submitted", "started")]
     unnamed = [a.job for a in attempts if a.job not in named]
-    newest_first = dict.fromkeys(reversed([*unnamed, *named]))
+    newest_first = dict.fromkeys(reversed([*waiting, *unnamed, *named]))
     return tuple(reversed(newest_first))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from clusterdp.operate.event_text import CAUSES, STOPPED_BY
+from clusterdp.operate.event_text import STOPPED_BY
 from clusterdp.operate.failure import LINES, Failure, find_failure
 from clusterdp.operate.formatting import Colour, shown_path
 from clusterdp.operate.missing_file import left_out
@@ -13,6 +13,7 @@ from clusterdp.operate.queue import RunStatus
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.status import STATE_COLOURS, attempts_table, measured
+from clusterdp.rundir.causes import CAUSES, FAULTS
 from clusterdp.wording import counted, duration
 
 FAILED = (RunState.FAILED, RunState.GAVE_UP, RunState.STOPPED, RunState.VANISHED)
@@ -74,8 +75,8 @@ def _why(history: RunHistory, status: RunStatus) -> str:
         return STOPPED_BY.get(status.why, status.why)
     cause = history.last.cause if history.last else ""
     if status.state is RunState.FAILED and history.last:
-        code = f" (exit {history.last.exit})" if history.last.exit is not None and cause == "crash" else ""
-        again = "" if cause == "crash" else ", and not requeued"
+        code = f" (exit {history.last.exit})" if history.last.exit is not None and cause in FAULTS else ""
+        again = "" if cause in FAULTS else ", and not requeued"
         return CAUSES.get(cause, cause) + code + again
     if status.state is RunState.GAVE_UP:
         return "too many attempts without a newer checkpoint"

@@ -26,7 +26,7 @@ CAUSES = {
     "DUE TO PREEMPTION": "preempted",
     "DUE TO JOB REQUEUE": "requeued",
     "DUE TO TIME LIMIT": "timeout",
-    "DUE TO NODE FAILURE": "node-failed",
+    "DUE TO NODE FAILURE": "node-lost",
 }
 GUESSED = frozenset({"", "lost", "preempted"})  # causes that the next attempt wrote, or that follow from a TERM
 

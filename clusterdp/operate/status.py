@@ -16,6 +16,7 @@ from clusterdp.operate.queue import RunStatus, current_status, reason_text
 from clusterdp.operate.run_history import RunHistory, newest, read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.rundir import RunDir
+from clusterdp.rundir.causes import FAULTS
 from clusterdp.wording import counted, duration, table
 
 STATE_COLOURS = {
@@ -116,9 +117,11 @@ def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str
     if history.metrics:
         heard = f", {ago(history.measured_at, now)}" if history.measured_at else ""
         facts.append(("last", measured(history.metrics) + heard))
+    if avoided := [node for attempt in history.attempts for node in attempt.avoid]:
+        facts.append(("avoids", ", ".join(dict.fromkeys(avoided))))
     if history.lost:
         facts.append(("lost", f"{counted(history.lost, 'step')} had to be trained again"))
-    if any(attempt.failed or attempt.cause == "crash" for attempt in history.attempts):
+    if any(attempt.failed or attempt.cause in FAULTS for attempt in history.attempts):
         from clusterdp.operate.failure import find_failure
         from clusterdp.operate.missing_file import left_out
 

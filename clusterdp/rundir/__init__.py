@@ -6,7 +6,12 @@
     attempts/<job>.<restart>/         one folder an attempt, made by the batch script
         outcome                       `<done|requeue|stop|overtaken> <reason> <step>`: the ranks' last word, all agreed
         cause                         why the attempt ended: the batch script's last word, or the next attempt's
-        exit                          the program's exit code, and how many seconds it ran
+        exit                          the program's exit code, how many seconds it ran, and when it ended
+        began                         when, twice: in seconds and by the clock; restart count and nodes
+        error                         of the rank that failed first: node, step and message
+        mistake                       the same, as the next attempts compare it with their own
+        hung                          the nodes of the ranks that were behind, where the attempt hung
+        avoid                         nodes that later attempts avoid
         saved                         the last step that this attempt committed a checkpoint of
         key                           of the notes that the ranks leave each other; nobody but the owner can read it
         chain                         the first job of the chain of resubmissions that this attempt belongs to
@@ -29,6 +34,7 @@ The modules here:
 
     names          RunDir and Attempt: the names of the files
     ledger         events written, read, and checked
+    causes         why an attempt ended, in words
     durable        files that are whole after a crash
     lenient_reads  JSON lines and one-line files that may be missing or torn
     tail           the new lines of a file that is still being written

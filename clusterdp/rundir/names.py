@@ -28,6 +28,8 @@ class Attempt:
     outcome = _Within("outcome")
     cause = _Within("cause")
     saved = _Within("saved")
+    error = _Within("error")
+    avoid = _Within("avoid")
     logs = _Within("logs")
     key = _Within("key")
     times = _Within("times.json")

@@ -1,6 +1,6 @@
 # --- 4 end -----------------------------------------------------------------------------------------------------------
 took=$((SECONDS - began))
-note exit "$code $took"
+note exit "$code $took ${EPOCHSECONDS-$(date +%s)}"
 word='' reason='' step=0
 {% if kind == "entry" %}
 for pause in 0 1 2 4 8 15; do # a shared file system may show the outcome late
@@ -50,22 +50,37 @@ case $word:$now in
     ;;
 {% endif %}
 esac
+idle_s=$took
+[ ! -e "$here/saved" ] || spent=0 idle_s=0
 if [ -n "$cause" ]; then
+  count "$cause" "$idle_s"
+  if exhausted "$cause"; then
+    echo "clusterdp: $why; giving up. \`clusterdp resume $run_dir\` goes on with the run." >&2
+    over gave-up failed 1 ",\"reason\":\"$why\""
+  fi
   requeue "$cause" || leave "$code"
   exit 0
 fi
 
-crashes=$((crashes + 1)) tries={{ max_crashes }} why=''
+{% include "parts/evidence.sh" %}
+
+find_fault
+find_error
+count "$fault" "$idle_s"
+said=${error//[\\\"[:cntrl:]]/ } said=${said:0:300}
+details=",\"exit\":$code${said:+,\"error\":\"$said\"}" why=''
 case $missing:$code in
   0:*) ;;
-  *:12[67]) tries=0 why=', again: the program was not found or cannot be executed' ;; # twice: not one node's fault
+  *:12[67]) why='the program was not found or cannot be executed' ;; # twice: not one node's fault
 esac
-if [ $crashes -le $tries ]; then
-  echo "clusterdp: crashed with exit code $code ($crashes of {{ max_crashes }} that are tried again); see $logs" >&2
-  event failed ",\"cause\":\"crash\",\"exit\":$code"
-  requeue crash || leave "$code"
+if [ -z "$why" ] && is_repeated; then why="the same error as before: $said"; fi
+if [ -z "$why" ] && ! exhausted "$fault"; then
+  echo "clusterdp: $how with exit code $code ($faults of {{ max_crashes }} faults that are tried again); see $logs" >&2
+  event failed ",\"cause\":\"$fault\"$details"
+  case $node in *[],[]*) ;; *) [ -z "$error" ] || once=$node ;; esac # would it have failed elsewhere?
+  requeue "$fault" || leave "$code"
   exit 0
 fi
-echo "clusterdp: crashed with exit code $code$why, for the last time; see $logs" >&2
+echo "clusterdp: $how with exit code $code, for the last time: $why; see $logs" >&2
 [ "$code" -ne 0 ] || code=1
-over crash failed "$code" ",\"exit\":$code${why:+,\"reason\":\"${why#, again: }\"}"
+over "$fault" failed "$code" "$details,\"reason\":\"$why\""

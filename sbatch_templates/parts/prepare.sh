@@ -49,8 +49,18 @@ replaces=${CLUSTERDP_REPLACES-} # JOB:ID, the one before this in that chain
 [ -n "$replaces" ] && [ "$restart" = 0 ] || replaces=:$SLURM_JOB_ID # a requeued job follows itself
 unwritten=${CLUSTERDP_UNWRITTEN-0} # attempts of the chain that could write nothing, on a full disk
 unset CLUSTERDP_CHAIN CLUSTERDP_REPLACES CLUSTERDP_UNWRITTEN
+# The job's output. What ended the attempt before this one is in the last notice that slurmstepd has written there.
+out=$run_dir/slurm-$SLURM_JOB_ID.out before=$run_dir/slurm-${replaces##*:}.out
+[ -e "$before" ] || before=$run_dir/submitit/${replaces##*:}_0_log.out
+[ -e "$out" ] || out=$run_dir/submitit/${SLURM_JOB_ID}_0_log.out
+last_notice=$(grep -aE '\*\*\* JOB [0-9]+ ON .* CANCELLED AT ' "$before" 2>/dev/null | tail -n 1)
+out_began=$(wc -c 2>/dev/null <"$out")
+
+{% include "parts/policy.sh" %}
 
 {% include "parts/record.sh" %}
+
+{% include "parts/nodes.sh" %}
 
 {% include "parts/requeue.sh" %}
 
@@ -58,6 +68,7 @@ unset CLUSTERDP_CHAIN CLUSTERDP_REPLACES CLUSTERDP_UNWRITTEN
 
 {% include "parts/earlier.sh" %}
 
+note began "$(date '+%s %Y-%m-%dT%H:%M:%S') $restart $SLURM_JOB_NODELIST"
 event started ",\"job\":\"$job\",\"restart\":$restart,\"nodes\":\"$SLURM_JOB_NODELIST\""
 if [ -e "$run_dir/cancelled" ] || was_cancelled; then
   echo "clusterdp: this run was cancelled; not starting. \`clusterdp resume $run_dir\` goes on with it." >&2
@@ -67,8 +78,7 @@ if [ -e "$run_dir/stop" ]; then
   echo "clusterdp: this run was asked to stop; not starting. \`clusterdp resume $run_dir\` goes on with it." >&2
   over_by_user
 fi
-if [ "$crashes" -gt {{ max_crashes }} ]; then # the last crash was final; Slurm requeued it by itself
-  why="$crashes crashes, where restart.max_crashes is {{ max_crashes }}"
+if [ -n "$ended" ] && exhausted "${ended##* }"; then # Slurm requeued it by itself
   echo "clusterdp: $why; not starting. \`clusterdp resume $run_dir\` goes on with the run." >&2
   over gave-up failed 1 ",\"reason\":\"$why\""
 fi
@@ -77,5 +87,18 @@ if [ "$idle" -ge {{ max_no_progress }} ]; then
   why="$idle attempts in a row without a new checkpoint"
   echo "clusterdp: $why; giving up. See \`clusterdp status $run_dir\`." >&2
   over gave-up failed 1 ",\"reason\":\"$why\""
+fi
+{% endif %}
+exclude
+if [ $moved = 0 ] && is_bad_here; then # Slurm requeued it by itself, and took one of them again
+  echo "clusterdp: this job has a node that the run avoids ($excluded): it goes back into the queue." >&2
+  look
+  if requeue bad-node; then exit 0; fi
+fi
+[ -z "$ended" ] || pause "${ended##* }" "${over_at:-0}"
+{% if chain %}
+if [ $links -lt {{ chain }} ]; then # the next one waits in the queue while this one runs
+  resubmit linked || echo "clusterdp: restart.chain: the next job could not be submitted; it will be when this one ends." >&2
+  successor=''
 fi
 {% endif %}

@@ -11,9 +11,13 @@ note() { # note FILE WORDS   write a file of one line in this attempt's folder
 is_replaced() { # has a later attempt recorded how this one ended? Then that one has the run
   [ -z "$requeued" ] && [ -s "$here/cause" ]
 }
-over() { # over CAUSE EVENT EXIT [JSON]   record how this attempt ended, and exit
+over() { # over CAUSE EVENT EXIT [JSON]   record how this attempt ended, and exit: no other one follows
   if is_replaced; then now=requeued; leave "$3"; fi
   note cause "$1"
+{% if chain %}
+  find_waiting
+  [ -z "$new" ] || scancel "$new" # the next one would find the run over
+{% endif %}
   event "$2" ",\"cause\":\"$1\"${4-}"
   exit "$3"
 }

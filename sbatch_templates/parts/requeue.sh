@@ -14,6 +14,8 @@ look() { # sets `now` to the state of this job: running, preempted (in its grace
     [ $pause -ge 60 ] || pause=$((pause * 2))
   done
   restarts=${said#*Requeue=[01] Restarts=} restarts=${restarts%%[!0-9]*}
+  excluded_now=${said#*ExcNodeList=} excluded_now=${excluded_now%%[[:space:]]*}
+  case $said in *"ExcNodeList=(null)"*) excluded_now='' ;; *ExcNodeList=*) ;; *) excluded_now='' ;; esac
   case $said in
     *JobState=RUNNING*PreemptTime=[0-9]*) now=preempted ;;
     *JobState=RUNNING*) now=running ;;
@@ -23,7 +25,7 @@ look() { # sets `now` to the state of this job: running, preempted (in its grace
   [ "${restarts:-0}" -le "$restart" ] || now=requeued
 }
 requeue() { # requeue CAUSE   call `look` first. False if the job is not to be requeued after all: `now` says why.
-  # When it works, this shell gets TERM, and KILL after KillWait.
+  # When it works, this shell gets TERM, and KILL after KillWait. What must not be killed ignores TERM in a subshell.
   local pause said=''
 {% if not requeue %}
   if [ ! -e "$run_dir/cancelled" ]; then
@@ -43,11 +45,16 @@ requeue() { # requeue CAUSE   call `look` first. False if the job is not to be r
       *) return 1 ;;
     esac
     requeued=$1 # a TERM that comes now is from this requeue, and must not end scontrol either
+{% if how == "resubmit" %}
+    if resubmit; then break; fi
+    said='sbatch has refused the next one'
+{% else %}
     if said=$(trap '' TERM; scontrol requeue "$job" 2>&1); then break; fi
     case $said in
       *"pending execution"*) break ;; # Slurm was quicker
       *disabled*) if resubmit; then break; fi ;; # this site forbids requeue
     esac
+{% endif %}
     requeued=
   done
   if [ -z "$requeued" ]; then
@@ -57,12 +64,13 @@ requeue() { # requeue CAUSE   call `look` first. False if the job is not to be r
   fi
   note cause "$1"
   event requeued ",\"cause\":\"$1\",\"of\":\"$attempt\""
+  tell_excluded
 }
-resubmit() { # submit a new job that begins when this one is over; both are one chain
+resubmit() { # resubmit [EVENT]   submit a new job that begins when this one is over; both are one chain
   local said new=''
   find_waiting
   if [ -z "$new" ]; then
-    if said=$(CLUSTERDP_CHAIN=$chain CLUSTERDP_REPLACES=$job:$SLURM_JOB_ID CLUSTERDP_UNWRITTEN=$unwritten \
+    if said=$(trap '' TERM; CLUSTERDP_CHAIN=$chain CLUSTERDP_REPLACES=$job:$SLURM_JOB_ID CLUSTERDP_UNWRITTEN=$unwritten \
       sbatch --parsable --dependency="afterany:$job" "$run_dir/job.sbatch"); then
       while read -r said; do # a site's wrapper may print more than the job's id
         said=${said%%;*}
@@ -73,7 +81,8 @@ resubmit() { # submit a new job that begins when this one is over; both are one 
       [ -n "$new" ] || return 1
     fi
   fi
-  [ -z "$new" ] || event submitted ",\"job\":\"$new\""
+  [ -z "$new" ] || event "${1-submitted}" ",\"job\":\"$new\""
+  successor=$new
 }
 find_waiting() { # sets `new` to the job of this run that waits for the end of this one, if there is one
   local id waits script
@@ -83,14 +92,11 @@ find_waiting() { # sets `new` to the job of this run that waits for the end of t
 }
 was_cancelled() { # was the attempt before this one cancelled? Slurm accepts a requeue just after a scancel and brings the
   # job back. And it starts a job that waits for the end of another (see resubmit) when that one is cancelled.
-  local said='' last out=$run_dir/slurm-${replaces##*:}.out
+  local said=''
   [ -z "${replaces%%:*}" ] || said=$(scontrol show job "${replaces%%:*}" 2>/dev/null)
   case $said in *JobState=CANCELLED*) return 0 ;; esac
-  # slurmstepd writes into the job's output what ended it. Only after a scancel there is no "DUE TO ..." or, since 26.05,
-  # "DUE to SIGNAL". (sacct has REQUEUED for such an attempt.)
-  [ -e "$out" ] || out=$run_dir/submitit/${replaces##*:}_0_log.out
-  last=$(grep -aE '\*\*\* JOB [0-9]+ ON .* CANCELLED AT ' "$out" 2>/dev/null | tail -n 1)
-  case $last in "" | *"DUE TO"*) return 1 ;; esac
+  # Only after a scancel there is no "DUE TO ..." or, since 26.05, "DUE to SIGNAL". (sacct has REQUEUED for such an attempt.)
+  case $last_notice in "" | *"DUE TO"*) return 1 ;; esac
 }
 # shellcheck disable=SC2329 # by the trap
 on_term() { # comes at scancel, at a requeue, at the time limit, and at a preemption without grace time
@@ -98,7 +104,7 @@ on_term() { # comes at scancel, at a requeue, at the time limit, and at a preemp
     look
 {% if requeue %}
     # At the time limit only this script requeues, and KILL comes soon: do it first.
-    if [ "$now" = time-limit ] && ! is_final; then requeue timeout; fi
+    if [ "$now" = time-limit ] && ! is_final && ! exhausted timeout 1; then requeue timeout; fi
 {% endif %}
     event signal ',"name":"TERM"'
   fi
@@ -112,5 +118,5 @@ is_final() { # have the ranks or the user ended the run?
   case $word in 'done' | stop | overtaken) ;; *) false ;; esac
 }
 
-requeued='' now='' asks_anew=''
+requeued='' successor='' now='' asks_anew=''
 trap on_term TERM

@@ -13,7 +13,7 @@ if [ ! -s "$here/chain" ]; then
   echo "clusterdp: cannot write to $run_dir: ${said##*: }. See who owns it, and whether its disk is full." >&2
   if [ "$unwritten" -le {{ max_crashes }} ]; then
     look
-    if requeue crash; then exit 0; fi
+    if requeue disk; then exit 0; fi
   fi
   exit 4
 fi

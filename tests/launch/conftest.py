@@ -46,7 +46,7 @@ SCONTROL = """#!/bin/bash
 echo "$*" >>"$STUBS/scontrol.calls"
 [ ! -e "$STUBS/on.scontrol" ] || . "$STUBS/on.scontrol"
 case "$*" in
-  "show hostnames"*) echo n1 ;;
+  "show hostnames"*) echo "${@: -1}" ;;
   "show node"*) echo "NodeName=n1 Arch=x86_64 NodeAddr=127.0.0.1 NodeHostName=host Version=22.05.8" ;;
   *"show job"*) cat "$STUBS/job" ;;
   requeue*) cat "$STUBS/requeue" >&2; exit "$(cat "$STUBS/requeue.exit")" ;;
@@ -64,6 +64,15 @@ case "$*" in
   *) [ ! -e "$STUBS/waiting" ] || cat "$STUBS/waiting" ;;
 esac
 """
+SINFO = """#!/bin/bash
+# two kinds of questions: what are the nodes of this job like, and which are there; or which of these are down
+echo "$*" >>"$STUBS/sinfo.calls"
+case "$*" in
+  *--states=*) [ ! -e "$STUBS/down" ] || cat "$STUBS/down" ;;
+  *--nodes=*) echo "8|16000|(null)|(null)" ;;
+  *) [ ! -e "$STUBS/nodes" ] || cat "$STUBS/nodes" ;;
+esac
+"""
 SLEEP = """#!/bin/bash
 echo "$1" >>"$STUBS/sleep.calls"
 [ ! -e "$STUBS/on.sleep" ] || . "$STUBS/on.sleep"
@@ -79,6 +88,8 @@ class Stubs:
             "srun": SRUN,
             "scontrol": SCONTROL,
             "squeue": SQUEUE,
+            "sinfo": SINFO,
+            "scancel": '#!/bin/bash\necho "$*" >>"$STUBS/scancel.calls"\n',
             "sbatch": SBATCH,
             "getent": "#!/bin/bash\nexit 2\n",
             "sleep": SLEEP,
@@ -88,11 +99,19 @@ class Stubs:
         self.answer("RUNNING", "None")
 
     def answer(
-        self, state: str, reason: str, preempt_time: str = "None", requeue: str = "", code: int = 0, restarts: int = 0
+        self,
+        state: str,
+        reason: str,
+        preempt_time: str = "None",
+        requeue: str = "",
+        code: int = 0,
+        restarts: int = 0,
+        excluded: str = "(null)",
     ) -> None:
         text = f"JobId=1 JobName=x\n   JobState={state} Reason={reason} Dependency=(null)\n"
         text += f"   PreemptEligibleTime=2026-01-01T00:00:00 PreemptTime={preempt_time}\n"
         text += f"   Requeue=1 Restarts={restarts} BatchFlag=1 Reboot=0 ExitCode=0:0\n"
+        text += f"   ReqNodeList=(null) ExcNodeList={excluded}\n   NodeList=n1\n"
         (self.folder / "job").write_text(text)
         (self.folder / "requeue").write_text(requeue)
         (self.folder / "requeue.exit").write_text(str(code))
@@ -134,6 +153,7 @@ def run_script(tmp_path: Path, stubs: Stubs) -> RunScript:
             "HOME": str(tmp_path),
             "SLURM_JOB_ID": str(job),
             "SLURM_JOB_NODELIST": "n1",
+            "SLURM_JOB_PARTITION": "main",
             **({"SLURM_RESTART_COUNT": str(restart)} if restart else {}),
             **more,
         }

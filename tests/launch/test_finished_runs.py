@@ -45,7 +45,7 @@ def test_after_its_last_crash_a_job_does_not_start_again(run_script: RunScript, 
     codes = [run_script(values, restart=restart).returncode for restart in range(4)]
     assert codes == [0, 9, 1, 1]
     assert runs(tmp_path) == 2
-    assert cause(tmp_path, "7.3") == "crash"
+    assert cause(tmp_path, "7.3") == "start"
     assert last_event(tmp_path, "7.3")["exit"] == 9
     assert requeues(stubs) == ["requeue 7"]
 
@@ -112,7 +112,7 @@ def test_a_requeue_whose_answer_was_lost_is_known_by_the_number_of_restarts(
     done = run_script(worker(tmp_path, None, code=9))
     assert done.returncode == 0, done.stderr
     assert len(requeues(stubs)) == 1
-    assert cause(tmp_path) == "crash"
+    assert cause(tmp_path) == "start"
 
 
 def test_an_answer_of_before_a_term_is_asked_for_anew(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:

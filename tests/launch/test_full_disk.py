@@ -107,7 +107,7 @@ def test_on_a_disk_that_is_truly_full_it_is_no_different(
     assert requeues(stubs) == ["requeue 7"] * 2
     assert waits(stubs) == 12  # ten in vain; in the second attempt there was room after two
     assert not cause(tmp_path, "7.0")  # there was no room for the word
-    assert cause(tmp_path, "7.1") == "crash"
+    assert cause(tmp_path, "7.1") == "start"
 
 
 @pytest.mark.parametrize(
@@ -129,11 +129,13 @@ def test_a_disk_that_is_full_later_costs_lines_of_the_record_alone(
     ]
 
 
-def test_a_crash_for_whose_cause_there_was_no_room_counts(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+def test_an_attempt_for_whose_cause_there_was_no_room_found_the_disk_full(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
     """The file could be made, and the word not be written into it."""
     values = worker(tmp_path, None, code=9) | {"restart": {"max_crashes": 1}}
     run_script(values)
     (tmp_path / "run/attempts/7.0/cause").write_text("")
     assert run_script(values, restart=1).returncode == 9
-    assert cause(tmp_path, "7.0") == "crash"
-    assert ("requeued", "crash") in ledger(tmp_path)
+    assert cause(tmp_path, "7.0") == "disk"
+    assert ("requeued", "disk") in ledger(tmp_path)

@@ -96,7 +96,7 @@ def test_a_crash_is_tried_again_so_often_and_no_more(run_script: RunScript, stub
     codes = [run_script(values, restart=restart).returncode for restart in range(3)]
     assert codes == [0, 0, 9]
     assert requeues(stubs) == ["requeue 7"] * 2
-    assert [cause(tmp_path, f"7.{n}") for n in range(3)] == ["crash"] * 3
+    assert [cause(tmp_path, f"7.{n}") for n in range(3)] == ["start"] * 3
 
 
 def test_a_crash_in_the_grace_time_is_a_preemption(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
@@ -30,6 +31,7 @@ class PeerWatch:
         self.rank = rank
         self.world_size = world_size
         self.alone = world_size == 1
+        self.step: Callable[[], int | None] = lambda: None  # of this rank, once there is a job
         self._ended = threading.Event()
         self._leaving = False
         self._thread = threading.Thread(target=self._watch, name="clusterdp-peers", daemon=True)

@@ -25,7 +25,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -134,7 +134,7 @@ def run_function(function: Callable[..., Any], settings: WorkerSettings, stop: S
     """Collective from the rendezvous to the end. Does not return from a crash."""
     group, peers, attempt = start_group(settings, stop)
     try:
-        ending = _run_in_group(function, settings, stop, group, attempt)
+        ending = _run_in_group(function, settings, stop, group, attempt, peers)
     except BaseException as error:
         fail(error, peers, settings.run_dir)
     peers.stop()
@@ -170,7 +170,12 @@ def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, Peer
 
 
 def _run_in_group(
-    function: Callable[..., Any], settings: WorkerSettings, stop: StopSignal, group: Group, attempt: str
+    function: Callable[..., Any],
+    settings: WorkerSettings,
+    stop: StopSignal,
+    group: Group,
+    attempt: str,
+    peers: PeerWatch,
 ) -> Ending:
     from clusterdp.train.dist.claim import Claim
     from clusterdp.train.dist.shared_flags import agree_on_stop
@@ -187,6 +192,7 @@ def _run_in_group(
     else:
         claim = Claim.take(run.claims, attempt, os.urandom(4).hex()) if run and first else None
         job = JobHandle(settings, group, stop, attempt, claim)
+        peers.step = partial(getattr, job, "step")
         ending = _call(function, job)
     _agree_on_ending(group, ending)
     if any(group.agree(_is_lost(claim))):
@@ -289,6 +295,17 @@ def _has_saved(run_dir: Path) -> bool:
     return any(attempt.saved.exists() for attempt in RunDir(run_dir).attempts())
 
 
+def note_error(said: str, peers: PeerWatch, run_dir: Path | None) -> None:
+    """Writes node, step and message for the batch script, which compares them with those of other attempts. The first
+    rank to fail does so, and nobody else; on a full disk nobody."""
+    attempt = WorkerSettings.bare({}).attempt
+    if attempt is None or run_dir is None:
+        return
+    node, step = os.environ.get("SLURMD_NODENAME", ""), peers.step()
+    with suppress(OSError), RunDir(run_dir).attempt(attempt).error.open("x") as file:
+        file.write(f"{node}\n{'' if step is None else step}\n{said}\n")
+
+
 def fail(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> NoReturn:
     """Ends this rank, and tells the others not to wait for it."""
     peers.leave(report_failure(error, peers, run_dir))
@@ -309,6 +326,8 @@ def report_failure(error: BaseException, peers: PeerWatch, run_dir: Path | None)
         if isinstance(error, BUGS) and not first_failure and run_dir is not None and not _has_saved(run_dir):
             _refuse(run_dir, peers)
     peers.tell(said)
+    if not first_failure:
+        note_error(said, peers, run_dir)
     if first_failure and first_failure.partition(": ")[2] != said:  # else all ranks found the same, together
         say(f"clusterdp: this follows from another rank's failure: {first_failure}", error=True)
     if isinstance(error, ClusterdpError):

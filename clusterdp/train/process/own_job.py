@@ -70,6 +70,7 @@ def own_job() -> JobHandle:
     if settings.run_dir is not None and rank == 0:
         claim = Claim.take(RunDir(settings.run_dir).claims, attempt, os.urandom(4).hex())
     job = JobHandle(settings, group, stop, attempt, claim)
+    peers.step = lambda: job.step
 
     @atexit.register
     def close() -> None:

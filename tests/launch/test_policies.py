@@ -1,0 +1,265 @@
+"""What follows each cause of an end: which cause it is, how often the run goes on, and on which nodes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.launch.conftest import RunScript, Stubs, cause, last_event, ledger, requeues
+
+
+def program(lines: str, **restart: Any) -> dict[str, object]:
+    """A program of these bash lines, whose `say` writes into its log as srun would."""
+    say = 'say() { echo "$*" >>"$CLUSTERDP_LOGS/rank-00000.out"; }; '
+    return {"command": ["bash", "-c", say + lines], "restart": restart}
+
+
+def nodes(stubs: Stubs, *names: str, state: str = "idle") -> None:
+    lines = [f"{state} {name} 8|16000|(null)|(null)\n" for name in names]
+    (stubs.folder / "nodes").write_text("".join(lines))
+
+
+def updates(stubs: Stubs) -> list[str]:
+    return [call for call in stubs.calls("scontrol") if call.startswith("update")]
+
+
+SAID = {
+    "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM": "memory",
+    "slurmstepd: error: Detected 2 oom-kill event(s) in StepId=7.0 cgroup.": "memory",
+    "slurmstepd: error: Step 7.0 exceeded memory limit (204800 > 102400), being killed": "memory",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.": "memory",
+    "MemoryError": "memory",
+    "OSError: [Errno 28] No space left on device: 'x'": "disk",
+    "OSError: [Errno 122] Disk quota exceeded": "disk",
+    "ValueError: out of range": "start",
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_the_cause_is_what_the_logs_say(run_script: RunScript, stubs: Stubs, tmp_path: Path, said: str) -> None:
+    run_script(program(f'say "{said}"; say "and more"; exit 1'))
+    assert cause(tmp_path) == SAID[said]
+    assert requeues(stubs) == ["requeue 7"]
+
+
+def test_what_srun_says_counts_from_this_attempt_on(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    out = tmp_path / "run/slurm-7.out"
+    out.parent.mkdir()
+    out.write_text("srun: error: n1: task 0: Out Of Memory\n")
+    run_script(program("exit 1"))
+    run_script(program(f"echo 'srun: error: n1: task 0: Out Of Memory' >>{out}; exit 1"), restart=1)
+    assert [cause(tmp_path, f"7.{restart}") for restart in (0, 1)] == ["start", "memory"]
+
+
+def test_a_training_that_has_measured_steps_has_not_crashed_at_its_start(run_script: RunScript, tmp_path: Path) -> None:
+    run_script(program("mkdir -p $CLUSTERDP_RUN_DIR/metrics; echo {} >$CLUSTERDP_RUN_DIR/metrics/7.0.jsonl; exit 1"))
+    assert cause(tmp_path) == "crash"
+
+
+def test_a_hang_is_one_whatever_the_exit_code_and_its_node_is_avoided(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    nodes(stubs, "n1", "n2", "n3")
+    run_script(program("echo n1 >$CLUSTERDP_RUN_DIR/attempts/7.0/hung; exit 137"))
+    assert cause(tmp_path) == "hung"
+    assert (tmp_path / "run/attempts/7.0/avoid").read_text() == "n1\n"
+    calls = stubs.calls("scontrol")
+    assert updates(stubs) == ["update JobId=7 ExcNodeList=n1"]
+    assert calls.index("requeue 7") < calls.index(updates(stubs)[0]), "Slurm refuses it for a job that runs"
+
+
+def test_not_so_many_nodes_are_avoided_that_too_few_are_left(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    nodes(stubs, "n1", "n2", "n3")
+    for restart, node in enumerate(["n1", "n2", "n3"]):
+        hang = program(f"echo {node} >$CLUSTERDP_RUN_DIR/attempts/7.{restart}/hung; exit 1", hung={"limit": 9})
+        run_script(hang | {"resources": {"exclude": "m9"}}, restart=restart, SLURM_JOB_NODELIST=node)
+    lists = [call.partition("ExcNodeList=")[2] for call in updates(stubs)]
+    assert lists == ["m9,n1", "m9,n2,n1", "m9,n3,n2"]  # the oldest goes first
+
+
+def test_where_slurm_does_not_answer_no_node_is_avoided(run_script: RunScript, stubs: Stubs) -> None:
+    run_script(program("echo n1 >$CLUSTERDP_RUN_DIR/attempts/7.0/hung; exit 1"))
+    assert updates(stubs) == []
+    assert requeues(stubs) == ["requeue 7"]
+
+
+def test_a_job_that_comes_back_on_a_bad_node_goes_into_the_queue_again_but_once(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    nodes(stubs, "n1", "n2")
+    run_script(program("echo n1 >$CLUSTERDP_RUN_DIR/attempts/7.0/hung; exit 1"))
+    run = program("touch $CLUSTERDP_RUN_DIR/ran", max_no_progress=1)
+    assert run_script(run, restart=1).returncode == 0
+    assert (cause(tmp_path, "7.1"), (tmp_path / "run/ran").exists()) == ("bad-node", False)
+    run_script(run, restart=2)
+    assert (cause(tmp_path, "7.2"), (tmp_path / "run/ran").exists()) == ("done", True)
+
+
+@pytest.mark.parametrize(
+    ("second", "node", "spare", "ends"),
+    [
+        ("RuntimeError: no device at 0xbeef01 (pid 4712)", "n2", "n1 n2 n3", True),
+        ("RuntimeError: no device at 0xbeef01 (pid 4712)", "n1", "n1", True),  # there is no other one
+        ("RuntimeError: no device at 0xbeef01 (pid 4712)", "n1", "n1 n2 n3", False),
+        ("RuntimeError: no file x", "n2", "n1 n2 n3", False),
+    ],
+)
+def test_the_same_mistake_is_not_paid_for_twice(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, second: str, node: str, spare: str, ends: bool
+) -> None:
+    nodes(stubs, *spare.split())
+    first = "RuntimeError: no device at 0xbeef99 (pid 815)"
+    assert run_script(program(f'say "{first}"; exit 1')).returncode == 0
+    done = run_script(program(f'say "{second}"; exit 1'), restart=1, SLURM_JOB_NODELIST=node)
+    assert done.returncode == (1 if ends else 0), done.stderr
+    assert len(requeues(stubs)) == (1 if ends else 2)
+    if ends:
+        assert last_event(tmp_path, "7.1")["reason"] == f"the same error as before: {second}"
+        assert "for the last time: the same error as before" in done.stderr
+
+
+def test_after_an_error_the_next_attempt_tries_another_node_for_once(run_script: RunScript, stubs: Stubs) -> None:
+    nodes(stubs, "n1", "n2")
+    run_script(program('say "ValueError: 1"; exit 1'))
+    stubs.answer("RUNNING", "None", excluded="n1")
+    run_script(program("exit 75"), restart=1, SLURM_JOB_NODELIST="n2")
+    assert updates(stubs) == ["update JobId=7 ExcNodeList=n1", "update JobId=7 ExcNodeList="]
+
+
+ERROR = "printf 'n1\\n%s\\nValueError: x\\n' {step} >$CLUSTERDP_RUN_DIR/attempts/$CLUSTERDP_ATTEMPT/error; {more}exit 1"
+
+
+@pytest.mark.parametrize(
+    ("steps", "more", "ends"),
+    [((120, 120), "", True), ((120, 121), "", False), ((120, 120), "echo 110 >{here}/saved; ", False)],
+)
+def test_the_same_error_counts_at_the_same_step_without_a_newer_checkpoint(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, steps: tuple[int, int], more: str, ends: bool
+) -> None:
+    for restart, step in enumerate(steps):
+        here = tmp_path / f"run/attempts/7.{restart}"
+        lines = ERROR.format(step=step, more=more.format(here=here)) if restart else ERROR.format(step=step, more="")
+        run_script(program(f"SECONDS=100; {lines}"), restart=restart)
+        if not restart:  # it took longer than a minute
+            mistake = here / "mistake"
+            mistake.write_text(mistake.read_text().replace(" yes", " no"))
+    assert (len(requeues(stubs)) == 1) is ends
+
+
+def test_a_message_cannot_break_the_ledger(run_script: RunScript, tmp_path: Path) -> None:
+    run_script(program("""say 'ValueError: "a" \\ $(touch pwned) '$'\\t'; exit 1""", max_crashes=0))
+    event = last_event(tmp_path, "7.0")
+    assert event["error"].startswith("ValueError:  a ")
+    assert "$(touch pwned)" in event["error"]
+
+
+@pytest.mark.parametrize(
+    ("notice", "expected"),
+    [
+        ("DUE TO PREEMPTION", "preempted"),
+        ("DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", "node-lost"),
+        ("DUE TO JOB REQUEUE", "requeued"),
+        ("DUE TO TIME LIMIT", "timeout"),
+        (None, "lost"),
+    ],
+)
+@pytest.mark.parametrize("year", [2001, 2099])
+def test_what_slurm_did_to_an_attempt_is_in_its_notice(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, notice: str | None, expected: str, year: int
+) -> None:
+    """But a notice from before the attempt is about an earlier one."""
+    stubs.answer("COMPLETING", "None")
+    (stubs.folder / "down").write_text("n1\n")
+    run_script(program("exit 1"))
+    if notice:
+        text = f"slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT {year}-02-03T04:05:06 {notice} ***\n"
+        (tmp_path / "run/slurm-7.out").write_text(text)
+    run_script(program("exit 1"), restart=1)
+    assert cause(tmp_path) == (expected if year == 2099 else "lost")
+    avoided = (tmp_path / "run/attempts/7.0/avoid").exists()
+    assert avoided == (cause(tmp_path) in ("lost", "node-lost")), "a node that is down"
+
+
+def test_each_cause_has_a_limit_of_its_own(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
+    values = program("exit 3", preempted={"limit": 2})
+    assert [run_script(values, restart=restart).returncode for restart in range(4)] == [0, 0, 1, 1]
+    assert len(requeues(stubs)) == 2
+    expected = "3 attempts that ended so (preempted), where restart.preempted.limit is 2"
+    assert [last_event(tmp_path, f"7.{n}")["reason"] for n in (2, 3)] == [expected] * 2
+
+
+def test_max_attempts_counts_all_of_them(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
+    values = program("exit 3", max_attempts=3)
+    assert [run_script(values, restart=restart).returncode for restart in range(3)] == [0, 0, 1]
+    assert last_event(tmp_path, "7.2")["reason"] == "3 attempts, where restart.max_attempts is 3"
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_max_hours_are_allocated_ones_without_a_newer_checkpoint(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, saved: bool
+) -> None:
+    stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
+    values = program("exit 3", max_hours=2)
+    run_script(values)
+    (tmp_path / "run/attempts/7.0/exit").write_text("3 7300 0\n")
+    if saved:
+        (tmp_path / "run/attempts/7.0/saved").write_text("5\n")
+    done = run_script(values, restart=1)
+    assert done.returncode == (0 if saved else 1)
+    if not saved:
+        reason = "2 allocated hours without a newer checkpoint, where restart.max_hours is 2.0"
+        assert last_event(tmp_path, "7.1")["reason"] == reason
+
+
+def test_the_wait_doubles_each_time_in_a_row(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    values = program("echo x$SLURM_RESTART_COUNT; exit 1", start={"wait_s": 1000}, max_crashes=9)
+    waited = []
+    for restart in range(3):
+        run_script(values, restart=restart)
+        waited.append([int(s) for s in stubs.calls("sleep") if int(s) > 100])
+    assert not waited[0]
+    assert 980 < waited[1][0] <= 1000
+    assert 1980 < waited[2][1] <= 2000
+
+
+def test_a_chain_queues_its_next_job_while_it_runs(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    chain: dict[str, Any] = {"how": "resubmit", "chain": 2}
+    stubs.on("sbatch", f'echo "4321|afterany:7|{tmp_path}/run/job.sbatch" >$STUBS/waiting')
+    stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
+    assert run_script(program("exit 3", **chain)).returncode == 0
+    [call] = stubs.calls("sbatch")
+    assert "--dependency=afterany:7 " in call
+    assert requeues(stubs) == []
+    assert [name for name, _ in ledger(tmp_path)] == ["started", "linked", "submitted", "requeued"]
+    (stubs.folder / "waiting").write_text("")
+    environ = {"CLUSTERDP_CHAIN": "7", "CLUSTERDP_REPLACES": "7:7"}
+    stubs.answer("RUNNING", "None")
+    assert run_script(program("exit 0", **chain), job=4321, **environ).returncode == 0
+    assert len(stubs.calls("sbatch")) == 1, "it is the second of two"
+
+
+def test_what_waits_in_the_chain_is_cancelled_when_the_run_is_over(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    stubs.on("sbatch", f'echo "4321|afterany:7|{tmp_path}/run/job.sbatch" >$STUBS/waiting')
+    run_script(program("exit 0", how="resubmit", chain=5))
+    assert stubs.calls("scancel") == ["4321"]
+
+
+def test_a_link_whose_predecessor_was_cancelled_does_not_start(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    """Slurm starts a job that waits for the end of another when that one is cancelled."""
+    stubs.answer("CANCELLED", "None")
+    values = program("touch $CLUSTERDP_RUN_DIR/ran", how="resubmit", chain=5)
+    done = run_script(values, job=8, CLUSTERDP_CHAIN="7", CLUSTERDP_REPLACES="7:7")
+    assert done.returncode == 1
+    assert cause(tmp_path, "8.0") == "cancelled"
+    assert not (tmp_path / "run/ran").exists()
+    assert stubs.calls("sbatch") == []
