@@ -14,13 +14,14 @@ usable_nodes() { # print the nodes that are up and like those of this job, so th
 }
 exclude() { # sets `excluded`: resources.exclude, `once` and the bad nodes; but the oldest of these are left out where fewer
   # usable nodes than the job needs would remain, for it would wait for ever
-  local node usable left
+  local node usable left avoided
   excluded={{ exclude }}
-  [ -n "$bad$once" ] || return 0
+  avoided="$once $(cat "$here/avoid" 2>/dev/null) $bad"
+  [ "$avoided" != '  ' ] || return 0
   usable=$(usable_nodes)
   left=$(wc -w <<<"$usable")
   [ "$left" -gt 0 ] || return 0 # Slurm does not answer
-  for node in $once $bad; do
+  for node in $avoided; do
 {% if nodelist %}
     case " $(scontrol show hostnames {{ nodelist }} | tr '\n' ' ')" in *" $node "*) continue ;; esac # it must be among them
 {% endif %}
@@ -41,8 +42,8 @@ is_bad_here() { # is one of this job's nodes among `excluded`?
   done < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
   return 1
 }
-tell_excluded() { # tell Slurm, after a requeue: before it, the list of a job that runs cannot be changed (22.05 to 26.05)
-  [ ! -e "$here/avoid" ] || bad="$(cat "$here/avoid") $bad"
+tell_excluded() ( # tell Slurm, after a requeue: before it, the list of a job that runs cannot be changed (22.05 to 26.05)
+  trap '' TERM # it comes with the requeue, and must not end these commands
   exclude
-  [ "$excluded" = "$excluded_now" ] || (trap '' TERM; scontrol update JobId="${successor:-$job}" ExcNodeList="$excluded")
-}
+  [ "$excluded" = "$excluded_now" ] || scontrol update JobId="${successor:-$job}" ExcNodeList="$excluded"
+)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from clusterdp.fakeslurm.core import constraints, error_texts, times
 from clusterdp.fakeslurm.core.error_texts import ControllerError, Refusal
 from clusterdp.fakeslurm.core.job_ids import SelectedStep, find, parse
-from clusterdp.fakeslurm.core.model import JobRecord
+from clusterdp.fakeslurm.core.model import WAITING, JobRecord
 from clusterdp.fakeslurm.slurmctld import dependencies, nodes
 from clusterdp.slurm.hostlist import HostlistError, expand
 
@@ -150,7 +150,7 @@ def _change(daemon: Daemon, job: JobRecord, changes: list[tuple[str, str, str]])
     for name, value, word in changes:
         if name == "partition" and value == job.desc.partition:
             continue
-        if name in ONLY_WHILE_IT_WAITS and not job.waits:
+        if name in ONLY_WHILE_IT_WAITS and job.state not in WAITING:  # a requeued job waits also while it completes
             fixed = daemon.shape.settings.release.memory_is_fixed if name == "minmemorynode" else None
             raise ControllerError(fixed or error_texts.NOT_PENDING)
         try:

@@ -1,0 +1,152 @@
+"""A drill for each cause of an end: the fault, then the cause on record, what followed, and on which nodes.
+
+The same on the fake and on a real Slurm. Each drill shows by its own trace that the fault was there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import Cluster
+from tests.e2e.run import Run, clusterdp, submit
+from tests.waiting import wait_for
+
+pytestmark = pytest.mark.timeout(300)
+
+SETTINGS = """
+snapshot: {enabled: false}
+resources: {partition: main, nodes: 1, tasks_per_node: 1, time: 10}
+restart: {start: {wait_s: 0}}
+"""
+# Each program appends a letter to `ran` when it begins. The first attempt has the fault.
+SAME_MISTAKE = """
+echo x >>ran
+echo "RuntimeError: no device at 0x$RANDOM on $SLURMD_NODENAME (pid $$)"
+exit 1
+"""
+HANGS = """
+echo x >>ran
+[ $(wc -l <ran) = 1 ] || exit 0
+echo $SLURMD_NODENAME >$CLUSTERDP_RUN_DIR/attempts/$CLUSTERDP_ATTEMPT/hung
+kill -9 $$
+"""
+DISK = """
+echo x >>ran
+[ $(wc -l <ran) = 1 ] || exit 0
+echo "OSError: [Errno 28] No space left on device: 'x'" >&2
+exit 1
+"""
+WAITS = """
+echo x >>ran
+[ $(wc -l <ran) = 1 ] || exit 0
+exec sleep 600
+"""
+REQUEUES_ITSELF = """
+echo x >>ran
+[ $(wc -l <ran) = 1 ] || exit 0
+scontrol requeue $SLURM_JOB_ID
+exec sleep 600
+"""
+
+
+@contextmanager
+def program(cluster: Cluster, project: Path, lines: str, *overrides: str) -> Iterator[Run]:
+    (project / "program.sh").write_text(lines)
+    (project / "job.yaml").write_text("command: [bash, program.sh]" + SETTINGS)
+    run = submit(cluster, project, "job.yaml", f"run_dir={project}/run", *overrides)
+    try:
+        yield run
+    finally:
+        cluster.run("scancel", run.job)
+
+
+def begun(run: Run, project: Path) -> None:
+    wait_for("the program", (project / "ran").exists, 60, report=run.account)
+
+
+def nodes_of(run: Run) -> list[str]:
+    return [str(event["nodes"]) for event in run.events("started")]
+
+
+def test_the_same_mistake_on_another_node_ends_the_run(cluster: Cluster, project: Path) -> None:
+    with program(cluster, project, SAME_MISTAKE) as run:
+        assert run.wait_end() == "FAILED", run.account()
+        assert run.causes() == ["start", "start"], run.account()
+        first, second = nodes_of(run)
+        assert first != second, "the second attempt avoids the first one's node"
+        said = clusterdp(cluster, project, "status", "run").stdout
+        assert re.search(r"the same error as before: RuntimeError: no device at 0x\d+ on n\d", said), said
+
+
+def test_a_hung_attempt_goes_on_elsewhere(cluster: Cluster, project: Path) -> None:
+    with program(cluster, project, HANGS) as run:
+        assert run.wait_end() == "COMPLETED", run.account()
+        assert run.causes() == ["hung", "done"], run.account()
+        first, second = nodes_of(run)
+        assert first != second, run.account()
+        assert re.search(rf"^avoids +{first}$", clusterdp(cluster, project, "status", "run").stdout, re.MULTILINE)
+
+
+@pytest.mark.long
+def test_a_full_disk_is_no_crash(cluster: Cluster, project: Path) -> None:
+    with program(cluster, project, DISK, "restart.disk.wait_s=0") as run:
+        assert run.wait_end() == "COMPLETED", run.account()
+        assert run.causes() == ["disk", "done"], run.account()
+
+
+@pytest.mark.long
+def test_a_program_that_requeues_itself_is_no_crash(cluster: Cluster, project: Path) -> None:
+    with program(cluster, project, REQUEUES_ITSELF) as run:
+        assert run.wait_end() == "COMPLETED", run.account()
+        assert run.causes() == ["requeued", "done"], run.account()
+
+
+@pytest.mark.long
+def test_a_preemption_without_grace_time_is_one(cluster: Cluster, project: Path) -> None:
+    with program(cluster, project, WAITS, "resources.partition=low0") as run:
+        begun(run, project)
+        cluster.preempt(run.job)
+        assert run.wait_end() == "COMPLETED", run.account()
+        assert run.causes() == ["preempted", "done"], run.account()
+
+
+@pytest.mark.long
+def test_a_lost_node_is_no_crash(cluster: Cluster, project: Path) -> None:
+    with program(cluster, project, WAITS) as run:
+        begun(run, project)
+        with cluster.without_node_of(run.job):
+            assert run.wait_end() == "COMPLETED", run.account()
+        assert run.causes() in (["node-lost", "done"], ["lost", "done"]), run.account()  # 26.05 says nothing of it
+
+
+CHAIN = ("restart.how=resubmit", "restart.chain=3")
+
+
+def jobs(run: Run) -> list[str]:
+    return [str(event["job"]) for event in run.events("linked")]
+
+
+@pytest.mark.parametrize("link", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_a_chain_that_is_cancelled_stays_so_at_each_link(cluster: Cluster, project: Path, link: int) -> None:
+    """Slurm starts a job that waits for another when that one is cancelled."""
+    lines = "echo x >>ran; [ $(wc -l <ran) -gt $LINK ] || exit 75; touch here; exec sleep 600"
+    with program(cluster, project, lines, *CHAIN, f"launch.env.LINK={link}") as run:
+        wait_for("the link to cancel", (project / "here").exists, 90, report=run.account)
+        chain = [run.job, *jobs(run)]
+        cluster.run("scancel", chain[link])
+        wait_for("the next one to end", lambda: cluster.state(chain[link + 1])[0] in ("FAILED", "CANCELLED"), 60)
+        assert (project / "ran").read_text() == "x\n" * (link + 1), run.account()
+
+
+def test_a_chain_goes_on_in_the_job_that_has_waited_and_ends_with_the_run(cluster: Cluster, project: Path) -> None:
+    with program(cluster, project, "echo x >>ran; [ $(wc -l <ran) = 2 ] || exit 75", *CHAIN) as run:
+        wait_for("the second link", lambda: len(jobs(run)) == 2, 60, report=run.account)
+        second, third = jobs(run)
+        wait_for("its end", lambda: cluster.state(second)[0] == "COMPLETED", 60, report=run.account)
+        assert run.causes() == ["asked", "done"], run.account()
+        wait_for("no third", lambda: cluster.state(third)[0] == "CANCELLED", 60, report=run.account)
