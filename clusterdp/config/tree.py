@@ -65,7 +65,8 @@ class LaunchConfig:
     setup: Any = field(default=None, metadata=TEXT)
     # NAME@SECONDS: a signal sent that long before the time limit; entry jobs get one by default; e.g. `USR2@90`
     signal: str | None = None
-    grace_s: int = 60  # entry jobs stop this long before the end of the time; e.g. `120`
+    # Entry jobs stop this long before the end of the time, and earlier if steps and saves take longer; e.g. `120`
+    grace_s: int = 60
     container: ContainerConfig = field(default_factory=ContainerConfig)
 
 

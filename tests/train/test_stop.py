@@ -39,7 +39,10 @@ def test_the_end_of_the_time_is_a_reason_as_early_as_a_save_needs(monkeypatch: p
     now = 1000.0
     monkeypatch.setattr("clusterdp.train.dist.stop.time", SimpleNamespace(time=lambda: now))
     stop = StopSignal(end_time=2000.0, margin_s=60.0)
-    stop.reserve_s = 15.0
+    stop.needed_s = 15.0  # less than the margin
+    now = 1939.0
+    assert stop.reason() is None
+    stop.needed_s = 75.0
     now = 1924.0
     assert stop.reason() is None
     now = 1926.0
@@ -49,7 +52,7 @@ def test_the_end_of_the_time_is_a_reason_as_early_as_a_save_needs(monkeypatch: p
 
 def test_a_margin_longer_than_the_job_still_leaves_it_time_to_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("clusterdp.train.dist.stop.time", SimpleNamespace(time=lambda: 1000.0))
-    assert StopSignal(end_time=1060.0, margin_s=300.0).stop_at == 1045.0
+    assert StopSignal(end_time=1060.0, margin_s=300.0).lead_s == 15.0
 
 
 def test_children_that_were_started_in_the_shield_survive_the_signals_of_a_preemption() -> None:

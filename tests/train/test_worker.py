@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -175,16 +176,23 @@ def test_in_submitit_the_result_comes_back_and_so_do_submitits_handlers(tmp_path
 def test_the_worker_knows_when_the_jobs_time_ends(tmp_path: Path) -> None:
     params = {"epochs": 500, "delay_s": 0.01}
     for lasts_s in (4.0, 8.0, 16.0, 32.0, 64.0):  # a busy machine may need all of a short time to begin
-        run = Run(tmp_path / f"{lasts_s}", "tests.train.jobs:train", params, launch={"grace_s": 0})
+        run = Run(
+            tmp_path / f"{lasts_s}",
+            "tests.train.jobs:train",
+            params,
+            launch={"grace_s": 0},
+            checkpoint={"every_steps": 5},
+        )
         end = str(time.time() + lasts_s)
         code, output = finish(worker(run), environ(**run.attempt("1.0"), CLUSTERDP_JOB_END_TIME=end))
         assert code == 0, output
         word, reason, step = str(run.outcome("1.0")).split()
         assert (word, reason) == ("requeue", "time")
-        if int(step) > 0:
+        if int(step) > 15:  # there was a save before that of the stop
             break
-    assert run.saved("1.0") == int(step) > 0
+    assert run.saved("1.0") == int(step) > 15
     assert run.event("signal")["name"] == "end of time"
+    assert len(re.findall(r"clusterdp: a save takes .* the run stops \d+ s before the end", output)) == 1
 
 
 def test_a_raw_loop_with_the_documented_lines_resumes_exactly(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -34,6 +35,9 @@ FLAGS = (*STOPS, "save", "enough", "busy")
 ONE_SHOT = ("save",)  # cleared when sent
 PERIOD_S, LONGEST_S = 0.2, 2.0  # of k steps; the longest where exchanges take that long: a stop must come soon
 DECAY = 0.9  # of the exchange time, when no wait has measured it anew; else every second exchange would be waited for
+LATELY = 64  # exchanges, and saves, that tell how long the next ones take
+MARGIN = 1.25  # of the time that a stop is expected to take
+LEAVING_S = 5.0  # for the outcome, the end of all processes, and the requeue
 MOST_STEPS = 32  # k is never more: if steps suddenly become slow, a stop must still come soon
 
 
@@ -61,6 +65,11 @@ def agree_on_stop(group: Group, stop: StopSignal) -> str | None:
     return next((reason for reason, yes in zip(STOPS, agreed, strict=True) if yes), None)
 
 
+def p95(values: Collection[float]) -> float:
+    """The 95th percentile, or the nearest value below it; 0 of none."""
+    return sorted(values)[int(0.95 * (len(values) - 1))] if values else 0.0
+
+
 class SharedFlags:
     """All methods are called by the main thread, and on all ranks alike.
 
@@ -72,7 +81,9 @@ class SharedFlags:
         self.group = group
         self.stop = stop or StopSignal()
         self.progress: Callable[[], int] = lambda: 0  # how far this rank's saves are; asked before each exchange
-        self.save_s = 0.0  # how long a save takes, for the margin before the end of the job's time
+        # The last of each, in seconds, for the lead before the end of the job's time.
+        self.steps: deque[float] = deque(maxlen=LATELY)
+        self.saves: deque[float] = deque(maxlen=LATELY)
         self.every = 1  # k
         self.sent = 0
         self._flags = dict.fromkeys(FLAGS, False) | {"busy": True}
@@ -124,6 +135,11 @@ class SharedFlags:
         """Leaves out time since the last exchange that was not spent on steps but, for example, on a save."""
         self._since += seconds
 
+    @property
+    def agreement_s(self) -> float:
+        """How long it takes, from the moment when one rank has seen a reason to stop, until all stop: two exchanges."""
+        return 2 * (self.every + 1) * p95(self.steps)
+
     def drain(self) -> Agreed | None:
         """Waits for the exchange in flight, if any. Call it where all ranks end a phase."""
         self._ticks = 0
@@ -138,7 +154,8 @@ class SharedFlags:
         if agreed is not None and agreed.step_s > 0:  # else it was not measured
             period_s = min(max(PERIOD_S, 2 * agreed.way_s), LONGEST_S)
             self.every = max(1, min(MOST_STEPS, round(period_s / agreed.step_s)))
-            self.stop.reserve_s = 2 * (self.every + 1) * agreed.step_s + self.save_s
+            self.steps.append(agreed.step_s)
+            self.stop.needed_s = MARGIN * (self.agreement_s + p95(self.saves)) + LEAVING_S
         self._ticks = 0
         if agreed is None or not (agreed.stop or not agreed["busy"]):
             self._send(step_us)

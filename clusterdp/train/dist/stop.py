@@ -38,24 +38,31 @@ class StopSignal:
     why: of a request to end the run: what request() was told; None as long as there is none.
     file: `clusterdp stop` writes it. Only rank 0 has one, so that a thousand ranks do not look at it.
 
-    end_time: when the job's time ends, in seconds since the epoch. margin_s: how long before that to stop.
-    `reserve_s` comes on top: what the steps until the agreement and the save itself are measured to take.
+    end_time: when the job's time ends, in seconds since the epoch. margin_s: the least time before that to stop.
+    needed_s: what the steps until the agreement, the save and the end of all processes are measured to take, and some.
     """
 
     def __init__(self, end_time: float | None = None, margin_s: float = 60.0):
         self._seen: dict[int, int] = {int(number): 0 for number in REASONS}
         self._previous: dict[signal.Signals, Any] = {}
-        self.reserve_s = 0.0
+        self.needed_s = 0.0
         self.why: str | None = None
         self.file: Path | None = None
         self._look_at = 0.0
-        self.stop_at: float | None = None
+        self.end_time: float | None = None
+        self.margin_s = 0.0
         if end_time is not None:
             self.set_end_time(end_time, margin_s)
 
     def set_end_time(self, end_time: float, margin_s: float) -> None:
         # A margin longer than the whole time would let no attempt make a step: it takes a quarter of it at most.
-        self.stop_at = end_time - min(margin_s, max(0.0, end_time - time.time()) / 4)
+        self.end_time = end_time
+        self.margin_s = min(margin_s, max(0.0, end_time - time.time()) / 4)
+
+    @property
+    def lead_s(self) -> float:
+        """How long before the end of the time this rank asks for the stop."""
+        return max(self.margin_s, self.needed_s)
 
     def request(self, why: str) -> None:
         """The run is to stop, and not to be requeued. The first reason stays."""
@@ -108,7 +115,7 @@ class StopSignal:
         for number, why in REASONS.items():
             if self._seen[number]:
                 return why
-        if self.stop_at is not None and time.time() >= self.stop_at - self.reserve_s:
+        if self.end_time is not None and time.time() >= self.end_time - self.lead_s:
             return "time"
         return None
 

@@ -50,6 +50,7 @@ class SaveSchedule:
         self._taken: Moment | None = None  # the moment whose state is being written
         self.first = 0  # steps of the run before this loop's
         self._rank, self._saving, self._meta = rank, saving, meta
+        self._lead_said = False
         self._tolerate = Tolerance(rank, record, "a checkpoint")
         self._next = time.monotonic() + (every_s or 0.0)
         if self.checkpointer is not None:
@@ -73,6 +74,7 @@ class SaveSchedule:
         if self.checkpointer is not None:
             with self._tolerate(math.inf):
                 self._note(self.checkpointer.advance_to(agreed.progress))
+                self._say_lead()
 
     @property
     def _is_overdue(self) -> bool:
@@ -160,7 +162,18 @@ class SaveSchedule:
         if commit is not None:
             self._saved = self._taken
             self._tolerate.failures = 0
-            self._rank.flags.save_s = commit.seconds
+            self._rank.flags.saves.append(commit.seconds)
+
+    def _say_lead(self) -> None:
+        """Once: after the first save in the background, when steps and saves have been measured."""
+        stop, flags = self._rank.stop, self._rank.flags
+        if self._rank.is_first and stop.end_time is not None and not self._lead_said and flags.saves:
+            self._lead_said = True
+            save_s, agreement_s = flags.saves[-1], flags.agreement_s
+            say(
+                f"clusterdp: a save takes {save_s:.1f} s and an agreement to stop {agreement_s:.1f} s: the run stops "
+                f"{stop.lead_s:.0f} s before the end of the job's time (launch.grace_s or more)."
+            )
 
 
 class Tolerance:
