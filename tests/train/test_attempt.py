@@ -259,7 +259,7 @@ def test_without_a_compiler_torch_compile_is_one_line(tmp_path: Path, monkeypatc
     environ = {**os.environ, **rank_environ(0, 1, free_port()), **run.attempt("1.0")}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
-    assert done.stderr.startswith("clusterdp: train.compile: torch.compile found no C++ compiler")
+    assert done.stderr.startswith("clusterdp: train.compile: there is no C++ compiler here")
     assert done.stderr.count("\n") == 1
     assert run.outcome("1.0") == "stop entry 0"
 
