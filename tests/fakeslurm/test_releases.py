@@ -1,5 +1,6 @@
 """What the fake does otherwise as another release of Slurm: stories that take seconds. The replays have the rest."""
 
+import json
 import re
 import sys
 from collections import Counter
@@ -124,6 +125,28 @@ def test_without_a_number_of_tasks_as_many_run_as_cpus_per_task_lets(
     job = desk.submit("--exclusive", "--cpus-per-task=2", script="srun echo inherits; srun -c 4 echo told")
     desk.cluster.wait(job, JobState.COMPLETED)
     assert Counter(desk.output(job).split()) == {"inherits": inherited, "told": 2}
+
+
+def test_squeue_shows_states_alone_and_other_peoples_jobs(as_release: As) -> None:
+    """As seen on 24.11.5."""
+    desk = as_release("24.11")
+    job = desk.submit("--hold", "--array=1-3%1", script="true")
+    assert desk.say("squeue --only-job-state").splitlines() == ["JOBID ST", f"{job}_[1-3] PD".rjust(21)]
+    assert desk.say("squeue --only-job-state -h -j 999999") == ""
+    assert desk.say("squeue --notme -h") == ""
+    assert desk.say("squeue --helpstate").split()[:2] == ["pending", "running"]
+    data = json.loads(desk.say("squeue --only-job-state --json"))
+    assert data["jobs"] == [{"job_id": f"{job}_{index}", "state": ["PENDING"]} for index in (1, 2, 3)]
+    assert not data.keys() & {"last_update", "last_backfill"}
+    refused = desk.run("squeue", "--only-job-state", "--steps")
+    assert refused.stderr.startswith("squeue: fatal: Options --only-job-state and -s(--steps) are mutually exclusive.")
+
+
+@pytest.mark.parametrize(("release", "says"), [("24.11", ""), ("26.05", "only works alone")])
+def test_states_alone_and_a_user(as_release: As, release: str, says: str) -> None:
+    refused = as_release(release).run("squeue", "--only-job-state", "--me").stderr
+    assert says in refused
+    assert bool(says) == bool(refused)
 
 
 @pytest.mark.parametrize("name", [name for name, rule in vars(Release).items() if isinstance(rule, Since)])

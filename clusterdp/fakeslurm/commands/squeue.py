@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.fakeslurm.commands import clusters, columns
+from clusterdp.fakeslurm.commands.as_json import Json, JsonWriter
 from clusterdp.fakeslurm.commands.as_newer_json import writer_for
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
 from clusterdp.fakeslurm.commands.squeue_fields import LETTERS, STEP_LETTERS, SqueueJob, SqueueStep, names_in
@@ -33,8 +34,19 @@ OPTIONS = table("""
 DEFAULT = "%.18i %.9P %.8j %.8u %.2t %.10M %.6D %R"
 LONG = "%.18i %.9P %.8j %.8u %.8T %.10M %.9l %.6D %R"
 START = "%.18i %.9P %.8j %.8u %.2t %.19S %.6D %20Y %R"
+ONLY_STATE = "%.18i %.2t"
 STEPS = "%.15i %.8j %.9P %.8u %.9M %N"
 SORT = "P,t,-p"
+WITH_ONLY_STATE = set(
+    """
+    only-job-state job state array array-unique federation local clusters sibling hide noheader sort format Format
+    noconvert iterate verbose json yaml
+    """.split()
+)
+ALONE = (
+    "Option --only-job-state only works alone, with -j (--jobs) and/or -t (--states) parameters, parameters for "
+    "cluster/federation selection, and the printing options."
+)
 TEXT_FILTERS: dict[str, tuple[str, Callable[[JobRecord], str]]] = {
     "partition": ("SQUEUE_PARTITION", lambda job: job.desc.partition),
     "name": ("SQUEUE_NAMES", lambda job: job.desc.name),
@@ -45,31 +57,17 @@ TEXT_FILTERS: dict[str, tuple[str, Callable[[JobRecord], str]]] = {
 
 async def run(client: Connection, daemon: Daemon) -> int:
     release = daemon.shape.settings.release
-    pairs, rest = GetoptParser("squeue", OPTIONS + table(release.json_options)).parse(client.words, permute=True)
+    table_here = OPTIONS + table(f"{release.json_options} {release.squeue_options_added}")
+    pairs, rest = GetoptParser("squeue", table_here).parse(client.words, permute=True)
     options = dict(pairs)
-    if "help" in options or "usage" in options:
-        client.print(
-            "Usage: squeue [OPTIONS]"
-            if "help" in options
-            else "Usage: squeue [-A account] [--clusters names] [-i seconds] [--job jobid]"
-        )
-        raise CommandDone
-    if "version" in options:
-        client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-        raise CommandDone
-    if "iterate" in options and not re.fullmatch(r"[1-9]\d*", options["iterate"]):
-        raise Refusal(f"squeue: error: --iterate={options['iterate']}\n")
-    for name in ("iterate", "licenses", "reservation"):
-        if name in options:
-            raise Refusal(f"squeue: error: --{name} is not supported by this fake cluster")
-    if "format" in options and "Format" in options:
-        raise Refusal("squeue: error: -O (--Format) is incompatible with -o (--format)")
+    _answer_alone(options, client, daemon)
+    _check(options, release)
+    if "only-job-state" in options and ("json" in options or "yaml" in options):
+        options["state"] = "all"
     cluster = clusters.named("squeue", options.get("clusters") or client.environ.get("SLURM_CLUSTERS"), daemon)
     jobs = _chosen(options, client, daemon, rest)
     if "json" in options or "yaml" in options:
-        writer = writer_for(daemon.controller)
-        shown = [writer.job(job) for job in jobs]
-        client.print(writer.write("jobs", shown) if "json" in options else writer.write_yaml("jobs", shown))
+        client.print(_as_data(options, jobs, daemon))
         return 0
     if "long" in options and "noheader" not in options:
         client.print(time.strftime("%a %b %d %H:%M:%S %Y"))
@@ -80,6 +78,8 @@ async def run(client: Connection, daemon: Daemon) -> int:
         _print_steps(client, daemon, options, jobs)
         return 0
     bitstr_len = client.environ.get("SLURM_BITSTR_LEN")
+    if "only-job-state" in options:
+        jobs = [_without_throttle(job) for job in jobs]
     rows = [SqueueJob(job, daemon.controller, form, bitstr_len) for job in _ordered(options, client, jobs, daemon)]
     if "start" in options:
         rows = [row for row in rows if row.job.waits]
@@ -87,12 +87,69 @@ async def run(client: Connection, daemon: Daemon) -> int:
     return 0
 
 
+def _answer_alone(options: dict[str, str], client: Connection, daemon: Daemon) -> None:
+    """Print what needs no job, and end the command."""
+    settings = daemon.shape.settings
+    if "helpstate" in options:
+        client.print(settings.release.job_states.replace(",", "\n"))
+    elif "help" in options:
+        client.print("Usage: squeue [OPTIONS]")
+    elif "usage" in options:
+        client.print("Usage: squeue [-A account] [--clusters names] [-i seconds] [--job jobid]")
+    elif "version" in options:
+        client.print(f"slurm-wlm {settings.slurm_version}")
+    else:
+        return
+    raise CommandDone
+
+
+def _check(options: dict[str, str], release: Release) -> None:
+    """Raises Refusal."""
+    if "iterate" in options and not re.fullmatch(r"[1-9]\d*", options["iterate"]):
+        raise Refusal(f"squeue: error: --iterate={options['iterate']}\n")
+    for name in ("iterate", "licenses", "reservation"):
+        if name in options:
+            raise Refusal(f"squeue: error: --{name} is not supported by this fake cluster")
+    if "format" in options and "Format" in options:
+        raise Refusal("squeue: error: -O (--Format) is incompatible with -o (--format)")
+    if "only-job-state" in options:
+        _check_only_state(options, release)
+
+
+def _check_only_state(options: dict[str, str], release: Release) -> None:
+    if release.only_job_state_is_alone and options.keys() - WITH_ONLY_STATE:
+        raise Refusal(f"squeue: fatal: {ALONE}")
+    if "step" in options:
+        text = "Options --only-job-state and -s(--steps) are mutually exclusive. Please remove one and retry."
+        raise Refusal(f"squeue: fatal: {text}")
+
+
+def _as_data(options: dict[str, str], jobs: list[JobRecord], daemon: Daemon) -> str:
+    writer, only_state = writer_for(daemon.controller), "only-job-state" in options
+    if only_state:
+        shown = [_state_only(one, writer) for job in jobs for one in _spread(job)]
+    else:
+        shown = [writer.job(job) for job in jobs]
+    write = writer.write if "json" in options else writer.write_yaml
+    return write("jobs", shown, accounting=only_state)  # without times, as accounting's
+
+
+def _without_throttle(job: JobRecord) -> JobRecord:
+    return replace(job, array=replace(job.array, throttle=0)) if job.array else job
+
+
+def _state_only(job: JobRecord, writer: JsonWriter) -> Json:
+    part = f"+{job.het.offset}" if job.het else f"_{job.array.indexes[0]}" if job.array else ""
+    return {"job_id": f"{job.id}{part}", "state": writer.job(job)["job_state"]}
+
+
 def _chosen(options: dict[str, str], client: Connection, daemon: Daemon, rest: list[str]) -> list[JobRecord]:
     """The jobs that were asked for."""
     variables = client.environ
     known = daemon.model.jobs
     listed = options.get("job") or (rest[0] if "job" in options and rest else options.get("job"))
-    jobs = _listed(listed, daemon) if listed else [] if listed == "" else None
+    must_be = "only-job-state" not in options
+    jobs = _listed(listed, daemon, must_be) if listed else [] if listed == "" else None
     states = _states(options.get("state") or variables.get("SQUEUE_STATES"), daemon.shape.settings.release)
     if jobs is None:  # must not cost more when the history is long
         jobs = list(known.values()) if states is not None else sorted(known.live.values(), key=lambda job: job.id)
@@ -106,6 +163,8 @@ def _chosen(options: dict[str, str], client: Connection, daemon: Daemon, rest: l
             jobs = [job for job in jobs if of(job) in wanted.split(",")]
     if "nobody" in options.get("user", "").split(",") and not daemon.shape.settings.release.nobody_is_a_user:
         client.error("squeue: error: Invalid user: nobody\n")
+    if "notme" in options:
+        return []  # there is one user
     if "user" in options and daemon.controller.user.name not in options["user"].split(","):
         import pwd
 
@@ -120,7 +179,7 @@ def _chosen(options: dict[str, str], client: Connection, daemon: Daemon, rest: l
     return jobs
 
 
-def _listed(text: str, daemon: Daemon) -> list[JobRecord]:
+def _listed(text: str, daemon: Daemon, must_be: bool) -> list[JobRecord]:
     names = []
     for word in split_list(text):
         name = parse(word)
@@ -129,7 +188,7 @@ def _listed(text: str, daemon: Daemon) -> list[JobRecord]:
         names.append(name)
     meant = {job.id: job for name in names for job in daemon.model.jobs.named(name.job)}
     jobs = [found for number in sorted(meant) for found in _element(meant[number], names)]
-    if not jobs and len(names) == 1 and not daemon.model.elements(names[0].job):
+    if must_be and not jobs and len(names) == 1 and not daemon.model.elements(names[0].job):
         raise Refusal(f"slurm_load_jobs error: {error_texts.INVALID_JOB_ID}")
     return jobs
 
@@ -263,7 +322,7 @@ def _print(client: Connection, options: dict[str, str], rows: list[SqueueJob], r
         lines = columns.render("", columns.parse_long(long_format), names_in(release), rows, header, complain_long)
     else:
         short = options.get("format") or (LONG if "long" in options else START if "start" in options else None)
-        short = short or variables.get("SQUEUE_FORMAT") or DEFAULT
+        short = short or variables.get("SQUEUE_FORMAT") or (ONLY_STATE if "only-job-state" in options else DEFAULT)
         first, cells = columns.parse_short(short)
         lines = columns.render(first, cells, LETTERS, rows, header, complain)
     client.write("".join([line + "\n" for line in lines]))
