@@ -34,6 +34,14 @@ class Shape:
     def cluster(self) -> str:
         return f"test{self.port}"
 
+    @property
+    def first_job_id(self) -> int:
+        """Five digits, far from those of other test clusters: MASTER_PORT follows from the number of a job, and with
+        one number the ranks of two clusters' jobs on one machine would meet. Above the ports, sizes and limits that
+        commands print: records have names in the place of job numbers.
+        """
+        return 40_000 + self.port * 204 % 50_000
+
     def files(self, has_cgroup_switch: bool) -> dict[str, str]:
         """has_cgroup_switch: the release (23.02 and later) loads cgroups unless it is told not to."""
         cgroups = {"cgroup.conf": "CgroupPlugin=disabled\n"} if has_cgroup_switch else {}
@@ -94,7 +102,7 @@ def _slurm_conf(shape: Shape) -> str:
     first_node = shape.port + 2
     return f"""\
 ClusterName={shape.cluster}
-FirstJobId=10000
+FirstJobId={shape.first_job_id}
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={shape.port}
 SlurmUser=root
@@ -119,6 +127,7 @@ SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1,requeue_setup_env_fail
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
+PriorityType=priority/basic
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 KillWait=5
