@@ -208,7 +208,12 @@ FIELDS |= {name: SacctField(_empty) for name in UNMEASURED}
 def names_in(release: Release) -> list[str]:
     """The names of the fields that sacct of the release has."""
     later = set(Release.sacct_fields_added.ever().split()) - set(release.sacct_fields_added.split())
-    return sorted(FIELDS.keys() - later - set(release.sacct_fields_gone.split()), key=str.lower)
+    return sorted(FIELDS.keys() - later - set(release.sacct_fields_gone.split()), key=_place)
+
+
+def _place(name: str) -> str:
+    """Fields stand in the order of their names, but for one that was named otherwise when it came."""
+    return name.replace("ReqReservation", "ReservationReq").lower()
 
 
 # sacct --long
