@@ -3,6 +3,7 @@
 import signal
 import subprocess
 
+from clusterdp.slurm.state import JobState
 from tests.fakeslurm.conftest import Desk
 
 DEAF = "trap '' TERM\ntouch deaf\nsleep 100 & wait\nsleep 100 & wait\n"
@@ -50,3 +51,17 @@ def test_a_killed_srun_takes_its_job_with_it_as_cancelled(desk: Desk) -> None:
     assert whole[1].startswith("CANCELLED by ")
     assert whole[2] == "0:0"
     assert step[2] == "0:9"
+
+
+def test_after_waits_for_ever_for_an_array_that_was_cancelled_while_it_waited(desk: Desk) -> None:
+    """As on 22.05.8 and 24.11.5, which go on counting those elements as waiting."""
+    held = [desk.submit("--hold", *array, script="true") for array in (["--array=4"], ["--array=1-3"], [])]
+    behind = {job: desk.submit(f"--dependency=after:{job}", script="true") for job in held}
+    apart = desk.submit("--hold", "--array=1-3", script="true")
+    behind[apart] = desk.submit(f"--dependency=after:{apart}", script="true")
+    of_element = desk.submit(f"--dependency=after:{held[1]}_2", script="true")
+    desk.say(f"scancel {' '.join(held)} {apart}_[1-3]")
+    for job in (behind[held[2]], behind[apart], of_element):
+        desk.cluster.wait(job, JobState.COMPLETED)
+    for job in held[:2]:
+        assert desk.say(f"squeue -h -j {behind[job]} -o '%r %E'") == f"Dependency after:{job}_*(unfulfilled)"

@@ -111,7 +111,8 @@ def _verdict(model: Model, job: JobRecord, term: Dependency, now: float) -> str:
     if term.kind == "after":
         minutes = term.minutes * model.settings.minute_s
         begun = all(t.over or (t.start is not None and not t.waits and now >= t.start + minutes) for t in targets)
-        return "fulfilled" if begun else "unfulfilled"
+        forgotten = term.index is None and any(map(_is_counted_as_waiting, targets))
+        return "fulfilled" if begun and not forgotten else "unfulfilled"
     # Only the end of the last attempt counts; a requeue does not.
     if not all(target.over for target in targets):
         return "unfulfilled"
@@ -121,3 +122,13 @@ def _verdict(model: Model, job: JobRecord, term: Dependency, now: float) -> str:
     if term.kind == "afternotok" and targets and all(t.state is JobState.COMPLETED for t in targets):
         return "failed"
     return "fulfilled"
+
+
+def _is_counted_as_waiting(job: JobRecord) -> bool:
+    """Whether Slurm counts elements of an array as waiting although they are over: it does so when the array is
+    cancelled while it waits, not when its elements are, one by one (source: test_job_array_pending in job_mgr.c).
+    """
+    array = job.array
+    if not array or array.split or array.emptied or not job.over:
+        return False
+    return len(array.indexes) > 1 or array.count == 1  # the last of several is a job of its own
