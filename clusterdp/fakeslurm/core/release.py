@@ -225,6 +225,8 @@ class Release:
     deals_asked_tasks = Since({"22.05": False, "24.11": True, "26.05": False})
     # --gpus with --ntasks, where one is a multiple of the other, says how many tasks a node gets (recorded)
     gpus_share_tasks_out = Since({"22.05": False, "24.11": True})
+    # a job with GPUs may have no more tasks on a node than on all of them (source: eval_nodes.c, 25.11)
+    tasks_limit_each_node = Since({"22.05": False, "25.11": True})
     # --spread-job gives each node as many tasks (recorded)
     spread_job_is_even = Since({"22.05": False, "26.05": True})
     # a --constraint or --prefer that is refused takes a job id (recorded)

@@ -131,6 +131,8 @@ def most_tasks(desc: JobDesc, free: FreeNode, release: Release) -> int | None:
     elif desc.max_nodes == 1:
         most = desc.tasks
     limits = [most] if most is not None else []
+    if release.tasks_limit_each_node and desc.tasks:
+        limits.append(desc.tasks)
     if desc.cpus_per_task:
         limits.append(len(free.cpu_ids) // desc.cpus_per_task)
     if desc.gpus.per_task:
