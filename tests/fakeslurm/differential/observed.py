@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .workload import Workload
+from .workload import JobRecord, Workload
 
 Observation = dict[str, Any]
 Call = Callable[..., Any]
@@ -37,6 +37,8 @@ CHANCE = re.compile(
 )
 # srun is killed with its tasks; before that it may have told of their end.
 LAST_WORDS = re.compile(r"srun: error: \S+: tasks? [\d,-]+: Killed")
+# What a script says that went on behind a step that was told to end.
+AFTER_STEP = re.compile(r"srun 0: (7|137|143)$")
 
 
 def observe(
@@ -50,7 +52,11 @@ def observe(
             name: [{key: clean(record[key]) for key in FIELDS if key in record} for record in records]
             for name, records in jobs.items()
         },
-        "sacct": {name: [clean(row) for row in _rows(call, ids[name], records)] for name, records in jobs.items()},
+        "sacct": {
+            job.name: _without_chance(job, [clean(row) for row in _rows(call, ids[job.name], jobs[job.name])])
+            for job in workload.jobs
+            if job.name in jobs
+        },
         "env": {path.name: _environ(path, clean) for path in sorted(folder.glob("env.*"))},
         "files": _files(folder, clean, workload),
     }
@@ -83,6 +89,21 @@ def _rows(call: Call, job_id: str, records: list[dict[str, str]]) -> list[str]:
         time.sleep(0.5)
 
 
+def _ends_by_chance(job: JobRecord) -> bool:
+    """Whether the script is killed, or goes on behind its srun and ends by itself: when a job is requeued as a whole,
+    its step may hear of it first, and a script without a trap be too late for the signal.
+    """
+    return bool(job.steps) and not job.before and (job.partition == "low0" or job.action.startswith("requeue"))
+
+
+def _without_chance(job: JobRecord, rows: list[str]) -> list[str]:
+    if not _ends_by_chance(job):
+        return rows
+    ends = re.compile(r"(\.batch\|batch)\|\w+\|\d+:\d+")
+    first = next((row for row in rows if ends.search(row)), "")
+    return [ends.sub(r"\1|ended", row) if row is first else row for row in rows]
+
+
 def _environ(path: Path, clean: Callable[[str], str]) -> dict[str, str]:
     words = path.read_bytes().decode("utf-8", "surrogateescape").split("\0")
     pairs = dict(word.split("=", 1) for word in words if "=" in word)
@@ -94,12 +115,14 @@ def _files(folder: Path, clean: Callable[[str], str], workload: Workload) -> dic
     """The lines of each file that the jobs wrote, sorted: tasks write when they like."""
     ours = {"task.sh", "quiet", *(f"{job.name}.sh" for job in workload.jobs)}
     killed = any(job.holds for job in workload.jobs)
+    goes_on = any(map(_ends_by_chance, workload.jobs))
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name not in ours and not path.name.startswith(("env.", "ready.", "go.")):
             text = path.read_text(errors="replace").replace("slurmstepd-n", "slurmstepd: n")
             lines = [clean(line) for line in text.splitlines() if not CHANCE.search(line)]
             lines = [line for line in lines if not (killed and LAST_WORDS.match(line))]
+            lines = [line for line in lines if not (goes_on and AFTER_STEP.match(line))]
             found[clean(str(path.relative_to(folder)))] = sorted(each for line in lines for each in _alone(line))
     return found
 
