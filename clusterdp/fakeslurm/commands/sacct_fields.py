@@ -212,7 +212,7 @@ def names_in(release: Release) -> list[str]:
 
 
 def _place(name: str) -> str:
-    """Fields stand in the order of their names, but for one that was named otherwise when it came."""
+    """Fields stand in the order of their names, but for one (source: fields[] in sacct.c)."""
     return name.replace("ReqReservation", "ReservationReq").lower()
 
 
