@@ -1,6 +1,7 @@
 # --- 4 end -----------------------------------------------------------------------------------------------------------
 took=$((SECONDS - began))
 note exit "$code $took ${EPOCHSECONDS-$(date +%s)}"
+is_replaced || event exited ",\"exit\":$code"
 word='' reason='' step=0
 {% if kind == "entry" %}
 for pause in 0 1 2 4 8 15; do # a shared file system may show the outcome late

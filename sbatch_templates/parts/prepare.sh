@@ -1,4 +1,5 @@
 # --- 1 prepare -------------------------------------------------------------------------------------------------------
+awake=${EPOCHREALTIME-$(date +%s)}
 # Where sbatch is called inside another job, that job's variables would change the size and the binding of our srun.
 unset "${!SBATCH_@}" "${!SRUN_@}" "${!SLURM_CPU_BIND@}" "${!SLURM_MEM_BIND@}" SLURM_EXPORT_ENV
 # Where sbatch is called by a rank of another training, each of our ranks would take its place, and train alone.
@@ -69,7 +70,9 @@ out_began=$(wc -c 2>/dev/null <"$out")
 {% include "parts/earlier.sh" %}
 
 note began "$(date '+%s %Y-%m-%dT%H:%M:%S') $restart $SLURM_JOB_NODELIST"
-event started ",\"job\":\"$job\",\"restart\":$restart,\"nodes\":\"$SLURM_JOB_NODELIST\""
+gpus=$((${SLURM_GPUS_ON_NODE:-0} * ${SLURM_JOB_NUM_NODES:-1}))
+event started ",\"job\":\"$job\",\"restart\":$restart,\"nodes\":\"$SLURM_JOB_NODELIST\",\"awake\":${awake/,/.}\
+,\"cpus\":\"${SLURM_JOB_CPUS_PER_NODE-}\",\"gpus\":$gpus"
 if [ -e "$run_dir/cancelled" ] || was_cancelled; then
   echo "clusterdp: this run was cancelled; not starting. \`clusterdp resume $run_dir\` goes on with it." >&2
   over cancelled cancelled 1

@@ -1,8 +1,8 @@
 # --- 2 rendezvous ----------------------------------------------------------------------------------------------------
-# When Slurm will end the job. Where it does not say so (22.05 does not), it is asked once, here: a container may have no
-# squeue. The answer comes on descriptor 7 while the address and the port are found.
+# When Slurm will end the job, if it has not said so (22.05 does not), and when it queued and began it. That is asked
+# once, here: a container may have no squeue. The answer comes on descriptor 7 while the address and the port are found.
 asked=${EPOCHSECONDS-$(date +%s)}
-[ -n "${SLURM_JOB_END_TIME-}" ] || exec 7< <(squeue --noheader --jobs="$job" --format=%L 2>/dev/null)
+exec 7< <(SLURM_TIME_FORMAT=%s squeue --noheader --jobs="$job" --format='%L %V %S' 2>/dev/null)
 
 # The name of the first host, if other nodes can reach it by that name; else the node's address in Slurm.
 MASTER_ADDR=$SLURM_JOB_NODELIST first='^([^],[]*)\[([0-9]+)[^]]*](.*)$'
@@ -40,13 +40,17 @@ end_after() { # end_after LEFT   LEFT is [D-][[HH:]MM:]SS, counted from `asked`;
   for part in $left; do seconds=$((seconds * 60 + 10#$part)); done
   CLUSTERDP_JOB_END_TIME=$((asked + days * 86400 + seconds))
 }
+read -r ${SLURM_JOB_END_TIME:+-t 10} left queued_at begun_at <&7 # the times of the queue are not worth a longer wait
+exec 7<&-
 if [ -n "${SLURM_JOB_END_TIME-}" ]; then
   CLUSTERDP_JOB_END_TIME=$SLURM_JOB_END_TIME
 else
-  read -r left <&7
-  exec 7<&-
   end_after "$left"
 fi
+case $queued_at:$begun_at in
+  *[!0-9:]* | :* | *:) ;;
+  *) event queued ",\"since\":$queued_at,\"until\":$begun_at" ;;
+esac
 export MASTER_ADDR MASTER_PORT CLUSTERDP_JOB_END_TIME
 export CLUSTERDP_RUN_DIR=$run_dir CLUSTERDP_ATTEMPT=$attempt CLUSTERDP_LOGS=$logs
 export CLUSTERDP_CHECKPOINT_URL={{ checkpoint_url }}

@@ -236,7 +236,7 @@ def test_a_chain_queues_its_next_job_while_it_runs(run_script: RunScript, stubs:
     [call] = stubs.calls("sbatch")
     assert "--dependency=afterany:7 " in call
     assert requeues(stubs) == []
-    assert [name for name, _ in ledger(tmp_path)] == ["started", "linked", "submitted", "requeued"]
+    assert [name for name, _ in ledger(tmp_path)] == ["started", "linked", "exited", "submitted", "requeued"]
     (stubs.folder / "waiting").write_text("")
     environ = {"CLUSTERDP_CHAIN": "7", "CLUSTERDP_REPLACES": "7:7"}
     stubs.answer("RUNNING", "None")

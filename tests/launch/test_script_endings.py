@@ -196,7 +196,7 @@ def test_a_command_that_ends_well_is_done(run_script: RunScript, stubs: Stubs, t
     done = run_script({"command": "true"})
     assert done.returncode == 0
     assert cause(tmp_path) == "done"
-    assert ledger(tmp_path) == [("started", None), ("finished", "done")]
+    assert ledger(tmp_path) == [("started", None), ("exited", None), ("finished", "done")]
 
 
 def test_the_last_element_of_an_array_requeues_itself_alone(

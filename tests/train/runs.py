@@ -31,7 +31,8 @@ class Run:
 
     @property
     def events(self) -> list[str]:
-        return [str(event["event"]) for event in read_events(self.dir)]
+        """But for those that come by the clock."""
+        return [str(event["event"]) for event in read_events(self.dir) if event["event"] != "spent"]
 
     def event(self, name: str) -> dict[str, Any]:
         return next(event for event in read_events(self.dir) if event["event"] == name)

@@ -292,3 +292,31 @@ def test_a_logged_loss_does_not_keep_its_graph_alive(job: JobHandle) -> None:
 def test_ranks_of_a_model_without_parameters_to_train_need_no_ddp(job: JobHandle) -> None:
     net = torch.nn.ReLU()
     assert job.wrap(net) is net
+
+
+def test_the_time_of_a_loop_is_told_by_what_it_was_spent_on(another: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("clusterdp.train.output.time_spent.monotonic", lambda: now)
+    job = another("run", every_steps=4)
+    counter = Counter()
+    loop = job.loop(job.loader(DATA, 2), {"counter": counter}, epochs=2)
+    now += 100
+    for epoch in loop.epochs():
+        for _ in epoch:
+            now += 3
+            if loop.step in (1, 6):
+                for _ in loop.watch(range(1)):
+                    now += 50
+        now += 20
+        for _ in loop.watch(range(2)):
+            now += 10
+    now += 7
+    job.record.time.tell()
+    assert job._run is not None
+    told = [event for event in read_events(job._run) if event["event"] == "spent"][-1]
+    waited = told["saves_s"]  # by another clock
+    assert waited > 0
+    assert told["startup_s"] + told["restore_s"] == pytest.approx(100 + 3)  # with the first step
+    assert told["steps_s"] == pytest.approx(3 * 9 - waited, abs=waited)
+    assert told["evaluation_s"] == pytest.approx(2 * (50 + 40) + 7 - waited, abs=waited)
+    assert told["step"] == 10

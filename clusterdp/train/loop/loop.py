@@ -286,9 +286,10 @@ class Loop(Generic[Batch]):
     def _epoch_batches(self) -> Iterator[Batch]:
         if self.position.batch == 0:
             self._restore_rng()  # no iterator of this epoch has drawn from it yet
+        watch, time = self._phases.stopwatch, self._record.time
+        time.turn("steps")
         batches = self.batches.open()
         self._restore_rng()
-        watch = self._phases.stopwatch
         watch.skip()
         for batch in batches:
             watch.lap("data")
@@ -300,6 +301,7 @@ class Loop(Generic[Batch]):
             if self.position.last is not None:
                 self.position.ended = True
                 break
+        time.turn("evaluation")  # or whatever else is done between epochs
         if self._in_window:
             raise StateError(
                 f"accumulate: the loader ended {self.batches.left} batches before its length, in the middle of a "
@@ -324,7 +326,7 @@ class Loop(Generic[Batch]):
         record.step = self.first + position.step
         total = self.total_steps + self.first if self.total_steps is not None else None
         fields = {"step": record.step, "total": total, "epoch": position.epoch, **record.phase_field}
-        record.metrics.step(fields, self._logged)
+        record.step_done(fields, self._logged)
         self._logged = {}
         self._in_window += 1
         watch.step()
@@ -379,8 +381,7 @@ class Loop(Generic[Batch]):
         self.save()
         self.batches.close()
         report_times(self._phases.stopwatch, self._rank, self._record, self.batches.loader)
-        self._record.event("stopped", step=self._record.step, reason=reason)
-        self._record.metrics.flush()  # last: a server that does not answer may take the rest of the time
+        self._record.stopped(reason)
         raise Stopped(reason, self._record.step)
 
     def _end_profile(self) -> NoReturn:
@@ -392,6 +393,7 @@ class Loop(Generic[Batch]):
         self._restore_rng()
         self._rank.flags.drain()
         self._rank.flags.set("enough", False)
+        self._record.time.turn("evaluation")
         self.saves.now(self.step)
         self.over = True
         self.saves.upload()

@@ -86,6 +86,7 @@ class Phases:
         self.record.phase = loop.name
         self.begun += 1
         self.rank.flags.set("enough", False)
+        self.record.time.turn("restore")
         if loop.saves.checkpointer is not None:
             loop.saves.checkpointer.begin(loop.name, loop.state, loop.first)
 
@@ -93,14 +94,14 @@ class Phases:
         rank, record = self.rank, self.record
         if reason := agree_on_stop(rank.group, rank.stop):
             record.event("signal", name=rank.why_stopped(reason), step=record.step)
-            record.event("stopped", step=record.step, reason=reason)
-            record.metrics.flush()
+            record.stopped(reason)
             raise Stopped(reason, record.step)
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
         """The items. After each, the flags are read, and the loop at work saves or stops."""
         if self.loop is not None:
-            yield from self.loop.watched(items)
+            with self.record.time.during("evaluation"):
+                yield from self.loop.watched(items)
             return
         for item, agreed in self.rank.flags.iterate(items):
             if agreed is None:

@@ -49,7 +49,7 @@ class SaveSchedule:
         self._saved: Moment | None = None  # the moment whose state is in a checkpoint
         self._taken: Moment | None = None  # the moment whose state is being written
         self.first = 0  # steps of the run before this loop's
-        self._rank, self._saving, self._meta = rank, saving, meta
+        self._rank, self._record, self._saving, self._meta = rank, record, saving, meta
         self._lead_said = False
         self._tolerate = Tolerance(rank, record, "a checkpoint")
         self._next = time.monotonic() + (every_s or 0.0)
@@ -106,7 +106,7 @@ class SaveSchedule:
         else:
             with self._tolerate(math.inf):
                 self._save(step)
-        self._rank.flags.discount(time.monotonic() - began)
+        self._discount(time.monotonic() - began)
 
     def now(self, step: int) -> None:
         """Saves, and waits until it is durable. CheckpointError if that fails for LAST_CHANCE_S."""
@@ -119,7 +119,12 @@ class SaveSchedule:
             self._note(self.checkpointer.wait())
         if self._saved != self._moment(step):
             self._retry(step)
-        self._rank.flags.discount(time.monotonic() - began)
+        self._discount(time.monotonic() - began)
+
+    def _discount(self, seconds: float) -> None:
+        """The training has waited so long for a save."""
+        self._rank.flags.discount(seconds)
+        self._record.time.took("saves", seconds)
 
     def _retry(self, step: int) -> None:
         """Tries to save until it succeeds. The ranks fail together, and agree on whether there is time for another

@@ -10,6 +10,7 @@ from clusterdp.config.tree import MetricsConfig
 from clusterdp.rundir import Ledger, RunDir, write_durably
 from clusterdp.train.output.best_effort import BestEffortFile, retry_while_full
 from clusterdp.train.output.metric_log import MetricLog
+from clusterdp.train.output.time_spent import TimeSpent
 
 if TYPE_CHECKING:
     from clusterdp.checkpoint import Commit
@@ -20,7 +21,7 @@ class AttemptRecord:
     the training goes on.
 
     folder: of the attempt, on all ranks; None without a run folder.
-    step: the run's, over all loops. phase: the name of the loop at work; empty if it has none.
+    step: the run's, over all loops. time: what it goes to. phase: the name of the loop at work; empty if it has none.
     """
 
     def __init__(self, run: RunDir | None, attempt: str, metrics: MetricsConfig, *, writes: bool):
@@ -28,6 +29,7 @@ class AttemptRecord:
         self.step = 0
         self.phase = ""
         self.metrics = MetricLog(None)
+        self.time = TimeSpent(lambda **seconds: self.event("spent", step=self.step, **seconds))
         self._ledger: Ledger | None = None
         self._files: dict[Path, BestEffortFile] = {}
         if run is None or not writes:
@@ -46,6 +48,11 @@ class AttemptRecord:
         """The phase as a field of records; none if it has no name."""
         return {"phase": self.phase} if self.phase else {}
 
+    def step_done(self, fields: dict[str, Any], values: dict[str, Any]) -> None:
+        """See MetricLog.step()."""
+        self.metrics.step(fields, values)
+        self.time.step()
+
     def log(self, **values: Any) -> None:
         """Writes a record of the metrics at once: a result such as an accuracy."""
         self.metrics.write(step=self.step, **self.phase_field, **values)
@@ -63,6 +70,12 @@ class AttemptRecord:
                 write_durably(self.folder.saved, f"{commit.step}\n")
         told = {"seconds": round(commit.seconds, 4), "bytes": commit.bytes, **self.phase_field}
         self.event("saved", step=commit.step, **told)
+
+    def stopped(self, reason: str) -> None:
+        """Writes that all ranks have stopped here, and what there is to write."""
+        self.time.tell()
+        self.event("stopped", step=self.step, reason=reason)
+        self.metrics.flush()  # last: a server that does not answer may take the rest of the time
 
     def write_times(self, report: dict[str, Any]) -> None:
         """Writes a report of Stopwatch."""

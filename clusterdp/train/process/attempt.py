@@ -198,6 +198,7 @@ def _run_in_group(
     if any(group.agree(_is_lost(claim))):
         ending = replace(ending, outcome="overtaken", reason="claim")
     if job and ending.outcome == "done":
+        job.record.time.tell()
         job.event("finished", step=job.step)
     if run is not None and first:
         write_outcome(run.attempt(attempt).outcome, ending, min(LONGEST_WAIT_S, group.timeout.total_seconds() / 2))

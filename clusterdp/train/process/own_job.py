@@ -74,6 +74,7 @@ def own_job() -> JobHandle:
 
     @atexit.register
     def close() -> None:
+        job.record.time.tell()
         job.metrics.close()
         peers.stop()
         group.close()
