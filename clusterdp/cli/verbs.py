@@ -128,6 +128,9 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     sub.add_argument("name", nargs="?", metavar="NAME")
     sub = verb("status", status, "how a run is doing", "clusterdp status runs/digits-20260131-235959-1f2e", "run")
     sub.add_argument("--json", action="store_true", help="for programs")
+    about = "where the allocated time of a run went, and what its interruptions cost"
+    sub = verb("goodput", goodput, about, "clusterdp goodput 4242", "run")
+    sub.add_argument("--json", action="store_true", help="for programs")
     verb("watch", watch, "follow a run to its end, and exit as it does", "clusterdp watch 4242", "run")
     sub = verb("logs", logs, "print what the ranks printed", "clusterdp logs -f --rank 3", "run")
     sub.add_argument("--rank", type=int, metavar="N", help="default: 0")
@@ -283,6 +286,13 @@ def status(options: argparse.Namespace) -> int:
     from clusterdp.operate.status import show_status
 
     show_status(_run(options.run), sys.stdout, as_json=options.json)
+    return 0
+
+
+def goodput(options: argparse.Namespace) -> int:
+    from clusterdp.operate.account.goodput import show_goodput
+
+    show_goodput(_run(options.run), sys.stdout, as_json=options.json)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 status             `clusterdp status`
 watch              `clusterdp watch`
+account/           `clusterdp goodput`
 logs               `clusterdp logs`
 stop               `clusterdp stop`
 cancel             `clusterdp cancel`

@@ -57,6 +57,7 @@ class AttemptHistory:
     lost: int | None = None  # trained here, and again by the next attempt; None while that is not known
     measured_at: float | None = None  # the last record of metrics
     heard_at: float | None = None  # its last record of any kind
+    printed_at: float | None = None  # rank 0, if the program's end is not on record
     rate: float | None = None  # steps a second, lately
     total: int | None = None
     phase: str = ""  # of the training, where it has several; `total` is the step of its end
@@ -121,6 +122,7 @@ def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Re
         saved_at=time_of(by_kind["saved"]) if "saved" in by_kind else modified(attempt.saved),
         measured_at=time_of(records[-1]) if records else None,
         heard_at=max((time_of(record) for record in [*own[-1:], *records[-1:]]), default=None),
+        printed_at=modified(attempt.rank_log(0)) if "exited" not in by_kind else None,
         rate=_rate(trained[-50:]),
         total=next((t for record in reversed(records) if (t := integer(record.get("total"))) is not None), None),
         phase=str(records[-1].get("phase") or "") if records else "",

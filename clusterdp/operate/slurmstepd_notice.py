@@ -47,6 +47,18 @@ def with_notices(run: RunDir, attempts: Sequence[AttemptHistory], cancelled: boo
     return tuple(known)
 
 
+def ended_by_slurm(run: RunDir, attempts: Sequence[AttemptHistory]) -> dict[str, float]:
+    """When Slurm ended attempts, by their names, as far as there is a notice of it."""
+    outputs = {job: _notices(batch_log(run, job)) for job in {attempt.job for attempt in attempts}}
+    found = {}
+    for i, attempt in enumerate(attempts):
+        next_began = next((a.started for a in attempts[i + 1 :] if a.job == attempt.job and a.heard), None)
+        begin, end = (attempt.started or 0) - 1, next_began or float("inf")
+        if at := [when for when, _ in outputs[attempt.job] if begin <= when < end]:
+            found[attempt.name] = at[0]
+    return found
+
+
 def _notices(output: Path) -> list[tuple[float, str]]:
     """(when, cause), in the order in which they were written."""
     found = []

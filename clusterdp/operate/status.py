@@ -8,6 +8,8 @@ from dataclasses import asdict
 from typing import Any, TextIO
 
 from clusterdp.errors import SlurmError
+from clusterdp.operate.account.run_account import account_so_far
+from clusterdp.operate.account.words import goodput_line
 from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.operate.event_text import ending_text
 from clusterdp.operate.formatting import Colour, ago, clock, number, shown_path
@@ -121,6 +123,8 @@ def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str
         facts.append(("avoids", ", ".join(dict.fromkeys(avoided))))
     if history.lost:
         facts.append(("lost", f"{counted(history.lost, 'step')} had to be trained again"))
+    if words := goodput_line(account_so_far(history, status, now)):
+        facts.append(("time", words))
     if any(attempt.failed or attempt.cause in FAULTS for attempt in history.attempts):
         from clusterdp.operate.failure import find_failure
         from clusterdp.operate.missing_file import left_out

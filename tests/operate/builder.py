@@ -31,12 +31,16 @@ class RunBuilder:
         )
         return self
 
-    def attempt(self, name: str = "7.0", nodes: str = "n[1-2]") -> AttemptBuilder:
+    def attempt(self, name: str = "7.0", nodes: str = "n[1-2]", **fields: Any) -> AttemptBuilder:
         """One that the batch script has begun."""
         job, _, restart = name.partition(".")
         self.run.attempt(name).logs.mkdir(parents=True)
-        self.event("started", name, "batch", job=job, restart=int(restart), nodes=nodes, host="n1")
+        self.event("started", name, "batch", job=job, restart=int(restart), nodes=nodes, host="n1", **fields)
         return AttemptBuilder(self, self.run.attempt(name))
+
+    def passes(self, seconds: float) -> RunBuilder:
+        self.now += seconds
+        return self
 
     def cancelled(self) -> RunBuilder:
         self.run.cancelled.write_text(f"{self.now}\n")
@@ -87,6 +91,20 @@ class AttemptBuilder:
 
     def printed(self, text: str, rank: int = 0) -> AttemptBuilder:
         self.files.rank_log(rank).write_text(text)
+        return self
+
+    def queued(self, since: float, until: float) -> AttemptBuilder:
+        """Slurm's answer to the batch script."""
+        self.builder.event("queued", self.files.name, "batch", since=since, until=until)
+        return self
+
+    def spent(self, step: int, **seconds: float) -> AttemptBuilder:
+        """What rank 0 says of its time so far."""
+        self._rank0("spent", step=step, **{f"{kind}_s": value for kind, value in seconds.items()})
+        return self
+
+    def exited(self, code: int = 0) -> AttemptBuilder:
+        self.builder.event("exited", self.files.name, "batch", exit=code)
         return self
 
     def outcome(self, text: str) -> AttemptBuilder:

@@ -1,0 +1,199 @@
+"""`clusterdp goodput`: the account of a run, printed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from clusterdp.operate.account.parts import NAMES
+from clusterdp.operate.account.run_account import AttemptAccount, RunAccount, account_so_far
+from clusterdp.operate.account.words import brief, hours, percent
+from clusterdp.operate.formatting import Colour, shown_path
+from clusterdp.operate.queue import RunStatus, current_status
+from clusterdp.operate.run_history import RunHistory, read_history
+from clusterdp.operate.status import STATE_COLOURS
+from clusterdp.rundir import RunDir
+from clusterdp.rundir.causes import CAUSES
+from clusterdp.wording import counted, duration
+
+HEADS = {
+    "startup": "start-up",
+    "kept": "steps",
+    "evaluation": "eval",
+}  # of columns; the others are headed by their names
+MANY = 20  # attempts
+NOTES = {
+    "running": "running: its program does not say what it does; job.loop() does",
+    "unseen": "unseen: since the last sign of life of an attempt that was killed, or that has not told yet",
+}
+
+
+def show_goodput(run: RunDir, out: TextIO, as_json: bool = False, now: float | None = None) -> None:
+    history = read_history(run)
+    status = current_status(history)
+    account = account_so_far(history, status, time.time() if now is None else now)
+    if as_json:
+        json.dump(as_data(history, status, account), out, indent=2)
+        out.write("\n")
+    else:
+        columns = shutil.get_terminal_size().columns if out is sys.stdout and out.isatty() else sys.maxsize
+        out.write("\n".join(as_text(history, status, account, Colour(out), columns)) + "\n")
+
+
+def as_data(history: RunHistory, status: RunStatus, account: RunAccount) -> dict[str, Any]:
+    """What scripts may rely on: keys are added, never renamed. Times are in seconds; what is not known is null."""
+    unit = {"GPU": "GPU-hours", "core": "core-hours"}.get(account.unit)
+    known = bool(unit)
+    return {
+        "name": history.name,
+        "run": str(history.run.path),
+        "verdict": status.state.value,
+        "goodput": account.goodput,
+        "unit": unit,
+        "hours": account.hours if known else None,
+        "hours_lost": account.lost_hours if known else None,
+        "queue": account.queue_s,
+        "allocated": account.total.allocated,
+        "parts": asdict(account.total),
+        "causes": [
+            {
+                "cause": each.cause or None,
+                "attempts": each.attempts,
+                "hours": each.hours if known else None,
+                "hours_lost": each.lost_hours if known else None,
+            }
+            for each in account.by_cause
+        ],
+        "attempts": [_attempt_data(attempt) for attempt in account.attempts],
+    }
+
+
+def _attempt_data(attempt: AttemptAccount) -> dict[str, Any]:
+    place = attempt.place
+    return {
+        "name": attempt.name,
+        "number": attempt.number,
+        "cause": attempt.cause or None,
+        "nodes": attempt.nodes,
+        "cores": place.cpus,
+        "gpus": place.gpus,
+        "began": place.begin or None,
+        "ended": None if place.runs else place.end or None,
+        "end_on_record": place.on_record and not place.runs,
+        "queue": attempt.queue_s,
+        "allocated": place.seconds,
+        "parts": asdict(attempt.parts),
+        "steps": attempt.steps,
+        "steps_lost": attempt.steps_lost,
+        "done_again": attempt.again_s,
+    }
+
+
+def as_text(history: RunHistory, status: RunStatus, account: RunAccount, colour: Colour, columns: int) -> list[str]:
+    state = colour(STATE_COLOURS.get(status.state, "red"), status.state.value)
+    lines = [f"{colour('bold', history.name)}  {state}"]
+    facts = [("run", shown_path(history.run.path)), *_facts(account)]
+    lines += [f"{colour('dim', key.ljust(9))}  {value}" for key, value in facts]
+    if not account.total.allocated:
+        return [*lines, "", "Nothing is on record yet of time that was allocated."]
+    head, *rows = _attempts_table(account, columns)
+    lines += ["", colour("dim", head), *rows]
+    if len(_shown(account)) > MANY:
+        lines.append(colour("dim", f"{len(_shown(account)) - MANY} older: --json has them"))
+    if account.unit:
+        head, *rows = _causes_table(account)
+        lines += ["", colour("dim", head), *rows]
+    return [*lines, *_notes(account, colour)]
+
+
+def _facts(account: RunAccount) -> list[tuple[str, str]]:
+    total, goodput = account.total, account.goodput
+    facts = []
+    if goodput is not None:
+        steps = sum(attempt.steps - attempt.steps_lost for attempt in account.attempts)
+        facts.append(("goodput", f"{percent(goodput)} of the allocated time became steps, {steps} of them"))
+    elif total.allocated:
+        facts.append(("goodput", "not known: its program does not say which time became steps"))
+    if total.allocated:
+        words = f"{duration(total.allocated)} in {counted(len(_shown(account)), 'attempt')}"
+        if account.unit:
+            words += f", {hours(account.hours)} {account.unit}-hours"
+        facts.append(("allocated", words))
+    if any(attempt.steps_lost for attempt in account.attempts):
+        lost = sum(attempt.steps_lost for attempt in account.attempts)
+        facts.append(("lost", f"{counted(lost, 'step')}, which took {duration(total.lost)}"))
+    if any(attempt.queue_s is not None for attempt in account.attempts):
+        facts.append(("queue", f"{duration(account.queue_s)} waited, which is not allocated time"))
+    return facts
+
+
+def _shown(account: RunAccount) -> list[AttemptAccount]:
+    """Without those that found the run over."""
+    return [attempt for attempt in account.attempts if attempt.parts.allocated >= 0.05]
+
+
+def _attempts_table(account: RunAccount, columns: int) -> list[str]:
+    """As wide as `columns` if that can be; the nodes give way first."""
+    shown = [name for name in NAMES if round(getattr(account.total, name), 1)]
+    head = ("", "queue", *(HEADS.get(name, name) for name in shown), "ended", "nodes")
+    rows = [head]
+    for attempt in _shown(account)[-MANY:]:
+        spent = (brief(getattr(attempt.parts, name)) for name in shown)
+        queue = brief(attempt.queue_s) if attempt.queue_s is not None else "?"
+        rows.append(
+            (
+                str(attempt.number),
+                queue,
+                *spent,
+                attempt.cause or ("running" if attempt.place.runs else "?"),
+                attempt.nodes,
+            )
+        )
+    total, whole = account.total, account.total.allocated
+    rows.append(("all", brief(account.queue_s), *(brief(getattr(total, name)) for name in shown), "", ""))
+    rows.append(("%", "", *(f"{100 * getattr(total, name) / whole:.1f}" for name in shown), "", ""))
+    full = _aligned(rows)
+    if max(map(len, full)) <= columns:
+        return full
+    short = _aligned([row[:-1] for row in rows])
+    return short if max(map(len, short)) <= columns else _aligned([row[:-1] for row in rows], gap=1)
+
+
+def _aligned(rows: Sequence[Sequence[str]], gap: int = 2) -> list[str]:
+    """The first column and the words to the left, the numbers between to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    numbers = range(1, rows[0].index("ended"))
+    lines = []
+    for row in rows:
+        cells = (
+            cell.rjust(width) if i in numbers else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append((" " * gap).join(cells).rstrip())
+    return lines
+
+
+def _causes_table(account: RunAccount) -> list[str]:
+    rows = [("attempts", f"{account.unit}-hours", "lost", "ended")]
+    runs = any(attempt.place.runs for attempt in account.attempts)
+    for each in account.by_cause:
+        words = CAUSES.get(each.cause, each.cause) or ("running still" if runs else "no ending on record")
+        rows.append((str(each.attempts), hours(each.hours), hours(each.lost_hours), words))
+    return _aligned(rows)
+
+
+def _notes(account: RunAccount, colour: Colour) -> list[str]:
+    notes = [text for name, text in NOTES.items() if round(getattr(account.total, name), 1)]
+    if account.lost_hours and account.unit:
+        notes.append("lost hours: lost steps, unseen time, and the start-up and restore of the attempt after")
+    open_ends = [a for a in account.attempts if a.cause and not a.place.on_record]
+    if open_ends:
+        numbers = ", ".join(str(a.number) for a in open_ends)
+        job = open_ends[-1].name.partition(".")[0]
+        notes.append(f"the end of attempt {numbers} is not on record: `sacct --duplicates -j {job}` may know it")
+    return ["", *(colour("dim", note) for note in notes)] if notes else []

@@ -1,0 +1,119 @@
+"""The allocated time of one attempt in parts.
+
+startup     until the end of its first step, without the restore: Slurm's prolog, the batch script, imports, compilation
+restore     reading the checkpoint
+kept        steps that are in the run's state
+lost        steps that are in no checkpoint that a later attempt went on from: they had to be done again
+saves       the training waits for a save
+evaluation  between two epochs, and after the last
+running     of a program that does not say what it does: command:, script:, or a loop of its own
+shutdown    from the end of the program's work to the end of the batch script
+unseen      from the last sign of life to the end: nobody knows
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from clusterdp.operate.account.allocation import Allocation, last_of
+from clusterdp.operate.account.kept_steps import ALL, seconds_at
+from clusterdp.operate.attempt_history import AttemptHistory
+from clusterdp.rundir.lenient_reads import Record, integer, time_of
+
+ENDED_BY_ITSELF = (0, 75)  # the program's exit codes
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Seconds. They add up to the allocated time, for one of shutdown and unseen is what the others leave."""
+
+    startup: float = 0.0
+    restore: float = 0.0
+    kept: float = 0.0
+    lost: float = 0.0
+    saves: float = 0.0
+    evaluation: float = 0.0
+    running: float = 0.0
+    shutdown: float = 0.0
+    unseen: float = 0.0
+
+    def __add__(self, other: Parts) -> Parts:
+        return Parts(**{name: getattr(self, name) + getattr(other, name) for name in NAMES})
+
+    @property
+    def allocated(self) -> float:
+        return math.fsum(getattr(self, name) for name in NAMES)
+
+
+NAMES = tuple(each.name for each in fields(Parts))
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an attempt has told of its time. points: (step, seconds of steps up to it), rising."""
+
+    seconds: dict[str, float]  # startup, restore, steps, saves, evaluation, running
+    points: tuple[tuple[int, float], ...] = ()
+
+    def until(self, step: int) -> float:
+        return seconds_at(self.points, step)
+
+
+def told_by(attempt: AttemptHistory, own: Sequence[Record], place: Allocation, *, has_steps: bool) -> Told:
+    """has_steps: other attempts of this run have told of steps, so that one which has not was still starting."""
+    spent = [event for event in own if event.get("event") == "spent"]
+    started = time_of(last_of(own, "started")) or place.begin
+    if spent:
+        return _told_by_steps(attempt, spent, place)
+    seen = place.end if place.runs else time_of(last_of(own, "exited")) or _last_sign(attempt, own)
+    if has_steps:
+        return Told({"startup": seen - place.begin})
+    return Told({"startup": started - place.begin, "running": seen - started})
+
+
+def _told_by_steps(attempt: AttemptHistory, spent: Sequence[Record], place: Allocation) -> Told:
+    last, when = spent[-1], time_of(spent[-1])
+    seconds = {kind: _seconds(last, kind) for kind in ("startup", "restore", "steps", "saves", "evaluation")}
+    seconds["startup"] += when - sum(seconds.values()) - place.begin
+    points = [(attempt.restored or 0, 0.0)]
+    points += [(integer(event.get("step")) or 0, _seconds(event, "steps")) for event in spent]
+    after = max(0.0, (attempt.measured_at or 0.0) - when)  # the metrics go on
+    if attempt.last_step is not None and attempt.last_step > points[-1][0]:
+        seconds["steps"] += after
+        points.append((attempt.last_step, seconds["steps"]))
+    else:
+        seconds["evaluation"] += after
+    return Told(seconds, tuple((step, max(0.0, s)) for step, s in points))
+
+
+def parts_of(attempt: AttemptHistory, own: Sequence[Record], place: Allocation, told: Told, kept_up_to: int) -> Parts:
+    """kept_up_to: the last step that counts."""
+    room = place.seconds
+    found: dict[str, float] = {}
+    for kind in ("startup", "restore", "steps", "saves", "evaluation", "running"):  # clocks differ: none is below 0,
+        found[kind] = min(max(told.seconds.get(kind, 0.0), 0.0), room)  # and the sum is not above the whole
+        room -= found[kind]
+    steps = found.pop("steps")
+    lost = min(steps, max(0.0, told.until(ALL) - told.until(kept_up_to)))
+    shutdown = min(room, _shutdown(own, place, room))
+    return Parts(**found, kept=steps - lost, lost=lost, shutdown=shutdown, unseen=room - shutdown)
+
+
+def _shutdown(own: Sequence[Record], place: Allocation, room: float) -> float:
+    """What comes after an end that the program chose is all shutdown; after another one, what the batch script did."""
+    exited = last_of(own, "exited")
+    by_itself = "exit" in exited and integer(exited["exit"]) in ENDED_BY_ITSELF
+    if by_itself or any(event.get("event") in ("stopped", "finished") and "cause" not in event for event in own):
+        return room
+    return max(0.0, place.end - time_of(exited)) if exited else 0.0
+
+
+def _last_sign(attempt: AttemptHistory, own: Sequence[Record]) -> float:
+    return max([attempt.measured_at or 0.0, attempt.printed_at or 0.0, *map(time_of, own)])
+
+
+def _seconds(event: Record, kind: str) -> float:
+    value = event.get(f"{kind}_s")
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else 0.0

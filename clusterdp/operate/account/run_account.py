@@ -1,0 +1,142 @@
+"""RunAccount: where the allocated time of a run went, by attempt and by cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from clusterdp.operate.account.allocation import Allocation, allocations, own_events
+from clusterdp.operate.account.kept_steps import kept_up_to
+from clusterdp.operate.account.parts import Parts, parts_of, told_by
+from clusterdp.operate.attempt_history import AttemptHistory
+from clusterdp.operate.queue import RunStatus
+from clusterdp.operate.run_history import RunHistory
+from clusterdp.operate.run_state import RunState
+from clusterdp.operate.slurmstepd_notice import ended_by_slurm
+
+
+@dataclass(frozen=True)
+class AttemptAccount:
+    """cause: empty while it runs. width: its GPUs, or its cores in a run without any; None if unknown."""
+
+    name: str
+    number: int
+    nodes: str
+    cause: str
+    place: Allocation
+    queue_s: float | None  # None if it is not on record since when it waited
+    parts: Parts
+    steps: int  # done in all
+    steps_lost: int
+    again_s: float  # a part of `kept` and `lost`: steps that an earlier attempt had done before
+    width: int | None
+
+    @property
+    def hours(self) -> float:
+        return self.parts.allocated * (self.width or 0) / 3600
+
+
+@dataclass(frozen=True)
+class CauseAccount:
+    """Attempts that ended for one cause. lost_hours: of their lost steps and their unseen time, and of the start-up and
+    the restore of the attempts after them."""
+
+    cause: str
+    attempts: int
+    hours: float
+    lost_hours: float
+
+
+@dataclass(frozen=True)
+class RunAccount:
+    attempts: tuple[AttemptAccount, ...]
+    unit: str  # GPU or core; empty if it is not known how many
+    total: Parts
+    by_cause: tuple[CauseAccount, ...]
+
+    @property
+    def goodput(self) -> float | None:
+        """The share of the allocated time that became kept steps; None if the program does not say."""
+        whole = self.total.allocated
+        return self.total.kept / whole if whole and not self.total.running else None
+
+    @property
+    def hours(self) -> float:
+        return sum(attempt.hours for attempt in self.attempts)
+
+    @property
+    def lost_hours(self) -> float:
+        return sum(each.lost_hours for each in self.by_cause)
+
+    @property
+    def queue_s(self) -> float:
+        return sum(attempt.queue_s or 0.0 for attempt in self.attempts)
+
+
+def account_of(history: RunHistory, now: float | None = None, ended: Mapping[str, float] | None = None) -> RunAccount:
+    """now: if the newest attempt runs. ended: by attempt, when Slurm ended it. An attempt whose end is not on record
+    ends with its last sign of life."""
+    places = allocations(history, now, ended or {})
+    events = own_events(history)
+    has_steps = any(event.get("event") == "spent" for event in history.events)
+    unit, widths = _widths(places)
+    attempts: list[AttemptAccount] = []
+    before = 0  # the last step that any attempt so far has done
+    rows = zip(history.attempts, events, places, kept_up_to(history), widths, strict=True)
+    for attempt, own, place, kept, width in rows:
+        told = told_by(attempt, own, place, has_steps=has_steps)
+        parts = parts_of(attempt, own, place, told, kept)
+        steps, lost = _steps(attempt, kept)
+        again = min(told.until(before), parts.kept + parts.lost) if told.points else 0.0
+        queue_s = max(0.0, place.begin - place.queued) if place.queued is not None else None
+        cause = attempt.cause
+        attempts.append(
+            AttemptAccount(
+                attempt.name, attempt.number, attempt.nodes, cause, place, queue_s, parts, steps, lost, again, width
+            )
+        )
+        before = max(before, attempt.last_step or 0)
+    total = sum((attempt.parts for attempt in attempts), Parts())
+    return RunAccount(tuple(attempts), unit, total, _by_cause(attempts))
+
+
+def account_so_far(history: RunHistory, status: RunStatus, now: float) -> RunAccount:
+    """With what Slurm has said of the run's end, or that it runs."""
+    runs = status.state is RunState.RUNNING
+    return account_of(history, now if runs else None, ended_by_slurm(history.run, history.attempts))
+
+
+def _steps(attempt: AttemptHistory, kept_up_to: int) -> tuple[int, int]:
+    """How many it has done, and how many of them are lost."""
+    if attempt.last_step is None:
+        return 0, 0
+    first = attempt.restored or 0
+    return max(0, attempt.last_step - first), max(0, attempt.last_step - max(first, kept_up_to))
+
+
+def _widths(places: Sequence[Allocation]) -> tuple[str, list[int | None]]:
+    """The unit, and how many each attempt had; where that is not on record, as many as the one before or after."""
+    gpus = any(place.gpus for place in places)
+    known = [place.gpus if gpus else place.cpus for place in places]
+    for order in (range(1, len(known)), range(len(known) - 2, -1, -1)):
+        for i in order:
+            neighbour = known[i - 1 if order.step > 0 else i + 1]
+            known[i] = known[i] or neighbour
+    unit = "GPU" if gpus else "core"
+    return unit if any(known) else "", known
+
+
+def _by_cause(attempts: Sequence[AttemptAccount]) -> tuple[CauseAccount, ...]:
+    """In the order in which the causes came up first."""
+    found: dict[str, CauseAccount] = {}
+    attempts = [attempt for attempt in attempts if attempt.parts.allocated]
+    for i, attempt in enumerate(attempts):
+        parts = attempt.parts
+        lost = (parts.lost + (parts.unseen if attempt.cause else 0.0)) * (attempt.width or 0)
+        for after in attempts[i + 1 : i + 2]:
+            lost += (after.parts.startup + after.parts.restore) * (after.width or 0)
+        sums = found.get(attempt.cause, CauseAccount(attempt.cause, 0, 0.0, 0.0))
+        found[attempt.cause] = CauseAccount(
+            attempt.cause, sums.attempts + 1, sums.hours + attempt.hours, sums.lost_hours + lost / 3600
+        )
+    return tuple(found.values())
