@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.account import assert_sacct_agrees
 from tests.e2e.cluster import Cluster
 from tests.e2e.run import Run, submit
 from tests.waiting import wait_for
@@ -86,7 +87,8 @@ def test_a_job_whose_node_fails_goes_on_elsewhere_and_has_not_crashed(
         wait_for("the second attempt", lambda: len(ran(project)) == 2, 60, report=run.account)
     (project / "stop").touch()
     assert run.wait_end() == "COMPLETED", run.account()
-    assert run.causes() == ["lost", "done"], run.account()
+    assert run.causes() == ["node-lost", "done"], run.account()
+    assert_sacct_agrees(run)
 
 
 def test_a_job_that_is_requeued_when_it_is_done_does_not_run_again(
