@@ -60,7 +60,7 @@ STORIES = {
     "a command that saves": Story("command: [bash, saves.sh, '0', '0']", ("preempted", "done")),
     "a script that saves and fails": Story("script: exec bash saves.sh 3 0", ("preempted", "done")),
     "a command that crashes later": Story(
-        "command: [bash, saves.sh, '0', '9']", ("preempted", "crash"), "FAILED", "failed", 9
+        "command: [bash, saves.sh, '0', '9']", ("preempted", "start"), "FAILED", "failed", 9
     ),
 }
 

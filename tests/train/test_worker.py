@@ -188,11 +188,12 @@ def test_the_worker_knows_when_the_jobs_time_ends(tmp_path: Path) -> None:
         assert code == 0, output
         word, reason, step = str(run.outcome("1.0")).split()
         assert (word, reason) == ("requeue", "time")
-        if int(step) > 15:  # there was a save before that of the stop
+        told = re.findall(r"clusterdp: a save takes .* the run stops \d+ s before the end", output)
+        if told:  # there was a save before that of the stop
             break
-    assert run.saved("1.0") == int(step) > 15
+    assert run.saved("1.0") == int(step) > 0
     assert run.event("signal")["name"] == "end of time"
-    assert len(re.findall(r"clusterdp: a save takes .* the run stops \d+ s before the end", output)) == 1
+    assert len(told) == 1
 
 
 def test_a_raw_loop_with_the_documented_lines_resumes_exactly(tmp_path: Path) -> None:
