@@ -27,7 +27,7 @@ AT_LEAST = {  # the least number -> the keys that may have no smaller one
     "checkpoint.check_replicas_every checkpoint.keep_local checkpoint.retry_s "
     + " ".join(f"restart.{cause}.limit restart.{cause}.wait_s" for cause in POLICIES),
 }
-TIMES = "launch.grace_s train.timeout_s checkpoint.every_s metrics.every_s restart.max_hours"  # above 0
+TIMES = "launch.grace_s train.timeout_s restart.hang_after_s checkpoint.every_s metrics.every_s restart.max_hours"  # above 0
 OURS = {  # options of sbatch that the script needs for itself, and the key that sets them
     "job-name": "name",
     "output": "logs/ of each attempt, in the run folder",
@@ -78,6 +78,7 @@ def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
         "restart.how": (c.restart.how, ("requeue", "resubmit")),
         "train.strategy": (c.train.strategy, ("ddp", "fsdp", "hsdp", "dp")),
         "train.comm_hook": (c.train.comm_hook, (None, "fp16", "bf16", "powersgd")),
+        "restart.on_hang": (c.restart.on_hang, (None, "report", "restart")),
         "profile.find": (c.profile.find, (None, "batch-size", "workers")),
         "train.on_nan": (c.train.on_nan, (None, "stop", "skip")),
         "train.amp.level": (c.train.amp.level, ("O0", "O1", "O2", "O3", "bf16", "fp16", "fp32")),

@@ -130,6 +130,13 @@ class RestartConfig:
     # No attempt starts after so many allocated hours without a newer checkpoint; default: 48 for entry jobs; e.g. `12`
     max_hours: float | None = None
     from_step: int | None = None  # go on from this checkpoint (set by `resume --from`); e.g. `1000`
+    # Seconds without progress of the slowest rank until a hang is reported, in entry jobs and own_job(). Default: 5
+    # times the longest step so far, at least 300. The first step of an epoch, restore, evaluation, save, and what is
+    # outside of the loop may take longer: up to 0.9 of train.timeout_s where other ranks wait for it; e.g. `600`
+    hang_after_s: float | None = None
+    # report: never ends the attempt. restart: ends it as hung with the report. Default: ends it as hung once that has
+    # lasted twice hang_after_s; in what may take longer, when the collective that waits for it times out; e.g. `report`
+    on_hang: str | None = None
     preempted: PolicyConfig = field(default_factory=PolicyConfig)
     timeout: PolicyConfig = field(default_factory=PolicyConfig)
     requeued: PolicyConfig = field(default_factory=PolicyConfig)  # by the program itself, or an administrator
@@ -165,7 +172,7 @@ class TrainConfig:
     seed: int = 0  # of torch, numpy and random; differs by rank; e.g. `1`
     deterministic: bool = False  # torch.use_deterministic_algorithms(); slower; e.g. `true`
     backend: str | None = None  # of the process group; default: nccl if each rank has a GPU, else gloo; e.g. `gloo`
-    timeout_s: float = 1800.0  # of a collective, before the attempt ends as hung; e.g. `600`
+    timeout_s: float = 1800.0  # of a collective that waits for another rank: the attempt ends as hung; e.g. `600`
     # ddp; fsdp: sharded; hsdp: sharded within each node; dp: one process, the last resort; e.g. `fsdp`
     strategy: str = "ddp"
     ddp: dict[str, Any] = field(default_factory=dict)  # DistributedDataParallel's own; e.g. `{bucket_cap_mb: 50}`

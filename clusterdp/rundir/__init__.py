@@ -17,6 +17,9 @@
         chain                         the first job of the chain of resubmissions that this attempt belongs to
         times.json                    where the steps' time went, by rank, and what that means
         found.json                    what `clusterdp profile --find` has found, as lines
+        hang.txt                      what all ranks were at when there was no progress, and which of them were behind
+        hang/                         a note of each silent rank, by the process that watches it; `nodes`: as in `hung`
+        hung                          there if the attempt was ended because it hung: the nodes of the ranks behind
         trace-rank-00000.json.gz      some steps as torch.profiler saw them, if profile.trace asks for it
         logs/rank-00003.out           what rank 3 printed
     submits/000001                    who submits a job of the run, or has: the highest number (exclusively created)

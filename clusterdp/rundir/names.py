@@ -34,9 +34,16 @@ class Attempt:
     key = _Within("key")
     times = _Within("times.json")
     found = _Within("found.json")
+    hang = _Within("hang.txt")
+    hung = _Within("hung")
+    hang_notes = _Within("hang")
+    hang_nodes = _Within("hang/nodes")
 
     def trace(self, rank: int) -> Path:
         return self.path / f"trace-rank-{rank:05d}.json.gz"
+
+    def hang_note(self, rank: int) -> Path:
+        return self.hang_notes / f"rank-{rank:05d}.json"
 
     def rank_log(self, rank: int) -> Path:
         return self.logs / f"rank-{rank:05d}.out"

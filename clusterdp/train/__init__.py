@@ -11,6 +11,7 @@
     dist/           the ranks: rendezvous, agreement, stop, failure
     profile/        where the time goes
     output/         metrics, events, the log
+    hang/           what notices that no rank makes progress, and which of them is behind
     settings        the worker's part of the config and of the environment
     argument_names  argument names of other libraries, and what to write here
 

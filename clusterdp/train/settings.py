@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from clusterdp.config import Config, from_plain, read_resolved
-from clusterdp.config.tree import CheckpointConfig, LaunchConfig, MetricsConfig, ProfileConfig, TrainConfig
+from clusterdp.config.tree import (
+    CheckpointConfig,
+    LaunchConfig,
+    MetricsConfig,
+    ProfileConfig,
+    RestartConfig,
+    TrainConfig,
+)
 from clusterdp.errors import ConfigError
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.output.say import say
@@ -30,6 +37,7 @@ class WorkerSettings:
     params: Mapping[str, Any] = field(default_factory=dict)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    restart: RestartConfig = field(default_factory=RestartConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     margin_s: float = LaunchConfig.grace_s
@@ -62,6 +70,7 @@ class WorkerSettings:
             params=config.params,
             checkpoint=replace(config.checkpoint, url=url),
             train=config.train,
+            restart=config.restart,
             metrics=config.metrics,
             profile=config.profile,
             margin_s=config.launch.grace_s,

@@ -23,6 +23,8 @@ from clusterdp.errors import ConfigError, StateError
 from clusterdp.train.data.even_batches import same_number
 from clusterdp.train.dist.shared_flags import Agreed
 from clusterdp.train.dist.stop import Stopped
+from clusterdp.train.hang import page
+from clusterdp.train.hang.phases import DATA, FIRST, PHASE, PROGRAM, RESTORE, STEP
 from clusterdp.train.loop.batches import Batches
 from clusterdp.train.loop.graph_watch import GraphWatch
 from clusterdp.train.loop.save_schedule import SaveSchedule
@@ -172,8 +174,9 @@ class Loop(Generic[Batch]):
                 "accumulate: the loader has no length, so it is not known which batch ends an epoch's last window. "
                 "Give its data set a __len__."
             )
-        self._phases.begin(self)
-        self._restore()
+        with page.during(RESTORE):
+            self._phases.begin(self)
+            self._restore()
         self._count_steps()
         if self.position.finished:
             self._say_complete()
@@ -288,20 +291,25 @@ class Loop(Generic[Batch]):
             self._restore_rng()  # no iterator of this epoch has drawn from it yet
         watch, time = self._phases.stopwatch, self._record.time
         time.turn("steps")
+        watch.page[STEP] = watch.page[FIRST] = self.first + self.position.step
+        watch.page[PHASE] = DATA
         batches = self.batches.open()
         self._restore_rng()
         watch.skip()
-        for batch in batches:
-            watch.lap("data")
-            if self.accumulate > 1 and self._in_window == 0:
-                self.window = min(self.accumulate, self.batches.left or self.accumulate)
-            self._open = True
-            yield batch
-            self._close_step()
-            if self.position.last is not None:
-                self.position.ended = True
-                break
-        time.turn("evaluation")  # or whatever else is done between epochs
+        try:
+            for batch in batches:
+                watch.lap("data")
+                if self.accumulate > 1 and self._in_window == 0:
+                    self.window = min(self.accumulate, self.batches.left or self.accumulate)
+                self._open = True
+                yield batch
+                self._close_step()
+                if self.position.last is not None:
+                    self.position.ended = True
+                    break
+        finally:
+            time.turn("evaluation")  # or whatever else is done between epochs
+            watch.page[PHASE] = PROGRAM
         if self._in_window:
             raise StateError(
                 f"accumulate: the loader ended {self.batches.left} batches before its length, in the middle of a "
@@ -323,7 +331,7 @@ class Loop(Generic[Batch]):
         watch.lap("step")  # what of its body has had no lap of its own
         self.batches.advance()
         self._open_window.close_step()
-        record.step = self.first + position.step
+        record.step = watch.page[STEP] = self.first + position.step
         total = self.total_steps + self.first if self.total_steps is not None else None
         fields = {"step": record.step, "total": total, "epoch": position.epoch, **record.phase_field}
         record.step_done(fields, self._logged)

@@ -20,6 +20,8 @@ from clusterdp.errors import ConfigError, EntryError
 from clusterdp.train.dist.rank import Rank
 from clusterdp.train.dist.shared_flags import agree_on_stop
 from clusterdp.train.dist.stop import Stopped
+from clusterdp.train.hang import page
+from clusterdp.train.hang.phases import EVALUATION
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.profile.stopwatch import Stopwatch
 
@@ -99,6 +101,10 @@ class Phases:
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
         """The items. After each, the flags are read, and the loop at work saves or stops."""
+        with page.during(EVALUATION):
+            yield from self._watched(page.with_signs(items))
+
+    def _watched(self, items: Iterable[Item]) -> Iterator[Item]:
         if self.loop is not None:
             with self.record.time.during("evaluation"):
                 yield from self.loop.watched(items)

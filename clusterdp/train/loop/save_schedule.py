@@ -12,6 +12,8 @@ from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, Commi
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.train.dist.rank import Rank
 from clusterdp.train.dist.shared_flags import Agreed
+from clusterdp.train.hang import page
+from clusterdp.train.hang.phases import SAVE
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
 
@@ -72,7 +74,7 @@ class SaveSchedule:
     def note_progress(self, agreed: Agreed) -> None:
         """Commits the save in flight once all ranks have written it."""
         if self.checkpointer is not None:
-            with self._tolerate(math.inf):
+            with page.during(SAVE), self._tolerate(math.inf):
                 self._note(self.checkpointer.advance_to(agreed.progress))
                 self._say_lead()
 
@@ -100,12 +102,13 @@ class SaveSchedule:
             self.now(step)
             return
         began = time.monotonic()
-        if self._saving.async_save:
-            if self.checkpointer.async_save(self.first + step, self._meta()):
-                self._taken = moment
-        else:
-            with self._tolerate(math.inf):
-                self._save(step)
+        with page.during(SAVE):
+            if self._saving.async_save:
+                if self.checkpointer.async_save(self.first + step, self._meta()):
+                    self._taken = moment
+            else:
+                with self._tolerate(math.inf):
+                    self._save(step)
         self._discount(time.monotonic() - began)
 
     def now(self, step: int) -> None:
@@ -115,10 +118,11 @@ class SaveSchedule:
         if self.checkpointer is None:
             return
         began = time.monotonic()
-        with self._tolerate(math.inf):  # if the save in flight fails, this one is tried all the same
-            self._note(self.checkpointer.wait())
-        if self._saved != self._moment(step):
-            self._retry(step)
+        with page.during(SAVE):
+            with self._tolerate(math.inf):  # if the save in flight fails, this one is tried all the same
+                self._note(self.checkpointer.wait())
+            if self._saved != self._moment(step):
+                self._retry(step)
         self._discount(time.monotonic() - began)
 
     def _discount(self, seconds: float) -> None:
@@ -151,7 +155,11 @@ class SaveSchedule:
     def upload(self) -> None:
         """At the end of the run: copies what keep_local has kept in the run folder to the store, if it can be
         reached."""
-        if self.checkpointer is not None and not self.checkpointer.upload(LAST_UPLOAD_S):
+        if self.checkpointer is None:
+            return
+        with page.during(SAVE):
+            uploaded = self.checkpointer.upload(LAST_UPLOAD_S)
+        if not uploaded:
             say(
                 f"clusterdp: the store could not be reached for {LAST_UPLOAD_S:.0f} s; the last checkpoint is in "
                 f"{self.checkpointer.storage.url} alone.",

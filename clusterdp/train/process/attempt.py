@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -36,6 +37,9 @@ from clusterdp.rundir import RunDir, write_durably
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.dist.rendezvous import Rendezvous
 from clusterdp.train.dist.stop import Stopped, StopSignal
+from clusterdp.train.hang import page
+from clusterdp.train.hang.hung_file import leave_hung
+from clusterdp.train.hang.phases import END, PROGRAM
 from clusterdp.train.output.best_effort import LONGEST_WAIT_S, retry_while_full
 from clusterdp.train.output.say import say
 from clusterdp.train.process import entry
@@ -45,12 +49,15 @@ if TYPE_CHECKING:
     from clusterdp.train.dist.claim import Claim
     from clusterdp.train.dist.group import Group
     from clusterdp.train.dist.peers import PeerWatch
+    from clusterdp.train.hang.hang_watch import HangWatch
     from clusterdp.train.job import JobHandle
 
 ENTRY_EXIT = 2
 # Errors that another node would meet again: a run without a checkpoint would fail at the same line, after another wait
 # in the queue. Not ImportError as such: a node may lack a library that the others have.
 BUGS = (AttributeError, ModuleNotFoundError, NameError, SyntaxError, TypeError)
+# What gloo and NCCL say of a collective that another rank has not come to. (torch's store says `wait timeout`.)
+COLLECTIVE_TIMEOUT = re.compile(r"Timed out waiting \d+ms for|ollective operation timeout")
 WAIT_FOR_OUTCOME_S = 10.0
 WAIT_FOR_RANK_0_S = 3.0  # in mid-run, where it may well have met no mistake
 
@@ -132,14 +139,26 @@ def refuse(error: ClusterdpError, run_dir: Path | None, peers: PeerWatch | None 
 
 def run_function(function: Callable[..., Any], settings: WorkerSettings, stop: StopSignal) -> Ending:
     """Collective from the rendezvous to the end. Does not return from a crash."""
+    watch = start_hang_watch(settings)
     group, peers, attempt = start_group(settings, stop)
     try:
         ending = _run_in_group(function, settings, stop, group, attempt, peers)
     except BaseException as error:
         fail(error, peers, settings.run_dir)
+    watch.close()
     peers.stop()
     group.close()
     return ending
+
+
+def start_hang_watch(settings: WorkerSettings) -> HangWatch:
+    """Before the group, so that no thread of a library is there yet. Only in a job: a program that somebody runs by
+    hand may stand in a debugger."""
+    from clusterdp.train.hang.hang_watch import HangWatch
+
+    if settings.run_dir is None or settings.attempt is None:
+        return HangWatch()
+    return HangWatch.start(settings.run_dir, settings.attempt, settings.restart, settings.train.timeout_s)
 
 
 def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
@@ -193,7 +212,9 @@ def _run_in_group(
         claim = Claim.take(run.claims, attempt, os.urandom(4).hex()) if run and first else None
         job = JobHandle(settings, group, stop, attempt, claim)
         peers.step = partial(getattr, job, "step")
+        page.enter(PROGRAM)
         ending = _call(function, job)
+    page.enter(END)
     _agree_on_ending(group, ending)
     if any(group.agree(_is_lost(claim))):
         ending = replace(ending, outcome="overtaken", reason="claim")
@@ -307,6 +328,17 @@ def note_error(said: str, peers: PeerWatch, run_dir: Path | None) -> None:
         file.write(f"{node}\n{'' if step is None else step}\n{said}\n")
 
 
+def _tell_of_timeout(peers: PeerWatch, run_dir: Path | None) -> None:
+    """The attempt has hung, also where nobody has reported a hang yet."""
+    say(
+        "clusterdp: time-out of a collective: another rank did not come to it within train.timeout_s. The attempt ends "
+        "as hung.",
+        error=True,
+    )
+    if run_dir is not None:
+        leave_hung(RunDir(run_dir).attempt(peers.notes.attempt))
+
+
 def fail(error: BaseException, peers: PeerWatch, run_dir: Path | None) -> NoReturn:
     """Ends this rank, and tells the others not to wait for it."""
     peers.leave(report_failure(error, peers, run_dir))
@@ -326,6 +358,8 @@ def report_failure(error: BaseException, peers: PeerWatch, run_dir: Path | None)
         say("".join(traceback.format_exception(error)).rstrip("\n"), error=True)
         if isinstance(error, BUGS) and not first_failure and run_dir is not None and not _has_saved(run_dir):
             _refuse(run_dir, peers)
+    if COLLECTIVE_TIMEOUT.search(str(error)):
+        _tell_of_timeout(peers, run_dir)
     peers.tell(said)
     if not first_failure:
         note_error(said, peers, run_dir)

@@ -19,6 +19,8 @@ from clusterdp.errors import ClusterdpError
 from clusterdp.rundir import RunDir
 from clusterdp.train.dist.claim import Claim
 from clusterdp.train.dist.stop import STOPPED_EXIT, Stopped, StopSignal
+from clusterdp.train.hang import page
+from clusterdp.train.hang.phases import END, PROGRAM
 from clusterdp.train.job import JobHandle
 from clusterdp.train.output.say import say
 from clusterdp.train.process.attempt import (
@@ -29,6 +31,7 @@ from clusterdp.train.process.attempt import (
     refuse,
     report_failure,
     start_group,
+    start_hang_watch,
     write_outcome,
 )
 from clusterdp.train.settings import WorkerSettings
@@ -43,6 +46,7 @@ def own_job() -> JobHandle:
         settings = WorkerSettings.own({})
     except ClusterdpError as error:
         sys.exit(refuse(error, WorkerSettings.bare({}).run_dir))
+    watch = start_hang_watch(settings)
     group, peers, attempt = start_group(settings, stop)
     rank, world_size = group.rendezvous.rank, group.rendezvous.world_size
     job: JobHandle | None = None
@@ -71,11 +75,14 @@ def own_job() -> JobHandle:
         claim = Claim.take(RunDir(settings.run_dir).claims, attempt, os.urandom(4).hex())
     job = JobHandle(settings, group, stop, attempt, claim)
     peers.step = lambda: job.step
+    page.enter(PROGRAM)
 
     @atexit.register
     def close() -> None:
+        page.enter(END)
         job.record.time.tell()
         job.metrics.close()
+        watch.close()
         peers.stop()
         group.close()
 

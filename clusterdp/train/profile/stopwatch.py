@@ -21,6 +21,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.train.data.loader_defaults import cpus_of_rank
+from clusterdp.train.hang import page
+from clusterdp.train.hang.phases import AFTER, PHASE
 from clusterdp.train.output.say import say
 from clusterdp.train.profile.diagnosis import NOTHING, diagnose, table
 
@@ -37,13 +39,23 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self.steps = 0
+        self.page = page.current()  # tells the rank's watcher what it is at
+        self._after = dict(AFTER)
         self._at = time.perf_counter()
 
     def lap(self, name: str) -> None:
         """What ran since the lap before was `name`."""
         now = time.perf_counter()
-        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._at
+        try:
+            self.seconds[name] += now - self._at
+            self.page[PHASE] = self._after[name]
+        except KeyError:
+            self._first_lap(name, now)
         self._at = now
+
+    def _first_lap(self, name: str, now: float) -> None:
+        self.seconds[name] = now - self._at
+        self.page[PHASE] = self._after.setdefault(name, self.page[PHASE])  # after a lap of the user's: as before it
 
     def skip(self) -> None:
         """Leaves out the time since the lap before: it belongs to no step but, for example, to an evaluation."""

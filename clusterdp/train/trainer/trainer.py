@@ -28,6 +28,8 @@ from clusterdp.train.data.datasets import evaluation_data, is_same, options_of_v
 from clusterdp.train.data.even_batches import even_batches
 from clusterdp.train.data.loader_defaults import check_can_be_read_again
 from clusterdp.train.data.prefetch import Prefetcher
+from clusterdp.train.hang import page
+from clusterdp.train.hang.phases import EVALUATION
 from clusterdp.train.job import JobHandle
 from clusterdp.train.loop.history import SHAPE, EpochRow, History, row_line
 from clusterdp.train.loop.loop import Loop
@@ -358,7 +360,7 @@ class Trainer:
                     dist.broadcast(buffer, 0)
         was = self.net.training
         self._mode(training=False)
-        with torch.no_grad():
+        with torch.no_grad(), page.during(EVALUATION):
             yield
         self._mode(training=was)
 
@@ -376,4 +378,4 @@ class Trainer:
             iterator = iter(batches)
         moved = Prefetcher(iterator, self.job.device, transform=transform, ahead=False)
         items = even_batches(moved, self.job.group) if self._sharded else ((batch, True) for batch in moved)
-        yield from items if self._calling else self.job.phases.watch(items)
+        yield from page.with_signs(items) if self._calling else self.job.phases.watch(items)

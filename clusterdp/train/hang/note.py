@@ -1,0 +1,84 @@
+"""Note: what a watcher knows of its silent rank. One file a rank, in the folder `hang` of the attempt."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from clusterdp.plainfile import read_plain
+from clusterdp.train.hang import stacks
+from clusterdp.train.hang.phases import DATA, LONG
+
+
+@dataclass(frozen=True)
+class Note:
+    """step: steps done. phase: of PHASES, or `first step`. order: of the phase. silent_s: since the last sign.
+    limit_s: how long a rank may be silent in this phase. state, wchan, cpu_s: of its process, from /proc; cpu_s: spent
+    since the last sign. stack: of all threads, as faulthandler writes it; empty if the rank did not answer.
+    thread: the main one. children: of its processes, such as a loader's workers, a line each, with stacks."""
+
+    rank: int
+    node: str
+    pid: int
+    step: int
+    phase: str
+    order: int
+    silent_s: float
+    limit_s: float
+    round: int
+    state: str = ""
+    wchan: str = ""
+    cpu_s: float | None = None
+    stack: str = ""
+    thread: int = 0
+    children: str = ""
+
+    @property
+    def place(self) -> str:
+        return stacks.place(stacks.of_thread(self.stack, self.thread))
+
+    @property
+    def waits(self) -> bool:
+        """In a collective, as far as Python's stack tells."""
+        return stacks.waits(stacks.of_thread(self.stack, self.thread))
+
+    @property
+    def is_stopped(self) -> bool:
+        """By SIGSTOP, or by a debugger."""
+        return self.state in ("T", "t")
+
+    @property
+    def may_take_long(self) -> bool:
+        return self.phase in LONG
+
+    @property
+    def position(self) -> tuple[int, int]:
+        return self.step, self.order
+
+    @property
+    def where(self) -> str:
+        """`step 121, in backward`. Within a step, the one at work is named, which is not done yet."""
+        words = {"data": "waiting for data", "step": "in the step", "agreement": "between two steps"}
+        words |= {"program": "outside of the loop", "end": "at its end", "start": "at its start"}
+        step = self.step + (self.order >= DATA)
+        return f"step {step}, {words.get(self.phase, f'in {self.phase}')}"
+
+    def write(self, path: Path) -> None:
+        """OSError if that fails."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(".new")
+        temporary.write_text(json.dumps(asdict(self)))
+        temporary.replace(path)
+
+
+def read_notes(folder: Path) -> list[Note]:
+    """Those of all ranks, in their order. What is no note of ours is left out."""
+    return sorted(filter(None, map(_read, sorted(folder.glob("rank-*.json")))), key=lambda note: note.rank)
+
+
+def _read(path: Path) -> Note | None:
+    try:
+        return Note(**json.loads(read_plain(path)))
+    except (OSError, ValueError, TypeError):
+        return None

@@ -1,0 +1,177 @@
+"""Silence: what the watcher of a silent rank does.
+
+    after hang_after_s           leaves a note of its rank: where it is, its stacks, its state; and again as often
+    the first rank's watcher     (of those that left a note) waits for the other notes; if they tell of a hang, writes
+                                 the report, the event `hang`, and some lines to its rank's log
+    after twice hang_after_s     the same one writes the file `hung` and kills its rank; with on_hang: restart at the
+                                 report already, with on_hang: report never
+    the file `hung` is there     kills its rank, which may be stopped or hold the interpreter's lock
+
+A rank that makes progress again takes its note back.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterdp.rundir import Ledger, RunDir, write_durably
+from clusterdp.slurm import hostlist
+from clusterdp.slurm.env import SlurmEnv
+from clusterdp.train.hang.behind import Behind, find_behind
+from clusterdp.train.hang.hung_file import leave_hung
+from clusterdp.train.hang.note import Note, read_notes
+from clusterdp.train.hang.phases import PHASE, STEP
+from clusterdp.train.hang.report import full_text, sentence
+from clusterdp.train.output.say import say
+
+if TYPE_CHECKING:
+    from clusterdp.train.hang.watcher import Watcher
+
+
+class Silence:
+    """Of one rank, from hang_after_s on. look() is called again and again while it lasts."""
+
+    def __init__(self, watcher: Watcher):
+        self.watcher, self.task, self.rank = watcher, watcher.task, watcher.rank
+        self.has_killed = False
+        self._attempt = RunDir(Path(self.task.run_dir)).attempt(self.task.attempt)
+        self._file = self._attempt.hang_note(self.task.rank)
+        self._round = 0  # how many times hang_after_s it had lasted at the last note
+        self._next_note = 0.0  # after this silence
+        self._noted = 0.0
+        self._decide_at: float | None = None
+        self._look_for_end_at = 0.0
+        self._reported: Behind | None = None
+
+    @property
+    def pause_s(self) -> float:
+        """Between two looks at the shared file system."""
+        return min(5.0, max(0.1, self.watcher.hang_after_s / 40))
+
+    @property
+    def patience_s(self) -> float:
+        """How long to wait for notes that are missing. Each rank knows its own steps alone, so that without
+        restart.hang_after_s one may be silent for longer than another before it leaves a note."""
+        share = 2 if self.task.hang_after_s is None else 20
+        return max(1.0, self.watcher.hang_after_s / share)
+
+    def look(self) -> None:
+        now = self.watcher.now
+        if self.watcher.silent_s >= self._next_note:
+            self._leave_note()
+        if self._decide_at is not None and now >= self._decide_at:
+            self._decide()
+        if not self.has_killed and now >= self._look_for_end_at:
+            self._look_for_end_at = now + self.pause_s
+            if self._attempt.hung.exists():
+                self._end("the attempt has hung")
+
+    def is_over(self) -> None:
+        self._file.unlink(missing_ok=True)
+
+    def leave_hung(self) -> None:
+        if not self.has_killed:
+            leave_hung(self._attempt)
+
+    def _leave_note(self) -> None:
+        limit = self.watcher.limit_s
+        self._round = int(self.watcher.silent_s / self.watcher.hang_after_s)
+        due = self.watcher.hang_after_s * (self._round + 1)
+        self._next_note = min(due, limit) if self.watcher.silent_s < limit else due
+        try:
+            self._note(limit).write(self._file)
+        except OSError as error:
+            say(f"clusterdp: {self._file}: {error.strerror}. The report of a hang will lack this rank.")
+        self._noted = self.watcher.now
+        self._decide_at = self.watcher.now if self.task.rank == 0 else self.watcher.now + 2 * self.patience_s
+
+    def _note(self, limit: float) -> Note:
+        stack, children = self.rank.stacks() if self.watcher.silent_s >= limit else ("", "")
+        before, now = self.watcher.cpu_s, self.rank.cpu_s()
+        return Note(
+            rank=self.task.rank,
+            node=self.task.node,
+            pid=self.task.pid,
+            thread=self.task.thread,
+            step=self.watcher.seen[STEP],
+            phase=self.watcher.phase,
+            order=self.watcher.seen[PHASE],
+            silent_s=self.watcher.silent_s,
+            limit_s=limit,
+            round=self._round,
+            state=self.rank.state(),
+            wchan=self.rank.wchan(),
+            cpu_s=now - before if now is not None and before is not None else None,
+            stack=stack,
+            children=children,
+        )
+
+    def _decide(self) -> None:
+        """Only the first rank with a note decides. It waits a while for the notes of the others."""
+        notes = read_notes(self._attempt.hang_notes)
+        self._decide_at = None
+        if not notes or notes[0].rank != self.task.rank:
+            return
+        complete = len(notes) == self.task.world_size and all(note.round >= self._round for note in notes)
+        if not complete and self.watcher.now - self._noted < self.patience_s:
+            self._decide_at = self.watcher.now + self.pause_s
+            return
+        behind = find_behind(notes, self.task.world_size)
+        if not behind.is_hang(notes):
+            return
+        ends = self._ends(behind, notes)
+        if ends or self._reported != behind:
+            self._report(behind, notes, ends)
+        if ends:
+            self._end("it is the attempt's end as hung")
+
+    def _ends(self, behind: Behind, notes: list[Note]) -> bool:
+        """Whether the attempt ends now."""
+        if self.task.on_hang is not None:
+            return self.task.on_hang == "restart"
+        mine = behind.among(notes)
+        again = self._reported is not None and self.watcher.silent_s >= 2 * self.watcher.hang_after_s
+        return again and not any(note.may_take_long for note in mine)
+
+    def _report(self, behind: Behind, notes: list[Note], ends: bool) -> None:
+        first, self._reported = self._reported != behind, behind
+        nodes = {note.rank: note.node for note in notes}
+        said = sentence(behind, notes, lambda rank: nodes.get(rank) or self._node_of(rank))
+        where = " ".join(dict.fromkeys(nodes.get(rank) or self._node_of(rank) for rank in behind.ranks))
+        try:
+            write_durably(self._attempt.hang, full_text(said, notes, behind))
+            write_durably(self._attempt.hang_nodes, where + "\n")
+            if first:
+                self._write_event(behind, notes, where, said)
+            if ends:
+                write_durably(self._attempt.hung, where + "\n")
+        except OSError as error:
+            say(f"clusterdp: {self._attempt.path}: {error.strerror}. What it lacks of the hang is in this log.")
+        say(f"clusterdp: no sign of progress for {self.watcher.silent_s:.0f} s: {said}.")
+        say(f"clusterdp: stacks and states of all ranks: {self._attempt.hang}")
+        if not ends:
+            say(f"clusterdp: {self._what_next(behind, notes)}")
+
+    def _write_event(self, behind: Behind, notes: list[Note], where: str, said: str) -> None:
+        mine = behind.among(notes)
+        about = {"step": min(note.step for note in mine), "phase": mine[0].phase, "reason": said}
+        ledger = Ledger(RunDir(Path(self.task.run_dir)), self.task.attempt, f"hang{self.task.rank}")
+        ledger.write("hang", ranks=list(behind.ranks), nodes=where, **about)
+
+    def _what_next(self, behind: Behind, notes: list[Note]) -> str:
+        mine = behind.among(notes)
+        if self.task.on_hang == "report" or any(note.may_take_long for note in mine):
+            return f"the attempt goes on until a collective has waited {self.task.timeout_s:.0f} s (train.timeout_s)"
+        return f"the attempt ends as hung if that lasts for {self.watcher.hang_after_s:.0f} s more (restart.on_hang)"
+
+    def _node_of(self, rank: int) -> str:
+        """Of a rank that has left no note."""
+        nodes = hostlist.expand(SlurmEnv.read().nodelist or "")
+        place = rank // self.task.local_world_size
+        return nodes[place] if place < len(nodes) else "an unknown node"
+
+    def _end(self, why: str) -> None:
+        say(f"clusterdp: ending rank {self.task.rank}: {why}; see {self._attempt.hang}")
+        self.has_killed = True
+        self.rank.kill()

@@ -1,0 +1,90 @@
+"""WatchedRank: the process that is watched, from the outside: its page, its state, its stacks, its end."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from typing import NamedTuple
+
+from clusterdp.train.hang import proc
+from clusterdp.train.hang.phases import BYTES
+
+MOST_CHILDREN = 8  # of which the stacks are asked for
+MACOS = sys.platform == "darwin"  # no /proc; its signal for the stacks is ignored where nobody handles it
+ANSWER_S = 1.0  # how long a process may take to write its stacks
+
+
+class Task(NamedTuple):
+    """What to watch, as the rank says it. stacks_signal: makes the rank write its stacks to stacks_fd; 0: none does.
+    hang_after_s: None if it follows from the steps."""
+
+    run_dir: str
+    attempt: str
+    rank: int
+    world_size: int
+    local_world_size: int
+    node: str
+    pid: int
+    thread: int
+    page_fd: int
+    stacks_fd: int
+    stacks_signal: int
+    hang_after_s: float | None
+    on_hang: str | None
+    timeout_s: float
+
+
+class WatchedRank:
+    """The process that is watched, from the outside."""
+
+    def __init__(self, task: Task):
+        self.task = task
+        self._page = memoryview(mmap.mmap(task.page_fd, BYTES)).cast("q")
+
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(self._page)
+
+    def state(self) -> str:
+        return proc.state(self.task.pid)
+
+    def is_stopped(self) -> bool:
+        return self.state() in ("T", "t")
+
+    def wchan(self) -> str:
+        return proc.wchan(self.task.pid)
+
+    def cpu_s(self) -> float | None:
+        return proc.cpu_s(self.task.pid)
+
+    def stacks(self) -> tuple[str, str]:
+        """Of its threads, and of the processes that it has started. Empty where there is no answer."""
+        stack = self._stack(self.task.pid)
+        told = []
+        for pid in [each for each in proc.children(self.task.pid) if each != os.getpid()][:MOST_CHILDREN]:
+            told.append(f"its process {pid} ({proc.name(pid)}, state {proc.state(pid)}, {proc.wchan(pid) or '-'})")
+            told.append(self._stack(pid).rstrip())
+        return stack, "\n".join(filter(None, told))
+
+    def _stack(self, pid: int) -> str:
+        number, fd = self.task.stacks_signal, self.task.stacks_fd
+        if not number or proc.state(pid) in ("T", "t", "Z", "X") or not (MACOS or proc.heeds(pid, number)):
+            return ""
+        begin = os.fstat(fd).st_size
+        os.kill(pid, number)
+        deadline, size = time.monotonic() + ANSWER_S, begin
+        while time.monotonic() < deadline:
+            time.sleep(0.02)
+            before, size = size, os.fstat(fd).st_size
+            if size == before > begin:
+                break
+        return os.pread(fd, size - begin, begin).decode(errors="replace")
+
+    def kill(self) -> None:
+        others = [pid for pid in proc.descendants(self.task.pid) if pid != os.getpid()]
+        for pid in (self.task.pid, *others):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,130 @@
+"""The watcher of one rank: a process that looks whether it makes progress. It imports no torch, and what it needs for
+a silent rank only then.
+
+    the page changes             the rank makes progress; looked at 40 times in hang_after_s, and once a second at least
+    silent for hang_after_s      see Silence
+    it slept through something   (a suspended job, a closed laptop) no silence of the rank's; nor is the time in which
+                                 the rank was stopped, once it goes on
+
+It ends with its rank: at the end of the pipe that is its standard input, or when it has another parent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from clusterdp.train.hang.phases import FIRST, LONG, PHASE, STEP, phase_name
+from clusterdp.train.hang.watched_rank import Task, WatchedRank
+
+if TYPE_CHECKING:
+    from clusterdp.train.hang.silence import Silence
+
+LEAST_S = 300.0  # of hang_after_s, where it follows from the steps
+TIMES = 5  # the longest step so far
+SHARE = 0.9  # of a collective's time-out, after which a phase that may take long is reported
+LONGEST_TICK_S = 1.0
+IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Watcher:
+    """look() is called again and again. clock: in seconds."""
+
+    def __init__(self, task: Task, rank: WatchedRank, clock: Callable[[], float] = time.monotonic):
+        self.task, self.rank, self.clock = task, rank, clock
+        self.longest = 0.0  # step so far
+        self.now = self._looked = self._last_sign = self._last_step = clock()
+        self.seen = rank.numbers()
+        self.cpu_s = rank.cpu_s()
+        self._is_step = False  # nothing but a step since the last one
+        self._was_stopped = False
+        self._silence: Silence | None = None
+
+    @property
+    def hang_after_s(self) -> float:
+        if self.task.hang_after_s is not None:
+            return self.task.hang_after_s
+        return max(LEAST_S, min(TIMES * self.longest, SHARE * self.task.timeout_s))
+
+    @property
+    def tick_s(self) -> float:
+        return min(LONGEST_TICK_S, self.hang_after_s / 40)
+
+    @property
+    def silent_s(self) -> float:
+        return self.now - self._last_sign
+
+    def look(self) -> None:
+        self.now = self.clock()
+        if self.now - self._looked > max(10 * self.tick_s, 2.0):
+            self._last_sign = self.now  # this process did not run, and probably no other of the job
+        numbers, stopped = self.rank.numbers(), self.rank.is_stopped()
+        if numbers != self.seen:
+            self._note_sign(numbers)
+        elif self._was_stopped and not stopped:
+            self._last_sign = self.now
+            self._take_back()
+        elif self.silent_s >= self.hang_after_s:
+            self._be_silent()
+        self._was_stopped = stopped
+        self._looked = self.clock()
+
+    def _note_sign(self, numbers: tuple[int, ...]) -> None:
+        if numbers[STEP] != self.seen[STEP]:
+            if self._is_step:
+                self.longest = max(self.longest, self.now - self._last_step)
+            self._is_step, self._last_step = True, self.now
+        self.seen, self._last_sign, self.cpu_s = numbers, self.now, self.rank.cpu_s()
+        if self.phase in LONG:
+            self._is_step = False
+        self._take_back()
+
+    @property
+    def phase(self) -> str:
+        return phase_name(self.seen[PHASE], first=self.seen[STEP] == self.seen[FIRST])
+
+    @property
+    def limit_s(self) -> float:
+        """How long the rank may be silent in its phase."""
+        long = SHARE * self.task.timeout_s if self.phase in LONG else 0.0
+        return max(self.hang_after_s, long)
+
+    def _be_silent(self) -> None:
+        if self._silence is None:
+            from clusterdp.train.hang.silence import Silence
+
+            self._silence = Silence(self)
+        self._silence.look()
+
+    def _take_back(self) -> None:
+        if self._silence is not None:
+            self._silence.is_over()
+            self._silence = None
+
+    @property
+    def has_killed(self) -> bool:
+        return self._silence is not None and self._silence.has_killed
+
+    def rank_has_died(self) -> None:
+        """Not in order. NCCL ends the process of a rank whose collective has timed out: that is a hang, too."""
+        if self._silence is not None and self.silent_s >= 0.95 * self.task.timeout_s:
+            self._silence.leave_hung()
+
+
+def main(words: list[str]) -> None:
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    task = Task(**json.loads(words[0]))
+    watcher = Watcher(task, WatchedRank(task))
+    while os.getppid() == task.pid and not watcher.has_killed:
+        if select.select([0], [], [], watcher.tick_s)[0]:
+            if os.read(0, 1):
+                return  # the rank ends in order
+            break
+        watcher.look()
+    watcher.rank_has_died()
