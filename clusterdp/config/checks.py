@@ -27,7 +27,8 @@ AT_LEAST = {  # the least number -> the keys that may have no smaller one
     "checkpoint.check_replicas_every checkpoint.keep_local checkpoint.retry_s "
     + " ".join(f"restart.{cause}.limit restart.{cause}.wait_s" for cause in POLICIES),
 }
-TIMES = "launch.grace_s train.timeout_s restart.hang_after_s checkpoint.every_s metrics.every_s restart.max_hours"  # above 0
+# Above 0.
+TIMES = "launch.grace_s train.timeout_s restart.hang_after_s checkpoint.every_s metrics.every_s restart.max_hours"
 OURS = {  # options of sbatch that the script needs for itself, and the key that sets them
     "job-name": "name",
     "output": "logs/ of each attempt, in the run folder",

@@ -14,6 +14,7 @@ run_history        what a run folder says has happened
 attempt_history    one attempt, as its files tell it
 attempt_order      in which order the attempts began
 claims             which attempt took the run folder over from which
+standstill         ranks that are slow, and a run that makes no progress
 slurmstepd_notice  what slurmstepd wrote when it ended an attempt
 run_state          the states of a run, and their exit codes
 queue              what squeue says of a run, in words

@@ -35,8 +35,8 @@ def event_line(event: Record, history: RunHistory) -> str | None:
         return _requeued(event, history)
     if kind == "failed":
         return f"attempt {number} {_failed(event, attempt)}"
-    if kind == "save-failed":
-        return f"a checkpoint was not saved at step {event.get('step')}: {event.get('error')}"
+    if kind in ("hang", "save-failed"):
+        return _trouble(event, number)
     if kind == "rehearsal":
         return f"rehearsal: preempting job {job} at step {event.get('step')}, to see it come back"
     if kind == "trying":
@@ -48,6 +48,12 @@ def event_line(event: Record, history: RunHistory) -> str | None:
     if kind == "cancelled" and event.get("cause") is None:  # `clusterdp cancel`; the batch script's comes after
         return f"cancelled job {job}" if job else "cancelled"
     return None
+
+
+def _trouble(event: Record, number: object) -> str:
+    if event.get("event") == "hang":
+        return f"attempt {number} makes no progress: {event.get('reason')}"
+    return f"a checkpoint was not saved at step {event.get('step')}: {event.get('error')}"
 
 
 def ending_text(attempt: AttemptHistory) -> str:

@@ -17,6 +17,7 @@ from clusterdp.operate.next_command import next_command_lines
 from clusterdp.operate.queue import RunStatus, current_status, reason_text
 from clusterdp.operate.run_history import RunHistory, newest, read_history
 from clusterdp.operate.run_state import RunState
+from clusterdp.operate.standstill import hang_of, stragglers_of, stragglers_text
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.causes import FAULTS
 from clusterdp.wording import counted, duration, table
@@ -80,7 +81,7 @@ def attempts_table(attempts: tuple[AttemptHistory, ...], status: RunStatus, now:
 
 def as_data(history: RunHistory, status: RunStatus) -> dict[str, Any]:
     """What scripts may rely on: keys are added, never renamed."""
-    saved = history.saved
+    saved, last = history.saved, newest(history.attempts)
     return {
         "name": history.name,
         "run": str(history.run.path),
@@ -98,6 +99,8 @@ def as_data(history: RunHistory, status: RunStatus) -> dict[str, Any]:
         "phase": history.phase,
         "saved": {"step": saved[0], "time": saved[1]} if saved else None,
         "steps_lost": history.lost,
+        "hang": hang_of(history, last) if last else None,
+        "stragglers": stragglers_of(history, last) if last else [],
         "metrics": history.metrics,
         "measured": history.measured_at,
         "cancelled": history.cancelled,
@@ -121,6 +124,12 @@ def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str
         facts.append(("last", measured(history.metrics) + heard))
     if avoided := [node for attempt in history.attempts for node in attempt.avoid]:
         facts.append(("avoids", ", ".join(dict.fromkeys(avoided))))
+    last = newest(history.attempts)
+    if last is not None and not status.state.over:
+        if hang := hang_of(history, last):
+            facts.append(("hang", str(hang.get("reason"))))
+        if slow := stragglers_of(history, last):
+            facts.append(("slow", stragglers_text(slow)))
     if history.lost:
         facts.append(("lost", f"{counted(history.lost, 'step')} had to be trained again"))
     if words := goodput_line(account_so_far(history, status, now)):

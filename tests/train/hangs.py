@@ -10,50 +10,130 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.utils.data import Dataset
 
-from clusterdp.train import JobHandle, Loop
+from clusterdp.train import JobHandle, Loop, Trainer
 
 AT = 4  # steps that are done when it happens
 
 
-def training(job: JobHandle, **options: Any) -> tuple[Loop[Any], torch.nn.Module]:
-    torch.manual_seed(1)
-    model = job.wrap(torch.nn.Linear(4, 1))
-    data: Any = options.pop("data", None) or Rows()
-    loader = job.loader(data, 2, **{"num_workers": 0, **options.pop("loader", {})})
-    return job.loop(loader, {"model": model}, epochs=options.pop("epochs", 2), **options), model
-
-
 class Rows(Dataset[Any]):
+    """hangs: reading the sixth batch of two never ends on this rank."""
+
+    def __init__(self, hangs: bool = False):
+        self.read, self.hangs = 0, hangs
+
     def __len__(self) -> int:
         return 480
 
     def __getitem__(self, index: int) -> Any:
-        return torch.randn(4)
+        self.read += 1
+        if self.hangs and self.read > 2 * AT:
+            loops_for_ever()
+        return torch.randn(4), torch.zeros(1)
 
 
-def does(job: JobHandle, what: str, on: list[int], signal_file: str = "", seconds: float = 0.0) -> None:
-    """Trains, and on the ranks `on` does `what` in the step after AT, before the backward pass."""
+def training(job: JobHandle, data: Any = None, **options: Any) -> tuple[Loop[Any], nn.Module]:
+    torch.manual_seed(1)
+    model = job.wrap(nn.Linear(4, 1))
+    loader = job.loader(data or Rows(), 2, num_workers=options.pop("workers", 0), shuffle=False)
+    return job.loop(loader, {"model": model, **options.pop("state", {})}, **options), model
+
+
+def does(job: JobHandle, what: str, on: list[int]) -> None:
+    """Trains; the ranks `on` do `what` in the step after AT, before the backward pass."""
     loop, model = training(job)
-    groups = [dist.new_group(backend="gloo") for _ in range(2)]
-    for x in loop:
+    for x, _ in loop:
         if loop.step == AT and job.rank in on:
             if what == "stop":
                 os.kill(os.getpid(), signal.SIGSTOP)
             if what == "loop":
                 loops_for_ever()
             if what == "gil":
-                re.match("(a+)+$", "a" * 64 + "b")  # never lets another thread of Python run
-            if what == "leave":
+                re.match("(a+)+$", "a" * 64 + "b")  # lets no other thread of Python run
+            if what == "return":
                 return
+            if what == "break":
+                break
         if loop.step == AT and what == "collectives":
-            dist.all_reduce(torch.zeros(1), group=groups[job.rank in on])
-        if loop.step == AT + 4:
-            return
+            differ(job.rank in on)
         model(x).sum().backward()
+    dist.barrier()
+
+
+def differ(first: bool) -> None:
+    groups = [dist.new_group(backend="gloo") for _ in range(2)]
+    if first:
+        dist.all_reduce(torch.zeros(1), group=groups[0])
+    else:
+        dist.all_reduce(torch.zeros(1), group=groups[1])
 
 
 def loops_for_ever() -> None:
     while True:
         pass
+
+
+def reads(job: JobHandle, on: list[int]) -> None:
+    """A worker of the loader never returns."""
+    loop, model = training(job, Rows(job.rank in on), workers=1)
+    for x, _ in loop:
+        model(x).sum().backward()
+
+
+def goes_backward(job: JobHandle, on: list[int]) -> None:
+    """With a Trainer. A hook of the backward pass never returns."""
+    net = nn.Linear(4, 1)
+
+    def hook(gradient: torch.Tensor) -> None:
+        if trainer.loop and trainer.loop.step == AT and job.rank in on:
+            loops_for_ever()
+
+    net.weight.register_hook(hook)
+    trainer = Trainer(net, nn.MSELoss(), torch.optim.SGD(net.parameters(), lr=0.0), job=job)
+    trainer.fit(Rows(), batch_size=2, num_workers=0)
+
+
+class Slow:
+    """A part of the state that takes long to save."""
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+
+    def state_dict(self) -> dict[str, Any]:
+        time.sleep(self.seconds)
+        return {"one": 1}
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
+def takes_long(job: JobHandle, what: str, seconds: float) -> None:
+    """Nothing is wrong with it. On rank 1 it takes longer than on the others, which wait."""
+    mine = seconds * (1 + job.rank / 10)
+    slow = {"slow": Slow(mine)} if what == "save" else {}
+    loop, model = training(job, epochs=1, state=slow)
+    for x, _ in loop:
+        if what == "first step" and loop.step == 0:
+            time.sleep(mine)
+        model(x).sum().backward()
+        if loop.step == AT:
+            break
+    if what == "evaluation":
+        for _ in loop.watch([1]):
+            time.sleep(mine)
+    if what == "between epochs" and job.rank == 1:
+        time.sleep(mine)
+    if what == "save":
+        loop.save()
+    dist.barrier()
+
+
+def steps(job: JobHandle, seconds: float, count: int = 20) -> None:
+    """Steps that take so long each."""
+    loop, model = training(job)
+    for x, _ in loop:
+        model(x).sum().backward()
+        time.sleep(seconds)
+        if loop.step == count:
+            break

@@ -172,6 +172,12 @@ def run_worker(run_dir: str) -> None:
     sys.exit(worker.main([run_dir]))
 
 
+def run_worker_on_nodes(run_dir: str) -> None:
+    """The same, on nodes of two ranks each, by their names: n1, n2, ..."""
+    os.environ["SLURMD_NODENAME"] = f"n{int(os.environ['RANK']) // 2 + 1}"
+    run_worker(run_dir)
+
+
 def meters_over(shares: list[list[float]]) -> dict[str, float]:
     """Rank r has the samples shares[r], in batches of five. On the device as far as there is one, and on the host."""
     group = start()

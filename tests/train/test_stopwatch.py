@@ -103,7 +103,7 @@ def rank(workers: int | None = 0, cpus: int = 1, **ms: float) -> dict[str, Any]:
         ),
         (
             [rank(forward=2, backward=8), rank(forward=7, backward=3)],
-            "the others wait for rank 1: 5.0 ms a step longer than rank 0, most of it in forward. Look at its node",
+            "the others wait for rank 1: 5.0 ms a step longer than the median, most of it in forward. Look at its node",
         ),
     ],
 )

@@ -5,7 +5,7 @@ What tells, in this order:
     stopped     a process is stopped, and not all are
     absent      a rank has no note: it has ended, or its node does not answer
     position    steps and phases differ: the least is behind. Of ranks within and outside of the loop, the fewer
-    waiting     some wait in a collective, and these do not
+    waiting     most wait in a collective, and these do not
     places      all wait, at different lines: those that most ranks are not at
     nothing     all are at one place
 
@@ -34,15 +34,24 @@ class Behind:
         """Those of the ranks that are behind; all if none of them has left one."""
         return [note for note in notes if note.rank in self.ranks] or notes
 
+    def nobody_works(self, notes: Sequence[Note]) -> bool:
+        """All wait for each other, at different places: whatever they are at, it cannot end."""
+        return self.why != "nothing" and all(note.surely_waits for note in notes)
+
+    def may_end(self, notes: Sequence[Note]) -> bool:
+        """Whether what the ranks behind are at may take long, and end by itself."""
+        return any(note.may_take_long for note in self.among(notes)) and not self.nobody_works(notes)
+
     def is_hang(self, notes: Sequence[Note]) -> bool:
         """Whether the silence is longer than what those ranks are at may take."""
         if self.why == "suspended":
             return False
         mine = self.among(notes)
+        if self.nobody_works(notes):
+            return True
         if self.why in ("nothing", "places") and any(note.may_take_long for note in mine):
-            # Ranks that do not wait for each other may take as long as they like.
-            return self.why == "places" and all(note.waits for note in notes) and _over(notes)
-        return _over(mine)
+            return False  # they do not wait for each other, and may take as long as they like
+        return all(note.silent_s >= note.limit_s for note in mine)
 
 
 def find_behind(notes: Sequence[Note], world_size: int) -> Behind:
@@ -58,13 +67,9 @@ def find_behind(notes: Sequence[Note], world_size: int) -> Behind:
     if len({note.position for note in notes}) > 1:
         return Behind(_last(notes), "position")
     idle = tuple(note.rank for note in notes if not note.waits)
-    if 0 < len(idle) < len(notes):
+    if 0 < len(idle) <= len(notes) / 2:
         return Behind(idle, "waiting")
     return _by_place(notes)
-
-
-def _over(notes: Sequence[Note]) -> bool:
-    return all(note.silent_s >= note.limit_s for note in notes)
 
 
 def _last(notes: Sequence[Note]) -> tuple[int, ...]:

@@ -40,8 +40,12 @@ class Note:
 
     @property
     def waits(self) -> bool:
-        """In a collective, as far as Python's stack tells."""
-        return stacks.waits(stacks.of_thread(self.stack, self.thread))
+        """In a collective, or in a backward pass, which may wait in one, as far as Python's stack tells."""
+        return stacks.waits(stacks.of_thread(self.stack, self.thread), also_in_backward=True)
+
+    @property
+    def surely_waits(self) -> bool:
+        return stacks.waits(stacks.of_thread(self.stack, self.thread), also_in_backward=False)
 
     @property
     def is_stopped(self) -> bool:

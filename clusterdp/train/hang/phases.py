@@ -35,7 +35,7 @@ AFTER = {
 }
 
 FIRST_STEP = "first step"  # of an epoch: it opens the data, and may compile
-LONG = (FIRST_STEP, "start", "restore", "save", "evaluation", "program", "end")  # phases that may take long
+LONG = (FIRST_STEP, "start", "restore", "save", "evaluation", "program")  # phases that may take long
 
 
 def phase_name(number: int, *, first: bool) -> str:

@@ -18,7 +18,8 @@ def sentence(behind: Behind, notes: Sequence[Note], node_of: Callable[[int], str
     if not behind.ranks:
         if behind.why == "places":
             return "the ranks are at different places: " + "; ".join(_by_place(notes))
-        return f"all ranks are at one place: {_all_where(notes)}{_at(notes[0])}"
+        who = "all ranks are at one place" if len(notes) > 1 else f"rank 0 on {node_of(0)}"
+        return f"{who}: {_all_where(notes)}{_at(notes[0])}"
     words = f"{named(behind.ranks)} on {some_of(list(dict.fromkeys(map(node_of, behind.ranks))))}: "
     if not mine:
         words += "no answer (it has ended, or its node is cut off)"

@@ -87,7 +87,7 @@ class Silence:
         self._decide_at = self.watcher.now if self.task.rank == 0 else self.watcher.now + 2 * self.patience_s
 
     def _note(self, limit: float) -> Note:
-        stack, children = self.rank.stacks() if self.watcher.silent_s >= limit else ("", "")
+        stack, children = self.rank.stacks()
         before, now = self.watcher.cpu_s, self.rank.cpu_s()
         return Note(
             rank=self.task.rank,
@@ -130,9 +130,8 @@ class Silence:
         """Whether the attempt ends now."""
         if self.task.on_hang is not None:
             return self.task.on_hang == "restart"
-        mine = behind.among(notes)
-        again = self._reported is not None and self.watcher.silent_s >= 2 * self.watcher.hang_after_s
-        return again and not any(note.may_take_long for note in mine)
+        lasts = self._reported is not None and self.watcher.silent_s >= 2 * self.watcher.hang_after_s
+        return lasts and not behind.may_end(notes)
 
     def _report(self, behind: Behind, notes: list[Note], ends: bool) -> None:
         first, self._reported = self._reported != behind, behind
@@ -160,8 +159,7 @@ class Silence:
         ledger.write("hang", ranks=list(behind.ranks), nodes=where, **about)
 
     def _what_next(self, behind: Behind, notes: list[Note]) -> str:
-        mine = behind.among(notes)
-        if self.task.on_hang == "report" or any(note.may_take_long for note in mine):
+        if self.task.on_hang == "report" or behind.may_end(notes):
             return f"the attempt goes on until a collective has waited {self.task.timeout_s:.0f} s (train.timeout_s)"
         return f"the attempt ends as hung if that lasts for {self.watcher.hang_after_s:.0f} s more (restart.on_hang)"
 

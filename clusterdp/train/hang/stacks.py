@@ -6,8 +6,9 @@ import re
 
 HEADER = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)")
 FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
-# Where a rank is that waits for the others. A backward pass waits in the engine, and computes there as well.
-WAITING = ("/torch/distributed/", "/torch/autograd/", "/clusterdp/train/dist/")
+# Where a rank waits for the others. In a backward pass, which waits in the engine, it computes there as well.
+WAITING = ("/torch/distributed/", "/torch/cuda/", "/clusterdp/train/dist/")
+ENGINE = "/torch/autograd/"
 LIBRARIES = ("/torch/", "/clusterdp/", "/lib/python", "<frozen", "<string>")
 
 
@@ -23,8 +24,9 @@ def of_thread(dump: str, ident: int) -> list[tuple[str, int, str]]:
     return frames
 
 
-def waits(frames: list[tuple[str, int, str]]) -> bool:
-    return bool(frames) and any(part in frames[0][0] for part in WAITING)
+def waits(frames: list[tuple[str, int, str]], *, also_in_backward: bool) -> bool:
+    places = (*WAITING, ENGINE) if also_in_backward else WAITING
+    return bool(frames) and any(part in frames[0][0] for part in places)
 
 
 def place(frames: list[tuple[str, int, str]]) -> str:

@@ -24,7 +24,7 @@ from clusterdp.train.data.even_batches import same_number
 from clusterdp.train.dist.shared_flags import Agreed
 from clusterdp.train.dist.stop import Stopped
 from clusterdp.train.hang import page
-from clusterdp.train.hang.phases import DATA, FIRST, PHASE, PROGRAM, RESTORE, STEP
+from clusterdp.train.hang.phases import PROGRAM, RESTORE, STEP
 from clusterdp.train.loop.batches import Batches
 from clusterdp.train.loop.graph_watch import GraphWatch
 from clusterdp.train.loop.save_schedule import SaveSchedule
@@ -291,8 +291,7 @@ class Loop(Generic[Batch]):
             self._restore_rng()  # no iterator of this epoch has drawn from it yet
         watch, time = self._phases.stopwatch, self._record.time
         time.turn("steps")
-        watch.page[STEP] = watch.page[FIRST] = self.first + self.position.step
-        watch.page[PHASE] = DATA
+        watch.begin(self.first + self.position.step)
         batches = self.batches.open()
         self._restore_rng()
         watch.skip()
@@ -309,7 +308,7 @@ class Loop(Generic[Batch]):
                     break
         finally:
             time.turn("evaluation")  # or whatever else is done between epochs
-            watch.page[PHASE] = PROGRAM
+            page.enter(PROGRAM)
         if self._in_window:
             raise StateError(
                 f"accumulate: the loader ended {self.batches.left} batches before its length, in the middle of a "
@@ -357,6 +356,8 @@ class Loop(Generic[Batch]):
             self._due = False
             self._tell_of_gradients()
             self.saves.in_background(position.step)
+            if agreed is not None and agreed["save"]:  # by the clock, and so rarely: who is slow is in `status`
+                report_times(watch, self._rank, record, self.batches.loader, aloud=False)
         watch.lap("checkpoint")
 
     def _apply(self, agreed: Agreed) -> None:

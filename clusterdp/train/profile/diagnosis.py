@@ -8,6 +8,7 @@ from typing import Any
 ORDER = ("data", "copy", "forward", "backward", "optimizer", "metrics", "step", "agreement", "checkpoint")
 NOTHING = "Nothing stands out: the time goes into the training itself."
 NOTABLE = 0.15  # of a rank's time
+WAITS = {"backward", "agreement", "checkpoint"}  # laps in which a rank also waits for the others
 
 RankTimes = Mapping[str, Any]  # {"ms": {"data": 1.5, ...}, "workers": 2, "cpus": 8}
 
@@ -68,24 +69,45 @@ def _saves(ranks: Sequence[RankTimes]) -> list[tuple[float, str]]:
     return [(share, f"rank {number} spends {100 * share:.0f} % of the time in saves; {remedy}.")]
 
 
+def stragglers(ranks: Sequence[RankTimes]) -> list[dict[str, Any]]:
+    """Ranks whose own work takes longer than the median's by a notable share of a step, the slowest first.
+
+    Own work is what a rank does without waiting for others. Where a loop has no lap "forward" of its own, its step is
+    one lap, with the wait in it: then only data and copy are compared. On a GPU it is the host's work.
+    """
+    own = [_own_ms(rank["ms"]) for rank in ranks]
+    median = sorted(range(len(ranks)), key=own.__getitem__)[(len(ranks) - 1) // 2]
+    whole = sum(ranks[median]["ms"].values())
+    found = []
+    for number in sorted(range(len(ranks)), key=lambda number: -own[number]):
+        more = own[number] - own[median]
+        if not whole or more / whole < NOTABLE:
+            break
+        parts = {name: ms - ranks[median]["ms"].get(name, 0.0) for name, ms in _own(ranks[number]["ms"]).items()}
+        slow = {"rank": number, "node": ranks[number].get("node"), "more_ms": more, "share": more / whole}
+        found.append({**slow, "most_in": max(parts, key=parts.__getitem__)})
+    return found
+
+
+def _own(times: Mapping[str, float]) -> Mapping[str, float]:
+    waits = WAITS if "forward" in times else {*WAITS, "step"}
+    return {name: ms for name, ms in times.items() if name not in waits}
+
+
+def _own_ms(times: Mapping[str, float]) -> float:
+    return sum(_own(times).values())
+
+
 def _uneven(ranks: Sequence[RankTimes]) -> list[tuple[float, str]]:
     """Finds a slow rank. In a backward pass, fast ranks wait for slow ones, so the slowest spends the least time in
     it."""
-    if len(ranks) < 2:
-        return []
-    own = [sum(ms for name, ms in rank["ms"].items() if name != "backward") for rank in ranks]
-    slowest, quickest = own.index(max(own)), own.index(min(own))
-    whole = sum(ranks[quickest]["ms"].values())
-    share = (own[slowest] - own[quickest]) / whole if whole else 0.0
-    if share < NOTABLE:
-        return []
-    parts = {name: ms - ranks[quickest]["ms"].get(name, 0.0) for name, ms in ranks[slowest]["ms"].items()}
-    parts.pop("backward", None)
-    where = max(parts, key=lambda name: parts[name])
-    said = (
-        f"the others wait for rank {slowest}: {own[slowest] - own[quickest]:.1f} ms a step longer than rank {quickest}"
-    )
-    return [(share, f"{said}, most of it in {where}. Look at its node, and at its share of the data.")]
+    for slow in stragglers(ranks)[:1]:
+        who = f"rank {slow['rank']}" + (f" on {slow['node']}" if slow["node"] else "")
+        longer = f"{slow['more_ms']:.1f} ms a step longer than the median, most of it in {slow['most_in']}"
+        return [
+            (slow["share"], f"the others wait for {who}: {longer}. Look at its node, and at its share of the data.")
+        ]
+    return []
 
 
 def _worst(ranks: Sequence[RankTimes], name: str) -> tuple[int, float]:

@@ -20,11 +20,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.data.loader_defaults import cpus_of_rank
 from clusterdp.train.hang import page
-from clusterdp.train.hang.phases import AFTER, PHASE
+from clusterdp.train.hang.phases import AFTER, DATA, FIRST, PHASE, STEP
 from clusterdp.train.output.say import say
-from clusterdp.train.profile.diagnosis import NOTHING, diagnose, table
+from clusterdp.train.profile.diagnosis import NOTHING, diagnose, stragglers, table
 
 if TYPE_CHECKING:
     from clusterdp.train.dist.group import Group
@@ -57,6 +58,11 @@ class Stopwatch:
         self.seconds[name] = now - self._at
         self.page[PHASE] = self._after.setdefault(name, self.page[PHASE])  # after a lap of the user's: as before it
 
+    def begin(self, step: int) -> None:
+        """An epoch begins, at this step of the run."""
+        self.page[STEP] = self.page[FIRST] = step
+        self.page[PHASE] = DATA
+
     def skip(self) -> None:
         """Leaves out the time since the lap before: it belongs to no step but, for example, to an evaluation."""
         self._at = time.perf_counter()
@@ -70,24 +76,29 @@ class Stopwatch:
     def report(self, group: Group, **facts: Any) -> dict[str, Any] | None:
         """Collective. All ranks' times in ms a step, and in words; None if there were too few steps to tell.
 
-        facts: of this rank, for the diagnosis: workers, cpus.
+        facts: of this rank, for the diagnosis: workers, cpus, node.
         """
         steps = self.steps - WARM_UP
         mine = {"ms": {name: 1e3 * s / steps for name, s in self.seconds.items()} if steps > 0 else {}, **facts}
         ranks = group.gather(mine)
         if not all(rank["ms"] for rank in ranks):
             return None
-        return {"steps": steps, "ranks": ranks, "table": table(ranks), "diagnosis": diagnose(ranks)}
+        words = {"table": table(ranks), "diagnosis": diagnose(ranks), "stragglers": stragglers(ranks)}
+        return {"steps": steps, "ranks": ranks, **words}
 
 
-def report_times(stopwatch: Stopwatch, rank: Rank, record: AttemptRecord, loader: Any) -> dict[str, Any] | None:
-    """Collective, at the end of a loop. Where the steps' time went, in the run folder and in words."""
+def report_times(
+    stopwatch: Stopwatch, rank: Rank, record: AttemptRecord, loader: Any, *, aloud: bool = True
+) -> dict[str, Any] | None:
+    """Collective, at the end of a loop and now and then. Where the steps' time went, in the run folder and, if
+    `aloud`, in words."""
     workers = getattr(loader, "num_workers", None)
-    report = stopwatch.report(rank.group, workers=workers, cpus=cpus_of_rank(rank.local_world_size))
+    cpus, node = cpus_of_rank(rank.local_world_size), SlurmEnv.read().node_name
+    report = stopwatch.report(rank.group, workers=workers, cpus=cpus, node=node)
     if report is None or not rank.is_first:
         return report
     record.write_times(report)
     spent_s = report["steps"] * sum(report["ranks"][0]["ms"].values()) / 1000
-    if report["diagnosis"] != [NOTHING] and spent_s >= WORTH_A_LINE_S:
+    if aloud and report["diagnosis"] != [NOTHING] and spent_s >= WORTH_A_LINE_S:
         say("clusterdp: " + " ".join(report["diagnosis"]))
     return report

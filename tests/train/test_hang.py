@@ -1,0 +1,169 @@
+"""A hang on purpose, over real processes: the report names rank, node, step and phase, and the attempt ends as hung.
+And what only looks like a hang is left alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterdp.rundir import read_events
+from tests.train import programs
+from tests.train.ranks import Ranks, running, wait_until
+from tests.train.runs import Run
+from tests.train.test_attempt import children_of
+
+pytestmark = pytest.mark.timeout(300)
+SOON = 1.0  # hang_after_s
+
+
+@contextmanager
+def started(folder: Path, entry: str, params: dict[str, Any], size: int = 2, **sections: Any) -> Iterator[Any]:
+    """Ranks 0 and 1 are on node n1, 2 and 3 on n2."""
+    sections.setdefault("restart", {"hang_after_s": SOON, "on_hang": "restart"})
+    run = Run(folder / "run", f"tests.train.hangs:{entry}", params, **sections)
+    program, words = programs.run_worker_on_nodes, str(run.path)
+    with running(folder / "ranks", program, words, size=size, env=run.attempt("1.0")) as ranks:
+        yield run, ranks
+
+
+def hung(folder: Path, entry: str, params: dict[str, Any], **options: Any) -> tuple[Run, Ranks]:
+    with started(folder, entry, params, **options) as (run, ranks):
+        assert all(ranks.join()), ranks.log
+    assert run.outcome("1.0") is None
+    return run, ranks
+
+
+def report(run: Run) -> str:
+    return run.dir.attempt("1.0").hang.read_text()
+
+
+def hang(run: Run) -> dict[str, Any]:
+    event = run.event("hang")
+    return {name: event[name] for name in ("ranks", "nodes", "step", "phase")}
+
+
+@pytest.mark.parametrize(
+    ("what", "on", "told"),
+    [
+        ("stop", 0, "rank 0 on n1: step 5, in the step, stopped (by SIGSTOP or a debugger); the others wait in step 5"),
+        ("gil", 1, r"rank 1 on n1: step 5, in the step \(hangs.py:\d+ in does\); the others wait in step 5, in the"),
+        pytest.param("stop", 2, "rank 2 on n2: step 5, in the step, stopped", marks=pytest.mark.slow),
+        pytest.param("loop", 2, r"rank 2 on n2: step 5, in the step \(hangs.py:\d+ in loops_", marks=pytest.mark.slow),
+        pytest.param("return", 2, "rank 2 on n2: step 4, at its end", marks=pytest.mark.slow),
+        pytest.param("break", 2, "rank 2 on n2: step 4, outside of the loop", marks=pytest.mark.slow),
+        pytest.param("collectives", 2, r"rank 2 on n2: step 5, in the step \(hangs.py:6\d", marks=pytest.mark.slow),
+    ],
+)
+def test_it_names_the_rank_that_is_behind_and_ends_the_attempt(tmp_path: Path, what: str, on: int, told: str) -> None:
+    run, ranks = hung(tmp_path, "does", {"what": what, "on": [on]}, size=3 if on == 2 else 2)
+    node = f"n{on // 2 + 1}"
+    phase = {"return": "end", "break": "program"}.get(what, "step")
+    assert hang(run) == {"ranks": [on], "nodes": node, "step": 4, "phase": phase}
+    assert run.dir.attempt("1.0").hung.read_text() == f"{node}\n"
+    told = told if "\\" in told else re.escape(told)
+    assert re.search(rf"No sign of progress for \d+ s: {told}", report(run))
+    assert re.search(rf"clusterdp: no sign of progress for \d+ s: {told}", ranks.rank_log(0))
+    assert re.search(rf"^{on} +{node} +step ", report(run), re.MULTILINE)
+    assert "in _engine_run_backward" in report(run) or what in ("collectives",)
+
+
+@pytest.mark.slow
+def test_a_worker_of_a_loader_that_never_returns_is_in_the_report_with_its_stack(tmp_path: Path) -> None:
+    run, _ = hung(tmp_path, "reads", {"on": [1]}, size=3)
+    assert hang(run) == {"ranks": [1], "nodes": "n1", "step": 4, "phase": "data"}
+    mine = report(run).partition("--- rank 1 on n1")[2].partition("\n---")[0]
+    assert re.search(r"its process \d+ \(\S+, state R.*in loops_for_ever.*in __getitem__", mine, re.DOTALL)
+
+
+@pytest.mark.slow
+def test_with_a_trainer_it_says_that_a_rank_is_in_its_backward_pass(tmp_path: Path) -> None:
+    run, _ = hung(tmp_path, "goes_backward", {"on": [2]}, size=3)
+    assert hang(run) == {"ranks": [2], "nodes": "n2", "step": 4, "phase": "backward"}
+    assert "rank 2 on n2: step 5, in backward (hangs.py:" in report(run)
+    assert "; the others wait in step 5, in backward" in report(run)
+
+
+@pytest.mark.slow
+def test_by_default_it_reports_first_and_ends_the_attempt_when_that_lasts_as_long_again(tmp_path: Path) -> None:
+    with started(tmp_path, "does", {"what": "stop", "on": [1]}, restart={"hang_after_s": 2}) as (run, ranks):
+        ranks.reach(run.dir.attempt("1.0").hang.exists, "the report")
+        assert not run.dir.attempt("1.0").hung.exists()
+        assert all(ranks.join())
+    assert run.events.count("hang") == 1
+    assert run.dir.attempt("1.0").hung.read_text() == "n1\n"
+    assert "the attempt ends as hung if that lasts for 2 s more" in ranks.rank_log(0)
+
+
+@pytest.mark.slow
+def test_a_collective_that_times_out_ends_the_attempt_as_hung_though_hangs_are_only_reported(tmp_path: Path) -> None:
+    options = {"restart": {"hang_after_s": 2, "on_hang": "report"}, "train": {"timeout_s": 7}}
+    run, ranks = hung(tmp_path, "does", {"what": "loop", "on": [1]}, **options)
+    assert run.events.count("hang") == 1
+    assert run.dir.attempt("1.0").hung.read_text() == "n1\n"
+    assert "time-out of a collective: another rank did not come to it within train.timeout_s" in ranks.rank_log(0)
+    assert "ending rank" not in ranks.rank_log(0)
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_goes_on_and_the_hang_is_over(tmp_path: Path) -> None:
+    options = {"restart": {"hang_after_s": 2, "on_hang": "report"}}
+    with started(tmp_path, "steps", {"seconds": 0.05, "count": 40}, **options) as (run, ranks):
+        attempt = run.dir.attempt("1.0")
+        ranks.reach(lambda: run.step() >= 5, "the fifth step")
+        os.kill(ranks.processes[1].pid, signal.SIGSTOP)
+        ranks.reach(attempt.hang.exists, "the report")
+        os.kill(ranks.processes[1].pid, signal.SIGCONT)
+        assert ranks.join() == [0, 0], ranks.log
+    assert not list(attempt.hang_notes.glob("rank-*"))
+    assert not attempt.hung.exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["first step", "evaluation", "save", "between epochs"])
+def test_what_may_take_long_is_no_hang(tmp_path: Path, what: str) -> None:
+    with started(tmp_path, "takes_long", {"what": what, "seconds": 10 * SOON}) as (run, ranks):
+        assert ranks.join() == [0, 0], ranks.log
+    assert run.outcome("1.0") == "done finished 4"
+    assert "hang" not in run.events
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("also", ["the ranks", "their watchers"])
+def test_a_suspended_job_is_no_hang(tmp_path: Path, also: str) -> None:
+    with started(tmp_path, "steps", {"seconds": 0.1}, size=3) as (run, ranks):
+        ranks.reach(lambda: run.step() >= 5, "the fifth step")
+        pids = [process.pid for process in ranks.processes]
+        if also == "their watchers":
+            watchers = [child for pid in pids for child in children_of(pid)]
+            assert len(watchers) == 3
+            pids += watchers
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(4 * SOON)  # nothing is to happen
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+        assert ranks.join() == [0] * 3, ranks.log
+    assert "hang" not in run.events
+    assert not run.dir.attempt("1.0").hung.exists()
+
+
+def test_the_watcher_ends_with_its_rank_in_order_or_not(tmp_path: Path) -> None:
+    options = {"restart": {"hang_after_s": 60.0}}
+    with started(tmp_path, "steps", {"seconds": 0.02, "count": 10**6}, **options) as (run, ranks):
+        ranks.reach(lambda: run.step() >= 1, "the first step")
+        watchers = [child for process in ranks.processes for child in children_of(process.pid)]
+        assert len(watchers) == 2
+        for watcher in watchers:
+            os.kill(watcher, signal.SIGTERM)  # Slurm sends a preemption's to all processes
+        assert all(Path(f"/proc/{pid}").exists() for pid in watchers)
+        ranks.processes[0].kill()
+        wait_until(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in watchers), "the watchers' end")
+    assert [event["event"] for event in read_events(run.dir)].count("hang") == 0

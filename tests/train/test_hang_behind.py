@@ -1,0 +1,127 @@
+"""Which ranks are behind, from what the watchers of all ranks have noted, and how that is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from clusterdp.train.hang.behind import Behind, find_behind
+from clusterdp.train.hang.note import Note
+from clusterdp.train.hang.phases import (
+    AGREEMENT,
+    BACKWARD,
+    DATA,
+    END,
+    EVALUATION,
+    LONG,
+    METRICS,
+    PROGRAM,
+    SAVE,
+    STEP_BODY,
+    phase_name,
+)
+from clusterdp.train.hang.report import full_text, sentence
+
+COLLECTIVE = "/lib/torch/distributed/distributed_c10d.py"
+
+
+def note(rank: int, step: int = 120, order: int = BACKWARD, frames: tuple[str, ...] = (), **more: Any) -> Note:
+    phase = phase_name(order, first=False)
+    stack = "Thread 0x0000000000000001 (most recent call first):\n"
+    stack += "".join(f'  File "{frame.partition(":")[0]}", line {frame.partition(":")[2]} in f\n' for frame in frames)
+    limit = 1620.0 if phase in LONG else 300.0
+    facts = {"pid": 100 + rank, "silent_s": 301.0, "limit_s": limit, "round": 1, "state": "S", "thread": 1}
+    return Note(
+        **{**facts, "rank": rank, "node": f"n{rank // 2 + 1}", "step": step, "phase": phase, "order": order}
+        | {"stack": stack if frames else ""}
+        | more
+    )
+
+
+def said(notes: list[Note], world_size: int | None = None) -> str:
+    behind = find_behind(notes, world_size or len(notes))
+    return sentence(behind, notes, lambda rank: f"n{rank // 2 + 1}")
+
+
+def test_the_rank_with_the_least_step_or_phase() -> None:
+    notes = [note(0, 121), note(1, 121), note(2, 121), note(3, 120)]
+    assert said(notes) == "rank 3 on n2: step 121, in backward; the others wait in step 122, in backward"
+    notes[3] = note(3, 121, DATA)
+    assert said(notes) == "rank 3 on n2: step 122, waiting for data; the others wait in step 122, in backward"
+    notes = [note(0, 120, STEP_BODY), note(1, 120, METRICS), note(2, 121, AGREEMENT), note(3, 121, AGREEMENT)]
+    assert find_behind(notes, 4) == Behind((0,), "position")
+
+
+def test_a_rank_that_is_stopped_even_where_another_has_done_less() -> None:
+    notes = [note(0, 120), note(1, 121), note(2, 121, state="T"), note(3, 121)]
+    assert find_behind(notes, 4) == Behind((2,), "stopped")
+    assert find_behind([note(0, state="T"), note(1, state="T")], 2).why == "suspended"
+    assert not find_behind([note(0, state="T"), note(1, state="T")], 2).is_hang([note(0, state="T")])
+
+
+def test_of_ranks_in_and_out_of_the_loop_the_fewer() -> None:
+    left = [note(0), note(1), note(2, 120, PROGRAM)]
+    assert find_behind(left, 3) == Behind((2,), "position")
+    assert find_behind([note(0, 120, END), note(1, 120, END), note(2, 120, STEP_BODY)], 3) == Behind((2,), "position")
+
+
+def test_where_all_are_in_one_phase_the_rank_that_does_not_wait_in_a_collective() -> None:
+    waits = (f"{COLLECTIVE}:3", "train.py:31")
+    notes = [note(0, frames=waits), note(1, frames=("train.py:12", "train.py:30")), note(2, frames=waits)]
+    assert (
+        said(notes)
+        == "rank 1 on n1: step 121, in backward (train.py:12 in f); the others wait in step 121, in backward"
+    )
+    assert find_behind(notes, 3).is_hang(notes)
+
+
+def test_where_most_do_not_seem_to_wait_as_with_a_gpu_the_rank_that_is_elsewhere() -> None:
+    notes = [
+        note(0, frames=("train.py:31",)),
+        note(1, frames=(f"{COLLECTIVE}:3", "train.py:7")),
+        note(2, frames=("train.py:31",)),
+    ]
+    assert find_behind(notes, 3) == Behind((1,), "places")
+
+
+def test_ranks_in_different_collectives_of_which_nobody_knows_which_is_right() -> None:
+    notes = [note(rank, frames=(f"{COLLECTIVE}:3", f"train.py:{30 + rank}")) for rank in range(2)]
+    assert said(notes) == (
+        "the ranks are at different places: rank 0 in step 121, in backward (train.py:30 in f); "
+        "rank 1 in step 121, in backward (train.py:31 in f)"
+    )
+    assert find_behind(notes, 2).is_hang(notes)
+
+
+def test_all_at_one_place() -> None:
+    notes = [note(rank, frames=("train.py:5",)) for rank in range(2)]
+    assert said(notes) == "all ranks are at one place: step 121, in backward (train.py:5 in f)"
+    assert find_behind(notes, 2).is_hang(notes)
+
+
+@pytest.mark.parametrize("phase", [SAVE, EVALUATION, PROGRAM])
+def test_the_others_may_wait_for_long_for_a_rank_at_what_may_take_long(phase: int) -> None:
+    notes = [note(0, 120, phase), note(1, 120, STEP_BODY)]
+    behind = find_behind(notes, 2)
+    assert behind.ranks == (0,)
+    assert not behind.is_hang(notes)
+    notes[0] = note(0, 120, phase, silent_s=1621.0)
+    assert behind.is_hang(notes)
+    assert behind.may_end(notes)
+
+
+def test_unless_that_waits_for_them_in_turn() -> None:
+    waits = (f"{COLLECTIVE}:3", "train.py:31")
+    notes = [note(0, 120, EVALUATION, waits), note(1, 120, STEP_BODY, waits)]
+    behind = find_behind(notes, 2)
+    assert behind.is_hang(notes)
+    assert not behind.may_end(notes)
+
+
+def test_of_a_thousand_ranks_those_that_are_at_one_place_share_a_line_and_a_stack() -> None:
+    waits = (f"{COLLECTIVE}:3", "train.py:31")
+    notes = [note(rank, 120 if rank == 700 else 121, frames=waits) for rank in range(1000)]
+    text = full_text(said(notes), notes, find_behind(notes, 1000))
+    assert "rank 700 on n351: step 121, in backward" in text
+    assert len(text.splitlines()) < 30

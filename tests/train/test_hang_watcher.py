@@ -1,0 +1,195 @@
+"""What a watcher takes for silence, told by a clock and a page that the tests turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterdp.rundir import RunDir
+from clusterdp.train.hang import phases
+from clusterdp.train.hang.phases import BACKWARD, DATA, EVALUATION, FIRST, PHASE, SAVE, SIGNS, STEP, STEP_BODY
+from clusterdp.train.hang.watched_rank import Task
+from clusterdp.train.hang.watcher import Watcher
+
+TASK = Task(
+    run_dir="",
+    attempt="7.0",
+    rank=0,
+    world_size=1,
+    local_world_size=1,
+    node="n1",
+    pid=0,
+    thread=0,
+    page_fd=0,
+    stacks_fd=0,
+    stacks_signal=0,
+    hang_after_s=None,
+    on_hang=None,
+    timeout_s=1800.0,
+)
+
+
+class FakeRank:
+    def __init__(self) -> None:
+        self.page = [0, phases.START, 0, -1]
+        self.stopped = False
+        self.killed = False
+
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(self.page)
+
+    def state(self) -> str:
+        return "T" if self.stopped else "S"
+
+    def is_stopped(self) -> bool:
+        return self.stopped
+
+    def wchan(self) -> str:
+        return ""
+
+    def cpu_s(self) -> float | None:
+        return 1.0
+
+    def stacks(self) -> tuple[str, str]:
+        return "", ""
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+class Scene:
+    """A rank that trains in steps of `step_s`, and its watcher, which looks once a second."""
+
+    def __init__(self, folder: Path, **task: Any):
+        self.now = 0.0
+        self.rank: Any = FakeRank()
+        self.run = RunDir(folder)
+        self.watcher = Watcher(TASK._replace(run_dir=str(folder), **task), self.rank, lambda: self.now)
+        self.attempt = self.run.attempt("7.0")
+
+    def at(self, phase: int) -> Scene:
+        self.rank.page[PHASE] = phase
+        return self
+
+    def passes(self, seconds: float) -> Scene:
+        until = self.now + seconds
+        while self.now < until:
+            self.now = min(until, self.now + 1.0)
+            self.watcher.look()
+        return self
+
+    def steps(self, count: int, seconds: float) -> Scene:
+        for _ in range(count):
+            self.at(STEP_BODY).passes(seconds)
+            self.rank.page[STEP] += 1
+            self.at(DATA).passes(0.0)
+            self.watcher.look()
+        return self
+
+    @property
+    def reported(self) -> bool:
+        return self.attempt.hang.exists()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return begun(tmp_path)
+
+
+def begun(folder: Path, **task: Any) -> Scene:
+    scene = Scene(folder, **task)
+    scene.rank.page[FIRST] = 0
+    return scene
+
+
+def test_a_step_may_take_five_times_as_long_as_the_longest_before_and_300_s(scene: Scene) -> None:
+    scene.steps(5, 1.0).at(BACKWARD).passes(299)
+    assert not scene.reported
+    scene.passes(3)
+    assert scene.reported
+    again = begun(scene.run.path / "again").steps(5, 100.0).at(BACKWARD)
+    assert not again.passes(499).reported
+    assert again.passes(3).reported
+
+
+def test_the_first_step_an_evaluation_and_a_save_do_not_count_among_the_steps(scene: Scene) -> None:
+    scene.steps(1, 1000.0).steps(3, 1.0)
+    scene.at(EVALUATION).passes(1000).at(SAVE).passes(1000).steps(1, 1.0)
+    assert scene.watcher.longest < 5
+    assert not scene.reported
+
+
+@pytest.mark.parametrize("phase", [SAVE, EVALUATION])
+def test_what_may_take_long_on_a_rank_that_nobody_waits_for_is_never_reported(tmp_path: Path, phase: int) -> None:
+    scene = begun(tmp_path, hang_after_s=10.0)
+    assert not scene.steps(5, 1.0).at(phase).passes(5000).reported
+    assert not begun(tmp_path / "first", hang_after_s=10.0).at(BACKWARD).passes(5000).reported
+
+
+def test_items_of_an_evaluation_are_progress(scene: Scene) -> None:
+    scene.steps(2, 1.0).at(EVALUATION)
+    for _ in range(5):
+        scene.passes(200)
+        scene.rank.page[SIGNS] += 1
+        scene.watcher.look()
+    assert not list(scene.attempt.hang_notes.glob("*"))
+
+
+def test_what_the_watcher_slept_through_is_no_silence(tmp_path: Path) -> None:
+    scene = begun(tmp_path, hang_after_s=100.0).steps(2, 1.0).at(BACKWARD).passes(90)
+    scene.now += 3600
+    scene.watcher.look()
+    assert not scene.passes(90).reported
+    assert scene.passes(15).reported
+
+
+def test_a_rank_alone_that_is_stopped_is_taken_for_suspended_and_its_clock_starts_again(tmp_path: Path) -> None:
+    scene = begun(tmp_path, hang_after_s=100.0).steps(2, 1.0).at(BACKWARD).passes(90)
+    scene.rank.stopped = True
+    scene.passes(500)
+    scene.rank.stopped = False
+    assert not scene.passes(90).reported
+    assert scene.passes(15).reported
+
+
+@pytest.mark.parametrize(("on_hang", "ends_at"), [(None, 200), ("restart", 100), ("report", None)])
+def test_when_the_attempt_ends_as_hung(tmp_path: Path, on_hang: str | None, ends_at: int | None) -> None:
+    scene = begun(tmp_path, hang_after_s=100.0, on_hang=on_hang).steps(2, 1.0).at(BACKWARD).passes((ends_at or 900) - 5)
+    assert not scene.rank.killed
+    scene.passes(12)
+    assert scene.reported
+    assert scene.rank.killed == scene.attempt.hung.exists() == (ends_at is not None)
+
+
+def test_the_report_comes_within_a_tenth_of_the_time(tmp_path: Path) -> None:
+    scene = begun(tmp_path, hang_after_s=100.0).steps(2, 1.0).at(BACKWARD)
+    while not scene.reported:
+        scene.passes(1)
+    assert scene.now - 2 <= 110
+
+
+def test_progress_takes_the_note_back(tmp_path: Path) -> None:
+    scene = begun(tmp_path, hang_after_s=100.0).steps(2, 1.0).at(BACKWARD).passes(103)
+    assert list(scene.attempt.hang_notes.glob("rank-*"))
+    scene.steps(1, 1.0)
+    assert not list(scene.attempt.hang_notes.glob("rank-*"))
+
+
+def test_of_another_node_that_does_not_answer_it_says_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "n[1-2]")
+    scene = begun(tmp_path, hang_after_s=100.0, world_size=4, local_world_size=2).steps(2, 1.0).at(BACKWARD)
+    scene.passes(103)
+    assert not scene.reported  # the notes of the others may be on their way
+    scene.passes(5)
+    assert "ranks 1, 2, 3 on n1, n2: no answer (it has ended, or its node is cut off)" in scene.attempt.hang.read_text()
+
+
+def test_ranks_whose_processes_are_killed_by_a_time_out_of_nccl_have_hung(tmp_path: Path) -> None:
+    scene = begun(tmp_path, on_hang="report").steps(2, 1.0).at(BACKWARD).passes(400)
+    scene.watcher.rank_has_died()
+    assert not scene.attempt.hung.exists()
+    scene.passes(1400)
+    scene.watcher.rank_has_died()
+    assert scene.attempt.hung.exists()
