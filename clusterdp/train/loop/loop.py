@@ -183,6 +183,7 @@ class Loop(Generic[Batch]):
         while not self.position.finished:
             yield Epoch(self.position.epoch, self._epoch_batches)
             self._close_step()
+            page.enter(PROGRAM)
             self.position.next_epoch()
             self._in_window = 0  # the epoch was left before its end
             if self._rank.group.agree(self._enough)[0]:
@@ -378,7 +379,8 @@ class Loop(Generic[Batch]):
             )
 
     def _between_windows(self, what: str) -> None:
-        self._close_step()
+        with page.as_before():  # a step is closed that may lie behind us
+            self._close_step()
         if self._in_window:
             raise StateError(
                 f"loop.{what}(): {self._in_window} of {self.window} batches into a window, whose gradients are in no "

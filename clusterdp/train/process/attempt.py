@@ -358,10 +358,10 @@ def report_failure(error: BaseException, peers: PeerWatch, run_dir: Path | None)
         say("".join(traceback.format_exception(error)).rstrip("\n"), error=True)
         if isinstance(error, BUGS) and not first_failure and run_dir is not None and not _has_saved(run_dir):
             _refuse(run_dir, peers)
+    peers.tell(said)
     if COLLECTIVE_TIMEOUT.search(str(error)):
         _tell_of_timeout(peers, run_dir)
-    peers.tell(said)
-    if not first_failure:
+    elif not first_failure:
         note_error(said, peers, run_dir)
     if first_failure and first_failure.partition(": ")[2] != said:  # else all ranks found the same, together
         say(f"clusterdp: this follows from another rank's failure: {first_failure}", error=True)
