@@ -9,6 +9,7 @@ import pytest
 
 from clusterdp.rundir import RunDir
 from clusterdp.train.hang import phases
+from clusterdp.train.hang.note import Note
 from clusterdp.train.hang.phases import BACKWARD, DATA, EVALUATION, FIRST, PHASE, SAVE, SIGNS, STEP, STEP_BODY
 from clusterdp.train.hang.watched_rank import Task
 from clusterdp.train.hang.watcher import Watcher
@@ -193,3 +194,16 @@ def test_ranks_whose_processes_are_killed_by_a_time_out_of_nccl_have_hung(tmp_pa
     scene.passes(1400)
     scene.watcher.rank_has_died()
     assert scene.attempt.hung.exists()
+
+
+@pytest.mark.parametrize(("phase", "ends"), [(SAVE, False), (BACKWARD, True)])
+def test_a_rank_for_which_another_waits_may_save_until_the_collective_times_out(
+    tmp_path: Path, phase: int, ends: bool
+) -> None:
+    scene = begun(tmp_path, hang_after_s=100.0, world_size=2).steps(2, 1.0)
+    waits = Note(1, "n1", 1, step=3, phase="step", order=STEP_BODY, silent_s=9999.0, limit_s=100.0, round=99)
+    waits.write(scene.attempt.hang_note(1))
+    scene.at(phase).passes(1500)
+    assert (scene.reported, scene.rank.killed) == (ends, ends)
+    scene.passes(400)
+    assert (scene.reported, scene.rank.killed) == (True, ends)

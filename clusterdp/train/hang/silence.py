@@ -130,8 +130,7 @@ class Silence:
         """Whether the attempt ends now."""
         if self.task.on_hang is not None:
             return self.task.on_hang == "restart"
-        lasts = self._reported is not None and self.watcher.silent_s >= 2 * self.watcher.hang_after_s
-        return lasts and not behind.may_end(notes)
+        return self._reported is not None and not behind.may_end(notes)  # reported hang_after_s ago
 
     def _report(self, behind: Behind, notes: list[Note], ends: bool) -> None:
         first, self._reported = self._reported != behind, behind
