@@ -94,6 +94,11 @@ def test_ranks_in_different_collectives_of_which_nobody_knows_which_is_right() -
     assert find_behind(notes, 2).is_hang(notes)
 
 
+def test_at_the_end_the_others_wait_for_what_rank_0_writes() -> None:
+    notes = [note(0, order=END, frames=("durable.py:9",)), note(1, order=END, frames=(f"{COLLECTIVE}:3",))]
+    assert not find_behind(notes, 2).is_hang(notes)
+
+
 def test_all_at_one_place() -> None:
     notes = [note(rank, frames=("train.py:5",)) for rank in range(2)]
     assert said(notes) == "all ranks are at one place: step 121, in backward (train.py:5 in f)"
