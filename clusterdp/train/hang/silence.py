@@ -54,7 +54,7 @@ class Silence:
         """How long to wait for notes that are missing. Each rank knows its own steps alone, so that without
         restart.hang_after_s one may be silent for longer than another before it leaves a note."""
         share = 2 if self.task.hang_after_s is None else 20
-        return max(1.0, self.watcher.hang_after_s / share)
+        return max(3.0, self.watcher.hang_after_s / share)  # stacks may take 2 s
 
     def look(self) -> None:
         now = self.watcher.now

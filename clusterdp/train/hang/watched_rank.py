@@ -15,7 +15,7 @@ from clusterdp.train.hang.phases import BYTES
 
 MOST_CHILDREN = 8  # of which the stacks are asked for
 MACOS = sys.platform == "darwin"  # no /proc; its signal for the stacks is ignored where nobody handles it
-ANSWER_S = 1.0  # how long a process may take to write its stacks
+ANSWER_S, CHILD_S = 1.0, 0.1  # how long a process may take to write its stacks
 
 
 class Task(NamedTuple):
@@ -66,16 +66,16 @@ class WatchedRank:
         told = []
         for pid in [each for each in proc.children(self.task.pid) if each != os.getpid()][:MOST_CHILDREN]:
             told.append(f"its process {pid} ({proc.name(pid)}, state {proc.state(pid)}, {proc.wchan(pid) or '-'})")
-            told.append(self._stack(pid).rstrip())
+            told.append(self._stack(pid, CHILD_S).rstrip())
         return stack, "\n".join(filter(None, told))
 
-    def _stack(self, pid: int) -> str:
+    def _stack(self, pid: int, answer_s: float = ANSWER_S) -> str:
         number, fd = self.task.stacks_signal, self.task.stacks_fd
         if not number or proc.state(pid) in ("T", "t", "Z", "X") or not (MACOS or proc.heeds(pid, number)):
             return ""
         begin = os.fstat(fd).st_size
         os.kill(pid, number)
-        deadline, size = time.monotonic() + ANSWER_S, begin
+        deadline, size = time.monotonic() + answer_s, begin
         while time.monotonic() < deadline:
             time.sleep(0.02)
             before, size = size, os.fstat(fd).st_size
