@@ -83,5 +83,6 @@ if [ -z "$why" ] && ! exhausted "$fault"; then
   exit 0
 fi
 echo "clusterdp: $how with exit code $code, for the last time: $why; see $logs" >&2
+case $why in "$faults fault"*) why='' ;; esac # the list of attempts shows them
 [ "$code" -ne 0 ] || code=1
-over "$fault" failed "$code" "$details,\"reason\":\"$why\""
+over "$fault" failed "$code" "$details${why:+,\"reason\":\"$why\"}"

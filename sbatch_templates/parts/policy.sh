@@ -26,7 +26,7 @@ exhausted() { # exhausted CAUSE [1]   may no attempt follow such an end? `why` i
   for cause in $ended; do [ "$cause" != "$1" ] || times=$((times + 1)); done
   ! is_fault "$1" || faults=$((faults + more))
   if is_fault "$1" && [ "$faults" -gt {{ max_crashes }} ]; then
-    why="$faults faults, where restart.max_crashes is {{ max_crashes }}"
+    why="$faults fault(s), where restart.max_crashes is {{ max_crashes }}"
   elif [ "$limit" != - ] && [ "$times" -gt "$limit" ]; then
     why="$times attempts that ended so ($1), where restart.${1//-/_}.limit is $limit"
 {% if max_attempts %}
