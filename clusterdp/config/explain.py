@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -76,9 +77,14 @@ def _comments(tree: type) -> dict[str, str]:
         for field in node.body:
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
                 behind = re.search(r"  # (.*)$", lines[field.lineno - 1])
-                above = lines[field.lineno - 2].strip()
-                found[field.target.id] = behind[1] if behind else above.removeprefix("# ") if above[:1] == "#" else ""
+                found[field.target.id] = behind[1] if behind else _above(lines[: field.lineno - 1])
     return found
+
+
+def _above(lines: list[str]) -> str:
+    """The comment in which these lines end."""
+    comment = itertools.takewhile(lambda line: line.startswith("# "), map(str.strip, reversed(lines)))
+    return " ".join(line.removeprefix("# ") for line in reversed(list(comment)))
 
 
 def _yaml(value: Any) -> str:

@@ -130,11 +130,11 @@ class RestartConfig:
     # No attempt starts after so many allocated hours without a newer checkpoint; default: 48 for entry jobs; e.g. `12`
     max_hours: float | None = None
     from_step: int | None = None  # go on from this checkpoint (set by `resume --from`); e.g. `1000`
-    # Seconds without progress of the slowest rank until a hang is reported, in entry jobs and own_job(). Default: 5
-    # times the longest step so far, at least 300. The first step of an epoch, restore, evaluation, save, and what is
+    # After so many seconds without progress of the slowest rank a hang is reported, in entry jobs and own_job();
+    # default: 5 times the longest step so far, at least 300. The first step, restore, evaluation, save and what is
     # outside of the loop may take longer: up to 0.9 of train.timeout_s where other ranks wait for it; e.g. `600`
     hang_after_s: float | None = None
-    # report: never ends the attempt. restart: ends it as hung with the report. Default: ends it as hung once that has
+    # report: never ends the attempt. restart: ends it as hung with the report. default: ends it as hung once that has
     # lasted twice hang_after_s; in what may take longer, when the collective that waits for it times out; e.g. `report`
     on_hang: str | None = None
     preempted: PolicyConfig = field(default_factory=PolicyConfig)

@@ -34,7 +34,7 @@ AFTER = {
     "checkpoint": DATA,
 }
 
-FIRST_STEP = "first step"  # of an epoch: it opens the data, and may compile
+FIRST_STEP = "first step"  # of a loop in an attempt: it opens the data, and may compile
 LONG = (FIRST_STEP, "start", "restore", "save", "evaluation", "program")  # phases that may take long
 
 

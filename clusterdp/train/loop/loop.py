@@ -24,7 +24,7 @@ from clusterdp.train.data.even_batches import same_number
 from clusterdp.train.dist.shared_flags import Agreed
 from clusterdp.train.dist.stop import Stopped
 from clusterdp.train.hang import page
-from clusterdp.train.hang.phases import PROGRAM, RESTORE, STEP
+from clusterdp.train.hang.phases import FIRST, PROGRAM, RESTORE, STEP
 from clusterdp.train.loop.batches import Batches
 from clusterdp.train.loop.graph_watch import GraphWatch
 from clusterdp.train.loop.save_schedule import SaveSchedule
@@ -178,6 +178,7 @@ class Loop(Generic[Batch]):
             self._phases.begin(self)
             self._restore()
         self._count_steps()
+        self._phases.stopwatch.page[FIRST] = self.first + self.step
         if self.position.finished:
             self._say_complete()
         while not self.position.finished:

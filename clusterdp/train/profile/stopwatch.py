@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train.data.loader_defaults import cpus_of_rank
 from clusterdp.train.hang import page
-from clusterdp.train.hang.phases import AFTER, DATA, FIRST, PHASE, STEP
+from clusterdp.train.hang.phases import AFTER, DATA, PHASE, STEP
 from clusterdp.train.output.say import say
 from clusterdp.train.profile.diagnosis import NOTHING, diagnose, stragglers, table
 
@@ -60,7 +60,7 @@ class Stopwatch:
 
     def begin(self, step: int) -> None:
         """An epoch begins, at this step of the run."""
-        self.page[STEP] = self.page[FIRST] = step
+        self.page[STEP] = step
         self.page[PHASE] = DATA
 
     def skip(self) -> None:
