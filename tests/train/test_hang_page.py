@@ -116,7 +116,7 @@ def test_a_trainer_tells_when_it_evaluates(seen: list[int], job: JobHandle) -> N
 
 
 def test_another_process_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "_current", page.current())
+    monkeypatch.setattr(page, "_current", [0, 0, 0, -1])
     fd = page.shared()
     page.current()[STEP] = 7
     page.enter(PHASES.index("save"))
