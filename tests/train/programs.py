@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from clusterdp.checkpoint import Checkpointer
 from clusterdp.errors import ConfigError
 from clusterdp.train import Group, JobHandle, Meters, Rendezvous, SharedFlags, StopSignal, settle_buckets, worker
 from clusterdp.train.dist.shared_flags import Agreed
@@ -27,32 +28,37 @@ def start(timeout_s: float = 60.0) -> Group:
     return Group.start(Rendezvous.find(), backend="gloo", timeout_s=timeout_s)
 
 
-def signals_at_random(trials: int, seed: int) -> list[tuple[int, str | None, int]]:
-    """In each trial one rank gets a signal at a random moment. Where did this rank stop, why, after how many words?"""
+def signals_at_random(trials: int, seed: int, folder: str = "") -> tuple[list[tuple[Any, ...]], int]:
+    """In each trial one rank gets a signal at a random moment. Where did this rank stop, why, after how many exchanges,
+    and which step did it commit? And how many exchanges began at most between its own signals and the stops?"""
     group = start()
+    checkpointer = Checkpointer(folder, {"numbers": nn.Linear(8, 8)}, group=group.control) if folder else None
+    longest = 0
     rank = dist.get_rank()
     chance = random.Random(seed)  # the same on all ranks
-    stops: list[tuple[int, str | None, int]] = []
+    stops: list[tuple[Any, ...]] = []
     for _ in range(trials):
         victim, moment = chance.randrange(dist.get_world_size()), chance.uniform(0, 0.1)
         number = chance.choice([signal.SIGTERM, signal.SIGUSR2])
         pace = random.Random(seed + rank)  # the ranks' steps differ
         with StopSignal() as stop:
             flags = SharedFlags(group.flags_group, stop)
-            step = 0
+            step = sent = 0
             agreed: Agreed | None = None
             at = time.monotonic() + moment
             while agreed is None or agreed.stop is None:
                 time.sleep(pace.uniform(0, 0.004))
                 if rank == victim and time.monotonic() >= at:
                     os.kill(os.getpid(), number)
-                    at = float("inf")
+                    at, sent = float("inf"), flags.sent
                 step += 1
                 agreed = flags.tick()
             flags.drain()
-        stops.append((step, agreed.stop, flags.sent))
+        longest = max(longest, flags.sent - sent if rank == victim else 0)
+        committed = checkpointer.save(step).step if checkpointer else step
+        stops.append((step, agreed.stop, flags.sent, committed))
     group.close()
-    return stops
+    return stops, longest
 
 
 def uneven_items(counts: list[int], signal_at: int | None = None) -> dict[str, Any]:

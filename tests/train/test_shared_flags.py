@@ -14,12 +14,25 @@ from tests.train import programs
 from tests.train.ranks import running
 
 
-def test_a_signal_on_one_rank_stops_all_at_the_same_step_in_20_trials(tmp_path: Path) -> None:
-    with running(tmp_path, programs.signals_at_random, 20, 1) as ranks:
+def assert_all_stop_together(tmp_path: Path, size: int, trials: int, folder: str = "") -> None:
+    with running(tmp_path, programs.signals_at_random, trials, size, folder, size=size) as ranks:
         answers = ranks.answers
-    assert len(answers[0]) == 20
-    assert answers[1:] == answers[:1] * 3
-    assert {why for _, why, _ in answers[0]} == {"term", "time"}
+    stops = [stops for stops, _ in answers]
+    assert len(stops[0]) == trials
+    assert stops[1:] == stops[:1] * (size - 1)
+    assert {why for _, why, _, _ in stops[0]} == {"term", "time"}
+    assert all(step == committed for step, _, _, committed in stops[0])
+    assert 0 < max(exchanges for _, exchanges in answers) <= 2
+
+
+def test_a_signal_on_one_rank_stops_all_at_the_same_step_in_20_trials(tmp_path: Path) -> None:
+    assert_all_stop_together(tmp_path, 4, 20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3, 4, 6, 8])
+def test_in_a_thousand_trials_all_stop_and_commit_at_one_step_within_two_exchanges(tmp_path: Path, size: int) -> None:
+    assert_all_stop_together(tmp_path, size, 200, str(tmp_path / "checkpoints"))
 
 
 @pytest.mark.parametrize("counts", [[3, 40, 0, 17], [5, 5, 5, 5]])
