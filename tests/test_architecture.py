@@ -41,7 +41,9 @@ FLOORS = {
         "errors core client slurmdbd slurmstepd slurmctld commands start_daemon daemon_main shape_file control"
         " install_commands cluster"
     ),
-    "train": "argument_names output settings hang dist parallel data optim profile loop job process trainer worker",
+    "train": (
+        "argument_names preflight output settings hang dist parallel data optim profile loop job process trainer worker"
+    ),
 }
 # Against that order: the daemon finds a command by its name when one is asked for.
 UPWARD = {("fakeslurm.slurmctld.daemon", "fakeslurm.commands")}

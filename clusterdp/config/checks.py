@@ -96,9 +96,12 @@ def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
             "launch.launcher": c.launch.launcher == "torchrun",
             "launch.container": c.launch.container.image,
             "launch.template": c.launch.template,
+            "launch.preflight": c.launch.preflight,
         }.items():
             if used:
                 yield key, "submitit writes its own script, which has no place for this", "Use backend: sbatch"
+    if c.launch.preflight and not c.entry:
+        yield "launch.preflight", "needs clusterdp on the nodes, as entry jobs have it", "Use entry:, or leave it out"
     if c.restart.chain and (c.restart.how != "resubmit" or not c.restart.requeue):
         yield (
             "restart.chain",

@@ -67,6 +67,8 @@ class LaunchConfig:
     signal: str | None = None
     # Entry jobs stop this long before the end of the time, and earlier if steps and saves take longer; e.g. `120`
     grace_s: int = 60
+    # Look at each node before the ranks start (GPUs, memory, disk, network), and go elsewhere if one fails; e.g. `true`
+    preflight: bool = False
     container: ContainerConfig = field(default_factory=ContainerConfig)
 
 
@@ -146,6 +148,8 @@ class RestartConfig:
     memory: PolicyConfig = field(default_factory=partial(PolicyConfig, limit=1))  # out of memory
     hung: PolicyConfig = field(default_factory=partial(PolicyConfig, limit=2, avoid_node=True))
     disk: PolicyConfig = field(default_factory=partial(PolicyConfig, wait_s=60))  # no space left
+    # a node failed launch.preflight
+    preflight: PolicyConfig = field(default_factory=partial(PolicyConfig, limit=5, avoid_node=True))
 
 
 # The causes that have a policy.

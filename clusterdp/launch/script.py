@@ -115,6 +115,8 @@ def _values(spec: ScriptSpec) -> dict[str, Any]:
         "cpus_per_task": config.resources.cpus_per_task,
         "mem_per_cpu": "mem-per-cpu" in config.resources.extra,
         "srun_flags": spec.srun_flags(),
+        "preflight": config.launch.preflight,
+        "preflight_flags": spec.preflight_flags(),
         "container_prefix": spec.container_prefix(),
         "command": spec.command,
         "script": Shell(script),
@@ -129,7 +131,7 @@ def _values(spec: ScriptSpec) -> dict[str, Any]:
         "requeue": config.restart.requeue,
         "how": config.restart.how,
         "chain": config.restart.chain,
-        "policies": [Shell(line) for line in _policies(config.restart)],
+        "policies": [Shell(line) for line in _policies(config.restart, config.launch.preflight)],
         "max_crashes": config.restart.max_crashes,
         "max_no_progress": config.restart.max_no_progress,
         "max_attempts": config.restart.max_attempts,
@@ -139,9 +141,11 @@ def _values(spec: ScriptSpec) -> dict[str, Any]:
     }
 
 
-def _policies(restart: RestartConfig) -> Iterator[str]:
+def _policies(restart: RestartConfig, preflight: bool) -> Iterator[str]:
     """The lines of the script's table: cause, limit, seconds, and whether to avoid the node."""
     for cause in POLICIES:
+        if cause == "preflight" and not preflight:
+            continue
         policy: PolicyConfig = getattr(restart, cause)
         limit = "-" if policy.limit is None else policy.limit
         avoid = "yes" if policy.avoid_node else "no"

@@ -99,6 +99,13 @@ class ScriptSpec:
             ]
         return flags
 
+    def preflight_flags(self) -> list[str]:
+        """Those of the step that has one task a node: it sees the GPUs of all of the node's ranks."""
+        own = f"--gpus-per-task={self.config.resources.gpus_per_task}"
+        kind, colon, each = (self.config.resources.gpus_per_task or "").rpartition(":")
+        of_all = f"--gpus-per-task={kind}{colon}{int(each) * self.ranks_per_node if each.isdigit() else each}"
+        return [of_all if flag == own else flag for flag in self.srun_flags()]
+
     def container_prefix(self) -> list[str]:
         """The words before the program that put it into an Apptainer container."""
         container = self.config.launch.container

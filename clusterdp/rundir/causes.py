@@ -15,6 +15,7 @@ CAUSES = {
     "signal": "stopped by a signal",
     "asked": "asked to be requeued",
     "bad-node": "did not start, for it had a node that the run avoids",
+    "preflight": "did not start, for a node failed the preflight",
     "lost": "lost without a record (a node failed, or it was killed)",
     "crash": "crashed",
     "start": "crashed at its start",

@@ -10,6 +10,7 @@
     parallel/       a model on many devices
     dist/           the ranks: rendezvous, agreement, stop, failure
     profile/        where the time goes
+    preflight/      the check of each node before the ranks start
     output/         metrics, events, the log
     hang/           what notices that no rank makes progress, and which of them is behind
     settings        the worker's part of the config and of the environment

@@ -1,0 +1,163 @@
+"""What the nodes find out together: who comes, whether the clocks agree, and whether an all-reduce works.
+
+Rank 0 runs on the first node, where the batch script runs and MASTER_ADDR is. It serves the store.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from clusterdp.train.preflight.findings import Finding
+
+CONNECT_S = 20.0  # TCP repeats a lost SYN after 1, 3, 7 and 15 s
+ARRIVAL_S = 120.0  # torch loads from a cold NFS in a minute on one node, and at once on another
+ALL_REDUCE_S = 60.0  # of 4 MB: it takes milliseconds, and NCCL's start some seconds
+LEAVE_S = 10.0  # after that, a node has had its time
+SLOW_CLOCK_S = 1.0  # from here on, times in logs of several nodes mislead
+DEAD_CLOCK_S = 60.0  # no NTP runs there; leases and certificates go wrong, too
+SLOW_MB_PER_S = 50.0  # below the half of 1 Gb/s Ethernet, the slowest network that anybody trains on
+NUMBERS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Place:
+    nodes: Sequence[str]  # by rank
+    rank: int
+    address: str
+    port: int
+
+    @property
+    def others(self) -> range:
+        return range(1, len(self.nodes))
+
+
+def reach(place: Place) -> Iterator[Finding]:
+    try:
+        socket.create_connection((place.address, place.port), CONNECT_S).close()
+    except ConnectionRefusedError:
+        pass  # that host answers; rank 0 does not listen yet
+    except OSError as error:
+        reason = error.strerror or str(error)
+        yield Finding(f"cannot reach MASTER_ADDR {place.address}:{place.port}: {reason}")
+
+
+def clock(told: float, now: float) -> Iterator[Finding]:
+    """told: the time on the first node, from which it came in milliseconds."""
+    off = now - told
+    if abs(off) > SLOW_CLOCK_S:
+        direction = "ahead of" if off > 0 else "behind"
+        yield Finding(f"its clock is {abs(off):.0f} s {direction} the first node's", fatal=abs(off) > DEAD_CLOCK_S)
+
+
+def meet(place: Place, failed: bool) -> Iterator[Finding]:
+    """failed: this node has failed already. It comes so that nobody waits for it, but no all-reduce follows."""
+    try:
+        store = _open_store(place)
+    except RuntimeError as error:
+        said = str(error).splitlines()[0]
+        yield Finding(f"nobody serves MASTER_ADDR {place.address}:{place.port}: {said}", node=place.nodes[0])
+        return
+    store.set(f"arrived/{place.rank}", "failed" if failed else "ok")
+    if place.rank == 0:
+        yield from _receive(store, place)
+    try:
+        told, go = store.get("go").decode().split()
+    except RuntimeError:
+        yield Finding(f"has not let the others begin within {2 * ARRIVAL_S:.0f} s", node=place.nodes[0])
+        return
+    yield from clock(float(told), time.time())
+    if go == "yes":
+        yield from _all_reduce(store, place)
+        yield from _leave(store, place)
+    elif place.rank == 0:
+        _await(store, place, "heard", LEAVE_S)
+    else:
+        store.set(f"heard/{place.rank}", "")
+
+
+def _open_store(place: Place) -> Any:
+    from torch.distributed import TCPStore
+
+    store = TCPStore(
+        place.address,
+        place.port,
+        len(place.nodes),
+        place.rank == 0,
+        timedelta(seconds=ARRIVAL_S),
+        wait_for_workers=False,
+    )
+    store.set_timeout(timedelta(seconds=2 * ARRIVAL_S))  # rank 0 may come late, and waits so long for the others
+    return store
+
+
+def _receive(store: Any, place: Place) -> Iterator[Finding]:
+    missing = _await(store, place, "arrived", ARRIVAL_S)
+    if len(missing) == len(place.others) > 1:
+        yield Finding(f"no other node has reached it within {ARRIVAL_S:.0f} s")
+    for rank in missing:
+        yield Finding(f"did not come to the all-reduce within {ARRIVAL_S:.0f} s", node=place.nodes[rank])
+    ranks = [rank for rank in range(len(place.nodes)) if rank not in missing]
+    well = not missing and all(store.get(f"arrived/{rank}") == b"ok" for rank in ranks)
+    store.set("go", f"{time.time()} {'yes' if well else 'no'}")
+
+
+def _await(store: Any, place: Place, word: str, seconds: float) -> list[int]:
+    """Wait until the other ranks have set this word. Returns those that have not."""
+    deadline = time.monotonic() + seconds
+    missing = []
+    for rank in place.others:
+        try:
+            store.wait([f"{word}/{rank}"], timedelta(seconds=max(0.1, deadline - time.monotonic())))
+        except RuntimeError:
+            missing.append(rank)
+    return missing
+
+
+def _all_reduce(store: Any, place: Place) -> Iterator[Finding]:
+    import torch
+    import torch.distributed as dist
+
+    os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # a time-out is then an error here, and does not kill the process
+    on_gpu = torch.cuda.is_available() and dist.is_nccl_available()
+    device = torch.device("cuda", 0) if on_gpu else torch.device("cpu")
+    try:
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo",
+            store=dist.PrefixStore("all-reduce", store),
+            rank=place.rank,
+            world_size=len(place.nodes),
+            timeout=timedelta(seconds=ALL_REDUCE_S),
+        )
+        dist.all_reduce(torch.ones(1, device=device))  # makes the connections
+        numbers = torch.full((NUMBERS,), float(place.rank + 1), device=device)
+        began = time.monotonic()
+        dist.all_reduce(numbers)
+        right = bool((numbers == sum(range(len(place.nodes) + 1))).all().item())
+        rate = 4 * NUMBERS / 1e6 / (time.monotonic() - began)
+    except RuntimeError as error:
+        store.set("broken", "")
+        yield Finding(f"the all-reduce failed: {str(error).splitlines()[0]}", fatal=False)
+        return
+    if not right:
+        yield Finding("the all-reduce gave a wrong sum", node="-")
+    if rate < SLOW_MB_PER_S:
+        yield Finding(f"the all-reduce of 4 MB ran at {rate:.1f} MB/s", fatal=False)
+    print(f"all-reduce of 4 MB: {rate:.0f} MB/s")
+
+
+def _leave(store: Any, place: Place) -> Iterator[Finding]:
+    """Rank 0, which serves the store, leaves last, and names those that are stuck."""
+    if place.rank != 0:
+        store.set(f"left/{place.rank}", "")
+        return
+    stuck = _await(store, place, "left", LEAVE_S)
+    for rank in stuck:
+        yield Finding("did not come out of the all-reduce", node=place.nodes[rank])
+    if not stuck and store.check(["broken"]):
+        yield Finding("the all-reduce failed, and on which node is not known", node="-")

@@ -1,0 +1,81 @@
+"""What a node finds out by itself: whether its devices compute, its memory, and the run folder as it sees it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from clusterdp.train.preflight.findings import Finding
+
+MB = 1 << 20
+LEAST_HOST_MB = 256  # less than one process with torch needs
+LEAST_DEVICE_SHARE = 0.5  # a job begins with empty GPUs: half of one is held by a process that was left behind
+LEAST_DISK_MB = 64  # logs and metrics of an attempt; whether a checkpoint fits is known only to the training
+SLOW_WRITE_S = 1.0  # of 4 KiB with fsync; a busy NFS takes 0.1 s
+DEAD_WRITE_S = 30.0  # a file system that fails over takes so long: each save would stall
+SIZE = 256  # of the matrices: done in a millisecond, and all sums of small integers are exact in float32 and TF32
+
+
+def free_host_memory(meminfo: Path = Path("/proc/meminfo")) -> Iterator[Finding]:
+    try:
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        free = int(lines["MemAvailable"].split()[0]) // 1024
+    except (OSError, KeyError, ValueError):
+        return  # not Linux
+    if free < LEAST_HOST_MB:
+        yield Finding(f"{free} MB of memory are free, fewer than {LEAST_HOST_MB}")
+
+
+def run_folder(folder: Path, node: str) -> Iterator[Finding]:
+    """Free space, and a small file that is written to the disk and removed again."""
+    probe = folder / f"preflight-{node}-{os.getpid()}"
+    began = time.monotonic()
+    try:
+        room = os.statvfs(folder)
+        free = room.f_bavail * room.f_frsize // MB
+        try:
+            with probe.open("wb") as file:
+                file.write(b"x" * 4096)
+                file.flush()
+                os.fsync(file.fileno())
+        finally:
+            probe.unlink(missing_ok=True)
+    except OSError as error:
+        yield Finding(f"cannot write to the run folder: {error.strerror}")
+        return
+    if free < LEAST_DISK_MB:
+        yield Finding(f"the run folder has {free} MB of free space, fewer than {LEAST_DISK_MB}")
+    took = time.monotonic() - began
+    if took > SLOW_WRITE_S:
+        yield Finding(f"4 KiB took {took:.1f} s to reach the run folder", fatal=took > DEAD_WRITE_S)
+
+
+def devices() -> Iterator[Finding]:
+    """Each GPU that this node's task sees; without any, the CPU."""
+    import torch
+
+    count = torch.cuda.device_count()
+    for name in [f"cuda:{index}" for index in range(count)] or ["cpu"]:
+        try:
+            yield from _device(torch.device(name), f"GPU {name[5:]}" if count else "the CPU")
+        except RuntimeError as error:
+            yield Finding(f"GPU {name[5:]} does not compute: {str(error).splitlines()[0]}")
+    wanted = os.environ.get("SLURM_GPUS_ON_NODE", "")
+    if wanted.isdigit() and count < int(wanted) and os.environ.get("CUDA_VISIBLE_DEVICES"):
+        yield Finding(f"torch sees {count} of {wanted} GPUs", fatal=count > 0)
+
+
+def _device(device: object, name: str) -> Iterator[Finding]:
+    import torch
+
+    assert isinstance(device, torch.device)
+    numbers = torch.arange(SIZE * SIZE).reshape(SIZE, SIZE) % 7
+    product = numbers.float().to(device) @ numbers.float().to(device)
+    if not torch.equal(product.cpu().double(), numbers.double() @ numbers.double()):
+        yield Finding(f"{name} gives a wrong product")
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        if free < LEAST_DEVICE_SHARE * total:
+            yield Finding(f"{name} has {free // MB} of {total // MB} MB free: is a process left behind?", fatal=False)
