@@ -1,7 +1,10 @@
 """The check of each node before the ranks start (`launch.preflight`): `python -m clusterdp.train.preflight RUN_DIR`.
 
-It prints lines that the batch script reads (sbatch_templates/parts/preflight.sh): `preflight NODE ok SECONDS`, `preflight
-NODE failed REASON` and, of what is slow but works, `preflight NODE says WORDS`.
+It prints lines, which the batch script reads (sbatch_templates/parts/preflight.sh):
+
+    preflight NODE ok SECONDS
+    preflight NODE failed REASON
+    preflight NODE says WORDS     about what is slow, but works
 
 findings    what a check has to say, and of which node
 own_checks  what a node finds out by itself: devices, memory, the run folder

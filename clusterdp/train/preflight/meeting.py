@@ -75,14 +75,12 @@ def meet(place: Place, failed: bool) -> Iterator[Finding]:
     if go == "yes":
         yield from _all_reduce(store, place)
         yield from _leave(store, place)
-    elif place.rank == 0:
-        _await(store, place, "heard", LEAVE_S)
-    else:
+    elif place.rank:
         store.set(f"heard/{place.rank}", "")
 
 
 def _open_store(place: Place) -> Any:
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     store = TCPStore(
         place.address,
@@ -97,7 +95,7 @@ def _open_store(place: Place) -> Any:
 
 
 def _receive(store: Any, place: Place) -> Iterator[Finding]:
-    missing = _await(store, place, "arrived", ARRIVAL_S)
+    missing = _await(store, place.others, "arrived", ARRIVAL_S)
     if len(missing) == len(place.others) > 1:
         yield Finding(f"no other node has reached it within {ARRIVAL_S:.0f} s")
     for rank in missing:
@@ -105,13 +103,15 @@ def _receive(store: Any, place: Place) -> Iterator[Finding]:
     ranks = [rank for rank in range(len(place.nodes)) if rank not in missing]
     well = not missing and all(store.get(f"arrived/{rank}") == b"ok" for rank in ranks)
     store.set("go", f"{time.time()} {'yes' if well else 'no'}")
+    if not well:
+        _await(store, ranks[1:], "heard", LEAVE_S)
 
 
-def _await(store: Any, place: Place, word: str, seconds: float) -> list[int]:
-    """Wait until the other ranks have set this word. Returns those that have not."""
+def _await(store: Any, ranks: Sequence[int], word: str, seconds: float) -> list[int]:
+    """Wait until these ranks have set this word. Returns those that have not."""
     deadline = time.monotonic() + seconds
     missing = []
-    for rank in place.others:
+    for rank in ranks:
         try:
             store.wait([f"{word}/{rank}"], timedelta(seconds=max(0.1, deadline - time.monotonic())))
         except RuntimeError:
@@ -122,6 +122,7 @@ def _await(store: Any, place: Place, word: str, seconds: float) -> list[int]:
 def _all_reduce(store: Any, place: Place) -> Iterator[Finding]:
     import torch
     import torch.distributed as dist
+    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
     os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"  # a time-out is then an error here, and does not kill the process
     on_gpu = torch.cuda.is_available() and dist.is_nccl_available()
@@ -129,7 +130,7 @@ def _all_reduce(store: Any, place: Place) -> Iterator[Finding]:
     try:
         dist.init_process_group(
             "nccl" if on_gpu else "gloo",
-            store=dist.PrefixStore("all-reduce", store),
+            store=PrefixStore("all-reduce", store),
             rank=place.rank,
             world_size=len(place.nodes),
             timeout=timedelta(seconds=ALL_REDUCE_S),
@@ -156,7 +157,7 @@ def _leave(store: Any, place: Place) -> Iterator[Finding]:
     if place.rank != 0:
         store.set(f"left/{place.rank}", "")
         return
-    stuck = _await(store, place, "left", LEAVE_S)
+    stuck = _await(store, place.others, "left", LEAVE_S)
     for rank in stuck:
         yield Finding("did not come out of the all-reduce", node=place.nodes[rank])
     if not stuck and store.check(["broken"]):

@@ -1,0 +1,122 @@
+"""What the batch script makes of the nodes' own words before the ranks start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterdp import config
+from clusterdp.errors import ConfigError
+from tests.launch.conftest import RunScript, Stubs, cause, last_event, ledger, requeues
+from tests.launch.test_policies import nodes, updates
+
+# An srun whose tasks say what is in $STUBS/said, and a worker that leaves a trace.
+PYTHON = """#!/bin/bash
+case "$*" in
+  *preflight*) echo "$MASTER_PORT" >>"$STUBS/ports"; cat "$STUBS/said"; [ ! -e "$STUBS/fault" ] || . "$STUBS/fault" ;;
+  *) touch "$STUBS/ran"; echo "done finished 5" >"$CLUSTERDP_RUN_DIR/attempts/$CLUSTERDP_ATTEMPT/outcome" ;;
+esac
+"""
+GOOD = "preflight n1 ok 1.0\npreflight n2 ok 1.0\n"
+BAD = 'preflight n1 ok 1.0\npreflight n2 failed GPU 2 gives a "wrong" product\n'
+
+
+@pytest.fixture
+def job(stubs: Stubs, tmp_path: Path) -> dict[str, Any]:
+    python = tmp_path / "python"
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    stubs.on("scontrol", '[ "$1 $2" != "show hostnames" ] || { echo n1; echo n2; exit; }')
+    nodes(stubs, "n1", "n2", "n3")
+    return {"entry": "a:b", "resources": {"nodes": 2}, "launch": {"python": str(python), "preflight": True}}
+
+
+def test_when_all_nodes_are_well_the_ranks_start(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
+) -> None:
+    (stubs.folder / "said").write_text(GOOD + "preflight n2 says 4 KiB took 2.0 s\n")
+    done = run_script(job)
+    assert cause(tmp_path) == "done", done.stderr
+    assert (stubs.folder / "ran").exists()
+    assert [name for name, _ in ledger(tmp_path)][:2] == ["started", "preflight"]
+    assert "clusterdp: preflight: n2: 4 KiB took 2.0 s" in done.stderr
+    first, second = (stubs.folder / "srun.args").read_text().split("--nodes=2 ")[1:]
+    assert "--ntasks-per-node=1 " in first
+    assert "clusterdp.train.worker" in second
+
+
+def test_a_node_that_fails_is_named_and_the_job_goes_elsewhere(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
+) -> None:
+    (stubs.folder / "said").write_text(BAD)
+    done = run_script(job)
+    assert cause(tmp_path) == "preflight", done.stderr
+    assert not (stubs.folder / "ran").exists()
+    assert requeues(stubs) == ["requeue 7"]
+    assert updates(stubs) == ["update JobId=7 ExcNodeList=n2"]
+    assert (tmp_path / "run/attempts/7.0/avoid").read_text() == "n2\n"
+    assert "clusterdp: preflight: n2: GPU 2 gives a  wrong  product" in done.stderr
+    said = (tmp_path / "run/events/7.0-batch.jsonl").read_text()
+    assert '"failures":["n2: GPU 2 gives a  wrong  product"]' in said
+
+
+@pytest.mark.parametrize(
+    ("said", "avoided"),
+    [
+        ("preflight n1 ok 1.0\n", "n2\n"),
+        ("preflight n1 failed x\npreflight n2 failed y\n", "n1 n2\n"),
+        ("Traceback: no module clusterdp\n", None),  # the preflight's own fault, not that of all nodes
+        (GOOD + "preflight - failed the all-reduce failed\n", None),
+    ],
+)
+def test_a_node_without_a_result_has_failed(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any], said: str, avoided: str | None
+) -> None:
+    (stubs.folder / "said").write_text(said)
+    run_script(job)
+    avoid = tmp_path / "run/attempts/7.0/avoid"
+    assert (cause(tmp_path), avoid.read_text() if avoid.exists() else None) == ("preflight", avoided)
+
+
+def test_restart_preflight_limits_it(run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]) -> None:
+    (stubs.folder / "said").write_text(BAD)
+    job["restart"] = {"preflight": {"limit": 1, "avoid_node": False}, "max_crashes": 0}
+    assert [run_script(job, restart=restart).returncode for restart in range(2)] == [0, 1]
+    assert last_event(tmp_path, "7.1")["reason"].endswith("where restart.preflight.limit is 1")
+    assert updates(stubs) == []
+
+
+def test_a_preemption_meanwhile_is_no_fault_of_a_node(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
+) -> None:
+    (stubs.folder / "said").write_text("")
+    stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
+    run_script(job)
+    assert cause(tmp_path) == "preempted"
+    assert updates(stubs) == []
+    assert not (tmp_path / "run/attempts/7.0/avoid").exists()
+
+
+def test_a_port_that_is_taken_is_no_fault_of_a_node(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
+) -> None:
+    (stubs.folder / "said").write_text("The server socket has failed: EADDRINUSE\n")
+    (stubs.folder / "fault").write_text(f"printf '{GOOD}' >$STUBS/said")
+    run_script(job)
+    assert cause(tmp_path) == "done"
+    first, second = (stubs.folder / "ports").read_text().split()
+    assert first != second
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"command": "true"}, "launch.preflight: needs clusterdp on the nodes"),
+        ({"entry": "a:b", "backend": "submitit"}, "launch.preflight: submitit writes its own script"),
+    ],
+)
+def test_it_is_refused_where_it_cannot_run(values: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        config.from_mapping({**values, "launch": {"preflight": True}})

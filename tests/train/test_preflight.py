@@ -1,0 +1,133 @@
+"""Each check of the preflight, with its fault and without."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from clusterdp.train.preflight import meeting, own_checks
+from clusterdp.train.preflight.findings import Finding
+from clusterdp.train.preflight.meeting import Place
+from tests.train.preflights import preflight
+from tests.train.ranks import free_port, running, wait_until
+
+
+def test_a_well_node_says_nothing(tmp_path: Path) -> None:
+    assert list(own_checks.free_host_memory()) == []
+    assert [f for f in own_checks.run_folder(tmp_path, "n1") if f.fatal] == []
+    assert [*own_checks.devices()] == []
+    assert list(tmp_path.iterdir()) == [], "no probe is left behind"
+
+
+def test_a_full_memory(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").write_text("MemTotal: 9999999 kB\nMemAvailable:   102400 kB\n")
+    assert texts(own_checks.free_host_memory(tmp_path / "meminfo")) == ["100 MB of memory are free, fewer than 256"]
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = list(os.statvfs(tmp_path))
+    room[4] = 0  # f_bavail
+    monkeypatch.setattr(os, "statvfs", lambda path: os.statvfs_result(room))
+    assert texts(own_checks.run_folder(tmp_path, "n1")) == ["the run folder has 0 MB of free space, fewer than 64"]
+
+
+def test_a_run_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    found = texts(own_checks.run_folder(tmp_path / "none", "n1"))
+    assert found == ["cannot write to the run folder: No such file or directory"]
+
+
+@pytest.mark.parametrize(("took", "fatal"), [(2.0, False), (40.0, True)])
+def test_a_slow_disk_is_said_and_a_dead_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took: float, fatal: bool
+) -> None:
+    times = iter([0.0, took])
+    monkeypatch.setattr(own_checks.time, "monotonic", lambda: next(times))
+    [found] = own_checks.run_folder(tmp_path, "n1")
+    assert found == Finding(f"4 KiB took {took} s to reach the run folder", fatal)
+
+
+def test_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = torch.Tensor.__matmul__
+
+    def wrong(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        product = right(a, b)
+        if a.dtype == torch.float32:
+            product[17, 4] += 1
+        return product
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", wrong)
+    assert texts(own_checks.devices()) == ["the CPU gives a wrong product"]
+
+
+@pytest.mark.parametrize(
+    ("off", "found"),
+    [
+        (0.1, None),
+        (-5.0, Finding("its clock is 5 s behind the first node's", fatal=False)),
+        (90.0, Finding("its clock is 90 s ahead of the first node's")),
+    ],
+)
+def test_a_skewed_clock(off: float, found: Finding | None) -> None:
+    assert list(meeting.clock(1e9, 1e9 + off)) == ([found] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (TimeoutError("timed out"), ["cannot reach MASTER_ADDR m:1: timed out"]),
+        (OSError(113, "No route to host"), ["cannot reach MASTER_ADDR m:1: No route to host"]),
+        (ConnectionRefusedError(), []),  # the host is there
+    ],
+)
+def test_an_unreachable_master_address(monkeypatch: pytest.MonkeyPatch, error: Exception, found: list[str]) -> None:
+    def refuse(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    assert texts(meeting.reach(Place(["n1", "n2"], 1, "m", 1))) == found
+
+
+def test_a_node_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "ARRIVAL_S", 1.0)
+    found: list[Finding] = []
+    port = free_port()
+
+    def node(rank: int) -> None:
+        found.extend(meeting.meet(Place(["n1", "n2", "n3"], rank, "127.0.0.1", port), failed=False))
+
+    threads = [threading.Thread(target=node, args=(rank,)) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [f.line("n1") for f in found] == ["preflight n3 failed did not come to the all-reduce within 1 s"]
+
+
+@pytest.mark.slow
+def test_well_nodes_meet(tmp_path: Path) -> None:
+    with running(tmp_path, preflight, "", size=3) as ranks:
+        assert ranks.answers == [[], [], []], ranks.log
+
+
+def test_a_node_that_dies_in_the_all_reduce_is_named(tmp_path: Path) -> None:
+    with running(tmp_path, preflight, "dies", size=3) as ranks:
+        assert ranks.join() == [0, 0, 0]
+        assert "preflight n3 failed did not come out of the all-reduce" in (tmp_path / "answer-0").read_text()
+        assert "failed" not in (tmp_path / "answer-1").read_text().replace("the all-reduce failed", "")
+
+
+@pytest.mark.slow
+def test_a_node_that_hangs_in_the_all_reduce_is_named(tmp_path: Path) -> None:
+    with running(tmp_path, preflight, "hangs", size=3) as ranks:
+        wait_until((tmp_path / "answer-0").exists, "the first node's findings")
+        assert "preflight n3 failed did not come out of the all-reduce" in (tmp_path / "answer-0").read_text()
+        assert ranks.processes[2].is_alive()
+
+
+def texts(findings: object) -> list[str]:
+    return [finding.text for finding in findings]  # type: ignore[attr-defined]
