@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -94,18 +95,20 @@ def test_an_unreachable_master_address(monkeypatch: pytest.MonkeyPatch, error: E
 
 def test_a_node_that_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meeting, "ARRIVAL_S", 1.0)
-    found: list[Finding] = []
-    port = free_port()
+    assert meet("n1", "n2", absent=["n3"]) == ["preflight n3 failed did not come to the all-reduce within 1 s"]
 
-    def node(rank: int) -> None:
-        found.extend(meeting.meet(Place(["n1", "n2", "n3"], rank, "127.0.0.1", port), failed=False))
 
-    threads = [threading.Thread(target=node, args=(rank,)) for rank in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [f.line("n1") for f in found] == ["preflight n3 failed did not come to the all-reduce within 1 s"]
+def test_a_node_whose_gpus_are_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meeting, "_gpus", lambda: 0 if threading.current_thread().name == "n2" else 4)
+    found = [line for line in meet("n1", "n2") if "clock" not in line]
+    assert found == ["preflight n2 failed torch sees no GPU there, but on other nodes it does"]
+
+
+def test_some_of_the_gpus_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_GPUS_ON_NODE", "8")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 7)
+    monkeypatch.setattr(own_checks, "_device", lambda *_: ())
+    assert list(own_checks.devices()) == [Finding("torch sees 7 of 8 GPUs")]
 
 
 @pytest.mark.slow
@@ -127,6 +130,23 @@ def test_a_node_that_hangs_in_the_all_reduce_is_named(tmp_path: Path) -> None:
         wait_until((tmp_path / "answer-0").exists, "the first node's findings")
         assert "preflight n3 failed did not come out of the all-reduce" in (tmp_path / "answer-0").read_text()
         assert ranks.processes[2].is_alive()
+
+
+def meet(*names: str, absent: Sequence[str] = ()) -> list[str]:
+    """What the nodes find out, each in a thread of its own. An all-reduce needs processes."""
+    found: list[str] = []
+    port, nodes = free_port(), [*names, *absent]
+
+    def node(rank: int) -> None:
+        place = Place(nodes, rank, "127.0.0.1", port)
+        found.extend(finding.line(nodes[rank]) for finding in meeting.meet(place, failed=False))
+
+    threads = [threading.Thread(target=node, args=(rank,), name=name) for rank, name in enumerate(names)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
 
 
 def texts(findings: object) -> list[str]:

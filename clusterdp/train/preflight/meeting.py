@@ -63,7 +63,7 @@ def meet(place: Place, failed: bool) -> Iterator[Finding]:
         said = str(error).splitlines()[0]
         yield Finding(f"nobody serves MASTER_ADDR {place.address}:{place.port}: {said}", node=place.nodes[0])
         return
-    store.set(f"arrived/{place.rank}", "failed" if failed else "ok")
+    store.set(f"arrived/{place.rank}", f"{'failed' if failed else 'ok'} {_gpus()}")
     if place.rank == 0:
         yield from _receive(store, place)
     try:
@@ -101,10 +101,21 @@ def _receive(store: Any, place: Place) -> Iterator[Finding]:
     for rank in missing:
         yield Finding(f"did not come to the all-reduce within {ARRIVAL_S:.0f} s", node=place.nodes[rank])
     ranks = [rank for rank in range(len(place.nodes)) if rank not in missing]
-    well = not missing and all(store.get(f"arrived/{rank}") == b"ok" for rank in ranks)
+    words = {rank: store.get(f"arrived/{rank}").decode().split() for rank in ranks}
+    blind = [rank for rank, (_, gpus) in words.items() if gpus == "0"]
+    blind = blind if len(blind) < len(ranks) else []  # a training on CPUs
+    for rank in blind:
+        yield Finding("torch sees no GPU there, but on other nodes it does", node=place.nodes[rank])
+    well = not missing and not blind and all(word == "ok" for word, _ in words.values())
     store.set("go", f"{time.time()} {'yes' if well else 'no'}")
     if not well:
         _await(store, ranks[1:], "heard", LEAVE_S)
+
+
+def _gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def _await(store: Any, ranks: Sequence[int], word: str, seconds: float) -> list[int]:
