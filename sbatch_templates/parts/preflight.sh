@@ -9,7 +9,7 @@ exec "$@"
 END_OF_CHECK
 preflight() {
   exec srun --nodes={{ nodes }} --ntasks={{ nodes }} --ntasks-per-node=1 \
-    --cpus-per-task={{ cpus_per_task * ranks_per_node }} {% for flag in preflight_flags %}{{ flag }} {% endfor %}--export=ALL --kill-on-bad-exit=0 --wait=420 --unbuffered \
+    --cpus-per-task={{ cpus_per_task * ranks_per_node }} {% for flag in preflight_flags %}{{ flag }} {% endfor %}--export=ALL --kill-on-bad-exit=0 --wait=420 \
     bash -c "$check" check {% for word in container_prefix %}{{ word }} {% endfor %}"$python" -u -m clusterdp.train.preflight "$run_dir" \
     >"$logs/preflight.out" 2>&1
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from clusterdp.slurm import hostlist
 from clusterdp.train.preflight import meeting, own_checks
-from clusterdp.train.preflight.findings import Finding
+from clusterdp.train.preflight.findings import Finding, tell
 from clusterdp.train.preflight.meeting import Place
 
 TOTAL_S = 420.0  # more than all waits of a meeting together; a hang of a device or a disk ends here
@@ -26,10 +26,10 @@ def main(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     guard.start()
     failed = False
     for finding in check(Path(argv[0]), node, environ):
-        print(finding.line(node), flush=True)
+        tell(finding.line(node))
         failed = failed or (finding.fatal and not finding.node)
     if not failed:
-        print(f"preflight {node} ok {time.monotonic() - began:.1f}", flush=True)
+        tell(f"preflight {node} ok {time.monotonic() - began:.1f}")
     return 0
 
 
@@ -52,11 +52,10 @@ def check(run_dir: Path, node: str, environ: Mapping[str, str]) -> Iterator[Find
 
 
 def _give_up(node: str) -> None:
-    print(Finding(f"its checks did not end within {TOTAL_S:.0f} s").line(node), flush=True)
+    tell(Finding(f"its checks did not end within {TOTAL_S:.0f} s").line(node))
     os._exit(0)
 
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    sys.stdout.flush()
     os._exit(code)  # a process group that failed may hang at the end of the interpreter

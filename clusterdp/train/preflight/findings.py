@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 
@@ -16,3 +17,8 @@ class Finding:
     def line(self, here: str) -> str:
         text = " ".join(self.text.split())
         return f"preflight {self.node or here} {'failed' if self.fatal else 'says'} {text}"
+
+
+def tell(line: str) -> None:
+    """Prints a line at once and whole: print() writes its end apart, and srun would put another node's line between."""
+    os.write(1, f"{line}\n".encode())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from clusterdp.train.preflight.findings import Finding
+from clusterdp.train.preflight.findings import Finding, tell
 
 CONNECT_S = 20.0  # TCP repeats a lost SYN after 1, 3, 7 and 15 s
 ARRIVAL_S = 120.0  # torch loads from a cold NFS in a minute on one node, and at once on another
@@ -160,7 +160,7 @@ def _all_reduce(store: Any, place: Place) -> Iterator[Finding]:
         yield Finding("the all-reduce gave a wrong sum", node="-")
     if rate < SLOW_MB_PER_S:
         yield Finding(f"the all-reduce of 4 MB ran at {rate:.1f} MB/s", fatal=False)
-    print(f"all-reduce of 4 MB: {rate:.0f} MB/s")
+    tell(f"{place.nodes[place.rank]}: all-reduce of 4 MB: {rate:.0f} MB/s")
 
 
 def _leave(store: Any, place: Place) -> Iterator[Finding]:
