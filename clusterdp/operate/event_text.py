@@ -35,7 +35,7 @@ def event_line(event: Record, history: RunHistory) -> str | None:
         return _requeued(event, history)
     if kind == "failed":
         return f"attempt {number} {_failed(event, attempt)}"
-    if kind in ("hang", "save-failed"):
+    if kind in ("hang", "preflight", "save-failed"):
         return _trouble(event, number)
     if kind == "rehearsal":
         return f"rehearsal: preempting job {job} at step {event.get('step')}, to see it come back"
@@ -50,7 +50,11 @@ def event_line(event: Record, history: RunHistory) -> str | None:
     return None
 
 
-def _trouble(event: Record, number: object) -> str:
+def _trouble(event: Record, number: object) -> str | None:
+    if event.get("event") == "preflight":
+        failures = event.get("failures")
+        said = "; ".join(map(str, failures)) if isinstance(failures, list) else ""
+        return f"attempt {number} failed the preflight: {said}" if said else None
     if event.get("event") == "hang":
         return f"attempt {number} makes no progress: {event.get('reason')}"
     return f"a checkpoint was not saved at step {event.get('step')}: {event.get('error')}"

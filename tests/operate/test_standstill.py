@@ -54,6 +54,15 @@ def test_ranks_that_are_slower_than_the_median_are_named(attempt: AttemptBuilder
     assert status(attempt, as_json=True)["stragglers"] == [slow]
 
 
+@pytest.mark.parametrize("failures", [["n2: left no result", "n3: GPU 2 gives a wrong product"], [], None, "x"])
+def test_a_preflight_that_failed_is_told_with_its_nodes(attempt: AttemptBuilder, failures: Any) -> None:
+    attempt.builder.event("preflight", attempt.files.name, "batch", seconds=3, failures=failures)
+    history = read_history(attempt.builder.run)
+    expected = "attempt 1 failed the preflight: n2: left no result; n3: GPU 2 gives a wrong product"
+    found = [line for line in (event_line(event, history) for event in history.events) if line and "preflight" in line]
+    assert found == ([expected] if isinstance(failures, list) and failures else [])
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"stragglers": 5}', '{"stragglers": [{"rank": "x"}]}', "[" * 9999])
 def test_what_is_no_report_of_ours_is_as_none(attempt: AttemptBuilder, text: str) -> None:
     attempt.files.times.write_text(text)
