@@ -1,6 +1,6 @@
 # What the attempt died of, by its logs and by what Slurm wrote into the job's output.
 ends_of_logs() { # print the end of each rank's log, and what this attempt's srun has said
-  tail -qc 4096 "$logs"/*.out 2>/dev/null
+  tail -c 4096 "$logs"/*.out 2>/dev/null
   [ ! -e "$out" ] || tail -c +$((out_began + 1)) "$out" | grep -aE '^(srun|slurmstepd)[-:]'
 }
 find_fault() { # sets `fault`, the cause of an end that neither Slurm nor the user has asked for, and `how`, in words
@@ -27,6 +27,7 @@ find_error() { # sets `error`, `node` and `step`: the message of the rank that f
   error='' node='' step=''
   if [ -e "$here/error" ]; then # one of our ranks has written it
     { read -r node; read -r step; IFS= read -r error; } <"$here/error"
+    : "${node:=$SLURM_JOB_NODELIST}"
     return
   fi
   read -r node rank < <([ ! -e "$out" ] || tail -c +$((out_began + 1)) "$out" |
