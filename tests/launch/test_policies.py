@@ -217,6 +217,16 @@ def test_max_hours_are_allocated_ones_without_a_newer_checkpoint(
         assert last_event(tmp_path, "7.1")["reason"] == reason
 
 
+def test_a_newer_checkpoint_begins_the_hours_anew(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
+    stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
+    values = program("exit 3", max_hours=2)
+    for restart in range(3):
+        assert run_script(values, restart=restart).returncode == 0
+        (tmp_path / f"run/attempts/7.{restart}/exit").write_text("3 4000 0\n")
+        if restart == 1:
+            (tmp_path / "run/attempts/7.1/saved").write_text("5\n")
+
+
 def test_the_wait_doubles_each_time_in_a_row(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     values = program("echo x$SLURM_RESTART_COUNT; exit 1", start={"wait_s": 1000}, max_crashes=9)
     waited = []
