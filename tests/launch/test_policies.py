@@ -220,7 +220,7 @@ def test_max_hours_are_allocated_ones_without_a_newer_checkpoint(
 def test_a_newer_checkpoint_begins_the_hours_anew(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
     values = program("exit 3", max_hours=2)
-    for restart in range(3):
+    for restart in range(4):
         assert run_script(values, restart=restart).returncode == 0
         (tmp_path / f"run/attempts/7.{restart}/exit").write_text("3 4000 0\n")
         if restart == 1:
