@@ -10,7 +10,6 @@
         began                         when, twice: in seconds and by the clock; restart count and nodes
         error                         of the rank that failed first: node, step and message
         mistake                       the same, as the next attempts compare it with their own
-        hung                          the nodes of the ranks that were behind, where the attempt hung
         avoid                         nodes that later attempts avoid
         saved                         the last step that this attempt committed a checkpoint of
         key                           of the notes that the ranks leave each other; nobody but the owner can read it
