@@ -175,7 +175,7 @@ def test_in_submitit_the_result_comes_back_and_so_do_submitits_handlers(tmp_path
 
 def test_the_worker_knows_when_the_jobs_time_ends(tmp_path: Path) -> None:
     params = {"epochs": 500, "delay_s": 0.01}
-    for lasts_s in (4.0, 8.0, 16.0, 32.0, 64.0):  # a busy machine may need all of a short time to begin
+    for lasts_s in (9.0, 18.0, 36.0, 72.0):  # a busy machine may need all of a short time to begin
         run = Run(
             tmp_path / f"{lasts_s}",
             "tests.train.jobs:train",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from tests.slurm.testbed import RealSlurm
 from . import driver
 from .__main__ import release_here
 from .compare import differences, like_the_real_one
-from .observed import Observation
 from .workload import Workload, make
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*/*.json"))  # RELEASE/NAME.json
@@ -67,30 +66,27 @@ def test_random_workloads_end_alike_on_both(both: Both, batch: list[Workload]) -
     assert not {i: lines for i, lines in found.items() if lines}
 
 
-@pytest.fixture(scope="module")
-def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Observation]:
-    """All cases that this run asks for; those of a release side by side."""
-    here = [item for item in request.session.items if item.path == Path(__file__) and hasattr(item, "callspec")]
-    asked = [item.callspec.params["case"] for item in here]
-    played: dict[Path, Observation] = {}
-    for release in sorted({case.parent.name for case in asked}):
-        cases = [case for case in asked if case.parent.name == release]
-        batch = [Workload.from_json(json.loads(case.read_text())["workload"]) for case in cases]
-        with FakeCluster(shape=like_the_real_one(release)) as fake:
-            seen = driver.run_all(batch, fake.env, tmp_path_factory.mktemp("cases") / release)
-        played |= dict(zip(cases, seen, strict=True))
-    return played
+def of_release(cases: Sequence[Path], *marks: pytest.MarkDecorator) -> list[Any]:
+    return [
+        pytest.param([case for case in cases if case.parent.name == release], id=release, marks=marks)
+        for release in sorted({case.parent.name for case in cases})
+    ]
 
 
-def marked(case: Path) -> Any:
-    return pytest.param(
-        case, id=f"{case.parent.name}-{case.stem}", marks=[pytest.mark.slow] if case.stem in SLOW else []
-    )
-
-
-@pytest.mark.parametrize("case", [marked(case) for case in CASES])
-def test_what_differed_once_is_now_as_on_the_real_slurm(case: Path, played: dict[Path, Observation]) -> None:
-    assert differences(json.loads(case.read_text())["real"], played[case]) == []
+# Side by side, and in one test: the cases of a release take as long as the longest of them.
+@pytest.mark.parametrize(
+    "cases",
+    [
+        *of_release([case for case in CASES if case.stem not in SLOW]),
+        *of_release([case for case in CASES if case.stem in SLOW], pytest.mark.slow),
+    ],
+)
+def test_what_differed_once_is_now_as_on_the_real_slurm(cases: list[Path], tmp_path: Path) -> None:
+    known = [json.loads(case.read_text()) for case in cases]
+    with FakeCluster(shape=like_the_real_one(cases[0].parent.name)) as fake:
+        seen = driver.run_all([Workload.from_json(one["workload"]) for one in known], fake.env, tmp_path)
+    found = {case.stem: differences(one["real"], ours) for case, one, ours in zip(cases, known, seen, strict=True)}
+    assert not {name: lines for name, lines in found.items() if lines}
 
 
 def test_a_difference_is_noticed() -> None:
