@@ -1,4 +1,4 @@
-"""The preflight on the fake cluster, with a node on which the run folder cannot be written."""
+"""The preflight, with a node on which the run folder cannot be written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.cluster import Cluster
 from tests.e2e.run import clusterdp, submit
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.slow, pytest.mark.long]
 
 # No process on n2 can make a file grow. Only there: the ranks' own interpreter is the same one everywhere.
 PYTHON = f"""#!/bin/bash
@@ -28,20 +28,20 @@ def main(job):
 """
 
 
-def test_a_run_goes_on_elsewhere_when_a_node_fails(fake_cluster: Cluster, project: Path) -> None:
+def test_a_run_goes_on_elsewhere_when_a_node_fails(cluster: Cluster, project: Path) -> None:
     python = project / "python"
     python.write_text(PYTHON)
     python.chmod(0o755)
     (project / "train.py").write_text(ENTRY)
     (project / "job.yaml").write_text(CONFIG)
-    run = submit(fake_cluster, project, "job.yaml", f"run_dir={project}/run", f"launch.python={python}")
+    run = submit(cluster, project, "job.yaml", f"run_dir={project}/run", f"launch.python={python}")
     try:
         assert run.wait_end() == "COMPLETED", run.account()
     finally:
-        fake_cluster.run("scancel", run.job)
+        cluster.run("scancel", run.job)
     assert run.causes() == ["preflight", "done"], run.account()
     first, second = run.events("preflight")
     assert first["failures"] == ["n2: cannot write to the run folder: File too large"], run.account()
     assert second["failures"] == [], run.account()
     assert [event["nodes"] for event in run.events("started")] == ["n[1-2]", "n[3-4]"]
-    assert "for a node failed the preflight" in clusterdp(fake_cluster, project, "status", "run").stdout
+    assert "for a node failed the preflight" in clusterdp(cluster, project, "status", "run").stdout
