@@ -16,7 +16,7 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.timeout(360), pytest.mark.slow]
 
 
-@pytest.fixture(params=["srun", "torchrun"])
+@pytest.fixture(params=["srun", pytest.param("torchrun", marks=pytest.mark.long)])
 def run(cluster: Cluster, project: Path, request: pytest.FixtureRequest) -> Iterator[Run]:
     words = ("params.epochs=2", "params.step_delay_s=0.1", "checkpoint.every_s=2", f"run_dir={project}/run")
     words += ("restart.hang_after_s=10", "restart.on_hang=restart", f"launch.launcher={request.param}")
