@@ -18,9 +18,9 @@ pip = $(bin)/python -m pip --disable-pip-version-check install --quiet --constra
 demo: $(stamp)
 	$(bin)/clusterdp submit configs/digits.yaml --cluster local
 
-# Three at a time, also on two cores: much of what is tested is waiting. A real Slurm is one for all of its tests.
+# Four at a time, also on two cores: much of what is tested is waiting. A real Slurm is one for all of its tests.
 test: lint
-	$(bin)/python -m pytest -n 3 --dist worksteal -m "not slurm and not slow and not gpu"
+	$(bin)/python -m pytest -n 4 --dist worksteal -m "not slurm and not slow and not gpu"
 
 # Those of one part: a folder or a file of the package.
 test-part: $(stamp)

@@ -93,6 +93,7 @@ def test_a_hung_attempt_goes_on_elsewhere(cluster: Cluster, project: Path) -> No
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_a_full_disk_is_no_crash(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, DISK, "restart.disk.wait_s=0") as run:
         assert run.wait_end() == "COMPLETED", run.account()
@@ -100,6 +101,7 @@ def test_a_full_disk_is_no_crash(cluster: Cluster, project: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_a_program_that_requeues_itself_is_no_crash(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, REQUEUES_ITSELF) as run:
         assert run.wait_end() == "COMPLETED", run.account()
@@ -107,6 +109,7 @@ def test_a_program_that_requeues_itself_is_no_crash(cluster: Cluster, project: P
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_a_preemption_without_grace_time_is_one(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, WAITS, "resources.partition=low0") as run:
         begun(run, project)
@@ -116,6 +119,7 @@ def test_a_preemption_without_grace_time_is_one(cluster: Cluster, project: Path)
 
 
 @pytest.mark.long
+@pytest.mark.slow
 def test_a_lost_node_is_no_crash(cluster: Cluster, project: Path) -> None:
     with program(cluster, project, WAITS) as run:
         begun(run, project)
@@ -131,7 +135,7 @@ def jobs(run: Run) -> list[str]:
     return [str(event["job"]) for event in run.events("linked")]
 
 
-@pytest.mark.parametrize("link", [0, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("link", [0, pytest.param(1, marks=[pytest.mark.long, pytest.mark.slow])])
 def test_a_chain_that_is_cancelled_stays_so_at_each_link(cluster: Cluster, project: Path, link: int) -> None:
     """Slurm starts a job that waits for another when that one is cancelled."""
     lines = "echo x >>ran; [ $(wc -l <ran) -gt $LINK ] || exit 75; touch here; exec sleep 600"

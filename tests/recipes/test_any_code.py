@@ -69,6 +69,7 @@ def test_with_plain_python_it_trains_as_before_and_can_now_be_stopped(tmp_path: 
     assert same(weights(tmp_path / "whole"), weights(folder))
 
 
+@pytest.mark.slow
 def test_in_a_job_the_script_does_as_the_config_says(tmp_path: Path) -> None:
     short = script(" +").replace("epochs = 20", "epochs = 1")
     said = {

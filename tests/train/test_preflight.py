@@ -117,6 +117,7 @@ def test_well_nodes_meet(tmp_path: Path) -> None:
         assert ranks.answers == [[], [], []], ranks.log
 
 
+@pytest.mark.slow
 def test_a_node_that_dies_in_the_all_reduce_is_named(tmp_path: Path) -> None:
     with running(tmp_path, preflight, "dies", size=3) as ranks:
         assert ranks.join() == [0, 0, 0]

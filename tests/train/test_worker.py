@@ -122,6 +122,7 @@ def test_what_an_entry_does_not_use_does_not_delay_it(tmp_path: Path) -> None:
     assert output.splitlines() == ["loaded:", "garbage is looked for: False True True"]
 
 
+@pytest.mark.slow
 def test_plain_python_runs_a_recipe_stops_at_a_signal_and_goes_on(tmp_path: Path) -> None:
     env = environ(CLUSTERDP_RUN_DIR=str(tmp_path / "run"))
     with process([*DIGITS, "step_delay_s=0.05"], env) as child:
