@@ -15,6 +15,7 @@ over() { # over CAUSE EVENT EXIT [JSON]   record how this attempt ended, and exi
   if is_replaced; then now=requeued; leave "$3"; fi
   note cause "$1"
 {% if chain %}
+  new=''
   find_waiting
   [ -z "$new" ] || scancel "$new" # the next one would find the run over
 {% endif %}

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from clusterdp.config.tree import POLICIES
+from clusterdp.launch.shipped_files import shipped_folder
+from clusterdp.rundir.causes import CAUSES, FAULTS
 from tests.launch.conftest import RunScript, Stubs, cause, last_event, ledger, requeues
+
+
+def test_the_script_and_its_readers_have_the_same_causes() -> None:
+    source = (shipped_folder("sbatch_templates") / "parts/policy.sh").read_text()
+    listed = re.search(r"is_fault\(\) \{\n  case \$1 in (.*)\) ;;", source)
+    assert listed
+    assert set(listed[1].split(" | ")) == FAULTS
+    assert {name.replace("_", "-") for name in POLICIES} <= CAUSES.keys()
 
 
 def program(lines: str, **restart: Any) -> dict[str, object]:
@@ -260,6 +272,12 @@ def test_what_waits_in_the_chain_is_cancelled_when_the_run_is_over(
     stubs.on("sbatch", f'echo "4321|afterany:7|{tmp_path}/run/job.sbatch" >$STUBS/waiting')
     run_script(program("exit 0", how="resubmit", chain=5))
     assert stubs.calls("scancel") == ["4321"]
+
+
+def test_no_other_job_is_cancelled_with_the_run(run_script: RunScript, stubs: Stubs) -> None:
+    """The script's variables may stand in the environment of submit, with other values."""
+    run_script(program("exit 0", how="resubmit", chain=1), new="4711")
+    assert stubs.calls("scancel") == []
 
 
 def test_a_link_whose_predecessor_was_cancelled_does_not_start(
