@@ -136,8 +136,8 @@ def _values(spec: ScriptSpec) -> dict[str, Any]:
         "max_no_progress": config.restart.max_no_progress,
         "max_attempts": config.restart.max_attempts,
         "max_hours": config.restart.max_hours or (DEFAULT_MAX_HOURS if spec.kind == "entry" else None),
-        "exclude": config.resources.exclude or "",
-        "nodelist": config.resources.nodelist or "",
+        "exclude": config.resources.exclude,
+        "nodelist": config.resources.nodelist,
     }
 
 

@@ -15,7 +15,8 @@ usable_nodes() { # print the nodes that are up and like those of this job, so th
 exclude() { # sets `excluded`: resources.exclude, `once` and the bad nodes; but the oldest of these are left out where fewer
   # usable nodes than the job needs would remain, for it would wait for ever
   local node usable left avoided
-  excluded={{ exclude }}
+  excluded={% if exclude %}{{ exclude }}{% endif %}
+
   avoided="$once $(cat "$here/avoid" 2>/dev/null) $bad"
   [ "$avoided" != '  ' ] || return 0
   usable=$(usable_nodes)
