@@ -134,7 +134,8 @@ class RestartConfig:
     from_step: int | None = None  # go on from this checkpoint (set by `resume --from`); e.g. `1000`
     # After so many seconds without progress of the slowest rank a hang is reported, in entry jobs and own_job();
     # default: 5 times the longest step so far, at least 300. The first step, restore, evaluation, save and what is
-    # outside of the loop may take longer: up to 0.9 of train.timeout_s where other ranks wait for it; e.g. `600`
+    # outside of the loop may take longer: up to 0.9 of train.timeout_s where other ranks wait for it. Of command: and
+    # script: only where it is set: their program hangs if it prints nothing and uses no CPU time; e.g. `600`
     hang_after_s: float | None = None
     # report: never ends the attempt. restart: ends it as hung with the report. default: ends it as hung once that has
     # lasted twice hang_after_s; in what may take longer, when the collective that waits for it times out; e.g. `report`

@@ -131,6 +131,8 @@ def _values(spec: ScriptSpec) -> dict[str, Any]:
         "requeue": config.restart.requeue,
         "how": config.restart.how,
         "chain": config.restart.chain,
+        "silence_s": math.ceil(config.restart.hang_after_s or 0) if spec.kind != "entry" else 0,
+        "on_hang": config.restart.on_hang,
         "policies": [Shell(line) for line in _policies(config.restart, config.launch.preflight)],
         "max_crashes": config.restart.max_crashes,
         "max_no_progress": config.restart.max_no_progress,

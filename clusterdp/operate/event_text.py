@@ -35,7 +35,7 @@ def event_line(event: Record, history: RunHistory) -> str | None:
         return _requeued(event, history)
     if kind == "failed":
         return f"attempt {number} {_failed(event, attempt)}"
-    if kind in ("hang", "preflight", "save-failed"):
+    if kind in ("hang", "hang-ended", "preflight", "save-failed"):
         return _trouble(event, number)
     if kind == "rehearsal":
         return f"rehearsal: preempting job {job} at step {event.get('step')}, to see it come back"
@@ -57,6 +57,8 @@ def _trouble(event: Record, number: object) -> str | None:
         return f"attempt {number} failed the preflight: {said}" if said else None
     if event.get("event") == "hang":
         return f"attempt {number} makes no progress: {event.get('reason')}"
+    if event.get("event") == "hang-ended":
+        return f"attempt {number} makes progress again"
     return f"a checkpoint was not saved at step {event.get('step')}: {event.get('error')}"
 
 

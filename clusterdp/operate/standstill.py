@@ -14,8 +14,9 @@ from clusterdp.wording import some_of
 
 def hang_of(history: RunHistory, last: AttemptHistory) -> Record | None:
     """The last hang that was reported of this attempt; None if it has made progress since."""
-    told = [e for e in history.events if e.get("event") == "hang" and e.get("attempt") == last.name]
-    if not told or (last.measured_at or 0.0) > time_of(told[-1]):
+    kinds = ("hang", "hang-ended")
+    told = [e for e in history.events if e.get("event") in kinds and e.get("attempt") == last.name]
+    if not told or told[-1]["event"] == "hang-ended" or (last.measured_at or 0.0) > time_of(told[-1]):
         return None
     return told[-1]
 

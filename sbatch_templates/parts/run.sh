@@ -1,11 +1,22 @@
+{% if silence_s %}
+{% include "parts/silence.sh" %}
+
+{% endif %}
 began=$SECONDS
 for again in yes no; do
   step &
   srun=$!
+{% if silence_s %}
+  watch_silence $srun &
+  watcher=$!
+{% endif %}
   # Bash runs a trap only between commands, and `wait` returns when a trapped signal comes: so wait until srun is gone.
   while kill -0 $srun 2>/dev/null; do wait $srun; done
   wait $srun
   code=$?
+{% if silence_s %}
+  kill $watcher 2>/dev/null
+{% endif %}
   # The port was free when it was probed and is taken now: try once more with the next one.
   [ $code -ne 0 ] && [ $again = yes ] && [ -z "$requeued" ] || break
   grep -qsE "EADDRINUSE|[Aa]ddress already in use" "$logs"/rank-00000.out "$logs"/node-00000.out || break

@@ -226,7 +226,7 @@ def test_each_key_has_a_meaning_and_an_example_that_fits(key: str) -> None:
 def test_a_meaning_of_several_lines_is_whole() -> None:
     said = explain("restart.hang_after_s")
     assert "\n    After so many seconds without progress" in said
-    assert "where other ranks wait for it\n    e.g. hang_after_s: 600" in said
+    assert "prints nothing and uses no CPU time\n    e.g. hang_after_s: 600" in said
 
 
 def test_explaining_all_keys_names_each_once() -> None:

@@ -54,6 +54,13 @@ exec sleep 600
 """
 
 
+# Alive for 8 s each, with a busy processor and no output, then the other way round.
+BUSY_THEN_TALKS = """
+end=$((SECONDS + 8)); while [ $SECONDS -lt $end ]; do :; done
+for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 1; done
+"""
+
+
 @contextmanager
 def program(cluster: Cluster, project: Path, lines: str, *overrides: str) -> Iterator[Run]:
     (project / "program.sh").write_text(lines)
@@ -90,6 +97,26 @@ def test_a_hung_attempt_goes_on_elsewhere(cluster: Cluster, project: Path) -> No
         first, second = nodes_of(run)
         assert first != second, run.account()
         assert re.search(rf"^avoids +{first}$", clusterdp(cluster, project, "status", "run").stdout, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_a_program_that_is_silent_and_uses_no_time_is_hung(cluster: Cluster, project: Path) -> None:
+    with program(cluster, project, WAITS, "restart.hang_after_s=3", "restart.hung.wait_s=0") as run:
+        assert run.wait_end() == "COMPLETED", run.account()
+        assert run.causes() == ["hung", "done"], run.account()
+        (hang,) = run.events("hang")
+        assert re.match(r"no output for \d+ s, and no process has used CPU time", str(hang["reason"]))
+        report = run.files.attempts()[0].hang.read_text()
+        assert re.search(r"^n\d+ \d+ S \d+ sleep$", report, re.MULTILINE), report
+
+
+@pytest.mark.long
+@pytest.mark.slow
+def test_a_program_that_works_in_silence_or_talks_without_work_is_not_hung(cluster: Cluster, project: Path) -> None:
+    words = ("restart.hang_after_s=2", "restart.on_hang=restart")
+    with program(cluster, project, BUSY_THEN_TALKS, *words) as run:
+        assert run.wait_end() == "COMPLETED", run.account()
+        assert (run.causes(), run.events("hang")) == (["done"], []), run.account()
 
 
 @pytest.mark.long

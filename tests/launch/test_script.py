@@ -48,7 +48,11 @@ CASES: dict[str, dict[str, object]] = {
             "signal": "USR1@90",
         },
     },
-    "script": {"name": "lines", "script": "cd $SCRATCH\npython train.py | tee log"},
+    "script": {
+        "name": "lines",
+        "script": "cd $SCRATCH\npython train.py | tee log",
+        "restart": {"hang_after_s": 600},
+    },
     "torchrun": {
         "name": "agents",
         "command": "train.py --epochs 3",
@@ -165,7 +169,7 @@ def test_an_own_template_may_include_our_parts(tmp_path: Path) -> None:
 def test_a_template_that_names_an_unknown_variable_is_told_which_there_are(tmp_path: Path) -> None:
     mine = tmp_path / "mine.j2"
     mine.write_text("#!/bin/bash\necho {{ nodez }}\n")
-    with pytest.raises(ConfigError, match=r"mine\.j2: 'nodez' is undefined.*nodelist, nodes, policies, preflight,"):
+    with pytest.raises(ConfigError, match=r"mine\.j2: 'nodez' is undefined.*nodelist, nodes, on_hang, policies, preflight,"):
         rendered({"command": "true", "launch": {"template": str(mine)}})
     mine.write_text("#!/bin/bash\n{% if %}\n")
     with pytest.raises(ConfigError, match=r"mine\.j2:2: "):
