@@ -7,6 +7,7 @@ OmegaConf sees them: its own errors know neither file nor line.
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import typing
 from collections.abc import Mapping, Sequence
@@ -54,21 +55,44 @@ _Loader.yaml_implicit_resolvers = _resolvers()
 
 
 def read_file(path: Path, schema: type, **defaults: Any) -> Layer:
-    """The layer of a YAML file. `defaults` fill keys that the file does not have."""
+    """The layer of a YAML file, above those that its `defaults:` name. `defaults` fill keys that none of them has."""
+    layer = _file(path, schema, ())
+    for key, value in defaults.items():
+        layer.values.setdefault(key, value)
+    return layer
+
+
+def _file(path: Path, schema: type, above: tuple[Path, ...]) -> Layer:
+    """above: the files whose `defaults:` led here."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"{path}: cannot be read: {why}. Name a YAML file.") from None
     node = _compose(text, str(path))
+    own = Layer()
+    if node is None:
+        return own
+    if not isinstance(node, yaml.MappingNode):
+        raise ConfigError(f"{path}:1: is not a mapping. Write `key: value` lines.")
+    own.values = _mapping(node, schema, (), lambda n: f"{path}:{n.start_mark.line + 1}", own.sources)
+    named = own.values.pop("defaults", [])
+    place = own.sources.pop("defaults", "")
     layer = Layer()
-    if node is not None:
-        if not isinstance(node, yaml.MappingNode):
-            raise ConfigError(f"{path}:1: is not a mapping. Write `key: value` lines.")
-        layer.values = _mapping(node, schema, (), lambda n: f"{path}:{n.start_mark.line + 1}", layer.sources)
-    for key, value in defaults.items():
-        layer.values.setdefault(key, value)
+    for word in named:
+        below = Path(os.path.normpath(path.parent / Path(word).expanduser()))
+        if below.resolve() in [each.resolve() for each in (*above, path)]:
+            raise ConfigError(f"{place}: defaults: {word} leads back to {below}. Remove one of the two.")
+        if not below.is_file():
+            raise ConfigError(f"{place}: defaults: there is no file {below}. A path counts from the folder of {path}.")
+        _put(layer, _file(below, schema, (*above, path)))
+    _put(layer, own)
     return layer
+
+
+def _put(layer: Layer, more: Layer) -> None:
+    merge(layer.values, more.values)
+    layer.sources |= more.sources
 
 
 def read_words(words: Sequence[str], schema: type) -> Layer:
@@ -80,6 +104,8 @@ def read_words(words: Sequence[str], schema: type) -> Layer:
             raise ConfigError(f"{word}: a key has no {key[0]} in front. Write {word.lstrip('+~')}.")
         if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key):
             raise ConfigError(f"{word}: is not key=value. Write e.g. params.lr=0.1 or resources.nodes=2.")
+        if key == "defaults":
+            raise ConfigError(f"{word}: only a file can have defaults. Write them into one.")
         node = _compose(text, f"command line, {key}") or yaml.ScalarNode("tag:yaml.org,2002:null", "")
         for part in reversed(key.split(".")):
             name = yaml.ScalarNode("tag:yaml.org,2002:str", part)
@@ -90,6 +116,8 @@ def read_words(words: Sequence[str], schema: type) -> Layer:
 
 def read_mapping(values: Mapping[str, Any], schema: type) -> Layer:
     """The layer of a dictionary of Python code."""
+    if "defaults" in values:
+        raise ConfigError("defaults: only a file can have them. Read a file, or merge the dictionaries.")
     node = _compose(yaml.safe_dump(_plain(values)), "config") or yaml.MappingNode("tag:yaml.org,2002:map", [])
     layer = Layer()
     layer.values = _mapping(node, schema, (), lambda n: "Python", layer.sources)

@@ -116,7 +116,9 @@ def dump(config: Config) -> str:
     """The resolved config as YAML text, which `read_resolved` reads back."""
     import yaml
 
-    text: str = yaml.safe_dump(dataclasses.asdict(config), sort_keys=False, allow_unicode=True, width=100)
+    values = dataclasses.asdict(config)
+    del values["defaults"]  # their values are here
+    text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)
     return text
 
 

@@ -244,6 +244,9 @@ class Config:
     params: dict[str, Any] = field(default_factory=dict)  # what the function is called with; e.g. `{lr: 0.1}`
     backend: str = "sbatch"  # how to submit: sbatch or submitit; e.g. `submitit`
     run_dir: str | None = None  # the run folder; default: runs/<name>-<date>-<time>-<4 letters>; e.g. `runs/first`
+    # Configs on which this one builds; the later wins, and this file over all; their paths count from its own folder.
+    # Only a file has it; e.g. `[base.yaml, site/a100.yaml]`
+    defaults: list[str] = field(default_factory=list)
     resources: ResourcesConfig = field(default_factory=ResourcesConfig)
     launch: LaunchConfig = field(default_factory=LaunchConfig)
     snapshot: SnapshotConfig = field(default_factory=SnapshotConfig)
