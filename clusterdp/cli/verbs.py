@@ -53,6 +53,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _main(words: Sequence[str]) -> int:
+    if "_ARGCOMPLETE" in os.environ:
+        from clusterdp.cli import completion
+
+        completion.answer(parser())
     debug = False
     try:
         options = _options(words)
@@ -143,6 +147,9 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     example = "clusterdp resume 4242 resources.time=8:00:00"
     sub = verb("resume", resume, about, example, "named run", "overrides", *sending)
     sub.add_argument("--from", dest="step", type=int, metavar="STEP", help="go on from this step, not the newest")
+    about = "print what a shell needs to complete words on TAB"
+    sub = verb("completion", complete, about, 'eval "$(clusterdp completion bash)"')
+    sub.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
     sub = verb("checkpoint", None, "list, verify, compare, export and prune checkpoints")
     if words is None or "checkpoint" in words:
         from clusterdp.cli import checkpoint
@@ -279,6 +286,13 @@ def configs(options: argparse.Namespace) -> int:
         about = path.read_text().splitlines()[0].lstrip("# ")
         print(f"{path.stem:20} {about}")
     print("\nclusterdp configs NAME > my.yaml   starts from one")
+    return 0
+
+
+def complete(options: argparse.Namespace) -> int:
+    from clusterdp.cli import completion
+
+    sys.stdout.write(completion.script(options.shell))
     return 0
 
 

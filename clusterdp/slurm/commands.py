@@ -34,7 +34,7 @@ OWN_ROW = re.compile(r"([0-9]+)\|([A-Z_]+)\|(.*)")
 
 
 class CommandTimeout(SlurmError):
-    """No answer within ANSWER_TIMEOUT_S."""
+    """No answer in time."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,11 @@ def show_job(job: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in done.stdout.split() if "=" in pair)
 
 
+def partitions(timeout_s: float = ANSWER_TIMEOUT_S) -> list[str]:
+    """The names of the partitions that this user may see; SlurmError if there is no answer in that time."""
+    return sorted(set(_call(["sinfo", "--noheader", "--format=%R"], timeout_s=timeout_s).stdout.split()))
+
+
 def cancel(job: str) -> None:
     """`scancel`; a job that is over is no error, as for Slurm."""
     _scancel(job)
@@ -169,7 +174,9 @@ def _said(done: subprocess.CompletedProcess[str]) -> str:
     return said if len(said) <= MOST_SAID else f"{said[:MOST_SAID]}..."
 
 
-def _call(argv: list[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def _call(
+    argv: list[str], cwd: Path | None = None, timeout_s: float = ANSWER_TIMEOUT_S
+) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             argv,
@@ -179,7 +186,7 @@ def _call(argv: list[str], cwd: Path | None = None) -> subprocess.CompletedProce
             capture_output=True,
             encoding="utf-8",
             errors="replace",  # a site's greeting may be in any
-            timeout=ANSWER_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except FileNotFoundError:
@@ -188,5 +195,5 @@ def _call(argv: list[str], cwd: Path | None = None) -> subprocess.CompletedProce
         ) from None
     except subprocess.TimeoutExpired:
         raise CommandTimeout(
-            f"{argv[0]}: no answer within {ANSWER_TIMEOUT_S:.0f} s. Is the controller up (`scontrol ping`)?"
+            f"{argv[0]}: no answer within {timeout_s:.0f} s. Is the controller up (`scontrol ping`)?"
         ) from None

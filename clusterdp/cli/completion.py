@@ -1,0 +1,123 @@
+"""Completion on TAB in bash, zsh and fish: verbs, options, config keys and some of their values, runs, files.
+
+argcomplete does it: at each TAB the shell runs clusterdp itself, with the line so far in its environment. Nothing here
+may print, and what takes long (a file system or a controller that does not answer) must not be asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from clusterdp.cli.parser import CliParser
+
+MOST_RUNS = 50  # offered, the newest first
+
+
+def script(shell: str) -> str:
+    """What that shell reads to know of it."""
+    from argcomplete.shell_integration import shellcode
+
+    return shellcode(["clusterdp"], shell=shell)
+
+
+def answer(top: CliParser) -> None:
+    """Answer the shell that has asked, and end the process."""
+    import argcomplete
+    from argcomplete.completers import FilesCompleter
+
+    _attach(top)
+    argcomplete.autocomplete(top, always_complete_options=False, default_completer=FilesCompleter())
+
+
+def _attach(parser: argparse.ArgumentParser) -> None:
+    """What each argument is completed with, by what stands for it in --help."""
+    from argcomplete.completers import DirectoriesCompleter
+
+    known: dict[str, Any] = {
+        "CFG.yaml": _config_files,
+        "key=value": _words,
+        "KEY": _keys,
+        "RUN": _runs,
+        "RUN_OR_URL": _runs,
+        "NAME": _examples,
+        "DIR": DirectoriesCompleter(),
+    }
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for sub in action.choices.values():
+                _attach(sub)
+        elif isinstance(action.metavar, str) and action.metavar in known:
+            action.completer = known[action.metavar]  # type: ignore[attr-defined]
+
+
+def _runs(prefix: str, **_: Any) -> Iterator[str]:
+    from itertools import islice
+
+    from clusterdp.operate.find_run import known_runs
+    from clusterdp.operate.formatting import shown_path
+
+    return islice((name for name in map(shown_path, known_runs()) if name.startswith(prefix)), MOST_RUNS)
+
+
+def _examples(**_: Any) -> list[str]:
+    from clusterdp.launch.shipped_files import shipped_folder
+
+    return [path.stem for path in shipped_folder("configs").glob("*.yaml")]
+
+
+def _config_files(prefix: str, **more: Any) -> list[str]:
+    from argcomplete.completers import FilesCompleter
+
+    files = list(FilesCompleter(("yaml", "yml"))(prefix, **more))
+    return files or [f"configs/{name}.yaml" for name in _examples()]
+
+
+def _keys(prefix: str, **_: Any) -> list[str]:
+    """The keys of a section, once its name is complete; before that sections, for there are two hundred keys."""
+    from clusterdp.config.explain import explanations
+
+    keys = [one.key for one in explanations() if one.key.startswith(prefix)]
+    at = len(prefix.rpartition(".")[0].split(".")) if "." in prefix else 0
+    heads = {".".join(key.split(".")[: at + 1]) for key in keys}
+    # With one section left its keys follow at once: a shell puts a space behind a word that stands alone.
+    return keys if len(heads) == 1 else sorted(head if head in keys else f"{head}." for head in heads)
+
+
+def _words(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """`resources.nodes=`, `params.lr=` as the config has it; and behind the = of some keys their values."""
+    if getattr(parsed_args, "explain", None) is not None:
+        return []  # of `show --explain KEY`
+    key, equals, _value = prefix.partition("=")
+    if equals:
+        return [f"{key}={value}" for value in _values(key)]
+    keys = [name if name.endswith(".") else f"{name}=" for name in _keys(prefix) if name not in ("params", "defaults")]
+    return keys + [f"params.{name}=" for name in _params(getattr(parsed_args, "config", None))]
+
+
+def _values(key: str) -> list[str]:
+    from clusterdp.config.explain import explanations
+
+    if key == "resources.partition":
+        from clusterdp.errors import SlurmError
+        from clusterdp.slurm.commands import partitions
+
+        try:
+            return partitions(timeout_s=2.0)
+        except SlurmError:
+            return []
+    default = next((one.default for one in explanations() if one.key == key), None)
+    return ["true", "false"] if isinstance(default, bool) else []
+
+
+def _params(config: str | None) -> list[str]:
+    """The names below `params:` of the file on the line."""
+    import yaml
+
+    try:
+        values = yaml.safe_load(Path(config or "").read_text())["params"]
+        return [str(name) for name in values]
+    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
+        return []
