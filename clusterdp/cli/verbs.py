@@ -150,6 +150,13 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     about = "print what a shell needs to complete words on TAB"
     sub = verb("completion", complete, about, 'eval "$(clusterdp completion bash)"')
     sub.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
+    about = "submit a new run from the record of another: its config and its code as it was"
+    verb("again", again, about, "clusterdp again 4242 params.lr=0.01", "named run", "overrides", *sending)
+    about = "how two runs differ: config, code, packages, metrics"
+    sub = verb("diff", diff, about, "clusterdp diff runs/first runs/second")
+    sub.add_argument("first", metavar="RUN")
+    sub.add_argument("second", metavar="RUN")
+    sub.add_argument("--json", action="store_true", help="for programs")
     sub = verb("checkpoint", None, "list, verify, compare, export and prune checkpoints")
     if words is None or "checkpoint" in words:
         from clusterdp.cli import checkpoint
@@ -208,6 +215,19 @@ def resume(options: argparse.Namespace) -> int:
         return _send(plan, options, lock)
 
 
+def again(options: argparse.Namespace) -> int:
+    from clusterdp.launch.again import plan_new
+
+    old = _named_run("again", options.run, options.overrides)
+    plan = plan_new(old, options.overrides)
+    if options.dry_run:
+        _print_script(plan, named=bool(plan.spec.config.run_dir))
+        return 0
+    if plan.code_of is None:
+        print(f"clusterdp: {old.path}: has no snapshot. The code is that of {plan.spec.submit_dir}, as it is now.")
+    return _send(plan, options)
+
+
 def _send(plan: Plan, options: argparse.Namespace, lock: RunLock | None = None) -> int:
     """Submit, say what was submitted, and follow if asked. --cluster local always follows, for the cluster ends with
     this process.
@@ -236,7 +256,8 @@ def _send(plan: Plan, options: argparse.Namespace, lock: RunLock | None = None) 
         remember(plan.run)
         print(f"{'Resumed' if lock else 'Submitted'} job {job.id}: {plan.run.path}")
         if taken:
-            print(f"Snapshot of the code: {taken.files} files, {taken.bytes / 1e6:.1f} MB")
+            shared = f", {taken.files - taken.copied} of them shared with an earlier run" * (taken.copied < taken.files)
+            print(f"Snapshot of the code: {taken.files} files, {taken.bytes / 1e6:.1f} MB{shared}")
             if taken.ignored:
                 from clusterdp.launch.git_ignored import in_words
 
@@ -307,6 +328,14 @@ def goodput(options: argparse.Namespace) -> int:
     from clusterdp.operate.account.goodput import show_goodput
 
     show_goodput(_run(options.run), sys.stdout, as_json=options.json)
+    return 0
+
+
+def diff(options: argparse.Namespace) -> int:
+    from clusterdp.operate.diff import show_diff
+    from clusterdp.operate.find_run import find_run
+
+    show_diff(find_run(options.first), find_run(options.second), sys.stdout, as_json=options.json)
     return 0
 
 

@@ -2,12 +2,15 @@
 
 plan              all that a submission would write and send; submit()
 resume            a new job for a run that is there
+again             a new run from the record of another
 job               Job: the handle of a submitted run
 script_spec       a config in the terms of a script
 script            the text that sbatch is given, rendered from a template
 sbatch            backend: sbatch
 submitit          backend: submitit
 code_snapshot     the copy of the submit directory that every attempt runs
+copied_files      its files: links to those of an earlier run where nothing has changed
+source_record     what a run was made from: commit, packages, by whom
 excluded_folders  folders that no snapshot takes in
 git_ignored       what git ignores, and a job may need all the same
 job_secrets       how secrets reach a job without being in the run folder

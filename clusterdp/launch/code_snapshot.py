@@ -7,16 +7,18 @@ files but those below hidden folders, caches and virtual environments.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from clusterdp.config.tree import SnapshotConfig
 from clusterdp.errors import ConfigError
+from clusterdp.launch.copied_files import copy_files, find_earlier, snapshot_of
 from clusterdp.launch.excluded_folders import is_clutter, is_run
 from clusterdp.launch.git_ignored import Ignored, find_ignored, git_lists
+from clusterdp.rundir import RunDir
 
 MIB = 1 << 20
 
@@ -27,15 +29,26 @@ class CodeSnapshot:
 
     files: int
     bytes: int
+    copied: int  # files that are no links to those of an earlier run
     ignored: tuple[Ignored, ...] = ()
 
 
 def take(source: Path, target: Path, limits: SnapshotConfig, leave_out: Path) -> CodeSnapshot:
-    """Copy `source` to `target` (made here), without what is below `leave_out`, and without runs."""
-    names = sorted(name for name in list_files(source) if leave_out not in (source / name).parents)
+    """Copy `source` to `target` (made here), without what is below `leave_out`, and without runs.
+
+    The files are read-only. What has not changed since the run before is a hard link to that run's file: it takes no
+    space and no time, and each run keeps its own when the other is removed.
+    """
+    inside = leave_out.relative_to(source).as_posix() + "/" if source in leave_out.parents else None
     linked = [link.rstrip("/") for link in limits.link]
-    names = [name for name in names if not any(name == link or name.startswith(link + "/") for link in linked)]
-    sizes = {name: _size(source / name) for name in names}
+    names = [
+        name
+        for name in sorted(list_files(source))
+        if not (inside and name.startswith(inside))
+        and not any(name == link or name.startswith(link + "/") for link in linked)
+    ]
+    found = {name: os.lstat(f"{source}/{name}") for name in names}
+    sizes = {name: status.st_size if stat.S_ISREG(status.st_mode) else 0 for name, status in found.items()}
     total = sum(sizes.values())
     if total > limits.max_mb * MIB:
         biggest = sorted(sizes, key=lambda name: -sizes[name])[:3]
@@ -46,11 +59,31 @@ def take(source: Path, target: Path, limits: SnapshotConfig, leave_out: Path) ->
             "Let git ignore them, name them in snapshot.link (linked, not copied), or raise snapshot.max_mb."
         )
     target.mkdir(parents=True)
-    for name in names:
-        _copy(source / name, target / name)
+    copied = copy_files(source, target, found, find_earlier(target.parent))
     for link in linked:
         _link(source, target, link)
-    return CodeSnapshot(len(names), total, tuple(find_ignored(source, linked)))
+    return CodeSnapshot(len(names), total, copied, tuple(find_ignored(source, linked)))
+
+
+def take_over(old: RunDir, new: RunDir) -> CodeSnapshot:
+    """The snapshot of another run, without what Python has compiled in it since."""
+    found = {
+        name: os.lstat(old.code / name)
+        for name in (str(Path(folder, each).relative_to(old.code)) for folder, each in _all_files(old.code))
+    }
+    new.code.mkdir()
+    copied = copy_files(old.code, new.code, found, snapshot_of(old.path))
+    total = sum(status.st_size for status in found.values() if stat.S_ISREG(status.st_mode))
+    return CodeSnapshot(len(found), total, copied)
+
+
+def _all_files(code: Path) -> Iterator[tuple[str, str]]:
+    """(folder, name). A link to a folder counts as a file."""
+    for folder, subfolders, files in os.walk(code):
+        if "__pycache__" in subfolders:
+            subfolders.remove("__pycache__")
+        yield from ((folder, name) for name in files)
+        yield from ((folder, name) for name in subfolders if os.path.islink(os.path.join(folder, name)))
 
 
 def list_files(source: Path) -> list[str]:
@@ -59,10 +92,24 @@ def list_files(source: Path) -> list[str]:
     if listed is None:
         return list(_walk(source))
     names = set(listed)
-    folders = {folder for name in names for folder in PurePath(name).parents if folder.name}
+    folders = {folder for name in {os.path.dirname(name) for name in names} for folder in _with_parents(name)}
     runs = {folder for folder in folders if is_run(source / folder)}
-    # Not what is deleted but still in the index.
-    return [n for n in names if os.path.lexists(source / n) and runs.isdisjoint(PurePath(n).parents)]
+    kept = [name for name in names if runs.isdisjoint(PurePath(name).parents)] if runs else names
+    return [each for name in kept for each in _existing(source, name)]
+
+
+def _existing(source: Path, name: str) -> Iterator[str]:
+    """Nothing if it is deleted but still in the index; the files of a submodule, which git lists as one name."""
+    with suppress(OSError):
+        if stat.S_ISDIR(os.lstat(f"{source}/{name}").st_mode):
+            yield from (f"{name.rstrip('/')}/{each}" for each in list_files(source / name))
+        else:
+            yield name
+
+
+def _with_parents(folder: str) -> Iterator[PurePath]:
+    path = PurePath(folder)
+    yield from (each for each in (path, *path.parents) if each.name)
 
 
 def _walk(source: Path) -> Iterator[str]:
@@ -71,25 +118,6 @@ def _walk(source: Path) -> Iterator[str]:
         subfolders[:] = [name for name, path in paths.items() if not is_clutter(path) and not is_run(path)]
         for name in files:
             yield str(Path(folder, name).relative_to(source))
-
-
-def _size(path: Path) -> int:
-    status = path.lstat()
-    return status.st_size if stat.S_ISREG(status.st_mode) else 0
-
-
-def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if source.is_symlink():
-        # A link that leads out of the snapshot must go on leading where it leads; one inside stays relative.
-        leads_to = source.readlink()
-        inside = not leads_to.is_absolute() and ".." not in leads_to.parts
-        target.symlink_to(leads_to if inside else os.path.normpath(source.parent / leads_to))
-    elif source.is_file():
-        shutil.copy2(source, target)
-    elif source.is_dir():  # a submodule: git lists it as one name
-        for name in list_files(source):
-            _copy(source / name, target / name)
 
 
 def _link(source: Path, target: Path, name: str) -> None:

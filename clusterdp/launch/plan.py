@@ -37,6 +37,7 @@ class Plan:
     spec: ScriptSpec
     script: Script
     run: RunDir
+    code_of: RunDir | None = None  # the run whose code it runs, as it was then; None: that of the submit directory
 
     def carry_out(self) -> tuple[Job, CodeSnapshot | None]:
         """Make the run folder and submit. If that fails, or sbatch refuses, the folder is removed again. If it is in
@@ -126,16 +127,21 @@ class Plan:
 
     def _write(self) -> CodeSnapshot | None:
         """Write the whole run folder, or nothing."""
-        from clusterdp.launch import code_snapshot
+        from clusterdp.launch import code_snapshot, source_record
 
         path, taken = self.run.path, None
         try:
             for folder in (self.run.events, self.run.metrics, path / "attempts", self.run.claims, self.run.checkpoints):
                 folder.mkdir()
-            if self.spec.config.snapshot.enabled:
-                taken = code_snapshot.take(
-                    self.spec.submit_dir, self.run.code, self.spec.config.snapshot, leave_out=path
-                )
+            if self.code_of:
+                taken = code_snapshot.take_over(self.code_of, self.run)
+                source_record.copy_record(self.code_of, self.run)
+            else:
+                if self.spec.config.snapshot.enabled:
+                    taken = code_snapshot.take(
+                        self.spec.submit_dir, self.run.code, self.spec.config.snapshot, leave_out=path
+                    )
+                source_record.write_record(self.run, self.spec)
             self.write_config()
         except BaseException:
             _empty(self.run)
@@ -157,12 +163,12 @@ def make_plan(config: Config) -> Plan:
     return plan_for(config, RunDir(Path(os.path.normpath(path))), submit_dir)
 
 
-def plan_for(config: Config, run: RunDir, submit_dir: Path) -> Plan:
-    """The plan for this very run folder: `resume` takes the folder that is there."""
+def plan_for(config: Config, run: RunDir, submit_dir: Path, code_of: RunDir | None = None) -> Plan:
+    """The plan for this very run folder: `resume` takes the folder that is there. code_of: as Plan has it."""
     check_secrets(config.launch)
     spec = make_spec(config, run.path, submit_dir, sys.executable)
     if config.entry and spec.python == sys.executable and not config.launch.container.image:
-        code = run.code if run.code.is_dir() else submit_dir
+        code = next((each.code for each in (run, code_of) if each and each.code.is_dir()), submit_dir)
         # What setup, modules or PYTHONPATH bring along is not known here.
         elsewhere = bool(config.launch.setup or config.launch.modules or "PYTHONPATH" in config.launch.env)
         check_entry(config.entry, config.params, code, elsewhere)
@@ -171,8 +177,8 @@ def plan_for(config: Config, run: RunDir, submit_dir: Path) -> Plan:
     if config.backend == "submitit":
         from clusterdp.launch.submitit import preview
 
-        return Plan(spec, preview(spec), run)
-    return Plan(spec, render(spec), run)
+        return Plan(spec, preview(spec), run, code_of)
+    return Plan(spec, render(spec), run, code_of)
 
 
 def submit(config: Config | str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()) -> Job:

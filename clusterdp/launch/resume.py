@@ -26,16 +26,26 @@ def plan_again(run: RunDir, from_step: int | None, overrides: Sequence[str]) -> 
     for word in overrides:
         if word.split("=")[0].split(".")[0] in FIXED:
             raise ConfigError(f"{word}: cannot change in an existing run. Submit a new run with it.")
+    values = read_config(run)
+    values["restart"] = {**_section(values, "restart", run), "from_step": from_step}
+    config = config_module.from_mapping(escaped(values), overrides)
+    return plan_for(config, run, submit_dir_of(run))
+
+
+def read_config(run: RunDir) -> dict[str, Any]:
+    """The resolved config; RunError if there is none, or none that may be read."""
     try:
-        values = config_module.read_resolved(run.config)
+        return config_module.read_resolved(run.config)
     except FileNotFoundError:
         raise RunError(f"{run.path}: has no config.yaml, so it is not a run folder. Name another.") from None
     except OSError as error:  # it is for its owner alone
-        raise RunError(f"{run.config}: cannot be read: {error.strerror}. Whoever owns the run can resume it.") from None
-    values["restart"] = {**_section(values, "restart", run), "from_step": from_step}
-    config = config_module.from_mapping(_escaped(values), overrides)
+        raise RunError(f"{run.config}: cannot be read: {error.strerror}. Ask whoever owns the run.") from None
+
+
+def submit_dir_of(run: RunDir) -> Path:
+    """Where `clusterdp submit` was called; the current folder if that is not on record."""
     folders = [event["dir"] for event in read_events(run) if event.get("dir")]  # one in doubt has it, too
-    return plan_for(config, run, Path(folders[0]) if folders else Path.cwd())
+    return Path(folders[0]) if folders else Path.cwd()
 
 
 def _section(values: dict[str, Any], name: str, run: RunDir) -> dict[str, Any]:
@@ -71,10 +81,10 @@ def send_again(plan: Plan, lock: RunLock) -> Job:
         raise
 
 
-def _escaped(value: Any) -> Any:
+def escaped(value: Any) -> Any:
     """Escape resolved values. They hold no interpolation: a `${HOME}` in them is meant for a shell, and stays."""
     if isinstance(value, dict):
-        return {key: _escaped(item) for key, item in value.items()}
+        return {key: escaped(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_escaped(item) for item in value]
+        return [escaped(item) for item in value]
     return value.replace("${", "\\${") if isinstance(value, str) else value

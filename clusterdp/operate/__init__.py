@@ -4,6 +4,7 @@ status             `clusterdp status`
 watch              `clusterdp watch`
 account/           `clusterdp goodput`
 logs               `clusterdp logs`
+diff               `clusterdp diff`
 stop               `clusterdp stop`
 cancel             `clusterdp cancel`
 resume_check       what `clusterdp resume` checks before it submits

@@ -2,7 +2,8 @@
 
     config.yaml                       the resolved config, as submitted
     job.sbatch                        the script; `sbatch job.sbatch` by hand does what `clusterdp submit` did
-    code/                             the snapshot that every attempt runs
+    code/                             the snapshot that every attempt runs; read-only
+    source.json source.diff           what it was made from: commit, what was not committed, packages, by whom
     attempts/<job>.<restart>/         one folder an attempt, made by the batch script
         outcome                       `<done|requeue|stop|overtaken> <reason> <step>`: the ranks' last word, all agreed
         cause                         why the attempt ended: the batch script's last word, or the next attempt's

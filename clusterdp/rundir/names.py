@@ -55,6 +55,8 @@ class RunDir:
     config = _Within("config.yaml")
     script = _Within("job.sbatch")
     code = _Within("code")
+    source = _Within("source.json")
+    source_diff = _Within("source.diff")
     cancelled = _Within("cancelled")
     stop = _Within("stop")
     events = _Within("events")

@@ -135,7 +135,7 @@ def test_a_run_is_known_as_one_before_its_snapshot_begins(sbatch: Path, monkeypa
         (target / "pkg").mkdir(parents=True)
         (target / "pkg/old.py").write_text("")
         assert list_files(source) == ["train.py"]
-        return CodeSnapshot(0, 0)
+        return CodeSnapshot(0, 0, 0)
 
     monkeypatch.setattr("clusterdp.launch.code_snapshot.take", take)
     clusterdp.submit({"command": "true", "run_dir": "run"})

@@ -1,0 +1,103 @@
+"""The files of a snapshot: read-only, and hard links to those of the run before where nothing has changed."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import re
+import shutil
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+# A file that was edited while the earlier snapshot was taken may have changed again within the same tick of the clock
+# (of another machine). What was edited that shortly before is compared byte by byte.
+RECENT_NS = 60 * 10**9
+LOOKED_AT = 50  # run folders whose names do not tell when they were submitted
+SUBMITTED = re.compile(r"-(\d{8}-\d{6})-[0-9a-f]{4}$")
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The snapshot of an earlier run, and when it was taken."""
+
+    code: str
+    taken_ns: int
+
+
+def find_earlier(run: Path) -> Earlier | None:
+    """The newest snapshot among the run folders that lie beside this one. Of thousands of them few are looked at."""
+    with suppress(OSError):
+        names = [name for name in os.listdir(run.parent) if name != run.name]
+        dated = sorted((found[1], name) for name in names if (found := SUBMITTED.search(name)))
+        others = [name for name in names if not SUBMITTED.search(name)]
+        looked_at = [*(name for _, name in dated[-1:]), *others[:LOOKED_AT]]
+        there = [one for name in looked_at if (one := snapshot_of(run.parent / name))]
+        return max(there, key=lambda one: one.taken_ns, default=None)
+    return None
+
+
+def snapshot_of(run: Path) -> Earlier | None:
+    with suppress(OSError):
+        if stat.S_ISDIR(os.lstat(run / "code").st_mode):
+            return Earlier(str(run / "code"), os.stat(run / "config.yaml").st_mtime_ns)
+    return None
+
+
+def copy_files(source: Path, target: Path, files: Mapping[str, os.stat_result], earlier: Earlier | None) -> int:
+    """Bring these files (relative names, as lstat has them) from `source` to `target`.
+
+    Returns how many were copied, not linked. A symbolic link stays one. Sockets and the like are left out.
+    """
+    above, below = f"{source}/", f"{target}/"
+    made: set[str] = set()
+    copied = 0
+    for name, status in files.items():
+        folder = os.path.dirname(name)
+        if folder not in made:
+            os.makedirs(below + folder, exist_ok=True)
+            made.add(folder)
+        if stat.S_ISREG(status.st_mode):
+            if not (earlier and _linked(above + name, status, f"{earlier.code}/{name}", earlier, below + name)):
+                _copy(above + name, status, below + name)
+                copied += 1
+        elif stat.S_ISLNK(status.st_mode):
+            _copy_link(source / name, target / name)
+    return copied
+
+
+def _linked(path: str, status: os.stat_result, earlier: str, snapshot: Earlier, target: str) -> bool:
+    """Whether the earlier file could be linked, since it is the same and belongs to this user: another could change
+    it."""
+    try:
+        old = os.lstat(earlier)
+        if not (
+            stat.S_ISREG(old.st_mode)
+            and old.st_uid == os.getuid()
+            and (old.st_size, old.st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+            and old.st_mode & 0o111 == status.st_mode & 0o111
+        ):
+            return False
+        if status.st_mtime_ns > snapshot.taken_ns - RECENT_NS and not filecmp.cmp(path, earlier, shallow=False):
+            return False
+        if old.st_mode & 0o222:  # a snapshot of before they were read-only
+            os.chmod(earlier, stat.S_IMODE(old.st_mode) & ~0o222)
+        os.link(earlier, target)
+    except OSError:  # another file system, too many links, or it has just gone
+        return False
+    return True
+
+
+def _copy(path: str, status: os.stat_result, target: str) -> None:
+    shutil.copyfile(path, target)
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.chmod(target, stat.S_IMODE(status.st_mode) & ~0o7222)
+
+
+def _copy_link(source: Path, target: Path) -> None:
+    """A link that leads out of the snapshot must go on leading where it leads; one inside stays relative."""
+    leads_to = source.readlink()
+    inside = not leads_to.is_absolute() and ".." not in leads_to.parts
+    target.symlink_to(leads_to if inside else os.path.normpath(source.parent / leads_to))

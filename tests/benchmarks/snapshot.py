@@ -1,0 +1,63 @@
+"""How long the snapshot of 10,000 files takes: the first, and that of an unchanged tree, beside `cp -a`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from clusterdp.config.tree import SnapshotConfig
+from clusterdp.launch.code_snapshot import take
+from tests.benchmarks.table import Measure, show, take_turns
+
+COUNT = 10_000
+COPY, FIRST, UNCHANGED = "cp -a", "snapshot, the first", "snapshot, unchanged"
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--rounds", type=int, default=7)
+    options.add_argument("--json", type=Path)
+    chosen = options.parse_args()
+    with tempfile.TemporaryDirectory(prefix="clusterdp-bench-") as name:
+        rows = take_turns(measures(Path(name)), chosen.rounds, {FIRST: COPY, UNCHANGED: COPY})
+    show(f"A snapshot of {COUNT} files", rows, chosen.json)
+
+
+def measures(folder: Path) -> dict[str, Measure]:
+    source, runs = folder / "source", folder / "runs"
+    for number in range(COUNT):
+        path = source / f"package{number // 100}" / f"module{number}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"number = {number}\n" * 50)
+    subprocess.run(["git", "init", "-q", source], check=True)
+    snapshot(source, runs / "earlier")
+    copy = ["cp", "-a", str(source), str(folder / "copy")]
+
+    return {
+        COPY: lambda: timed(lambda: subprocess.run(copy, check=True), folder / "copy"),
+        FIRST: lambda: timed(lambda: snapshot(source, folder / "alone" / "run"), folder / "alone"),
+        UNCHANGED: lambda: timed(lambda: snapshot(source, runs / "run"), runs / "run"),
+    }
+
+
+def snapshot(source: Path, run: Path) -> None:
+    run.mkdir(parents=True)
+    take(source, run / "code", SnapshotConfig(), leave_out=run)
+    (run / "config.yaml").touch()
+
+
+def timed(act: Callable[[], object], made: Path) -> float:
+    began = time.perf_counter()
+    act()
+    taken = time.perf_counter() - began
+    shutil.rmtree(made)
+    return taken
+
+
+if __name__ == "__main__":
+    main()
