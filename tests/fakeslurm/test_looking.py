@@ -194,6 +194,7 @@ def test_users_and_associations_are_listed_as_slurm_does(shared_desk: Desk) -> N
     )
     assert shared_desk.say(f"sacctmgr -n -P show assoc where user={me} format=account") == me
     assert shared_desk.say("sacctmgr -P show user").splitlines()[0] == "User|Def Acct|Admin"
+    assert shared_desk.say("sacctmgr -P show assoc format=account,defaultqos").splitlines()[0] == "Account|Def QOS"
     assert shared_desk.run("sacctmgr", "show", "user", "format=nosuch").stderr == "Unknown field 'nosuch'\n"
 
 

@@ -20,8 +20,8 @@ TRES = "billing||5 cpu||1 energy||3 fs|disk|6 mem||2 node||4 pages||8 vmem||7".s
 LIMITS = "GrpJobs GrpTRES GrpSubmit GrpWall GrpTRESMins MaxJobs MaxTRES MaxTRESPerNode MaxSubmit MaxWall MaxTRESMins"
 COLUMNS = {
     "account": "Account Descr Org",
-    "association": f"Cluster Account User Partition Share Priority {LIMITS} QOS DefQOS GrpTRESRunMins",
-    "cluster": "Cluster ControlHost ControlPort RPC Share QOS DefQOS",
+    "association": f"Cluster Account User Partition Share Priority {LIMITS} QOS DefaultQOS GrpTRESRunMins",
+    "cluster": "Cluster ControlHost ControlPort RPC Share QOS DefaultQOS",
     "qos": "Name Priority GraceTime Preempt PreemptMode Flags MaxWall",
     "tres": "Type Name ID",
     "user": "User DefaultAccount Admin",
@@ -30,9 +30,11 @@ NO_ENTITY = """No valid entity in list command
 Input line must include "Account", "Association", "Cluster", "Configuration",
 "Event", "Federation", "Problem", "QOS", "Resource", "Reservation",
 "RunAwayJobs", "Stats", "Transaction", "TRES", "User", or "WCKey\""""
-TITLES = {"DefQOS": "Def QOS", "DefaultAccount": "Def Acct"}
+TITLES = {"DefaultQOS": "Def QOS", "DefaultAccount": "Def Acct"}
 # Other fields that can be asked for; a name may be abbreviated.
-OF_USERS = "Cluster Account Partition Share Priority MaxJobs MaxNodes MaxCPUs MaxSubmit MaxWall MaxCPUMins QOS DefQOS"
+OF_USERS = (
+    "Cluster Account Partition Share Priority MaxJobs MaxNodes MaxCPUs MaxSubmit MaxWall MaxCPUMins QOS DefaultQOS"
+)
 MORE = {"user": OF_USERS, "account": "Cluster User", "cluster": "Account User"}
 
 
