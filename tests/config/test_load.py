@@ -191,3 +191,17 @@ def test_every_config_that_comes_along_loads() -> None:
     assert paths
     for path in paths:
         config.load(path)
+
+
+def test_an_interpolation_may_name_a_section_that_is_not_given(tmp_path: Path) -> None:
+    c = load(tmp_path, MINIMAL + "params: {limit: '${restart.max_crashes}'}\n")
+    assert c.params == {"limit": 3}
+
+
+def test_reading_a_config_leaves_the_tree_as_it_is(tmp_path: Path) -> None:
+    import dataclasses
+
+    before = [(each.name, each.type) for each in dataclasses.fields(config.Config)]
+    load(tmp_path, MINIMAL)
+    assert [(each.name, each.type) for each in dataclasses.fields(config.Config)] == before
+    assert all(isinstance(kind, str) for _, kind in before)
