@@ -1,0 +1,39 @@
+"""A training to begin with: put your own model and data in place of these.
+
+    clusterdp submit train.yaml --cluster local       # here, on a fake cluster
+    clusterdp submit train.yaml params.lr=0.01        # on Slurm
+    python train.py epochs=5                          # one process, for a debugger
+"""
+
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+from clusterdp.train import JobHandle, worker
+
+
+def main(job: JobHandle, lr: float = 0.02, epochs: int = 20, batch_size: int = 32) -> float:
+    """Runs on every rank. The arguments are `params:` of the config; batch_size is one rank's."""
+    points = torch.linspace(-3, 3, 4096)[:, None]
+    data = TensorDataset(points, torch.sin(2 * points))
+    model = job.wrap(nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 1)))  # on job.device, in DDP
+    optimizer = torch.optim.Adam(model.parameters(), lr)
+    loader = job.loader(data, batch_size)  # this rank's share of the samples
+
+    # What the loop is given is saved, and restored when the job goes on after a preemption, at the same step.
+    loop = job.loop(loader, {"model": model, "optimizer": optimizer}, epochs=epochs)
+    for x, y in loop:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x.to(job.device)), y.to(job.device))
+        loss.backward()
+        optimizer.step()
+        loop.log(loss=loss)
+
+    with torch.no_grad():
+        error = float((model(points.to(job.device)) - torch.sin(2 * points).to(job.device)).abs().mean())
+    job.log(test_error=error)
+    return error
+
+
+if __name__ == "__main__":
+    raise SystemExit(worker.run(main))
