@@ -246,6 +246,9 @@ VERBS = {
     "submit --help": ["submit", "--help"],
     "submit --dry-run": ["submit", "configs/digits.yaml", "--dry-run"],
     "show": ["show", "configs/digits.yaml"],
+    "list": ["list"],
+    "note": ["note", "RUN", "baseline"],
+    "rm --dry-run": ["rm", "RUN", "--dry-run"],
     "status": ["status", "RUN"],
     "logs": ["logs", "RUN"],
     "cancel": ["cancel", "RUN"],
@@ -263,10 +266,10 @@ VERBS = {
 def test_no_verb_of_the_login_node_loads_torch(verb: str, run_folder: Path, checkpoints: Path, tmp_path: Path) -> None:
     places = {"RUN": str(run_folder), "CHECKPOINTS": str(checkpoints)}
     words = [places.get(word, word) for word in VERBS[verb]]
-    expected = "== 4" if verb == "cancel" else "== 0"  # there is no Slurm to tell of the cancellation
+    expected = "== 4" if verb in ("cancel", "rm --dry-run") else "== 0"  # there is no Slurm to tell of it, or to ask
     names = loaded_by(f"from clusterdp.cli import main\nassert main({words!r}) {expected}", cwd=tmp_path)
     assert "torch" not in names
-    if verb.endswith("--help") or verb in ("--version", "status", "cancel"):
+    if verb.endswith("--help") or verb in ("--version", "status", "list", "note", "cancel"):
         assert not names & {"submitit", "omegaconf", "fsspec", "jinja2"}, "they cost more than the verb itself"
 
 

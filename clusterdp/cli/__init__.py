@@ -8,6 +8,7 @@ local_cluster  `--cluster local`
 fake           `clusterdp fake`
 checkpoint     `clusterdp checkpoint`
 profile        `clusterdp profile`
+rm             `clusterdp rm`
 """
 
 from clusterdp.cli.verbs import main

@@ -43,6 +43,7 @@ def _attach(parser: argparse.ArgumentParser) -> None:
         "RUN": _runs,
         "RUN_OR_URL": _runs,
         "NAME": _examples,
+        "STATES": _states,
         "DIR": DirectoriesCompleter(),
     }
     for action in parser._actions:
@@ -60,6 +61,12 @@ def _runs(prefix: str, **_: Any) -> Iterator[str]:
     from clusterdp.operate.formatting import shown_path
 
     return islice((name for name in map(shown_path, known_runs()) if name.startswith(prefix)), MOST_RUNS)
+
+
+def _states(**_: Any) -> list[str]:
+    from clusterdp.operate.run_state import RunState
+
+    return [state.value for state in RunState]
 
 
 def _examples(**_: Any) -> list[str]:

@@ -31,7 +31,8 @@ EPILOG = """\
   clusterdp submit train.yaml --dry-run         print the script instead
   clusterdp submit train.yaml --cluster local   run it here, on a fake cluster
   clusterdp status                              how the latest run is doing
-RUN is a run folder, a job id, or nothing for the latest run of this folder; stop, cancel and resume want it named."""
+RUN is a run folder, a job id, or nothing for the latest run of this folder; stop, cancel, resume, note and rm want it
+named."""
 
 SHARED: dict[str, dict[str, Any]] = {  # arguments of several verbs; the last word is the argument
     "config": {"metavar": "CFG.yaml"},
@@ -130,6 +131,15 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     about = "list the example configs of the package, or print one"
     sub = verb("configs", configs, about, "clusterdp configs digits > my.yaml")
     sub.add_argument("name", nargs="?", metavar="NAME")
+    about = "my runs, the newest first: those of this folder, or --all"
+    sub = verb("list", list_, about, "clusterdp list --state running,failed --since 3d")
+    sub.add_argument("--all", action="store_true", help="also the runs of other folders")
+    sub.add_argument("--state", metavar="STATES", help="e.g. running,failed")
+    sub.add_argument("--name", metavar="GLOB", help="e.g. 'digits-*'")
+    sub.add_argument("--tag", metavar="WORD", help="that is in its note")
+    sub.add_argument("--since", metavar="WHEN", help="submitted since: 12h, 3d, 2w or 2026-01-31")
+    sub.add_argument("-n", type=int, dest="limit", metavar="N", help="default: 20 on a terminal, else all; 0: all")
+    sub.add_argument("--json", action="store_true", help="for programs")
     sub = verb("status", status, "how a run is doing", "clusterdp status runs/digits-20260131-235959-1f2e", "run")
     sub.add_argument("--json", action="store_true", help="for programs")
     about = "where the allocated time of a run went, and what its interruptions cost"
@@ -143,6 +153,15 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     sub.add_argument("-f", "--follow", action="store_true", help="go on, over attempts, until the run is over")
     verb("stop", stop, "have a run save, and end it until it is resumed", "clusterdp stop 4242", "named run")
     verb("cancel", cancel, "end a run for good", "clusterdp cancel 4242", "named run")
+    about = "write a line about a run, which status and list show; without one, print it"
+    sub = verb("note", note, about, "clusterdp note 4242 baseline, lr was too high", "named run")
+    sub.add_argument("text", nargs="*", metavar="TEXT", help="an empty one removes the note")
+    sub.add_argument("--clear", action="store_true", help="remove the note")
+    about = "remove runs that are over, with their checkpoints"
+    sub = verb("rm", rm, about, "clusterdp rm runs/digits-20260131-235959-1f2e")
+    sub.add_argument("runs", nargs="*", metavar="RUN", help="must be named")
+    sub.add_argument("--dry-run", action="store_true", help="say what would go")
+    sub.add_argument("--yes", action="store_true", help="do not ask")
     about = "go on with a run from its checkpoints, as a new job"
     example = "clusterdp resume 4242 resources.time=8:00:00"
     sub = verb("resume", resume, about, example, "named run", "overrides", *sending)
@@ -251,7 +270,7 @@ def _send(plan: Plan, options: argparse.Namespace, lock: RunLock | None = None) 
             lock.release()
         else:
             job, taken = plan.carry_out()
-        from clusterdp.operate.find_run import remember  # the job may be starting already
+        from clusterdp.operate.run_index import remember  # the job may be starting already
 
         remember(plan.run)
         print(f"{'Resumed' if lock else 'Submitted'} job {job.id}: {plan.run.path}")
@@ -317,6 +336,17 @@ def complete(options: argparse.Namespace) -> int:
     return 0
 
 
+def list_(options: argparse.Namespace) -> int:
+    import time
+
+    from clusterdp.operate.listing.filters import make_filters
+    from clusterdp.operate.listing.list_runs import Wanted, list_runs
+
+    filters = make_filters(options.state, options.name, options.tag, options.since, time.time())
+    list_runs(Wanted(filters, options.all, options.limit, options.json), sys.stdout, sys.stderr)
+    return 0
+
+
 def status(options: argparse.Namespace) -> int:
     from clusterdp.operate.status import show_status
 
@@ -363,6 +393,27 @@ def cancel(options: argparse.Namespace) -> int:
 
     print(cancel_run(_named_run("cancel", options.run)).rstrip())
     return 0
+
+
+def note(options: argparse.Namespace) -> int:
+    from clusterdp.operate.note import read_note, write_note
+
+    run = _named_run("note", options.run, options.text)
+    if options.clear and options.text:
+        raise ConfigError(f"--clear: there is a text as well, {options.text[0]!r}. Give one of them.")
+    if options.text or options.clear:
+        print(write_note(run, " ".join(options.text)))
+    elif text := read_note(run):
+        print(text)
+    return 0
+
+
+def rm(options: argparse.Namespace) -> int:
+    if not options.runs:
+        _named_run("rm", None)
+    from clusterdp.cli import rm as removing
+
+    return removing.rm(options)
 
 
 def _run(word: str | None) -> RunDir:

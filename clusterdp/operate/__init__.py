@@ -2,6 +2,9 @@
 
 status             `clusterdp status`
 watch              `clusterdp watch`
+listing/           `clusterdp list`
+note               `clusterdp note`
+remove             `clusterdp rm`
 account/           `clusterdp goodput`
 logs               `clusterdp logs`
 diff               `clusterdp diff`
@@ -10,6 +13,7 @@ cancel             `clusterdp cancel`
 resume_check       what `clusterdp resume` checks before it submits
 checkpoints/       `clusterdp checkpoint`
 find_run           which run the user means
+run_index          the index of the user's runs
 run_cluster        which cluster the jobs of a run are on
 run_history        what a run folder says has happened
 attempt_history    one attempt, as its files tell it

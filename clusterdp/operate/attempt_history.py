@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,7 +86,7 @@ def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Re
     records = last_records(metrics)  # of steps, and of results that belong to none
     saved_file = integer("".join(words(attempt.saved)[:1]))
     saved_event = integer(by_kind.get("saved", {}).get("step"))
-    trained = [record for record in records if integer(record.get("step")) is not None]
+    trained = _last_of_steps(records)
     steps = [integer(record.get("step")) for record in [*trained[-1:], *events]]
     failed, started = by_kind.get("failed", {}), by_kind.get("started", {})
     settled = any(event in endings and event.get("cause") for event in own)
@@ -123,7 +124,7 @@ def read_attempt(run: RunDir, attempt: Attempt, number: int, events: Sequence[Re
         measured_at=time_of(records[-1]) if records else None,
         heard_at=max((time_of(record) for record in [*own[-1:], *records[-1:]]), default=None),
         printed_at=modified(attempt.rank_log(0)) if "exited" not in by_kind else None,
-        rate=_rate(trained[-50:]),
+        rate=_rate(trained),
         total=next((t for record in reversed(records) if (t := integer(record.get("total"))) is not None), None),
         phase=str(records[-1].get("phase") or "") if records else "",
         metrics=_latest(records),
@@ -155,6 +156,11 @@ def _ended(
     return max(signs, default=None) or modified(attempt.outcome) or modified(attempt.cause)
 
 
+def _last_of_steps(records: Sequence[Record], most: int = 50) -> list[Record]:
+    of_steps = (record for record in reversed(records) if integer(record.get("step")) is not None)
+    return list(itertools.islice(of_steps, most))[::-1]
+
+
 def _rate(records: Sequence[Record]) -> float | None:
     if len(records) < 2:
         return None
@@ -165,9 +171,9 @@ def _rate(records: Sequence[Record]) -> float | None:
 
 def _latest(records: Sequence[Record]) -> dict[str, Any]:
     """The last value of each thing measured: a loss and an accuracy may come in different records."""
-    return {
-        key: value
-        for record in records
-        for key, value in record.items()
-        if key not in NOT_MEASURED and value is not None
-    }
+    latest: dict[str, Any] = {}
+    for record in records:
+        latest.update(record)
+    for key in [key for key, value in latest.items() if value is None]:
+        latest[key] = next((r[key] for r in reversed(records) if r.get(key) is not None), None)
+    return {key: value for key, value in latest.items() if key not in NOT_MEASURED and value is not None}

@@ -79,29 +79,32 @@ class RunStatus:
 def current_status(history: RunHistory) -> RunStatus:
     """How the run stands: by its records, and by one squeue if they have no ending. If squeue does not answer, `why`
     says so; it is no error."""
-    if history.may_come_again:
-        return _done(history)
-    if history.state.over:
+    if not is_open(history):
         return RunStatus(history.state, history.why)
     try:
-        rows = ask_squeue(history)
+        return status_by(history, ask_squeue(history))
     except SlurmError as error:
-        said = str(error)
+        return status_by(history, error)
+
+
+def is_open(history: RunHistory) -> bool:
+    """Whether the records alone do not say how the run stands."""
+    return history.may_come_again or not history.state.over
+
+
+def status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | None) -> RunStatus:
+    """The status of a run that is_open. `rows`: squeue's; why it did not answer; or None if there is none to ask."""
+    if history.may_come_again:  # it is done, whatever Slurm does with its job
+        row = None if rows is None or isinstance(rows, SlurmError) else rows.get(history.job or "")
+        if row is None or row.state not in WAITS:
+            return RunStatus(history.state, history.why)
+        return RunStatus(history.state, queued_again(history.job, row), row)
+    if isinstance(rows, SlurmError):
+        said = str(rows)
         return RunStatus(history.state, f"as last recorded; {said if len(said) <= 120 else said[:117] + '...'}")
     if rows is None:
         return RunStatus(history.state, "as last recorded; there is no squeue here that knows its cluster")
     return combine(history, rows)
-
-
-def _done(history: RunHistory) -> RunStatus:
-    """The status of a finished run, whatever Slurm does with its job."""
-    try:
-        row = (ask_squeue(history) or {}).get(history.job or "")
-    except SlurmError:
-        row = None
-    if row is None or row.state not in WAITS:
-        return RunStatus(history.state, history.why)
-    return RunStatus(history.state, queued_again(history.job, row), row)
 
 
 def queued_again(job: str | None, row: SqueueRow) -> str:
@@ -129,6 +132,16 @@ def ask_squeue(history: RunHistory) -> dict[str, SqueueRow] | None:
     if not history.jobs or is_gone(history.cluster):
         return {}
     return commands.job_states(list(history.jobs)) if is_here(history.cluster) else None
+
+
+def ask_for_all_jobs(history: RunHistory) -> dict[str, SqueueRow] | None:
+    """The same, and with the jobs that are not on record: sent by hand, or by an sbatch that timed out."""
+    from clusterdp.slurm import commands
+
+    rows = ask_squeue(history)
+    if is_here(history.cluster):
+        return {**commands.jobs_of_scripts_in(history.run.path), **(rows or {})}
+    return rows
 
 
 def alive(row: SqueueRow) -> bool:

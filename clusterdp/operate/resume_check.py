@@ -8,14 +8,12 @@ from contextlib import contextmanager, suppress
 
 from clusterdp.errors import RunError, SlurmError, SubmitInDoubt
 from clusterdp.operate.formatting import shown_path
-from clusterdp.operate.queue import WAITS, ask_squeue, is_held, live_jobs, queued_again
-from clusterdp.operate.run_cluster import is_here
+from clusterdp.operate.queue import WAITS, ask_for_all_jobs, is_held, live_jobs, queued_again
 from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, write_durably
 from clusterdp.rundir.causes import FAULTS
-from clusterdp.slurm.commands import jobs_of_scripts_in
 
 # Holds that a user must not end. Slurm gives them to a job that it has requeued too often, for example.
 NOT_THE_USERS = frozenset({"JobHeldAdmin", "JobHoldMaxRequeue", "launch failure limit exceeded requeued held"})
@@ -68,9 +66,7 @@ def uncancelled(run: RunDir) -> Iterator[None]:
 def _refuse_if_alive(history: RunHistory) -> None:
     """Two jobs on one run would overwrite each other's work. Only squeue knows whether there is another."""
     try:
-        rows = ask_squeue(history)
-        if is_here(history.cluster):  # jobs that are not on record: sent by hand, or by an sbatch that timed out
-            rows = {**jobs_of_scripts_in(history.run.path), **(rows or {})}
+        rows = ask_for_all_jobs(history)
     except SlurmError as error:
         job = f"job {history.job}" if history.job else "a job of it"
         raise SlurmError(f"{error} So it is not known whether {job} is over.") from None

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from clusterdp.rundir import RunDir
@@ -39,13 +41,29 @@ def put_on_path(run: RunDir) -> None:
     """If the run is on a fake cluster that is up here, and is ours, this process uses that cluster's commands. The user
     may have put them on the PATH of another terminal only."""
     events, _ = read_ledger(run)
-    cluster = str(next((event["cluster"] for event in reversed(events) if event.get("cluster")), ""))
+    os.environ.update(_environ_of(str(next((e["cluster"] for e in reversed(events) if e.get("cluster")), ""))))
+
+
+@contextmanager
+def commands_of(cluster: str) -> Iterator[None]:
+    """Within it, the same for a cluster: for who asks about runs on several. No other thread may ask meanwhile."""
+    before = dict(os.environ)
+    os.environ.update(_environ_of(cluster))
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _environ_of(cluster: str) -> dict[str, str]:
     if is_here(cluster) or is_gone(cluster) or not os.path.isabs(cluster):
-        return
+        return {}
     folder = Path(os.path.realpath(os.path.dirname(cluster)))
-    if not _missing(folder / MARK) and _is_ours(folder):
-        os.environ["PATH"] = f"{folder / BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        os.environ["SLURM_CONF"] = cluster
+    if _missing(folder / MARK) or not _is_ours(folder):
+        return {}
+    path = os.environ.get("PATH", os.defpath)
+    return {"PATH": f"{folder / BIN}{os.pathsep}{path}", "SLURM_CONF": cluster}
 
 
 def _is_ours(folder: Path) -> bool:

@@ -14,6 +14,7 @@ from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.operate.event_text import ending_text
 from clusterdp.operate.formatting import Colour, ago, clock, number, shown_path
 from clusterdp.operate.next_command import next_command_lines
+from clusterdp.operate.note import read_note
 from clusterdp.operate.queue import RunStatus, current_status, reason_text
 from clusterdp.operate.run_history import RunHistory, newest, read_history
 from clusterdp.operate.run_state import RunState
@@ -81,7 +82,18 @@ def attempts_table(attempts: tuple[AttemptHistory, ...], status: RunStatus, now:
 
 def as_data(history: RunHistory, status: RunStatus) -> dict[str, Any]:
     """What scripts may rely on: keys are added, never renamed."""
-    saved, last = history.saved, newest(history.attempts)
+    last = newest(history.attempts)
+    return {
+        **in_brief(history, status),
+        "hang": hang_of(history, last) if last else None,
+        "stragglers": stragglers_of(history, last) if last else [],
+        "attempts": [asdict(attempt) for attempt in history.attempts],
+    }
+
+
+def in_brief(history: RunHistory, status: RunStatus) -> dict[str, Any]:
+    """The part of it that `clusterdp list` has, too."""
+    saved = history.saved
     return {
         "name": history.name,
         "run": str(history.run.path),
@@ -99,18 +111,18 @@ def as_data(history: RunHistory, status: RunStatus) -> dict[str, Any]:
         "phase": history.phase,
         "saved": {"step": saved[0], "time": saved[1]} if saved else None,
         "steps_lost": history.lost,
-        "hang": hang_of(history, last) if last else None,
-        "stragglers": stragglers_of(history, last) if last else [],
         "metrics": history.metrics,
         "measured": history.measured_at,
         "cancelled": history.cancelled,
         "asked_to_stop": history.asked_to_stop,
-        "attempts": [asdict(attempt) for attempt in history.attempts],
+        "note": read_note(history.run),
     }
 
 
 def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str, str]]:
     facts = []
+    if note := read_note(history.run):
+        facts.append(("note", note))
     if history.job:
         where = status.row.nodes if status.row else ""
         facts.append(("job", history.job + (f" on {where}" if where else "")))
@@ -154,12 +166,20 @@ def measured(metrics: dict[str, Any], most: int = 6) -> str:
 
 
 def _progress(history: RunHistory, status: RunStatus) -> str:
-    step, total, last = history.step or 0, history.total, history.last
+    step, total = history.step or 0, history.total
     words = f"{step} of {total} ({100 * step // total} %)" if total else str(step)
     words += f", phase {history.phase}" if history.phase else ""
-    if total and last and last.rate and step < total and status.state is RunState.RUNNING:
-        words += f", about {duration((total - step) / last.rate)} left"
+    if (left := left_s(history, status)) is not None:
+        words += f", about {duration(left)} left"
     return words
+
+
+def left_s(history: RunHistory, status: RunStatus) -> float | None:
+    """How long the run has still to train, by its rate lately; None if that is not known."""
+    step, total, last = history.step or 0, history.total, history.last
+    if total and last and last.rate and step < total and status.state is RunState.RUNNING:
+        return (total - step) / last.rate
+    return None
 
 
 def _with_start(history: RunHistory, status: RunStatus, now: float) -> RunStatus:

@@ -30,6 +30,7 @@
     checkpoints/                      unless checkpoint.url names another place
     cancelled                         there if the user cancelled the run: no attempt starts any more
     stop                              likewise if the user asked the run to save and stop
+    note                              a line of the user's own about the run
 
 Appending from several machines to one file is not atomic on NFS: hence one file a writer. Readers merge by time.
 
@@ -51,6 +52,7 @@ from clusterdp.rundir.ledger import (
     mark_cancelled,
     mark_stopped,
     parse,
+    parse_lines,
     read_lines,
 )
 from clusterdp.rundir.lenient_reads import read_events
@@ -65,6 +67,7 @@ __all__ = [
     "mark_cancelled",
     "mark_stopped",
     "parse",
+    "parse_lines",
     "read_events",
     "read_lines",
     "write_durably",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterdp.plainfile import MOST, read_plain, reading
-from clusterdp.rundir.ledger import as_event, parse
+from clusterdp.rundir.ledger import as_event, parse, parse_lines
 from clusterdp.rundir.names import RunDir
 from clusterdp.rundir.tail import CHUNK, end_of
 
@@ -103,6 +103,13 @@ def _records(path: Path, limit: int, clean: Callable[[Record], Record] = dict) -
         stat = os.fstat(file.fileno())
         stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
         if path not in _seen or _seen[path][0] != stamp:
-            records = map(parse, end_of(file, limit).splitlines())
-            _seen[path] = (stamp, tuple(clean(record) for record in records if record is not None))
+            _seen[path] = (stamp, tuple(map(clean, parse_lines(end_of(file, limit).splitlines()))))
     return _seen[path][1]
+
+
+def forget(run: RunDir) -> None:
+    """Drop what was parsed of a run that is not followed: of ten thousand runs it would fill the memory."""
+    inside = f"{run.path}/"
+    for path in list(_seen):
+        if str(path).startswith(inside):
+            _seen.pop(path, None)

@@ -59,6 +59,7 @@ class RunDir:
     source_diff = _Within("source.diff")
     cancelled = _Within("cancelled")
     stop = _Within("stop")
+    note = _Within("note")
     events = _Within("events")
     metrics = _Within("metrics")
     submits = _Within("submits")

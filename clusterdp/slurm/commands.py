@@ -17,6 +17,7 @@ from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
 from clusterdp.slurm.jobid import JOB_ID, is_job_id
 
 MOST_SAID = 500  # characters of an error message that are passed on
+LONGEST_ARGUMENT = 100_000  # characters; Linux takes 128 KiB
 ANSWER_TIMEOUT_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout is 10 s and each client retries
 
 # What leaks from an outer job into sbatch and from there into the new job's srun: `SLURM_CPU_BIND` and a size such as
@@ -96,12 +97,15 @@ def jobs_of_scripts_in(folder: Path) -> dict[str, SqueueRow]:
     return {job: SqueueRow(state, "", "") for job, state, script in rows if script.startswith(f"{folder}/")}
 
 
-def job_states(jobs: Sequence[str]) -> dict[str, SqueueRow]:
+def job_states(jobs: Sequence[str], timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, SqueueRow]:
     """What squeue knows of these jobs, those that ended lately included; a job that it has forgotten is not in it."""
     if not jobs:
         return {}
+    wanted = set(jobs)
     asked = ",".join(map(_checked, jobs))
-    done = _call(["squeue", "--noheader", "--states=all", f"--jobs={asked}", "--format=%i|%T|%r|%N"])
+    # Of more jobs than fit into an argument, squeue is asked for all there are, as it asks the controller itself.
+    only = [f"--jobs={asked}"] if len(asked) < LONGEST_ARGUMENT else []
+    done = _call(["squeue", "--noheader", "--states=all", *only, "--format=%i|%T|%r|%N"], timeout_s=timeout_s)
     if done.returncode != 0:
         if "Invalid job id" in done.stderr:
             return {}
@@ -113,9 +117,9 @@ def job_states(jobs: Sequence[str]) -> dict[str, SqueueRow]:
             rows.setdefault(match[1], SqueueRow(match[2], match[3], match[4]))
         else:
             odd.append(line)
-    if odd and not rows.keys() >= set(jobs):  # that a job is not there would only be a guess
+    if odd and not rows.keys() >= wanted:  # that a job is not there would only be a guess
         raise _unheard(odd)
-    return rows
+    return rows if only else {job: row for job, row in rows.items() if job in wanted}
 
 
 def show_job(job: str) -> dict[str, str]:

@@ -10,7 +10,8 @@ import pytest
 
 from clusterdp.config import dump, from_mapping
 from clusterdp.errors import RunError
-from clusterdp.operate.find_run import KEEP, find_run, index_path, remember
+from clusterdp.operate.find_run import find_run
+from clusterdp.operate.run_index import index_path, noted_runs, remember
 from clusterdp.rundir import RunDir
 from tests.operate.builder import RunBuilder
 
@@ -119,14 +120,17 @@ def test_a_folder_that_is_no_run_is_refused(elsewhere: Path) -> None:
         find_run("runs")
 
 
-def test_the_memory_is_private_short_and_survives_a_torn_line(elsewhere: Path) -> None:
-    run = RunBuilder(elsewhere / "runs" / "a").run
+def test_the_index_is_private_keeps_all_runs_and_survives_torn_lines(elsewhere: Path) -> None:
+    run = RunBuilder(elsewhere / "far" / "a").run
     remember(run)
     assert stat.S_IMODE(index_path().stat().st_mode) == 0o600
     with index_path().open("a") as file:
-        file.write('{"time": 1, "run": "/x"}\n' * 2 * KEEP + '[1]\n{"time": null}\n{"run"')
-    remember(run)
-    assert len(index_path().read_text().splitlines()) <= KEEP + 1
+        file.write('{"time": 1, "run": "/x"}\n' * 1500 + '[1]\n{"time": null}\n{"run": 7}\n{"run"')
+    assert find_run().path == run.path
+    remember(RunDir(elsewhere / "gone"))
+    remember(RunDir(elsewhere / "gone"))
+    assert len(index_path().read_text().splitlines()) == 1506  # the torn one has taken the next with it
+    assert [each.path for each in noted_runs()] == [str(elsewhere / "gone"), "/x", str(run.path)]
     assert find_run().path == run.path
 
 

@@ -106,7 +106,7 @@ def _place(word: str | None) -> Place:
             "Name one of these."
         ) from None
     name = shown_path(run.path)
-    return Place(name, open_storage(_url_of(run)), run)
+    return Place(name, open_storage(url_of(run)), run)
 
 
 def _folder(path: Path) -> Place:
@@ -126,7 +126,7 @@ def _names(path: Path) -> list[str]:
         raise RunError(f"{path}: cannot be read: {error.strerror}.") from None
 
 
-def _url_of(run: RunDir) -> str:
+def url_of(run: RunDir) -> str:
     """`checkpoint.url` of the config that was submitted; a relative one counts from where the ranks run."""
     if not run.config.exists():
         return str(run.checkpoints)

@@ -1,0 +1,62 @@
+"""`clusterdp rm`: asks, and removes each run under its lock."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from clusterdp.cli import streams
+from clusterdp.errors import ConfigError, RunError, SlurmError
+from clusterdp.launch.lock import RunLock
+from clusterdp.operate.checkpoints.prune import confirmed
+from clusterdp.operate.formatting import shown_path, size
+from clusterdp.operate.remove import Removal, check_over, plan_removal, remove, show_removals, what_is_left
+
+
+def rm(options: argparse.Namespace) -> int:
+    """`options.runs` names one at least."""
+    if not (options.dry_run or options.yes or (sys.stdin.isatty() and sys.stdout.isatty())):
+        raise ConfigError("rm: no terminal to ask on. --yes removes, --dry-run only says what would go.")
+    code = 0
+    removals: dict[Path, Removal] = {}
+    for word in options.runs:
+        try:
+            each = plan_removal(word)
+            removals[each.run.path] = each
+        except (RunError, SlurmError) as error:  # the others may go
+            streams.complain(error)
+            code = error.exit_code
+    if not removals:
+        return code
+    if not options.yes:
+        show_removals(list(removals.values()), sys.stdout)
+    if options.dry_run:
+        return code
+    if not options.yes and not confirmed(input):
+        print("nothing was removed")
+        return code
+    for each in removals.values():
+        try:
+            print(_remove(each), flush=True)
+        except (RunError, SlurmError) as error:
+            streams.complain(error)
+            code = error.exit_code
+        except KeyboardInterrupt:
+            if left := what_is_left(each.run):
+                streams.complain(RunError(left))
+            raise
+    return code
+
+
+def _remove(removal: Removal) -> str:
+    """Returns what was done, in words."""
+    run = removal.run
+    if removal.rest:
+        remove(run)
+    else:
+        with RunLock(run):  # no resume begins meanwhile, nor has begun since
+            check_over(run)
+            remove(run)
+    stays = f"; its checkpoints stay in {removal.stays}" if removal.stays else ""
+    return f"{shown_path(run.path)}: removed, {size(removal.nbytes)} freed{stays}"

@@ -1,0 +1,140 @@
+"""The table of `clusterdp list`. It is no wider than the terminal: the most important columns are shown."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterdp.operate.account.words import brief
+from clusterdp.operate.formatting import Colour, ago
+from clusterdp.operate.run_state import RunState
+from clusterdp.operate.status import STATE_COLOURS, measured
+from clusterdp.operate.terminal import printable
+
+Summary = Mapping[str, Any]
+GAP = 2
+SHORTEST_NOTE = 12
+SHORTEST_NAME = 8
+ALWAYS = 8  # what has this importance or more is always shown
+LONGEST_METRIC = 24
+MORE = "..."
+
+
+@dataclass(frozen=True, eq=False)
+class Column:
+    """importance: where there is no room for two, the one with more is shown."""
+
+    head: str
+    importance: int
+    cell: Callable[[Summary, float], str]
+
+
+def _step(run: Summary, now: float) -> str:
+    if run["step"] is None:
+        return ""
+    return f"{run['step']}/{run['total']}" if run["total"] else str(run["step"])
+
+
+def _saved(run: Summary, now: float) -> str:
+    when = (run["saved"] or {}).get("time")
+    return ago(when, now) if when else ""
+
+
+def _goodput(run: Summary, now: float) -> str:
+    return "" if run["goodput"] is None else f"{100 * run['goodput']:.0f} %"
+
+
+NAME = Column("run", 9, lambda run, now: run["run"])
+STATE = Column("state", 8, lambda run, now: run["verdict"] + ("?" if run["as_recorded"] else ""))
+NOTE = Column("note", 5, lambda run, now: run["note"])
+COLUMNS = (
+    NAME,
+    STATE,
+    Column("attempt", 2, lambda run, now: str(run["attempt"] or "")),
+    Column("step", 7, _step),
+    Column("measured", 4, lambda run, now: _cut(measured(run["metrics"], most=1), LONGEST_METRIC)),
+    Column("left", 6, lambda run, now: "" if run["left_s"] is None else brief(run["left_s"])),
+    Column("goodput", 1, _goodput),
+    Column("saved", 3, _saved),
+    NOTE,
+)
+
+
+def table(runs: Sequence[Summary], typed: Sequence[str], now: float, width: int, colour: Colour) -> list[str]:
+    """`typed`: what one can type for each run. `width` in columns of the terminal."""
+    cells = {column: [_clean(column.cell(run, now)) for run in runs] for column in COLUMNS}
+    cells[NAME] = [_clean(name) for name in typed]
+    needed = {column: max(map(wide, [column.head, *texts])) for column, texts in cells.items() if any(texts)}
+    widths = _fitted(needed, width)
+    columns = []
+    for column in (column for column in COLUMNS if column in widths):
+        width = widths[column]
+        texts = [_padded(text, width) for text in cells[column]]
+        if column is STATE:
+            texts = [_coloured(text, run, colour) for text, run in zip(texts, runs, strict=True)]
+        columns.append((_padded(column.head, width), texts))
+    head = colour("dim", _row([head for head, _ in columns]))
+    return [head, *map(_row, zip(*(texts for _, texts in columns), strict=True))]
+
+
+def _coloured(text: str, run: Summary, colour: Colour) -> str:
+    word = text.rstrip()
+    return colour(STATE_COLOURS.get(RunState(run["verdict"]), "red"), word) + text[len(word) :]
+
+
+def _fitted(needed: Mapping[Column, int], width: int) -> dict[Column, int]:
+    """The columns that are shown, and how wide they are. A note is cut first, but never to nothing."""
+    room = width + GAP
+    widths: dict[Column, int] = {}
+    for column in sorted(needed, key=lambda column: column.importance, reverse=True):
+        least = min(needed[column], SHORTEST_NOTE) if column is NOTE else needed[column]
+        if least + GAP <= room or column.importance >= ALWAYS:
+            widths[column] = least
+            room -= least + GAP
+    if NOTE in widths:
+        widths[NOTE] = min(needed[NOTE], widths[NOTE] + max(0, room))
+    widths[NAME] = max(SHORTEST_NAME, widths[NAME] + min(0, room))
+    return widths
+
+
+def _row(cells: Sequence[str]) -> str:
+    return (" " * GAP).join(cells).rstrip()
+
+
+def _clean(text: str) -> str:
+    """In one line, and without what moves a cursor: it would have a width of its own."""
+    return text if text.isprintable() else " ".join(printable(text).split())
+
+
+def wide(text: str) -> int:
+    """How many columns it takes on a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(_wide_one(letter) for letter in text)
+
+
+def _wide_one(letter: str) -> int:
+    if unicodedata.combining(letter) or unicodedata.category(letter) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
+def _padded(text: str, width: int) -> str:
+    if text.isascii() and len(text) <= width:
+        return text.ljust(width)
+    text = _cut(text, width)
+    return text + " " * (width - wide(text))
+
+
+def _cut(text: str, width: int) -> str:
+    if wide(text) <= width:
+        return text
+    used, kept = 0, ""
+    for letter in text:
+        used += _wide_one(letter)
+        if used > width - len(MORE):
+            break
+        kept += letter
+    return kept + MORE[:width]

@@ -1,0 +1,78 @@
+"""Which runs `clusterdp list` shows: --state, --name, --tag and --since."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from clusterdp.errors import ConfigError
+from clusterdp.operate.run_state import RunState
+from clusterdp.wording import did_you_mean
+
+AGE = re.compile(r"([0-9]{1,6})([mhdw])")
+UNITS_S = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+DATES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
+
+
+@dataclass(frozen=True)
+class Filters:
+    states: frozenset[str] = frozenset()  # none: any
+    name: str = ""
+    tag: str = ""
+    since: float = 0.0
+
+    @property
+    def look_inside(self) -> bool:
+        """Whether it takes a look into a run folder to know whether it is meant."""
+        return bool(self.states or self.name or self.tag)
+
+    def take(self, text: str, typed: Callable[[str], str]) -> bool:
+        """`text`: the summary as JSON. `typed`: gives what one can type for a run folder."""
+        # A quote within a text is an escaped one. To parse ten thousand summaries takes its time.
+        if self.states and not any(f'"verdict":"{state}"' in text for state in self.states):
+            return False
+        if not (self.name or self.tag):
+            return True
+        summary = json.loads(text)
+        if self.name:
+            names = (typed(summary["run"]), summary["run"].rpartition("/")[2], summary["name"])
+            if not any(fnmatchcase(name, self.name) for name in names):
+                return False
+        return not self.tag or self.tag.lower() in re.split(r"[\s,;]+", summary["note"].lower())
+
+
+def make_filters(state: str | None, name: str | None, tag: str | None, since: str | None, now: float) -> Filters:
+    """From what was typed. ConfigError if it means nothing."""
+    return Filters(_states(state), name or "", tag or "", _since(since, now))
+
+
+def _states(words: str | None) -> frozenset[str]:
+    if words is None:
+        return frozenset()
+    known = [state.value for state in RunState]
+    named = [word.strip().lower() for word in words.split(",") if word.strip()]
+    for word in named or [words]:
+        if word not in known:
+            raise ConfigError(f"--state {word}: is no state. {did_you_mean(word, known, f'Write {_any_of(known)}.')}")
+    return frozenset(named)
+
+
+def _any_of(words: list[str]) -> str:
+    return f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _since(word: str | None, now: float) -> float:
+    if word is None:
+        return 0.0
+    if age := AGE.fullmatch(word):
+        return now - int(age[1]) * UNITS_S[age[2]]
+    for form in DATES:
+        try:
+            return time.mktime(time.strptime(word, form))
+        except (ValueError, OverflowError):
+            continue
+    raise ConfigError(f"--since {word}: is no age and no date. Write e.g. 12h, 3d, 2w or 2026-01-31.")

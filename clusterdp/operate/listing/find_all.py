@@ -1,0 +1,52 @@
+"""The folders of all runs that are known, without a look into them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+from clusterdp.operate.find_run import RUNS, is_run
+from clusterdp.operate.run_index import NotedRun, noted_runs
+from clusterdp.rundir import RunDir
+from clusterdp.rundir.lenient_reads import modified
+from clusterdp.slurm.jobid import is_job_id
+
+
+def find_all(everywhere: bool) -> list[NotedRun]:
+    """Those of this folder, or `everywhere`, the last submitted first: of the index, and those in `runs/` that are not
+    in it. A run of the index may be gone."""
+    here = os.getcwd()
+    noted = list(noted_runs())
+    found = [run for run in noted if everywhere or run.is_of(here)]
+    known = {run.path for run in noted}
+    for path in set(_folders()) - known:
+        run = RunDir(Path(path))
+        if is_run(run.path):
+            found.append(NotedRun(path, modified(run.config) or modified(run.path) or 0.0, here))
+    return sorted(found, key=lambda run: run.time, reverse=True)
+
+
+def _folders() -> list[str]:
+    try:
+        return [entry.path for entry in os.scandir(RUNS.absolute()) if entry.is_dir()]
+    except OSError:  # there is none
+        return []
+
+
+class TypedName:
+    """What one can type for a run in this folder: a name in `runs/`, else a path."""
+
+    def __init__(self) -> None:
+        self.here = os.getcwd().rstrip("/") + "/"
+        self.runs = f"{self.here}{RUNS}/"
+        self.beside = set(os.listdir("."))
+
+    def __call__(self, path: str) -> str:
+        """As shown_path() has it, without a Path: of ten thousand runs each takes its time."""
+        name = path[len(self.runs) :] if path.startswith(self.runs) else ""
+        first = name.partition("/")[0]
+        # A folder of that name here would be meant first, and a number is a job.
+        if name and first not in self.beside and not first.startswith(("-", "~")) and not is_job_id(name):
+            return shlex.quote(name)
+        return shlex.quote(path[len(self.here) :] if path.startswith(self.here) else path)

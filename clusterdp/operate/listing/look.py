@@ -1,0 +1,90 @@
+"""A look into one run folder, for `clusterdp list`."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clusterdp.operate.account.run_account import account_so_far
+from clusterdp.operate.find_run import is_run
+from clusterdp.operate.listing.summaries import Summaries, stamp_of
+from clusterdp.operate.queue import RunStatus, is_open
+from clusterdp.operate.run_history import RunHistory, newest, read_history
+from clusterdp.operate.status import in_brief, left_s
+from clusterdp.rundir import RunDir
+from clusterdp.rundir.lenient_reads import forget
+
+# A summary is kept of a folder in which nothing has changed for so long. Times of a file system may be whole seconds,
+# over NFS one file shows later than another, and hosts' clocks differ.
+SETTLED_S = 120.0
+# The same where the end itself is not on record: Slurm has forgotten the job, or the batch script was killed.
+SILENT_S = 86400.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """One of these: the summary as JSON, of a run that is over; the history, of one of which Slurm may know more; or
+    why the folder cannot be read. Nothing, if there is no run (any more)."""
+
+    text: str = ""
+    history: RunHistory | None = None
+    unread: str = ""
+    stamp: str = ""
+    changed: float = 0.0  # when the folder last did
+
+
+def look_at(run: str, kept: Summaries, now: float) -> Look:
+    try:
+        stamp, changed = stamp_of(run)
+        if text := kept.get(run, stamp):
+            return Look(text=text)
+        os.listdir(run)  # PermissionError
+        path = Path(run)
+        if not is_run(path):
+            kept.drop(run)
+            return Look()
+        history = read_history(RunDir(path))
+        forget(history.run)
+    except (FileNotFoundError, NotADirectoryError):
+        kept.drop(run)
+        return Look()
+    except OSError as error:
+        return Look(unread=error.strerror or str(error))
+    found = Look(history=history, stamp=stamp, changed=changed)
+    if is_open(history):
+        return found
+    return Look(text=keep(found, RunStatus(history.state, history.why), kept, now))
+
+
+def keep(found: Look, status: RunStatus, kept: Summaries, now: float, as_recorded: bool = False) -> str:
+    """The summary of the run as JSON. It is kept if nothing will change any more. `as_recorded`: Slurm has not said."""
+    history = found.history
+    assert history is not None
+    text = json.dumps(summary_of(history, status, now, as_recorded=as_recorded), separators=(",", ":"))
+    last = history.last
+    changed = max(found.changed, (last and last.heard_at) or 0.0)
+    quiet_s = SETTLED_S if history.closed else SILENT_S
+    if status.state.over and not as_recorded and not history.unread and now - changed > quiet_s:
+        kept.put(str(history.run.path), found.stamp, text)
+    return text
+
+
+def summary_of(history: RunHistory, status: RunStatus, now: float, as_recorded: bool = False) -> dict[str, Any]:
+    """What programs may rely on: keys are added, never renamed. Those of `clusterdp status --json`, and
+
+    attempt      the number of the newest one; null before the first
+    goodput      the share of the allocated time that became steps; null if that is not known
+    left_s       seconds of training that are left, by the rate lately; null unless it runs and has an end
+    as_recorded  whether Slurm could not be asked: then `verdict` is what was last recorded
+    """
+    last = newest(history.attempts)
+    return {
+        **in_brief(history, status),
+        "attempt": last.number if last else None,
+        "goodput": account_so_far(history, status, now).goodput,
+        "left_s": left_s(history, status),
+        "as_recorded": as_recorded,
+    }

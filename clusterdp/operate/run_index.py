@@ -1,0 +1,64 @@
+"""The index of my runs: a file of mine to which `submit` appends where each run lies and from where it was submitted.
+
+Runs lie in `runs/`, or anywhere else that `run_dir=` names. The index is a convenience: a run in it may be gone, and a
+run that is not in it is found by its folder.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from clusterdp.plainfile import MOST
+from clusterdp.rundir import RunDir, append_line, parse_lines
+from clusterdp.rundir.lenient_reads import time_of
+from clusterdp.rundir.tail import last_bytes
+
+BLOCK = 500  # lines that are parsed at once
+
+
+class NotedRun(NamedTuple):
+    """A run folder, when its last job was submitted, and from which folder."""
+
+    path: str
+    time: float
+    submit_dir: str
+
+    def is_of(self, here: str) -> bool:
+        """Whether it was submitted from the folder `here`, lies below it, or is it or a folder above it."""
+        inside = here.rstrip("/") + "/"
+        return here in (self.submit_dir, self.path) or self.path.startswith(inside) or here.startswith(f"{self.path}/")
+
+
+def remember(run: RunDir) -> None:
+    """Note a run that was submitted. It is no error if the file cannot be written (no home, no quota)."""
+    try:
+        record = {"time": time.time(), "run": str(run.path.absolute()), "dir": os.getcwd()}
+        path = index_path()
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        append_line(path, record, mode=0o600)
+    except OSError:
+        pass
+
+
+def index_path() -> Path:
+    base = Path(os.environ.get("XDG_STATE_HOME", ""))
+    if not base.is_absolute():  # as the XDG rules have it
+        base = Path("~/.local/state").expanduser()
+    return base / "clusterdp" / "runs"
+
+
+def noted_runs() -> Iterator[NotedRun]:
+    """Each run once, the last submitted first. Lines that are torn are left out. They are parsed as they are asked for:
+    whoever wants the latest run reads the end of the file alone."""
+    lines = last_bytes(index_path(), MOST).splitlines()
+    seen: set[str] = set()
+    for end in range(len(lines), 0, -BLOCK):
+        for record in reversed(parse_lines(lines[max(0, end - BLOCK) : end])):
+            path, submit_dir = record.get("run"), record.get("dir")
+            if isinstance(path, str) and path not in seen and path.startswith("/") and "\0" not in path:
+                seen.add(path)
+                yield NotedRun(path, time_of(record), submit_dir if isinstance(submit_dir, str) else "")

@@ -1,0 +1,96 @@
+"""The table of `clusterdp list` at the widths of terminals."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+
+from clusterdp.operate.formatting import Colour
+from clusterdp.operate.listing.columns import table, wide
+from tests.operate.builder import T0
+
+PLAIN = Colour(io.StringIO())
+NOTE = "baseline, with the learning rate of last week"
+
+
+def run(**values: Any) -> dict[str, Any]:
+    """A summary."""
+    return {
+        "run": "/p/runs/x",
+        "verdict": "done",
+        "as_recorded": False,
+        "attempt": 1,
+        "step": 400,
+        "total": 400,
+        "metrics": {"loss": 0.01234, "test_accuracy": 0.981},
+        "left_s": None,
+        "goodput": 0.973,
+        "saved": {"step": 400, "time": T0 - 7200},
+        "note": "",
+        **values,
+    }
+
+
+RUNS = {
+    "digits-20260131-235959-1f2e": run(verdict="running", attempt=12, step=240, left_s=3723.0, note=NOTE),
+    "digits-20260131-235959-77aa": run(),
+    "lenet-3": run(verdict="waiting", as_recorded=True, attempt=None, step=None, metrics={}, goodput=None, saved=None),
+    "../elsewhere/runs/a-sweep/17": run(verdict="gave-up", step=17, total=None, metrics={"lr": 0.1}),
+}
+SCREENS = {
+    120: """\
+run                           state     attempt  step     measured             left   goodput  saved    note
+digits-20260131-235959-1f2e   running   12       240/400  test_accuracy 0.981  1h02m  97 %     2 h ago  baseline, wit...
+digits-20260131-235959-77aa   done      1        400/400  test_accuracy 0.981         97 %     2 h ago
+lenet-3                       waiting?
+../elsewhere/runs/a-sweep/17  gave-up   1        17       lr 0.1                      97 %     2 h ago
+""",
+    80: """\
+run                           state     step     left   saved    note
+digits-20260131-235959-1f2e   running   240/400  1h02m  2 h ago  baseline, wi...
+digits-20260131-235959-77aa   done      400/400         2 h ago
+lenet-3                       waiting?
+../elsewhere/runs/a-sweep/17  gave-up   17              2 h ago
+""",
+    40: """\
+run                           state
+digits-20260131-235959-1f2e   running
+digits-20260131-235959-77aa   done
+lenet-3                       waiting?
+../elsewhere/runs/a-sweep/17  gave-up
+""",
+}
+
+
+@pytest.mark.parametrize("width", SCREENS)
+def test_the_table_fits_the_terminal(width: int) -> None:
+    lines = table(list(RUNS.values()), list(RUNS), T0, width, PLAIN)
+    assert "\n".join(lines) + "\n" == SCREENS[width]
+
+
+@pytest.mark.parametrize("width", [20, 21, 33, 39, 40, 57, 80, 99, 119, 300])
+def test_no_line_is_wider_than_the_terminal_whatever_the_names(width: int) -> None:
+    names = ["运行-" * 20, "e\u0301" * 60, "x" * 100, "\x1b[2J\x1b]0;t\x07\u202e" * 9 + "y", "two\nlines"]
+    odd = [run(note=name, verdict="cancelled", metrics={name: 0.1}, left_s=1.0) for name in names]
+    lines = table(odd, names, T0, width, PLAIN)
+    assert len(lines) == 1 + len(names)
+    assert max(map(wide, lines)) <= width
+    assert not [line for line in lines if not line.isprintable()]
+
+
+def test_what_no_run_has_takes_no_column() -> None:
+    (head, _) = table([run(attempt=None, goodput=None, saved=None)], ["a"], T0, 300, PLAIN)
+    assert head.split() == ["run", "state", "step", "measured"]
+
+
+def test_the_colour_of_a_state_does_not_move_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured = table(list(RUNS.values()), list(RUNS), T0, 80, Colour(Terminal()))
+    assert "\x1b[36mrunning\x1b[0m   240/400" in coloured[1]

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from clusterdp.errors import ConfigError
+from clusterdp.operate.listing.filters import Filters, make_filters
+
+NOW = time.mktime((2026, 1, 31, 12, 0, 0, 0, 0, -1))
+
+
+def takes(filters: Filters, **values: str) -> bool:
+    summary = {"name": "digits", "run": "/p/runs/digits-77aa", "verdict": "done", "note": "", **values}
+    return filters.take(json.dumps(summary, separators=(",", ":")), lambda path: "../p/runs/digits-77aa")
+
+
+def test_states_are_those_of_runs_and_a_mistake_is_explained() -> None:
+    filters = make_filters("Running, gave-up", None, None, None, NOW)
+    assert takes(filters, verdict="running")
+    assert takes(filters, verdict="gave-up")
+    assert not takes(filters, verdict="done", note='"verdict":"running"')
+    for word, said in (
+        ("runing", "Did you mean running"),
+        ("x", "Write waiting, running, .* or cancelled"),
+        ("", "Write"),
+    ):
+        with pytest.raises(ConfigError, match=f"--state {word}: is no state.*{said}"):
+            make_filters(word, None, None, None, NOW)
+
+
+@pytest.mark.parametrize(
+    ("glob", "taken"),
+    [("digits*", True), ("digits", True), ("*77aa", True), ("../p/*", True), ("Digits", False), ("77aa", False)],
+)
+def test_a_name_is_that_of_the_folder_or_of_the_config_or_what_one_types(glob: str, taken: bool) -> None:
+    assert takes(make_filters(None, glob, None, None, NOW)) == taken
+
+
+@pytest.mark.parametrize(
+    ("tag", "taken"), [("baseline", True), ("LR", True), ("base", False), ("lr,", False), ("0.1", True)]
+)
+def test_a_tag_is_a_word_of_the_note(tag: str, taken: bool) -> None:
+    assert takes(make_filters(None, None, tag, None, NOW), note="Baseline, lr 0.1") == taken
+
+
+@pytest.mark.parametrize(
+    ("word", "ago_s"),
+    [
+        ("30m", 1800),
+        ("12h", 43200),
+        ("3d", 3 * 86400),
+        ("2w", 14 * 86400),
+        ("2026-01-31", 43200),
+        ("2026-01-31T11:00", 3600),
+        ("2026-01-31T11:59:30", 30),
+    ],
+)
+def test_since_is_an_age_or_a_date(word: str, ago_s: int) -> None:
+    assert make_filters(None, None, None, word, NOW).since == NOW - ago_s
+
+
+@pytest.mark.parametrize("word", ["", "yesterday", "3", "3x", "-3d", "2026-02-31", "9" * 30 + "d", "٣d"])
+def test_since_that_means_nothing_is_refused(word: str) -> None:
+    with pytest.raises(ConfigError, match=r"Write e\.g\. 12h, 3d, 2w or 2026-01-31"):
+        make_filters(None, None, None, word, NOW)

@@ -1,0 +1,67 @@
+"""One folder that never answers must not keep the others from being listed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from clusterdp.operate.listing import read_in_time as module
+from clusterdp.operate.listing.read_in_time import read_in_time
+
+PATHS = [f"/{disk}/runs/{i}" for i in range(100) for disk in ("good", "hung")]
+
+
+@pytest.fixture
+def never() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_all_are_read() -> None:
+    assert read_in_time(PATHS, len) == ({path: len(path) for path in PATHS}, [])
+    assert read_in_time([], len) == ({}, [])
+
+
+def test_one_that_hangs_is_named_and_all_others_are_read(never: threading.Event) -> None:
+    def read(path: str) -> str:
+        if path == "/hung/runs/7":
+            never.wait()
+        return path
+
+    found, silent = read_in_time(PATHS, read, patience_s=0.3)
+    assert silent == ["/hung/runs/7"]
+    assert found == {path: path for path in PATHS if path != "/hung/runs/7"}
+
+
+def test_a_file_system_that_hangs_does_not_stop_the_reading_of_others(
+    never: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(path: str) -> str:
+        if path.startswith("/hung/"):
+            never.wait()
+        return path
+
+    monkeypatch.setattr(module, "_mount_points", lambda: ["/", "/hung", "/hu"])
+    before = threading.active_count()
+    found, silent = read_in_time(PATHS, read, patience_s=0.3)
+    assert list(found) == [path for path in PATHS if path.startswith("/good/")]
+    assert silent == [path for path in PATHS if path.startswith("/hung/")]
+    assert threading.active_count() - before <= 1 + module.MORE_THREADS
+
+
+def test_threads_that_wait_are_joined_by_others() -> None:
+    """As over a network: the second one comes in while the first one waits for its answer."""
+    meet = threading.Barrier(2, timeout=20)
+    assert len(read_in_time(PATHS[:2], lambda path: meet.wait(), patience_s=20)[0]) == 2
+
+
+def test_a_mistake_in_the_reading_is_not_hidden() -> None:
+    with pytest.raises(ZeroDivisionError):
+        read_in_time(PATHS, lambda path: 1 // 0)
+
+
+def test_mount_points_have_their_true_names() -> None:
+    assert "/" in module._mount_points()
