@@ -250,6 +250,7 @@ VERBS = {
     "note": ["note", "RUN", "baseline"],
     "rm --dry-run": ["rm", "RUN", "--dry-run"],
     "status": ["status", "RUN"],
+    "why": ["why", "RUN"],
     "logs": ["logs", "RUN"],
     "cancel": ["cancel", "RUN"],
     "checkpoint ls": ["checkpoint", "ls", "CHECKPOINTS"],
@@ -269,7 +270,7 @@ def test_no_verb_of_the_login_node_loads_torch(verb: str, run_folder: Path, chec
     expected = "== 4" if verb in ("cancel", "rm --dry-run") else "== 0"  # there is no Slurm to tell of it, or to ask
     names = loaded_by(f"from clusterdp.cli import main\nassert main({words!r}) {expected}", cwd=tmp_path)
     assert "torch" not in names
-    if verb.endswith("--help") or verb in ("--version", "status", "list", "note", "cancel"):
+    if verb.endswith("--help") or verb in ("--version", "status", "why", "list", "note", "cancel"):
         assert not names & {"submitit", "omegaconf", "fsspec", "jinja2"}, "they cost more than the verb itself"
 
 

@@ -142,6 +142,9 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     sub.add_argument("--json", action="store_true", help="for programs")
     sub = verb("status", status, "how a run is doing", "clusterdp status runs/digits-20260131-235959-1f2e", "run")
     sub.add_argument("--json", action="store_true", help="for programs")
+    about = "why a run waits, or failed: the first error of all ranks, its cause, and what to do"
+    sub = verb("why", why, about, "clusterdp why 4242", "run")
+    sub.add_argument("--json", action="store_true", help="for programs")
     about = "where the allocated time of a run went, and what its interruptions cost"
     sub = verb("goodput", goodput, about, "clusterdp goodput 4242", "run")
     sub.add_argument("--json", action="store_true", help="for programs")
@@ -351,6 +354,13 @@ def status(options: argparse.Namespace) -> int:
     from clusterdp.operate.status import show_status
 
     show_status(_run(options.run), sys.stdout, as_json=options.json)
+    return 0
+
+
+def why(options: argparse.Namespace) -> int:
+    from clusterdp.operate.why.show_why import show_why
+
+    show_why(_run(options.run), sys.stdout, as_json=options.json)
     return 0
 
 

@@ -23,8 +23,8 @@ standstill         ranks that are slow, and a run that makes no progress
 slurmstepd_notice  what slurmstepd wrote when it ended an attempt
 run_state          the states of a run, and their exit codes
 queue              what squeue says of a run, in words
-failure            which rank failed first, and the end of its log
-missing_file       a failure for a file that the snapshot did not take in
+why/               `clusterdp why`: why it waits, or failed
+log_files          where the logs are
 follow             a run followed to its end
 screen             progress drawn on a terminal or printed in lines
 event_order        the events of a run in the order in which they happened

@@ -9,13 +9,14 @@ from typing import TextIO
 
 from clusterdp.errors import RunError
 from clusterdp.operate.attempt_history import AttemptHistory
-from clusterdp.operate.failure import batch_log, find_failure, rank_logs
 from clusterdp.operate.follow import Pace
 from clusterdp.operate.follow import follow as follow_run
 from clusterdp.operate.formatting import shown_path
+from clusterdp.operate.log_files import batch_log, rank_logs
 from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.run_state import BROKEN_PIPE, INTERRUPTED
 from clusterdp.operate.terminal import for_logs
+from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.plainfile import open_plain
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.tail import Tail, last_lines

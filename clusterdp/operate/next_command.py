@@ -12,20 +12,30 @@ def next_commands(history: RunHistory, state: RunState) -> list[tuple[str, str]]
     run = shown_path(history.run.path)
     logs = (f"clusterdp logs {run}", "what rank 0 printed")
     status = (f"clusterdp status {run}", "each attempt and why it ended")
+    why = (f"clusterdp why {run}", "the first error, its cause, what to do")
     where = f"from step {history.saved[0]}" if history.saved else "with it"
     resume = (f"clusterdp resume {run}", f"goes on {where}")
     trains_on = [(f"clusterdp resume {run} params.epochs=..", "trains on")] if history.entry and history.step else []
     return {
-        RunState.WAITING: [(f"clusterdp watch {run}", "follows it to its end"), (f"clusterdp cancel {run}", "")],
+        RunState.WAITING: [
+            (f"clusterdp why {run}", "what it waits for"),
+            (f"clusterdp watch {run}", "follows it to its end"),
+            (f"clusterdp cancel {run}", ""),
+        ],
         RunState.RUNNING: [
             (f"clusterdp watch {run}", "follows it to its end"),
             (f"clusterdp logs {run} -f", "what rank 0 prints"),
         ],
         RunState.DONE: [logs, status, *trains_on],
-        RunState.FAILED: [logs, status, resume],
-        RunState.GAVE_UP: [logs, status, resume],
+        RunState.FAILED: [why, logs, status, resume],
+        RunState.GAVE_UP: [why, logs, status, resume],
         RunState.STOPPED: [logs, status, resume],
-        RunState.VANISHED: [logs, (f"sacct -j {history.job}", "if your site keeps accounts, how it ended"), resume],
+        RunState.VANISHED: [
+            why,
+            logs,
+            (f"sacct -j {history.job}", "if your site keeps accounts, how it ended"),
+            resume,
+        ],
         RunState.CANCELLED: [status, resume],
     }[state]
 

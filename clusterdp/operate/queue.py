@@ -7,51 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterdp.errors import SlurmError
-from clusterdp.operate.formatting import clock
 from clusterdp.operate.run_cluster import is_gone, is_here
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.run_state import RunState
+from clusterdp.operate.why.pending_reasons import reason_text
 
 if TYPE_CHECKING:
     from clusterdp.slurm.commands import SqueueRow
 
-# Only an administrator may release such a job.
-TOO_OFTEN = "requeued as often as this site allows; `clusterdp cancel`, then `clusterdp resume` go on in a new job"
-# Reasons of a pending job (squeue %r), in words, with what to do where the user can do something.
-WORDS = {
-    "None": "Slurm has not looked at it yet",
-    "Resources": "next in line, waiting for nodes to become free",
-    "Priority": "jobs of higher priority come first",
-    "Dependency": "waits for another job to end",
-    "DependencyNeverSatisfied": "waits for a job that failed, so it never starts; cancel it",
-    "BeginTime": "may not start before its time",
-    "JobHeldUser": "held; `scontrol release JOB` lets it go",
-    "JobHeldAdmin": "held by an administrator",
-    "job requeued in held state": "requeued and held; `scontrol release JOB` lets it go",
-    "JobHoldMaxRequeue": TOO_OFTEN,
-    "launch failure limit exceeded requeued held": TOO_OFTEN,
-    "launch failed requeued held": "a node failed to start it, and Slurm holds it; `scontrol release JOB` lets it go",
-    "PartitionTimeLimit": "asks for more time than the partition allows, so it never starts; cancel it, submit less",
-    "PartitionNodeLimit": "asks for more nodes than the partition allows, so it never starts; cancel it, submit less",
-    "PartitionConfig": "asks for what the partition does not have, so it never starts; cancel it, submit less",
-    "BadConstraints": "no node has all that it asks for, so it never starts; see resources.constraint",
-    "PartitionDown": "the partition is down",
-    "PartitionInactive": "the partition takes no jobs now",
-    "ReqNodeNotAvail": "a node that it needs is down, drained or reserved",
-    "Reservation": "waits for its reservation to begin",
-    "Licenses": "waits for a licence",
-    "AssocGrpGRES": "your group has its share of GPUs in use",
-    "QOSMaxJobsPerUserLimit": "you run as many jobs as your QOS allows",
-    "QOSMaxGRESPerUser": "you use as many GPUs as your QOS allows",
-    "QOSGrpGRES": "the QOS has all its GPUs in use",
-    "JobArrayTaskLimit": "as many elements of the array run as may",
-}
-PREFIXES = {  # families of reasons: AssocGrpCpuLimit, QOSMaxNodePerUserLimit, ...
-    "Assoc": "a limit of your account is reached",
-    "QOS": "a limit of the QOS is reached",
-    "Max": "a limit of your account is reached",
-    "Nodes required": "the nodes that it needs are down, drained or kept for higher partitions",
-}
 WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT", "EXPEDITING"})
 # What ended a job that left no word itself, by the state that Slurm gives it.
 ENDED_AS = {
@@ -181,12 +144,3 @@ def combine(history: RunHistory, rows: Mapping[str, SqueueRow]) -> RunStatus:
         return RunStatus(RunState.RUNNING, "" if row.state == "RUNNING" else row.state.lower(), row)
     state, why = ENDED_AS.get(row.state, (RunState.FAILED, f"Slurm ended it as {row.state}"))
     return RunStatus(state, why, row)
-
-
-def reason_text(reason: str, start: float | None = None, now: float | None = None) -> str:
-    """`Resources: next in line, waiting for nodes to become free`."""
-    key = reason.split(",")[0].strip("()")  # `ReqNodeNotAvail, UnavailableNodes:n2`
-    words = WORDS.get(key) or next((w for prefix, w in PREFIXES.items() if key.startswith(prefix)), "")
-    if key == "BeginTime" and start is not None:
-        words = f"starts at {clock(start, now)} at the earliest"
-    return f"{reason}: {words}" if words else reason

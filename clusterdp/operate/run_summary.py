@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 
 from clusterdp.operate.event_text import STOPPED_BY
-from clusterdp.operate.failure import LINES, Failure, find_failure
 from clusterdp.operate.formatting import Colour, shown_path
-from clusterdp.operate.missing_file import left_out
 from clusterdp.operate.next_command import next_command_lines
 from clusterdp.operate.queue import RunStatus
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.status import STATE_COLOURS, attempts_table, measured
+from clusterdp.operate.why.failure_words import remedy, whose
+from clusterdp.operate.why.first_failure import Failure, find_failure
 from clusterdp.rundir.causes import CAUSES, FAULTS
 from clusterdp.wording import counted, duration
 
@@ -41,17 +41,19 @@ def summary(history: RunHistory, status: RunStatus, colour: Colour, now: float |
 
 
 def failure_lines(history: RunHistory, failure: Failure, colour: Colour) -> list[str]:
-    """Which rank, the end of its log, and how to see the rest."""
+    """Which rank, what its log says, how to see the rest, and what to do."""
     if failure.log is None:
         return [f"No log was written. `scontrol show job {history.job}` may know more."]
-    whose = f"rank {failure.rank}" if failure.rank is not None else "the batch script"
     said = f" (srun: {failure.said})" if failure.said else ""
-    lines = [f"{colour('red', whose)}{said}, the last {LINES} lines of {shown_path(failure.log)}:"]
+    lines = [f"{colour('red', whose(failure))}{said}, from {shown_path(failure.log)}:"]
     lines += [f"  {colour('dim', '|')} {line}" for line in failure.lines] or ["  (it is empty)"]
     if failure.rank:  # `clusterdp logs` shows rank 0 by itself
-        lines.append(f"  all of it: clusterdp logs {shown_path(history.run.path)} --rank {failure.rank}")
-    if missed := left_out(history, failure):
-        lines.append(missed)
+        what = "what it printed" if failure.evidence == "hang" else "all of it"
+        lines.append(f"  {what}: clusterdp logs {shown_path(history.run.path)} --rank {failure.rank}")
+    if failure.known:
+        lines.append(f"cause: {failure.known.cause}")
+    if words := remedy(history, failure):
+        lines.append(words)
     return lines
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from clusterdp.operate.attempt_history import AttemptHistory
-from clusterdp.operate.failure import batch_log
+from clusterdp.operate.log_files import batch_log
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.tail import last_bytes
 

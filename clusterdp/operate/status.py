@@ -15,10 +15,11 @@ from clusterdp.operate.event_text import ending_text
 from clusterdp.operate.formatting import Colour, ago, clock, number, shown_path
 from clusterdp.operate.next_command import next_command_lines
 from clusterdp.operate.note import read_note
-from clusterdp.operate.queue import RunStatus, current_status, reason_text
+from clusterdp.operate.queue import RunStatus, current_status
 from clusterdp.operate.run_history import RunHistory, newest, read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.standstill import hang_of, stragglers_of, stragglers_text
+from clusterdp.operate.why.pending_reasons import reason_text
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.causes import FAULTS
 from clusterdp.wording import counted, duration, table
@@ -146,13 +147,20 @@ def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str
         facts.append(("lost", f"{counted(history.lost, 'step')} had to be trained again"))
     if words := goodput_line(account_so_far(history, status, now)):
         facts.append(("time", words))
-    if any(attempt.failed or attempt.cause in FAULTS for attempt in history.attempts):
-        from clusterdp.operate.failure import find_failure
-        from clusterdp.operate.missing_file import left_out
-
-        if said := left_out(history, find_failure(history)):
-            facts.append(("file", said))
+    if last is not None and (last.failed or last.cause in FAULTS or status.state is RunState.GAVE_UP):
+        facts += _why(history)
     return facts
+
+
+def _why(history: RunHistory) -> list[tuple[str, str]]:
+    """The cause of the last failure. The tables that know it take some time to load."""
+    from clusterdp.operate.why.failure_words import cause_line
+    from clusterdp.operate.why.first_failure import find_failure
+    from clusterdp.operate.why.missing_file import left_out
+
+    failure = find_failure(history)
+    facts = [("why", words)] if (words := cause_line(failure)) else []
+    return facts + ([("file", said)] if (said := left_out(history, failure)) else [])
 
 
 def measured(metrics: dict[str, Any], most: int = 6) -> str:

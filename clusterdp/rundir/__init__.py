@@ -9,7 +9,7 @@
         cause                         why the attempt ended: the batch script's last word, or the next attempt's
         exit                          the program's exit code, how many seconds it ran, and when it ended
         began                         when, twice: in seconds and by the clock; restart count and nodes
-        error                         of the rank that failed first: node, step and message
+        error                         of the rank that failed first: node, step, message and rank
         mistake                       the same, as the next attempts compare it with their own
         avoid                         nodes that later attempts avoid
         saved                         the last step that this attempt committed a checkpoint of

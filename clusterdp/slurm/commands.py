@@ -31,6 +31,8 @@ ANSWER_LOST = re.compile(r"timed? ?out|zero bytes|(send|receive|shutdown) failur
 
 # A row of squeue. What is left of an array (`7_[2-9]`), or a part of a heterogeneous job (`7+0`), goes by the job's id.
 ROW = re.compile(rf"({JOB_ID})(?:_\[[^|]*\]|\+[0-9]+)?\|([A-Z_]+)\|(.*)\|([^|]*)")
+SINFO_ROW = re.compile(r"([^|]+)\|([0-9]{1,9})\|([0-9]{1,9})\+?\|([0-9]{1,12})\+?\|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)")
+GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:([0-9]{1,6})(?=[(,]|$)")  # `gpu:a100:8(S:0-1)`
 OWN_ROW = re.compile(r"([0-9]+)\|([A-Z_]+)\|(.*)")
 
 
@@ -45,6 +47,21 @@ class SqueueRow:
     state: str
     reason: str
     nodes: str
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Nodes of a partition that sinfo shows in one line, since they are equal. `state`: `idle`, `mixed`, `down*`.
+    `gpus`: on each. The partition's limits are as sinfo gives them: `1-00:00:00` or `infinite`."""
+
+    state: str
+    nodes: int
+    cpus: int
+    memory_mb: int
+    gpus: int
+    features: tuple[str, ...]
+    time_limit: str
+    most_nodes: str
 
 
 def have_slurm() -> bool:
@@ -133,6 +150,22 @@ def show_job(job: str) -> dict[str, str]:
 def partitions(timeout_s: float = ANSWER_TIMEOUT_S) -> list[str]:
     """The names of the partitions that this user may see; SlurmError if there is no answer in that time."""
     return sorted(set(_call(["sinfo", "--noheader", "--format=%R"], timeout_s=timeout_s).stdout.split()))
+
+
+def partition_nodes(partition: str) -> list[NodeGroup]:
+    """The nodes of a partition, by state and kind."""
+    words = ["sinfo", "--noheader", "--exact", f"--partition={partition}", "--format=%T|%D|%c|%m|%G|%f|%l|%s"]
+    done = _call(words)
+    if done.returncode != 0:
+        raise SlurmError(f"sinfo: failed (exit {done.returncode}). It says: {_said(done)}")
+    groups = []
+    for match in filter(None, map(SINFO_ROW.fullmatch, map(str.strip, _lines(done)))):
+        state, nodes, cpus, memory, gres, features, limit, sizes = match.groups()
+        gpus = sum(int(count) for count in GPUS.findall(gres))
+        known = tuple(features.split(",")) if features != "(null)" else ()
+        most = sizes.rpartition("-")[2]
+        groups.append(NodeGroup(state, int(nodes), int(cpus), int(memory), gpus, known, limit, most))
+    return groups
 
 
 def cancel(job: str) -> None:

@@ -10,12 +10,12 @@ import pytest
 
 from clusterdp.errors import RunError
 from clusterdp.operate.event_text import ending_text, event_line
-from clusterdp.operate.failure import find_failure
 from clusterdp.operate.queue import current_status
 from clusterdp.operate.resume_check import check_resumable
 from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.status import show_status
+from clusterdp.operate.why.first_failure import find_failure
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 

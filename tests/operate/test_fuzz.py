@@ -27,7 +27,7 @@ from tests.checkpoint.test_manifest import manifest, write
 from tests.operate.builder import preempted_once
 from tests.operate.damage import spoil_answer, spoil_folder
 
-VERBS = ["status", "status --json", "watch", "logs", "logs --all", "logs --attempt 1", "cancel",
+VERBS = ["status", "status --json", "why", "why --json", "watch", "logs", "logs --all", "logs --attempt 1", "cancel",
          "checkpoint ls", "checkpoint ls --json", "status of 7", "status of the latest"] * 2  # fmt: skip
 VERBS += ["list", "list --json", "list --state running,done", "note", "rm --dry-run"] * 2
 VERBS += ["resume", "resume --dry-run", "resume --from 120"]  # each takes as long as ten of the others
@@ -83,7 +83,9 @@ class Slurm:
         if argv[0] == "sbatch":
             return b"8\n"
         if argv[0] == "scontrol":
-            return b"JobId=7 JobState=PENDING StartTime=2026-01-31T10:41:09\n"
+            return b"JobId=7 JobState=PENDING StartTime=2026-01-31T10:41:09 Partition=gpu ReqTRES=cpu=4,mem=1G,node=4\n"
+        if argv[0] == "sinfo":
+            return b"idle|2|8|16000|gpu:8(S:0-1)|(null)|1:00:00|1-infinite\nmixed|4|8|16000|gpu:8|a|1:00:00|1-4\n"
         jobs = [job for word in argv if word.startswith("--jobs=") for job in word[7:].split(",")]
         return "".join(f"{job}|{self.state}|BeginTime|n[1-2]\n" for job in jobs).encode("utf-8", "surrogateescape")
 
@@ -107,7 +109,7 @@ class Odd:
         run = self.place / "run"
         shutil.rmtree(run, ignore_errors=True)
         shutil.copytree(self.runs[dice.choice(sorted(self.runs))], run)
-        spoiled = dice.choice(["", "", "squeue", "scancel", "sbatch", "scontrol"])
+        spoiled = dice.choice(["", "", "squeue", "scancel", "sbatch", "scontrol", "sinfo"])
         slurm = Slurm(dice, spoiled, dice.choice(["RUNNING", "PENDING", "COMPLETED", "COMPLETING"]))
         said = [f"{spoiled} answers oddly"] if spoiled else []
         for _ in range(1 if spoiled else dice.choice([1, 1, 2])):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.operate.queue import ENDED_AS, WORDS, alive, current_status, reason_text
+from clusterdp.operate.queue import ENDED_AS, alive, current_status
 from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.slurm.commands import SqueueRow
@@ -101,24 +101,3 @@ def test_the_ids_of_a_fake_cluster_are_never_looked_for_in_another_queue(
     mine = RunBuilder(elsewhere / "s").submitted("3", cluster=str(ours))
     queue.answers("3|RUNNING|None|n1")
     assert current_status(read_history(mine.run)).state is RunState.RUNNING
-
-
-@pytest.mark.parametrize(
-    ("reason", "words"),
-    [
-        ("Priority", "higher priority"),
-        ("ReqNodeNotAvail, UnavailableNodes:n2", "down, drained or reserved"),
-        ("AssocGrpCpuLimit", "limit of your account"),
-        ("QOSMaxNodePerUserLimit", "limit of the QOS"),
-        ("DependencyNeverSatisfied", "cancel it"),
-        ("launch failure limit exceeded requeued held", "`clusterdp resume` go on in a new job"),
-    ],
-)
-def test_a_reason_is_explained(reason: str, words: str) -> None:
-    assert reason_text(reason).startswith(f"{reason}: ")
-    assert words in reason_text(reason)
-
-
-def test_a_reason_that_nobody_knows_is_passed_on() -> None:
-    assert reason_text("SomethingNew") == "SomethingNew"
-    assert all(words for words in WORDS.values())

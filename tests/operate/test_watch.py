@@ -98,10 +98,7 @@ def test_a_crash_ends_with_the_rank_its_last_lines_and_where_to_look(builder: Ru
     assert code == 1
     assert "digits  failed at step 5 of 400, 1 attempt in " in text
     assert "crashed (exit 1)" in text
-    assert (
-        "rank 3 (srun: Exited with exit code 1), the last 15 lines of runs/digits/attempts/7.0/logs/rank-00003.out:"
-        in text
-    )
+    assert "rank 3 on n2 (srun: Exited with exit code 1), from runs/digits/attempts/7.0/logs/rank-00003.out:" in text
     assert "  | ValueError: nan\n" in text
     assert "noise 16" not in text
     assert "clusterdp logs runs/digits --rank 3" in text
@@ -113,7 +110,7 @@ def test_a_job_that_dies_before_any_attempt_shows_the_batch_log(builder: RunBuil
     code, text = watched(builder)
     assert code == 1
     assert "its script failed before it could say why" in text
-    assert "the batch script, the last 15 lines of runs/digits/slurm-7.out:" in text
+    assert "the batch script, from runs/digits/slurm-7.out:" in text
     assert "cannot write to /full." in text
 
 

@@ -318,14 +318,14 @@ def _has_saved(run_dir: Path) -> bool:
 
 
 def note_error(said: str, peers: PeerWatch, run_dir: Path | None) -> None:
-    """Writes node, step and message for the batch script, which compares them with those of other attempts. The first
-    rank to fail does so, and nobody else; on a full disk nobody."""
+    """Writes node, step and message for the batch script, which compares them with those of other attempts, and the
+    rank. The first to fail does so, and nobody else; on a full disk nobody."""
     attempt = WorkerSettings.bare({}).attempt
     if attempt is None or run_dir is None:
         return
     node, step = os.environ.get("SLURMD_NODENAME", ""), peers.step()
     with suppress(OSError), RunDir(run_dir).attempt(attempt).error.open("x") as file:
-        file.write(f"{node}\n{'' if step is None else step}\n{said}\n")
+        file.write(f"{node}\n{'' if step is None else step}\n{said}\n{peers.rank}\n")
 
 
 def _tell_of_timeout(peers: PeerWatch, run_dir: Path | None) -> None:

@@ -6,8 +6,8 @@ import os
 import re
 from pathlib import Path
 
-from clusterdp.operate.failure import Failure
 from clusterdp.operate.run_history import RunHistory
+from clusterdp.operate.why.first_failure import Failure
 
 # As Python says it, and as the C library's perror does.
 NOT_FOUND = re.compile(r"No such file or directory: '([^']+)'|([^\s:'\"]+)['\"]?: No such file or directory")

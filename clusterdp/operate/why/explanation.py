@@ -1,0 +1,142 @@
+"""Explanation: why a run waits, failed, or is over, in words. Of a pending job scontrol and sinfo are asked, too."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from dataclasses import dataclass, field
+
+from clusterdp.operate.event_text import STOPPED_BY, ending_text
+from clusterdp.operate.formatting import ago, clock, shown_path
+from clusterdp.operate.queue import WAITS, RunStatus
+from clusterdp.operate.run_history import RunHistory, newest
+from clusterdp.operate.run_state import RunState
+from clusterdp.operate.standstill import hang_of, stragglers_of, stragglers_text
+from clusterdp.operate.why import failure_words
+from clusterdp.operate.why.first_failure import Failure, find_failure
+from clusterdp.operate.why.pending_reasons import explain
+from clusterdp.operate.why.wait import Request, read_request, smaller
+from clusterdp.rundir.causes import CAUSES, FAULTS
+from clusterdp.rundir.lenient_reads import time_of
+
+FAILED = (RunState.FAILED, RunState.GAVE_UP, RunState.STOPPED, RunState.VANISHED)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """`facts`: (key, words), the most important first. `failure`: of a run that failed, or of the last attempt of one
+    that waits. `request`, `smaller`: of a pending job."""
+
+    history: RunHistory
+    status: RunStatus
+    facts: list[tuple[str, str]] = field(default_factory=list)
+    failure: Failure | None = None
+    request: Request | None = None
+    smaller: str = ""
+
+
+def explanation(history: RunHistory, status: RunStatus, now: float) -> Explanation:
+    if status.state is RunState.WAITING:
+        return _of_a_wait(history, status, now)
+    if status.state is RunState.RUNNING:
+        return Explanation(history, status, _of_running(history, status, now))
+    wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
+    if status.state in FAILED and not wanted:
+        failure = find_failure(history)
+        facts = [*_of_an_end(history, status, now), *failure_words.facts(history, failure)]
+        return Explanation(history, status, facts, failure)
+    return Explanation(history, status, _of_an_end(history, status, now))
+
+
+def _of_a_wait(history: RunHistory, status: RunStatus, now: float) -> Explanation:
+    row, job = status.row, history.job
+    if row is None or row.state not in WAITS or job is None:
+        return Explanation(history, status, [("why", status.why or "it has not begun, by its records")])
+    known = explain(row.reason)
+    request = read_request(job)
+    fewer = smaller(request, row.reason) if request else ""
+    facts = [("job", f"{job} in {request.partition}" if request and request.partition else job)]
+    facts.append(("reason", f"{row.reason}: {known.words}" if known else row.reason))
+    if request and request.nodes:
+        facts.append(("asks", request.in_words()))
+    facts += _start(request, row.reason, now)
+    if fewer:
+        facts.append(("less", fewer))
+    if change := re.search(r"resources\.\S+=\S+", fewer):
+        run = shown_path(history.run.path)
+        facts.append(("by", f"`clusterdp cancel {run}`, then `clusterdp resume {run} {change[0]}`"))
+    if known and known.do:
+        facts.append(("do", known.do.replace("JOB", job)))
+    failure = None
+    last = newest(history.attempts)
+    if last is not None and last.job == job and last.cause in FAULTS:
+        failure = find_failure(history)
+        facts.append(("before", f"attempt {last.number} {ending_text(last)}"))
+        facts += [fact for fact in failure_words.facts(history, failure) if fact[0] in ("first", "cause", "error")]
+    return Explanation(history, status, facts, failure, request, fewer)
+
+
+def _start(request: Request | None, reason: str, now: float) -> list[tuple[str, str]]:
+    if request is None:
+        return []
+    if request.start is None or request.start <= now:
+        stuck = explain(reason)
+        return [] if stuck and stuck.stuck else [("start", "Slurm has no estimate")]
+    when = clock(request.start, now)
+    if reason == "BeginTime":
+        return [("start", f"{when} at the earliest")]
+    return [("start", f"{when}, as Slurm estimates it: other jobs may end earlier, or come before it")]
+
+
+def _of_running(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str, str]]:
+    last = newest(history.attempts)
+    facts = [("why", "it runs" + (f" ({status.why})" if status.why else ""))]
+    if last is None:
+        return facts
+    since = f", since {clock(last.started, now)}" if last.started else ""
+    facts.append(("where", f"attempt {last.number} on {last.nodes or 'its nodes'}{since}"))
+    if history.step is not None:
+        heard = f", {ago(history.measured_at, now)}" if history.measured_at else ""
+        facts.append(("step", f"{history.step}{heard}"))
+    if hang := hang_of(history, last):
+        facts += [("hang", str(hang.get("reason"))), ("see", shown_path(history.run.attempt(last.name).hang))]
+    if slow := stragglers_of(history, last):
+        facts.append(("slow", stragglers_text(slow)))
+    return facts
+
+
+def _of_an_end(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str, str]]:
+    facts = [("ended", words)] if (words := _how_it_ended(history, status, now)) else []
+    if (faults := sum(attempt.cause in FAULTS for attempt in history.attempts)) > 1:
+        facts.append(("tried", f"{faults} attempts ended with a fault; this is the last"))
+    if status.state is RunState.VANISHED:
+        facts.append(("see", f"`sacct -j {history.job} -o JobID,State,ExitCode,End`, if your site keeps accounts"))
+        facts += _of_another(history)
+    return facts
+
+
+def _how_it_ended(history: RunHistory, status: RunStatus, now: float) -> str:
+    last, words = history.last, STOPPED_BY.get(status.why, status.why)
+    cause = CAUSES.get(last.cause, last.cause) if last is not None else ""
+    if status.state is RunState.DONE:
+        return words or ("it finished" if history.step is None else f"it finished at step {history.step}")
+    if status.state is RunState.FAILED and last is not None and last.exit is not None and last.cause in FAULTS:
+        return f"{cause} (exit {last.exit})" + (f"; {words}" if words else "")
+    asked = next((e for e in reversed(history.events) if e.get("event") in ("cancelled", "stop-asked")), None)
+    when = f", {ago(time_of(asked), now)}" if asked is not None else ""
+    if status.state is RunState.CANCELLED and history.cancelled:
+        return "by `clusterdp cancel`" + when + (f"; {words}" if words else "")
+    if last is not None and last.stopped_by_user:
+        return f"by {last.why}" + (f" at step {last.last_step}" if last.last_step is not None else "") + when
+    return words or cause
+
+
+def _of_another(history: RunHistory) -> list[tuple[str, str]]:
+    """squeue hides the jobs of other users at some sites (PrivateData)."""
+    try:
+        owner = history.run.path.stat().st_uid
+        name = pwd.getpwuid(owner).pw_name
+    except (OSError, KeyError):
+        return []
+    return [] if owner == os.getuid() else [("note", f"the run is {name}'s, whose jobs Slurm may hide from you")]

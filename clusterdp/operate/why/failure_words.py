@@ -1,0 +1,79 @@
+"""A failure in words: for `clusterdp why`, and in one line for `status` and the end of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clusterdp.operate.run_history import RunHistory
+from clusterdp.operate.terminal import printable
+from clusterdp.operate.why.first_failure import Failure
+from clusterdp.operate.why.missing_file import left_out
+
+LONGEST = 300  # characters of an error's line
+BY = {
+    "named": "",
+    "srun": ", by srun's first message",
+    "log": "",
+    "agent": ", by what torchrun says",
+    "echo": ", whose log ended first; no rank has an error of its own",
+}
+
+
+def whose(failure: Failure) -> str:
+    """`rank 2 on n2`, `the batch script`."""
+    if failure.rank is None:
+        return "torchrun's agent" if failure.evidence == "agent" else "the batch script"
+    return f"rank {failure.rank}" + (f" on {failure.node}" if failure.node else "")
+
+
+def cause_line(failure: Failure) -> str:
+    """`the GPU's memory is full (rank 2 on n2)`; empty if nothing is known."""
+    cause = failure.known.cause if failure.known else shortened(failure.error)
+    return f"{cause} ({whose(failure)})" if cause else ""
+
+
+def remedy(history: RunHistory, failure: Failure) -> str:
+    """What to do; empty if the failure is not known."""
+    if missed := left_out(history, failure):
+        return missed
+    return failure.known.remedy.replace("JOB", history.job or "JOB") if failure.known else ""
+
+
+def facts(history: RunHistory, failure: Failure) -> list[tuple[str, str]]:
+    """(key, words), without the log."""
+    found = []
+    if failure.rank is not None:
+        number = next((a.number for a in history.attempts if a.name == failure.attempt), None)
+        at = f", step {failure.step}" if failure.step is not None else ""
+        at += f", attempt {number}" if number is not None and len(history.attempts) > 1 else ""
+        key = "behind" if failure.evidence == "hang" else "first"
+        found.append((key, whose(failure) + at + BY.get(failure.evidence, "")))
+    if failure.known:
+        found.append(("cause", failure.known.cause))
+    if failure.error:
+        found.append(("error", shortened(failure.error)))
+    if failure.behind and failure.evidence != "hang":
+        found.append(("behind", f"{ranks_in_words(failure.behind)} did not report it: the others waited for that"))
+    if failure.followed:
+        ends = "reports" if len(failure.followed) == 1 else "report"
+        found.append(("then", f"{ranks_in_words(failure.followed)} {ends} that another rank is gone"))
+    if words := remedy(history, failure):
+        found.append(("do", words))
+    return found
+
+
+def shortened(text: str) -> str:
+    text = printable(" ".join(text.split()))
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0-2, 5`."""
+    runs: list[list[int]] = []
+    for rank in sorted(ranks):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    words = ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs[:8])
+    return f"rank{'s' if len(ranks) > 1 else ''} {words}" + (", ..." if len(runs) > 8 else "")

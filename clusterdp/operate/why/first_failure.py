@@ -1,0 +1,310 @@
+"""Which rank failed first, and what it says of that. The others only report that it is gone.
+
+The evidence, the strongest first:
+
+    hang    the report of a hang, for which clusterdp has ended the ranks
+    named   the ranks of clusterdp tell each other who failed; the first one notes its error in attempts/*/error
+    srun    its first message is of a rank that a signal ended, or that left without a word while nobody has one
+    log     the earliest log that has an error of its own at its end, or before a flood of consequences
+    agent   what torchrun says of its ranks
+    echo    there are only consequences: the earliest
+    batch   no rank ran: what the batch script printed
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterdp.operate.log_files import agent_logs, batch_log, rank_logs
+from clusterdp.operate.standstill import hang_of
+from clusterdp.operate.why.match import SLURMS_HINTS, errors, known
+from clusterdp.operate.why.rank_log import MOST_LINES, RankLog, looked_further, read_log
+from clusterdp.operate.why.signature import Signature
+from clusterdp.operate.why.signatures import BY_NAME
+from clusterdp.operate.why.srun_messages import (
+    OUT_OF_MEMORY,
+    TaskMessage,
+    part_of_attempt,
+    root_causes,
+    task_messages,
+)
+from clusterdp.plainfile import read_plain, reading
+from clusterdp.rundir import Attempt, RunDir
+from clusterdp.rundir.causes import FAULTS
+from clusterdp.rundir.lenient_reads import Record, integer
+from clusterdp.rundir.tail import last_lines
+
+if TYPE_CHECKING:
+    from clusterdp.operate.attempt_history import AttemptHistory
+    from clusterdp.operate.run_history import RunHistory
+
+# What our ranks say of the one that failed first.
+NAMED = re.compile(rb"^clusterdp: .*another(?: rank's failure| failed): rank (\d{1,9}): ", re.MULTILINE)
+FEW = 64  # ranks whose logs are read, though it is known which of them was first
+FLOODS = 8  # logs that are read further back: 4 MiB at most
+KILLED = ("killed", "loader-worker-died", "exit-code")  # what the kernel's out-of-memory killer looks like to others
+
+
+@dataclass(frozen=True)
+class Failure:
+    """`log`: the file that says most. `rank`: whose log it is; None for the batch script's or an agent's. `said`:
+    srun's message of the rank. `error`: one line. `followed`: ranks that only report that another is gone."""
+
+    rank: int | None
+    log: Path | None
+    lines: list[str]
+    said: str = ""
+    node: str = ""
+    step: int | None = None
+    error: str = ""
+    known: Signature | None = None
+    evidence: str = "batch"
+    followed: tuple[int, ...] = ()
+    behind: tuple[int, ...] = ()  # of a collective that timed out: those that have not reported it
+    attempt: str = ""
+
+
+@dataclass(frozen=True)
+class Note:
+    """attempts/*/error: of the rank that failed first, as it saw it."""
+
+    node: str = ""
+    step: int | None = None
+    error: str = ""
+    rank: int | None = None
+
+    @classmethod
+    def read(cls, attempt: Attempt) -> Note:
+        try:
+            lines = read_plain(attempt.error, 64 * 1024).decode(errors="replace").split("\n")
+        except OSError:
+            return cls()
+        node, step, error, rank = [*lines, "", "", "", ""][:4]
+        return cls(node, _number(step), error, _number(rank))
+
+    @property
+    def usable(self) -> bool:
+        """It has a cause, and not what followed from the death of a rank that left no note."""
+        found = known(self.error) if self.error else None
+        return bool(self.error) and not (found is not None and found.consequence)
+
+
+def find_failure(history: RunHistory) -> Failure:
+    """The failure of the newest attempt that ran anything; that of the batch script if none did."""
+    last = _last_that_failed(history)
+    batch = batch_log(history.run, history.job)
+    if last is None or last.job != history.job:
+        return _of_batch(batch, "", "")
+    attempt = history.run.attempt(last.name)
+    if last.cause == "hung" and (hang := hang_of(history, last)):
+        return _of_hang(attempt, hang)
+    part = part_of_attempt(batch, last.name)
+    agents = agent_logs(attempt.logs)
+    said = [] if agents else list(task_messages(part))  # under torchrun srun knows the agents alone
+    note = Note.read(attempt)
+    paths = rank_logs(attempt.logs)
+    if note.usable and note.rank is not None and len(paths) > FEW:
+        paths = [(rank, log) for rank, log in paths if rank == note.rank] or paths
+    logs = [read_log(rank, log) for rank, log in paths]
+    found = (
+        _named(logs, note)
+        or _by_srun(logs, said)
+        or _by_log(logs, said)
+        or _by_agent(agents, logs)
+        or _by_echo(logs, said)
+        or _of_batch(batch, part, last.name)
+    )
+    found = replace(found, attempt=last.name, said=_said_of(found.rank, said) or found.said)
+    found = _with_memory(found, part)
+    if found.rank is None:
+        return found
+    followed = tuple(log.rank for log in logs if log.echoes and log.own is None and log.rank != found.rank)
+    return replace(
+        found,
+        node=_node_of(found.rank, note, said) or _by_blocks(history, last, found.rank, len(rank_logs(attempt.logs))),
+        step=note.step if note.usable else None,
+        followed=followed,
+        behind=_behind(found, logs),
+    )
+
+
+def _last_that_failed(history: RunHistory) -> AttemptHistory | None:
+    """The newest attempt, without those that only looked at what the earlier ones came to."""
+    heard = (attempt for attempt in reversed(history.attempts) if attempt.heard)
+    return next((attempt for attempt in heard if not _only_looked(history.run, attempt)), history.last)
+
+
+def _only_looked(run: RunDir, attempt: AttemptHistory) -> bool:
+    if attempt.cause == "gave-up":
+        return not _ran(run, attempt)
+    return (attempt.cause in FAULTS or attempt.cause == "stopped") and not attempt.ran
+
+
+def _ran(run: RunDir, attempt: AttemptHistory) -> bool:
+    """Whether the attempt started its program. One that gives up may do so before or after that."""
+    logs = run.attempt(attempt.name).logs
+    return bool(rank_logs(logs) or agent_logs(logs))
+
+
+def _of_hang(attempt: Attempt, hang: Record) -> Failure:
+    """Of the rank that was behind. What srun says of the ranks is only how they were ended."""
+    ranks = [rank for each in _listed(hang.get("ranks")) if (rank := integer(each)) is not None and rank >= 0]
+    try:
+        with reading(attempt.hang) as file:
+            lines = file.read(4096).decode(errors="replace").splitlines()[:MOST_LINES]
+    except OSError:
+        lines = []
+    return Failure(
+        rank=ranks[0] if ranks else None,
+        log=attempt.hang,
+        lines=lines,
+        node=str(hang.get("nodes") or ""),
+        step=integer(hang.get("step")),
+        error=str(hang.get("reason") or ""),
+        known=BY_NAME["hung"],
+        evidence="hang",
+        behind=tuple(ranks),
+        attempt=attempt.name,
+    )
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _named(logs: Sequence[RankLog], note: Note) -> Failure | None:
+    """By the ranks of clusterdp. A note of what followed from another's death names nobody."""
+    by_rank = {log.rank: log for log in logs}
+    if note.usable and note.rank in by_rank:
+        return _of_log(by_rank[note.rank], "named", note.error)
+    ends = [log.text[-2048:] for log in logs if log.echoes]
+    named = {int(rank) for end in ends if b"another" in end for rank in NAMED.findall(end)}
+    for rank in sorted(named & by_rank.keys()):
+        log = by_rank[rank]
+        if not log.echoes or log.own is not None:
+            # It may have said why in one line, which is no traceback.
+            return _of_log(log, "named", note.error if note.usable else log.excerpt()[-1])
+    return None
+
+
+def _by_srun(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> Failure | None:
+    """srun's first message is of a rank whose log has no word of it: it was killed, crashed in C, or just left. One
+    that just left may have done so because another has failed: an error in any log says more."""
+    if not said:
+        return None
+    first = said[0]
+    ours = [log for log in logs if log.rank in first.ranks]
+    silent = next((log for log in ours if log.silent), None)
+    if silent is None or (first.said.startswith("Exited") and any(log.own for log in logs)):
+        return None
+    return replace(_of_log(silent, "srun", first.line), said=first.said)
+
+
+def _by_log(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> Failure | None:
+    """The earliest of those that have an error of their own. If there is none, further back in the logs that end in
+    consequences, in srun's order."""
+    order = {rank: at for at, message in reversed(list(enumerate(said))) for rank in message.ranks}
+
+    def place(log: RankLog) -> tuple[bool, float, int, int]:
+        # After a flood nobody knows when the error was.
+        return (log.echoes, log.written if not log.echoes else 0.0, order.get(log.rank, len(said)), log.rank)
+
+    own = [log for log in logs if log.own is not None]
+    if not own:
+        floods = sorted((log for log in logs if log.echoes), key=lambda log: (order.get(log.rank, len(said)), log.rank))
+        own = [log for log in map(looked_further, floods[:FLOODS]) if log.own is not None]
+    return _of_log(min(own, key=place), "log") if own else None
+
+
+def _by_agent(paths: Sequence[tuple[int, Path]], logs: Sequence[RankLog]) -> Failure | None:
+    """What torchrun's agents say of their ranks."""
+    agents = [read_log(node, log, 64 * 1024) for node, log in paths]
+    by_rank = {log.rank: log for log in logs}
+    for agent in agents:
+        for cause in root_causes(agent.text.decode(errors="replace")):
+            if (log := by_rank.get(cause.ranks[0])) is not None:
+                return replace(_of_log(log, "agent", cause.line), said=cause.said)
+    own = [agent for agent in agents if agent.own is not None]
+    return replace(_of_log(min(own, key=lambda each: each.written), "agent"), rank=None) if own else None
+
+
+def _by_echo(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> Failure | None:
+    """Everybody reports that another is gone; or nobody says anything."""
+    if echoes := [log for log in logs if log.echoes]:
+        return _of_log(min(echoes, key=lambda log: (log.written, log.rank)), "echo")
+    first = said[0].ranks if said else ()
+    log = next((log for log in logs if log.rank in first), None)
+    return _of_log(log, "srun", said[0].line) if log is not None else None
+
+
+def _of_log(log: RankLog, evidence: str, told: str = "") -> Failure:
+    """`told`: the error, as another than this log has it."""
+    own = log.own
+    if own is None and evidence == "echo":
+        own = next(errors(log.text), None)
+    error = own.line if own else told
+    signature = own.known if own else None
+    if signature is None and told:
+        signature = known(told)
+    if own is not None and own.known is None and signature is None and evidence == "named":
+        error = told or error
+    return Failure(log.rank, log.path, log.excerpt(), error=error, known=signature, evidence=evidence)
+
+
+def _of_batch(batch: Path, part: str, attempt: str) -> Failure:
+    error = next((each for each in errors(part.rstrip().encode(), SLURMS_HINTS) if not each.consequence), None)
+    shown = last_lines(batch, MOST_LINES)
+    return Failure(
+        None,
+        batch if batch.exists() else None,
+        shown,
+        error=error.line if error else "",
+        known=error.known if error else None,
+        attempt=attempt,
+    )
+
+
+def _with_memory(found: Failure, part: str) -> Failure:
+    """Where the kernel has killed for want of memory, a rank that was killed, or lost a worker, died of that."""
+    notice = OUT_OF_MEMORY.search(part)
+    if notice is None or not (found.known is None or found.known.consequence or found.known.name in KILLED):
+        return found
+    return replace(found, known=BY_NAME["host-out-of-memory"], error=notice[0])
+
+
+def _said_of(rank: int | None, said: Sequence[TaskMessage]) -> str:
+    return next((message.said for message in said if rank in message.ranks), "")
+
+
+def _node_of(rank: int, note: Note, said: Sequence[TaskMessage]) -> str:
+    if note.usable and note.rank == rank and note.node:
+        return note.node
+    return next((each.nodes for each in said if rank in each.ranks and not set("[,") & set(each.nodes)), "")
+
+
+def _by_blocks(history: RunHistory, attempt: AttemptHistory, rank: int, ranks: int) -> str:
+    """The node of a rank as Slurm deals them out by default: in blocks. Empty if the job asks for another way."""
+    from clusterdp.slurm.hostlist import expand
+
+    try:
+        nodes = expand(attempt.nodes) if attempt.nodes else []
+        script = read_plain(history.run.path / "job.sbatch", 1 << 20) if len(nodes) > 1 else b""
+    except (OSError, ValueError):
+        return ""
+    if not nodes or ranks % len(nodes) or b"distribution" in script or rank >= ranks:
+        return ""
+    return nodes[rank * len(nodes) // ranks]
+
+
+def _behind(found: Failure, logs: Sequence[RankLog]) -> tuple[int, ...]:
+    if found.known is None or found.known.name != "collective-timeout":
+        return ()
+    return tuple(log.rank for log in logs if log.silent)
+
+
+def _number(word: str) -> int | None:
+    return int(word) if word.isdecimal() and len(word) < 10 else None

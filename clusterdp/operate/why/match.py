@@ -1,0 +1,167 @@
+"""Finding errors in the end of a log, and known ones among them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from clusterdp.operate.why.signature import Signature
+from clusterdp.operate.why.signatures import SIGNATURES
+
+AFTER = 8  # lines after the line of an error that belong to it
+MOST_AFTER = 40  # lines that a program prints as it ends
+BEFORE = 12  # lines before a traceback in which its cause may stand: a failed assertion of a CUDA kernel, a dead worker
+LONGEST = 2000  # characters of a line that are looked at
+# What torch and torchrun put before a line: `[rank0]: `, `[default0]:`.
+PREFIX = re.compile(r"(?:\[(?:rank|default)\d+\]:\s?)+")
+TRACEBACK = re.compile(rb"(?:\[(?:rank|default)\d+\]:\s?)*(?:Original )?Traceback \(most recent call last\)")
+INDENTED = re.compile(rb"(?:\[(?:rank|default)\d+\]:\s?)*[ \t]")
+STACK = re.compile(rb"(?:\[(?:rank|default)\d+\]:\s?)*(?:[ \t]|frame #|Thread 0x|Current thread 0x)")
+CHAINED = (b"During handling of the above exception", b"The above exception was the direct cause")
+# The last line of a traceback, or a line that says of itself that it is an error.
+ERROR = re.compile(
+    r"[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Failure|Exit)(?::|$)|Fatal Python error|"
+    r"(?:.{0,80}\s)?(?:[Ff]atal|FATAL|[Ee]rror|ERROR)(?:\]|:)\s"
+)
+DIGITS = b"0123456789abcdefx"  # of numbers and addresses
+# The last line of an error in a rank's log has one of these, and few other lines have. Each costs 2 us a log: what a
+# shell or the system says is looked for in the last lines alone.
+HINTS = (b"rror", b"ERROR", b"xception", b"terminate called", b"another", b"Traceback")
+LAST_HINTS = (b"illed", b"not found", b"No such file", b"denied", b"fault", b"Interrupt")
+LAST = 1024  # bytes
+SLURMS_HINTS = (b"srun:", b"slurmstepd:", *LAST_HINTS, *HINTS)  # in the log of the batch script
+EARLIER_HINTS = (b"ssertion", b"imeout", *LAST_HINTS, *HINTS)  # in the lines before an error
+
+
+@dataclass(frozen=True)
+class LogError:
+    """An error in a log. `at`: its line among those that were looked at."""
+
+    line: str  # its last line: `ValueError: the loss is nan`
+    at: int
+    begins: int  # the line where its traceback begins; `at` if it has none
+    known: Signature | None
+
+    @property
+    def consequence(self) -> bool:
+        return self.known is not None and self.known.consequence
+
+
+@lru_cache(maxsize=4096)
+def known(text: str) -> Signature | None:
+    """The signature of an error: by its first line, and if that says little by the few lines after it."""
+    first, _, rest = text.partition("\n")
+    vague = None
+    for signature in SIGNATURES:
+        if signature.regex.search(first):
+            if not signature.vague or not rest:
+                return signature
+            vague = vague or signature
+    if rest:
+        for signature in SIGNATURES:
+            # The lines after an error may be of what followed from it.
+            if not signature.consequence and not signature.vague and signature.regex.search(text):
+                return signature
+    return vague
+
+
+def errors(text: bytes, hints: Sequence[bytes] = HINTS) -> Iterator[LogError]:
+    """The errors in the lines of a text, the last one first. Of chained exceptions one is given: a known one, or the
+    last. Of consequences that differ in their numbers alone, one is given."""
+    last = text[-LAST:]
+    above = text.count(b"\n", 0, len(text) - len(last))
+    suspects = sorted({*_suspects(text, hints), *(above + at for at in _suspects(last, LAST_HINTS))}, reverse=True)
+    lines = text.split(b"\n") if suspects else []
+    before = len(lines)
+    told: set[bytes] = set()
+    for at in suspects:
+        if at >= before or (alike := lines[at].translate(None, DIGITS)) in told:
+            continue
+        if (found := _error_at(lines, at)) is None:
+            continue
+        yield found
+        before = found.begins
+        if found.consequence:
+            told.add(alike)
+
+
+def went_on(lines: Sequence[bytes], error: LogError) -> bool:
+    """Whether the program printed so much after an error that it must have gone on. What a stack has does not count."""
+    after = lines[error.at + 1 :]
+    return sum(1 for line in after if line and not STACK.match(line)) > MOST_AFTER
+
+
+def _suspects(text: bytes, hints: Sequence[bytes]) -> set[int]:
+    """The numbers of the lines that have a hint. To search all of the text for each hint takes a tenth of the time of a
+    look at each line."""
+    found = set()
+    for hint in hints:
+        line, counted = 0, 0
+        at = text.find(hint)
+        while at >= 0:
+            line += text.count(b"\n", counted, at)
+            found.add(line)
+            counted = text.find(b"\n", at)
+            if counted < 0:
+                break
+            at = text.find(hint, counted)
+    return found
+
+
+def _error_at(lines: Sequence[bytes], at: int) -> LogError | None:
+    if TRACEBACK.match(lines[at]):  # of an exception whose name does not say so
+        after = range(at + 1, len(lines))
+        at = next((i for i in after if lines[i].strip() and not INDENTED.match(lines[i])), len(lines) - 1)
+        line, signature = _bare(lines[at]), known(_with_rest(lines, at))
+    else:
+        line, signature = _bare(lines[at]), known(_with_rest(lines, at))
+        if signature is None and not ERROR.match(line):
+            return None
+    begins = _beginning(lines, at)
+    error = LogError(line, at, begins, signature)
+    if error.consequence:
+        return error
+    # What led to it stands before it. A known cause of it says more than what followed.
+    for earlier in range(max(0, begins - BEFORE if begins < at else at - BEFORE), at):
+        if not any(hint in lines[earlier] for hint in EARLIER_HINTS):
+            continue
+        text = _bare(lines[earlier])
+        if text[:1] in (" ", "\t"):
+            continue
+        before = known(text)
+        if before is None or before.consequence or before.vague or (earlier < begins and not before.precedes):
+            continue
+        if signature is None or SIGNATURES.index(before) < SIGNATURES.index(signature):
+            return LogError(text, earlier, min(begins, earlier), before)
+    return error
+
+
+def _with_rest(lines: Sequence[bytes], at: int) -> str:
+    """The line and what belongs to it: no further than the next error or traceback."""
+    taken = [_bare(lines[at])]
+    for line in lines[at + 1 : at + 1 + AFTER]:
+        bare = _bare(line)
+        if not bare or TRACEBACK.match(line) or ERROR.match(bare):
+            break
+        taken.append(bare)
+    return "\n".join(taken)
+
+
+def _beginning(lines: Sequence[bytes], at: int, most: int = 200) -> int:
+    """The line where the traceback begins that ends at this one, or the first of those that it is chained to."""
+    begins = at
+    for i in range(at - 1, max(-1, at - most), -1):
+        if TRACEBACK.match(lines[i]):
+            begins = i
+            if not any(text in each for each in lines[max(0, i - 3) : i] for text in CHAINED):
+                break
+        elif begins == at and not INDENTED.match(lines[i]):
+            break  # a line of other output: there is no traceback
+    return begins
+
+
+def _bare(line: bytes) -> str:
+    text = line[:LONGEST].decode(errors="replace").rstrip()
+    return PREFIX.sub("", text, count=1) if text[:1] == "[" else text

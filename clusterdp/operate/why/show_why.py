@@ -1,0 +1,115 @@
+"""`clusterdp why`: why a run waits, failed, or is over, printed or as JSON."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from typing import Any, TextIO
+
+from clusterdp.operate.formatting import Colour, shown_path
+from clusterdp.operate.next_command import next_command_lines
+from clusterdp.operate.queue import WAITS, current_status
+from clusterdp.operate.run_history import RunHistory, read_history
+from clusterdp.operate.run_state import RunState
+from clusterdp.operate.status import STATE_COLOURS
+from clusterdp.operate.why import failure_words
+from clusterdp.operate.why.explanation import Explanation, explanation
+from clusterdp.operate.why.first_failure import Failure
+from clusterdp.operate.why.pending_reasons import explain
+from clusterdp.rundir import RunDir
+
+
+def show_why(run: RunDir, out: TextIO, as_json: bool = False, now: float | None = None) -> None:
+    now = time.time() if now is None else now
+    history = read_history(run)
+    found = explanation(history, current_status(history), now)
+    if as_json:
+        json.dump(as_data(found), out, indent=2)
+        out.write("\n")
+        return
+    columns = shutil.get_terminal_size().columns if out is sys.stdout and out.isatty() else sys.maxsize
+    out.write("\n".join(as_text(found, Colour(out), columns)) + "\n")
+
+
+def as_text(found: Explanation, colour: Colour, columns: int = sys.maxsize) -> list[str]:
+    history, state = found.history, found.status.state
+    named = colour(STATE_COLOURS.get(state, "red"), state.value)
+    lines = [f"{colour('bold', history.name)}  {named}"]
+    for key, words in [("run", shown_path(history.run.path)), *found.facts]:
+        lines += _wrapped(colour("dim", key.ljust(6)), words, columns)
+    if found.failure is not None and state is not RunState.WAITING:
+        lines += ["", *_log_lines(found.failure, colour)]
+        if (behind := found.failure.behind) and found.failure.evidence != "hang":
+            lines.append(f"  that of rank {behind[0]}: {_logs_of(history, behind[0])}")
+        elif rank := found.failure.rank:  # rank 0's is the default
+            what = "what it printed" if found.failure.evidence == "hang" else "all of it"
+            lines.append(f"  {what}: {_logs_of(history, rank)}")
+    return [*lines, "", *next_command_lines(history, state, colour, but="why")]
+
+
+def _logs_of(history: RunHistory, rank: int) -> str:
+    return f"clusterdp logs {shown_path(history.run.path)} --rank {rank}"
+
+
+def _log_lines(failure: Failure, colour: Colour) -> list[str]:
+    """The lines of the log that say most."""
+    if failure.log is None:
+        return ["No log was written."]
+    lines = [f"{shown_path(failure.log)}:"]
+    return lines + ([f"  {colour('dim', '|')} {line}" for line in failure.lines] or ["  (it is empty)"])
+
+
+def _wrapped(key: str, words: str, columns: int) -> list[str]:
+    import textwrap  # that no pipe needs
+
+    if columns == sys.maxsize:
+        return [f"{key} {words}"]
+    lines = textwrap.wrap(words, max(20, columns - 7), break_on_hyphens=False, break_long_words=False) or [""]
+    return [f"{key} {lines[0]}", *(f"{'':6} {line}" for line in lines[1:])]
+
+
+def as_data(found: Explanation) -> dict[str, Any]:
+    """What scripts may rely on: keys are added, never renamed. What is not known is null."""
+    history, status, request, failure = found.history, found.status, found.request, found.failure
+    reason = status.row.reason if status.row and status.row.state in WAITS else None
+    known = explain(reason) if reason else None
+    return {
+        "name": history.name,
+        "run": str(history.run.path),
+        "verdict": status.state.value,
+        "why": status.why,
+        "job": history.job,
+        "facts": [list(fact) for fact in found.facts],
+        "pending": None
+        if reason is None
+        else {
+            "reason": reason,
+            "words": known.words if known else None,
+            "do": known.do.replace("JOB", history.job or "JOB") if known and known.do else None,
+            "never_starts": known.stuck if known else None,
+            "partition": request.partition if request else None,
+            "nodes": request.nodes if request else None,
+            "start_estimate": request.start if request else None,
+            "smaller": found.smaller or None,
+        },
+        "failure": None
+        if failure is None
+        else {
+            "attempt": failure.attempt or None,
+            "rank": failure.rank,
+            "node": failure.node or None,
+            "step": failure.step,
+            "signature": failure.known.name if failure.known else None,
+            "cause": failure.known.cause if failure.known else None,
+            "remedy": failure_words.remedy(history, failure) or None,
+            "error": failure.error or None,
+            "evidence": failure.evidence,
+            "srun": failure.said or None,
+            "log": str(failure.log) if failure.log else None,
+            "lines": failure.lines,
+            "followed": list(failure.followed),
+            "behind": list(failure.behind),
+        },
+    }

@@ -1,0 +1,571 @@
+"""The failures that `clusterdp why` knows: a table. The first that matches counts: what is more special stands first.
+
+To add one, give it a line or two of a real output as its example. The tests check that each example is found by its own
+signature and by none before it. `pattern` is a regular expression of Python's, searched for in one line at first.
+"""
+
+from __future__ import annotations
+
+from clusterdp.operate.why.signature import Signature
+
+GPU_HARDWARE = (
+    "It is the node, not the program. Tell your site. `restart.crash.avoid_node=true` makes the next attempts avoid "
+    "it, "
+    "and launch.preflight looks at each node before the start."
+)
+MORE_MEMORY = (
+    "Ask for more with resources.mem, or use less: fewer num_workers, smaller prefetch_factor, data that is not copied "
+    "into each worker."
+)
+SIGNATURES = (
+    # --- what a rank says because another has failed, by a name that nothing else has
+    Signature(
+        "another-rank",
+        r"^clusterdp: .*another(?: rank's failure| failed): rank \d+: |^clusterdp: .*: rank 0 is gone",
+        "another rank has failed",
+        "See that rank.",
+        "clusterdp: this follows from another rank's failure: rank 1: ValueError: the loss is nan",
+        consequence=True,
+    ),
+    Signature(
+        "step-cancelled",
+        r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+ \*\*\*",
+        "Slurm ended the rank, for another had failed or the job was cancelled",
+        "See the other ranks.",
+        "slurmstepd-n1: error: *** STEP 89533.0 ON n1 CANCELLED AT 2026-11-23T08:14:33 ***",
+        consequence=True,
+    ),
+    Signature(
+        "gloo-peer-gone",
+        r"gloo/transport/\S+.*(?:[Cc]onnection (?:closed|reset) by peer|Broken pipe|Connection refused|Socket closed)",
+        "another rank is gone, as gloo noticed",
+        "See the other ranks: the one that was first has the cause.",
+        "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer "
+        "[10.0.0.2]:42693",
+        consequence=True,
+    ),
+    Signature(
+        "nccl-peer-gone",
+        r"remote process exited or there was a network error|ncclRemoteError",
+        "another rank is gone, or the network between the nodes failed, as NCCL noticed",
+        "See the other ranks first. If none has an error of its own it is the network: NCCL_DEBUG=INFO in launch.env "
+        "shows which connection.",
+        "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268, "
+        "remote "
+        "process exited or there was a network error, NCCL version 2.21.5\n"
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+        consequence=True,
+    ),
+    Signature(
+        "nccl-aborted",
+        r"NCCL communicator was aborted",
+        "NCCL's communicator was ended, for another rank had failed",
+        "See the other ranks.",
+        "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 3. Original reason for failure was: "
+        "NCCL error: unhandled system error",
+        consequence=True,
+    ),
+    Signature(
+        "store-gone",
+        r"(?:TCPStore|recvValue|sendBytes|recvVector).*(?:Connection reset|Broken pipe|Connection was likely closed|"
+        r"failed)",
+        "the process of rank 0, which holds the store, is gone",
+        "See rank 0 and the rank that failed first.",
+        "torch.distributed.DistNetworkError: failed to recv, got 0 bytes. Connection was likely closed. Did the remote "
+        "server shutdown or crash? recvValue failed",
+        consequence=True,
+    ),
+    Signature(
+        "torchrun-signal",
+        r"SignalException: Process \d+ got signal: (?:15|SIGTERM)",
+        "torchrun's agent was told to end",
+        "See the other nodes: the one that was first has the cause.",
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 4711 got signal: 15",
+        consequence=True,
+    ),
+    # --- memory
+    Signature(
+        "cuda-out-of-memory",
+        r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|HIP out of memory",
+        "the GPU's memory is full",
+        "Use a smaller batch and train.accumulate, train.amp.level=bf16, train.recompute or train.strategy=fsdp. "
+        "`clusterdp profile CFG --find batch-size` tries sizes.",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.78 GiB. GPU 0 has a total capacity of "
+        "31.47 GiB "
+        "of which 12.73 GiB is free.",
+    ),
+    Signature(
+        "shared-memory",
+        r"killed by signal: Bus error|insufficient shared memory|unable to (?:mmap|allocate shared memory)|"
+        r"No space left on device.*/dev/shm|/torch_\d+.*No space left",
+        "/dev/shm is full: the workers of a DataLoader send their batches through it",
+        "Use fewer num_workers or a smaller prefetch_factor, give a container more of it, or call "
+        "torch.multiprocessing.set_sharing_strategy('file_system').",
+        "RuntimeError: DataLoader worker (pid 46794) is killed by signal: Bus error. It is possible that dataloader's "
+        "workers are out of shared memory. Please try to raise your shared memory limit.",
+        precedes=True,
+    ),
+    Signature(
+        "host-out-of-memory",
+        r"oom[-_]kill event|: Out Of Memory$|exceeded (?:virtual )?memory limit|Exceeded job memory limit",
+        "the memory that the job has on a node is full, and the kernel or Slurm killed a process",
+        MORE_MEMORY,
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=440575.0. Some of the step tasks have been OOM Killed.",
+    ),
+    Signature(
+        "allocation-failed",
+        r"DefaultCPUAllocator: can't allocate memory|^MemoryError|\bMemoryError(?::|$)|std::bad_alloc|"
+        r"Cannot allocate memory|ArrayMemoryError",
+        "the program asked for more memory than the node gives it",
+        MORE_MEMORY,
+        "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+        "tried "
+        "to allocate 4503599627370496 bytes. Error code 12 (Cannot allocate memory)",
+    ),
+    # --- GPUs
+    Signature(
+        "gpu-hardware",
+        r"uncorrectable (?:NVLink|ECC)|uncorrectable .*error|NVRM: Xid|fallen off the bus|unspecified launch failure|"
+        r"CUDA error: (?:hardware stack error|an illegal instruction)",
+        "a GPU reports an error of its hardware",
+        GPU_HARDWARE,
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        precedes=True,
+    ),
+    Signature(
+        "device-side-assert",
+        r"device-side assert triggered|\.cu:\d+: .*Assertion .* failed",
+        "a check in a CUDA kernel failed; most often a class label or an index of an embedding is out of range",
+        "The lines before it name the check. Try the same batch on the CPU, or with CUDA_LAUNCH_BLOCKING=1 in "
+        "launch.env.",
+        "../aten/src/ATen/native/cuda/NLLLoss2d.cu:103: nll_loss2d_forward_kernel: block: [3,0,0], thread: [929,0,0] "
+        "Assertion `t >= 0 && t < n_classes` failed.",
+        precedes=True,
+    ),
+    Signature(
+        "illegal-memory-access",
+        r"CUDA error: (?:an illegal memory access|misaligned address|invalid device function)",
+        "a CUDA kernel read or wrote where it may not: a bug of an extension or a library, or a broken GPU",
+        "Run with CUDA_LAUNCH_BLOCKING=1 in launch.env, which names the line. If it is always the same node, tell "
+        "your site.",
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
+    ),
+    Signature(
+        "no-kernel-image",
+        r"no kernel image is available",
+        "this torch was not built for GPUs of this kind",
+        "Install a torch for them, or ask for other nodes with resources.constraint.",
+        "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+    ),
+    Signature(
+        "driver-too-old",
+        r"NVIDIA driver on your system is too old|driver version is insufficient",
+        "the node's NVIDIA driver is older than this torch needs",
+        "Install a torch that is built for an older CUDA, or ask for other nodes with resources.constraint.",
+        "RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU "
+        "driver",
+    ),
+    Signature(
+        "no-gpu",
+        r"No CUDA GPUs are available|no CUDA-capable device is detected|Found no NVIDIA driver|invalid device ordinal|"
+        r"ProcessGroupNCCL is only supported with GPUs|Torch not compiled with CUDA enabled",
+        "the rank has no GPU, or fewer than it looks for",
+        "Ask for them with resources.gpus_per_node, and use job.device or LOCAL_RANK modulo torch.cuda.device_count(). "
+        "`python -c 'import torch; print(torch.version.cuda)'` prints None where torch has no CUDA.",
+        "RuntimeError: No CUDA GPUs are available",
+    ),
+    # --- NCCL and the network
+    Signature(
+        "nccl-duplicate-gpu",
+        r"Duplicate GPU detected",
+        "two ranks of a node use the same GPU",
+        "Call torch.cuda.set_device(LOCAL_RANK % torch.cuda.device_count()) before the first collective; job.device is "
+        "right by itself. resources.tasks_per_node must not exceed the GPUs.",
+        "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, "
+        "invalid usage "
+        "(run with NCCL_DEBUG=WARN for details), NCCL version 2.20.5\n"
+        "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\n"
+        "Last error:\n"
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 10",
+    ),
+    Signature(
+        "nccl-no-interface",
+        r"no socket interface found",
+        "NCCL finds no network interface of the name that it was given",
+        "Set NCCL_SOCKET_IFNAME in launch.env to one that each node has (`ip -br addr`), or leave it out.",
+        "torch.distributed.DistBackendError: NCCL error in: "
+        "/pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:2588, "
+        "internal error - please report this issue to the NCCL developers, NCCL version 2.21.5\n"
+        "ncclInternalError: Internal check failed.\n"
+        "Last error:\n"
+        "Bootstrap : no socket interface found",
+    ),
+    Signature(
+        "collective-timeout",
+        r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for|collective operation timeout",
+        "a collective timed out: another rank did not come to it in time",
+        "Look at the rank that has not said so. Uneven batches, an `if rank == 0:` around a collective and slow "
+        "storage are "
+        "the usual causes. train.timeout_s is the limit; hang.txt, where there is one, has the stacks.",
+        "[rank0]:[E1206 18:44:12.715298746 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation "
+        "timeout: "
+        "WorkNCCL(SeqNum=7753, OpType=_REDUCE_SCATTER_BASE, NumelIn=544997376, NumelOut=68124672, "
+        "Timeout(ms)=600000) ran "
+        "for 600061 milliseconds before timing out.",
+        precedes=True,
+    ),
+    Signature(
+        "hung",
+        r"the attempt has hung|; the others? waits? in ",
+        "no rank made progress, so clusterdp ended the attempt as hung",
+        "hang.txt has what each rank was at, with its stack; CLUSTERS.md has the usual causes. If it was only slow, "
+        "set restart.hang_after_s.",
+        "clusterdp: ending rank 1: the attempt has hung; see /home/user/runs/h/attempts/7.0/hang.txt",
+    ),
+    Signature(
+        "nccl-system-error",
+        r"ncclSystemError:",
+        "NCCL could not reach another rank, or a call of the system failed",
+        "`Last error` says which. NCCL_DEBUG=INFO in launch.env says more. Two nodes that cannot reach each other need "
+        "NCCL_SOCKET_IFNAME with the interface between them.",
+        "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1333, "
+        "unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.18.6\n"
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \n"
+        "Last error:\n"
+        "socketStartConnect: Connect to 192.168.19.14<52822> failed : No route to host",
+    ),
+    Signature(
+        "nccl-usage",
+        r"ncclInvalidUsage:|ncclInvalidArgument:|ncclInternalError:|ncclUnhandledCudaError:",
+        "NCCL refused a call",
+        "`Last error` and NCCL_DEBUG=WARN in launch.env say why. Ranks with different releases of NCCL or torch do "
+        "so, too.",
+        "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, "
+        "invalid usage "
+        "(run with NCCL_DEBUG=WARN for details), NCCL version 2.20.5\n"
+        "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.",
+    ),
+    Signature(
+        "port-in-use",
+        r"EADDRINUSE|[Aa]ddress already in use",
+        "a port is taken by another process of the node",
+        "Use MASTER_PORT as the job sets it, not a fixed port: two jobs on a node would meet. Bind other servers to "
+        "port 0.",
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+        "port: "
+        "29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+    ),
+    Signature(
+        "rendezvous-timeout",
+        r"waiting for clients\. \d+/\d+ clients joined|client socket has (?:timed out|failed)|wait timeout after \d+ms|"
+        r"connectFullMesh failed|RendezvousTimeoutError|RendezvousConnectionError",
+        "the ranks did not find each other",
+        "Look for a rank that ended or hung before. Else MASTER_ADDR cannot be reached from a node: see its network in "
+        "CLUSTERS.md; launch.preflight=true tries the way.",
+        "torch.distributed.DistStoreError: Timed out after 2 seconds waiting for clients. 1/2 clients joined.",
+    ),
+    # --- files
+    Signature(
+        "too-many-open-files",
+        r"Too many open files",
+        "the limit of open files is reached",
+        "Write `ulimit -n $(ulimit -Hn)` in launch.setup, or call "
+        "torch.multiprocessing.set_sharing_strategy('file_system').",
+        "RuntimeError: Too many open files. Communication with the workers is no longer possible. Please increase "
+        "the limit "
+        "using `ulimit -n` in the shell or change the sharing strategy",
+    ),
+    Signature(
+        "disk-full",
+        r"No space left on device|ENOSPC",
+        "a disk is full",
+        "`df -h` and `df -i` say which. TMPDIR on a node may be small; checkpoint.keep_last and `clusterdp "
+        "checkpoint prune` "
+        "free some.",
+        "OSError: [Errno 28] No space left on device",
+    ),
+    Signature(
+        "quota",
+        r"Disk quota exceeded|EDQUOT",
+        "your quota is used up",
+        "`quota -s`, or `lfs quota` on Lustre, says which. checkpoint.keep_last and `clusterdp checkpoint prune` "
+        "free some.",
+        "OSError: [Errno 122] Disk quota exceeded: 'model.pt'",
+    ),
+    Signature(
+        "stale-file",
+        r"Stale (?:NFS )?file handle|ESTALE",
+        "a file on a network file system was replaced or removed while it was open",
+        "Do not rewrite data or environments that a job uses. Start again; if it comes back, ask your site.",
+        "OSError: [Errno 116] Stale file handle: '/home/user/data/train.bin'",
+    ),
+    Signature(
+        "io-error",
+        r"\[Errno 5\]|Input/output error|Transport endpoint is not connected|Remote I/O error",
+        "a disk or a network file system failed",
+        "It is the node or the storage. Tell your site; `restart.crash.avoid_node=true` avoids the node.",
+        "OSError: [Errno 5] Input/output error: '/lustre/data/train-0007.tar'",
+    ),
+    Signature(
+        "crlf-script",
+        r"\\r\W?: (?:command not found|No such file)|\$'\\r'|cannot execute: required file not found|bad interpreter",
+        "a script cannot be started: its first line names no program there, or its lines end as on Windows (CRLF)",
+        "`dos2unix FILE`, or `sed -i 's/\\r$//' FILE`; else correct the path after #!.",
+        "/usr/bin/env: \u2018python3\\r\u2019: No such file or directory",
+    ),
+    Signature(
+        "command-not-found",
+        r": command not found|execve\(\): .*No such file or directory|can't open file '.*': \[Errno 2\]|"
+        r"^(?:bash|sh|/\S+): (?:line \d+: )?(?:exec: )?\S+: (?:not found|No such file or directory)",
+        "the program is not there on the node, or not on its PATH",
+        "Load it in launch.setup or launch.modules. Paths are relative to the snapshot, which has what git does not "
+        "ignore.",
+        "bash: nosuchcmd: command not found",
+    ),
+    Signature(
+        "not-executable",
+        r"execve\(\): .*Permission denied|^(?:bash|sh|/\S+): (?:line \d+: )?(?:exec: )?\S+: Permission denied|"
+        r"Exec format error",
+        "the program may not be executed",
+        "`chmod +x FILE`, or name the interpreter: command: [python, train.py].",
+        "bash: ./train.py: Permission denied",
+    ),
+    Signature(
+        "permission",
+        r"PermissionError|Permission denied|Read-only file system",
+        "a file may not be read or written",
+        "`ls -ld` of the file and its folders says whose it is. In a container it may not be mounted, or read-only.",
+        "PermissionError: [Errno 13] Permission denied: '/data/imagenet/train.bin'",
+    ),
+    Signature(
+        "hf-hub",
+        r"huggingface\.co|huggingface_hub|LocalEntryNotFoundError|OfflineModeIsEnabled|GatedRepoError|"
+        r"RepositoryNotFoundError",
+        "Hugging Face's hub cannot be reached from the node, or does not give the file",
+        "Compute nodes often have no internet. Download it on the login node (`hf download`), and set HF_HOME and "
+        "HF_HUB_OFFLINE=1 in launch.env. A gated model needs HF_TOKEN in launch.secrets.",
+        "huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to locate the file on the "
+        "Hub and we "
+        "cannot find the requested files in the local cache.",
+    ),
+    # --- Python, and what is installed
+    Signature(
+        "glibc",
+        r"version `(?:GLIBC|GLIBCXX|CXXABI)_[\d.]+' not found",
+        "a library was built for a newer system than the node has",
+        "Install it on the cluster itself, or use a container (launch.container).",
+        "ImportError: /lib64/libc.so.6: version `GLIBC_2.34' not found (required by /home/user/env/lib/module_ref.so)",
+    ),
+    Signature(
+        "shared-library",
+        r"cannot open shared object file|undefined symbol:",
+        "a shared library is missing on the node, or of another release",
+        "Load its module in launch.modules, or reinstall the package beside the torch that is used.",
+        "ImportError: libcudnn.so.9: cannot open shared object file: No such file or directory",
+    ),
+    Signature(
+        "missing-module",
+        r"ModuleNotFoundError|No module named",
+        "a Python module is not installed there, or not in the snapshot",
+        "Activate the right environment in launch.setup, or name its Python in launch.python. A module of your own "
+        "must not "
+        "be ignored by git.",
+        "ModuleNotFoundError: No module named 'timm'",
+    ),
+    Signature(
+        "missing-file",
+        r"FileNotFoundError|No such file or directory|NotADirectoryError",
+        "a file or folder is not there on the node",
+        "Paths are relative to the snapshot, which has what git does not ignore: snapshot.link takes data in. A path "
+        "such as "
+        "/tmp is another one on each node.",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'data/train.bin'",
+    ),
+    Signature(
+        "import",
+        r"\bImportError\b",
+        "a Python module cannot be imported",
+        "Two packages do not fit together, or a file of yours has the name of a package.",
+        "ImportError: cannot import name 'packaging' from 'pkg_resources' "
+        "(/home/user/env/lib/pkg_resources/__init__.py)",
+    ),
+    Signature(
+        "wandb-login",
+        r"api_key not configured|wandb: ERROR .*(?:login|api[_ ]key)|wandb\.errors\.\S*(?:UsageError|"
+        r"AuthenticationError)",
+        "W&B has no API key in the job",
+        "Put WANDB_API_KEY in launch.secrets, or set WANDB_MODE=offline in launch.env.",
+        "wandb.errors.errors.UsageError: api_key not configured (no-tty). call wandb.login(key=[your_api_key])",
+    ),
+    Signature(
+        "no-internet",
+        r"Temporary failure in name resolution|Name or service not known|Max retries exceeded|"
+        r"Network is unreachable|URLError|ConnectTimeout",
+        "a server cannot be reached from the node",
+        "Compute nodes often have no internet. Download on the login node, or set your site's proxy in launch.env.",
+        "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
+    ),
+    # --- torch: the model and the data
+    Signature(
+        "state-dict",
+        r"Error\(s\) in loading state_dict|size mismatch for |Missing key\(s\) in state_dict",
+        "a checkpoint does not fit the model",
+        "The lines after it name the tensors. Build the model as it was then; a prefix `module.` comes from DDP.",
+        "RuntimeError: Error(s) in loading state_dict for Linear:\n"
+        "\tsize mismatch for weight: copying a param with shape torch.Size([5, 3]) from checkpoint, the shape in "
+        "current "
+        "model is torch.Size([4, 3]).",
+    ),
+    Signature(
+        "damaged-checkpoint",
+        r"failed (?:reading zip archive|finding central directory)|MetadataIncompleteBuffer|invalid load key|"
+        r"unexpected EOF, expected|UnpicklingError: (?!Weights only)",
+        "a checkpoint file is damaged or incomplete",
+        "It was cut off while it was written, most likely. `clusterdp checkpoint verify` checks ours; use an older "
+        "one.",
+        "RuntimeError: PytorchStreamReader failed reading zip archive: not a ZIP archive.",
+    ),
+    Signature(
+        "weights-only",
+        r"Weights only load failed",
+        "a checkpoint holds other things than tensors, and torch.load refuses it since 2.6",
+        "If you trust the file: torch.load(..., weights_only=False), or torch.serialization.add_safe_globals().",
+        "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded, to do so you have two "
+        "options",
+    ),
+    Signature(
+        "unused-parameters",
+        r"Expected to have finished reduction in the prior iteration|unused parameters",
+        "parameters of the model had no part in the loss, which DDP does not allow",
+        "Remove them, or set train.ddp={find_unused_parameters: true}. TORCH_DISTRIBUTED_DEBUG=DETAIL names them.",
+        "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. This "
+        "error "
+        "indicates that your module has parameters that were not used in producing loss.",
+    ),
+    Signature(
+        "not-finite",
+        r"returned nan values|loss is (?:nan|inf|not finite)|[Nn]on-finite loss|train\.on_nan",
+        "the loss or a gradient is not a finite number",
+        "Use a lower learning rate, warm-up or train.clip_norm; train.on_nan=skip leaves such steps out. Look at the "
+        "data "
+        "of that step.",
+        "RuntimeError: Function 'SqrtBackward0' returned nan values in its 0th output.",
+    ),
+    Signature(
+        "loader-pickling",
+        r"[Cc]an't (?:pickle|get local) (?:local )?object|cannot pickle|PicklingError",
+        "an object cannot be sent to a worker process",
+        "Worker processes get the data set by pickle: no lambda, no local class or function, no open file in it.",
+        "AttributeError: Can't pickle local object 'main.<locals>.collate'",
+    ),
+    Signature(
+        "loader-worker-died",
+        r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:exited unexpectedly|is killed by signal)|"
+        r"loader: a worker .*(?:killed|died|ended)",
+        "a worker of a DataLoader was killed or crashed",
+        "Most often the node's memory is full: " + MORE_MEMORY[0].lower() + MORE_MEMORY[1:],
+        "RuntimeError: DataLoader worker (pid(s) 9936) exited unexpectedly",
+    ),
+    Signature(
+        "threads",
+        r"can't start new thread|Resource temporarily unavailable|pthread_create failed",
+        "the limit of processes or threads is reached",
+        "Use fewer num_workers and OMP_NUM_THREADS; `ulimit -u` is the limit.",
+        "RuntimeError: can't start new thread",
+    ),
+    Signature(
+        "shapes",
+        r"shapes cannot be multiplied|must match the size of tensor|size of tensor a|Expected input batch_size|"
+        r"stack expects each tensor to be equal size|mat1 and mat2 must have the same dtype|"
+        r"Expected all tensors to be on",
+        "tensors do not fit each other: shape, type or device",
+        "It is in the model or the data; the traceback has the line. A last batch that is smaller is a usual cause.",
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (2x5 and 3x4)",
+    ),
+    Signature(
+        "target-range",
+        r"Target -?\d+ is out of bounds|index out of range in self",
+        "a class label or an index of an embedding is out of range",
+        "Compare the labels with the number of classes, and the tokens with the vocabulary.",
+        "IndexError: Target 7 is out of bounds.",
+    ),
+    # --- how a process ended
+    Signature(
+        "illegal-instruction",
+        r"Illegal instruction",
+        "a library was built for another CPU than the node has",
+        "Install it on a node of that kind, or ask for the right ones with resources.constraint.",
+        "srun: error: n2: task 5: Illegal instruction (core dumped)",
+    ),
+    Signature(
+        "segfault",
+        r"Segmentation fault|SIGSEGV|signal 11\b",
+        "native code crashed: a library or an extension",
+        "PYTHONFAULTHANDLER=1 in launch.env prints where. Libraries that were built for another torch or CUDA do so.",
+        "Fatal Python error: Segmentation fault",
+    ),
+    Signature(
+        "bus-error",
+        r"Bus error|SIGBUS",
+        "a file or /dev/shm that was mapped to memory had no room, or was cut short",
+        "`df -h /dev/shm` on the node; do not rewrite data that a job has open.",
+        "srun: error: Orion-18-69: task 289: Bus error",
+    ),
+    Signature(
+        "abort",
+        r": Aborted(?: \(core dumped\))?$|terminate called|SIGABRT|signal 6\b",
+        "native code ended the process (abort)",
+        "The lines before it say why.",
+        "srun: error: n2: task 1: Aborted (core dumped)",
+        vague=True,
+    ),
+    Signature(
+        "time-limit",
+        r"DUE TO TIME LIMIT",
+        "the job's time was over",
+        "Ask for more with resources.time; with checkpoints `clusterdp resume` goes on.",
+        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-31T10:41:09 DUE TO TIME LIMIT ***",
+    ),
+    Signature(
+        "node-failure",
+        r"DUE TO NODE FAILURE|srun: error: Node failure on",
+        "a node failed",
+        "Slurm starts the job again on others where requeue is allowed; `clusterdp resume` does so, too.",
+        "srun: error: Node failure on n2",
+    ),
+    Signature(
+        "launch-failed",
+        r"task \d+ launch failed|Unable to create (?:step|job)|Job step creation|slurm_launch|Slurmd could not",
+        "Slurm could not start the ranks",
+        "The message says why: most often a wrong number of tasks, CPUs or GPUs, or a node that does not answer.",
+        "srun: error: Unable to create step for job 4711: More processors requested than permitted",
+    ),
+    Signature(
+        "killed",
+        r": Killed$|exitcode +: -9|Signal 9 \(SIGKILL\)|signal 9\b",
+        "the process was killed (SIGKILL)",
+        "Most often its node had no memory left: see resources.mem, and `sacct -j JOB -o JobID,MaxRSS,State`. Else "
+        "somebody killed it, or the node's watchdog.",
+        "srun: error: n2: task 1: Killed",
+    ),
+    Signature(
+        "exit-code",
+        r": Exited with exit code \d+$",
+        "the program ended with an error, and printed none",
+        "The end of its log says how far it came. Look for sys.exit() and os._exit() in the program.",
+        "srun: error: n1: task 1: Exited with exit code 3",
+    ),
+    # --- the rest of what a rank says because another has failed; a time-out of the store is one of these, too
+    Signature(
+        "connection-lost",
+        r"Connection (?:closed|reset) by peer|Connection refused|Broken pipe|Connection was likely closed|"
+        r"Socket Timeout|"
+        r"DistNetworkError|DistBackendError|gloo/transport|ConnectionResetError|BrokenPipeError",
+        "a connection to another process was lost",
+        "See the other ranks: the one that was first has the cause.",
+        "RuntimeError: Socket Timeout",
+        consequence=True,
+        vague=True,
+    ),
+)
+BY_NAME = {each.name: each for each in SIGNATURES}

@@ -1,0 +1,71 @@
+"""`clusterdp why` of jobs that wait and of one that has failed, by what this Slurm says of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.cluster import Cluster
+from tests.e2e.run import Run, clusterdp, submit
+from tests.waiting import wait_for
+
+SLEEP = 'command: [sleep, "60"]\nresources: {{nodes: {nodes}, time: "1:00", extra: {{{extra}}}}}\n'
+FAILS = "import os, sys, time; sys.exit(3) if os.environ['RANK'] == '1' else time.sleep(30)"
+
+
+def why(run: Run, folder: Path) -> dict[str, Any]:
+    done = clusterdp(run.cluster, folder, "why", str(run.files.path), "--json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def waiting(cluster: Cluster, folder: Path, nodes: int, reason: str, extra: str = "") -> dict[str, Any]:
+    """What is said of a job when Slurm has come to that reason."""
+    (folder / "job.yaml").write_text(SLEEP.format(nodes=nodes, extra=extra))
+    run = submit(cluster, folder, "job.yaml")
+    try:
+        wait_for(reason, lambda: cluster.state(run.job)[1] == reason, 30, every_s=0.3, report=run.account)
+        found = why(run, folder)
+    finally:
+        cluster.run("scancel", run.job)
+    assert found["verdict"] == "waiting"
+    pending: dict[str, Any] = found["pending"]
+    assert pending["reason"] == reason
+    return pending
+
+
+def test_jobs_that_wait_are_told_for_what(cluster: Cluster, project: Path) -> None:
+    words = ["sbatch", "--parsable", "--nodes=1", "--exclusive", "--output=/dev/null", "--wrap=sleep 60"]
+    other = cluster.run(*words).strip()
+    try:
+        wait_for("the other job", lambda: cluster.state(other)[0] == "RUNNING", 30, every_s=0.3)
+        pending = waiting(cluster, project, 4, "Resources")
+        assert pending["smaller"] == "3 of 4 are idle in main: resources.nodes=3 could start now"
+        assert pending["nodes"] == 4
+        pending = waiting(cluster, project, 1, "Dependency", extra=f'dependency: "afterok:{other}"')
+        assert (pending["words"], pending["never_starts"]) == ("waits for another job to end", False)
+        pending = waiting(cluster, project, 1, "JobHeldUser", extra="hold: true")
+        assert "scontrol release" in pending["do"]
+    finally:
+        cluster.run("scancel", other)
+
+
+def test_the_rank_that_failed_first_is_named(cluster: Cluster, project: Path) -> None:
+    command = json.dumps([sys.executable, "-c", FAILS])
+    (project / "job.yaml").write_text(
+        f'command: {command}\nresources: {{nodes: 2, tasks_per_node: 1, time: "1:00"}}\nrestart: {{max_crashes: 0}}\n'
+    )
+    run = submit(cluster, project, "job.yaml")
+    run.wait_end()
+    found = why(run, project)
+    failure = found["failure"]
+    assert found["verdict"] == "failed"
+    assert (failure["rank"], failure["signature"]) == (1, "exit-code"), run.account()
+    assert failure["node"] == cluster.run("scontrol", "show", "hostnames", nodes_of(run)).split()[1]
+
+
+def nodes_of(run: Run) -> str:
+    return str(run.events("started")[0]["nodes"])

@@ -1,0 +1,251 @@
+"""`clusterdp why`, as it is printed: golden screens at two widths, the JSON, and folders in any state."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from clusterdp.operate.formatting import Colour
+from clusterdp.operate.queue import current_status
+from clusterdp.operate.run_history import read_history
+from clusterdp.operate.status import as_text as status_text
+from clusterdp.operate.why.explanation import explanation
+from clusterdp.operate.why.show_why import as_text, show_why
+from clusterdp.rundir import RunDir
+from tests.operate.builder import T0, RunBuilder
+from tests.operate.conftest import FakeQueue
+from tests.operate.why.make_records import restore
+
+NOW = T0 + 3600
+GOLDEN = Path(__file__).parent / "golden"
+SHOW_JOB = (
+    "JobId=7 JobName=digits JobState=PENDING Reason=Resources TimeLimit=04:00:00 StartTime={start} Partition=gpu "
+    "ReqNodeList=(null) NumNodes=4-4 NumCPUs=32 ReqTRES=cpu=32,mem=64000M,node=4,billing=32,gres/gpu=32 "
+    "Features={features}"
+)
+SINFO = ("idle|2|64|512000|gpu:a100:8(S:0-1)|a100|1-00:00:00|1-infinite", "mixed|6|64|512000|gpu:8|a100|1-00:00:00|1-8")
+
+
+def screen(run: RunDir, columns: int = 80, now: float = NOW) -> str:
+    history = read_history(run)
+    found = explanation(history, current_status(history), now)
+    return "\n".join(as_text(found, Colour(io.StringIO()), columns)) + "\n"
+
+
+def in_json(run: RunDir) -> dict[str, object]:
+    out = io.StringIO()
+    show_why(run, out, as_json=True, now=NOW)
+    found: dict[str, object] = json.loads(out.getvalue())
+    return found
+
+
+def check_golden(name: str, text: str) -> None:
+    """`GOLDEN=new pytest ...` writes them anew: then read what has changed."""
+    path = GOLDEN / name
+    if os.environ.get("GOLDEN") == "new":
+        GOLDEN.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def pending(
+    queue: FakeQueue, reason: str, start: str = "Unknown", features: str = "(null)", sinfo: object = SINFO
+) -> None:
+    queue.answers(f"7|PENDING|{reason}|")
+    queue.write("scontrol", f"echo '{SHOW_JOB.format(start=start, features=features)}'\n")
+    queue.write("sinfo", "".join(f"echo '{row}'\n" for row in sinfo))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+@pytest.mark.parametrize("name", ["flood", "killed", "collective-timeout", "entry-shapes", "torchrun-killed"])
+def test_a_failure_on_the_screen(name: str, columns: int, elsewhere: Path) -> None:
+    check_golden(f"{name}-{columns}.txt", screen(restore(name, elsewhere / "runs" / name), columns))
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_wait_on_the_screen(columns: int, builder: RunBuilder, queue: FakeQueue) -> None:
+    pending(queue, "Resources", start="2023-11-20T08:00:00")
+    check_golden(f"resources-{columns}.txt", screen(builder.submitted().run, columns))
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("Priority", "less   2 of 4 are idle in gpu: resources.nodes=2 could start now if no job comes before it"),
+        ("PartitionTimeLimit", "less   gpu allows 1-00:00:00: resources.time=1-00:00:00"),
+        ("JobHeldUser", "do     `scontrol release 7` lets it go"),
+        ("DependencyNeverSatisfied", "do     cancel it"),
+        ("Dependency", "do     `scontrol show job 7` has the job ids at Dependency="),
+    ],
+)
+def test_what_a_pending_job_waits_for_and_what_to_do(
+    reason: str, words: str, builder: RunBuilder, queue: FakeQueue
+) -> None:
+    pending(queue, reason)
+    assert words in screen(builder.submitted().run, 120)
+
+
+def test_slurms_estimate_is_called_one_and_none_is_made_up(builder: RunBuilder, queue: FakeQueue) -> None:
+    pending(queue, "Resources")
+    assert "start  Slurm has no estimate\n" in screen(builder.submitted().run)
+    pending(queue, "Resources", start="2023-11-20T08:00:00")
+    assert "start  20 Nov 08:00:00, as Slurm estimates it" in screen(builder.run)
+    pending(queue, "BeginTime", start="2023-11-20T08:00:00")
+    assert "start  20 Nov 08:00:00 at the earliest\n" in screen(builder.run)
+    pending(queue, "JobHeldUser")
+    assert "start" not in screen(builder.run)
+
+
+@pytest.mark.parametrize(
+    ("row", "features"),
+    [
+        ("idle|4|64|512000|gpu:8||infinite|1-infinite", "(null)"),  # enough of them: something else holds it back
+        ("idle|2|64|512000|gpu:4||infinite|1-infinite", "(null)"),  # too few GPUs on each
+        ("idle|2|4|512000|gpu:8||infinite|1-infinite", "(null)"),
+        ("idle|2|64|8000|gpu:8||infinite|1-infinite", "(null)"),
+        ("idle|2|64|512000|gpu:8|v100|infinite|1-infinite", "a100"),
+        ("idle*|2|64|512000|gpu:8||infinite|1-infinite", "(null)"),  # they do not answer
+        ("reserved|2|64|512000|gpu:8||infinite|1-infinite", "(null)"),
+        ("no row at all", "(null)"),
+    ],
+)
+def test_no_smaller_request_is_named_that_sinfo_has_no_nodes_for(
+    row: str, features: str, builder: RunBuilder, queue: FakeQueue
+) -> None:
+    busy = "mixed|6|64|512000|gpu:8||infinite|1-infinite"
+    pending(queue, "Resources", sinfo=(row, busy), features=features)
+    assert "less" not in screen(builder.submitted().run)
+
+
+def test_more_nodes_than_the_partition_allows_or_has(builder: RunBuilder, queue: FakeQueue) -> None:
+    pending(queue, "PartitionNodeLimit", sinfo=("idle|9|64|512000|gpu:8||infinite|1-2",))
+    assert "less   gpu allows 2 nodes a job: resources.nodes=2" in screen(builder.submitted().run)
+    pending(queue, "PartitionConfig", sinfo=("idle|3|64|512000|gpu:8||infinite|1-infinite",))
+    assert "less   gpu has 3 nodes in all" in screen(builder.run)
+
+
+def test_a_pending_job_whose_last_attempt_crashed_says_why_that_was(builder: RunBuilder, queue: FakeQueue) -> None:
+    trace = "Traceback (most recent call last):\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n"
+    builder.submitted().attempt().printed(trace, 1).requeued("crash")
+    pending(queue, "BeginTime")
+    text = screen(builder.run)
+    assert "before attempt 1 crashed" in text
+    assert "cause  the GPU's memory is full" in text
+
+
+def test_slurm_that_does_not_answer_is_said_and_is_no_error(builder: RunBuilder, queue: FakeQueue) -> None:
+    queue.answers(error="slurm_load_jobs error: Unable to contact slurm controller")
+    assert "Unable to contact slurm controller" in screen(builder.submitted().run)
+    queue.answers("7|PENDING|Resources|")
+    queue.write("scontrol", "exit 1\n")
+    assert "reason Resources: next in line" in screen(builder.run)
+    queue.write("scontrol", f"echo '{SHOW_JOB.format(start='x', features='')}'\n")
+    queue.write("sinfo", "exit 1\n")
+    assert "asks   4 nodes, 32 CPUs, 32 GPUs, 04:00:00 of time" in screen(builder.run)
+
+
+def test_other_ends(builder: RunBuilder, queue: FakeQueue) -> None:
+    attempt = builder.submitted().attempt().trained(1, 20)
+    queue.answers("7|RUNNING|None|n[1-2]")
+    assert "why    it runs\nwhere  attempt 1 on n[1-2]" in screen(builder.run)
+    queue.answers()
+    assert "ended  no ending on record, and Slurm no longer knows the job" in screen(builder.run)
+    assert "sacct -j 7" in screen(builder.run)
+    queue.answers("7|CANCELLED|None|")
+    assert "ended  by scancel, outside clusterdp" in screen(builder.run)
+    builder.cancelled()
+    builder.event("cancelled", "submit-7", "cancel", job="7")
+    assert "ended  by `clusterdp cancel`, " in screen(builder.run)
+    attempt.finished(20)
+    assert "ended  it finished at step 20\n" in screen(builder.run)
+
+
+def test_a_run_that_gave_up_says_so_and_shows_the_last_failure(builder: RunBuilder) -> None:
+    builder.submitted().attempt("7.0").printed("Traceback (most recent call last):\nKeyError: 'lr'\n", 1).requeued(
+        "crash"
+    )
+    builder.attempt("7.1").failed("gave-up", reason="4 faults, where restart.max_crashes is 3")
+    text = screen(builder.run)
+    assert "ended  4 faults, where restart.max_crashes is 3" in text
+    assert "error  KeyError: 'lr'" in text
+
+
+def test_a_hang_is_told_with_its_report(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt().trained(1, 5)
+    reason = "rank 1 on n1: step 4, in the loader; the others wait in step 5"
+    builder.event("hang", "7.0", "hang0", ranks=[1], nodes="n1", step=4, reason=reason)
+    attempt.files.hang.write_text(f"No sign of progress for 4 s: {reason}.\n\nrank  node\n")
+    attempt.printed("clusterdp: ending rank 1: the attempt has hung; see hang.txt\n", 1).failed("hung", exit=137)
+    builder.batch_log("srun: error: n1: task 0: Killed\n")
+    text = screen(builder.run)
+    assert "behind rank 1 on n1, step 4\ncause  no rank made progress, so clusterdp ended the attempt as hung\n" in text
+    assert "runs/digits/attempts/7.0/hang.txt:\n  | No sign of progress for 4 s: rank 1 on n1" in text
+
+
+@pytest.mark.parametrize("log", [b"", b"\n\n", os.urandom(50_000), b"\xff\xfe\x00\x1b[2J" * 5000, b"x" * 100_000])
+def test_a_log_of_anything_is_shown_without_harm(log: bytes, builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt()
+    attempt.files.rank_log(0).write_bytes(log)
+    attempt.files.rank_log(1).mkdir()
+    attempt.failed(exit=1)
+    text = screen(builder.run)
+    assert "ended  crashed (exit 1)" in text
+    assert len(text) < 60_000
+
+
+def test_only_the_end_of_a_log_of_10_gb_is_read(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt()
+    with attempt.files.rank_log(0).open("wb") as log:
+        log.truncate(10 << 30)
+        log.seek(10 << 30)
+        log.write(b"\nTraceback (most recent call last):\nValueError: the loss is nan\n")
+    attempt.failed(exit=1)
+    assert "cause  the loss or a gradient is not a finite number" in screen(builder.run)
+
+
+def test_a_folder_that_is_gone_or_half_written(builder: RunBuilder, queue: FakeQueue, tmp_path: Path) -> None:
+    assert "waiting" in screen(RunDir(tmp_path / "gone"))
+    attempt = builder.submitted().attempt()
+    attempt.files.error.write_text("n1")  # torn
+    attempt.failed(exit=1)
+    assert "ended  crashed (exit 1)" in screen(builder.run)
+    for torn in ("\x00" * 100, "n1\nx\n", "n1\n99999999999999999999\nValueError: x\n99999999999999999999\n"):
+        attempt.files.error.write_text(torn)
+        assert "ended  crashed (exit 1)" in screen(builder.run)
+
+
+def test_the_run_of_another_user_says_that_slurm_may_hide_it(
+    builder: RunBuilder, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder.submitted().attempt()
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert "whose jobs Slurm may hide from you" in screen(builder.run)
+
+
+def test_the_json_has_what_the_screen_has(elsewhere: Path, builder: RunBuilder, queue: FakeQueue) -> None:
+    found = in_json(restore("entry-shapes", elsewhere / "runs" / "shapes"))
+    failure = found["failure"]
+    assert isinstance(failure, dict)
+    assert (found["verdict"], found["pending"]) == ("failed", None)
+    assert {key: failure[key] for key in ("rank", "node", "signature", "evidence", "followed")} == {
+        "rank": 3,
+        "node": "n2",
+        "signature": "shapes",
+        "evidence": "named",
+        "followed": [0, 1, 2],
+    }
+    pending(queue, "Resources", start="2023-11-20T08:00:00")
+    waits = in_json(builder.submitted().run)["pending"]
+    assert isinstance(waits, dict)
+    assert (waits["reason"], waits["nodes"], waits["never_starts"]) == ("Resources", 4, False)
+    assert "resources.nodes=2" in waits["smaller"]
+
+
+def test_status_has_it_in_one_line(elsewhere: Path) -> None:
+    history = read_history(restore("memory-error", elsewhere / "runs" / "memory"))
+    lines = status_text(history, current_status(history), NOW, Colour(io.StringIO()))
+    assert "why    the program asked for more memory than the node gives it (rank 0 on n1)" in lines

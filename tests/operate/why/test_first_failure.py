@@ -1,0 +1,247 @@
+"""The rank that failed first is the one to read; the others only report that it is gone."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from clusterdp.operate.run_history import read_history
+from clusterdp.operate.why import rank_log
+from clusterdp.operate.why.first_failure import find_failure
+from tests.operate.builder import AttemptBuilder, RunBuilder
+
+ECHO = "Traceback (most recent call last):\nRuntimeError: [gloo/transport/tcp/pair.cc] Connection closed by peer\n"
+CAUSE = "Traceback (most recent call last):\n  File x\nValueError: the loss is nan\n"
+
+
+def crashed(builder: RunBuilder, logs: dict[int, str]) -> AttemptBuilder:
+    attempt = builder.submitted().attempt()
+    for when, (rank, text) in enumerate(logs.items()):
+        attempt.printed(text, rank)
+        os.utime(attempt.files.rank_log(rank), (when, when))
+    return attempt.failed(exit=1)
+
+
+def test_an_echo_of_anothers_death_is_not_the_cause_even_if_it_is_earlier(builder: RunBuilder) -> None:
+    crashed(builder, {0: ECHO, 1: ECHO, 2: "step 1\n" + CAUSE, 3: "fine\n"})
+    found = find_failure(read_history(builder.run))
+    assert found.rank == 2
+    assert found.lines[-1] == "ValueError: the loss is nan"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ECHO + "clusterdp: this follows from another rank's failure: rank 2: ClusterdpError: loader: ...\n",
+        "step 1\nclusterdp: ending rank 0, because another failed: rank 2: ClusterdpError: loader: ...\n",
+    ],
+)
+def test_a_rank_that_said_why_in_one_line_is_named_by_the_others(builder: RunBuilder, words: str) -> None:
+    crashed(builder, {0: words, 1: ECHO, 2: "step 1\nclusterdp: loader: a worker was killed\n"})
+    builder.batch_log("srun: error: n2: task 2: Exited with exit code 1\nsrun: error: n1: task 0: Killed\n")
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.lines[-1]) == (2, "clusterdp: loader: a worker was killed")
+
+
+def test_an_echo_that_others_name_is_no_cause(builder: RunBuilder) -> None:
+    """Rank 1 died without a word; rank 0 noticed first, and told the others."""
+    named = "clusterdp: ending rank 3, because another failed: rank 0: RuntimeError: Connection closed by peer\n"
+    crashed(builder, {0: ECHO, 3: named, 2: CAUSE})
+    assert find_failure(read_history(builder.run)).rank == 2
+
+
+def test_of_several_causes_the_earliest_counts(builder: RunBuilder) -> None:
+    crashed(builder, {3: CAUSE, 0: CAUSE, 1: CAUSE})
+    assert find_failure(read_history(builder.run)).rank == 3
+
+
+def test_a_rank_that_was_killed_before_it_printed_anything_is_named_by_srun(builder: RunBuilder) -> None:
+    crashed(builder, {0: "step 1\n", 1: "step 1\n", 2: "step 1\nstep 2\n"})
+    builder.batch_log("srun: error: n1: task 2: Out Of Memory\nsrun: error: n1: tasks 0-1: Terminated\n")
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.said, found.lines) == (2, "Out Of Memory", ["step 1", "step 2"])
+
+
+def test_torchruns_agent_speaks_for_its_ranks_if_they_did_not(builder: RunBuilder) -> None:
+    attempt = crashed(builder, {})
+    (attempt.files.logs / "node-00001.out").write_text("Traceback (most recent call last):\nno such file: train.py\n")
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.lines[-1]) == (None, "no such file: train.py")
+
+
+def test_that_slurm_ended_a_rank_is_no_error_of_its_own(builder: RunBuilder) -> None:
+    """Slurm 20.11 writes so into the rank's log."""
+    crashed(builder, {0: "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-23T08:14:33 ***\n", 1: ""})
+    builder.batch_log("srun: error: n2: task 1: Exited with exit code 3\nsrun: error: n1: task 0: Terminated\n")
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.node, found.known and found.known.name) == (1, "n2", "exit-code")
+
+
+def test_an_error_after_which_the_program_went_on_is_not_what_killed_it(builder: RunBuilder) -> None:
+    caught = "ERROR: the event file cannot be flushed, trying again\n" + "".join(f"step {i}\n" for i in range(50))
+    crashed(builder, {0: caught, 1: caught})
+    builder.batch_log("srun: error: n1: task 1: Killed\n")
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.known and found.known.name) == (1, "killed")
+
+
+def test_the_stacks_of_all_threads_after_a_crash_are_part_of_it(builder: RunBuilder) -> None:
+    stacks = "".join(f"Thread 0x{i:016x} (most recent call first):\n  File x\n\n" for i in range(60))
+    crashed(builder, {0: "step 1\n", 1: f"Fatal Python error: Segmentation fault\n\n{stacks}"})
+    assert find_failure(read_history(builder.run)).rank == 1
+
+
+def test_under_torchrun_the_tasks_of_srun_are_its_agents(builder: RunBuilder) -> None:
+    attempt = crashed(builder, {0: "step 1\n", 1: "step 1\n", 2: "step 1\n", 3: "step 1\n"})
+    (attempt.files.logs / "node-00000.out").write_text(
+        "Root Cause (first observed failure):\n[0]:\n  time      : 2026-11-23_07:59:46\n  host      : n1\n"
+        "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 20979)  (SIGKILL)\n  error_file: <N/A>\n"
+        "  traceback : Signal 9 (SIGKILL) received by PID 20979\n"
+    )
+    builder.batch_log("srun: error: n1: task 0: Killed\n")
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.known and found.known.name, found.evidence) == (1, "killed", "agent")
+
+
+def test_without_any_rank_the_batch_script_speaks(builder: RunBuilder) -> None:
+    builder.submitted().batch_log("".join(f"line {i}\n" for i in range(100)))
+    found = find_failure(read_history(builder.run))
+    assert found.log == builder.run.path / "slurm-7.out"
+    assert found.lines == [f"line {i}" for i in range(85, 100)]
+
+
+def test_no_log_at_all_is_no_error(builder: RunBuilder) -> None:
+    found = find_failure(read_history(builder.submitted().run))
+    assert (found.log, found.lines) == (None, [])
+
+
+def test_an_attempt_that_gave_up_points_to_the_one_before(builder: RunBuilder) -> None:
+    builder.submitted().attempt("7.0").printed(CAUSE, 1).requeued("crash")
+    builder.attempt("7.1").failed("gave-up")
+    assert find_failure(read_history(builder.run)).rank == 1
+
+
+def test_an_attempt_that_ran_and_then_gave_up_speaks_for_itself(builder: RunBuilder) -> None:
+    builder.submitted().attempt("7.0").printed(CAUSE, 1).requeued("asked")
+    builder.attempt("7.1").printed(CAUSE, 2).failed("gave-up")
+    assert find_failure(read_history(builder.run)).rank == 2
+
+
+def test_a_thousand_ranks_are_read_once_each_and_only_at_their_ends(
+    builder: RunBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt = builder.submitted().attempt()
+    for rank in range(1000):
+        attempt.printed("noise\n" * 10_000 if rank == 500 else ECHO, rank)
+    attempt.printed("noise\n" * 10_000 + CAUSE, 999).failed()
+    read = []
+    real = rank_log.end_of
+
+    def counted(*args: object) -> bytes:
+        data: bytes = real(*args)  # type: ignore[arg-type]
+        read.append(len(data))
+        return data
+
+    monkeypatch.setattr(rank_log, "end_of", counted)
+    assert find_failure(read_history(builder.run)).rank == 999
+    assert len(read) <= 1003
+    assert max(read) <= 64 * 1024
+
+
+def test_a_rank_that_crashed_in_c_counts_before_the_errors_of_those_that_noticed(builder: RunBuilder) -> None:
+    crashed(builder, {0: "Traceback (most recent call last):\nPeerLost: rank 1\n", 1: "step 1\n"})
+    builder.batch_log(
+        "srun: error: n1: task 1: Segmentation fault (core dumped)\nsrun: error: n1: task 0: Exited with exit code 1\n"
+    )
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.known and found.known.name, found.evidence) == (1, "segfault", "srun")
+
+
+def test_a_rank_that_left_without_a_word_does_not_count_before_an_error(builder: RunBuilder) -> None:
+    crashed(builder, {0: "step 1\n", 1: CAUSE})
+    builder.batch_log(
+        "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n1: task 1: Exited with exit code 1\n"
+    )
+    assert find_failure(read_history(builder.run)).rank == 1
+
+
+def test_a_worker_that_the_kernel_killed_for_want_of_memory_is_no_riddle(builder: RunBuilder) -> None:
+    died = "Traceback (most recent call last):\nRuntimeError: DataLoader worker (pid(s) 9936) exited unexpectedly\n"
+    crashed(builder, {0: ECHO, 1: died})
+    builder.batch_log(
+        "srun: error: n1: task 1: Exited with exit code 1\n"
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. Some of the step tasks have been OOM Killed.\n"
+    )
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.known and found.known.name) == (1, "host-out-of-memory")
+
+
+def test_memory_of_the_node_is_not_blamed_for_an_error_that_is_known(builder: RunBuilder) -> None:
+    crashed(builder, {0: "Traceback (most recent call last):\nModuleNotFoundError: No module named 'timm'\n"})
+    builder.batch_log("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n")
+    found = find_failure(read_history(builder.run))
+    assert found.known
+    assert found.known.name == "missing-module"
+
+
+def test_what_srun_said_of_an_attempt_before_does_not_count(builder: RunBuilder) -> None:
+    attempt = crashed(builder, {0: "step 1\n", 1: "step 1\n", 2: "step 1\n"})
+    builder.batch_log(
+        "srun: error: n1: task 2: Killed\n"
+        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-31T10:41:09 DUE TO JOB REQUEUE ***\n"
+        "srun: error: n1: task 1: Killed\n"
+        f"clusterdp: crashed with exit code 137, for the last time: x; see {attempt.files.logs}\n"
+        "srun: error: n1: task 0: Killed\n"
+    )
+    assert find_failure(read_history(builder.run)).rank == 1
+
+
+def test_the_note_of_the_first_rank_counts_before_all(builder: RunBuilder) -> None:
+    attempt = crashed(builder, {0: CAUSE, 1: CAUSE, 2: CAUSE})
+    attempt.files.error.write_text("n2\n120\nValueError: the loss is nan\n2\n")
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.node, found.step, found.evidence) == (2, "n2", 120, "named")
+
+
+def test_a_note_of_what_followed_does_not_count(builder: RunBuilder) -> None:
+    attempt = crashed(builder, {0: CAUSE, 1: ECHO})
+    attempt.files.error.write_text("n1\n120\nRuntimeError: gloo/transport/tcp Connection closed by peer\n1\n")
+    assert find_failure(read_history(builder.run)).rank == 0
+
+
+def test_of_chained_exceptions_the_known_one_counts(builder: RunBuilder) -> None:
+    chain = (
+        "Traceback (most recent call last):\n  File x\nOSError: [Errno 122] Disk quota exceeded: 'm.pt'\n\n"
+        "During handling of the above exception, another exception occurred:\n\n"
+        "Traceback (most recent call last):\n  File y\nTrainingFailed: at step 7\n"
+    )
+    crashed(builder, {0: chain})
+    found = find_failure(read_history(builder.run))
+    assert found.known
+    assert (found.known.name, found.lines[0]) == ("quota", "Traceback (most recent call last):")
+
+
+def test_an_error_that_was_caught_long_before_does_not_count(builder: RunBuilder) -> None:
+    caught = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.\n" + "step\n" * 50
+    crashed(builder, {0: caught + "Traceback (most recent call last):\n  File x\nKeyError: 'lr'\n"})
+    found = find_failure(read_history(builder.run))
+    assert (found.error, found.known) == ("KeyError: 'lr'", None)
+
+
+@pytest.mark.parametrize(
+    ("before", "counts"),
+    [
+        (
+            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory",
+            True,
+        ),
+        ("../aten/src/ATen/native/cuda/Loss.cu:250: nll_loss: block: [0,0,0] Assertion `t >= 0` failed.", True),
+        ("warning: [Errno 2] No such file or directory: 'cache.json'; it is made anew", False),
+    ],
+)
+def test_what_stands_before_a_traceback_counts_if_it_is_known_to_stand_there(
+    before: str, counts: bool, builder: RunBuilder
+) -> None:
+    crashed(builder, {0: f"{before}\n{CAUSE.replace('the loss is nan', 'x')}"})
+    assert bool(find_failure(read_history(builder.run)).known) is counts

@@ -1,0 +1,26 @@
+"""The table of known failures: each is found by the output that it was made for, and by it alone."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from clusterdp.operate.why.match import known
+from clusterdp.operate.why.signature import Signature
+from clusterdp.operate.why.signatures import SIGNATURES
+
+
+@pytest.mark.parametrize("signature", SIGNATURES, ids=lambda each: each.name)
+def test_its_example_is_found_by_it_and_by_none_before_it(signature: Signature) -> None:
+    found = known(signature.example)
+    assert found is not None
+    assert found.name == signature.name
+
+
+def test_names_are_unique_and_words_are_complete() -> None:
+    assert len({each.name for each in SIGNATURES}) == len(SIGNATURES) >= 25
+    for each in SIGNATURES:
+        assert re.fullmatch(r"[a-z0-9-]+", each.name)
+        assert each.cause and not each.cause.endswith("."), each.name
+        assert each.remedy.endswith("."), each.name
