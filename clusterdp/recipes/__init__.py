@@ -1,5 +1,6 @@
 """Small real trainings that configs/ points to. Each runs alone, under torchrun, and as a job.
 
+first             one to begin with: its model and its data are for you to replace
 digits            a convolutional network on handwritten digits, with job.loop
 trainer_digits    the same with Trainer
 techniques        the same with every technique that a config can choose

@@ -1,8 +1,8 @@
 """A training to begin with: put your own model and data in place of these.
 
-    clusterdp submit train.yaml --cluster local       # here, on a fake cluster
-    clusterdp submit train.yaml params.lr=0.01        # on Slurm
-    python train.py epochs=5                          # one process, for a debugger
+clusterdp submit train.yaml --cluster local       # here, on a fake cluster
+clusterdp submit train.yaml params.lr=0.01        # on Slurm
+python train.py epochs=5                          # one process, for a debugger
 """
 
 import torch
@@ -19,12 +19,13 @@ def main(job: JobHandle, lr: float = 0.02, epochs: int = 20, batch_size: int = 3
     model = job.wrap(nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 1)))  # on job.device, in DDP
     optimizer = torch.optim.Adam(model.parameters(), lr)
     loader = job.loader(data, batch_size)  # this rank's share of the samples
+    criterion = nn.MSELoss()
 
     # What the loop is given is saved, and restored when the job goes on after a preemption, at the same step.
     loop = job.loop(loader, {"model": model, "optimizer": optimizer}, epochs=epochs)
     for x, y in loop:
         optimizer.zero_grad()
-        loss = nn.functional.mse_loss(model(x.to(job.device)), y.to(job.device))
+        loss = criterion(model(x.to(job.device)), y.to(job.device))
         loss.backward()
         optimizer.step()
         loop.log(loss=loss)

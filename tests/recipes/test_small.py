@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from clusterdp.recipes import characters, linear, products
+from clusterdp.recipes import characters, first, linear, products
 from clusterdp.recipes.data.bundled import diabetes
 from clusterdp.train import JobHandle
+
+
+def test_the_one_to_begin_with_learns(job: JobHandle) -> None:
+    torch.manual_seed(0)
+    assert first.main(job, epochs=4) < 0.4, "untrained, it is off by 0.6"
 
 
 def test_the_regression_comes_to_least_squares(job: JobHandle) -> None:
