@@ -109,10 +109,10 @@ def _values(key: str) -> list[str]:
 
     if key == "resources.partition":
         from clusterdp.errors import SlurmError
-        from clusterdp.slurm.commands import partitions
+        from clusterdp.slurm.commands import node_groups
 
         try:
-            return partitions(timeout_s=2.0)
+            return sorted({group.partition for group in node_groups(timeout_s=2.0)})
         except SlurmError:
             return []
     default = next((one.default for one in explanations() if one.key == key), None)

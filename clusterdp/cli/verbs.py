@@ -128,6 +128,10 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     example = "clusterdp show train.yaml    clusterdp show --explain checkpoint.every_s"
     sub = verb("show", show, about, example, "optional config", "overrides")
     sub.add_argument("--explain", nargs="?", const="", metavar="KEY", help="what a key means; without KEY, each key")
+    about = "write a train script, its config, and a site profile of this cluster, to begin with"
+    sub = verb("init", init, about, "clusterdp init")
+    sub.add_argument("folder", nargs="?", default=".", metavar="DIR", help="default: this one")
+    sub.add_argument("--dry-run", action="store_true", help="print them instead")
     about = "list the example configs of the package, or print one"
     sub = verb("configs", configs, about, "clusterdp configs digits > my.yaml")
     sub.add_argument("name", nargs="?", metavar="NAME")
@@ -316,6 +320,21 @@ def show(options: argparse.Namespace) -> int:
 
     loaded = config.load_with_sources(_config_path(options.config), options.overrides)
     sys.stdout.write(annotated(loaded))
+    return 0
+
+
+def init(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from clusterdp.launch.init import plan, write
+
+    files = plan(Path(options.folder))
+    if options.dry_run:
+        print("\n".join(f"==> {file.path} <==\n{file.text}" for file in files), end="")
+        return 0
+    print("\n".join(write(files)))
+    where = "" if options.folder == "." else f"cd {shlex.quote(options.folder)} && "
+    print(f"\nTry it here: {where}clusterdp submit train.yaml --cluster local")
     return 0
 
 

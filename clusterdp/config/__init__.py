@@ -10,7 +10,17 @@ params       whether `params:` fits the entry's parameters
 explain      `clusterdp show --explain`: the comments of the tree
 """
 
-from clusterdp.config.load import Loaded, dump, from_mapping, from_plain, load, load_with_sources, read_resolved
+from clusterdp.config.load import (
+    Loaded,
+    dump,
+    from_mapping,
+    from_plain,
+    load,
+    load_with_sources,
+    read_resolved,
+    site_profile,
+    user_profile,
+)
 from clusterdp.config.tree import Config
 
 __all__ = [
@@ -22,4 +32,6 @@ __all__ = [
     "load",
     "load_with_sources",
     "read_resolved",
+    "site_profile",
+    "user_profile",
 ]

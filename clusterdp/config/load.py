@@ -130,11 +130,15 @@ def site_profile() -> Path | None:
         if not Path(named).is_file():
             raise ConfigError(f"CLUSTERDP_SITE: no such file: {named}. Correct or unset it.")
         return Path(named)
-    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    for folder in (Path(home, "clusterdp"), Path("/etc/clusterdp")):
-        if (folder / "site.yaml").is_file():
-            return folder / "site.yaml"
+    for path in (user_profile(), Path("/etc/clusterdp/site.yaml")):
+        if path.is_file():
+            return path
     return None
+
+
+def user_profile() -> Path:
+    """Where the user's own site profile lies, if there is one."""
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "clusterdp", "site.yaml")
 
 
 def dump(config: Config) -> str:

@@ -18,6 +18,7 @@ lock              one process at a time submits a job of a run
 in_doubt          a submission of which nobody knows how it ended
 entry_check       whether the entry exists and takes the params, without importing it
 installed_check   whether the packages are installed that the config asks for
+init              `clusterdp init`
 shipped_files     the example configs and the script templates that come with the package
 show              `clusterdp show`
 """

@@ -5,6 +5,7 @@ Each function makes one call, whatever the number of jobs: a controller may serv
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
 from clusterdp.slurm.jobid import JOB_ID, is_job_id
+from clusterdp.slurm.nodes import SINFO_FORMAT, NodeGroup, read_sinfo
 
 MOST_SAID = 500  # characters of an error message that are passed on
 LONGEST_ARGUMENT = 100_000  # characters; Linux takes 128 KiB
@@ -31,8 +33,6 @@ ANSWER_LOST = re.compile(r"timed? ?out|zero bytes|(send|receive|shutdown) failur
 
 # A row of squeue. What is left of an array (`7_[2-9]`), or a part of a heterogeneous job (`7+0`), goes by the job's id.
 ROW = re.compile(rf"({JOB_ID})(?:_\[[^|]*\]|\+[0-9]+)?\|([A-Z_]+)\|(.*)\|([^|]*)")
-SINFO_ROW = re.compile(r"([^|]+)\|([0-9]{1,9})\|([0-9]{1,9})\+?\|([0-9]{1,12})\+?\|([^|]*)\|([^|]*)\|([^|]*)\|([^|]*)")
-GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:([0-9]{1,6})(?=[(,]|$)")  # `gpu:a100:8(S:0-1)`
 OWN_ROW = re.compile(r"([0-9]+)\|([A-Z_]+)\|(.*)")
 
 
@@ -47,21 +47,6 @@ class SqueueRow:
     state: str
     reason: str
     nodes: str
-
-
-@dataclass(frozen=True)
-class NodeGroup:
-    """Nodes of a partition that sinfo shows in one line, since they are equal. `state`: `idle`, `mixed`, `down*`.
-    `gpus`: on each. The partition's limits are as sinfo gives them: `1-00:00:00` or `infinite`."""
-
-    state: str
-    nodes: int
-    cpus: int
-    memory_mb: int
-    gpus: int
-    features: tuple[str, ...]
-    time_limit: str
-    most_nodes: str
 
 
 def have_slurm() -> bool:
@@ -147,25 +132,34 @@ def show_job(job: str) -> dict[str, str]:
     return dict(pair.split("=", 1) for pair in done.stdout.split() if "=" in pair)
 
 
-def partitions(timeout_s: float = ANSWER_TIMEOUT_S) -> list[str]:
-    """The names of the partitions that this user may see; SlurmError if there is no answer in that time."""
-    return sorted(set(_call(["sinfo", "--noheader", "--format=%R"], timeout_s=timeout_s).stdout.split()))
-
-
-def partition_nodes(partition: str) -> list[NodeGroup]:
-    """The nodes of a partition, by state and kind."""
-    words = ["sinfo", "--noheader", "--exact", f"--partition={partition}", "--format=%T|%D|%c|%m|%G|%f|%l|%s"]
-    done = _call(words)
+def node_groups(partition: str = "", timeout_s: float = ANSWER_TIMEOUT_S) -> list[NodeGroup]:
+    """The nodes of one partition, or of all that this user may see."""
+    only = [f"--partition={partition}"] if partition else []
+    done = _call(["sinfo", "--noheader", "--exact", f"--format={SINFO_FORMAT}", *only], timeout_s=timeout_s)
     if done.returncode != 0:
         raise SlurmError(f"sinfo: failed (exit {done.returncode}). It says: {_said(done)}")
-    groups = []
-    for match in filter(None, map(SINFO_ROW.fullmatch, map(str.strip, _lines(done)))):
-        state, nodes, cpus, memory, gres, features, limit, sizes = match.groups()
-        gpus = sum(int(count) for count in GPUS.findall(gres))
-        known = tuple(features.split(",")) if features != "(null)" else ()
-        most = sizes.rpartition("-")[2]
-        groups.append(NodeGroup(state, int(nodes), int(cpus), int(memory), gpus, known, limit, most))
-    return groups
+    return read_sinfo(_lines(done))
+
+
+def show_partitions(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, dict[str, str]]:
+    """`scontrol show partition`: by name, each as a dictionary."""
+    done = _call(["scontrol", "--oneliner", "show", "partition"], timeout_s=timeout_s)
+    if done.returncode != 0:
+        raise SlurmError(f"scontrol: cannot show partitions. It says: {_said(done)}")
+    shown = [dict(pair.split("=", 1) for pair in line.split() if "=" in pair) for line in _lines(done)]
+    return {each["PartitionName"]: each for each in shown if "PartitionName" in each}
+
+
+def accounts(timeout_s: float = ANSWER_TIMEOUT_S) -> list[tuple[str, str]]:
+    """(account, its QOS, separated by commas) of each association of this user; SlurmError where accounting does not
+    answer."""
+    user = f"user={getpass.getuser()}"
+    words = ["show", "associations", "where", user, "format=account,qos"]
+    done = _call(["sacctmgr", "--noheader", "--parsable2", "--readonly", *words], timeout_s=timeout_s)
+    if done.returncode != 0:
+        raise SlurmError(f"sacctmgr: cannot show associations. It says: {_said(done)}")
+    rows = [line.split("|") for line in done.stdout.splitlines()]
+    return list(dict.fromkeys((row[0], row[1]) for row in rows if len(row) == 2 and row[0]))
 
 
 def cancel(job: str) -> None:

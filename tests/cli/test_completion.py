@@ -56,7 +56,9 @@ def test_a_line_is_completed_with(folder: Path, line: str, words: set[str]) -> N
 def test_partitions_come_from_slurm_and_its_silence_is_no_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sinfo = folder / "bin" / "sinfo"
     sinfo.parent.mkdir()
-    sinfo.write_text("#!/bin/sh\nprintf 'gpu\\ncpu\\ngpu\\n'\n")
+    sinfo.write_text(
+        '#!/bin/sh\nfor p in gpu cpu* gpu; do echo "$p|up|idle|2|8|16000|(null)|(null)|infinite|1-infinite"; done\n'
+    )
     sinfo.chmod(0o755)
     monkeypatch.setenv("PATH", f"{sinfo.parent}:{os.environ['PATH']}")
     assert completed("clusterdp submit train.yaml resources.partition=") == {"gpu", "cpu"}

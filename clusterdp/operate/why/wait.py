@@ -16,7 +16,7 @@ from clusterdp.errors import SlurmError
 from clusterdp.wording import counted
 
 if TYPE_CHECKING:
-    from clusterdp.slurm.commands import NodeGroup
+    from clusterdp.slurm.nodes import NodeGroup
 
 UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
 NODES_MAY_DO = frozenset({"Resources", "Priority", "PartitionNodeLimit", "PartitionConfig", "ReqNodeNotAvail"})
@@ -90,7 +90,7 @@ def smaller(request: Request, reason: str) -> str:
     if "," in request.partition or not request.partition or request.tied:
         return ""
     try:
-        groups = commands.partition_nodes(request.partition)
+        groups = commands.node_groups(request.partition)
     except SlurmError:
         return ""
     if key == "PartitionTimeLimit" and groups:
