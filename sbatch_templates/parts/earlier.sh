@@ -10,22 +10,25 @@ has_saved() { # did that attempt save a checkpoint? On a full disk it has no fil
   case $found in "" | *[!0-9]*) return 1 ;; esac
   { echo $((10#$found)) >"$then/saved"; } 2>/dev/null || missed "attempts/$name/saved"
 }
-look_back() { # sets `cause` of an attempt that has recorded none, by what Slurm wrote; notes how long it ran, and lost nodes
-  local last=$then/began log stamp
+by_notice() { # sets `cause` of an attempt that has recorded none by what Slurm wrote, if it did
+  local stamp=${last_notice#* CANCELLED AT }
+  stamp=${stamp%%[ *]*}
+  [ -n "$last_notice" ] && [[ ! $stamp < $since_stamp ]] || return 0 # it is of an attempt before
+  case $last_notice in
+    *'DUE TO PREEMPTION'*) cause=preempted ;;
+    *'DUE TO TIME LIMIT'*) cause=timeout ;;
+    *'DUE TO JOB REQUEUE'*) cause=requeued ;;
+    *'DUE TO NODE FAILURE'*) cause='node-lost' ;;
+  esac
+}
+look_back() { # the same of one that left no outcome either; notes how long it ran, and lost nodes
+  local last=$then/began log
   for log in "$then"/logs/*.out "$run_dir/metrics/$name.jsonl"; do [ ! "$log" -nt "$last" ] || last=$log; done
   over_at=$(date -r "$last" +%s 2>/dev/null)
   [ "${over_at:-0}" -lt "${since_s:-0}" ] || took=$((over_at - since_s))
   { echo "- ${took:=0} $over_at" >"$then/exit"; } 2>/dev/null || missed "attempts/$name/exit"
   [ ! -e "$then/cause" ] || cause=disk # the file is there, and empty
-  stamp=${last_notice#* CANCELLED AT } stamp=${stamp%%[ *]*}
-  if [ -n "$last_notice" ] && [[ ! $stamp < $since_stamp ]]; then # else it is of an attempt before
-    case $last_notice in
-      *'DUE TO PREEMPTION'*) cause=preempted ;;
-      *'DUE TO TIME LIMIT'*) cause=timeout ;;
-      *'DUE TO JOB REQUEUE'*) cause=requeued ;;
-      *'DUE TO NODE FAILURE'*) cause='node-lost' ;;
-    esac
-  fi
+  by_notice
   policy node-lost
   case $cause:$avoid in
     lost:yes | node-lost:yes)
@@ -59,7 +62,7 @@ while read -r name; do
       'stop claim' | overtaken*) cause=overtaken ;;
       stop*) cause=stopped ;;
       'requeue time') cause=timeout ;;
-      requeue*) cause=preempted ;;
+      requeue*) cause=preempted; by_notice ;;
       *) cause=lost; look_back ;;
     esac
     { echo "$cause" >"$then/cause"; } 2>/dev/null || missed "attempts/$name/cause"

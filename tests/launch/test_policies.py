@@ -11,7 +11,7 @@ import pytest
 from clusterdp.config.tree import POLICIES
 from clusterdp.launch.shipped_files import shipped_folder
 from clusterdp.rundir.causes import CAUSES, FAULTS
-from tests.launch.conftest import RunScript, Stubs, cause, last_event, ledger, requeues
+from tests.launch.conftest import RunScript, Stubs, cause, last_event, ledger, requeues, worker
 
 
 def test_the_script_and_its_readers_have_the_same_causes() -> None:
@@ -194,6 +194,21 @@ def test_what_slurm_did_to_an_attempt_is_in_its_notice(
     assert cause(tmp_path) == (expected if year == 2099 else "lost")
     avoided = (tmp_path / "run/attempts/7.0/avoid").exists()
     assert avoided == (cause(tmp_path) in ("lost", "node-lost")), "a node that is down"
+
+
+@pytest.mark.parametrize(
+    ("notice", "expected"), [("DUE TO PREEMPTION", "preempted"), ("DUE TO JOB REQUEUE", "requeued")]
+)
+def test_so_it_is_for_an_attempt_that_saved_at_its_end(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, notice: str, expected: str
+) -> None:
+    """The ranks cannot tell the TERM of `scontrol requeue` from that of a preemption without grace time."""
+    stubs.answer("RUNNING", "None", restarts=1)
+    run_script(worker(tmp_path, "requeue term 5"))
+    text = f"slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2099-02-03T04:05:06 {notice} ***\n"
+    (tmp_path / "run/slurm-7.out").write_text(text)
+    run_script(worker(tmp_path, "done finished 9"), restart=1)
+    assert cause(tmp_path) == expected
 
 
 def test_each_cause_has_a_limit_of_its_own(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
