@@ -2,6 +2,22 @@
 {% include "parts/silence.sh" %}
 
 {% endif %}
+{% if kind == "entry" %}
+end_srun() { # if srun has not ended minutes after the ranks left their outcome: the slurmstepd of its step was killed, or
+  # a rank cannot exit. Slurm 22.05 waits for that until the time limit.
+  local agreed=no
+  trap 'kill $!; exit' TERM
+  while
+    sleep 300 &
+    wait $!
+    [ $agreed = no ]
+  do
+    [ ! -e "$here/outcome" ] || agreed=yes
+  done
+  echo "clusterdp: the ranks have left their outcome, and srun has not ended for 5 minutes. Ending it." >&2
+  kill "$srun"
+}
+{% endif %}
 began=$SECONDS
 for again in yes no; do
   step &
@@ -10,12 +26,19 @@ for again in yes no; do
   watch_silence $srun &
   watcher=$!
 {% endif %}
+{% if kind == "entry" %}
+  end_srun &
+  watch=$!
+{% endif %}
   # Bash runs a trap only between commands, and `wait` returns when a trapped signal comes: so wait until srun is gone.
   while kill -0 $srun 2>/dev/null; do wait $srun; done
   wait $srun
   code=$?
 {% if silence_s %}
   kill $watcher 2>/dev/null
+{% endif %}
+{% if kind == "entry" %}
+  kill $watch 2>/dev/null
 {% endif %}
   # The port was free when it was probed and is taken now: try once more with the next one.
   [ $code -ne 0 ] && [ $again = yes ] && [ -z "$requeued" ] || break

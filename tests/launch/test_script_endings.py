@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.conftest import RunScript, Stubs, cause, ledger, requeues, worker
+from tests.waiting import wait_for
 
 
 @pytest.mark.parametrize(
@@ -297,3 +298,30 @@ def test_the_end_of_the_time_is_not_asked_for_where_slurm_says_it(run_script: Ru
         {"command": ["bash", "-c", f"echo $CLUSTERDP_JOB_END_TIME >{tmp_path}/t"]}, SLURM_JOB_END_TIME="1800000000"
     )
     assert (tmp_path / "t").read_text() == "1800000000\n"
+
+
+@pytest.mark.parametrize("outcome", ["done finished 9", "requeue term 5"])
+def test_an_srun_that_does_not_end_when_its_ranks_have_is_ended(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, outcome: str
+) -> None:
+    """So it is after a kill -9 of the step's slurmstepd."""
+    (stubs.folder / "impatient").touch()
+    values = worker(tmp_path, outcome)
+    python = tmp_path / "python"
+    python.write_text(python.read_text().replace("exit 0", "exec tail -f /dev/null"))
+    done = run_script(values)
+    assert done.returncode == 0, done.stderr
+    assert "srun has not ended for 5 minutes. Ending it." in done.stderr
+    assert cause(tmp_path) == ("done" if outcome.startswith("done") else "signal")
+
+
+def test_one_that_ends_in_time_leaves_nobody_behind_who_waits_for_it(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    (stubs.folder / "sleep").write_text('#!/bin/bash\necho $$ >>"$STUBS/pids"\nexec /bin/sleep "$@"\n')
+    values = worker(tmp_path, "done finished 9")
+    python = tmp_path / "python"
+    python.write_text(python.read_text().replace("mkdir", "until [ -s $STUBS/pids ]; do :; done; mkdir"))
+    assert run_script(values).returncode == 0
+    pids = (stubs.folder / "pids").read_text().split()
+    wait_for("its end", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), 10)
