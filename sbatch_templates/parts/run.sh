@@ -4,7 +4,7 @@
 {% endif %}
 {% if kind == "entry" %}
 end_srun() { # if srun has not ended minutes after the ranks left their outcome: the slurmstepd of its step was killed, or
-  # a rank cannot exit. Slurm 22.05 waits for that until the time limit.
+  # a rank cannot exit. Slurm notices when the node registers again, in half an hour, or at the time limit.
   local agreed=no
   trap 'kill $!; exit' TERM
   while
