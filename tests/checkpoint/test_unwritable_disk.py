@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 import torch
 import torch.distributed as dist
 
 from clusterdp.checkpoint import Checkpointer, list_checkpoints
 from tests.checkpoint.faulty import state, try_to_save, until_clean
 from tests.checkpoint.gang import on_ranks
+from tests.small_disk import small_disk
 
 SIZE = 3
-
-
-@contextmanager
-def small_disk(folder: Path) -> Iterator[None]:
-    """A real file system of 2 MiB: what the kernel does when it is full or read-only is not what a test makes up."""
-    folder.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", folder], stderr=-3).returncode:
-        pytest.skip("to mount a small disk takes root")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 def fill_up(rank: int, size: int, folder: str) -> list[str]:
@@ -64,7 +51,7 @@ def fill_up(rank: int, size: int, folder: str) -> list[str]:
 
 def test_a_full_disk_fails_the_save_on_all_ranks_and_gets_its_space_back(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
-    with small_disk(disk):
+    with small_disk(disk, mb=2):
         answers = on_ranks(SIZE, fill_up, str(disk))
         assert answers[0] == answers[1] == answers[2]
         assert all("No space left on device. Free some space there" in error for error in answers[0])
@@ -100,7 +87,7 @@ def lose_the_right_to_write(rank: int, size: int, folder: str) -> list[str]:
 
 def test_a_disk_that_becomes_read_only_and_a_user_who_may_not_write(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
-    with small_disk(disk):
+    with small_disk(disk, mb=2):
         answers = on_ranks(SIZE, lose_the_right_to_write, str(disk))
         assert answers[0] == answers[1] == answers[2]
         for read_only, denied in (answers[0][:2], answers[0][2:]):

@@ -14,7 +14,7 @@ from tests.waiting import wait_for
 
 # As if submit were called by a rank of another training: its place must not become that of the ranks.
 A_RANKS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "TORCHELASTIC_RUN_ID": "other"}
-ENDED = {"CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "PREEMPTED", "TIMEOUT"}
+ENDED = {"CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT"}
 
 
 @dataclass(frozen=True)

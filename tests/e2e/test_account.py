@@ -11,22 +11,11 @@ import pytest
 
 from tests.e2e.account import assert_sacct_agrees
 from tests.e2e.cluster import Cluster
-from tests.e2e.run import Run, clusterdp, submit
+from tests.e2e.processes import ranks_of
+from tests.e2e.run import clusterdp, submit
 
 pytestmark = [pytest.mark.timeout(360), pytest.mark.slow, pytest.mark.long]
 CONFIG = ("configs/digits.yaml", "params.epochs=2", "checkpoint.every_s=2", "params.step_delay_s=0.15")
-
-
-def a_rank_of(run: Run) -> int:
-    """The id of some rank's process."""
-    for process in Path("/proc").iterdir():
-        try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if words[-3:-1] == [b"clusterdp.train.worker", os.fsencode(run.files.path)]:
-            return int(process.name)
-    raise AssertionError(f"no rank is here\n{run.account()}")
 
 
 def test_preempted_and_with_a_rank_killed_its_time_adds_up_and_its_steps_are_done_again(
@@ -38,7 +27,7 @@ def test_preempted_and_with_a_rank_killed_its_time_adds_up_and_its_steps_are_don
         cluster.preempt(run.job)
         cluster.start_now(run.job)
         run.wait_step(60)
-        os.kill(a_rank_of(run), signal.SIGKILL)
+        os.kill(ranks_of(run)[0], signal.SIGKILL)
         assert run.wait_end() == "COMPLETED", run.account()
     finally:
         cluster.run("scancel", run.job)

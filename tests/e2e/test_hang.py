@@ -1,15 +1,18 @@
-"""A rank that is stopped for good: the run reports it, gives the attempt up as hung, and goes on in the next one."""
+"""A rank that is stopped for good: the run reports it, gives the attempt up as hung, and goes on in the next one.
+A job that Slurm suspends has not hung."""
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.cluster import Cluster
+from tests.e2e.processes import ranks_of
 from tests.e2e.run import Run, submit
 from tests.waiting import wait_for
 
@@ -25,23 +28,10 @@ def run(cluster: Cluster, project: Path, request: pytest.FixtureRequest) -> Iter
     cluster.run("scancel", run.job)
 
 
-def rank_of(run: Run, number: int) -> int:
-    """The process of a rank, by its command and its environment."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            words, environ = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
-        except OSError:
-            continue
-        ours = b"clusterdp.train.worker" in words and str(run.files.path).encode() in words
-        if ours and f"\0RANK={number}\0".encode() in b"\0" + environ and b"torchrun" not in words:
-            return int(folder.name)
-    return 0
-
-
 def test_a_rank_that_is_stopped_ends_the_attempt_as_hung_and_the_next_one_finishes(run: Run) -> None:
     run.wait_step(10)
     (attempt,) = run.files.attempts()
-    victim = wait_for("the process of rank 1", lambda: rank_of(run, 1), 10)
+    victim = wait_for("the process of rank 1", lambda: ranks_of(run).get(1, 0), 10)
     os.kill(victim, signal.SIGSTOP)
     wait_for("the end as hung", attempt.hung.exists, 60, report=run.account)
     assert run.wait_end() == "COMPLETED", run.account()
@@ -52,3 +42,26 @@ def test_a_rank_that_is_stopped_ends_the_attempt_as_hung_and_the_next_one_finish
     assert not attempt.outcome.exists()
     assert run.causes() == ["hung", "done"], run.account()
     assert not Path(f"/proc/{victim}").exists()
+
+
+@pytest.mark.long
+def test_a_suspended_job_has_not_hung(cluster: Cluster, project: Path) -> None:
+    words = ("params.epochs=2", "params.step_delay_s=0.1", "checkpoint.every_s=2", f"run_dir={project}/run")
+    run = submit(cluster, project, "configs/digits.yaml", *words, "restart.hang_after_s=5", "restart.on_hang=restart")
+    try:
+        run.wait_step(10)
+        cluster.run("scontrol", "suspend", run.job)
+        wait_for("the ranks to stop", lambda: states(run) == {"T"}, 30, report=run.account)
+        time.sleep(20)  # nothing is to happen
+        assert states(run) == {"T"}
+        cluster.run("scontrol", "resume", run.job)
+        assert run.wait_end() == "COMPLETED", run.account()
+    finally:
+        cluster.run("scancel", run.job)
+    assert not run.events("hang"), run.account()
+    assert run.causes() == ["done"], run.account()
+
+
+def states(run: Run) -> set[str]:
+    """Of the ranks' processes, as the kernel has them."""
+    return {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in ranks_of(run).values()}

@@ -1,7 +1,6 @@
 """A disk that is full under the cluster's folder: what is asked for is refused with the reason, and nothing is lost."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.fakeslurm import FakeCluster
+from tests.small_disk import fill, small_disk
 
 from .conftest import Desk
 
@@ -18,29 +18,8 @@ from .conftest import Desk
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """Three megabytes."""
-    if not sys.platform.startswith("linux") or os.getuid() or not shutil.which("mount"):
-        pytest.skip("needs root and Linux, for a small disk")
-    place = tmp_path / "disk"
-    place.mkdir()
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)], capture_output=True, text=True
-    )
-    if done.returncode:
-        pytest.skip(f"cannot mount a small disk: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
-def fill(disk: Path) -> Path:
-    """To the last byte."""
-    filler = disk / "filler"
-    with filler.open("wb", buffering=0) as file:
-        try:
-            while file.write(b"x" * 4096):
-                pass
-        except OSError:
-            pass
-    return filler
+    with small_disk(tmp_path / "disk", mb=3) as place:
+        yield place
 
 
 def test_jobs_are_refused_with_the_reason_and_those_that_are_known_go_on_when_there_is_room(
@@ -52,7 +31,8 @@ def test_jobs_are_refused_with_the_reason_and_those_that_are_known_go_on_when_th
         runs = desk.submit(script="echo up; until [ -e go ]; do sleep 0.05; done")
         waits = desk.submit("--hold", script="echo ran >> ran")
         desk.until_said(runs, "up")
-        filler = fill(disk)
+        filler = disk / "filler"
+        fill(filler)
         refused = desk.run("sbatch", "--array=0-3", "--wrap=true")
         assert refused.returncode == 1
         assert refused.stderr.splitlines() == [
@@ -78,7 +58,7 @@ def test_jobs_are_refused_with_the_reason_and_those_that_are_known_go_on_when_th
 
 
 def test_a_cluster_does_not_start_on_a_full_disk_and_says_why(disk: Path) -> None:
-    fill(disk)
+    fill(disk / "filler")
     environ = {**os.environ, "PYTHONPATH": os.getcwd()}
     words = [sys.executable, "-m", "clusterdp", "fake", "up", "--dir", str(disk / "cluster")]
     done = subprocess.run(words, env=environ, capture_output=True, text=True)

@@ -1,7 +1,8 @@
 """The process that owns the daemons of a test cluster: `python -m tests.slurm.supervisor FOLDER NODES CHANGES`.
 
 It boots them, prints `ready` (or why not, and exits 1), and holds them until its stdin ends or a signal comes:
-so however the tests end, killed with SIGKILL even, the cluster ends with them. It adopts what daemons and jobs orphan
+so however the tests end, killed with SIGKILL even, the cluster ends with them. A slurmd that was killed is started
+again, as systemd would. It adopts what daemons and jobs orphan
 (child subreaper), and kills all of its descendants and removes FOLDER before it exits: the state is thrown away, so
 nothing needs a farewell. $KEEP_SLURM_LOGS, if set, keeps the folder.
 """
@@ -25,6 +26,7 @@ from tests.slurm.conf import Shape, free_ports
 
 PR_SET_CHILD_SUBREAPER = 36
 BOOT_TIMEOUT_S = 90.0
+LOOK_S = 0.5  # between two looks at the daemons
 
 
 class BootError(Exception):
@@ -65,6 +67,12 @@ class Daemons:
             name = self.shape.changed(f"NodeName=n{node}").removeprefix("NodeName=")
             self._start(f"slurmd.{name}", "slurmd", "-D", "-N", name)
         self._wait("slurmctld", self._all_idle)
+
+    def keep(self) -> None:
+        """Starts each slurmd again that has ended."""
+        for name, child in list(self.children.items()):
+            if name.startswith("slurmd.") and child.poll() is not None:
+                self._start(name, "slurmd", "-D", "-N", name.removeprefix("slurmd."))
 
     def _release(self) -> tuple[int, int]:
         year, month = self._ask("slurmctld", "-V").stdout.split()[-1].split(".")[:2]  # "slurm-wlm 22.05.8"
@@ -128,7 +136,7 @@ class Daemons:
         return "\n".join(log.read_text(errors="replace")[-2000:] for log in logs)
 
 
-def owner_has_gone(timeout_s: float | None) -> bool:
+def owner_has_gone(timeout_s: float) -> bool:
     """Nothing is ever written to our stdin: readable means that its other end is closed."""
     return bool(select.select([sys.stdin], [], [], timeout_s)[0])
 
@@ -178,9 +186,11 @@ def main(folder: str, nodes: str, changes: str) -> int:
     try:
         count = int(nodes)
         packages.install()
-        Daemons(Shape(Path(folder), free_ports(count + 2), count, json.loads(changes))).boot()
+        daemons = Daemons(Shape(Path(folder), free_ports(count + 2), count, json.loads(changes)))
+        daemons.boot()
         print("ready", flush=True)
-        owner_has_gone(timeout_s=None)
+        while not owner_has_gone(timeout_s=LOOK_S):
+            daemons.keep()
     except Stop:
         pass
     except (BootError, RuntimeError, OSError) as error:

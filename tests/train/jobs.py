@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from torch.utils.data import TensorDataset
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Loop
 from clusterdp.train.output.say import say
+from tests.small_disk import fill
 
 
 def parts(job: JobHandle, epochs: int = 2, **options: Any) -> tuple[Loop[Any], torch.nn.Module, torch.optim.Optimizer]:
@@ -148,14 +148,6 @@ def fills_its_disk(job: JobHandle, filler: str, at: int, until: int) -> None:
         optimizer.step()
         loop.log(loss=loss, note="x" * 3000)
         say(f"rank {job.rank}, step {loop.step} " + "." * 3000)
-
-
-def fill(file: Path) -> None:
-    with file.open("ab", buffering=0) as filler:
-        for size in (1 << 16, 1):
-            with suppress(OSError):
-                while True:
-                    filler.write(bytes(size))
 
 
 def asks_for_its_end(job: JobHandle, where: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +23,8 @@ from clusterdp.train.output.metric_log import MetricLog
 from clusterdp.train.output.sinks import TensorBoard
 from clusterdp.train.process import attempt
 from clusterdp.train.process.attempt import Ending
+from tests.small_disk import fill, small_disk
 from tests.train import programs
-from tests.train.jobs import fill
 from tests.train.ranks import running
 from tests.train.runs import Run
 
@@ -46,13 +45,8 @@ class Disk:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(path)]
-    if os.geteuid() or subprocess.run(mount, stderr=subprocess.DEVNULL).returncode:
-        pytest.skip("only root may mount a small disk")
-    yield Disk(path)
-    subprocess.run(["umount", "-l", str(path)], check=True)
+    with small_disk(tmp_path / "disk", mb=4) as path:
+        yield Disk(path)
 
 
 @pytest.fixture

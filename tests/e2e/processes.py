@@ -1,0 +1,58 @@
+"""The processes of a run as /proc shows them: the same on the fake and on a real Slurm."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from tests.e2e.cluster import Cluster
+from tests.e2e.run import Run
+
+Variables = dict[str, str]
+
+
+def processes_of(run: Run) -> dict[int, Variables]:
+    """The environments, by process id, of all that an attempt's ranks have started, and of themselves."""
+    mark = f"CLUSTERDP_RUN_DIR={run.files.path}".encode()
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "environ").read_bytes().split(b"\0")
+        except OSError:  # it is gone
+            continue
+        if mark in words:
+            found[int(folder.name)] = dict(word.decode(errors="replace").partition("=")[::2] for word in words if word)
+    return found
+
+
+def ranks_of(run: Run) -> dict[int, int]:
+    """The process ids of an entry's ranks, by rank."""
+    found = {}
+    for pid, variables in processes_of(run).items():
+        words = command_of(pid)
+        if "RANK" in variables and "clusterdp.train.worker" in words and "torchrun" not in words:
+            found[int(variables["RANK"])] = pid
+    return found
+
+
+def command_of(pid: int) -> list[str]:
+    """Its words; none if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def daemons(cluster: Cluster, *words: str) -> list[int]:
+    """The processes of this cluster whose commands begin so."""
+    mark, found = f"SLURM_CONF={cluster.variables['SLURM_CONF']}".encode(), []
+    for folder in Path("/proc").glob("[0-9]*"):
+        if command_of(int(folder.name))[: len(words)] == [*words]:
+            with suppress(OSError):
+                found += [int(folder.name)] if mark in (folder / "environ").read_bytes().split(b"\0") else []
+    return found
+
+
+def parent_of(pid: int) -> int:
+    """OSError if it is gone."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
