@@ -1,6 +1,6 @@
 # What the attempt died of, by its logs and by what Slurm wrote into the job's output.
 ends_of_logs() { # print the end of each rank's log, and what this attempt's srun has said
-  tail -c 4096 "$logs"/*.out 2>/dev/null
+  tail -c 4096 "$logs"/*.out 2>/dev/null | grep -avE "$went_on"
   [ ! -e "$out" ] || tail -c +$((out_began + 1)) "$out" | grep -aE '^(srun|slurmstepd)[-:]'
 }
 find_fault() { # sets `fault`, the cause of an end that neither Slurm nor the user has asked for, and `how`, in words
@@ -18,6 +18,8 @@ find_fault() { # sets `fault`, the cause of an end that neither Slurm nor the us
   else fault=crash how=crashed
   fi
 }
+# What a full disk has cost a training that went on: if it died later, it died of something else.
+went_on='was not saved \([0-9]+ in a row\)|What goes there is lost until it can be written again'
 disk_full='No space left on device|Disk quota exceeded'
 # Of cgroups (two spellings), of srun, of a Slurm without cgroups, of torch, Python and C++.
 out_of_memory='oom[-_]kill event|task [0-9]+: Out Of Memory|exceeded memory limit|OutOfMemoryError|^MemoryError|bad_alloc'

@@ -46,6 +46,9 @@ SAID = {
     "OSError: [Errno 28] No space left on device: 'x'": "disk",
     "OSError: [Errno 122] Disk quota exceeded": "disk",
     "ValueError: out of range": "start",
+    # The training went on, and died of something else.
+    "clusterdp: a checkpoint was not saved (1 in a row): rank 0: /x: No space left on device": "start",
+    "clusterdp: /x: No space left on device. What goes there is lost until it can be written again": "start",
 }
 
 
