@@ -39,6 +39,8 @@ test-all: lint
 bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.startup
 	$(bin)/python -m tests.benchmarks.first_allreduce
+	$(bin)/python -m tests.benchmarks.restart_time
+	$(bin)/python -m tests.benchmarks.goodput
 	$(bin)/python -m tests.benchmarks.shared_flags_cost
 	$(bin)/python -m tests.benchmarks.technique_cost
 	$(bin)/python -m tests.benchmarks.trainer_overhead

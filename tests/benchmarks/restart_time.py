@@ -1,0 +1,157 @@
+"""A stop and a restart of a training over 2 nodes x 1 rank, on the fake cluster.
+
+Restart: from the start of the batch script to the end of the first new step, without the time in Slurm's queue; beside
+a script by hand that imports torch, meets over gloo, loads a checkpoint and makes a step. Stop: from SIGTERM to the end
+of the last process; beside its first part, two exchanges of flags and the save.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import count
+from pathlib import Path
+
+from tests.benchmarks.first_allreduce import fake
+from tests.benchmarks.table import Row, show
+from tests.e2e.cluster import Cluster
+from tests.e2e.processes import processes_of, ranks_of
+from tests.e2e.run import Run, submit
+from tests.waiting import wait_for
+
+BY_HAND, RESTART = "a cold start by hand", "clusterdp: restart"
+SAVED, STOP = "SIGTERM until that is saved", "SIGTERM to the last process gone"
+
+# The same training twice: as an entry, and as a program of its own with a loop that knows nothing of stops.
+PROGRAM = """\
+import os, sys, time
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.data import TensorDataset
+
+def parts():
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(40_000, 64), torch.randint(10, (40_000,)))
+    net = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+    return data, net
+
+def step(model, optimizer, x, y):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+
+def main(job):
+    data, net = parts()
+    model = job.wrap(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    for x, y in job.loop(job.loader(data, 8), {"model": model, "optimizer": optimizer}):
+        step(model, optimizer, x, y)
+        time.sleep(0.05)
+
+if __name__ == "__main__":
+    dist.init_process_group("gloo")
+    data, net = parts()
+    model = nn.parallel.DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    checkpoint, done = sys.argv[1:]
+    if os.path.exists(checkpoint):
+        state = torch.load(checkpoint, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+    sampler = torch.utils.data.DistributedSampler(data)
+    for x, y in torch.utils.data.DataLoader(data, 8, sampler=sampler):
+        step(model, optimizer, x, y)
+        break
+    if dist.get_rank() == 0:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint)
+        with open(done + ".new", "w") as out:
+            out.write(repr(time.time()))
+        os.rename(done + ".new", done)
+    dist.destroy_process_group()
+"""
+SCRIPT = """\
+#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=1 --cpus-per-task=1
+echo $EPOCHREALTIME >$2.began
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=$((12000 + SLURM_JOB_ID % 8000)) GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1
+srun bash -c 'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID exec "$@"' - PYTHON train.py "$@"
+"""
+CONFIG = """\
+entry: train:main
+resources: {nodes: 2, tasks_per_node: 1}
+checkpoint: {every_s: null}
+"""
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--rounds", type=int, default=9)
+    chosen = options.parse_args()
+    seconds: dict[str, list[float]] = {name: [] for name in (BY_HAND, RESTART, SAVED, STOP)}
+    with fake() as cluster, tempfile.TemporaryDirectory(prefix="clusterdp-bench-") as name:
+        folder = Path(name)
+        (folder / "train.py").write_text(PROGRAM)
+        (folder / "hand.sbatch").write_text(SCRIPT.replace("PYTHON", sys.executable))
+        (folder / "entry.yaml").write_text(CONFIG)
+        numbers = count()
+        for turn in range(-1, chosen.rounds):
+            taken = {BY_HAND: by_hand(cluster, folder, next(numbers)), **ours(cluster, folder, next(numbers))}
+            if turn >= 0:  # the first one warms the caches
+                for each, value in taken.items():
+                    seconds[each].append(value)
+    show(
+        "From the start of the batch script to the first step",
+        [Row(BY_HAND, seconds[BY_HAND]), Row(RESTART, seconds[RESTART], BY_HAND)],
+    )
+    print()
+    show("The stop of all ranks, at 20 steps a second", [Row(SAVED, seconds[SAVED]), Row(STOP, seconds[STOP], SAVED)])
+
+
+def by_hand(cluster: Cluster, folder: Path, number: int) -> float:
+    done = folder / f"done-{number}"
+    words = ["sbatch", f"--output={folder}/%j.out", "hand.sbatch", f"{folder}/checkpoint.pt", str(done)]
+    subprocess.run(words, cwd=folder, env=cluster.environ(), stdout=subprocess.DEVNULL, check=True)
+    wait_for("the first step", done.exists, 60)
+    wait_for("an idle cluster", lambda: not cluster.run("squeue", "-h"), 60)
+    return float(done.read_text()) - float(done.with_suffix(".began").read_text())
+
+
+def ours(cluster: Cluster, folder: Path, number: int) -> dict[str, float]:
+    run = submit(cluster, folder, "entry.yaml", f"run_dir={folder}/run-{number}")
+    wait_for("some steps", lambda: run.step() > 40, 60, report=run.account)
+    began = time.time()
+    gone = stopped_after(run)
+    wait_for("the first new step", lambda: len(first_steps(run)) == 2, 60, report=run.account)
+    cluster.run("scancel", run.job)
+    wait_for("an idle cluster", lambda: not cluster.run("squeue", "-h"), 60)
+    save = run.events("saved")[0]  # of the stop; the next attempt may save, too
+    awake = run.events("started")[-1]["awake"]
+    return {RESTART: first_steps(run)[-1] - awake, STOP: gone, SAVED: save["time"] - began}
+
+
+def stopped_after(run: Run) -> float:
+    """Sends SIGTERM to all ranks; seconds until no process of theirs is left."""
+    pids = list(processes_of(run))
+    began = time.monotonic()
+    for pid in ranks_of(run).values():
+        os.kill(pid, signal.SIGTERM)
+    wait_for("their end", lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), 60, every_s=0.005)
+    return time.monotonic() - began
+
+
+def first_steps(run: Run) -> list[float]:
+    """When each attempt had made its first step."""
+    found: dict[str, float] = {}
+    for event in run.events("spent"):
+        found.setdefault(event["attempt"], event["time"])
+    return list(found.values())
+
+
+if __name__ == "__main__":
+    main()
