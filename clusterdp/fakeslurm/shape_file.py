@@ -2,7 +2,7 @@
 
     name: mine                    # all but `nodes` may be left out
     nodes:
-      - {name: "g[1-4]", cpus: 64, gpus: 8, memory_mb: 512000, features: [a100, nvlink]}
+      - {name: "g[1-4]", cpus: 64, gpus: 8, gpu_type: a100, memory_mb: 512000, features: [a100, nvlink]}
       - {name: "c[01-16]", cpus: 32}
     partitions:
       - {name: gpu, nodes: "g[1-4]", default: true, tier: 10, max_time: "2-00:00:00"}
@@ -126,6 +126,7 @@ def _nodes(entry: ShapeEntry) -> list[NodeShape]:
         "gpus": entry.number("gpus", 0, whole=True),
         "memory_mb": entry.number("memory_mb", like.memory_mb, 1, whole=True),
         "features": entry.words("features"),
+        "gpu_type": str(entry.take("gpu_type", "")),
     }
     entry.done()
     return [NodeShape(host, **about) for host in hosts]
@@ -163,11 +164,12 @@ def _settings(entry: ShapeEntry, quick: bool) -> SlurmConf:
     values: dict[str, Any] = asdict(SlurmConf()) | (QUICK if quick else {})
     del values["minute_s"]  # set by --time-scale
     for name, value in values.items():
-        if isinstance(value, (bool, str)):
+        if isinstance(value, (bool, str, tuple)):
             continue  # see below
         whole = name in ("max_array", "first_job_id")
         values[name] = entry.number(name, value, LEAST.get(name, 0), whole=whole)
     values["enforce_memory"] = entry.flag("enforce_memory")
+    values |= {name: entry.words(name) for name in ("reservations", "licenses")}
     values["slurm_version"] = version_of(entry.text("slurm_version", values["slurm_version"]))
     entry.done()
     return SlurmConf(**values)

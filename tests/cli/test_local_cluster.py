@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from clusterdp import config
-from clusterdp.cli.local_cluster import _rehearsal
+from clusterdp.cli.local_cluster import _rehearsal, _shape_for
 from clusterdp.fakeslurm.cluster import FakeCluster
 from clusterdp.fakeslurm.errors import FakeSlurmError
 from clusterdp.launch.job import Job
@@ -53,3 +53,39 @@ def test_a_job_that_has_just_ended_is_no_error(tmp_path: Path) -> None:
     cluster = Preempted(FakeSlurmError("7: no such job is running."))
     hook(cluster, tmp_path, preempt_at=0.5)(99, 100)
     assert cluster.jobs == ["7"]
+
+
+ASKED = {
+    "gpus_per_node": "a100:8",
+    "mem": "900G",
+    "constraint": "a100&nvlink",
+    "partition": "gpu,low",
+    "reservation": "mine",
+    "nodelist": "g[07-08]",
+    "exclude": "g01",
+    "nodes": 3,
+    "extra": {"licenses": "matlab:2"},
+}
+
+
+def test_the_cluster_has_whatever_the_job_names(tmp_path: Path) -> None:
+    """Or the script for a real cluster would be refused here."""
+    loaded = config.from_mapping({"command": "true", "resources": ASKED, "run_dir": str(tmp_path / "run")})
+    shape = _shape_for(loaded, 8)
+    assert [node.name for node in shape.nodes] == ["g07", "g08", "n1", "g01"]
+    assert all((node.gpu_type, node.gpus) == ("a100", 8) for node in shape.nodes)
+    assert all(node.memory_mb > 900_000 and node.features == ("a100", "nvlink") for node in shape.nodes)
+    assert [part.name for part in shape.partitions] == ["gpu", "low"]
+    assert (shape.settings.reservations, shape.settings.licenses) == (("mine",), ("matlab",))
+
+
+def test_gpus_of_a_task_and_of_gres_count(tmp_path: Path) -> None:
+    for resources, found in (
+        ({"gpus_per_task": "h100:1", "tasks_per_node": 4}, ("h100", 4)),
+        ({"gres": "gpu:a100:2"}, ("a100", 2)),
+        ({"gres": "gpu:2"}, ("", 2)),
+        ({"tasks_per_node": 2}, ("", 0)),
+    ):
+        loaded = config.from_mapping({"command": "true", "resources": resources})
+        node = _shape_for(loaded, loaded.resources.tasks_per_node or 1).nodes[0]
+        assert (node.gpu_type, node.gpus) == found

@@ -14,7 +14,7 @@ from .conftest import Desk
 FILE = """
 name: mine
 nodes:
-  - {name: "g[1-2]", cpus: 4, gpus: 8, memory_mb: 64000, features: [a100, nvlink]}
+  - {name: "g[1-2]", cpus: 4, gpus: 8, gpu_type: a100, memory_mb: 64000, features: [a100, nvlink]}
   - name: c[01-03]
     cpus: 2
 partitions:
@@ -22,7 +22,7 @@ partitions:
   - {name: low, tier: 1, preempt_mode: REQUEUE, grace_s: 120}
   - {name: scrap, tier: 1, preempt_mode: CANCEL}
   - {name: solid, preempt_mode: OFF}
-settings: {kill_wait_s: 1, requeue_delay_s: 0.2}
+settings: {kill_wait_s: 1, requeue_delay_s: 0.2, reservations: [mine], licenses: matlab}
 """
 
 
@@ -44,7 +44,7 @@ def test_the_cluster_is_as_it_was_declared(file: Path, tmp_path: Path) -> None:
             "solid|5|infinite|g[1-2],c[01-03]",
         ]
         assert desk.say("sinfo -h -N -p low -n g1,c03 -o %N|%c|%f|%G").splitlines() == [
-            "g1|4|a100,nvlink|gpu:8",
+            "g1|4|a100,nvlink|gpu:a100:8",
             "c03|2|(null)|(null)",
         ]
         script = "srun hostname >/dev/null; echo $SLURM_JOB_NODELIST $CUDA_VISIBLE_DEVICES"
@@ -52,6 +52,21 @@ def test_the_cluster_is_as_it_was_declared(file: Path, tmp_path: Path) -> None:
         cluster.wait(job, "COMPLETED")
         assert desk.output(job) == "g1 0,1,2,3,4,5,6,7\n"
         assert desk.run("sbatch", "--gpus-per-node=9", "--wrap=true").returncode == 1
+
+
+def test_gpus_have_the_type_that_was_declared(file: Path, tmp_path: Path) -> None:
+    with FakeCluster(shape=read_shape(str(file), quick=True)) as cluster:
+        desk = Desk(cluster, tmp_path)
+        script = "srun --gpus-per-task=a100:2 bash -c 'echo $CUDA_VISIBLE_DEVICES $SLURM_GPUS_PER_NODE'"
+        job = desk.submit("--gpus-per-node=a100:2", "--reservation=mine", "--licenses=matlab:2", script=script)
+        cluster.wait(job, "COMPLETED")
+        assert desk.output(job) == "0,1 a100:2\n"
+        assert desk.say("squeue -h -t all -o %b") == "gres/gpu:a100:2"
+        assert "Gres=gpu:a100:8" in desk.say("scontrol show node g1")
+        for refused in ("--gpus-per-node=h100:1", "--gres=gpu:h100", "--reservation=yours", "--licenses=maple"):
+            assert desk.run("sbatch", refused, "--wrap=true").returncode == 1, refused
+        bad = desk.submit("--gpus-per-node=a100:2", script="srun --gpus-per-task=h100:1 true")
+        cluster.wait(bad, "FAILED")
 
 
 def test_where_preemption_cancels_a_job_is_not_requeued(file: Path, tmp_path: Path) -> None:

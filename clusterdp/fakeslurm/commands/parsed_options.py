@@ -125,19 +125,20 @@ class ParsedOptions:
         return value == ""
 
     def gpus(self) -> Gpus:
-        gpus = Gpus(
-            per_job=self._gpu_count("gpus"),
-            per_node=self._gpu_count("gpus-per-node"),
-            per_task=self._gpu_count("gpus-per-task"),
-        )
+        gpus = Gpus()
+        gpus.per_job = self._gpu_count("gpus", gpus)
+        gpus.per_node = self._gpu_count("gpus-per-node", gpus)
+        gpus.per_task = self._gpu_count("gpus-per-task", gpus)
         gres = self.values.get("gres")
         if gres is not None and gres.lower() != "none":
             gpus.gres = gres
             for part in gres.split(","):
-                count = _gres(part)
-                if count is None:
+                match = re.fullmatch(r"(?:gres[:/])?gpu(?:[:=](.+))?", part)
+                kind_and_count = _kind_and_count(match[1] or "1") if match else None
+                if kind_and_count is None:
                     raise Refusal(f"{self.command}: error: {INVALID_GRES}", 1)
-                gpus.per_node = count
+                kind, gpus.per_node = kind_and_count
+                gpus.kind = kind or gpus.kind
         return gpus
 
     def tres_per_task(self) -> dict[str, str]:
@@ -145,30 +146,24 @@ class ParsedOptions:
         parts = [re.split("[=:]", part) for part in (self.values.get("tres-per-task") or "").split(",")]
         return {part[0]: part[-1] for part in parts if len(part) > 1}
 
-    def _gpu_count(self, name: str) -> int | None:
+    def _gpu_count(self, name: str, gpus: Gpus) -> int | None:
+        """The number. The type goes into `gpus`."""
         text = self.values.get(name)
         if text is None:
             return None
-        count = _count_of(text)
-        if count is None:
+        found = _kind_and_count(text)
+        if found is None:
             raise self.invalid(name)
-        return count
+        gpus.kind = (found[0] if found[1] else "") or gpus.kind
+        return found[1]
 
 
-TYPED = 1 << 20  # more GPUs of a type than there are: GPUs have no type here
-
-
-def _gres(part: str) -> int | None:
-    match = re.fullmatch(r"(?:gres[:/])?gpu(?:[:=](.+))?", part)
-    return _count_of(match[1] or "1") if match else None
-
-
-def _count_of(text: str) -> int | None:
-    """The number in `2`, `a100:2`, `a100`."""
+def _kind_and_count(text: str) -> tuple[str, int] | None:
+    """Of `2`, `a100:2`, `a100`."""
     kind, _, count = text.rpartition(":")
     if not count.isdigit():
-        return None if kind else TYPED
-    return TYPED if kind and int(count) else int(count)
+        return None if kind else (text, 1)
+    return kind, int(count)
 
 
 def _count(text: str) -> int:

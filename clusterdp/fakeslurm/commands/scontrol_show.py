@@ -242,7 +242,7 @@ def nodes(daemon: Daemon, argument: str) -> list[str]:
 def _node(daemon: Daemon, node: Node) -> str:
     model, release = daemon.model, daemon.shape.settings.release
     cpus = allocated(model, node.name)
-    gres = f"gpu:{node.gpus}" if node.gpus else "(null)"
+    gres = node.gres_of(node.gpus) or "(null)"
     features = ",".join(node.features) or "(null)"
     partitions = ",".join(part.name for part in model.partitions.values() if node.name in part.nodes)
     lines = [

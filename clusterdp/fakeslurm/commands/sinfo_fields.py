@@ -111,14 +111,13 @@ class SinfoRow:
 
     @property
     def gres(self) -> str:
-        gpus = self.nodes[0].gpus if self.nodes else 0
-        return f"gpu:{gpus}" if gpus else "(null)"
+        return (self.nodes[0].gres_of(self.nodes[0].gpus) if self.nodes else "") or "(null)"
 
     @property
     def gres_used(self) -> str:
         names = {node.name for node in self.nodes}
         used = sum(len(s.gpus) for job in self.model.holding() for s in job.shares if s.node in names)
-        return f"gpu:{used}" if self.nodes and self.nodes[0].gpus else "(null)"
+        return (self.nodes[0].gres_of(used) if self.nodes else "") or "(null)"
 
     @property
     def reason(self) -> str:

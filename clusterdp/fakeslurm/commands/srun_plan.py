@@ -44,6 +44,7 @@ def request_of(component: Component, pid: int, gpu_prefix: str) -> StepRequest:
     gpus = options.gpus()
     gpus.per_task = gpus.per_task or int(inherited.get("gres/gpu", 0)) or None
     request.gpus_per_node, request.gpus_per_task, request.gpus = gpus.per_node, gpus.per_task, gpus.per_job
+    request.gpu_kind = gpus.kind
     request.cpus_per_gpu = options.number("cpus-per-gpu") or 0
     request.no_gres = (options.get("gres") or "").lower() == "none"
     if "gpus-per-node" in options:

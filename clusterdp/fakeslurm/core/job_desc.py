@@ -14,6 +14,7 @@ class Gpus:
     per_task: int | None = None  # --gpus-per-task
     per_socket: int | None = None
     gres: str | None = None  # --gres, as it was written
+    kind: str = ""  # a100 in `a100:2`; empty if any will do
 
     def __bool__(self) -> bool:
         return bool(self.per_job or self.per_node or self.per_task or self.per_socket)

@@ -35,6 +35,11 @@ class Node:
     fails_at: float | None = None  # when it is noticed that the node failed
     boot_time: float = 0
     busy_time: float = 0
+    gpu_type: str = ""
+
+    def gres_of(self, gpus: int) -> str:
+        """`gpu:a100:2`, for some or all of its GPUs; empty if it has none."""
+        return ":".join(filter(None, ("gpu", self.gpu_type, str(gpus)))) if self.gpus else ""
 
     @property
     def usable(self) -> bool:
@@ -339,7 +344,14 @@ class Model:
     def of(cls, shape: Shape, now: float) -> Model:
         nodes = {
             node.name: Node(
-                node.name, node.cpus, node.gpus, node.memory_mb, list(node.features), boot_time=now, busy_time=now
+                node.name,
+                node.cpus,
+                node.gpus,
+                node.memory_mb,
+                list(node.features),
+                boot_time=now,
+                busy_time=now,
+                gpu_type=node.gpu_type,
             )
             for node in shape.nodes
         }

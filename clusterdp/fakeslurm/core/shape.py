@@ -22,6 +22,12 @@ class NodeShape:
     gpus: int = 2
     memory_mb: int = 16000
     features: tuple[str, ...] = ()
+    gpu_type: str = ""  # as in `Gres=gpu:a100:2`; one for all GPUs of a node
+
+    @property
+    def gres(self) -> str:
+        """`gpu:a100:2`; empty without GPUs."""
+        return ":".join(filter(None, ("gpu", self.gpu_type, str(self.gpus)))) if self.gpus else ""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,8 @@ class SlurmConf:
     message_timeout_s: float = 10  # how long commands wait for a controller that does not answer
     max_array: int = 1001
     first_job_id: int = 10000
+    reservations: tuple[str, ...] = ()  # names that --reservation accepts; they hold no nodes
+    licenses: tuple[str, ...] = ()  # names that --licenses accepts; there are enough of each
     enforce_memory: bool = False  # end jobs that use more than they asked for: see memory_limit.py
     slurm_version: str = VERSION  # the release that the cluster behaves as: see release.py
 
@@ -175,7 +183,7 @@ def conf_text(shape: Shape, folder: Path) -> str:
     lines += [f"SlurmctldHost={host_name()}(127.0.0.1)", f"StateSaveLocation={folder}/state", "GresTypes=gpu"]
     lines += [f"KillWait={shape.settings.kill_wait_s:g}", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE"]
     for node in shape.nodes:
-        more = f" Gres=gpu:{node.gpus}" if node.gpus else ""
+        more = f" Gres={node.gres}" if node.gres else ""
         more += f" Feature={','.join(node.features)}" if node.features else ""
         lines.append(f"NodeName={node.name} NodeAddr=127.0.0.1 CPUs={node.cpus} RealMemory={node.memory_mb}{more}")
     for part in shape.partitions:

@@ -53,6 +53,7 @@ class StepRequest:
     gpus_per_node: int | None = None
     gpus_per_task: int | None = None
     gpus: int | None = None
+    gpu_kind: str = ""
     cpus_per_gpu: int = 0
     no_gres: bool = False
     minutes: int | None = None
@@ -129,6 +130,8 @@ def _check_gpus(request: StepRequest, job: JobRecord, candidates: list[Share], r
             raise StepRefused(GRES_MISMATCH)
         return
     assert request.nodes
+    if request.gpu_kind and request.gpu_kind != job.desc.gpus.kind:
+        raise StepRefused(error_texts.INVALID_GRES)
     held = sorted((len(share.gpus) for share in candidates), reverse=True)[: request.nodes]
     asked, of_job = request.gpus_per_task or 0, job.desc.gpus.per_task
     if of_job and asked > of_job:

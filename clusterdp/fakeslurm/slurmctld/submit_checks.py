@@ -25,9 +25,9 @@ def check(model: Model, desc: JobDesc, now: float) -> None:
         constraints.words(desc.features or "")
     ):
         raise _numbered(model.settings.release.batch_refused)
-    if desc.reservation:
+    if desc.reservation and desc.reservation not in model.settings.reservations:
         raise _numbered("Requested reservation is invalid")
-    if desc.licenses:
+    if desc.licenses and not {each.split(":")[0] for each in desc.licenses.split(",")} <= {*model.settings.licenses}:
         raise ControllerError("Invalid license specification")
     if desc.deadline is not None and desc.deadline < now:
         raise ControllerError(INVALID_LIMIT)
@@ -76,7 +76,10 @@ def _check_configuration(model: Model, desc: JobDesc) -> None:
         ]
         if max(fitting) < desc.min_nodes:
             raise _numbered(error_texts.NODE_CONFIG)
-    most, gpus = max(node.gpus for node in nodes), desc.gpus
+    gpus = desc.gpus
+    if gpus.kind:
+        nodes = [node for node in nodes if node.gpu_type == gpus.kind]
+    most = max((node.gpus for node in nodes), default=0)
     too_many = (gpus.per_node or 0) > most or (gpus.per_task or 0) > most
     if too_many or (gpus.per_job or 0) > sum(node.gpus for node in nodes):
         raise _numbered(error_texts.NODE_CONFIG)
