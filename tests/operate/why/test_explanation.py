@@ -57,7 +57,7 @@ def pending(
 ) -> None:
     queue.answers(f"7|PENDING|{reason}|")
     queue.write("scontrol", f"echo '{SHOW_JOB.format(start=start, features=features)}'\n")
-    queue.write("sinfo", "".join(f"echo '{row}'\n" for row in sinfo))  # type: ignore[attr-defined]
+    queue.write("sinfo", "".join(f"echo 'gpu*|up|{row}'\n" for row in sinfo))  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("columns", [40, 80])
