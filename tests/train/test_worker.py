@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import signal
 import socket
@@ -11,10 +12,12 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
+import clusterdp
 from tests.train import raw_loop
 from tests.train.ranks import free_port, rank_environ, running, wait_until
 from tests.train.runs import Run
@@ -114,12 +117,16 @@ def main(job):
 """
 
 
-def test_what_an_entry_does_not_use_does_not_delay_it(tmp_path: Path) -> None:
+def test_a_log_begins_with_who_prints_where_and_what_an_entry_does_not_use_does_not_delay_it(tmp_path: Path) -> None:
     (tmp_path / "lean.py").write_text(LEAN)
     run = Run(tmp_path / "run", "lean:main")
-    code, output = finish(worker(run), environ(**run.attempt("1.0"), PYTHONPATH=f"{tmp_path}:{ROOT}"))
+    env = environ(**run.attempt("1.0"), PYTHONPATH=f"{tmp_path}:{ROOT}", SLURMD_NODENAME="n7", CUDA_VISIBLE_DEVICES="")
+    code, output = finish(worker(run), env)
     assert code == 0, output
-    assert output.splitlines() == ["loaded:", "garbage is looked for: False True True"]
+    first, *rest = output.splitlines()
+    versions = f"clusterdp {clusterdp.__version__}, torch {version('torch')}, Python {platform.python_version()}"
+    assert first == f"clusterdp: rank 0 of 1 on n7, cpu; {versions}"
+    assert rest == ["loaded:", "garbage is looked for: False True True"]
 
 
 @pytest.mark.slow
@@ -170,7 +177,7 @@ def test_in_submitit_the_result_comes_back_and_so_do_submitits_handlers(tmp_path
     run.attempt("7.0")
     slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
     code, output = finish([sys.executable, "-c", SUBMITIT, str(run.path)], environ(**slurm))
-    assert (code, output.splitlines()) == (0, ["USR2 is mine", "done finished 24 steps 0"])
+    assert (code, output.splitlines()[1:]) == (0, ["USR2 is mine", "done finished 24 steps 0"])
     assert run.outcome("7.0") == "done finished 24"
 
 

@@ -22,7 +22,9 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 import re
+import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -32,6 +34,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from clusterdp import __version__
 from clusterdp.errors import ClusterdpError, ConfigError, EntryError, RunError
 from clusterdp.rundir import RunDir, write_durably
 from clusterdp.slurm.env import SlurmEnv
@@ -141,6 +144,8 @@ def run_function(function: Callable[..., Any], settings: WorkerSettings, stop: S
     """Collective from the rendezvous to the end. Does not return from a crash."""
     watch = start_hang_watch(settings)
     group, peers, attempt = start_group(settings, stop)
+    if settings.entry:
+        say(first_line(group))
     try:
         ending = _run_in_group(function, settings, stop, group, attempt, peers)
     except BaseException as error:
@@ -149,6 +154,18 @@ def run_function(function: Callable[..., Any], settings: WorkerSettings, stop: S
     peers.stop()
     group.close()
     return ending
+
+
+def first_line(group: Group) -> str:
+    """What the log of a rank begins with: who prints here, where, and with which versions."""
+    import torch
+
+    place, device = group.rendezvous, str(group.device)
+    if group.device.type == "cuda":
+        device += f" ({torch.cuda.get_device_name(group.device)})"
+    node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    versions = f"clusterdp {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    return f"clusterdp: rank {place.rank} of {place.world_size} on {node}, {device}; {versions}"
 
 
 def start_hang_watch(settings: WorkerSettings) -> HangWatch:
