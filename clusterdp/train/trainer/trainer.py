@@ -10,7 +10,6 @@ that was not, its history included. Without `job` it takes that of its own proce
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -27,6 +26,7 @@ from clusterdp.train.argument_names import LOADER, arguments_of, check_arguments
 from clusterdp.train.data.datasets import evaluation_data, is_same, options_of_val, training_data
 from clusterdp.train.data.even_batches import even_batches
 from clusterdp.train.data.loader_defaults import check_can_be_read_again
+from clusterdp.train.data.loader_identity import batch_size_of
 from clusterdp.train.data.prefetch import Prefetcher
 from clusterdp.train.hang import page
 from clusterdp.train.hang.phases import EVALUATION
@@ -173,7 +173,9 @@ class Trainer:
             batches, self._state, epochs=epochs, accumulate=self.accumulate, move=transform or True, **phase
         )
         self._data = train
-        progress = Progress(epochs) if self.job.rank == 0 and sys.stderr.isatty() else None
+        each = batch_size_of(loop.batches.loader)
+        samples = None if each is None else each * self.job.world_size
+        progress = Progress(epochs, samples) if self.job.rank == 0 else None
         if progress is not None:
             self.job.metrics.sinks.append(progress)
         self._mode(training=True)
