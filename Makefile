@@ -49,6 +49,7 @@ bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.snapshot
 	$(bin)/python -m tests.benchmarks.list_runs
 	$(bin)/python -m tests.benchmarks.checkpoint_ls
+	$(bin)/python -m tests.benchmarks.logs
 	$(bin)/python -m tests.benchmarks.checkpoint_speed
 	$(bin)/python -m tests.benchmarks.fake_speed
 

@@ -9,6 +9,7 @@ fake           `clusterdp fake`
 checkpoint     `clusterdp checkpoint`
 profile        `clusterdp profile`
 rm             `clusterdp rm`
+logs           `clusterdp logs`
 """
 
 from clusterdp.cli.verbs import main

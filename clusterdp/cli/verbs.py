@@ -153,11 +153,12 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     sub = verb("goodput", goodput, about, "clusterdp goodput 4242", "run")
     sub.add_argument("--json", action="store_true", help="for programs")
     verb("watch", watch, "follow a run to its end, and exit as it does", "clusterdp watch 4242", "run")
-    sub = verb("logs", logs, "print what the ranks printed", "clusterdp logs -f --rank 3", "run")
-    sub.add_argument("--rank", type=int, metavar="N", help="default: 0")
-    sub.add_argument("--all", action="store_true", help="all ranks, each line with its rank")
-    sub.add_argument("--attempt", metavar="A", help="default: the newest")
-    sub.add_argument("-f", "--follow", action="store_true", help="go on, over attempts, until the run is over")
+    about = "print what the ranks printed"
+    sub = verb("logs", logs, about, "clusterdp logs -f --rank 3    clusterdp logs 4242 --errors", "run")
+    if words is None or "logs" in words:
+        from clusterdp.cli import logs as of_logs
+
+        of_logs.add_to(sub)
     verb("stop", stop, "have a run save, and end it until it is resumed", "clusterdp stop 4242", "named run")
     verb("cancel", cancel, "end a run for good", "clusterdp cancel 4242", "named run")
     about = "write a line about a run, which status and list show; without one, print it"
@@ -403,11 +404,9 @@ def watch(options: argparse.Namespace) -> int:
 
 
 def logs(options: argparse.Namespace) -> int:
-    from clusterdp.operate.logs import logs as print_logs
+    from clusterdp.cli import logs
 
-    return print_logs(
-        _run(options.run), rank=options.rank, every=options.all, attempt=options.attempt, follow=options.follow
-    )
+    return logs.logs(options, _run(options.run))
 
 
 def stop(options: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ listing/           `clusterdp list`
 note               `clusterdp note`
 remove             `clusterdp rm`
 account/           `clusterdp goodput`
-logs               `clusterdp logs`
+logs/              `clusterdp logs`
 diff               `clusterdp diff`
 stop               `clusterdp stop`
 cancel             `clusterdp cancel`

@@ -8,6 +8,7 @@ from typing import BinaryIO
 from clusterdp.plainfile import reading
 
 CHUNK = 64 * 1024
+LONG_LINE = 4 * 1024  # bytes; see start_of_last()
 
 
 def last_bytes(path: Path, limit: int = CHUNK) -> bytes:
@@ -29,6 +30,29 @@ def end_of(file: BinaryIO, limit: int) -> bytes:
 
 def last_lines(path: Path, count: int) -> list[str]:
     return last_bytes(path).decode(errors="replace").rstrip().splitlines()[-count:]
+
+
+def start_of_last(file: BinaryIO, count: int) -> int:
+    """The offset at which the last `count` lines begin. Only the end is read: of lines over 4 KiB on average, and of a
+    file without line ends, there may be fewer, the first of them without its beginning."""
+    size = file.seek(0, 2)
+    if not size or not count:
+        return size
+    file.seek(size - 1)
+    at = size - (file.read(1) == b"\n")  # which ends the last line, and begins none
+    lowest, left = max(0, size - 4 * 1024 * 1024 - count * LONG_LINE), count
+    while at > lowest:
+        start = max(lowest, at - CHUNK)
+        file.seek(start)
+        data = file.read(at - start)
+        found = data.count(b"\n")
+        if found >= left:
+            cut = len(data)
+            for _ in range(left):
+                cut = data.rindex(b"\n", 0, cut)
+            return start + cut + 1
+        left, at = left - found, start
+    return at
 
 
 class Tail:
@@ -56,5 +80,17 @@ class Tail:
         whole = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1  # progress bars end their lines with \r
         if (full and whole) or not (full or final):  # a line longer than `limit` goes out in pieces
             data = data[:whole]
+        elif full:
+            data = data[: _whole_letters(data)]
         self.offset += len(data)
         return data.decode(errors="replace")
+
+
+def _whole_letters(data: bytes) -> int:
+    """How many of the bytes there are before a letter of UTF-8 that is cut off at the end."""
+    for back in range(1, min(4, len(data))):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:  # the first byte of a letter, which says how many bytes it has
+            length = 1 if byte < 0xC0 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return len(data) - back if length > back else len(data)
+    return len(data)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.cli import main
-from clusterdp.operate.logs import logs
+from clusterdp.operate.logs.show_logs import show_logs
 from clusterdp.operate.terminal import COLOURS, OURS, clean_stream, printable
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
@@ -77,5 +77,5 @@ def test_a_log_keeps_its_progress_bars_and_on_a_terminal_its_colours(
     monkeypatch.delenv("NO_COLOR", raising=False)
     builder.submitted().attempt().printed("\x1b[32m10 %\x1b[m\x1b[K\r20 %\n")
     for out, said in ((io.StringIO(), "10 %\r20 %\n"), (Terminal(), "\x1b[32m10 %\x1b[m\r20 %\n")):
-        logs(builder.run, out=out)
+        show_logs(builder.run, out=out)
         assert out.getvalue() == said

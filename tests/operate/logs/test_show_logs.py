@@ -7,20 +7,25 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from clusterdp.cli import main
 from clusterdp.errors import RunError
 from clusterdp.operate.follow import Pace
-from clusterdp.operate.logs import logs
+from clusterdp.operate.logs.choice import Choice
+from clusterdp.operate.logs.show_logs import show_logs
+from clusterdp.rundir import RunDir
 from clusterdp.rundir.tail import CHUNK, Tail, last_lines
 from tests.operate.builder import RunBuilder, preempted_once
 from tests.operate.conftest import FakeQueue
 
 
-def printed(*args: object, **options: object) -> str:
-    out = io.StringIO()
-    assert logs(*args, out=out, **options) == 0  # type: ignore[arg-type]
+def printed(run: RunDir, pace: Pace | None = None, out: io.StringIO | None = None, **options: Any) -> str:
+    """With the options of the command line."""
+    out = out or io.StringIO()
+    assert show_logs(run, Choice.read(**options), out, pace) == 0
     return out.getvalue()
 
 
@@ -30,8 +35,21 @@ def test_rank_0_of_the_newest_attempt_by_default(elsewhere: Path) -> None:
     builder.run.attempt("7.1").rank_log(0).write_text("new\nlast line without end")
     builder.run.attempt("7.1").rank_log(2).write_text("two\n")
     assert printed(builder.run) == "new\nlast line without end"
-    assert printed(builder.run, rank=2) == "two\n"
+    assert printed(builder.run, rank="2") == "two\n"
     assert printed(builder.run, attempt="1") == printed(builder.run, attempt="7.0") == "old\n"
+
+
+def test_the_options_of_the_command_line(builder: RunBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+    attempt = builder.submitted().attempt()
+    for rank in (0, 1, 2):
+        attempt.printed("fine\nERROR x\n", rank)
+    run = str(builder.run.path)
+    assert main(["logs", run, "--rank", "0-1", "-n", "1"]) == 0
+    assert capsys.readouterr().out == "[0] ERROR x\n[1] ERROR x\n"
+    assert main(["logs", run, "--errors", "--attempt", "all", "--tail", "all", "--since", "2h"]) == 0
+    assert "ranks 0-2: ERROR x\n" in capsys.readouterr().out
+    assert main(["logs", run, "--since", "soon"]) == 2
+    assert capsys.readouterr().err.startswith("clusterdp: --since: 'soon' is no time.")
 
 
 def test_each_line_of_all_ranks_has_its_rank(builder: RunBuilder) -> None:
@@ -61,8 +79,8 @@ def test_what_is_not_there_is_named(builder: RunBuilder) -> None:
     with pytest.raises(RunError, match="no attempt has begun"):
         printed(builder.submitted().run)
     builder.attempt().printed("x\n", 0).printed("x\n", 1)
-    with pytest.raises(RunError, match=r"--rank 7: .*ranks 0 to 1"):
-        printed(builder.run, rank=7)
+    with pytest.raises(RunError, match=r"--rank 7: .*ranks 0-1"):
+        printed(builder.run, rank="7")
     with pytest.raises(RunError, match=r"--attempt 9: .*1 \(7\.0\)"):
         printed(builder.run, attempt="9")
 
@@ -93,7 +111,9 @@ def test_following_goes_on_across_attempts_until_the_run_is_over(builder: RunBui
         AttemptBuilder(builder, builder.run.attempt("7.1")).printed("three\nfour").finished()
 
     pace = Pace(sleep=Script(requeue, finish, lambda: None))
-    assert printed(builder.run, follow=True, pace=pace) == ("one\ntwo\nlast words==> attempt 2 (7.1) <==\nthree\nfour")
+    assert printed(builder.run, follow=True, pace=pace) == (
+        "one\ntwo\nlast words\n==> attempt 2 (7.1) <==\nthree\nfour"
+    )
 
 
 def test_following_all_ranks_finds_those_that_come_later(builder: RunBuilder) -> None:
@@ -146,7 +166,8 @@ def test_a_reader_that_goes_away_is_no_error(builder: RunBuilder, lines: int) ->
     builder.submitted().attempt().printed("line\n" * lines)
     code = (
         "import sys; from pathlib import Path; from clusterdp.rundir import RunDir;"
-        f"from clusterdp.operate.logs import logs; sys.exit(logs(RunDir(Path({str(builder.run.path)!r}))))"
+        "from clusterdp.operate.logs.show_logs import show_logs;"
+        f"sys.exit(show_logs(RunDir(Path({str(builder.run.path)!r}))))"
     )
     reader, writer = os.pipe()
     os.close(reader)
@@ -154,7 +175,7 @@ def test_a_reader_that_goes_away_is_no_error(builder: RunBuilder, lines: int) ->
         [sys.executable, "-c", code],
         stdout=writer,
         stderr=subprocess.PIPE,
-        env={"PYTHONPATH": str(Path(__file__).parents[2])},
+        env={"PYTHONPATH": str(Path(__file__).parents[3])},
         check=False,
     )
     os.close(writer)
@@ -166,7 +187,7 @@ def test_ctrl_c_ends_following_with_130_and_no_word(builder: RunBuilder) -> None
     out = io.StringIO()
     pace = Pace(sleep=Script(lambda: signal.raise_signal(signal.SIGINT)))
     assert threading.current_thread() is threading.main_thread()
-    assert logs(builder.run, follow=True, out=out, pace=pace) == 130
+    assert show_logs(builder.run, Choice(follow=True), out, pace) == 130
     assert out.getvalue() == "a\n"
 
 
@@ -194,6 +215,11 @@ def test_a_tail_never_cuts_a_letter_in_two(tmp_path: Path) -> None:
     while piece := tail.read(final=True, limit=1001):
         text += piece
     assert text == "€uro\n" * 50_000
+    path.write_text("€" * 5000)
+    tail, text = Tail(path), ""
+    while piece := tail.read(final=True, limit=1000):
+        text += piece
+    assert text == "€" * 5000
 
 
 def test_last_lines_read_the_end_only(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""Which attempts, and which of their logs, the user wants."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from clusterdp.errors import RunError
+from clusterdp.operate.attempt_history import AttemptHistory
+from clusterdp.operate.formatting import shown_path
+from clusterdp.operate.log_files import batch_log, rank_logs
+from clusterdp.operate.logs.choice import Choice
+from clusterdp.operate.logs.errors import BATCH
+from clusterdp.operate.logs.ranks import in_words, named
+from clusterdp.operate.logs.timed_log import TimedLog, same_file
+from clusterdp.operate.run_history import RunHistory
+
+
+def attempts_of(history: RunHistory, choice: Choice) -> tuple[AttemptHistory, ...]:
+    """Those to print: none while there is none. RunError if there is no such attempt."""
+    if choice.attempt == "all":
+        return history.attempts
+    attempt = attempt_of(history, choice.attempt)
+    return (attempt,) if attempt else ()
+
+
+def attempt_of(history: RunHistory, wanted: str | None, patient: bool = False) -> AttemptHistory | None:
+    """`patient`: the attempt that may come next is no mistake."""
+    if wanted is None:
+        return history.last
+    for attempt in history.attempts:
+        if wanted in (attempt.name, str(attempt.number)):
+            return attempt
+    if patient and wanted == str(len(history.attempts) + 1):
+        return None
+    known = ", ".join(f"{a.number} ({a.name})" for a in history.attempts[-10:]) or "none yet"
+    raise RunError(f"--attempt {wanted}: no such attempt. There are: {known}.")
+
+
+def announcement(attempt: AttemptHistory) -> str:
+    return f"attempt {attempt.number} ({attempt.name})"
+
+
+def chosen_logs(history: RunHistory, attempt: AttemptHistory, choice: Choice, seen: set[Path]) -> list[TimedLog]:
+    """By rank; where errors of all ranks are wanted, the batch script's log is the last. `seen`: files that another
+    attempt had already, to which these are added. RunError if there are logs, and none of the wanted ranks."""
+    folder = history.run.attempt(attempt.name).logs
+    there = logs_in(folder)
+    chosen = [(rank, path) for rank, path in there if choice.wants(rank)]
+    if there and not chosen and choice.ranks is not None and choice.attempt != "all":
+        asked = in_words(rank for low, high in choice.ranks.ranges for rank in range(low, min(high, low + 9999) + 1))
+        has = named(rank for rank, _ in there)
+        raise RunError(f"--rank {asked}: attempt {attempt.number} has no log of it. It has those of {has}.")
+    if choice.errors and choice.ranks is None:
+        chosen.append((BATCH, batch_log(history.run, attempt.job)))
+    logs = []
+    for rank, path in chosen:
+        if (file := same_file(path)) not in seen:
+            seen.add(file)
+            logs.append(TimedLog(rank, path, attempt.started))
+    return logs
+
+
+def logs_in(folder: Path) -> list[tuple[int, Path]]:
+    """By rank. RunError if the folder may not be listed."""
+    if found := rank_logs(folder):
+        return found
+    try:
+        os.listdir(folder)
+    except PermissionError as error:
+        raise RunError(f"{shown_path(folder)}: cannot be read: {error.strerror}. Ask its owner.") from None
+    except OSError:  # not there yet
+        pass
+    return []

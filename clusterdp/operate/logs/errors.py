@@ -1,0 +1,183 @@
+"""What looks like an error in the logs, and which ranks have the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from clusterdp.operate.logs.printer import Printer
+from clusterdp.operate.logs.ranks import named
+from clusterdp.operate.logs.timed_log import AT_FIRST, LONGEST_TRACEBACK, PATIENCE, TimedLog
+from clusterdp.operate.logs.timestamps import time_in, without_time
+from clusterdp.operate.logs.tracebacks import EXCEPTION, SIGNS, TracebackLines
+
+BATCH = -1  # in place of a rank: the batch script
+CHUNK = 256 << 10  # bytes that are read at a time
+DISTINCT = 1000  # errors that are told apart; of a log that has more, the rest are counted
+LONGEST_LINE = 2000  # characters that are shown
+MOST_OF_A_LINE = 16 << 20  # characters that are kept in memory
+# One of these is in every line that LINE finds. To look for words is a hundred times as fast.
+WORDS = (
+    *SIGNS, "ERROR", "CRITICAL", "FATAL", "[E", "\nE", "[F", "\nF", "CUDA", "NCCL", "nccl", "HIP", "CUBLAS", "CUDNN",
+    "Error", "Exception", "srun: ", "slurmstepd: ", "terminate called", "Segmentation fault", "Bus error",
+    "core dumped", "ut of memory", "ut Of Memory", "oom", "another",
+)  # fmt: skip
+LINE = re.compile(
+    r"^.{0,80}?(?<![\w=/.-])(?:ERROR|CRITICAL|FATAL)\b(?!=)"
+    r"|(?:^|\[)[EF][01]\d[0-3]\d \d\d:\d\d:\d\d"  # glog, as torch's C++ prints
+    r"|\b(?:CUDA|cuDNN|NCCL|HIP)[ _](?:error|failure|WARN|out of memory)|\bnccl\w+Error\b"
+    r"|\bCU(?:BLAS|DNN|FFT)_STATUS_(?!SUCCESS)\w"
+    r"|^srun: error: |^slurmstepd: |^srun: .*(?:Killed|Terminated)"
+    r"|^(?:\[rank\d+\]: ?)?(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: |$)"
+    r"|\bterminate called\b|\bSegmentation fault\b|\bBus error\b|\bcore dumped\b"
+    r"|\b[Oo]ut [Oo]f [Mm]emory\b|\boom[-_]kill"
+    r"|^clusterdp: (?:another failed|this follows from another rank's failure): "
+)
+# What differs between ranks though the error is the same.
+OWN = re.compile(
+    r"0x[0-9a-fA-F]+|\[?\b[Rr]ank[ =:]?\d+\]?|\b(?:cuda:|GPU |gpu |pid[ =:]+|PID[ =:]+)\d+"
+    r"|^\S+:\d+:\d+ \[\d+\]"  # host, process, thread and device, as NCCL prints
+)
+
+
+@dataclass
+class Error:
+    """`time`: of the first, or of the line before that has one."""
+
+    time: float
+    lines: list[str]
+    ranks: set[int] = field(default_factory=set)
+    count: int = 0
+
+
+class ErrorFinder:
+    """Reads one log, most of it without a look at its lines."""
+
+    def __init__(self, log: TimedLog):
+        self.log = log
+        self._time = AT_FIRST
+        self._lines: list[str] = []  # of the error at hand
+        self._begun = AT_FIRST  # its time
+        self._traceback = TracebackLines()
+        self._looks = 0  # since anything new has come
+        self._rest = ""  # of a line that has not ended
+        self._before = ""  # the end of what was passed over
+
+    def errors(self, final: bool) -> Iterator[Error]:
+        """Those in what is new. One at the end that may go on comes later, or with `final`."""
+        new = False
+        for text in self.log.text(final, CHUNK):
+            new = True
+            whole, cut, self._rest = (self._rest + text.replace("\0", "")).rpartition("\n")
+            self._rest = self._rest.rpartition("\r")[2] if len(self._rest) > CHUNK else self._rest  # an endless bar
+            self._rest = self._rest[:MOST_OF_A_LINE]
+            whole += cut
+            if not self._lines and not any(word in whole for word in WORDS) and not whole.startswith(("E", "F")):
+                self._before = whole[-4096:] or self._before
+                continue
+            self._catch_up()
+            for line in whole.split("\n")[:-1]:
+                yield from self._line(line)
+        if final and self._rest:
+            self._catch_up()
+            yield from self._line(self._rest)
+            self._rest = ""
+        self._looks = 0 if new else self._looks + 1
+        if final or self._looks >= (PATIENCE if self._traceback.open else 1):
+            yield from self._end()
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._lines)
+
+    def _catch_up(self) -> None:
+        for line in self._before.split("\n"):
+            self._read_time(line)
+        self._before = ""
+
+    def _read_time(self, line: str) -> None:
+        found = time_in(line, self.log.near if self._time == AT_FIRST else self._time)
+        if found is not None:
+            self._time = max(self._time, found)
+
+    def _line(self, line: str) -> Iterator[Error]:
+        if "\r" in line:
+            line = line.rstrip("\r").rpartition("\r")[2]
+        if self._traceback.state == EXCEPTION and self._traceback.begins(line):  # one that the last did not lead to
+            yield from self._end()
+        if self._traceback.state or self._traceback.begins(line):
+            before = bool(self._traceback.state)
+            if self._traceback.takes(line) and len(self._lines) < LONGEST_TRACEBACK:
+                if not before and not self._lines:
+                    self._begun = self._time
+                self._lines.append(line)
+                return
+        yield from self._end()
+        self._read_time(line)
+        worth_a_look = any(word in line for word in WORDS) or line.startswith(("E", "F"))
+        if worth_a_look and LINE.search(line, 0, LONGEST_LINE):
+            self._lines, self._begun = [line], self._time  # a traceback may follow
+
+    def _end(self) -> Iterator[Error]:
+        lines, self._lines = self._lines, []
+        self._traceback = TracebackLines()
+        while lines and not lines[-1].strip():
+            lines.pop()
+        if lines:
+            yield Error(self._begun, [_shortened(line) for line in lines], {self.log.rank}, 1)
+
+
+class ErrorReport:
+    """Errors by time; those of several ranks are one. Errors of a log without times come first, rank by rank."""
+
+    def __init__(self, batch: str = "batch script") -> None:
+        self.batch = batch  # how it is called
+        self._found: dict[str, Error] = {}
+        self._more = 0
+
+    def add(self, errors: Iterable[Error]) -> None:
+        for error in errors:
+            key = _key(error.lines)
+            if key in self._found:
+                known = self._found[key]
+                known.ranks |= error.ranks
+                known.count += error.count
+                known.time = min(known.time, error.time)
+            elif len(self._found) < DISTINCT:
+                self._found[key] = error
+            else:
+                self._more += error.count
+
+    def print(self, printer: Printer, last: int | None = None) -> int:
+        """Returns how many there were, and forgets them. `last`: prints no more than these."""
+        errors = sorted(self._found.values(), key=lambda error: (error.time, min(error.ranks)))
+        shown = errors if last is None else errors[max(0, len(errors) - last) :]
+        if left_out := len(errors) - len(shown):
+            printer.notice(f"{left_out} earlier; -n all shows them")
+        for error in shown:
+            self._print(error, printer)
+        if self._more:
+            printer.notice(f"and {self._more} more that are none of these")
+        self._found, self._more = {}, 0
+        return len(errors)
+
+    def _print(self, error: Error, printer: Printer) -> None:
+        ranks = error.ranks - {BATCH}
+        who = [named(ranks)] if ranks else []
+        who += [self.batch] if BATCH in error.ranks else []
+        times = f" ({error.count} times)" if error.count > len(error.ranks) else ""
+        printer.own(f"{printer.colour('red', ', '.join(who) + times + ':')} {error.lines[0]}")
+        for line in error.lines[1:]:
+            printer.own(line)
+        if len(error.lines) > 1:
+            printer.own("")
+
+
+def _key(lines: list[str]) -> str:
+    return "\n".join(OWN.sub("#", without_time(line).strip()) for line in lines)
+
+
+def _shortened(line: str) -> str:
+    more = len(line) - LONGEST_LINE
+    return line if more <= 0 else f"{line[:LONGEST_LINE]}... ({more:,} more characters)"

@@ -1,0 +1,76 @@
+"""Printer: lines with the rank that printed them, as `srun --label` has it; on a terminal each rank has a colour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TextIO
+
+from clusterdp.operate.formatting import Colour
+from clusterdp.operate.logs.timed_log import Line
+
+STYLES = ("cyan", "yellow", "green", "magenta", "blue")  # red is for errors
+TOGETHER = 64 * 1024  # characters that are written at once
+
+
+class Printer:
+    """What is printed comes out with flush(), or when there is much of it."""
+
+    def __init__(self, out: TextIO, labelled: bool):
+        self.out, self.labelled = out, labelled
+        self.colour = Colour(out)
+        self.printed = False  # anything of a log
+        self._width = 1
+        self._rank: int | None = None  # of the line that has not ended
+        self._at_start = True  # of a line
+        self._waiting: list[str] = []
+        self._size = 0
+
+    def expect(self, ranks: Iterable[int]) -> None:
+        """The labels of these have one width."""
+        self._width = max(self._width, len(str(max(ranks, default=0))))
+
+    def lines(self, lines: Iterable[Line]) -> None:
+        for _, rank, text in lines:
+            self.text(text, rank)
+
+    def text(self, text: str, rank: int) -> None:
+        """A line, or if there are no labels any number of them. Without \\n at its end, more of it may follow."""
+        self.printed = True
+        if self.labelled and not self._at_start and rank != self._rank:
+            self._write("\n")
+        if self.labelled and self._at_start:
+            self._write(self.colour(STYLES[rank % len(STYLES)], f"[{rank:>{self._width}}]") + " ")
+        if self.labelled and self.colour.on and "\x1b" in text:
+            text = text.removesuffix("\n") + "\x1b[0m" + "\n" * text.endswith("\n")
+        self._write(text)
+        self._rank = rank
+
+    def notice(self, text: str) -> None:
+        self.end_line()
+        self._write(f"==> {text} <==\n")
+
+    def own(self, text: str) -> None:
+        """A line of nobody's."""
+        self.end_line()
+        self._write(text + "\n")
+
+    def end_line(self) -> None:
+        if not self._at_start:
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        if not text:
+            return
+        self._waiting.append(text)
+        self._at_start = text.endswith("\n")
+        self._size += len(text)
+        if self._size > TOGETHER:
+            self._hand_on()
+
+    def _hand_on(self) -> None:
+        text, self._waiting, self._size = "".join(self._waiting), [], 0
+        self.out.write(text)
+
+    def flush(self) -> None:
+        self._hand_on()
+        self.out.flush()

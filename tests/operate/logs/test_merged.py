@@ -1,0 +1,231 @@
+"""Several logs in one: by time, and never a guess."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from clusterdp.operate.follow import Pace
+from clusterdp.operate.formatting import CODES
+from clusterdp.operate.logs.choice import Choice
+from clusterdp.operate.logs.show_logs import show_logs
+from clusterdp.operate.logs.timed_log import TimedLog, merged
+from clusterdp.rundir import RunDir
+from tests.operate.builder import RunBuilder
+from tests.operate.logs.test_show_logs import Script, printed
+from tests.operate.test_terminal import Terminal
+
+TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3\nValueError: nan\n'
+
+
+def at(second: int, text: str) -> str:
+    return f"2023-11-15 08:00:{second:02},000 {text}\n"
+
+
+def of_ranks(builder: RunBuilder, *texts: str) -> RunDir:
+    attempt = builder.submitted().attempt()
+    for rank, text in enumerate(texts):
+        attempt.printed(text, rank)
+    return builder.run
+
+
+def test_lines_of_all_ranks_are_in_order_of_their_times(builder: RunBuilder) -> None:
+    run = of_ranks(builder, "head\n" + at(1, "a") + at(5, "e"), at(0, "z") + at(2, "b") + TRACEBACK + at(6, "f"))
+    assert printed(run, every=True) == (
+        "[0] head\n"
+        "[1] 2023-11-15 08:00:00,000 z\n"
+        "[0] 2023-11-15 08:00:01,000 a\n"
+        "[1] 2023-11-15 08:00:02,000 b\n"
+        "[1] Traceback (most recent call last):\n"
+        '[1]   File "train.py", line 3\n'
+        "[1] ValueError: nan\n"
+        "[0] 2023-11-15 08:00:05,000 e\n"
+        "[1] 2023-11-15 08:00:06,000 f\n"
+    )
+
+
+def test_without_times_it_is_rank_by_rank_and_lines_of_one_time_stay_together(builder: RunBuilder) -> None:
+    run = of_ranks(builder, "a\nb\n", "c\n", at(1, "d") + "e\n", at(1, "f") + "g\n")
+    labels = [line[:3] for line in printed(run, every=True).splitlines()]
+    assert labels == ["[0]", "[0]", "[1]", "[2]", "[2]", "[3]", "[3]"]
+
+
+def test_a_clock_that_is_set_back_or_shows_another_century_does_not_change_the_order(builder: RunBuilder) -> None:
+    wrong = "2099-01-01 00:00:00 x\n"
+    run = of_ranks(builder, at(5, "a") + at(1, "b") + wrong + at(7, "c"), at(6, "d"))
+    assert [line[-1] for line in printed(run, every=True).splitlines()] == ["a", "b", "x", "d", "c"]
+
+
+def test_of_a_progress_bar_there_is_the_last_state_and_of_a_long_line_one_label(builder: RunBuilder) -> None:
+    long = "x" * 1_000_000
+    run = of_ranks(builder, f" 1%\r 50%\r100%\r\n{long}\nend", "CRLF\r\nb\n")
+    assert printed(run, every=True) == f"[0] 100%\n[0] {long}\n[0] end\n[1] CRLF\n[1] b\n"
+
+
+def test_some_ranks_are_merged_and_those_that_are_missing_are_named(builder: RunBuilder) -> None:
+    run = of_ranks(builder, "a\n", "b\n", "c\n", "d\n")
+    assert printed(run, rank="0,2-9") == "==> there is no log of ranks 4-9 <==\n[0] a\n[2] c\n[3] d\n"
+    assert printed(run, rank="1") == "b\n"
+
+
+def test_memory_does_not_grow_with_the_logs(tmp_path: Path) -> None:
+    logs = []
+    for rank in range(4):
+        (tmp_path / str(rank)).write_text("".join(at(i % 60, "x" * 80) for i in range(500)))
+        logs.append(TimedLog(rank, tmp_path / str(rank)))
+    lines = iter(merged(logs, final=True))
+    next(lines)
+    assert all(0 < log.tail.offset <= 1 << 20 for log in logs)
+    assert sum(1 for _ in lines) == 1999
+
+
+def test_on_a_terminal_each_rank_has_a_colour_that_its_own_do_not_outlive(
+    builder: RunBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    run = of_ranks(builder, "\x1b[31mred\n", "b\n")
+    text = printed(run, out=Terminal(), every=True)
+    label = f"\x1b[{CODES['cyan']}m[0]\x1b[0m"
+    assert text.startswith(f"{label} \x1b[31mred\x1b[0m\n") and f"\x1b[{CODES['yellow']}m[1]" in text
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert printed(run, out=Terminal(), every=True) == "[0] red\n[1] b\n"
+
+
+def test_followed_lines_are_merged_as_they_come_and_a_traceback_is_kept_whole(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt().printed(at(1, "a"), 0).printed(at(0, "b"), 1)
+    half = at(0, "b") + TRACEBACK[:50]
+
+    def later() -> None:
+        attempt.printed(at(1, "a") + at(2, "c"), 0).printed(half, 1)
+
+    def end() -> None:
+        attempt.printed(at(0, "b") + TRACEBACK, 1).finished()
+
+    lines = printed(builder.run, Pace(sleep=Script(later, end, lambda: None)), every=True, follow=True).splitlines()
+    assert [line[:3] + line[-1] for line in lines] == ["[1]b", "[0]a", "[0]c", "[1]:", "[1]3", "[1]n"]
+
+
+def test_following_begins_with_the_last_lines_and_goes_on_with_all(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt().printed("a\nb\n", 0).printed("c\nd\n", 1)
+
+    def more() -> None:
+        attempt.printed("a\nb\ne\nf\n", 0).printed("late\nlater\n", 2)
+
+    pace = Pace(sleep=Script(more, attempt.finished, lambda: None))
+    text = printed(builder.run, pace, every=True, follow=True, last="1")
+    assert text == "[0] b\n[1] d\n[0] e\n[0] f\n[2] late\n[2] later\n"
+
+
+def test_followed_errors_are_told_once_each(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt().printed("fine\n", 0).printed("fine\n", 1)
+
+    def fail() -> None:
+        attempt.printed("fine\nERROR x\n", 0).printed("fine\nERROR x\n", 1)
+
+    pace = Pace(sleep=Script(fail, lambda: None, lambda: None, attempt.finished, lambda: None))
+    assert printed(builder.run, pace, errors=True, follow=True) == "ranks 0-1: ERROR x\n"
+
+
+def test_all_attempts_are_announced_from_the_first_on(builder: RunBuilder) -> None:
+    builder.submitted().attempt().printed("a\n").stopped(3).requeued("preempted")
+    builder.attempt("7.1").printed("b\n").finished()
+    both = "==> attempt 1 (7.0) <==\na\n==> attempt 2 (7.1) <==\nb\n"
+    assert printed(builder.run, attempt="all") == both
+    assert printed(builder.run, Pace(sleep=Script(lambda: None)), attempt="all", follow=True) == both
+
+
+def test_errors_at_width_80(builder: RunBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    texts = [at(1, "start") + at(9, "ERROR loss is nan") + TRACEBACK for _ in range(8)]
+    texts[3] = at(2, "start") + at(8, "CRITICAL no data: /data/train")
+    run = of_ranks(builder, *texts)
+    builder.batch_log("srun: error: n1: task 3: Exited with exit code 1\n")
+    assert printed(run, errors=True) == GOLDEN
+    assert printed(run, errors=True, rank="3") == "rank 3: 2023-11-15 08:00:08,000 CRITICAL no data: /data/train\n"
+
+
+GOLDEN = """\
+batch script: srun: error: n1: task 3: Exited with exit code 1
+rank 3: 2023-11-15 08:00:08,000 CRITICAL no data: /data/train
+ranks 0-2,4-7: 2023-11-15 08:00:09,000 ERROR loss is nan
+Traceback (most recent call last):
+  File "train.py", line 3
+ValueError: nan
+
+"""
+
+
+def test_where_nothing_looks_like_an_error_that_is_said(builder: RunBuilder) -> None:
+    run = of_ranks(builder, "fine\n")
+    assert printed(run, errors=True) == "==> nothing looks like an error in attempt 1 <==\n"
+
+
+def test_the_last_lines_of_each_log(builder: RunBuilder) -> None:
+    run = of_ranks(builder, "a\nb\nc\n", at(1, "d") + "e\n")
+    assert printed(run, last="2") == "b\nc\n"
+    assert printed(run, last="1", every=True) == "[0] c\n[1] e\n"
+    assert printed(run, last="0") == ""
+    out = printed(run, terminal=True)
+    assert out == "a\nb\nc\n"
+
+
+def test_a_terminal_gets_the_end_of_a_long_log(builder: RunBuilder) -> None:
+    run = of_ranks(builder, "x\n" * 1500, "y\n")
+    assert printed(run, terminal=True) == "==> the last 1000 lines; -n all prints all <==\n" + "x\n" * 1000
+    assert printed(run, terminal=True, last="all") == printed(run) == "x\n" * 1500
+    assert printed(run, terminal=True, every=True).count("x") == 500
+
+
+def test_the_end_of_a_log_of_10_gb_is_read_alone(builder: RunBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = of_ranks(builder, "")
+    log = run.attempt("7.0").rank_log(0)
+    os.truncate(log, 10_000_000_000)
+    with log.open("a") as file:
+        file.write("\nlast but one\nlast\n")
+    before = read_bytes()
+    assert printed(run, last="2") == "last but one\nlast\n"
+    assert read_bytes() - before < 1_000_000
+
+
+def read_bytes() -> int:
+    """By this process, so far. Linux counts them."""
+    try:
+        text = Path("/proc/self/io").read_text()
+    except OSError:
+        pytest.skip("no /proc/self/io here")
+    return int(text.split()[1])
+
+
+def test_logs_that_cannot_be_read_are_named_together_and_the_rest_is_printed(builder: RunBuilder) -> None:
+    run = of_ranks(builder, "a\n")
+    for rank in (1, 2, 3):
+        run.attempt("7.0").rank_log(rank).mkdir()
+    assert printed(run, every=True) == (
+        "==> runs/digits/attempts/7.0/logs/rank-00001.out and those of ranks 2-3: cannot be read: Is a directory <==\n"
+        "[0] a\n"
+    )
+
+
+def test_a_log_that_vanishes_or_is_cut_short_is_gone_on_with(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt().printed("a\nb\n", 0).printed("c\n", 1)
+
+    def vanish() -> None:
+        attempt.files.rank_log(1).unlink()
+        attempt.printed("d\n", 0)
+
+    pace = Pace(sleep=Script(vanish, attempt.finished, lambda: None))
+    assert printed(builder.run, pace, every=True, follow=True) == "[0] a\n[0] b\n[1] c\n[0] d\n"
+
+
+def test_an_interrupted_reader_has_what_was_printed(builder: RunBuilder) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    builder.submitted().attempt().printed("a\n", 0)
+    out = io.StringIO()
+    assert show_logs(builder.run, Choice.read(every=True, follow=True), out, Pace(sleep=Script(interrupt))) == 130
+    assert out.getvalue() == "[0] a\n"
