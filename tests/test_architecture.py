@@ -58,7 +58,7 @@ OWNERS = {
     "fsspec": ("storage/",),
     "botocore": ("storage/s3.py",),
     "paramiko": ("storage/ssh.py", "storage/sftp.py"),
-    "jinja2": ("launch/script.py",),
+    "jinja2": ("launch/script.py", "operate/report/page.py"),
 }
 TORCH_FREE = ("checkpoint/format/", "checkpoint/errors.py")  # what login nodes read of checkpoints
 STDLIB_ONLY = ("slurm/", "fakeslurm/")
@@ -253,6 +253,7 @@ VERBS = {
     "why": ["why", "RUN"],
     "logs": ["logs", "RUN"],
     "cancel": ["cancel", "RUN"],
+    "report": ["report", "RUN"],
     "checkpoint ls": ["checkpoint", "ls", "CHECKPOINTS"],
     "checkpoint ls RUN": ["checkpoint", "ls", "RUN", "--json"],
     "checkpoint verify": ["checkpoint", "verify", "CHECKPOINTS"],

@@ -87,11 +87,12 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         sys.stdout.flush()
         raise
     # argparse takes a list of words in one place only: `submit cfg.yaml --watch lr=1` leaves lr=1 over.
-    if any(word.startswith("-") for word in rest) or (rest and "overrides" not in options):
+    many = next((name for name in ("overrides", "runs") if name in options), "")
+    if any(word.startswith("-") for word in rest) or (rest and not many):
         at = next((i for i, word in enumerate(rest) if word.startswith("-")), 0)
         options.parser.error(f"unrecognized arguments: {' '.join(rest[at:])}")
     if rest:
-        options.overrides = [*options.overrides, *rest]
+        setattr(options, many, [*getattr(options, many), *rest])
     return options
 
 
@@ -184,6 +185,10 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     sub.add_argument("first", metavar="RUN")
     sub.add_argument("second", metavar="RUN")
     sub.add_argument("--json", action="store_true", help="for programs")
+    about = "runs as one HTML page: attempts, curves, where the time went, config, code"
+    sub = verb("report", report, about, "clusterdp report runs/first runs/second -o both.html")
+    sub.add_argument("runs", nargs="*", default=[], metavar="RUN", help="default: the latest")
+    sub.add_argument("-o", dest="file", metavar="FILE.html", help="default: report-NAME.html, here")
     sub = verb("checkpoint", None, "list, verify, compare, export and prune checkpoints")
     if words is None or "checkpoint" in words:
         from clusterdp.cli import checkpoint
@@ -396,6 +401,14 @@ def diff(options: argparse.Namespace) -> int:
     from clusterdp.operate.find_run import find_run
 
     show_diff(find_run(options.first), find_run(options.second), sys.stdout, as_json=options.json)
+    return 0
+
+
+def report(options: argparse.Namespace) -> int:
+    from clusterdp.operate.find_run import find_run
+    from clusterdp.operate.report.page import write_report
+
+    print(write_report([find_run(word) for word in options.runs or [None]], options.file))
     return 0
 
 

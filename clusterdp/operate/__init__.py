@@ -7,6 +7,8 @@ note               `clusterdp note`
 remove             `clusterdp rm`
 account/           `clusterdp goodput`
 logs/              `clusterdp logs`
+report/            `clusterdp report`
+logs               `clusterdp logs`
 diff               `clusterdp diff`
 stop               `clusterdp stop`
 cancel             `clusterdp cancel`
@@ -16,6 +18,7 @@ find_run           which run the user means
 run_index          the index of the user's runs
 run_cluster        which cluster the jobs of a run are on
 run_history        what a run folder says has happened
+curves             what a run measured, over all attempts
 attempt_history    one attempt, as its files tell it
 attempt_order      in which order the attempts began
 claims             which attempt took the run folder over from which

@@ -46,16 +46,16 @@ def show_diff(first: RunDir, second: RunDir, out: TextIO, as_json: bool = False)
 
 def difference(first: RunHistory, second: RunHistory) -> Difference:
     runs = first.run, second.run
-    records = [_record(run) for run in runs]
+    records = [source_record(run) for run in runs]
     changed, only = _code(*runs)
     packages = [record.get("packages") or {} for record in records]
     return Difference(
-        config={k: v for k, v in _differing(*map(_config, runs)).items() if k not in OWN},
-        commit=(_commit(records[0]), _commit(records[1])),
+        config={k: v for k, v in _differing(*map(config_of, runs)).items() if k not in OWN},
+        commit=(commit_of(records[0]), commit_of(records[1])),
         changed=changed,
         only=only,
         packages=_differing(*packages) if all(packages) else {},  # of one of them they are not known
-        ended=_differing(*map(_end, (first, second))),
+        ended=_differing(*map(end_of, (first, second))),
     )
 
 
@@ -66,7 +66,7 @@ def as_text(histories: tuple[RunHistory, RunHistory], found: Difference, colour:
             rows.append((title, "", ""))
             rows += [(f"  {key}", _short(a), _short(b)) for key, (a, b) in values.items()]
     if found.commit[0] != found.commit[1]:
-        rows.append(("commit", *(_short(_abbreviated(commit)) for commit in found.commit)))
+        rows.append(("commit", *(_short(abbreviated(commit)) for commit in found.commit)))
     lines = table(rows)
     lines = [
         lines[0].rstrip(),
@@ -87,7 +87,7 @@ def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str,
     return {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
 
 
-def _config(run: RunDir) -> dict[str, Any]:
+def config_of(run: RunDir) -> dict[str, Any]:
     """By dotted keys. RunError if it cannot be read."""
     try:
         return dict(_flat(config_module.read_resolved(run.config)))
@@ -102,7 +102,7 @@ def _flat(values: Mapping[str, Any], above: str = "") -> list[tuple[str, Any]]:
     return found
 
 
-def _record(run: RunDir) -> dict[str, Any]:
+def source_record(run: RunDir) -> dict[str, Any]:
     try:
         record = json.loads(read_plain(run.source))
     except (OSError, ValueError, RecursionError):
@@ -110,14 +110,14 @@ def _record(run: RunDir) -> dict[str, Any]:
     return record if isinstance(record, dict) else {}
 
 
-def _commit(record: Mapping[str, Any]) -> str | None:
+def commit_of(record: Mapping[str, Any]) -> str | None:
     git = record.get("git")
     if not isinstance(git, dict) or not git.get("commit"):
         return None
     return str(git["commit"]) + ("+" if git.get("dirty") else "")
 
 
-def _abbreviated(commit: str | None) -> str | None:
+def abbreviated(commit: str | None) -> str | None:
     return commit and commit[:12] + "+" * commit.endswith("+")
 
 
@@ -153,7 +153,7 @@ def _same(a: str, status_a: os.stat_result, b: str, status_b: os.stat_result) ->
     return status_a.st_size == status_b.st_size and filecmp.cmp(a, b, shallow=False)
 
 
-def _end(history: RunHistory) -> dict[str, Any]:
+def end_of(history: RunHistory) -> dict[str, Any]:
     return {"state": history.state.value, "step": history.step, "attempts": len(history.ran), **history.metrics}
 
 
