@@ -222,6 +222,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"time": 2.0, "event": "started", "attempt": "17.0", "job": "17", "restart": 0, "nodes": "n[1-2]"},
         {"time": 3.0, "event": "finished", "attempt": "17.0", "step": 4},
     ]
+    (folder / "metrics/17.0.jsonl").write_text('{"time": 2.5, "step": 1, "loss": 0.5}\n')
     (folder / "events/17.0-batch.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     return folder
 
@@ -254,6 +255,7 @@ VERBS = {
     "logs": ["logs", "RUN"],
     "cancel": ["cancel", "RUN"],
     "report": ["report", "RUN"],
+    "plot": ["plot", "RUN", "loss"],
     "checkpoint ls": ["checkpoint", "ls", "CHECKPOINTS"],
     "checkpoint ls RUN": ["checkpoint", "ls", "RUN", "--json"],
     "checkpoint verify": ["checkpoint", "verify", "CHECKPOINTS"],

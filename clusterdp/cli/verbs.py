@@ -87,7 +87,7 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         sys.stdout.flush()
         raise
     # argparse takes a list of words in one place only: `submit cfg.yaml --watch lr=1` leaves lr=1 over.
-    many = next((name for name in ("overrides", "runs") if name in options), "")
+    many = next((name for name in ("overrides", "runs", "metrics") if name in options), "")
     if any(word.startswith("-") for word in rest) or (rest and not many):
         at = next((i for i, word in enumerate(rest) if word.startswith("-")), 0)
         options.parser.error(f"unrecognized arguments: {' '.join(rest[at:])}")
@@ -185,6 +185,11 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
     sub.add_argument("first", metavar="RUN")
     sub.add_argument("second", metavar="RUN")
     sub.add_argument("--json", action="store_true", help="for programs")
+    about = "metrics of a run as curves, in the terminal or as a picture"
+    sub = verb("plot", plot, about, "clusterdp plot 4242 loss lr -o curves.png")
+    sub.add_argument("run", metavar="RUN")
+    sub.add_argument("metrics", nargs="*", default=[], metavar="METRIC", help="default: what people look for first")
+    sub.add_argument("-o", dest="file", metavar="FILE.png", help="a picture instead: .png, .svg or .pdf")
     about = "runs as one HTML page: attempts, curves, where the time went, config, code"
     sub = verb("report", report, about, "clusterdp report runs/first runs/second -o both.html")
     sub.add_argument("runs", nargs="*", default=[], metavar="RUN", help="default: the latest")
@@ -401,6 +406,14 @@ def diff(options: argparse.Namespace) -> int:
     from clusterdp.operate.find_run import find_run
 
     show_diff(find_run(options.first), find_run(options.second), sys.stdout, as_json=options.json)
+    return 0
+
+
+def plot(options: argparse.Namespace) -> int:
+    from clusterdp.operate.find_run import find_run
+    from clusterdp.operate.plot import plot as plot_metrics
+
+    plot_metrics(find_run(options.run), options.metrics, sys.stdout, options.file)
     return 0
 
 

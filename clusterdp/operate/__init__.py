@@ -8,7 +8,7 @@ remove             `clusterdp rm`
 account/           `clusterdp goodput`
 logs/              `clusterdp logs`
 report/            `clusterdp report`
-logs               `clusterdp logs`
+plot               `clusterdp plot`
 diff               `clusterdp diff`
 stop               `clusterdp stop`
 cancel             `clusterdp cancel`

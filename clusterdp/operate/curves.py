@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,30 @@ def read_curves(history: RunHistory) -> RunCurves:
         speed=_joined(speeds),
         resumed=tuple((a.number, a.restored if a.restored is not None else a.first_step or 0) for a in trained[1:]),
     )
+
+
+def by_interest(names: Iterable[str]) -> list[str]:
+    """What people look for stands first: losses, then results, then the rest."""
+
+    def rank(name: str) -> tuple[int, str]:
+        first = name.endswith("loss"), name.startswith(("test", "val", "eval")), "acc" in name
+        return next((i for i, found in enumerate(first) if found), len(first)), name
+
+    return sorted(names, key=rank)
+
+
+def thin(line: Line, first: int, last: int, parts: int) -> Line:
+    """Of each of `parts` equal parts of the steps from first to last the least and the largest value, where they were;
+    and both ends. All, if these are not more."""
+    if len(line) <= 2 * parts:
+        return line
+    edges = np.searchsorted(line.steps, np.linspace(first, last + 1, parts + 1))
+    wanted = {0, len(line) - 1}
+    for begin, end in itertools.pairwise(edges):
+        if begin < end:
+            part = line.values[begin:end]
+            wanted |= {int(begin + part.argmin()), int(begin + part.argmax())}
+    return line.part(np.isin(np.arange(len(line)), list(wanted)))
 
 
 def last_kept(history: RunHistory) -> list[int]:

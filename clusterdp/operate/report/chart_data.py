@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from clusterdp.operate.curves import Curve, Line, RunCurves
+from clusterdp.operate.curves import Curve, Line, RunCurves, by_interest, thin
 
 FINEST = 1000  # parts of the range of steps; of each, the least and the largest value are drawn
 COARSEST = 30
@@ -34,7 +31,7 @@ def chart_data(runs: Sequence[RunCurves]) -> Charts:
     for name in dict.fromkeys(name for run in runs for name in run.metrics):
         found[name] = [run.metrics.get(name) for run in runs]
     # A single value makes no curve: the table has it.
-    found = {name: found[name] for name in sorted(found, key=_rank) if any(c and len(c.kept) > 1 for c in found[name])}
+    found = {name: found[name] for name in by_interest(found) if any(c and len(c.kept) > 1 for c in found[name])}
     left_out = list(found)[MOST_CHARTS:]
     found = {name: found[name] for name in list(found)[:MOST_CHARTS]}
     if any(len(run.speed.kept) for run in runs):
@@ -45,20 +42,6 @@ def chart_data(runs: Sequence[RunCurves]) -> Charts:
     data = {"charts": charts, "resumed": [[list(each) for each in run.resumed[-MOST_MARKS:]] for run in runs]}
     most = max((len(curve.kept) for curves in found.values() for curve in curves if curve), default=0)
     return Charts(data, list(found), _notes(runs, parts, most, left_out))
-
-
-def thin(line: Line, first: int, last: int, parts: int) -> Line:
-    """Of each of `parts` equal parts of the steps from first to last the least and the largest value, where they were;
-    and both ends. All, if these are not more."""
-    if len(line) <= 2 * parts:
-        return line
-    edges = np.searchsorted(line.steps, np.linspace(first, last + 1, parts + 1))
-    wanted = {0, len(line) - 1}
-    for begin, end in itertools.pairwise(edges):
-        if begin < end:
-            part = line.values[begin:end]
-            wanted |= {int(begin + part.argmin()), int(begin + part.argmax())}
-    return line.part(np.isin(np.arange(len(line)), list(wanted)))
 
 
 def _lines(curves: Sequence[Curve | None], parts: int) -> list[dict[str, Any]]:
@@ -78,12 +61,6 @@ def _lines(curves: Sequence[Curve | None], parts: int) -> list[dict[str, Any]]:
 
 def _numbers(line: Line) -> dict[str, list[Any]]:
     return {"x": line.steps.tolist(), "y": [float(f"{value:.6g}") for value in line.values.tolist()]}
-
-
-def _rank(name: str) -> tuple[int, str]:
-    """What people look for stands first."""
-    shown_first = name.endswith("loss"), name.startswith(("test", "val", "eval")), "acc" in name
-    return next((i for i, found in enumerate(shown_first) if found), len(shown_first)), name
 
 
 def _notes(runs: Sequence[RunCurves], parts: int, most: int, left_out: Sequence[str]) -> list[str]:

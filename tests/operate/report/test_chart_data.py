@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clusterdp.operate.curves import Curve, Line, RunCurves
-from clusterdp.operate.report.chart_data import FINEST, MOST_CHARTS, chart_data, thin
+from clusterdp.operate.curves import Curve, Line, RunCurves, thin
+from clusterdp.operate.report.chart_data import FINEST, MOST_CHARTS, chart_data
 
 NONE = Curve(Line(np.empty(0, np.int64), np.empty(0)))
 
