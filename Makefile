@@ -51,6 +51,7 @@ bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.checkpoint_ls
 	$(bin)/python -m tests.benchmarks.logs
 	$(bin)/python -m tests.benchmarks.checkpoint_speed
+	$(bin)/python -m tests.benchmarks.report
 	$(bin)/python -m tests.benchmarks.fake_speed
 
 lint: $(stamp)
