@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -89,11 +90,12 @@ def read_curves(history: RunHistory) -> RunCurves:
 
 
 def by_interest(names: Iterable[str]) -> list[str]:
-    """What people look for stands first: losses, then results, then the rest."""
+    """What people look for stands first: losses, then results, then the rest. Layer 2 stands before layer 10."""
 
-    def rank(name: str) -> tuple[int, str]:
+    def rank(name: str) -> tuple[int, list[str]]:
         first = name.endswith("loss"), name.startswith(("test", "val", "eval")), "acc" in name
-        return next((i for i, found in enumerate(first) if found), len(first)), name
+        words = [word.rjust(20, "0") if word.isdecimal() else word for word in re.split(r"(\d+)", name)]
+        return next((i for i, found in enumerate(first) if found), len(first)), words
 
     return sorted(names, key=rank)
 

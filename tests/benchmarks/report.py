@@ -1,4 +1,4 @@
-"""How long `clusterdp report` takes for 1,000,000 records of metrics, beside parsing them; and how large the page is."""
+"""How long `clusterdp report` takes for 1,000,000 records of metrics, beside parsing them; how large the page is."""
 
 from __future__ import annotations
 

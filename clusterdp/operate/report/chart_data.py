@@ -8,8 +8,8 @@ from typing import Any
 
 from clusterdp.operate.curves import Curve, Line, RunCurves, by_interest, thin
 
-FINEST = 1000  # parts of the range of steps; of each, the least and the largest value are drawn
-COARSEST = 30
+# Parts of the range of steps, of each of which the least and the largest value are drawn: the first that fits.
+PARTS = (1000, 500, 250, 120, 60, 30)
 MOST_POINTS = 300_000  # of the page, at up to 20 bytes each
 MOST_CHARTS = 200
 MOST_AGAIN = 20  # pieces of one curve that were trained again: the newest
@@ -36,8 +36,14 @@ def chart_data(runs: Sequence[RunCurves]) -> Charts:
     found = {name: found[name] for name in list(found)[:MOST_CHARTS]}
     if any(len(run.speed.kept) for run in runs):
         found[SPEED] = [run.speed for run in runs]
-    lines = sum(1 + min(len(curve.again), MOST_AGAIN) for curves in found.values() for curve in curves if curve)
-    parts = max(COARSEST, min(FINEST, MOST_POINTS // (2 * max(1, lines))))
+    lengths = [
+        len(line)
+        for curves in found.values()
+        for curve in curves
+        if curve
+        for line in (curve.kept, *(each for _, each in curve.again[-MOST_AGAIN:]))
+    ]
+    parts = next((n for n in PARTS if sum(min(each, 2 * n) for each in lengths) <= MOST_POINTS), PARTS[-1])
     charts = [{"name": name, "lines": _lines(curves, parts)} for name, curves in found.items()]
     data = {"charts": charts, "resumed": [[list(each) for each in run.resumed[-MOST_MARKS:]] for run in runs]}
     most = max((len(curve.kept) for curves in found.values() for curve in curves if curve), default=0)

@@ -13,14 +13,15 @@
   const steps = (value) => (Number.isInteger(value) ? String(value) : "");
 
   // A line where a later attempt went on, in the colour of its run.
-  const marks = {
+  const marks = (runs) => ({
     hooks: {
       drawClear: (chart) => {
         const { ctx, bbox } = chart;
         ctx.save();
         ctx.setLineDash([4, 4]);
-        ctx.globalAlpha = 0.6;
         data.resumed.forEach((resumed, run) => {
+          if (!runs.has(run)) return;
+          ctx.globalAlpha = resumed.length > 10 ? 0.25 : 0.6;
           ctx.strokeStyle = several ? colour(`--c${run % 8}`) : colour("--quiet");
           for (const [, step] of resumed) {
             const x = chart.valToPos(step, "x", true);
@@ -34,7 +35,7 @@
         ctx.restore();
       },
     },
-  };
+  });
 
   function series(line) {
     const again = line.again !== undefined;
@@ -63,7 +64,7 @@
         {
           width: plot.clientWidth,
           height: 230,
-          plugins: [marks],
+          plugins: [marks(new Set(lines.map((line) => line.run)))],
           cursor: { sync: { key: "step" }, points: { size: 6 } },
           scales: { x: { time: false }, y: { distr: log ? 3 : 1 } },
           axes: [

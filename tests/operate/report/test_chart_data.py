@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clusterdp.operate.curves import Curve, Line, RunCurves, thin
-from clusterdp.operate.report.chart_data import FINEST, MOST_CHARTS, chart_data
+from clusterdp.operate.report.chart_data import MOST_CHARTS, PARTS, chart_data
 
 NONE = Curve(Line(np.empty(0, np.int64), np.empty(0)))
 
@@ -37,7 +37,7 @@ def test_every_peak_of_a_long_curve_is_drawn_and_the_page_says_that_it_is_thinne
     charts = chart_data([run(loss=Curve(line(values.tolist())))])
     drawn = charts.data["charts"][0]["lines"][0]
     assert dict(zip(drawn["x"], drawn["y"], strict=True))[54_322] == 7.0
-    assert len(drawn["x"]) <= 2 * FINEST + 2
+    assert len(drawn["x"]) <= 2 * PARTS[0] + 2
     assert "100,000 points" in charts.notes[0]
 
 
@@ -56,6 +56,7 @@ def test_what_was_trained_again_is_drawn_below_what_counts() -> None:
 def test_many_metrics_of_many_runs_stay_within_the_pages_size() -> None:
     curve = Curve(line(np.random.default_rng(0).random(500).tolist()))
     charts = chart_data([run(**{f"m{i}": curve for i in range(MOST_CHARTS + 9)}) for _ in range(5)])
+    assert charts.names[:3] == ["m0", "m1", "m2"]
     points = sum(len(each["x"]) for chart in charts.data["charts"] for each in chart["lines"])
     assert points <= 320_000
     assert len(charts.names) == MOST_CHARTS
