@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from clusterdp.errors import RunError
+from clusterdp.errors import ClusterdpError
 from clusterdp.operate.diff import OWN, abbreviated, commit_of, config_of, end_of, source_record
 from clusterdp.operate.formatting import number
 from clusterdp.operate.run_history import RunHistory
@@ -43,7 +43,7 @@ def differences(histories: Sequence[RunHistory]) -> list[DifferenceRow]:
 def _config(history: RunHistory) -> dict[str, Any]:
     try:
         return config_of(history.run)
-    except RunError:
+    except ClusterdpError:  # it is no config any more
         return {}
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from clusterdp.operate.account.run_account import AttemptAccount, RunAccount
 from clusterdp.operate.event_text import ending_text
-from clusterdp.operate.run_history import RunHistory
+from clusterdp.operate.run_history import RunHistory, newest
+from clusterdp.operate.run_state import RunState
 from clusterdp.rundir.lenient_reads import integer, time_of
 from clusterdp.wording import duration
 
@@ -68,8 +69,10 @@ def timeline(history: RunHistory, account: RunAccount) -> Timeline | None:
     whole = max((each.place.end for each in shown), default=0.0) - begin
     if whole <= 0:
         return None
-    endings = {attempt.name: ending_text(attempt) for attempt in history.attempts}
-    rows = [_row(history, each, endings.get(each.name, ""), begin, whole) for each in shown]
+    endings = {attempt.name: ending_text(attempt) or "no ending on record" for attempt in history.attempts}
+    if history.state is RunState.RUNNING and (last := newest(history.attempts)):
+        endings[last.name] = "running"
+    rows = [_row(history, each, endings[each.name], begin, whole) for each in shown]
     kinds = {span.kind for row in rows for span in row.spans} | {"saving" for row in rows if row.saves}
     ticks = [duration(whole * quarter / 4) for quarter in range(5)]
     meaning = {kind: text for kind, text in MEANING.items() if kind in kinds}
@@ -95,8 +98,7 @@ def _row(history: RunHistory, attempt: AttemptAccount, ended: str, begin: float,
     saves = _saves(history, attempt.name)
     marks = [(percent(when), f"step {step} saved") for when, step in saves if place.begin <= when <= place.end]
     took = duration(place.seconds)
-    state = ended or ("running" if place.runs else "no ending on record")
-    return Row(attempt.number, attempt.name, spans, marks, state, took)
+    return Row(attempt.number, attempt.name, spans, marks, ended, took)
 
 
 def _saves(history: RunHistory, attempt: str) -> Sequence[tuple[float, int | None]]:

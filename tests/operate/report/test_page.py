@@ -135,6 +135,12 @@ def test_ranks_config_and_code_are_there(tmp_path: Path) -> None:
         assert words in found.words
 
 
+def test_of_a_run_that_goes_on_the_last_attempt_is_running(tmp_path: Path) -> None:
+    found = page(preempted_once(tmp_path / "digits"))
+    assert "preempted at step 120, saved" in found.words
+    assert re.search(r" 2 [^0-9]*: [0-9 sa-z:]* running", found.words)
+
+
 def test_a_run_without_records_of_code_time_and_metrics_has_a_page(tmp_path: Path) -> None:
     found = page(RunBuilder(tmp_path / "waits").submitted())
     assert "digits waiting" in found.words
@@ -218,7 +224,7 @@ def spoiled_pages(source: RunDir, place: Path, seeds: range) -> None:
         shutil.copytree(source.path, run)
         said = spoil_folder(run, dice)
         try:
-            found = Page(page_of([RunDir(run)], T0 + 1000).decode())
+            found = Page(page_of([RunDir(run), source], T0 + 1000).decode())
         except Exception as error:
             raise AssertionError(f"seed {seed}: {said}") from error
         assert "charts" in found.data, said
