@@ -5,6 +5,7 @@
     job = clusterdp.submit("train.yaml", ["params.lr=0.1"])
     job.wait()
 
+`submit_sweep` submits a run for each value; `sweep(run)` is the table of their results, as dictionaries.
 `load` reads a file into a Config and submits nothing. RunDir names the files of a run. Every error is a ClusterdpError.
 The public names are loaded when they are first used: importing clusterdp costs nothing.
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from clusterdp.errors import ClusterdpError
     from clusterdp.launch.job import Job
     from clusterdp.launch.plan import submit
+    from clusterdp.launch.sweep.plan import submit_sweep
+    from clusterdp.operate.sweep.results import sweep
     from clusterdp.rundir import RunDir
 
 _WHERE = {
@@ -45,9 +48,11 @@ _WHERE = {
     "RunDir": "clusterdp.rundir",
     "load": "clusterdp.config",
     "submit": "clusterdp.launch.plan",
+    "submit_sweep": "clusterdp.launch.sweep.plan",
+    "sweep": "clusterdp.operate.sweep.results",
 }
 
-__all__ = ["ClusterdpError", "Config", "Job", "RunDir", "__version__", "load", "submit"]
+__all__ = ["ClusterdpError", "Config", "Job", "RunDir", "__version__", "load", "submit", "submit_sweep", "sweep"]
 
 
 def __getattr__(name: str) -> Any:

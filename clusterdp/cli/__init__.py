@@ -10,6 +10,7 @@ checkpoint     `clusterdp checkpoint`
 profile        `clusterdp profile`
 rm             `clusterdp rm`
 logs           `clusterdp logs`
+sweep          `clusterdp submit --sweep` and `clusterdp sweep`
 """
 
 from clusterdp.cli.verbs import main

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from clusterdp.fakeslurm.core.shape import Shape
     from clusterdp.launch.job import Job
     from clusterdp.launch.plan import Plan
+    from clusterdp.launch.sweep.arrays import SentSweep
+    from clusterdp.launch.sweep.plan import SweepPlan
 
 GRACE_S = 20.0
 MEMORY_MB = 16_000_000  # more than any node has: the job asks for what its real nodes have
@@ -49,6 +51,24 @@ def run(plan: Plan, send: Callable[[], Job]) -> int:
             farewell = "\nThe fake cluster and the job on it are gone; `clusterdp resume` goes on with the run.\n"
             hook = _rehearsal(config, cluster, job)
             return watch(plan.run, pace=Pace(ask_s=1, settle_s=2), on_progress=hook, farewell=farewell)
+    except FakeSlurmError as error:
+        raise FakeError(str(error)) from None
+
+
+def run_sweep(plan: SweepPlan, send: Callable[[], SentSweep]) -> int:
+    """Likewise, for the elements of a sweep. Nothing is rehearsed."""
+    from clusterdp.fakeslurm.cluster import FakeCluster
+    from clusterdp.fakeslurm.errors import FakeSlurmError
+    from clusterdp.operate.sweep.watch import SweepPace, watch_sweep
+
+    try:
+        with FakeCluster(shape=_shape_for(plan.spec.config, plan.spec.ranks_per_node)) as cluster:
+            os.environ.update(cluster.environ())
+            sent = send()
+            folder = shlex.quote(str(cluster.folder))
+            print(f"To break it, elsewhere:  clusterdp fake preempt {sent.jobs[0].id} --dir {folder}", flush=True)
+            farewell = "\nThe fake cluster and the jobs on it are gone; `clusterdp resume` goes on with an element.\n"
+            return watch_sweep(sent.folder, pace=SweepPace(poll_s=0.5, settle_s=2), farewell=farewell)
     except FakeSlurmError as error:
         raise FakeError(str(error)) from None
 

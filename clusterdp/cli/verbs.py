@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from clusterdp import __version__
 from clusterdp.cli import streams
 from clusterdp.cli.parser import CliParser
-from clusterdp.errors import ClusterdpError, ConfigError, OutputError, SubmitError
+from clusterdp.errors import ClusterdpError, ConfigError, OutputError, RunError, SubmitError
 
 if TYPE_CHECKING:
     from clusterdp.launch.job import Job
@@ -119,7 +119,9 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
 
     sending = ("--dry-run", "--cluster", "--watch")
     example = "clusterdp submit train.yaml params.lr=0.1 resources.nodes=4"
-    verb("submit", submit, "submit a run", example, "config", "overrides", *sending)
+    sub = verb("submit", submit, "submit a run, or a sweep of runs", example, "config", "overrides", *sending)
+    about = "a run for each value: KEY=0.1,0.01 or KEY=range(5); may be given again, for other keys"
+    sub.add_argument("--sweep", action="append", default=[], metavar="KEY=VALUES", help=about)
     about = "run some steps of a job, and say where the time goes"
     example = "clusterdp profile train.yaml --find workers"
     sub = verb("profile", profile, about, example, "config", "overrides", "--cluster")
@@ -160,6 +162,22 @@ def parser(words: Sequence[str] | None = None) -> CliParser:
         from clusterdp.cli import logs as of_logs
 
         of_logs.add_to(sub)
+    about = "the results of a sweep, best first"
+    example = "clusterdp sweep runs/digits-20260131-235959-1f2e --by val_loss"
+    sub = verb("sweep", sweep, about, example, "run", "overrides")
+    sub.set_defaults(step=None, dry_run=False, cluster="auto", watch=False)  # of --resume, which is as `resume` is
+    sub.add_argument("--by", metavar="METRIC", help="default: a test's or a validation's, else a loss")
+    best = sub.add_mutually_exclusive_group()
+    best.add_argument("--min", dest="lower", action="store_true", default=None, help="the lowest is best")
+    best.add_argument("--max", dest="lower", action="store_false", help="the highest is; default: by its name")
+    form = sub.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="for programs")
+    form.add_argument("--csv", action="store_true", help="for spreadsheets")
+    sub.add_argument("--top", type=int, metavar="N", help="the N best")
+    does = sub.add_mutually_exclusive_group()
+    does.add_argument("--resume", action="store_true", help="go on with them, with key=value as for `clusterdp resume`")
+    states = ("failed", "stopped", "cancelled", "unsubmitted")
+    does.add_argument("--retry", choices=states, help="submit the elements that are so once more")
     verb("stop", stop, "have a run save, and end it until it is resumed", "clusterdp stop 4242", "named run")
     verb("cancel", cancel, "end a run for good", "clusterdp cancel 4242", "named run")
     about = "write a line about a run, which status and list show; without one, print it"
@@ -211,7 +229,12 @@ def submit(options: argparse.Namespace) -> int:
     from clusterdp import config
     from clusterdp.launch.plan import make_plan
 
-    loaded = config.load(_config_path(options.config), options.overrides)
+    given = config.read(_config_path(options.config), options.overrides, options.sweep)
+    if given.sweeps:
+        from clusterdp.cli import sweep
+
+        return sweep.submit(given, options)
+    loaded = config.resolve(given).config
     plan = make_plan(loaded)
     if options.dry_run:
         _print_script(plan, named=bool(loaded.run_dir))
@@ -234,12 +257,16 @@ def profile(options: argparse.Namespace) -> int:
 
 
 def resume(options: argparse.Namespace) -> int:
+    back = [] if options.step is None else ["--from", str(options.step)]
+    return resume_run(_named_run("resume", options.run, [*options.overrides, *back]), options)
+
+
+def resume_run(run: RunDir, options: argparse.Namespace) -> int:
+    """`options`: those of `clusterdp resume`."""
     from clusterdp.launch.lock import RunLock
     from clusterdp.launch.resume import changes_the_work, plan_again
     from clusterdp.operate.resume_check import check_resumable, nothing_left
 
-    back = [] if options.step is None else ["--from", str(options.step)]
-    run = _named_run("resume", options.run, [*options.overrides, *back])
     plan = plan_again(run, options.step, options.overrides)
     if options.dry_run:
         _print_script(plan, named=True)
@@ -382,8 +409,14 @@ def list_(options: argparse.Namespace) -> int:
 
 def status(options: argparse.Namespace) -> int:
     from clusterdp.operate.status import show_status
+    from clusterdp.rundir import is_sweep
 
-    show_status(_run(options.run), sys.stdout, as_json=options.json)
+    run = _run(options.run, sweeps=True)
+    if is_sweep(run.path):
+        from clusterdp.cli import sweep
+
+        return sweep.status(run, as_json=options.json)
+    show_status(run, sys.stdout, as_json=options.json)
     return 0
 
 
@@ -426,7 +459,14 @@ def report(options: argparse.Namespace) -> int:
 
 
 def watch(options: argparse.Namespace) -> int:
-    return _follow(_run(options.run))
+    from clusterdp.rundir import SweepDir, is_sweep
+
+    run = _run(options.run, sweeps=True)
+    if is_sweep(run.path):
+        from clusterdp.operate.sweep.watch import watch_sweep
+
+        return watch_sweep(SweepDir(run.path))
+    return _follow(run)
 
 
 def logs(options: argparse.Namespace) -> int:
@@ -437,22 +477,36 @@ def logs(options: argparse.Namespace) -> int:
 
 def stop(options: argparse.Namespace) -> int:
     from clusterdp.operate.stop import stop as stop_run
+    from clusterdp.rundir import SweepDir, is_sweep
 
-    print(stop_run(_named_run("stop", options.run)))
+    run = _named_run("stop", options.run, sweeps=True)
+    if is_sweep(run.path):
+        from clusterdp.operate.sweep.ending import stop_sweep
+
+        print(stop_sweep(SweepDir(run.path)))
+        return 0
+    print(stop_run(run))
     return 0
 
 
 def cancel(options: argparse.Namespace) -> int:
     from clusterdp.operate.cancel import cancel as cancel_run
+    from clusterdp.rundir import SweepDir, is_sweep
 
-    print(cancel_run(_named_run("cancel", options.run)).rstrip())
+    run = _named_run("cancel", options.run, sweeps=True)
+    if is_sweep(run.path):
+        from clusterdp.operate.sweep.ending import cancel_sweep
+
+        print(cancel_sweep(SweepDir(run.path)))
+        return 0
+    print(cancel_run(run).rstrip())
     return 0
 
 
 def note(options: argparse.Namespace) -> int:
     from clusterdp.operate.note import read_note, write_note
 
-    run = _named_run("note", options.run, options.text)
+    run = _named_run("note", options.run, options.text, sweeps=True)
     if options.clear and options.text:
         raise ConfigError(f"--clear: there is a text as well, {options.text[0]!r}. Give one of them.")
     if options.text or options.clear:
@@ -470,26 +524,46 @@ def rm(options: argparse.Namespace) -> int:
     return removing.rm(options)
 
 
-def _run(word: str | None) -> RunDir:
-    """The run that is meant. What is asked about it is asked on its own cluster, if that is up here."""
+def sweep(options: argparse.Namespace) -> int:
+    from clusterdp.cli import sweep
+
+    acts = options.retry or options.resume
+    others = [f"--retry {options.retry}"] if options.retry else ["--resume", *options.overrides] if acts else []
+    if options.overrides and not options.resume:
+        raise ConfigError(f"{options.overrides[0]}: is for elements that go on. Write it with --top 3 --resume.")
+    if options.resume and options.top is None:
+        raise ConfigError("--resume: say how many of the best: --top 3 --resume.")
+    run = _named_run("sweep", options.run, others, sweeps=True) if acts else _run(options.run, sweeps=True)
+    return sweep.sweep(options, run, resume_run)
+
+
+def _run(word: str | None, sweeps: bool = False) -> RunDir:
+    """The run that is meant. What is asked about it is asked on its own cluster, if that is up here. sweeps: it may be
+    the folder of a sweep. RunError if it is one and may not."""
     from clusterdp.operate.find_run import find_run
     from clusterdp.operate.run_cluster import put_on_path
+    from clusterdp.rundir import is_sweep
 
     run = find_run(word)
+    if is_sweep(run.path) and not sweeps:
+        from clusterdp.operate.formatting import shown_path
+
+        path = shown_path(run.path)
+        raise RunError(f"{path}: is a sweep. Name an element, as {path}/0; `clusterdp sweep {path}` lists them.")
     put_on_path(run)
     return run
 
 
-def _named_run(verb: str, word: str | None, others: Sequence[str] = ()) -> RunDir:
+def _named_run(verb: str, word: str | None, others: Sequence[str] = (), sweeps: bool = False) -> RunDir:
     """The run, for a verb that cannot be undone: it must be named, for the latest may not be the one that is meant.
     ConfigError if it is not. `others`: the words after it."""
     missing = word is None or ("=" in word and not os.path.exists(word))
     if not missing:
-        return _run(word)
+        return _run(word, sweeps)
     from clusterdp.operate.formatting import shown_path
 
     rest = "".join(f" {shlex.quote(each)}" for each in [*filter(None, [word]), *others])
-    run = shown_path(_run(None).path)
+    run = shown_path(_run(None, sweeps=True).path)
     raise ConfigError(f"RUN: say which. The latest is {run}: `clusterdp {verb} {run}{rest}`")
 
 

@@ -1,23 +1,28 @@
 """The config of a run: what a user may write, and how it is read.
 
-tree         the dataclasses: every key, its default, its comment; imports nothing of the others
-load         layers merged and resolved into one Config; and the config of a run folder, written and read back
-files        one layer: a YAML file, `key=value` words or a mapping, each value with its place
-value_types  whether a value is of its key's type
-checks       what each value must be beyond its type, and what all must be together
-secrets      no secret stands in a config
-params       whether `params:` fits the entry's parameters
-explain      `clusterdp show --explain`: the comments of the tree
+tree          the dataclasses: every key, its default, its comment; imports nothing of the others
+load          layers merged and resolved into one Config; and the config of a run folder, written and read back
+files         one layer: a YAML file, `key=value` words or a mapping, each value with its place
+value_types   whether a value is of its key's type
+checks        what each value must be beyond its type, and what all must be together
+secrets       no secret stands in a config
+params        whether `params:` fits the entry's parameters
+swept_values  the values of a key of a sweep: lists, range(5), log(1e-5, 1e-2)
+elements      the elements of a sweep, each with its config
+explain       `clusterdp show --explain`: the comments of the tree
 """
 
 from clusterdp.config.load import (
+    Given,
     Loaded,
     dump,
     from_mapping,
     from_plain,
     load,
     load_with_sources,
+    read,
     read_resolved,
+    resolve,
     site_profile,
     user_profile,
 )
@@ -25,13 +30,16 @@ from clusterdp.config.tree import Config
 
 __all__ = [
     "Config",
+    "Given",
     "Loaded",
     "dump",
     "from_mapping",
     "from_plain",
     "load",
     "load_with_sources",
+    "read",
     "read_resolved",
+    "resolve",
     "site_profile",
     "user_profile",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from operator import attrgetter
 
 from clusterdp.config.secrets import secrets
@@ -22,7 +22,7 @@ LEAST_STEPS = 6  # one more than a stopwatch leaves out
 AT_LEAST = {  # the least number -> the keys that may have no smaller one
     1: "resources.nodes resources.cpus_per_task resources.tasks_per_node snapshot.max_mb local.cpus_per_node "
     "train.accumulate profile.trace.steps checkpoint.keep_last checkpoint.every_steps checkpoint.keep_every "
-    "checkpoint.timeout_s restart.max_attempts restart.chain",
+    "checkpoint.timeout_s restart.max_attempts restart.chain sweep.samples sweep.parallel",
     0: "restart.max_crashes restart.max_no_progress restart.from_step checkpoint.max_failures "
     "checkpoint.check_replicas_every checkpoint.keep_local checkpoint.retry_s "
     + " ".join(f"restart.{cause}.limit restart.{cause}.wait_s" for cause in POLICIES),
@@ -37,7 +37,7 @@ OURS = {  # options of sbatch that the script needs for itself, and the key that
     "requeue": "restart.requeue",
     "no-requeue": "restart.requeue",
     "signal": "launch.signal",
-    "array": "a submission for each run, which is one job",
+    "array": "--sweep, or the sweep: block of the config",
     "ntasks": "resources.tasks_per_node",
     "ntasks-per-node": "resources.tasks_per_node",
     "wrap": "command",
@@ -45,16 +45,17 @@ OURS = {  # options of sbatch that the script needs for itself, and the key that
 }
 
 
-def check(config: Config, sources: Mapping[str, str]) -> None:
-    """Raises ConfigError for the first mistake, with its place."""
+def check(config: Config, sources: Mapping[str, str], sections: Collection[str] | None = None) -> None:
+    """Raises ConfigError for the first mistake, with its place. sections: secrets are known not to be in the others."""
     for key, problem, remedy in (
-        *secrets(config),
+        *secrets(config, sections),
         *_misfits(config),
         *_bad_values(config),
         *_bad_secrets(config),
         *_bad_saving(config),
         *_bad_train(config),
         *_bad_measuring(config),
+        *_bad_sweep(config),
     ):
         place = f"{sources[key]}: " if key in sources else ""
         raise ConfigError(f"{place}{key}: {problem}. {remedy}.")
@@ -82,6 +83,7 @@ def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
         "restart.on_hang": (c.restart.on_hang, (None, "report", "restart")),
         "profile.find": (c.profile.find, (None, "batch-size", "workers")),
         "train.on_nan": (c.train.on_nan, (None, "stop", "skip")),
+        "sweep.on_refusal": (c.sweep.on_refusal, ("undo", "keep")),
         "train.amp.level": (c.train.amp.level, ("O0", "O1", "O2", "O3", "bf16", "fp16", "fp32")),
     }
     for key, (value, allowed) in choices.items():
@@ -144,6 +146,13 @@ def _bad_measuring(c: Config) -> Iterator[tuple[str, str, str]]:
     for name in c.metrics.to:
         if name not in known:
             yield "metrics.to", f"{name!r} is none of {', '.join(known)}", "Write one of them"
+
+
+def _bad_sweep(c: Config) -> Iterator[tuple[str, str, str]]:
+    if c.sweep.samples is not None and not c.sweep.random:
+        yield "sweep.samples", "has no effect without sweep.random", "Say there what is drawn, or leave it out"
+    if c.sweep.random and c.sweep.samples is None:
+        yield "sweep.samples", "is not set, so it is not known how often sweep.random is drawn", "Write e.g. 20"
 
 
 def _bad_saving(c: Config) -> Iterator[tuple[str, str, str]]:

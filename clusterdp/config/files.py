@@ -7,6 +7,7 @@ OmegaConf sees them: its own errors know neither file nor line.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import re
 import typing
@@ -122,6 +123,37 @@ def read_mapping(values: Mapping[str, Any], schema: type) -> Layer:
     layer = Layer()
     layer.values = _mapping(node, schema, (), lambda n: "Python", layer.sources)
     return layer
+
+
+def value_of_text(text: str, where: str) -> Any:
+    """The value of YAML text, as it would be in a file. ConfigError begins with `where`."""
+    node = _compose(text, where)
+    return None if node is None else _value(node, where)
+
+
+def check_key(key: str, value: Any, schema: type, place: str) -> None:
+    """ConfigError if the tree has no such dotted key, or if the value is not of its type."""
+    parts = key.split(".")
+    hint: Any = schema
+    for i, part in enumerate(parts):
+        path = ".".join(parts[: i + 1])
+        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+            hints = _hints_of(hint)
+            if part not in hints:
+                raise ConfigError(f"{place}: {path}: there is no such key. {_meant(part, tuple(parts[: i + 1]), hint)}")
+            hint = hints[part]
+        elif hint is Any or typing.get_origin(hint) is dict:
+            hint = typing.get_args(hint)[1] if typing.get_args(hint) else Any
+        else:
+            above = ".".join(parts[:i])
+            raise ConfigError(f"{place}: {path}: {above} has no keys below it. Write {above}.")
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        first = dataclasses.fields(hint)[0].name
+        raise ConfigError(f"{place}: {key}: has keys of its own. Name one of them, as {key}.{first}.")
+    _check_type(value, hint, key, place, {})
+
+
+_hints_of = functools.cache(typing.get_type_hints)
 
 
 def _plain(value: Any) -> Any:

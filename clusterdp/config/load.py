@@ -13,7 +13,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from clusterdp.config.tree import Config
 from clusterdp.errors import ConfigError
@@ -21,10 +21,10 @@ from clusterdp.plainfile import read_plain
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-    from clusterdp.config.files import Layer
+    from omegaconf import DictConfig
 
 Section = TypeVar("Section", bound="DataclassInstance")
+BLOCKS = ("grid", "zip", "points", "random")  # of `sweep:`, each of which makes it a sweep
 
 
 @dataclass(frozen=True)
@@ -35,53 +35,94 @@ class Loaded:
     sources: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class Given:
+    """What the layers say, merged; nothing is resolved or checked yet beyond types."""
+
+    values: dict[str, Any]
+    sources: Mapping[str, str]
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether it is several runs."""
+        return any((self.values.get("sweep") or {}).get(block) for block in BLOCKS)
+
+
 def load(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Config:
     """The config of a YAML file and `key=value` words. ConfigError names file, line, key, mistake and remedy."""
     return load_with_sources(path, overrides).config
 
 
 def load_with_sources(path: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Loaded:
-    from clusterdp.config import files
-
-    file = Path(path)
-    return _resolve(files.read_file(file, Config, name=file.stem), overrides)
+    return resolve(read(path, overrides))
 
 
 def from_mapping(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
     """The config of a plain dictionary, as Python code passes it."""
+    return resolve(read(values, overrides)).config
+
+
+def read(
+    what: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = (), sweeps: Sequence[str] = ()
+) -> Given:
+    """The layers of a YAML file or a dictionary, merged. sweeps: `KEY=VALUES` words, as `--sweep` takes them."""
     from clusterdp.config import files
 
-    return _resolve(files.read_mapping(values, Config), overrides).config
+    profile = site_profile()
+    layers = [files.read_file(profile, Config) if profile else files.Layer()]
+    if isinstance(what, Mapping):
+        layers.append(files.read_mapping(what, Config))
+    else:
+        layers.append(files.read_file(Path(what), Config, name=Path(what).stem))
+    layers.append(files.read_words(overrides, Config))
+    if sweeps:
+        from clusterdp.config.swept_values import read_sweeps
+
+        layers.append(read_sweeps(sweeps))
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for each in layers:
+        files.merge(values, each.values)
+        sources |= each.sources
+    return Given(values, sources)
 
 
-def _resolve(layer: Layer, overrides: Sequence[str]) -> Loaded:
-    """Merge with the site profile and the overrides, convert to the types of the tree, resolve `${...}`: OmegaConf's
-    work; then our own checks."""
+def resolve(given: Given) -> Loaded:
+    """Convert to the types of the tree, resolve `${...}`: OmegaConf's work; then our own checks."""
     from omegaconf import OmegaConf  # 80 ms, which only loading a config pays
     from omegaconf.errors import OmegaConfBaseException
 
-    from clusterdp.config import checks, files
+    from clusterdp.config import checks
 
-    profile = site_profile()
-    below = files.read_file(profile, Config) if profile else files.Layer()
-    values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
-    for each in (below, layer, files.read_words(overrides, Config)):
-        files.merge(values, each.values)
-        sources |= each.sources
-    for key, text in _texts(values):
+    try:
+        found: Any = OmegaConf.to_object(merged(given))
+    except OmegaConfBaseException as error:
+        raise explain(error, given.sources) from None
+    config = Config(**{each.name: getattr(found, each.name) for each in dataclasses.fields(found)})
+    config.command, config.script = as_words(config.command), as_words(config.script)
+    checks.check(config, given.sources)
+    return Loaded(config, given.sources)
+
+
+def as_words(value: Any) -> Any:
+    """The words of `command:`. One that is `${params.lr}` alone is a number so far."""
+    if not isinstance(value, list):
+        return value
+    return [str(word) if isinstance(word, (int, float)) else word for word in value]
+
+
+def merged(given: Given, whole: bool = False) -> DictConfig:
+    """OmegaConf's tree of what is given and the defaults. Its own errors are OmegaConf's, which explain() explains.
+    whole: with the sections that are not given."""
+    from omegaconf import OmegaConf
+
+    for key, text in _texts(given.values):
         if text == "???":
             raise ConfigError(f"{key}: has no value (???). Give one: {key}=VALUE.")
-    try:
-        given = OmegaConf.create(values)
-        # Unsafe, and without copies: these trees are used nowhere else.
-        schema = OmegaConf.structured(_schema(values), flags={"no_deepcopy_set_nodes": True})
-        found: Any = OmegaConf.to_object(OmegaConf.unsafe_merge(schema, given))
-    except OmegaConfBaseException as error:
-        raise explain(error, sources) from None
-    config = Config(**{each.name: getattr(found, each.name) for each in dataclasses.fields(found)})
-    checks.check(config, sources)
-    return Loaded(config, sources)
+    # Unsafe, and without copies: these trees are used nowhere else.
+    kind = Config if whole else _schema(given.values)
+    schema = OmegaConf.structured(kind, flags={"no_deepcopy_set_nodes": True})
+    return cast("DictConfig", OmegaConf.unsafe_merge(schema, OmegaConf.create(given.values)))
 
 
 def _schema(values: Mapping[str, Any]) -> type:
@@ -141,14 +182,21 @@ def user_profile() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config", "clusterdp", "site.yaml")
 
 
-def dump(config: Config) -> str:
-    """The resolved config as YAML text, which `read_resolved` reads back."""
+def dump(config: Config, known: dict[str, tuple[Any, str]] | None = None) -> str:
+    """The resolved config as YAML text, which `read_resolved` reads back.
+
+    known: the sections that were dumped before, with their texts, for configs that share most of them.
+    """
     import yaml
 
-    values = dataclasses.asdict(config)
-    del values["defaults"]  # their values are here
-    text: str = yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=100)
-    return text
+    known = {} if known is None else known
+    names = [each.name for each in dataclasses.fields(config) if each.name != "defaults"]  # their values are here
+    for name in names:
+        value = getattr(config, name)
+        if name not in known or known[name][0] is not value:
+            plain = dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
+            known[name] = (value, yaml.safe_dump({name: plain}, sort_keys=False, allow_unicode=True, width=100))
+    return "".join(known[name][1] for name in names)
 
 
 def from_plain(

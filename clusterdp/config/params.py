@@ -34,7 +34,9 @@ def check_value(name: str, value: Any, annotation: str | None, default: Any, ent
         good = _fits(value, _parsed(annotation)) or (value is None and default is None)
         said = f"which {entry} takes. Correct it, or the annotation there"
     if not good:
-        several = " A run has one value; a list is written [a, b]." if isinstance(value, str) and "," in value else ""
+        several = ""
+        if isinstance(value, str) and "," in value:
+            several = f" A list is written [a, b]; a run for each value: --sweep params.{name}={value}."
         raise EntryError(f"params.{name}: {value!r} is no {wanted}, {said}.{several}")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from clusterdp.config.tree import Config
@@ -49,9 +49,10 @@ _KNOWN = re.compile(
 )
 
 
-def secrets(config: Config) -> Iterator[tuple[str, str, str]]:
-    """The key of each leaf that is or holds a secret, what is wrong, and the remedy."""
-    for key, name, value in _leaves(dataclasses.asdict(config)):
+def secrets(config: Config, sections: Collection[str] | None = None) -> Iterator[tuple[str, str, str]]:
+    """The key of each leaf that is or holds a secret, what is wrong, and the remedy. sections: look in these alone."""
+    found = {each.name: getattr(config, each.name) for each in dataclasses.fields(config)}
+    for key, name, value in _leaves({name: found[name] for name in found if sections is None or name in sections}):
         if key.startswith(OURS):
             continue
         strict = key.startswith(IN_A_STORE)
@@ -96,6 +97,9 @@ def _leaves(values: Any, key: str = "", name: str = "") -> Iterator[tuple[str, s
     if isinstance(values, Mapping):
         for own, value in values.items():
             yield from _leaves(value, f"{key}.{own}" if key else str(own), str(own))
+    elif dataclasses.is_dataclass(values):
+        for each in dataclasses.fields(values):
+            yield from _leaves(getattr(values, each.name), f"{key}.{each.name}", each.name)
     elif isinstance(values, (list, tuple)):
         if values and all(isinstance(value, str) for value in values):
             yield key, name, "\n".join(values) if key != "command" else " ".join(values)

@@ -225,6 +225,34 @@ class ProfileConfig:
 
 
 @dataclass
+class SweepConfig:
+    """Runs that differ in some values, as one job array. Each run is an element: it has a run folder of its own, and is
+    preempted, requeued and resumed by itself. Each row of one block is combined with each row of the others."""
+
+    # Each value of a key with each of the others; `--sweep KEY=1,2` adds one; a list, or range(STOP) or
+    # range(START, STOP[, STEP]) of whole numbers; e.g. `{params.lr: [0.1, 0.01], params.seed: range(5)}`
+    grid: dict[str, Any] = field(default_factory=dict)
+    # The first value of each key, then the second: lists of one length; e.g. `{params.a: [1, 2], params.b: [3, 4]}`
+    zip: dict[str, Any] = field(default_factory=dict)
+    # The combinations one by one, each with the same keys; e.g. `[{params.lr: 0.1, params.width: 64}]`
+    points: list[dict[str, Any]] = field(default_factory=list)
+    # Drawn `samples` times: uniform(LOW, HIGH), log(LOW, HIGH): uniform in the logarithm, or choice(A, B, ...);
+    # e.g. `{params.lr: "log(1e-5, 1e-2)"}`
+    random: dict[str, Any] = field(default_factory=dict)
+    samples: int | None = None  # how many times `random` is drawn; e.g. `20`
+    seed: int = 0  # of `random`; each key has random numbers of its own, whichever others there are; e.g. `1`
+    parallel: int | None = None  # how many elements run at a time; default: as many as Slurm has room for; e.g. `8`
+    # A sweep beyond Slurm's MaxArraySize is several arrays. If a later one is refused: undo cancels those before it,
+    # keep lets them run; e.g. `keep`
+    on_refusal: str = "undo"
+
+    @property
+    def given(self) -> bool:
+        """Whether it is several runs."""
+        return bool(self.grid or self.zip or self.points or self.random)
+
+
+@dataclass
 class LocalConfig:
     """The fake cluster of `--cluster local`; a real Slurm never sees this."""
 
@@ -255,4 +283,5 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     local: LocalConfig = field(default_factory=LocalConfig)

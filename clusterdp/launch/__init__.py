@@ -8,6 +8,8 @@ script_spec       a config in the terms of a script
 script            the text that sbatch is given, rendered from a template
 sbatch            backend: sbatch
 submitit          backend: submitit
+new_folder        the folder of a new run, made, and removed if nothing was submitted
+sweep/            several runs that differ in some values, as one job array
 code_snapshot     the copy of the submit directory that every attempt runs
 copied_files      its files: links to those of an earlier run where nothing has changed
 source_record     what a run was made from: commit, packages, by whom

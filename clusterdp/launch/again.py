@@ -9,7 +9,7 @@ from pathlib import Path
 from clusterdp import config as config_module
 from clusterdp.launch.plan import Plan, new_name, plan_for
 from clusterdp.launch.resume import escaped, read_config, submit_dir_of
-from clusterdp.rundir import RunDir
+from clusterdp.rundir import RunDir, sweep_of
 
 
 def plan_new(old: RunDir, overrides: Sequence[str]) -> Plan:
@@ -22,5 +22,6 @@ def plan_new(old: RunDir, overrides: Sequence[str]) -> Plan:
     if config.run_dir:
         path = Path(os.path.normpath(Path.cwd() / Path(config.run_dir).expanduser()))
     else:
-        path = old.path.parent / new_name(config.name)
+        beside = sweep_of(old)
+        path = (beside or old).path.parent / new_name(config.name)
     return plan_for(config, RunDir(path), submit_dir_of(old), old if old.code.is_dir() else None)

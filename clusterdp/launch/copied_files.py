@@ -12,6 +12,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from clusterdp.rundir import is_sweep
+
 # A file that was edited while the earlier snapshot was taken may have changed again within the same tick of the clock
 # (of another machine). What was edited that shortly before is compared byte by byte.
 RECENT_NS = 60 * 10**9
@@ -42,7 +44,8 @@ def find_earlier(run: Path) -> Earlier | None:
 def snapshot_of(run: Path) -> Earlier | None:
     with suppress(OSError):
         if stat.S_ISDIR(os.lstat(run / "code").st_mode):
-            return Earlier(str(run / "code"), os.stat(run / "config.yaml").st_mtime_ns)
+            last = "sweep.json" if is_sweep(run) else "config.yaml"
+            return Earlier(str(run / "code"), os.stat(run / last).st_mtime_ns)
     return None
 
 

@@ -19,21 +19,29 @@ from clusterdp.config.params import check_handle, check_names, check_value
 from clusterdp.errors import EntryError
 from clusterdp.wording import did_you_mean
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
 
 def check_entry(entry: str, params: Mapping[str, Any], submit_dir: Path, elsewhere: bool = False) -> None:
     """EntryError if the module is nowhere, the function is not in it, or does not take such params.
 
     `elsewhere`: the job may find modules that are not to be found here, so that a missing one is no error.
     """
+    if function := find_function(entry, submit_dir, elsewhere):
+        check_params(entry, function, params)
+
+
+def find_function(entry: str, submit_dir: Path, elsewhere: bool = False) -> Function | None:
+    """The function's text, for check_params(); None if there is none to be judged. Otherwise as check_entry()."""
     module, _, function = entry.partition(":")
     try:
         source = _find(module, entry, [str(submit_dir), *(path for path in sys.path if path)])
     except EntryError:
         if not elsewhere:
             raise
-        return
+        return None
     if source is None:
-        return
+        return None
     try:
         text = source.read_bytes()
         tree = ast.parse(text, filename=str(source))
@@ -43,12 +51,10 @@ def check_entry(entry: str, params: Mapping[str, Any], submit_dir: Path, elsewhe
     names, complete = _names(tree)
     complete &= b"globals" not in text
     found = names.get(function)
-    if function not in names:
-        if complete:
-            hint = did_you_mean(function, names, "Define it there, or correct the name.", prefix=f"{module}:")
-            raise EntryError(f"entry: {entry}: {source} has no {function}. {hint}")
-    elif isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef)) and not found.decorator_list:
-        _check_params(entry, found, params)
+    if function not in names and complete:
+        hint = did_you_mean(function, names, "Define it there, or correct the name.", prefix=f"{module}:")
+        raise EntryError(f"entry: {entry}: {source} has no {function}. {hint}")
+    return found if isinstance(found, Function) and not found.decorator_list else None
 
 
 def _find(module: str, entry: str, path: list[str]) -> Path | None:
@@ -90,7 +96,7 @@ def _names(tree: ast.Module) -> tuple[dict[str, ast.AST], bool]:
     return names, complete and "__getattr__" not in names
 
 
-def _check_params(entry: str, function: ast.FunctionDef | ast.AsyncFunctionDef, params: Mapping[str, Any]) -> None:
+def check_params(entry: str, function: Function, params: Mapping[str, Any]) -> None:
     handle, taken = _parameters(function)
     if handle is not None:
         check_handle(handle.name, handle.annotation, handle.default, entry, params)
@@ -114,7 +120,7 @@ class _Parameter:
     default: Any
 
 
-def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[_Parameter | None, list[_Parameter]]:
+def _parameters(function: Function) -> tuple[_Parameter | None, list[_Parameter]]:
     """The first, which gets the job handle, and those that params may give."""
     arguments = function.args
     positional = [*arguments.posonlyargs, *arguments.args]

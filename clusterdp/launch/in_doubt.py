@@ -22,8 +22,11 @@ def known_jobs(run: RunDir) -> set[str]:
     return begun | {str(event["job"]) for event in read_events(run) if event.get("job")}
 
 
-def find_job(run: RunDir, name: str, known: Collection[str], doubt: SubmitInDoubt) -> str:
-    """The one job of this folder that is new. If none comes up, or several: SubmitInDoubt that says what to do."""
+def find_job(run: RunDir, name: str, known: Collection[str], doubt: SubmitInDoubt, again: str = "") -> str:
+    """The one job of this folder that is new. If none comes up, or several: SubmitInDoubt that says what to do.
+
+    again: the command that submits it once more.
+    """
     found: list[str] = []
     try:
         for pause in PAUSES_S:
@@ -46,5 +49,5 @@ def find_job(run: RunDir, name: str, known: Collection[str], doubt: SubmitInDoub
     raise SubmitInDoubt(
         f"{said} The job may have been accepted all the same, so {run.path} is kept. Look with `squeue --me`, where "
         f"it is called {name}: if it is there, leave it, or end it with `scancel`; if not, submit it again with "
-        f"`clusterdp resume {run.path}`."
+        f"`{again or f'clusterdp resume {run.path}'}`."
     ) from None

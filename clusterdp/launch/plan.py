@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from clusterdp import config as config_module
 from clusterdp.config import Config
-from clusterdp.errors import ClusterdpError, RunError, SubmitError, SubmitInDoubt
+from clusterdp.errors import ConfigError, SubmitError, SubmitInDoubt
 from clusterdp.launch.entry_check import check_entry
 from clusterdp.launch.installed_check import check_installed
 from clusterdp.launch.job_secrets import check_secrets
@@ -42,31 +42,11 @@ class Plan:
     def carry_out(self) -> tuple[Job, CodeSnapshot | None]:
         """Make the run folder and submit. If that fails, or sbatch refuses, the folder is removed again. If it is in
         doubt whether sbatch has accepted the job, the folder stays, for there may be a job that needs it."""
-        from clusterdp.launch.lock import RunLock
+        from clusterdp.launch.new_folder import new_folder
 
-        if is_a_run(self.run.path):
-            raise self._holds_a_run()
-        missing = [folder for folder in (self.run.path, *self.run.path.parents) if not folder.exists()]
-        try:
-            self._make_folder()
-            with RunLock(self.run) as lock:
-                if lock.number != 1:  # another process was quicker, and is through already
-                    raise self._holds_a_run()
-                taken = self._write()
-                return self._send_or_remove(lock), taken
-        except OSError as error:
-            raise RunError(f"run_dir: {self.run.path}: cannot be written: {error.strerror}. Name another.") from None
-        finally:
-            _remove_empty(missing)
-
-    def _send_or_remove(self, lock: RunLock) -> Job:
-        try:
-            return self.send(lock)
-        except SubmitInDoubt:
-            raise
-        except ClusterdpError:
-            _empty(self.run)
-            raise
+        with new_folder(self.run, named=bool(self.spec.config.run_dir)) as lock:
+            taken = self._write()
+            return self.send(lock), taken
 
     def send(self, lock: RunLock) -> Job:
         """Hand the run folder to Slurm. SubmitInDoubt if there may be a job though none can be named."""
@@ -93,7 +73,7 @@ class Plan:
                     Ledger(self.run, "submit-unknown", "submit").write("submit-in-doubt", **about)
                 raise
         except SubmitError as error:
-            raise self._with_key(error) from None
+            raise with_key(error, self.spec.config) from None
         try:
             Ledger(self.run, f"submit-{job.id}", "submit").write("submitted", job=job.id, **about)
         except OSError as error:
@@ -103,36 +83,14 @@ class Plan:
             ) from None
         return job
 
-    def _with_key(self, error: SubmitError) -> SubmitError:
-        """sbatch names an option; what stands in the config is its key. Which options it knows, it alone can say."""
-        for option, value in self.spec.config.resources.extra.items():
-            if re.search(rf"--{re.escape(option)}(?![\w-])", str(error)):
-                key = f"resources.extra.{option}: {value!r}"
-                return SubmitError(f"{key} is refused by sbatch. Correct it or leave it out. {error}")
-        return error
-
-    def _holds_a_run(self) -> RunError:
-        return RunError(
-            f"run_dir: {self.run.path} holds a run already. `clusterdp resume {self.run.path}` goes on with it; "
-            "for a new one name another folder."
-        )
-
-    def _make_folder(self) -> None:
-        """`runs/`, which the user has not named, gets a .gitignore."""
-        if not self.spec.config.run_dir:
-            with suppress(FileExistsError):
-                self.run.path.parent.mkdir(parents=True)
-                (self.run.path.parent / ".gitignore").write_text("*\n")
-        self.run.path.mkdir(parents=True, exist_ok=True)
-
     def _write(self) -> CodeSnapshot | None:
         """Write the whole run folder, or nothing."""
         from clusterdp.launch import code_snapshot, source_record
+        from clusterdp.launch.new_folder import empty, make_subfolders
 
         path, taken = self.run.path, None
         try:
-            for folder in (self.run.events, self.run.metrics, path / "attempts", self.run.claims, self.run.checkpoints):
-                folder.mkdir()
+            make_subfolders(self.run)
             if self.code_of:
                 taken = code_snapshot.take_over(self.code_of, self.run)
                 source_record.copy_record(self.code_of, self.run)
@@ -144,7 +102,7 @@ class Plan:
                 source_record.write_record(self.run, self.spec)
             self.write_config()
         except BaseException:
-            _empty(self.run)
+            empty(self.run)
             raise
         return taken
 
@@ -155,30 +113,54 @@ class Plan:
         write_durably(self.run.script, self.script.text, mode=0o600)
 
 
+def with_key(error: SubmitError, config: Config) -> SubmitError:
+    """sbatch names an option; what stands in the config is its key. Which options it knows, it alone can say."""
+    for option, value in config.resources.extra.items():
+        if re.search(rf"--{re.escape(option)}(?![\w-])", str(error)):
+            key = f"resources.extra.{option}: {value!r}"
+            return SubmitError(f"{key} is refused by sbatch. Correct it or leave it out. {error}")
+    return error
+
+
 def make_plan(config: Config) -> Plan:
     """The plan of a new run. Reads templates, writes nothing."""
+    if config.sweep.given:
+        raise ConfigError("sweep: is several runs, where one is meant. Use clusterdp.submit_sweep(), or leave it out.")
     submit_dir = Path.cwd()
+    return plan_for(config, RunDir(new_path(config, submit_dir)), submit_dir)
+
+
+def new_path(config: Config, submit_dir: Path) -> Path:
+    """The folder of a new run, or of a new sweep."""
     named = Path(config.run_dir).expanduser() if config.run_dir else Path("runs", new_name(config.name))
-    path = submit_dir / named
-    return plan_for(config, RunDir(Path(os.path.normpath(path))), submit_dir)
+    return Path(os.path.normpath(submit_dir / named))
 
 
 def plan_for(config: Config, run: RunDir, submit_dir: Path, code_of: RunDir | None = None) -> Plan:
     """The plan for this very run folder: `resume` takes the folder that is there. code_of: as Plan has it."""
     check_secrets(config.launch)
-    spec = make_spec(config, run.path, submit_dir, sys.executable)
-    if config.entry and spec.python == sys.executable and not config.launch.container.image:
+    shared = Path(os.path.realpath(run.code)) if run.code.is_symlink() else None  # that of a sweep
+    spec = make_spec(config, run.path, submit_dir, sys.executable, shared)
+    if config.entry and can_be_judged(spec):
         code = next((each.code for each in (run, code_of) if each and each.code.is_dir()), submit_dir)
-        # What setup, modules or PYTHONPATH bring along is not known here.
-        elsewhere = bool(config.launch.setup or config.launch.modules or "PYTHONPATH" in config.launch.env)
-        check_entry(config.entry, config.params, code, elsewhere)
-        if not elsewhere:
+        check_entry(config.entry, config.params, code, elsewhere(config))
+        if not elsewhere(config):
             check_installed(config)
     if config.backend == "submitit":
         from clusterdp.launch.submitit import preview
 
         return Plan(spec, preview(spec), run, code_of)
     return Plan(spec, render(spec), run, code_of)
+
+
+def can_be_judged(spec: ScriptSpec) -> bool:
+    """Whether the job runs with this interpreter, and not in a container: then what it finds is known here."""
+    return spec.python == sys.executable and not spec.config.launch.container.image
+
+
+def elsewhere(config: Config) -> bool:
+    """Whether setup, modules or PYTHONPATH may bring along what is not known here."""
+    return bool(config.launch.setup or config.launch.modules or "PYTHONPATH" in config.launch.env)
 
 
 def submit(config: Config | str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()) -> Job:
@@ -195,32 +177,3 @@ def new_name(name: str) -> str:
     """`digits-20260131-235959-1f2e`: readable, sorted by time, and different on two login nodes in one second."""
     word = re.sub(r"[^\w.-]+", "-", name).strip("-.") or "job"
     return f"{word}-{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
-
-
-def is_a_run(path: Path) -> bool:
-    return path.exists() and (not path.is_dir() or any(path.iterdir()))
-
-
-def _remove_empty(folders: Sequence[Path]) -> None:
-    """Remove the folders that were made here, the innermost first, unless other runs lie in them by now."""
-    for folder in folders:
-        ignore = folder / ".gitignore"
-        with suppress(OSError):
-            ours_alone = os.listdir(folder) == [ignore.name]
-            if ours_alone:
-                ignore.unlink()
-            try:
-                folder.rmdir()
-            except OSError:
-                if ours_alone:
-                    ignore.write_text("*\n")
-
-
-def _empty(run: RunDir) -> None:
-    """The lock goes last: as long as anything is left, the folder is known as a run."""
-    import shutil
-
-    for entry in run.path.iterdir():
-        if entry != run.submits:
-            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
-    shutil.rmtree(run.submits, ignore_errors=True)

@@ -41,9 +41,9 @@ def render(spec: ScriptSpec) -> Script:
     if not template.is_file():
         raise ConfigError(f"launch.template: no such file: {template}. Start from a copy of one in {ours}.")
     try:
-        text = _environment(template.parent, ours).get_template(template.name).render(_values(spec))
+        text = _environment(template.parent, ours).get_template(template.name).render(template_values(spec))
     except jinja2.UndefinedError as error:
-        known = ", ".join(sorted(_values(spec)))
+        known = ", ".join(sorted(template_values(spec)))
         raise ConfigError(f"launch.template: {template}: {error.message}. There are: {known}.") from None
     except jinja2.TemplateError as error:
         line = f":{error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
@@ -55,7 +55,7 @@ def render_part(spec: ScriptSpec, name: str) -> str:
     """One part of the script, for a script that submitit writes."""
     ours = shipped_folder("sbatch_templates")
     _refuse_collisions(spec.config.launch, ours)
-    return _environment(ours).get_template(f"parts/{name}").render(_values(spec))
+    return _environment(ours).get_template(f"parts/{name}").render(template_values(spec))
 
 
 # Variables of ours that yield to launch.env.
@@ -98,7 +98,8 @@ def _quote(value: Any) -> str:
     return shlex.quote(str(value))
 
 
-def _values(spec: ScriptSpec) -> dict[str, Any]:
+def template_values(spec: ScriptSpec) -> dict[str, Any]:
+    """All that a template may use."""
     config = spec.config
     script = lines_of(config.script, "script")
     return {
@@ -107,6 +108,7 @@ def _values(spec: ScriptSpec) -> dict[str, Any]:
         "name": config.name,
         "version": Shell(clusterdp.__version__),
         "run_dir": str(spec.run_dir),
+        **_of_array(spec),
         "work_dir": str(spec.work_dir),
         "python": spec.python,
         "kind": spec.kind,
@@ -126,7 +128,7 @@ def _values(spec: ScriptSpec) -> dict[str, Any]:
         "secret_files": {Shell(name): secret_path(path) for name, path in config.launch.secret_files.items()},
         "modules": config.launch.modules,
         "setup": Shell(lines_of(config.launch.setup, "launch.setup")),
-        "checkpoint_url": spec.checkpoint_url,
+        "checkpoint_url": _checkpoint_url(spec),
         "from_step": config.restart.from_step,
         "requeue": config.restart.requeue,
         "how": config.restart.how,
@@ -141,6 +143,34 @@ def _values(spec: ScriptSpec) -> dict[str, Any]:
         "exclude": config.resources.exclude,
         "nodelist": config.resources.nodelist,
     }
+
+
+def _of_array(spec: ScriptSpec) -> dict[str, Any]:
+    """What is another word in the script of an array: it is the shell that knows which element runs."""
+    if spec.array is None:
+        return {
+            "element": "",
+            "log_id": Shell("$SLURM_JOB_ID"),
+            "script_file": Shell("$run_dir/job.sbatch"),
+            "resubmit_options": [],
+            "index": Shell(""),
+        }
+    offset = spec.array.offset
+    return {
+        "element": Shell(f"$(({offset} + SLURM_ARRAY_TASK_ID))" if offset else "$SLURM_ARRAY_TASK_ID"),
+        "log_id": Shell("$job"),
+        "script_file": Shell(f"$sweep/job-{offset}.sbatch" if offset else "$sweep/job.sbatch"),
+        "resubmit_options": [Shell('--array="$SLURM_ARRAY_TASK_ID"')],
+        "index": Shell('"_$SLURM_ARRAY_TASK_ID"'),
+    }
+
+
+def _checkpoint_url(spec: ScriptSpec) -> str:
+    if spec.array is None:
+        return spec.checkpoint_url
+    if spec.config.checkpoint.url is None:
+        return Shell('"$run_dir"/checkpoints')
+    return Shell(f'{shlex.quote(spec.config.checkpoint.url.rstrip("/"))}/"${{run_dir##*/}}"')
 
 
 def _policies(restart: RestartConfig, preflight: bool) -> Iterator[str]:

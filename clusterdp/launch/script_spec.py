@@ -16,21 +16,49 @@ PLAIN = ("partition", "account", "qos", "constraint", "nodelist", "exclude", "re
 
 
 @dataclass(frozen=True)
+class ArraySpec:
+    """One job array of a sweep: its elements are `offset` and the `size - 1` that follow."""
+
+    offset: int
+    size: int
+    part: int = 1000  # a power of ten: the offset is a multiple of it
+    parallel: int | None = None  # how many run at a time
+
+    @property
+    def indices(self) -> str:
+        """The value of --array."""
+        return f"0-{self.size - 1}" + (f"%{self.parallel}" if self.parallel else "")
+
+
+@dataclass(frozen=True)
 class ScriptSpec:
     config: Config
     kind: str  # entry | command | script
-    run_dir: Path  # absolute
+    run_dir: Path  # absolute; of an array: the sweep's folder
     submit_dir: Path  # absolute
     python: str
+    code: Path | None = None  # the snapshot, if it is elsewhere: that of a sweep
+    array: ArraySpec | None = None
 
     @property
     def work_dir(self) -> Path:
         """Where the ranks run: in the snapshot, so that no edit and no checkout reaches a job that waits."""
-        return self.run_dir / "code" if self.config.snapshot.enabled else self.submit_dir
+        return (self.code or self.run_dir / "code") if self.config.snapshot.enabled else self.submit_dir
 
     @property
     def checkpoint_url(self) -> str:
         return self.config.checkpoint.url or str(self.run_dir / "checkpoints")
+
+    @property
+    def output(self) -> str:
+        """The value of --output. The folder of an element is its number, which is put together from the array's index:
+        of element 2005 it is `2%3a`."""
+        folder = str(self.run_dir).replace("%", "%%")
+        if self.array is None:
+            return f"{folder}/slurm-%j.out"
+        part, offset = self.array.part, self.array.offset
+        element = f"{offset // part}%{len(str(part)) - 1}a" if offset else "%a"
+        return f"{folder}/{element}/slurm-%A_%a.out"
 
     @property
     def is_torchrun(self) -> bool:
@@ -72,7 +100,8 @@ class ScriptSpec:
             ("gpus-per-task", r.gpus_per_task),
             *((name, getattr(r, name)) for name in PLAIN),
             ("signal", self.signal),
-            ("output", str(self.run_dir).replace("%", "%%") + "/slurm-%j.out"),
+            ("array", self.array.indices if self.array else None),
+            ("output", self.output),
             ("open-mode", "append"),
         ]
         flags: list[tuple[str, str | None]] = [("exclusive", None)] if r.exclusive else []
@@ -81,7 +110,7 @@ class ScriptSpec:
 
     def container_mounts(self) -> list[str]:
         """The run folder, and what the user mounts: `source:target[:ro]`."""
-        own = [self.run_dir] if self.config.snapshot.enabled else [self.run_dir, self.submit_dir]
+        own = [self.run_dir] if self.run_dir in self.work_dir.parents else [self.run_dir, self.work_dir]
         return [*(f"{path}:{path}" for path in own), *self.config.launch.container.mounts]
 
     def srun_flags(self) -> list[str]:
@@ -119,9 +148,10 @@ class ScriptSpec:
         return [*words, "--pwd", str(self.work_dir), container.image]
 
 
-def make_spec(config: Config, run_dir: Path, submit_dir: Path, python: str) -> ScriptSpec:
+def make_spec(config: Config, run_dir: Path, submit_dir: Path, python: str, code: Path | None = None) -> ScriptSpec:
+    """`code`: the snapshot, if it is not in the run folder itself."""
     kind = next(kind for kind in ("entry", "command", "script") if getattr(config, kind) not in (None, "", []))
-    spec = ScriptSpec(config, kind, run_dir.absolute(), submit_dir.absolute(), config.launch.python or python)
+    spec = ScriptSpec(config, kind, run_dir.absolute(), submit_dir.absolute(), config.launch.python or python, code)
     if kind == "command" and not spec.command:
         raise ConfigError("command: has no words. Name a program and its arguments.")
     return spec

@@ -12,6 +12,7 @@ plot               `clusterdp plot`
 diff               `clusterdp diff`
 stop               `clusterdp stop`
 cancel             `clusterdp cancel`
+sweep/             `clusterdp sweep`, and the verbs above for a sweep as a whole
 resume_check       what `clusterdp resume` checks before it submits
 checkpoints/       `clusterdp checkpoint`
 find_run           which run the user means

@@ -15,7 +15,7 @@ from pathlib import Path
 from clusterdp.errors import RunError
 from clusterdp.operate.run_index import index_path, noted_runs
 from clusterdp.plainfile import read_plain
-from clusterdp.rundir import RunDir
+from clusterdp.rundir import RunDir, SweepDir, is_sweep
 from clusterdp.rundir.lenient_reads import modified
 from clusterdp.rundir.names import names_in
 from clusterdp.slurm.jobid import is_job_id
@@ -82,8 +82,16 @@ def _with_job(job: str) -> RunDir:
     for path in known_runs():
         if any(_has_job(path / folder, job) for folder in ("attempts", "events")):
             return RunDir(path)
+        if is_sweep(path) and (element := _element_with(SweepDir(path), job)):
+            return element
         count += 1
     raise RunError(f"{job}: no run of that job among {count} known ones. Name the run's folder. {_offer()}")
+
+
+def _element_with(sweep: SweepDir, job: str) -> RunDir | None:
+    """The element of that job: `7_3` of the sweep's array, or of another that it was resumed with."""
+    runs = map(sweep.element, sweep.numbers())
+    return next((run for run in runs if _has_job(run.events, job) or _has_job(run.path / "attempts", job)), None)
 
 
 def _has_job(folder: Path, job: str) -> bool:
@@ -119,7 +127,7 @@ def _is_profile(path: Path) -> bool:
 
 
 def _made(path: Path) -> float:
-    return modified(path / "config.yaml") or modified(path) or 0.0
+    return modified(path / "config.yaml") or modified(path / "sweep.json") or modified(path) or 0.0
 
 
 def _offer() -> str:

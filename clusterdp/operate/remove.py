@@ -21,7 +21,7 @@ from clusterdp.operate.queue import ask_for_all_jobs, live_jobs
 from clusterdp.operate.run_cluster import commands_of, is_gone, is_here
 from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.run_state import RunState
-from clusterdp.rundir import RunDir
+from clusterdp.rundir import RunDir, SweepDir, is_sweep, sweep_of
 from clusterdp.rundir.names import names_in
 from clusterdp.wording import counted
 
@@ -47,7 +47,12 @@ def plan_removal(word: str) -> Removal:
 
 
 def check_over(run: RunDir) -> None:
-    """RunError or SlurmError if the run is not known to be over."""
+    """RunError or SlurmError if the run is not known to be over; of a sweep, if an element is not."""
+    if is_sweep(run.path):
+        from clusterdp.operate.sweep.ending import check_sweep_over
+
+        check_sweep_over(SweepDir(run.path))
+        return
     history = read_history(run)
     path = shown_path(run.path)
     with commands_of(history.cluster):
@@ -133,7 +138,7 @@ def _check_place(run: RunDir) -> None:
         raise RunError(f"{shown}: you are in it. Go to another folder first.")
     for entry in _entries(path):
         inner = Path(entry.path).parent if entry.name == run.submits.name else path
-        if inner != path and is_run(inner):
+        if inner != path and is_run(inner) and not (inner.parent == path and sweep_of(RunDir(inner))):
             raise RunError(f"{shown}: another run lies in it, {shown_path(inner)}. Remove that one first.")
 
 
@@ -150,7 +155,7 @@ def _checkpoints_elsewhere(run: RunDir) -> str:
     if run.checkpoints.is_symlink():
         return os.path.realpath(run.checkpoints)
     try:
-        url = url_of(run)
+        url = url_of(SweepDir(run.path).element(0) if is_sweep(run.path) else run)
     except RunError as error:
         return f"what checkpoint.url named, if anything ({error})"
     return "" if os.path.normpath(url).startswith(f"{run.path}/") else url

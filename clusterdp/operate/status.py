@@ -166,11 +166,13 @@ def _why(history: RunHistory) -> list[tuple[str, str]]:
 def measured(metrics: dict[str, Any], most: int = 6) -> str:
     """`test_accuracy 0.981  loss 0.0123  lr 0.1`: what people look for stands first; long texts are left to --json."""
 
-    def rank(key: str) -> int:
-        return 0 if key.startswith(("test", "val", "eval")) else 1 if key.endswith("loss") else 2
-
-    short = [key for key in sorted(metrics, key=rank) if len(number(metrics[key])) <= 12]
+    short = [key for key in sorted(metrics, key=metric_rank) if len(number(metrics[key])) <= 12]
     return "  ".join(f"{key} {number(metrics[key])}" for key in short[:most])
+
+
+def metric_rank(name: str) -> int:
+    """What people look for stands first: what was measured on held-out data, then losses."""
+    return 0 if name.startswith(("test", "val", "eval")) else 1 if name.endswith("loss") else 2
 
 
 def _progress(history: RunHistory, status: RunStatus) -> str:

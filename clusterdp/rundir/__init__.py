@@ -2,7 +2,8 @@
 
     config.yaml                       the resolved config, as submitted
     job.sbatch                        the script; `sbatch job.sbatch` by hand does what `clusterdp submit` did
-    code/                             the snapshot that every attempt runs; read-only
+    code/                             the snapshot that every attempt runs, read-only; in an element of a sweep a link
+    words, script.sh                  of an element: the program that the sweep's script runs (see sweep.py)
     source.json source.diff           what it was made from: commit, what was not committed, packages, by whom
     attempts/<job>.<restart>/         one folder an attempt, made by the batch script
         outcome                       `<done|requeue|stop|overtaken> <reason> <step>`: the ranks' last word, all agreed
@@ -37,6 +38,7 @@ Appending from several machines to one file is not atomic on NFS: hence one file
 The modules here:
 
     names          RunDir and Attempt: the names of the files
+    sweep          SweepDir: the folder of several runs that differ in some values
     ledger         events written, read, and checked
     causes         why an attempt ended, in words
     durable        files that are whole after a crash
@@ -57,18 +59,22 @@ from clusterdp.rundir.ledger import (
 )
 from clusterdp.rundir.lenient_reads import read_events
 from clusterdp.rundir.names import Attempt, RunDir
+from clusterdp.rundir.sweep import SweepDir, is_sweep, sweep_of
 
 __all__ = [
     "Attempt",
     "Ledger",
     "RunDir",
+    "SweepDir",
     "append_line",
     "as_event",
+    "is_sweep",
     "mark_cancelled",
     "mark_stopped",
     "parse",
     "parse_lines",
     "read_events",
     "read_lines",
+    "sweep_of",
     "write_durably",
 ]

@@ -94,23 +94,26 @@ def _is_sound(key: str, value: object) -> bool:
     return isinstance(value, str) and "\0" not in value and not re.search("[\ud800-\udfff]", value)
 
 
-def mark_cancelled(run: RunDir, job: str | None) -> None:
+def mark_cancelled(run: RunDir, job: str | None, durably: bool = True) -> None:
     """From now on no attempt starts. Call it before scancel: scancel alone is a TERM that looks like a preemption, and
     the job would requeue itself. RunError if it cannot be written. It does nothing if the run is marked already.
+
+    durably: a crash of this host does not undo it. For a thousand runs that takes long.
     """
-    _mark(run, run.cancelled, "cancelled", job, writer="cancel")
+    _mark(run, run.cancelled, "cancelled", job, writer="cancel", durably=durably)
 
 
-def mark_stopped(run: RunDir, job: str | None) -> None:
+def mark_stopped(run: RunDir, job: str | None, durably: bool = True) -> None:
     """From now on no attempt starts, and the ranks stop at the next agreed step. Otherwise as mark_cancelled()."""
-    _mark(run, run.stop, "stop-asked", job, writer="stop")
+    _mark(run, run.stop, "stop-asked", job, writer="stop", durably=durably)
 
 
-def _mark(run: RunDir, marker: Path, event: str, job: str | None, *, writer: str) -> None:
+def _mark(run: RunDir, marker: Path, event: str, job: str | None, *, writer: str, durably: bool) -> None:
     if marker.exists():
         return
     try:
-        write_durably(marker, f"{time.time():.3f}\n")
+        said = f"{time.time():.3f}\n"
+        write_durably(marker, said) if durably else marker.write_text(said)
         Ledger(run, f"submit-{job}", writer).write(event, job=job)
     except OSError as error:
         raise RunError(

@@ -20,6 +20,7 @@ from clusterdp.slurm.nodes import SINFO_FORMAT, NodeGroup, read_sinfo
 
 MOST_SAID = 500  # characters of an error message that are passed on
 LONGEST_ARGUMENT = 100_000  # characters; Linux takes 128 KiB
+MAX_ARRAY_SIZE = 1001  # Slurm's own default
 ANSWER_TIMEOUT_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout is 10 s and each client retries
 
 # What leaks from an outer job into sbatch and from there into the new job's srun: `SLURM_CPU_BIND` and a size such as
@@ -58,11 +59,11 @@ def clean_environ(environ: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in environ.items() if key in KEEPS or not LEAKS.match(key)}
 
 
-def submit(script: Path, cwd: Path) -> str:
+def submit(script: Path, cwd: Path, *options: str) -> str:
     """`sbatch --parsable SCRIPT`: the id of the new job. SubmitError holds what sbatch said, and is a SubmitInDoubt if
-    the job may have been accepted all the same."""
+    the job may have been accepted all the same. options: of sbatch; they win over the script's own."""
     try:
-        done = _call(["sbatch", "--parsable", str(script)], cwd=cwd)
+        done = _call(["sbatch", "--parsable", *options, str(script)], cwd=cwd)
     except CommandTimeout as error:
         raise SubmitInDoubt(str(error)) from None
     except SlurmError as error:
@@ -101,13 +102,26 @@ def jobs_of_scripts_in(folder: Path) -> dict[str, SqueueRow]:
 
 def job_states(jobs: Sequence[str], timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, SqueueRow]:
     """What squeue knows of these jobs, those that ended lately included; a job that it has forgotten is not in it."""
+    # Elements that wait are one row, `7_[2-9]`, unless each is asked for.
+    options = ["--array"] if any("_" in job for job in jobs) else []
+    wanted, rows = set(jobs), _states(jobs, *options, timeout_s=timeout_s)
+    return {job: row for job, row in rows.items() if job in wanted or job.partition("_")[0] in wanted}
+
+
+def element_states(arrays: Sequence[str]) -> dict[str, SqueueRow]:
+    """What squeue knows of all elements of these arrays: `7_2` -> row."""
+    return _states(arrays, "--array")
+
+
+def _states(jobs: Sequence[str], *options: str, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, SqueueRow]:
     if not jobs:
         return {}
     wanted = set(jobs)
     asked = ",".join(map(_checked, jobs))
     # Of more jobs than fit into an argument, squeue is asked for all there are, as it asks the controller itself.
     only = [f"--jobs={asked}"] if len(asked) < LONGEST_ARGUMENT else []
-    done = _call(["squeue", "--noheader", "--states=all", *only, "--format=%i|%T|%r|%N"], timeout_s=timeout_s)
+    words = ["squeue", "--noheader", "--states=all", *options, *only, "--format=%i|%T|%r|%N"]
+    done = _call(words, timeout_s=timeout_s)
     if done.returncode != 0:
         if "Invalid job id" in done.stderr:
             return {}
@@ -121,7 +135,7 @@ def job_states(jobs: Sequence[str], timeout_s: float = ANSWER_TIMEOUT_S) -> dict
             odd.append(line)
     if odd and not rows.keys() >= wanted:  # that a job is not there would only be a guess
         raise _unheard(odd)
-    return rows if only else {job: row for job, row in rows.items() if job in wanted}
+    return rows if only else {job: row for job, row in rows.items() if {job, job.partition("_")[0]} & wanted}
 
 
 def show_job(job: str) -> dict[str, str]:
@@ -162,20 +176,28 @@ def accounts(timeout_s: float = ANSWER_TIMEOUT_S) -> list[tuple[str, str]]:
     return list(dict.fromkeys((row[0], row[1]) for row in rows if len(row) == 2 and row[0]))
 
 
-def cancel(job: str) -> None:
+def max_array_size() -> int:
+    """The first index that no job array may have: MaxArraySize of slurm.conf. Slurm's default where it is not said."""
+    done = _call(["scontrol", "show", "config"])
+    found = re.search(r"^MaxArraySize\s*=\s*([0-9]+)", done.stdout, re.MULTILINE)
+    return int(found[1]) if found else MAX_ARRAY_SIZE
+
+
+def cancel(*jobs: str) -> None:
     """`scancel`; a job that is over is no error, as for Slurm."""
-    _scancel(job)
+    _scancel(jobs)
 
 
-def terminate_steps(job: str) -> None:
+def terminate_steps(*jobs: str) -> None:
     """`scancel --signal=TERM`: to what srun has started, and not to the batch script. No KILL follows."""
-    _scancel(job, "--signal=TERM")
+    _scancel(jobs, "--signal=TERM")
 
 
-def _scancel(job: str, *options: str) -> None:
-    done = _call(["scancel", *options, _checked(job)])
+def _scancel(jobs: Sequence[str], *options: str) -> None:
+    done = _call(["scancel", *options, *map(_checked, jobs)])
     if done.returncode != 0:
-        raise SlurmError(f"scancel: cannot {'signal' if options else 'cancel'} job {job}. It says: {_said(done)}")
+        which = f"job {' '.join(jobs)[:80]}"
+        raise SlurmError(f"scancel: cannot {'signal' if options else 'cancel'} {which}. It says: {_said(done)}")
 
 
 def requeue(job: str) -> None:

@@ -47,11 +47,11 @@ attempt=$job.$restart
 here=$run_dir/attempts/$attempt logs=$run_dir/attempts/$attempt/logs
 chain=${CLUSTERDP_CHAIN-$job} # the first job of a chain of resubmissions, where a site forbids requeue
 replaces=${CLUSTERDP_REPLACES-} # JOB:ID, the one before this in that chain
-[ -n "$replaces" ] && [ "$restart" = 0 ] || replaces=:$SLURM_JOB_ID # a requeued job follows itself
+[ -n "$replaces" ] && [ "$restart" = 0 ] || replaces=:{{ log_id }} # a requeued job follows itself
 unwritten=${CLUSTERDP_UNWRITTEN-0} # attempts of the chain that could write nothing, on a full disk
 unset CLUSTERDP_CHAIN CLUSTERDP_REPLACES CLUSTERDP_UNWRITTEN
 # The job's output. What ended the attempt before this one is in the last notice that slurmstepd has written there.
-out=$run_dir/slurm-$SLURM_JOB_ID.out before=$run_dir/slurm-${replaces##*:}.out
+out=$run_dir/slurm-{{ log_id }}.out before=$run_dir/slurm-${replaces##*:}.out
 [ -e "$before" ] || before=$run_dir/submitit/${replaces##*:}_0_log.out
 [ -e "$out" ] || out=$run_dir/submitit/${SLURM_JOB_ID}_0_log.out
 last_notice=$(grep -aE '\*\*\* JOB [0-9]+ ON .* CANCELLED AT ' "$before" 2>/dev/null | tail -n 1)

@@ -70,11 +70,11 @@ resubmit() { # resubmit [EVENT]   submit a new job that begins when this one is 
   local said new=''
   find_waiting
   if [ -z "$new" ]; then
-    if said=$(trap '' TERM; CLUSTERDP_CHAIN=$chain CLUSTERDP_REPLACES=$job:$SLURM_JOB_ID CLUSTERDP_UNWRITTEN=$unwritten \
-      sbatch --parsable --dependency="afterany:$job" "$run_dir/job.sbatch"); then
+    if said=$(trap '' TERM; CLUSTERDP_CHAIN=$chain CLUSTERDP_REPLACES=$job:{{ log_id }} CLUSTERDP_UNWRITTEN=$unwritten \
+      sbatch --parsable --dependency="afterany:$job" {% for option in resubmit_options %}{{ option }} {% endfor %}"{{ script_file }}"); then
       while read -r said; do # a site's wrapper may print more than the job's id
         said=${said%%;*}
-        case $said in "" | *[!0-9]*) ;; *) new=$said ;; esac
+        case $said in "" | *[!0-9]*) ;; *) new=$said{{ index }} ;; esac
       done <<<"$said"
     else
       find_waiting # it may have worked, and only the answer was lost
@@ -87,7 +87,7 @@ resubmit() { # resubmit [EVENT]   submit a new job that begins when this one is 
 find_waiting() { # sets `new` to the job of this run that waits for the end of this one, if there is one
   local id waits script
   while IFS='|' read -r id waits script; do
-    case $script:$waits: in "$run_dir/job.sbatch:"*":$job"[!0-9_]*) new=$id ;; esac
+    case $script:$waits: in "{{ script_file }}:"*":$job"[!0-9_]*) new=$id{{ index }} ;; esac
   done < <(squeue --me --noheader --states=PENDING --format='%F|%E|%o' 2>/dev/null)
 }
 was_cancelled() { # was the attempt before this one cancelled? Slurm accepts a requeue just after a scancel and brings the

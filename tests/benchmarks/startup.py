@@ -102,7 +102,7 @@ def values_for(run_dir: Path) -> dict[str, Any]:
             return str(value) if isinstance(value, str) else value
         return shlex.quote(value)
 
-    return {name: quoted(value) for name, value in script._values(spec).items()}
+    return {name: quoted(value) for name, value in script.template_values(spec).items()}
 
 
 def finished_run(folder: Path) -> RunDir:

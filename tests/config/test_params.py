@@ -126,9 +126,8 @@ def test_a_refusal_names_key_value_and_what_is_wanted(check: Check) -> None:
     with pytest.raises(EntryError, match=r"params\.lr: 'abc' is no float, which \S+ takes\. Correct it") as caught:
         check("def main(job, lr: float = 0.1): ...\n", {"lr": "abc"})
     assert "\n" not in str(caught.value)
-    with pytest.raises(
-        EntryError, match=r"is no float, like its default 0\.1 in .*annotate lr.*a list is written \[a, b\]"
-    ):
+    said = r"is no float, like its default 0\.1 in .*annotate lr.*A list is .*--sweep params\.lr=0\.1,0\.01\."
+    with pytest.raises(EntryError, match=said):
         check("def main(job, lr=0.1): ...\n", {"lr": "0.1,0.01"})
 
 

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ import pytest
 from clusterdp import config
 from clusterdp.errors import ConfigError
 from clusterdp.launch.script import directive, render
-from clusterdp.launch.script_spec import make_spec
+from clusterdp.launch.script_spec import ArraySpec, make_spec
 from clusterdp.launch.shipped_files import shipped_folder
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -80,18 +81,31 @@ CASES: dict[str, dict[str, object]] = {
         "resources": {"gpus_per_node": 2},
         "launch": {"container": {"runtime": "apptainer", "image": "/images/torch.sif"}},
     },
+    "sweep": {"name": "digits", "entry": "train:main", "checkpoint": {"url": "s3://bucket/it's mine/"}},
+    "sweep_command": {
+        "command": "python train.py",
+        "restart": {"how": "resubmit", "chain": 3},
+        "launch": {"launcher": "torchrun"},
+    },
+    "sweep_script": {"name": "lines", "script": "cd $SCRATCH\npython train.py | tee log"},
+}
+ARRAYS = {
+    "sweep": ArraySpec(0, 6, parallel=2),
+    "sweep_command": ArraySpec(2000, 5),
+    "sweep_script": ArraySpec(0, 2),
 }
 
 
-def rendered(values: dict[str, object]) -> str:
+def rendered(values: dict[str, object], array: ArraySpec | None = None) -> str:
     loaded = config.from_mapping(values)
-    return render(make_spec(loaded, Path("/home/me/runs/x y"), Path("/home/me"), "/opt/venv/bin/python")).text
+    spec = make_spec(loaded, Path("/home/me/runs/x y"), Path("/home/me"), "/opt/venv/bin/python")
+    return render(replace(spec, array=array)).text
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_script_is_the_golden_one(case: str) -> None:
     path = GOLDEN / f"{case}.sbatch"
-    text = rendered(CASES[case])
+    text = rendered(CASES[case], ARRAYS.get(case))
     if os.environ.get("CLUSTERDP_REFRESH"):
         path.write_text(text)
     assert text == path.read_text(), "if the change is meant, refresh the golden files and read their diff"
@@ -105,7 +119,7 @@ def stripped(script: str) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_script_does_is_what_it_did(case: str) -> None:
-    text = stripped(rendered(CASES[case]))
+    text = stripped(rendered(CASES[case], ARRAYS.get(case)))
     path = GOLDEN / "stripped.json"
     known = json.loads(path.read_text())
     digest = hashlib.sha256(text.encode()).hexdigest()
@@ -119,7 +133,7 @@ def test_what_a_script_does_is_what_it_did(case: str) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_bash_and_shellcheck_find_nothing(case: str, tmp_path: Path) -> None:
     path = tmp_path / "job.sbatch"
-    path.write_text(rendered(CASES[case]))
+    path.write_text(rendered(CASES[case], ARRAYS.get(case)))
     subprocess.run(["bash", "-n", path], check=True)
     shellcheck = shutil.which("shellcheck") or str(Path(sys.executable).parent / "shellcheck")
     # SC1091: files of the compute node; SC2016: quoted values with a $ are meant as they are

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from clusterdp.operate.find_run import is_run
 from clusterdp.operate.listing.summaries import Summaries, stamp_of
 from clusterdp.operate.queue import RunStatus, is_open
 from clusterdp.operate.run_history import RunHistory, newest, read_history
+from clusterdp.operate.run_state import RunState
 from clusterdp.operate.status import in_brief, left_s
-from clusterdp.rundir import RunDir
+from clusterdp.rundir import RunDir, SweepDir, is_sweep
 from clusterdp.rundir.lenient_reads import forget
 
 # A summary is kept of a folder in which nothing has changed for so long. Times of a file system may be whole seconds,
@@ -22,6 +24,11 @@ from clusterdp.rundir.lenient_reads import forget
 SETTLED_S = 120.0
 # The same where the end itself is not on record: Slurm has forgotten the job, or the batch script was killed.
 SILENT_S = 86400.0
+
+
+# What a sweep is as a whole: the first of these that an element of it is.
+OF_A_SWEEP = [RunState.RUNNING, RunState.WAITING, RunState.FAILED, RunState.GAVE_UP, RunState.VANISHED]
+OF_A_SWEEP += [RunState.STOPPED, RunState.CANCELLED]
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,8 @@ def look_at(run: str, kept: Summaries, now: float) -> Look:
         if not is_run(path):
             kept.drop(run)
             return Look()
+        if is_sweep(path):
+            return Look(text=_summary_of_sweep(SweepDir(path), kept, now))
         history = read_history(RunDir(path))
         forget(history.run)
     except (FileNotFoundError, NotADirectoryError):
@@ -57,6 +66,23 @@ def look_at(run: str, kept: Summaries, now: float) -> Look:
     if is_open(history):
         return found
     return Look(text=keep(found, RunStatus(history.state, history.why), kept, now))
+
+
+def _summary_of_sweep(sweep: SweepDir, kept: Summaries, now: float) -> str:
+    """A sweep is one row: its state is that of what is not over, else the worst, as last recorded; `why` has counts."""
+    looks = [look_at(str(sweep.element(number).path), kept, now) for number in sweep.numbers()]
+    states = Counter(state for look in looks if (state := _state_of(look)))
+    state = next((each for each in OF_A_SWEEP if states[each]), RunState.DONE)
+    said = ", ".join(f"{states[each]} {each.value}" for each in RunState if states[each])
+    history = replace(read_history(sweep.files), state=state)
+    found = summary_of(history, RunStatus(state, said), now, as_recorded=not state.over)
+    return json.dumps({**found, "note": found["note"] or said}, separators=(",", ":"))
+
+
+def _state_of(look: Look) -> RunState | None:
+    if look.history:
+        return look.history.state
+    return RunState(json.loads(look.text)["verdict"]) if look.text else None
 
 
 def keep(found: Look, status: RunStatus, kept: Summaries, now: float, as_recorded: bool = False) -> str:

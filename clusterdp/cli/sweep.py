@@ -1,0 +1,183 @@
+"""`clusterdp submit --sweep`, and `clusterdp sweep`."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from clusterdp.errors import RunError, SubmitError
+from clusterdp.rundir import RunDir, SweepDir, is_sweep
+from clusterdp.wording import counted
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
+    from clusterdp.config import Given
+    from clusterdp.launch.sweep.arrays import SentSweep
+    from clusterdp.launch.sweep.plan import SweepPlan
+    from clusterdp.operate.sweep.elements import SweepStatus
+    from clusterdp.operate.sweep.results import Ranking
+
+    Resume = Callable[[RunDir, argparse.Namespace], int]
+
+
+def submit(given: Given, options: argparse.Namespace) -> int:
+    """Submit, say what was submitted, and follow if asked, as for a single run."""
+    from clusterdp.launch.sweep.plan import make_sweep_plan
+
+    plan = make_sweep_plan(given)
+    if options.dry_run:
+        _print_plan(plan, named=bool(plan.spec.config.run_dir))
+        return 0
+    if options.cluster == "local":
+        from clusterdp.cli import local_cluster
+
+        return local_cluster.run_sweep(plan, lambda: _send(plan))
+    from clusterdp.slurm import commands
+
+    if options.cluster == "auto" and not commands.have_slurm():
+        raise SubmitError("--cluster auto: no sbatch here. `--cluster local` runs it on this machine.")
+    sent = _send(plan)
+    if options.watch:
+        from clusterdp.operate.sweep.watch import watch_sweep
+
+        return watch_sweep(sent.folder)
+    from clusterdp.operate.formatting import shown_path
+
+    path = shown_path(plan.folder.path)
+    print(f"Follow it: clusterdp watch {path}    Stop it: clusterdp cancel {path}")
+    return SubmitError.exit_code if sent.refused else 0
+
+
+def _print_plan(plan: SweepPlan, named: bool) -> None:
+    """The script, as it would be sent, on stdout; and what would run, and where, on stderr."""
+    from clusterdp.operate.sweep.table import values_table
+    from clusterdp.operate.terminal import exact
+
+    exact(sys.stdout).write(plan.scripts[0][1].text)
+    sys.stdout.flush()
+    for array, _ in plan.scripts[1:]:
+        name = plan.folder.script(array.offset).name
+        print(f"clusterdp: {name} is the same for elements {array.offset} and on.", file=sys.stderr)
+    print("\n".join(values_table({each.number: each.values for each in plan.sweep.elements})), file=sys.stderr)
+    print(f"clusterdp: {counted(len(plan.sweep.elements), 'element')}, in {plan.folder.path}", file=sys.stderr)
+    if not named:
+        print("clusterdp: this name is another each time. Set run_dir=NAME.", file=sys.stderr)
+
+
+def _send(plan: SweepPlan) -> SentSweep:
+    from clusterdp.operate.run_index import remember
+
+    sent, taken = plan.carry_out()
+    remember(plan.folder.files)
+    jobs = ", ".join(sent.arrays)
+    print(f"Submitted job {jobs}: {counted(len(sent.jobs), 'element')} in {plan.folder.path}")
+    if taken:
+        shared = f", {taken.files - taken.copied} of them shared with an earlier run" * (taken.copied < taken.files)
+        print(f"Snapshot of the code: {taken.files} files, {taken.bytes / 1e6:.1f} MB{shared}")
+        if taken.ignored:
+            from clusterdp.launch.git_ignored import in_words
+
+            print(in_words(taken.ignored))
+    if sent.refused:
+        print(f"clusterdp: {sent.refused} `clusterdp sweep {plan.folder.path} --retry unsubmitted`", file=sys.stderr)
+    return sent
+
+
+def status(run: RunDir, as_json: bool = False) -> int:
+    """`clusterdp status` of a sweep: how each element stands."""
+    from clusterdp.operate.formatting import Colour, shown_path
+    from clusterdp.operate.sweep.elements import read_sweep
+    from clusterdp.operate.sweep.results import as_rows
+    from clusterdp.operate.sweep.table import counts, status_table
+
+    found = read_sweep(SweepDir(run.path))
+    if as_json:
+        rows = as_rows(found.elements)
+        json.dump({"name": found.name, "sweep": str(run.path), "elements": rows}, sys.stdout, indent=2)
+        print()
+        return 0
+    colour, path = Colour(sys.stdout), shown_path(run.path)
+    said = f" ({found.said})" if found.said else ""
+    print(f"{colour('bold', found.name)}  {counts(found.elements, colour)}{said}")
+    print("\n".join(["", *status_table(found.elements, colour), ""]))
+    print(f"  clusterdp sweep {path}  {colour('dim', 'its results, best first')}")
+    return 0
+
+
+def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
+    """`clusterdp sweep`: the results, best first. resume: what `clusterdp resume` does with a run."""
+    from clusterdp.operate.formatting import Colour, shown_path
+    from clusterdp.operate.sweep.elements import read_sweep
+    from clusterdp.operate.sweep.results import as_rows, best_first, columns
+    from clusterdp.operate.sweep.table import counts, status_table
+
+    if not is_sweep(run.path):
+        raise RunError(f"{shown_path(run.path)}: is a single run. `clusterdp status` says how it stands.")
+    found = read_sweep(SweepDir(run.path))
+    if options.retry:
+        return _retry(found, options, resume)
+    ranking = best_first(found.elements, options.by or "", options.lower)
+    if options.top is not None:
+        ranking = replace(ranking, elements=ranking.elements[: options.top])
+    if options.resume:
+        return _resume_best(ranking, options, resume)
+    if options.json:
+        json.dump(as_rows(ranking.elements), sys.stdout, indent=2)
+        print()
+    elif options.csv:
+        rows = as_rows(ranking.elements)
+        writer = csv.DictWriter(sys.stdout, columns(rows), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    else:
+        colour = Colour(sys.stdout)
+        said = f" ({found.said})" if found.said else ""
+        print(f"{colour('bold', found.name)}  {counts(found.elements, colour)}{said}\n")
+        print("\n".join(status_table(ranking.elements, colour, ranking.metrics)))
+        print(f"\n{ranking.in_words()}" if ranking.metric else "\nNo element has measured anything.")
+    return 0
+
+
+def _retry(found: SweepStatus, options: argparse.Namespace, resume: Resume) -> int:
+    """Those with a script of their own as `resume` does it, one by one; the others as arrays of the sweep's script."""
+    from clusterdp.launch.lock import RunLock
+    from clusterdp.launch.sweep.again import submit_again
+    from clusterdp.operate.resume_check import uncancelled
+    from clusterdp.operate.sweep.retry import to_retry, with_own_script
+
+    chosen = to_retry(found, options.retry)
+    if not chosen:
+        print(f"No element is {options.retry}.")
+        return 0
+    own = with_own_script(chosen)
+    rest = [each for each in chosen if each not in own]
+    if rest:
+        with ExitStack() as stack:
+            lock = stack.enter_context(RunLock(found.folder.files))
+            for each in rest:
+                stack.enter_context(RunLock(each.history.run))
+                stack.enter_context(uncancelled(each.history.run))
+            for job in submit_again(found.folder, [each.number for each in rest], lock):
+                print(f"Resumed job {job.id}: {job.run.path}")
+    for each in own:
+        resume(each.history.run, options)
+    return 0
+
+
+def _resume_best(ranking: Ranking, options: argparse.Namespace, resume: Resume) -> int:
+    """All are checked before the first is resumed."""
+    from clusterdp.operate.resume_check import check_resumable
+
+    if not ranking.metric:
+        raise RunError("--resume: no element has measured anything, so none is best. Name elements: clusterdp resume.")
+    for each in ranking.elements:
+        check_resumable(each.history.run)
+    for each in ranking.elements:
+        resume(each.history.run, options)
+    return 0

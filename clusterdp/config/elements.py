@@ -1,0 +1,206 @@
+"""The elements of a sweep: which values each has, and its config.
+
+A config is resolved as for a single run once. For each further element only those sections are resolved again that have
+a swept key or a `${...}`: 1,000 elements take a second.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from clusterdp.config.files import check_key, merge
+from clusterdp.config.load import BLOCKS, Given, as_words, explain, from_plain, merged, resolve
+from clusterdp.config.swept_values import MOST, draws_of, values_of
+from clusterdp.config.tree import Config, SweepConfig
+from clusterdp.errors import ConfigError
+
+LONG = 60  # characters of a value in a message
+Values = dict[str, Any]  # dotted key -> value
+
+
+@dataclass(frozen=True)
+class Element:
+    """One run of a sweep. `config` has no `sweep:` any more."""
+
+    number: int
+    values: Values
+    config: Config
+
+    def __str__(self) -> str:
+        return f"element {self.number} ({in_words(self.values)})"
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All elements, and the settings of the sweep as a whole. There is at least one element."""
+
+    settings: SweepConfig
+    elements: Sequence[Element]
+
+    @property
+    def keys(self) -> list[str]:
+        return list(self.elements[0].values)
+
+
+def in_words(values: Mapping[str, Any]) -> str:
+    """`params.lr=0.1 params.seed=3`: as the values would be written after submit."""
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()}
+    return " ".join(f"{key}={text if len(text) <= LONG else text[: LONG - 3] + '...'}" for key, text in texts.items())
+
+
+def resolve_sweep(given: Given) -> Sweep:
+    """ConfigError for a mistake in `sweep:`, or for a value that is refused, with the element that has it."""
+    settings = _settings(given)
+    rows = _rows(settings, given)
+    first = resolve(_given_with(given, rows[0])).config
+    elements = [Element(0, rows[0], replace(first, sweep=SweepConfig()))]
+    elements += _further(given, elements[0], rows)
+    return Sweep(settings, elements)
+
+
+def _settings(given: Given) -> SweepConfig:
+    """The block itself. A `${...}` in its values is for the elements to resolve."""
+    from clusterdp.config import checks
+
+    settings = from_plain(SweepConfig, given.values["sweep"])
+    checks.check(Config(command="true", sweep=settings), given.sources)
+    return settings
+
+
+def _rows(settings: SweepConfig, given: Given) -> list[Values]:
+    blocks = [_of_grid(settings.grid), _of_zip(settings.zip), _of_points(settings.points), _of_random(settings)]
+    blocks = [block for block in blocks if block]
+    keys = [key for block in blocks for key in block[0]]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigError(f"sweep: {key} is in two of {', '.join(BLOCKS)}. Keep one.")
+    for key, other in itertools.permutations(keys, 2):
+        if other.startswith(f"{key}."):
+            raise ConfigError(f"sweep: {other} is a part of {key}, which is swept as well. Keep one.")
+    count = 1
+    for block in blocks:
+        count *= len(block)
+    if count > MOST:
+        raise ConfigError(f"sweep: has {count} elements; {MOST} are the most. Take fewer values, or draw some: random.")
+    rows = [dict(itertools.chain.from_iterable(row.items() for row in each)) for each in itertools.product(*blocks)]
+    _check_values(rows, given)
+    _refuse_twins(rows)
+    return rows
+
+
+def _of_grid(grid: Mapping[str, Any]) -> list[Values]:
+    if not grid:
+        return []
+    columns = [values_of(given, f"sweep.grid.{key}") for key, given in grid.items()]
+    count = 1
+    for column in columns:
+        count *= len(column)
+    if count > MOST:
+        sizes = " x ".join(str(len(column)) for column in columns)
+        raise ConfigError(f"sweep.grid: {sizes} are {count} elements; {MOST} are the most. Take fewer values.")
+    return [dict(zip(grid, row, strict=True)) for row in itertools.product(*columns)]
+
+
+def _of_zip(zipped: Mapping[str, Any]) -> list[Values]:
+    columns = {key: values_of(given, f"sweep.zip.{key}") for key, given in zipped.items()}
+    if len({len(column) for column in columns.values()}) > 1:
+        sizes = ", ".join(f"{key} has {len(column)}" for key, column in columns.items())
+        raise ConfigError(f"sweep.zip: the lists are not of one length: {sizes}. Make them equal, or use sweep.grid.")
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _of_points(points: Sequence[Mapping[str, Any]]) -> list[Values]:
+    for number, point in enumerate(points):
+        if point.keys() != points[0].keys() or not point:
+            has, wanted = ", ".join(point) or "no keys", ", ".join(points[0]) or "keys"
+            raise ConfigError(f"sweep.points[{number}]: has {has}, not {wanted}. Give all points the same keys.")
+    return [dict(point) for point in points]
+
+
+def _of_random(settings: SweepConfig) -> list[Values]:
+    if not settings.random:
+        return []
+    count = settings.samples or 0
+    if count > MOST:
+        raise ConfigError(f"sweep.samples: {count} are more than {MOST}. Draw fewer.")
+    columns = [draws_of(given, f"sweep.random.{key}", count, settings.seed) for key, given in settings.random.items()]
+    return [dict(zip(settings.random, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _check_values(rows: Sequence[Values], given: Given) -> None:
+    """Whether there are such keys, and whether each value is of its key's type."""
+    places = _places(given)
+    for key in rows[0]:
+        seen = {repr(row[key]): row[key] for row in rows}
+        for value in seen.values():
+            check_key(key, value, Config, places.get(key, "sweep"))
+
+
+def _refuse_twins(rows: Sequence[Values]) -> None:
+    seen: dict[str, int] = {}
+    for number, row in enumerate(rows):
+        twin = seen.setdefault(repr(row), number)
+        if twin != number:
+            raise ConfigError(f"sweep: elements {twin} and {number} are the same ({in_words(row)}). Remove one.")
+
+
+def _given_with(given: Given, row: Values) -> Given:
+    """What is given, with the values of one element in place of `sweep:`."""
+    values: dict[str, Any] = {}
+    merge(values, {key: value for key, value in given.values.items() if key != "sweep"})
+    for key, value in row.items():
+        nested = value
+        for part in reversed(key.split(".")):
+            nested = {part: nested}
+        merge(values, nested)
+    return Given(values, {**given.sources, **_places(given)})
+
+
+def _places(given: Given) -> dict[str, str]:
+    """Where the values of a swept key stand: key -> `cfg.yaml:7`."""
+    found = {}
+    for name, place in given.sources.items():
+        section, _, rest = name.partition(".")
+        block, _, key = rest.partition(".")
+        if section == "sweep" and block in BLOCKS and key:
+            found[key] = place
+    return found
+
+
+def _further(given: Given, first: Element, rows: Sequence[Values]) -> Iterator[Element]:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    from clusterdp.config import checks
+
+    if len(rows) == 1:
+        return
+    with_first = _given_with(given, rows[0])
+    tree = merged(with_first, whole=any("${" in repr(row) for row in rows))
+    sections = {key.partition(".")[0] for key in rows[0]}
+    sections |= {name for name, value in with_first.values.items() if "${" in repr(value)}
+    for number, row in enumerate(rows[1:], start=1):
+        try:
+            for key, value in row.items():
+                OmegaConf.update(tree, key, value, merge=False, force_add=True)
+            changed = {name: _plain(tree, name) for name in sections}
+        except OmegaConfBaseException as error:
+            raise ConfigError(f"element {number} ({in_words(row)}): {explain(error, with_first.sources)}") from None
+        element = Element(number, row, replace(first.config, **changed))
+        try:
+            checks.check(element.config, with_first.sources, sections)
+        except ConfigError as error:
+            raise ConfigError(f"{element}: {error}") from None
+        yield element
+
+
+def _plain(tree: Any, name: str) -> Any:
+    from omegaconf import OmegaConf
+
+    value = tree[name]
+    value = OmegaConf.to_object(value) if OmegaConf.is_config(value) else value
+    return as_words(value) if name in ("command", "script") else value

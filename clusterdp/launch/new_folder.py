@@ -1,0 +1,88 @@
+"""new_folder: a folder is made for a new run, or for a new sweep, and is gone again if nothing was submitted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from clusterdp.errors import ClusterdpError, RunError, SubmitInDoubt
+from clusterdp.launch.in_doubt import known_jobs
+from clusterdp.launch.lock import RunLock
+from clusterdp.rundir import RunDir
+
+
+@contextmanager
+def new_folder(run: RunDir, named: bool) -> Iterator[RunLock]:
+    """The folder, made and locked. A ClusterdpError within empties it, unless there is or may be a job of it; what is
+    empty in the end is removed. `named`: by the user. Else it lies in `runs/`, which gets a .gitignore."""
+    if is_a_run(run.path):
+        raise _holds_a_run(run)
+    missing = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
+    try:
+        _make(run, named)
+        with RunLock(run) as lock:
+            if lock.number != 1:  # another process was quicker, and is through already
+                raise _holds_a_run(run)
+            try:
+                yield lock
+            except SubmitInDoubt:
+                raise
+            except ClusterdpError:
+                if not known_jobs(run):
+                    empty(run)
+                raise
+    except OSError as error:
+        raise RunError(f"run_dir: {run.path}: cannot be written: {error.strerror}. Name another.") from None
+    finally:
+        _remove_empty(missing)
+
+
+def make_subfolders(run: RunDir) -> None:
+    for folder in (run.events, run.metrics, run.path / "attempts", run.claims, run.checkpoints):
+        folder.mkdir()
+
+
+def is_a_run(path: Path) -> bool:
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
+
+
+def _holds_a_run(run: RunDir) -> RunError:
+    return RunError(
+        f"run_dir: {run.path} holds a run already. `clusterdp resume {run.path}` goes on with it; "
+        "for a new one name another folder."
+    )
+
+
+def _make(run: RunDir, named: bool) -> None:
+    if not named:
+        with suppress(FileExistsError):
+            run.path.parent.mkdir(parents=True)
+            (run.path.parent / ".gitignore").write_text("*\n")
+    run.path.mkdir(parents=True, exist_ok=True)
+
+
+def _remove_empty(folders: Sequence[Path]) -> None:
+    """Remove the folders that were made here, the innermost first, unless other runs lie in them by now."""
+    for folder in folders:
+        ignore = folder / ".gitignore"
+        with suppress(OSError):
+            ours_alone = os.listdir(folder) == [ignore.name]
+            if ours_alone:
+                ignore.unlink()
+            try:
+                folder.rmdir()
+            except OSError:
+                if ours_alone:
+                    ignore.write_text("*\n")
+
+
+def empty(run: RunDir) -> None:
+    """The lock goes last: as long as anything is left, the folder is known as a run."""
+    import shutil
+
+    for entry in run.path.iterdir():
+        if entry != run.submits:
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+    shutil.rmtree(run.submits, ignore_errors=True)

@@ -1,0 +1,114 @@
+"""The arrays of a sweep, submitted one after the other. If one is refused, those before it are undone or kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from clusterdp.errors import SubmitError, SubmitInDoubt
+from clusterdp.launch.in_doubt import find_job, known_jobs
+from clusterdp.launch.job import Job
+from clusterdp.launch.lock import RunLock
+from clusterdp.launch.plan import with_key
+from clusterdp.launch.script_spec import ArraySpec
+from clusterdp.rundir import Ledger, SweepDir, mark_cancelled
+from clusterdp.slurm import commands
+
+if TYPE_CHECKING:
+    from clusterdp.launch.sweep.plan import SweepPlan
+
+
+@dataclass(frozen=True)
+class SentSweep:
+    """A sweep that was submitted. `jobs`: one for each element, in order. `refused`: what sbatch said of the elements
+    that are missing there, with sweep.on_refusal: keep."""
+
+    folder: SweepDir
+    arrays: Sequence[str]
+    jobs: Sequence[Job]
+    refused: str = ""
+
+
+def submit_arrays(plan: SweepPlan, lock: RunLock) -> SentSweep:
+    """SubmitError, with sbatch's text, if it refuses one; SubmitInDoubt if nobody knows."""
+    arrays: list[str] = []
+    jobs: list[Job] = []
+    for array, _ in plan.scripts:
+        # So that no more run at a time than may: the limit of an array counts its own elements.
+        after = [f"--dependency=afterany:{arrays[-1]}"] if arrays and array.parallel else []
+        try:
+            job = _submit(plan, array, after, lock)
+        except SubmitInDoubt:
+            raise
+        except SubmitError as error:
+            error = with_key(error, plan.spec.config)
+            if not arrays:
+                raise error from None
+            said = f"elements {array.offset} and on were not submitted: {error}"
+            if plan.sweep.settings.on_refusal == "keep":
+                return SentSweep(plan.folder, arrays, jobs, said)
+            raise _undo(plan, arrays, jobs, said) from None
+        arrays.append(job)
+        numbers = range(array.offset, array.offset + array.size)
+        jobs += note_submitted(plan.folder, job, numbers, array.offset, _about(plan))
+    return SentSweep(plan.folder, arrays, jobs)
+
+
+def note_submitted(
+    folder: SweepDir, array: str, numbers: Sequence[int], offset: int, about: Mapping[str, Any]
+) -> Iterator[Job]:
+    """Write into the sweep's ledger and into that of each element that it was submitted."""
+    try:
+        Ledger(folder.files, f"submit-{array}", "submit").write(
+            "submitted", job=array, offset=offset, size=len(numbers), **about
+        )
+        for number in numbers:
+            run, job = folder.element(number), f"{array}_{number - offset}"
+            Ledger(run, f"submit-{job}", "submit").write("submitted", job=job, **about)
+            yield Job(job, run)
+    except OSError as error:
+        raise SubmitInDoubt(
+            f"{folder.path}: array {array} is submitted, but that cannot be written down: {error.strerror}. "
+            f"Make room, or end the array: `scancel {array}`."
+        ) from None
+
+
+def _submit(plan: SweepPlan, array: ArraySpec, options: Sequence[str], lock: RunLock) -> str:
+    files, name = plan.folder.files, plan.spec.config.name
+    known = known_jobs(files)
+    lock.check()
+    try:
+        return commands.submit(plan.folder.script(array.offset), plan.spec.submit_dir, *options)
+    except SubmitInDoubt as doubt:
+        try:
+            return find_job(files, name, known, doubt, f"clusterdp sweep {files.path} --retry unsubmitted")
+        except SubmitInDoubt:
+            with suppress(OSError):
+                Ledger(files, "submit-unknown", "submit").write("submit-in-doubt", **_about(plan))
+            raise
+
+
+def _about(plan: SweepPlan) -> dict[str, Any]:
+    config = plan.spec.config
+    return {
+        "name": config.name,
+        "entry": config.entry,
+        "backend": config.backend,
+        "dir": str(plan.spec.submit_dir),
+        "cluster": os.environ.get("SLURM_CONF", ""),
+        "from_step": config.restart.from_step,
+    }
+
+
+def _undo(plan: SweepPlan, arrays: Sequence[str], jobs: Sequence[Job], said: str) -> SubmitError:
+    """The folder stays: what had begun is still ending there."""
+    for job in jobs:
+        mark_cancelled(job.run, job.id, durably=False)
+    commands.cancel(*arrays)
+    return SubmitError(
+        f"{said} The {len(jobs)} before them are cancelled; sweep.on_refusal=keep would let them run. "
+        f"What there is of them is in {plan.folder.path}."
+    )

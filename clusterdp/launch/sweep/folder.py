@@ -1,0 +1,77 @@
+"""The folder of a sweep, written: the table, the scripts, one snapshot, and a run folder for each element.
+
+The files of the elements are not forced to the disk one by one: for 1,000 elements that takes minutes on some file
+systems. A login node that crashes meanwhile may lose some of them; sweep.json has what it takes to write them again.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from clusterdp import config as config_module
+from clusterdp.config import Config
+from clusterdp.config.elements import Element
+from clusterdp.launch import code_snapshot, source_record
+from clusterdp.launch.code_snapshot import CodeSnapshot
+from clusterdp.launch.new_folder import empty, make_subfolders
+from clusterdp.launch.script_spec import lines_of, make_spec
+from clusterdp.rundir import write_durably
+
+if TYPE_CHECKING:
+    from clusterdp.launch.sweep.plan import SweepPlan
+
+
+def write_folder(plan: SweepPlan) -> CodeSnapshot | None:
+    """Write the whole folder, or nothing."""
+    files, spec = plan.folder.files, plan.spec
+    taken = None
+    try:
+        files.events.mkdir()
+        if spec.config.snapshot.enabled:
+            taken = code_snapshot.take(spec.submit_dir, files.code, spec.config.snapshot, leave_out=files.path)
+        source_record.write_record(files, spec)
+        texts: dict[str, tuple[Any, str]] = {}
+        for element in plan.sweep.elements:
+            _write_element(plan, element, texts)
+        plan.folder.write_table(spec.config.name, [element.values for element in plan.sweep.elements])
+        for array, script in plan.scripts:
+            write_durably(plan.folder.script(array.offset), script.text, mode=0o600)
+    except BaseException:
+        empty(files)
+        raise
+    return taken
+
+
+def _write_element(plan: SweepPlan, element: Element, texts: dict[str, tuple[Any, str]]) -> None:
+    run, files, spec = plan.folder.element(element.number), plan.folder.files, plan.spec
+    run.path.mkdir()
+    make_subfolders(run)
+    if spec.config.snapshot.enabled:
+        run.code.symlink_to(os.path.join("..", "code"))
+    for record in (files.source, files.source_diff):
+        if record.exists():
+            (run.path / record.name).symlink_to(os.path.join("..", record.name))
+    config = _with_own_checkpoints(element)
+    _write(run.config, config_module.dump(config, texts))
+    if spec.kind == "command":
+        words = make_spec(config, run.path, spec.submit_dir, spec.python).command
+        _write(run.path / "words", "".join(f"{word}\0" for word in words))
+    elif spec.kind == "script":
+        _write(run.path / "script.sh", lines_of(config.script, "script") + "\n")
+
+
+def _with_own_checkpoints(element: Element) -> Config:
+    """`checkpoint.url` is a folder for all: each element has a folder of its number there."""
+    saving = element.config.checkpoint
+    if not saving.url:
+        return element.config
+    return replace(element.config, checkpoint=replace(saving, url=f"{saving.url.rstrip('/')}/{element.number}"))
+
+
+def _write(path: Path, text: str) -> None:
+    """For the owner alone, as what a single run has."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(text.encode())

@@ -1,0 +1,111 @@
+"""Which elements of a sweep are best, by the last value of a metric."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterdp.errors import RunError
+from clusterdp.operate.status import metric_rank
+from clusterdp.operate.sweep.elements import ElementStatus, read_sweep
+from clusterdp.rundir import SweepDir
+from clusterdp.wording import did_you_mean
+
+OTHERS = 2  # the rank of metrics that are neither of held-out data nor losses
+LOWER = re.compile(r"loss|err|perplexity|ppl|(^|_)(mse|mae|rmse|nll|bpc|wer|cer|fid|seconds|time)(_|$)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The elements, best first; those without the metric follow, by their number. `metric` is empty if none is
+    measured. `lower`: whether the lowest is best."""
+
+    metric: str
+    lower: bool
+    elements: Sequence[ElementStatus]
+
+    @property
+    def metrics(self) -> list[str]:
+        """The columns of a table: that one, and what else people look for."""
+        others = [name for name in measured(self.elements) if name != self.metric and metric_rank(name) < OTHERS]
+        return [self.metric, *others[:2]] if self.metric else []
+
+    def in_words(self) -> str:
+        return (
+            f"best first, by the last {self.metric}: the {'lowest' if self.lower else 'highest'}" if self.metric else ""
+        )
+
+
+def best_first(elements: Sequence[ElementStatus], metric: str = "", lower: bool | None = None) -> Ranking:
+    """metric: default: what most elements have measured of a test, an evaluation or a loss, in this order.
+
+    lower: default: by its name: losses and errors are best where they are lowest. RunError if no element has it.
+    """
+    known = measured(elements)
+    if metric and metric not in known:
+        raise RunError(f"--by {metric}: no element has measured it. {_remedy(metric, known)}")
+    metric = metric or (known[0] if known else "")
+    if lower is None:
+        lower = bool(LOWER.search(metric))
+    sign = 1 if lower else -1
+
+    def key(each: ElementStatus) -> tuple[bool, float, int]:
+        value = each.history.metrics.get(metric)
+        if not isinstance(value, (int, float)) or math.isnan(value):
+            return True, 0.0, each.number
+        return False, sign * float(value), each.number
+
+    return Ranking(metric, lower, sorted(elements, key=key) if metric else list(elements))
+
+
+def sweep(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The table of a sweep, best first, by its folder or the id of its array: `pandas.DataFrame(clusterdp.sweep(run))`.
+
+    RunError if there is no such sweep.
+    """
+    from clusterdp.operate.find_run import find_run
+
+    return as_rows(best_first(read_sweep(SweepDir(find_run(run).path)).elements).elements)
+
+
+def as_rows(elements: Sequence[ElementStatus]) -> list[dict[str, Any]]:
+    """A row for each element, for programs: its number, its values, its state, and the last value of each metric."""
+    return [_row(each) for each in elements]
+
+
+def _row(each: ElementStatus) -> dict[str, Any]:
+    row = {
+        "element": each.number,
+        **each.values,
+        "state": each.status.state.value,
+        "why": each.status.why,
+        "step": each.history.step,
+        "attempts": len(each.history.attempts),
+        "job": each.history.job,
+        "run": str(each.history.run.path),
+    }
+    measured = {name: value for name, value in each.history.metrics.items() if isinstance(value, (int, float, str))}
+    return {**row, **{name: value for name, value in measured.items() if name not in row}}
+
+
+def columns(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Of all rows: some have measured more than others."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def measured(elements: Sequence[ElementStatus]) -> list[str]:
+    """The names of all numbers that elements have measured, the likeliest to choose by first."""
+    found: dict[str, int] = {}
+    for each in elements:
+        for name, value in each.history.metrics.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                found[name] = found.get(name, 0) + 1
+    return sorted(found, key=lambda name: (metric_rank(name), -found[name], name))
+
+
+def _remedy(metric: str, known: Sequence[str]) -> str:
+    return did_you_mean(metric, known, f"There are: {', '.join(known)}." if known else "None has measured anything.")

@@ -1,0 +1,99 @@
+"""`clusterdp watch` of a sweep: one line of counts, until every element is over."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TextIO
+
+from clusterdp.operate.formatting import Colour, clock, is_terminal, shown_path
+from clusterdp.operate.run_state import INTERRUPTED, RunState
+from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus, read_sweep
+from clusterdp.operate.sweep.results import best_first
+from clusterdp.operate.sweep.table import counts, listed, status_table
+from clusterdp.rundir import SweepDir
+
+
+@dataclass(frozen=True)
+class SweepPace:
+    """Times in seconds."""
+
+    poll_s: float = 5.0  # between looks at the elements, each with one question to squeue; longer if a look takes long
+    settle_s: float = 6.0  # how long an end that only squeue knows of must last: its records may still come
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+
+def watch_sweep(
+    folder: SweepDir, out: TextIO | None = None, *, pace: SweepPace | None = None, farewell: str | None = None
+) -> int:
+    """Returns 0 if every element is done, the exit code of the first that is not, or 130 after Ctrl-C, which leaves the
+    jobs alone and prints `farewell`."""
+    out = out or sys.stdout
+    try:
+        status = _follow(folder, out, pace or SweepPace())
+    except KeyboardInterrupt:
+        path = shown_path(folder.path)
+        out.write(farewell or f"\nNot followed any more; the sweep goes on without you: clusterdp watch {path}\n")
+        return INTERRUPTED
+    out.write("\n".join(["", *summary(status, Colour(out))]) + "\n")
+    out.flush()
+    return next((each.status.state.exit_code for each in status.elements if each.status.state is not RunState.DONE), 0)
+
+
+def _follow(folder: SweepDir, out: TextIO, pace: SweepPace) -> SweepStatus:
+    ended: dict[int, ElementStatus] = {}
+    said, live = "", is_terminal(out)
+    since: dict[int, float] = {}  # since when an element has been over, maybe by squeue alone
+    while True:
+        began = pace.clock()
+        status = read_sweep(folder, ended)
+        now = pace.clock()
+        for each in status.elements:
+            if not each.status.state.over:
+                since.pop(each.number, None)
+            if _is_final(each, now - since.setdefault(each.number, now), pace):
+                ended[each.number] = each
+        over = sum(each.status.state.over for each in status.elements)
+        line = f"{over} of {len(status.elements)} over: {counts(status.elements, Colour(out))}"
+        line += f" ({status.said[:80]})" if status.said else ""
+        if live:
+            out.write(f"\r\x1b[K{line}")
+        elif line != said:
+            out.write(f"{clock(time.time())}  {line}\n")
+        said = line
+        out.flush()
+        if len(ended) == len(status.elements):
+            if live:
+                out.write("\r\x1b[K")
+            return status
+        pace.sleep(max(pace.poll_s, 5 * (now - began)))
+
+
+def _is_final(element: ElementStatus, lasted_s: float, pace: SweepPace) -> bool:
+    """Whether it need not be looked at again. `lasted_s`: how long its state has been an end."""
+    if element.history.job is None:  # sbatch has refused it
+        return True
+    if element.history.state.over and element.history.closed:
+        return True
+    return element.status.state.over and lasted_s >= pace.settle_s
+
+
+def summary(status: SweepStatus, colour: Colour) -> list[str]:
+    """How the sweep went, its best elements, and what to type next."""
+    path = shown_path(status.folder.path)
+    chosen = best_first(status.elements)
+    lines = [f"{colour('bold', status.name)}  {counts(status.elements, colour)}"]
+    lines += status_table(chosen.elements[:10], colour, [chosen.metric] if chosen.metric else [])
+    if chosen.metric:
+        lines.append(chosen.in_words())
+    if len(chosen.elements) > 10:
+        lines.append(colour("dim", f"{len(chosen.elements) - 10} more: clusterdp sweep {path}"))
+    failed = [each for each in status.elements if each.status.state.over and each.status.state is not RunState.DONE]
+    lines += ["", "next:", f"  clusterdp sweep {path}"]
+    if failed:
+        lines += [f"  clusterdp status {path}/{failed[0].number}", f"  clusterdp sweep {path} --retry failed"]
+        lines.insert(1, f"not done: {listed(failed)}")
+    return lines

@@ -1,0 +1,299 @@
+"""A sweep as a whole: its table, its best elements, and its end; and that an element of it is a run like any other."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+import clusterdp
+from clusterdp.cli import main
+from clusterdp.errors import RunError, SlurmError
+from clusterdp.operate.cancel import cancel
+from clusterdp.operate.find_run import find_run
+from clusterdp.operate.formatting import Colour
+from clusterdp.operate.run_index import remember
+from clusterdp.operate.run_state import RunState
+from clusterdp.operate.sweep.elements import read_sweep
+from clusterdp.operate.sweep.ending import cancel_sweep, stop_sweep
+from clusterdp.operate.sweep.results import best_first, measured
+from clusterdp.operate.sweep.retry import to_retry
+from clusterdp.operate.sweep.table import counts, status_table
+from clusterdp.operate.sweep.watch import SweepPace, watch_sweep
+from clusterdp.rundir import RunDir, SweepDir, append_line, sweep_of
+from clusterdp.slurm.commands import element_states, job_states, max_array_size
+from tests.operate.builder import RunBuilder
+from tests.operate.conftest import FakeQueue
+from tests.operate.test_watch import Clock
+
+TABLE = """\
+#  lr     opt   state    step     test_accuracy  test_loss  loss
+2  0.001  sgd   running  60/100   0.9            0.4        0.01667
+0  0.1    sgd   done     100/100  0.8            0.5        0.01
+1  0.01   sgd   failed   30/100   -              -          0.03333
+3  1e-05  adam  waiting  -        -              -          -"""
+
+
+class SweepBuilder:
+    """Four elements of array 7: done, failed, running and waiting."""
+
+    def __init__(self, path: Path):
+        path.mkdir(parents=True)
+        self.sweep = SweepDir(path)
+        rows = [(0.1, "sgd"), (0.01, "sgd"), (0.001, "sgd"), (1e-5, "adam")]
+        self.sweep.write_table("digits", [{"params.lr": lr, "params.opt": opt} for lr, opt in rows])
+        event = {"time": 1.0, "event": "submitted", "attempt": "submit-7", "job": "7", "offset": 0, "size": 4}
+        append_line(self.sweep.files.events / "submit-7-submit.jsonl", event)
+        self.elements = [RunBuilder(self.sweep.element(number).path).submitted(f"7_{number}") for number in range(4)]
+        done, failed, running, _ = self.elements
+        results = {"test_loss": 0.5, "test_accuracy": 0.8}
+        done.attempt("7_0.0").trained(1, 100, 100).measured(step=100, total=100, **results).finished(100)
+        failed.attempt("7_1.0").trained(1, 30, 100).failed(exit=1)
+        running.attempt("7_2.0").trained(1, 60, 100).measured(step=60, total=100, test_loss=0.4, test_accuracy=0.9)
+
+
+@pytest.fixture
+def built(elsewhere: Path, queue: FakeQueue) -> SweepBuilder:
+    queue.answers("7_2|RUNNING|None|n1", "7_3|PENDING|JobArrayTaskLimit|")
+    return SweepBuilder(elsewhere / "runs/s")
+
+
+def plain() -> Colour:
+    return Colour(io.StringIO())
+
+
+def test_the_table_has_values_states_and_metrics_the_best_first(built: SweepBuilder) -> None:
+    elements = read_sweep(built.sweep).elements
+    ranking = best_first(elements, "test_accuracy")
+    lines = status_table(ranking.elements, plain(), ranking.metrics)
+    assert "\n".join(lines) == TABLE
+    assert all(len(line) <= 80 for line in lines)
+    assert counts(elements, plain()) == "1 waiting, 1 running, 1 done, 1 failed"
+    assert ranking.in_words() == "best first, by the last test_accuracy: the highest"
+
+
+def test_squeue_is_asked_once_for_all(built: SweepBuilder, queue: FakeQueue) -> None:
+    read_sweep(built.sweep)
+    assert [line.split("--jobs=")[1].split()[0] for line in queue.asked] == ["7"]
+    assert "--array" in queue.asked[0]
+
+
+def test_what_is_best_follows_from_the_metric(built: SweepBuilder) -> None:
+    elements = read_sweep(built.sweep).elements
+    assert measured(elements) == ["test_accuracy", "test_loss", "loss"]
+    assert [each.number for each in best_first(elements, "test_loss").elements] == [2, 0, 1, 3]
+    assert [each.number for each in best_first(elements, "test_loss", lower=False).elements] == [0, 2, 1, 3]
+    assert best_first(elements).metric == "test_accuracy"
+    with pytest.raises(RunError, match=r"--by test_acuracy: no element has measured it\. Did you mean test_accuracy\?"):
+        best_first(elements, "test_acuracy")
+
+
+def test_the_table_for_programs_has_a_row_for_each_element(
+    built: SweepBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = clusterdp.sweep("runs/s")
+    assert rows[0]["element"] == 2
+    assert {name: rows[0][name] for name in ("params.lr", "state", "step", "job", "test_loss")} == {
+        "params.lr": 0.001,
+        "state": "running",
+        "step": 60,
+        "job": "7_2",
+        "test_loss": 0.4,
+    }
+    assert main(["sweep", "runs/s", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == rows
+    assert main(["sweep", "runs/s", "--csv"]) == 0
+    assert [row["element"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))] == ["2", "0", "1", "3"]
+    assert main(["sweep", "7", "--top", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3].split() == TABLE.splitlines()[1].split()
+    assert lines[4:] == ["", "best first, by the last test_accuracy: the highest"]
+
+
+def test_status_of_a_sweep_is_its_table_and_of_an_element_that_of_a_run(
+    built: SweepBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "runs/s"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "digits  1 waiting, 1 running, 1 done, 1 failed"
+    assert main(["status", "runs/s/3"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("digits  waiting (JobArrayTaskLimit: as many elements")
+    assert main(["logs", "runs/s"]) == 4
+    assert capsys.readouterr().err.startswith("clusterdp: runs/s: is a sweep. Name an element, as runs/s/0;")
+    assert main(["sweep", "runs/s/3"]) == 4
+
+
+def test_an_element_is_found_by_its_job_and_a_sweep_by_its_array(built: SweepBuilder) -> None:
+    remember(built.sweep.files)
+    assert find_run("7_2").path == built.sweep.element(2).path
+    assert find_run("7").path == built.sweep.path
+    built.elements[1].submitted("9")  # resumed by itself
+    assert find_run("9").path == built.sweep.element(1).path
+    assert find_run().path == built.sweep.path
+    assert sweep_of(find_run("7_2")) == built.sweep
+    assert sweep_of(RunDir(built.sweep.path)) is None
+
+
+def test_cancelling_marks_every_element_first_and_tells_slurm_once(built: SweepBuilder, queue: FakeQueue) -> None:
+    marks = f"{built.sweep.path}/2/cancelled {built.sweep.path}/3/cancelled"
+    queue.write("scancel", f"/bin/ls {marks} >/dev/null || echo cancelled too early >>{queue.folder}/asked\n")
+    assert cancel_sweep(built.sweep) == "runs/s: cancelled 2 elements; no attempt of them starts any more."
+    assert [line for line in queue.asked if "cancel" in line] == ["scancel 7"]
+    assert not (built.sweep.path / "0/cancelled").exists()
+    assert not (built.sweep.path / "1/cancelled").exists()
+    queue.answers("7_2|CANCELLED|None|", "7_3|CANCELLED|None|")
+    assert "nothing to cancel" in cancel_sweep(built.sweep)
+    assert {each.status.state for each in read_sweep(built.sweep).elements[2:]} == {RunState.CANCELLED}
+
+
+def test_cancelling_an_element_leaves_the_others_alone(built: SweepBuilder, queue: FakeQueue) -> None:
+    cancel(built.sweep.element(2))
+    assert [line for line in queue.asked if "cancel" in line] == ["scancel 7_2"]
+    assert not (built.sweep.path / "3/cancelled").exists()
+
+
+def test_elements_stay_marked_though_slurm_does_not_answer(built: SweepBuilder, queue: FakeQueue) -> None:
+    queue.answers(error="Unable to contact slurm controller")
+    with pytest.raises(SlurmError, match="They are marked"):
+        cancel_sweep(built.sweep)
+    assert (built.sweep.path / "3/cancelled").exists()
+    assert not (built.sweep.path / "0/cancelled").exists()
+
+
+def test_stopping_takes_what_waits_out_of_the_queue_and_lets_the_rest_save(
+    built: SweepBuilder, queue: FakeQueue
+) -> None:
+    assert stop_sweep(built.sweep) == "runs/s: 1 element left the queue; 1 that run save and end."
+    assert [line for line in queue.asked if "cancel" in line] == ["scancel 7_3"]
+    assert (built.sweep.path / "2/stop").exists()
+
+
+def test_a_sweep_is_watched_in_a_line_of_counts_until_every_element_is_over(
+    built: SweepBuilder, queue: FakeQueue
+) -> None:
+    def ends() -> None:
+        built.elements[2].attempt("7_2.1").trained(61, 100, 100).finished(100)
+        built.elements[3].attempt("7_3.0").trained(1, 100, 100).finished(100)
+        queue.answers()
+
+    clock, out = Clock(lambda: None, ends), io.StringIO()
+    code = watch_sweep(built.sweep, out, pace=SweepPace(clock=lambda: clock.now, sleep=clock.sleep))
+    lines = [line.partition("  ")[2] for line in out.getvalue().splitlines()]
+    assert lines[0] == "2 of 4 over: 1 waiting, 1 running, 1 done, 1 failed"
+    assert lines[1] == "4 of 4 over: 3 done, 1 failed"
+    assert "not done: 1" in out.getvalue()
+    assert code == 1
+
+
+def test_an_end_that_only_squeue_knows_is_believed_when_it_lasts(built: SweepBuilder, queue: FakeQueue) -> None:
+    queue.answers("7_2|CANCELLED|None|", "7_3|CANCELLED|None|")
+    clock, out = Clock(), io.StringIO()
+    watch_sweep(built.sweep, out, pace=SweepPace(clock=lambda: clock.now, sleep=clock.sleep))
+    assert clock.now >= SweepPace.settle_s
+    assert "2 cancelled" in out.getvalue()
+
+
+def test_an_element_whose_submission_was_not_noted_is_known_by_the_array(built: SweepBuilder, queue: FakeQueue) -> None:
+    for path in built.elements[3].run.events.iterdir():
+        path.unlink()
+    assert read_sweep(built.sweep).elements[3].status.state is RunState.WAITING
+    assert read_sweep(built.sweep).elements[3].history.job == "7_3"
+
+
+def test_what_is_tried_again_are_the_elements_in_that_state(built: SweepBuilder, queue: FakeQueue) -> None:
+    status = read_sweep(built.sweep)
+    assert [each.number for each in to_retry(status, "failed")] == [1]
+    assert to_retry(status, "cancelled") == to_retry(status, "unsubmitted") == []
+    queue.answers("7_1|COMPLETING|None|n1", "7_2|RUNNING|None|n1", "7_3|PENDING|None|")
+    with pytest.raises(RunError, match="jobs of elements 1 are still ending"):
+        to_retry(status, "failed")
+    queue.answers(error="Unable to contact slurm controller")
+    with pytest.raises(SlurmError, match="not known which"):
+        to_retry(read_sweep(built.sweep), "failed")
+
+
+def test_elements_that_failed_are_submitted_again_as_one_array_of_the_same_script(
+    built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built.sweep.script(0).write_text("#!/bin/bash\n#SBATCH --array=0-3%2\n")
+    built.elements[2].attempt("7_2.1").failed(exit=1)
+    built.elements[2].cancelled()
+    built.elements[0].attempt("7_0.1").failed(exit=1)
+    queue.answers("7_3|PENDING|JobArrayTaskLimit|")
+    queue.write("sbatch", "echo 8\n")
+    assert main(["sweep", "runs/s", "--retry", "failed"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"Resumed job 8_0: {built.sweep.path}/0",
+        f"Resumed job 8_1: {built.sweep.path}/1",
+    ]
+    asked = [line for line in queue.asked if line.startswith("sbatch")]
+    assert asked == [f"sbatch --parsable --array=0-1%2 {built.sweep.script(0)}"]
+    assert find_run("8_1").path == built.sweep.element(1).path
+    queue.answers("7_3|PENDING|Priority|", "8_0|PENDING|Priority|", "8_1|PENDING|Priority|")
+    assert main(["sweep", "runs/s", "--retry", "failed"]) == 0
+    assert capsys.readouterr().out == "No element is failed.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--resume"], "--resume: say how many of the best"),
+        (["params.epochs=3"], r"params.epochs=3: is for elements that go on"),
+        (["--by", "los"], "--by los: no element has measured it. Did you mean loss?"),
+    ],
+)
+def test_a_mistake_is_told(
+    built: SweepBuilder, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sweep", "runs/s", *words]) != 0
+    assert said in capsys.readouterr().err
+
+
+def test_a_sweep_is_one_row_of_the_list(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    _, *rows = capsys.readouterr().out.splitlines()
+    assert [row.split() for row in rows] == ["s running? 1 waiting, 1 running, 1 done, 1 failed".split()]
+    for element in built.elements[1:]:
+        element.attempt(f"7_{element.run.path.name}.5").finished(100)
+    assert main(["list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["verdict"] == "done"
+
+
+def test_a_sweep_is_removed_once_all_elements_are_over(
+    built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in (0, 1, 2, 3):
+        built.elements[number].run.config.write_text("name: digits\n")
+    assert main(["rm", "--yes", "runs/s"]) == 4
+    assert "elements 2, 3 are not over" in capsys.readouterr().err
+    queue.answers(error="Unable to contact slurm controller")
+    assert main(["rm", "--yes", "runs/s"]) == 3
+    queue.answers()
+    assert main(["rm", "--yes", "runs/s/1"]) == 0
+    assert [each.number for each in read_sweep(built.sweep).elements] == [0, 2, 3]
+    assert main(["rm", "--yes", "runs/s"]) == 0
+    assert not built.sweep.path.exists()
+
+
+def test_a_table_that_is_none_is_one_line(built: SweepBuilder) -> None:
+    for text in ("", "[]", '{"name": "x"}', '{"name": 1, "elements": {"a": {}}}', '{"name": 1, "elements": 3}'):
+        (built.sweep.path / "sweep.json").write_text(text)
+        with pytest.raises(RunError, match=r"sweep\.json: is not the table of a sweep"):
+            read_sweep(built.sweep)
+
+
+def test_elements_are_asked_for_one_by_one(queue: FakeQueue) -> None:
+    queue.answers("7_3|PENDING|Priority|")
+    assert job_states(["7_3"])["7_3"].state == "PENDING"
+    assert element_states(["7"])["7_3"].state == "PENDING"
+    job_states(["9"])
+    assert ["--array" in line for line in queue.asked] == [True, True, False]
+
+
+def test_the_limit_of_arrays_is_slurms(queue: FakeQueue) -> None:
+    queue.write("scontrol", "echo 'MaxArraySize            = 4001'\n")
+    assert max_array_size() == 4001
+    queue.write("scontrol", "exit 1\n")
+    assert max_array_size() == 1001
