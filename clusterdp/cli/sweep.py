@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -105,7 +106,7 @@ def status(run: RunDir, as_json: bool = False) -> int:
     colour, path = Colour(sys.stdout), shown_path(run.path)
     said = f" ({found.said})" if found.said else ""
     print(f"{colour('bold', found.name)}  {counts(found.elements, colour)}{said}")
-    print("\n".join(["", *status_table(found.elements, colour), ""]))
+    print("\n".join(["", *status_table(found.elements, colour, width=_width()), ""]))
     print(f"  clusterdp sweep {path}  {colour('dim', 'its results, best first')}")
     return 0
 
@@ -139,9 +140,13 @@ def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
         colour = Colour(sys.stdout)
         said = f" ({found.said})" if found.said else ""
         print(f"{colour('bold', found.name)}  {counts(found.elements, colour)}{said}\n")
-        print("\n".join(status_table(ranking.elements, colour, ranking.metrics)))
+        print("\n".join(status_table(ranking.elements, colour, ranking.metrics, _width())))
         print(f"\n{ranking.in_words()}" if ranking.metric else "\nNo element has measured anything.")
     return 0
+
+
+def _width() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
 
 
 def _retry(found: SweepStatus, options: argparse.Namespace, resume: Resume) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,19 +26,26 @@ def values_table(rows: Mapping[int, Mapping[str, Any]]) -> list[str]:
     return [*lines, *_more(len(rows))]
 
 
-def status_table(elements: Sequence[ElementStatus], colour: Colour, metrics: Sequence[str] = ()) -> list[str]:
-    """A row for each element, in the order given. metrics: those that have a column."""
+def status_table(
+    elements: Sequence[ElementStatus], colour: Colour, metrics: Sequence[str] = (), width: int = sys.maxsize
+) -> list[str]:
+    """A row for each element, in the order given. metrics: those that have a column. In a narrower terminal there are
+    fewer of them, and then no steps."""
     if not elements:
         return []
     keys = list(elements[0].values)
-    rows = [("#", *short(keys), "state", "step", *metrics)]
+    rows: list[tuple[str, ...]] = [("#", *short(keys), "state", "step", *metrics)]
     for each in elements[:MANY]:
         history = each.history
         step = "-" if history.step is None else f"{history.step}" + (f"/{history.total}" if history.total else "")
         measured = (number(history.metrics[name]) if name in history.metrics else "-" for name in metrics)
         values = (_value(each.values.get(key)) for key in keys)
         rows.append((str(each.number), *values, each.status.state.value, step, *measured))
-    head, *lines = table(rows)
+    while (lines := table(rows)) and max(map(len, lines)) > width and len(rows[0]) > len(keys) + 2:
+        last = len(rows[0]) - 1
+        left_out = last if last > len(keys) + 3 else len(keys) + 2  # the steps go before the first metric
+        rows = [row[:left_out] + row[left_out + 1 :] for row in rows]
+    head, *lines = lines
     return [colour("dim", head), *lines, *(colour("dim", line) for line in _more(len(elements)))]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import clusterdp
+from clusterdp import config
 from clusterdp.cli import main
 from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.cancel import cancel
@@ -73,6 +74,15 @@ def test_the_table_has_values_states_and_metrics_the_best_first(built: SweepBuil
     assert all(len(line) <= 80 for line in lines)
     assert counts(elements, plain()) == "1 waiting, 1 running, 1 done, 1 failed"
     assert ranking.in_words() == "best first, by the last test_accuracy: the highest"
+
+
+def test_in_a_narrow_terminal_there_are_fewer_columns(built: SweepBuilder) -> None:
+    ranking = best_first(read_sweep(built.sweep).elements)
+    for width, last in ((60, "test_loss"), (50, "test_accuracy"), (40, "test_accuracy"), (24, "state"), (5, "state")):
+        lines = status_table(ranking.elements, plain(), ranking.metrics, width)
+        assert lines[0].split()[-1] == last
+        assert max(map(len, lines)) <= max(width, 23)
+    assert "step" not in status_table(ranking.elements, plain(), ranking.metrics, 40)[0]
 
 
 def test_squeue_is_asked_once_for_all(built: SweepBuilder, queue: FakeQueue) -> None:
@@ -234,6 +244,25 @@ def test_elements_that_failed_are_submitted_again_as_one_array_of_the_same_scrip
     queue.answers("7_3|PENDING|Priority|", "8_0|PENDING|Priority|", "8_1|PENDING|Priority|")
     assert main(["sweep", "runs/s", "--retry", "failed"]) == 0
     assert capsys.readouterr().out == "No element is failed.\n"
+
+
+def test_the_best_go_on_with_other_values_once_all_of_them_are_over(
+    built: SweepBuilder, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {"entry": "train:main", "params": {"epochs": 3}, "launch": {"python": "python"}}
+    for number in (0, 2):
+        built.elements[number].run.config.write_text(config.dump(config.from_mapping(values)))
+    queue.write("sbatch", "echo 9\n")
+    queue.write("squeue", """case "$*" in *%o*) ;; *) echo '7_2|RUNNING|None|n1' ;; esac\n""")
+    assert main(["sweep", "runs/s", "--top", "2", "--resume", "params.epochs=5"]) == 4
+    assert "job 7_2 is RUNNING" in capsys.readouterr().err
+    assert not [line for line in queue.asked if line.startswith("sbatch")]
+    queue.answers()
+    built.elements[2].attempt("7_2.1").trained(61, 100, 100, test_accuracy=0.9).finished(100)
+    assert main(["sweep", "runs/s", "--top", "2", "--resume", "params.epochs=5"]) == 0
+    scripts = [line.split()[-1] for line in queue.asked if line.startswith("sbatch")]
+    assert scripts == [str(built.sweep.path / number / "job.sbatch") for number in ("2", "0")]
+    assert config.read_resolved(built.elements[0].run.config)["params"] == {"epochs": 5}
 
 
 @pytest.mark.parametrize(
