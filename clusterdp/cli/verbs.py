@@ -531,6 +531,8 @@ def sweep(options: argparse.Namespace) -> int:
     others = [f"--retry {options.retry}"] if options.retry else ["--resume", *options.overrides] if acts else []
     if options.overrides and not options.resume:
         raise ConfigError(f"{options.overrides[0]}: is for elements that go on. Write it with --top 3 --resume.")
+    if options.top is not None and options.top < 1:
+        raise ConfigError(f"--top {options.top}: is no number of elements. Write 1 or more.")
     if options.resume and options.top is None:
         raise ConfigError("--resume: say how many of the best: --top 3 --resume.")
     run = _named_run("sweep", options.run, others, sweeps=True) if acts else _run(options.run, sweeps=True)

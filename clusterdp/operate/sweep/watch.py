@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +15,7 @@ from clusterdp.operate.run_state import INTERRUPTED, RunState
 from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus, read_sweep
 from clusterdp.operate.sweep.results import best_first
 from clusterdp.operate.sweep.table import counts, listed, status_table
+from clusterdp.operate.terminal import printable, underlying
 from clusterdp.rundir import SweepDir
 
 
@@ -45,7 +48,7 @@ def watch_sweep(
 
 def _follow(folder: SweepDir, out: TextIO, pace: SweepPace) -> SweepStatus:
     ended: dict[int, ElementStatus] = {}
-    said, live = "", is_terminal(out)
+    said, live, plain = "", is_terminal(out), Colour(io.StringIO())
     since: dict[int, float] = {}  # since when an element has been over, maybe by squeue alone
     while True:
         began = pace.clock()
@@ -57,17 +60,18 @@ def _follow(folder: SweepDir, out: TextIO, pace: SweepPace) -> SweepStatus:
             if _is_final(each, now - since.setdefault(each.number, now), pace):
                 ended[each.number] = each
         over = sum(each.status.state.over for each in status.elements)
-        line = f"{over} of {len(status.elements)} over: {counts(status.elements, Colour(out))}"
+        line = f"{over} of {len(status.elements)} over: {counts(status.elements, plain)}"
         line += f" ({status.said[:80]})" if status.said else ""
-        if live:
-            out.write(f"\r\x1b[K{line}")
+        if live:  # one line that stays; the stream that cleans what others have written would take the escapes out
+            line = printable(line)[: shutil.get_terminal_size().columns - 1]
+            underlying(out).write(f"\r\x1b[K{line}")
         elif line != said:
             out.write(f"{clock(time.time())}  {line}\n")
         said = line
         out.flush()
         if len(ended) == len(status.elements):
             if live:
-                out.write("\r\x1b[K")
+                underlying(out).write("\r\x1b[K")
             return status
         pace.sleep(max(pace.poll_s, 5 * (now - began)))
 

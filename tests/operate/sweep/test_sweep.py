@@ -270,6 +270,7 @@ def test_the_best_go_on_with_other_values_once_all_of_them_are_over(
     [
         (["--resume"], "--resume: say how many of the best"),
         (["params.epochs=3"], r"params.epochs=3: is for elements that go on"),
+        (["--top", "0"], "--top 0: is no number of elements. Write 1 or more."),
         (["--by", "los"], "--by los: no element has measured it. Did you mean loss?"),
     ],
 )
