@@ -53,6 +53,7 @@ bench: $(stamp)
 	$(bin)/python -m tests.benchmarks.checkpoint_speed
 	$(bin)/python -m tests.benchmarks.report
 	$(bin)/python -m tests.benchmarks.fake_speed
+	$(bin)/python -m tests.benchmarks.sweep_submit
 
 lint: $(stamp)
 	$(bin)/ruff check .

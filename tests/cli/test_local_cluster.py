@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from clusterdp import config
+from clusterdp.cli import main
 from clusterdp.cli.local_cluster import _rehearsal, _shape_for
 from clusterdp.fakeslurm.cluster import FakeCluster
 from clusterdp.fakeslurm.errors import FakeSlurmError
@@ -89,3 +93,20 @@ def test_gpus_of_a_task_and_of_gres_count(tmp_path: Path) -> None:
         loaded = config.from_mapping({"command": "true", "resources": resources})
         node = _shape_for(loaded, loaded.resources.tasks_per_node or 1).nodes[0]
         assert (node.gpu_type, node.gpus) == found
+
+
+@pytest.mark.slow
+def test_a_sweep_is_followed_to_its_end_and_fails_if_an_element_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("PATH", "SLURM_CONF"):  # the cluster's, and put back at the end
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    Path("c.yaml").write_text("command: [sh, -c, 'exit ${params.code}']\nrestart: {max_crashes: 0}\n")
+    words = ["submit", "c.yaml", "--cluster", "local", "run_dir=s"]
+    assert main([*words, "--sweep", "params.code=0,3"]) == 1
+    out = capsys.readouterr().out
+    assert "2 of 2 over: 1 done, 1 failed" in out
+    assert "not done: 1\n" in out
+    assert main([*words[:-1], "run_dir=t", "--sweep", "params.code=0"]) == 0
