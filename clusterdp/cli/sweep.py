@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from clusterdp.errors import RunError, SubmitError
-from clusterdp.rundir import RunDir, SweepDir, is_sweep
+from clusterdp.rundir import RunDir, SweepDir, is_sweep, sweep_of
 from clusterdp.wording import counted
 
 if TYPE_CHECKING:
@@ -118,9 +118,10 @@ def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
     from clusterdp.operate.sweep.results import as_rows, best_first, columns
     from clusterdp.operate.sweep.table import counts, status_table
 
-    if not is_sweep(run.path):
+    folder = SweepDir(run.path) if is_sweep(run.path) else sweep_of(run)
+    if folder is None:
         raise RunError(f"{shown_path(run.path)}: is a single run. `clusterdp status` says how it stands.")
-    found = read_sweep(SweepDir(run.path))
+    found = read_sweep(folder)
     if options.retry:
         return _retry(found, options, resume)
     ranking = best_first(found.elements, options.by or "", options.lower)

@@ -150,6 +150,8 @@ def check_key(key: str, value: Any, schema: type, place: str) -> None:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         first = dataclasses.fields(hint)[0].name
         raise ConfigError(f"{place}: {key}: has keys of its own. Name one of them, as {key}.{first}.")
+    if str in (hint, *typing.get_args(hint)) and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return  # it is taken as it is written
     _check_type(value, hint, key, place, {})
 
 

@@ -13,6 +13,7 @@ from clusterdp.errors import ConfigError
 
 FUNCTION = re.compile(r"\s*([a-z]+)\((.*)\)\s*", re.DOTALL)
 DISTRIBUTIONS = ("uniform", "log", "choice")
+CALL = re.compile(rf"\s*(range|{'|'.join(DISTRIBUTIONS)})\(")
 FORMS = "Write a list, range(5), or for sweep.random uniform(0, 1), log(1e-5, 1e-2) or choice(16, 32)"
 MOST = 10_000  # elements; a table of more is read by nobody, and Slurm's MaxJobCount is 10,000 by default
 
@@ -41,6 +42,8 @@ def _listed(text: str, where: str) -> Any:
     items = value_of_text(f"[{text}]", where) if text.strip() else []
     if not isinstance(items, list):  # `1], [2`
         raise ConfigError(f"{where}: {text!r} is not a list of values. {FORMS}.")
+    if any(isinstance(item, str) and CALL.match(item) for item in items):
+        raise ConfigError(f"{where}: {text} is neither values nor a whole range(...) or log(...) alone. {FORMS}.")
     return items[0] if len(items) == 1 and isinstance(items[0], list) else items
 
 

@@ -106,6 +106,8 @@ def test_values_drawn_at_random_are_the_same_again_and_within_their_bounds() -> 
         (["params.lr"], r"--sweep params\.lr: is not KEY=VALUES"),
         (["params.lr="], r"sweep\.grid\.params\.lr: has no values"),
         (["params.lr=[]"], r"sweep\.grid\.params\.lr: has no values"),
+        (["params.lr=range(3"], r"range\(3 is neither values nor a whole range\(\.\.\.\) or log"),
+        (["params.lr=range(3),5"], r"range\(3\),5 is neither values"),
         (["params.lr=range(x)"], r"'range\(x\)' is not range\(STOP\)"),
         (["params.lr=range()"], r"is not range\(STOP\)"),
         (["params.lr=range(0)"], r"has no numbers in it"),

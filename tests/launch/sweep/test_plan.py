@@ -80,6 +80,7 @@ def test_each_element_has_checkpoints_of_its_own(work: Path) -> None:
     ("words", "key"),
     [
         (["resources.nodes=1,2"], "resources.nodes"),
+        (["resources.time=10,20"], "resources.time"),
         (["params.lr=1,2", "launch.env.X=a,b"], r"launch\.env\.X"),
         (["restart.crash.limit=1,2"], r"restart\.crash\.limit"),
         (["checkpoint.url=/a,/b"], r"checkpoint\.url"),

@@ -132,7 +132,8 @@ def test_status_of_a_sweep_is_its_table_and_of_an_element_that_of_a_run(
     assert capsys.readouterr().out.splitlines()[0].startswith("digits  waiting (JobArrayTaskLimit: as many elements")
     assert main(["logs", "runs/s"]) == 4
     assert capsys.readouterr().err.startswith("clusterdp: runs/s: is a sweep. Name an element, as runs/s/0;")
-    assert main(["sweep", "runs/s/3"]) == 4
+    assert main(["sweep", "runs/s/3", "--json"]) == 0  # the sweep that it is an element of
+    assert len(json.loads(capsys.readouterr().out)) == 4
 
 
 def test_an_element_is_found_by_its_job_and_a_sweep_by_its_array(built: SweepBuilder) -> None:
