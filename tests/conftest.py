@@ -16,6 +16,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session", autouse=True)
+def an_index_of_their_own(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Else the tests would note their runs among those of whoever runs them, and find these."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="session", autouse=True)
 def ctrl_c_is_heard() -> None:
     """A shell starts what it puts in the background with SIGINT ignored, and children would inherit that."""
     signal.signal(signal.SIGINT, signal.default_int_handler)

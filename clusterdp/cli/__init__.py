@@ -1,6 +1,10 @@
 """The command line.
 
-verbs          `main`, and a function for each verb
+command_line   `main`: from words to an exit code
+arguments      each verb with its arguments
+sending        the verbs that submit a job
+verbs          all others
+named          what a word names: a run, a config
 parser         argparse, with each mistake told in one line
 completion     words on TAB, in bash, zsh and fish
 streams        stdout and stderr: UTF-8, without control characters, and closed without noise
@@ -13,6 +17,6 @@ logs           `clusterdp logs`
 sweep          `clusterdp submit --sweep` and `clusterdp sweep`
 """
 
-from clusterdp.cli.verbs import main
+from clusterdp.cli.command_line import main
 
 __all__ = ["main"]

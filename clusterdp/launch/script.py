@@ -149,7 +149,7 @@ def _of_array(spec: ScriptSpec) -> dict[str, Any]:
     """What is another word in the script of an array: it is the shell that knows which element runs."""
     if spec.array is None:
         return {
-            "element": "",
+            "element": Shell(""),
             "log_id": Shell("$SLURM_JOB_ID"),
             "script_file": Shell("$run_dir/job.sbatch"),
             "resubmit_options": [],

@@ -12,7 +12,7 @@ import yaml
 
 import clusterdp
 from clusterdp import cli
-from clusterdp.cli import verbs
+from clusterdp.cli import arguments
 
 CONFIG = "command: [echo, hello]\nresources: {time: 5}\n"
 
@@ -173,7 +173,7 @@ def test_the_configs_that_come_along_are_found_from_anywhere(work: Path) -> None
 
 def test_no_verb_is_undocumented() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
-    actions = [action for action in verbs.parser()._actions if action.choices]
+    actions = [action for action in arguments.parser()._actions if action.choices]
     for verb in actions[0].choices or ():
         assert f"clusterdp {verb}" in readme, verb
 

@@ -98,7 +98,7 @@ class Odd:
         # In a case nobody waits: a busy lock, a lost answer, and a run that goes on are looked at a few times.
         monkeypatch.setattr(lock.time, "sleep", lambda seconds: None)
         monkeypatch.setattr(in_doubt, "PAUSES_S", (0,))
-        monkeypatch.setattr(verbs, "_follow", lambda run: watch(run, pace=impatient()))
+        monkeypatch.setattr(verbs, "follow", lambda run: watch(run, pace=impatient()))
         (place / "bin").mkdir(exist_ok=True)
         for name in ("squeue", "sbatch"):
             (place / "bin" / name).touch(0o755)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from clusterdp.cli.verbs import main
+from clusterdp.cli.command_line import main
 from clusterdp.operate.account.goodput import show_goodput
 from clusterdp.operate.account.words import brief, hours
 from clusterdp.operate.status import show_status

@@ -1,0 +1,338 @@
+"""What a user may type: each verb with its arguments, in the order of `--help`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from clusterdp import __version__
+from clusterdp.cli import sending, verbs
+from clusterdp.cli.parser import CliParser
+
+EPILOG = """\
+  clusterdp submit train.yaml params.lr=0.1     submit; values of the file can be overridden
+  clusterdp submit train.yaml --dry-run         print the script instead
+  clusterdp submit train.yaml --cluster local   run it here, on a fake cluster
+  clusterdp status                              how the latest run is doing
+RUN is a run folder, a job id, or nothing for the latest run of this folder; stop, cancel, resume, note and rm want it
+named."""
+
+SHARED: dict[str, dict[str, Any]] = {  # arguments of several verbs; the last word is the argument
+    "config": {"metavar": "CFG.yaml"},
+    "optional config": {"metavar": "CFG.yaml", "nargs": "?"},
+    "overrides": {"nargs": "*", "default": [], "metavar": "key=value"},
+    "run": {"nargs": "?", "metavar": "RUN"},
+    "named run": {"nargs": "?", "metavar": "RUN", "help": "must be named; without it the latest is shown"},
+    "--json": {"action": "store_true", "help": "for programs"},
+    "--dry-run": {"action": "store_true", "help": "print the script; write and submit nothing"},
+    "--cluster": {"choices": ("auto", "slurm", "local"), "default": "auto", "help": "local: a fake one, here"},
+    "--watch": {"action": "store_true", "help": "follow the run to its end, and exit as it does"},
+}
+SENDING = ("--dry-run", "--cluster", "--watch")
+MANY = ("overrides", "runs", "metrics")  # arguments that take any number of words
+
+
+class Verb(NamedTuple):
+    """about: a line for --help. shared: arguments of SHARED that it takes. add: adds those of its own."""
+
+    name: str
+    run: Callable[[argparse.Namespace], int] | None
+    about: str
+    example: str = ""
+    shared: Sequence[str] = ()
+    add: Callable[[CliParser], None] | None = None
+
+
+def read_options(words: Sequence[str]) -> argparse.Namespace:
+    """`verb` is the function to call with them."""
+    top = parser(words)
+    try:
+        options, rest = top.parse_known_args(words or ["--help"])
+    except SystemExit:  # of --help
+        sys.stdout.flush()
+        raise
+    # argparse takes a list of words in one place only: `submit cfg.yaml --watch lr=1` leaves lr=1 over.
+    many = next((name for name in MANY if name in options), "")
+    if any(word.startswith("-") for word in rest) or (rest and not many):
+        at = next((i for i, word in enumerate(rest) if word.startswith("-")), 0)
+        options.parser.error(f"unrecognized arguments: {' '.join(rest[at:])}")
+    if rest:
+        setattr(options, many, [*getattr(options, many), *rest])
+    return options
+
+
+def parser(words: Sequence[str] | None = None) -> CliParser:
+    """The parser of any words, or of these alone: if they begin with a verb, the others are left out, for all of them
+    take some milliseconds."""
+    top = CliParser(
+        prog="clusterdp",
+        description="One YAML file in; a multi-node PyTorch training out, on any Slurm cluster, that cannot lose work.",
+        epilog=EPILOG,
+        example="clusterdp submit train.yaml",
+    )
+    top.add_argument("-V", "--version", action="version", version=f"clusterdp {__version__}")
+    top.add_argument("--debug", action="store_true", help="show a traceback with an error")
+    subparsers = top.add_subparsers(title="verbs", metavar="VERB", required=True)
+    first = next((word for word in words or () if word != "--debug"), "")
+    for verb in [each for each in VERBS if each.name == first] or VERBS:
+        sub: CliParser = subparsers.add_parser(verb.name, help=verb.about, description=verb.about, example=verb.example)
+        sub.set_defaults(verb=verb.run, parser=sub)
+        for argument in verb.shared:
+            sub.add_argument(argument.rpartition(" ")[2], **SHARED[argument])
+        if verb.add and (words is None or verb.name in words):
+            verb.add(sub)
+    return top
+
+
+def _submit(sub: CliParser) -> None:
+    about = "a run for each value: KEY=0.1,0.01 or KEY=range(5); may be given again, for other keys"
+    sub.add_argument("--sweep", action="append", default=[], metavar="KEY=VALUES", help=about)
+
+
+def _init(sub: CliParser) -> None:
+    sub.add_argument("folder", nargs="?", default=".", metavar="DIR", help="default: this one")
+    sub.add_argument("--dry-run", action="store_true", help="print them instead")
+
+
+def _resume(sub: CliParser) -> None:
+    sub.add_argument("--from", dest="step", type=int, metavar="STEP", help="go on from this step, not the newest")
+
+
+def _list(sub: CliParser) -> None:
+    sub.add_argument("--all", action="store_true", help="also the runs of other folders")
+    sub.add_argument("--state", metavar="STATES", help="e.g. running,failed")
+    sub.add_argument("--name", metavar="GLOB", help="e.g. 'digits-*'")
+    sub.add_argument("--tag", metavar="WORD", help="that is in its note")
+    sub.add_argument("--since", metavar="WHEN", help="submitted since: 12h, 3d, 2w or 2026-01-31")
+    sub.add_argument("-n", type=int, dest="limit", metavar="N", help="default: 20 on a terminal, else all; 0: all")
+
+
+def _logs(sub: CliParser) -> None:
+    from clusterdp.cli import logs
+
+    logs.add_to(sub)
+
+
+def _sweep(sub: CliParser) -> None:
+    sub.set_defaults(step=None, dry_run=False, cluster="auto", watch=False)  # of --resume, which is as `resume` is
+    sub.add_argument("--by", metavar="METRIC", help="default: a test's or a validation's, else a loss")
+    best = sub.add_mutually_exclusive_group()
+    best.add_argument("--min", dest="lower", action="store_true", default=None, help="the lowest is best")
+    best.add_argument("--max", dest="lower", action="store_false", help="the highest is; default: by its name")
+    form = sub.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="for programs")
+    form.add_argument("--csv", action="store_true", help="for spreadsheets")
+    sub.add_argument("--top", type=int, metavar="N", help="the N best")
+    does = sub.add_mutually_exclusive_group()
+    does.add_argument("--resume", action="store_true", help="go on with them, with key=value as for `clusterdp resume`")
+    states = ("failed", "stopped", "cancelled", "unsubmitted")
+    does.add_argument("--retry", choices=states, help="submit the elements that are so once more")
+
+
+def _diff(sub: CliParser) -> None:
+    sub.add_argument("first", metavar="RUN")
+    sub.add_argument("second", metavar="RUN")
+
+
+def _plot(sub: CliParser) -> None:
+    sub.add_argument("run", metavar="RUN")
+    sub.add_argument("metrics", nargs="*", default=[], metavar="METRIC", help="default: what people look for first")
+    sub.add_argument("-o", dest="file", metavar="FILE.png", help="a picture instead: .png, .svg or .pdf")
+
+
+def _report(sub: CliParser) -> None:
+    sub.add_argument("runs", nargs="*", default=[], metavar="RUN", help="default: the latest")
+    sub.add_argument("-o", dest="file", metavar="FILE.html", help="default: report-NAME.html, here")
+
+
+def _note(sub: CliParser) -> None:
+    sub.add_argument("text", nargs="*", metavar="TEXT", help="an empty one removes the note")
+    sub.add_argument("--clear", action="store_true", help="remove the note")
+
+
+def _rm(sub: CliParser) -> None:
+    sub.add_argument("runs", nargs="*", metavar="RUN", help="must be named")
+    sub.add_argument("--dry-run", action="store_true", help="say what would go")
+    sub.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _checkpoint(sub: CliParser) -> None:
+    from clusterdp.cli import checkpoint
+
+    checkpoint.add_to(sub)
+
+
+def _profile(sub: CliParser) -> None:
+    sub.add_argument("--steps", type=int, metavar="N", help="default: 50; 20 for each batch size")
+    sub.add_argument("--find", choices=("batch-size", "workers"), help="try some out, and say which to take")
+
+
+def _show(sub: CliParser) -> None:
+    sub.add_argument("--explain", nargs="?", const="", metavar="KEY", help="what a key means; without KEY, each key")
+
+
+def _configs(sub: CliParser) -> None:
+    sub.add_argument("name", nargs="?", metavar="NAME")
+
+
+def _fake(sub: CliParser) -> None:
+    from clusterdp.cli import fake
+
+    fake.add_to(sub)
+
+
+def _completion(sub: CliParser) -> None:
+    sub.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
+
+
+VERBS = (
+    Verb(
+        "init",
+        verbs.init,
+        "write a train script, its config, and a site profile of this cluster, to begin with",
+        "clusterdp init",
+        add=_init,
+    ),
+    Verb(
+        "submit",
+        sending.submit,
+        "submit a run, or a sweep of runs",
+        "clusterdp submit train.yaml params.lr=0.1 resources.nodes=4",
+        ("config", "overrides", *SENDING),
+        _submit,
+    ),
+    Verb(
+        "resume",
+        sending.resume,
+        "go on with a run from its checkpoints, as a new job",
+        "clusterdp resume 4242 resources.time=8:00:00",
+        ("named run", "overrides", *SENDING),
+        _resume,
+    ),
+    Verb(
+        "again",
+        sending.again,
+        "submit a new run from the record of another: its config and its code as it was",
+        "clusterdp again 4242 params.lr=0.01",
+        ("named run", "overrides", *SENDING),
+    ),
+    Verb("stop", verbs.stop, "have a run save, and end it until it is resumed", "clusterdp stop 4242", ("named run",)),
+    Verb("cancel", verbs.cancel, "end a run for good", "clusterdp cancel 4242", ("named run",)),
+    Verb(
+        "list",
+        verbs.list_,
+        "my runs, the newest first: those of this folder, or --all",
+        "clusterdp list --state running,failed --since 3d",
+        ("--json",),
+        _list,
+    ),
+    Verb(
+        "status",
+        verbs.status,
+        "how a run is doing",
+        "clusterdp status runs/digits-20260131-235959-1f2e",
+        ("run", "--json"),
+    ),
+    Verb(
+        "why",
+        verbs.why,
+        "why a run waits, or failed: the first error of all ranks, its cause, and what to do",
+        "clusterdp why 4242",
+        ("run", "--json"),
+    ),
+    Verb("watch", verbs.watch, "follow a run to its end, and exit as it does", "clusterdp watch 4242", ("run",)),
+    Verb(
+        "logs",
+        verbs.logs,
+        "print what the ranks printed",
+        "clusterdp logs -f --rank 3    clusterdp logs 4242 --errors",
+        ("run",),
+        _logs,
+    ),
+    Verb(
+        "sweep",
+        verbs.sweep,
+        "the results of a sweep, best first",
+        "clusterdp sweep runs/digits-20260131-235959-1f2e --by val_loss",
+        ("run", "overrides"),
+        _sweep,
+    ),
+    Verb(
+        "goodput",
+        verbs.goodput,
+        "where the allocated time of a run went, and what its interruptions cost",
+        "clusterdp goodput 4242",
+        ("run", "--json"),
+    ),
+    Verb(
+        "plot",
+        verbs.plot,
+        "metrics of a run as curves, in the terminal or as a picture",
+        "clusterdp plot 4242 loss lr -o curves.png",
+        add=_plot,
+    ),
+    Verb(
+        "report",
+        verbs.report,
+        "runs as one HTML page: attempts, curves, where the time went, config, code",
+        "clusterdp report runs/first runs/second -o both.html",
+        add=_report,
+    ),
+    Verb(
+        "diff",
+        verbs.diff,
+        "how two runs differ: config, code, packages, metrics",
+        "clusterdp diff runs/first runs/second",
+        ("--json",),
+        _diff,
+    ),
+    Verb(
+        "note",
+        verbs.note,
+        "write a line about a run, which status and list show; without one, print it",
+        "clusterdp note 4242 baseline, lr was too high",
+        ("named run",),
+        _note,
+    ),
+    Verb(
+        "rm",
+        verbs.rm,
+        "remove runs that are over, with their checkpoints",
+        "clusterdp rm runs/digits-20260131-235959-1f2e",
+        add=_rm,
+    ),
+    Verb("checkpoint", None, "list, verify, compare, export and prune checkpoints", add=_checkpoint),
+    Verb(
+        "profile",
+        sending.profile,
+        "run some steps of a job, and say where the time goes",
+        "clusterdp profile train.yaml --find workers",
+        ("config", "overrides", "--cluster"),
+        _profile,
+    ),
+    Verb(
+        "show",
+        verbs.show,
+        "print a config as it resolves, with the source of each value; or explain its keys",
+        "clusterdp show train.yaml    clusterdp show --explain checkpoint.every_s",
+        ("optional config", "overrides"),
+        _show,
+    ),
+    Verb(
+        "configs",
+        verbs.configs,
+        "list the example configs of the package, or print one",
+        "clusterdp configs digits > my.yaml",
+        add=_configs,
+    ),
+    Verb("fake", None, "a fake Slurm cluster on this machine, by hand", add=_fake),
+    Verb(
+        "completion",
+        verbs.complete,
+        "print what a shell needs to complete words on TAB",
+        'eval "$(clusterdp completion bash)"',
+        add=_completion,
+    ),
+)

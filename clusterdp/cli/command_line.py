@@ -1,0 +1,50 @@
+"""`main`: from the words of a command line to an exit code.
+
+Exit codes: 0 done; 1 the job failed, or checkpoints are bad or differ; 2 a mistake in the config or the words; 3 Slurm
+said no; 4 no such run, or not now; 5 checkpoints; 6 the ranks did not meet; 7 the fake cluster; 130 Ctrl-C; 143 the job
+was cancelled.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Sequence
+
+from clusterdp.cli import streams
+from clusterdp.cli.arguments import parser, read_options
+from clusterdp.errors import ClusterdpError, OutputError
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    # Imports and configs make objects that stay. Looking for garbage among them takes a tenth of the start of a verb.
+    gc.set_threshold(100_000)
+    with streams.prepared():
+        return _main(sys.argv[1:] if words is None else words)
+
+
+def _main(words: Sequence[str]) -> int:
+    if "_ARGCOMPLETE" in os.environ:
+        from clusterdp.cli import completion
+
+        completion.answer(parser())
+    debug = False
+    try:
+        options = read_options(words)
+        debug = options.debug
+        code: int = options.verb(options)
+        sys.stdout.flush()  # here, where a closed pipe can still be handled
+        return code
+    except BrokenPipeError:  # `clusterdp logs | head`
+        streams.abandon(sys.stdout)
+        return 141
+    except KeyboardInterrupt:
+        return 130
+    except (ClusterdpError, UnicodeEncodeError, OSError) as error:
+        if debug:
+            raise
+        if isinstance(error, OutputError):
+            streams.abandon(sys.stdout)
+        streams.complain(error)
+        return error.exit_code if isinstance(error, ClusterdpError) else 2 if isinstance(error, ValueError) else 4

@@ -1,0 +1,53 @@
+"""What a word of the command line names: a run, a config."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from clusterdp.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from clusterdp.rundir import RunDir
+
+
+def known_run(word: str | None, sweeps: bool = False) -> RunDir:
+    """The run that is meant. What is asked about it is asked on its own cluster, if that is up here. sweeps: it may be
+    the folder of a sweep. RunError if it is one and may not."""
+    from clusterdp.operate.find_run import find_run
+    from clusterdp.operate.run_cluster import put_on_path
+    from clusterdp.rundir import is_sweep
+
+    run = find_run(word)
+    if is_sweep(run.path) and not sweeps:
+        from clusterdp.operate.formatting import shown_path
+
+        path = shown_path(run.path)
+        raise RunError(f"{path}: is a sweep. Name an element, as {path}/0; `clusterdp sweep {path}` lists them.")
+    put_on_path(run)
+    return run
+
+
+def named_run(verb: str, word: str | None, others: Sequence[str] = (), sweeps: bool = False) -> RunDir:
+    """The run, for a verb that cannot be undone: it must be named, for the latest may not be the one that is meant.
+    ConfigError if it is not. `others`: the words after it."""
+    missing = word is None or ("=" in word and not os.path.exists(word))
+    if not missing:
+        return known_run(word, sweeps)
+    from clusterdp.operate.formatting import shown_path
+
+    rest = "".join(f" {shlex.quote(each)}" for each in [*filter(None, [word]), *others])
+    run = shown_path(known_run(None, sweeps=True).path)
+    raise ConfigError(f"RUN: say which. The latest is {run}: `clusterdp {verb} {run}{rest}`")
+
+
+def config_path(word: str) -> str:
+    """A file; or, away from a checkout, one of the configs that came with the package, as `configs/digits.yaml`."""
+    is_ours = word.startswith("configs/") or not ("/" in word or word.endswith((".yaml", ".yml")))
+    if not is_ours or os.path.exists(word):  # pathlib takes 10 ms
+        return word
+    from clusterdp.launch.shipped_files import find_config
+
+    return str(find_config(word))

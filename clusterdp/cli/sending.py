@@ -1,0 +1,136 @@
+"""The verbs that submit a job: submit, profile, resume, again."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from clusterdp.cli.named import config_path, named_run
+from clusterdp.errors import SubmitError
+
+if TYPE_CHECKING:
+    from clusterdp.launch.job import Job
+    from clusterdp.launch.lock import RunLock
+    from clusterdp.launch.plan import Plan
+    from clusterdp.rundir import RunDir
+
+
+def submit(options: argparse.Namespace) -> int:
+    from clusterdp import config
+    from clusterdp.launch.plan import make_plan
+
+    given = config.read(config_path(options.config), options.overrides, options.sweep)
+    if given.sweeps:
+        from clusterdp.cli import sweep
+
+        return sweep.submit(given, options)
+    loaded = config.resolve(given).config
+    plan = make_plan(loaded)
+    if options.dry_run:
+        _print_script(plan, named=bool(loaded.run_dir))
+        return 0
+    return send_plan(plan, options)
+
+
+def _print_script(plan: Plan, named: bool) -> None:
+    from clusterdp.operate.terminal import exact
+
+    exact(sys.stdout).write(plan.script.text)
+    if not named:
+        print(f"clusterdp: {plan.run.path}: this name is another each time. Set run_dir=NAME.", file=sys.stderr)
+
+
+def profile(options: argparse.Namespace) -> int:
+    from clusterdp.cli import profile
+
+    return profile.profile(options, config_path(options.config), send_plan)
+
+
+def resume(options: argparse.Namespace) -> int:
+    back = [] if options.step is None else ["--from", str(options.step)]
+    return resume_run(named_run("resume", options.run, [*options.overrides, *back]), options)
+
+
+def resume_run(run: RunDir, options: argparse.Namespace) -> int:
+    """`options`: those of `clusterdp resume`."""
+    from clusterdp.launch.lock import RunLock
+    from clusterdp.launch.resume import changes_the_work, plan_again
+    from clusterdp.operate.resume_check import check_resumable, nothing_left
+
+    plan = plan_again(run, options.step, options.overrides)
+    if options.dry_run:
+        _print_script(plan, named=True)
+        return 0
+    if options.step is None and not changes_the_work(plan) and (said := nothing_left(run)):
+        print(said)
+        return 0
+    with RunLock(run) as lock:  # until the job is submitted
+        check_resumable(run, options.step, plan.spec.checkpoint_url)
+        return send_plan(plan, options, lock)
+
+
+def again(options: argparse.Namespace) -> int:
+    from clusterdp.launch.again import plan_new
+
+    old = named_run("again", options.run, options.overrides)
+    plan = plan_new(old, options.overrides)
+    if options.dry_run:
+        _print_script(plan, named=bool(plan.spec.config.run_dir))
+        return 0
+    if plan.code_of is None:
+        print(f"clusterdp: {old.path}: has no snapshot. The code is that of {plan.spec.submit_dir}, as it is now.")
+    return send_plan(plan, options)
+
+
+def send_plan(plan: Plan, options: argparse.Namespace, lock: RunLock | None = None) -> int:
+    """Submit, say what was submitted, and follow if asked. --cluster local always follows, for the cluster ends with
+    this process.
+
+    `lock`: of the run that is to be resumed, and released as soon as its job is submitted.
+    """
+    cluster = options.cluster
+    if cluster == "auto":
+        from clusterdp.slurm import commands
+
+        if not commands.have_slurm():
+            raise SubmitError("--cluster auto: no sbatch here. `--cluster local` runs it on this machine.")
+
+    def send() -> Job:
+        if lock:
+            from clusterdp.launch.resume import send_again
+            from clusterdp.operate.resume_check import uncancelled
+
+            with uncancelled(plan.run):
+                job, taken = send_again(plan, lock), None
+            lock.release()
+        else:
+            job, taken = plan.carry_out()
+        from clusterdp.operate.run_index import remember  # the job may be starting already
+
+        remember(plan.run)
+        print(f"{'Resumed' if lock else 'Submitted'} job {job.id}: {plan.run.path}")
+        if taken:
+            shared = f", {taken.files - taken.copied} of them shared with an earlier run" * (taken.copied < taken.files)
+            print(f"Snapshot of the code: {taken.files} files, {taken.bytes / 1e6:.1f} MB{shared}")
+            if taken.ignored:
+                from clusterdp.launch.git_ignored import in_words
+
+                print(in_words(taken.ignored))
+        return job
+
+    if cluster == "local":
+        from clusterdp.cli import local_cluster
+
+        return local_cluster.run(plan, send)
+    job = send()
+    if options.watch:
+        return follow(plan.run)
+    print(f"Follow it: clusterdp watch {job.id}    Stop it: clusterdp cancel {job.id}")
+    return 0
+
+
+def follow(run: Any) -> int:
+    from clusterdp.operate.watch import watch
+
+    return watch(run)
