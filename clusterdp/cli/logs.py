@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from clusterdp.cli.named import known_run
 from clusterdp.cli.parser import CliParser
-from clusterdp.rundir import RunDir
 
 ABOUT = """\
 print what the ranks printed
@@ -30,7 +30,7 @@ def add_to(sub: CliParser) -> None:
     sub.add_argument("-f", "--follow", action="store_true", help="go on, over attempts, until the run is over")
 
 
-def logs(options: argparse.Namespace, run: RunDir) -> int:
+def logs(options: argparse.Namespace) -> int:
     from clusterdp.operate.logs.choice import Choice
     from clusterdp.operate.logs.show_logs import show_logs
 
@@ -44,4 +44,4 @@ def logs(options: argparse.Namespace, run: RunDir) -> int:
         follow=options.follow,
         terminal=sys.stdout.isatty(),
     )
-    return show_logs(run, choice)
+    return show_logs(known_run(options.run), choice)

@@ -142,7 +142,7 @@ def watch(options: argparse.Namespace) -> int:
 def logs(options: argparse.Namespace) -> int:
     from clusterdp.cli import logs
 
-    return logs.logs(options, known_run(options.run))
+    return logs.logs(options)
 
 
 def stop(options: argparse.Namespace) -> int:

@@ -40,11 +40,11 @@ def test_a_day_of_faults_ends_in_the_bits_of_the_undisturbed_run_and_its_account
     with own_cluster(tmp_path) as (fake, cluster):
         twin = day.undisturbed(cluster)
         run = day.live(fake, cluster)
-        account = assert_sacct_agrees(run)
-        print(day.report(run, account))
         same = clusterdp(cluster, tmp_path, "checkpoint", "diff", str(twin.files.path), str(run.files.path))
         assert same.returncode == 0, same.stdout + same.stderr
         assert run.digest() == twin.digest()
+        account = assert_sacct_agrees(run)
+        print(day.report(run, account))
         ended = [(fault.name, attempt) for fault, attempt in day.done if fault.causes]
         began = [each.name for each in account.attempts if each.cause not in ("bad-node", "done")]
         assert [attempt for _, attempt in ended] == began, run.account()
