@@ -179,7 +179,7 @@ def test_another_shape_of_the_same_release_differs_by_its_settings_alone(site: F
     assert sorted(path.name for path in tmp_path.iterdir()) == ["records", "report.txt", "site.json"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_ctrl_c_cancels_the_scenarios_jobs_and_no_others(number: signal.Signals, tmp_path: Path) -> None:
     with FakeCluster(shape=foreign()) as cluster:
         words = [sys.executable, HERE / "record_site.py", tmp_path, "--yes", "cancel"]

@@ -71,7 +71,14 @@ def test_any_other_error_is_python_s(tmp_path: Path) -> None:
     ("name", "text", "code", "outcome", "said"),
     [
         ("config.yaml", "train: {seed: 1", 2, "stop entry 0", "config.yaml:2: is not the config of a run. Put"),
-        ("config.yaml", "train: {backend: ncll}", 2, "stop entry 0", "train.backend: 'ncll' is not known to torch."),
+        pytest.param(
+            "config.yaml",
+            "train: {backend: ncll}",
+            2,
+            "stop entry 0",
+            "train.backend: 'ncll' is not known to torch.",
+            marks=pytest.mark.slow,
+        ),
         ("claims", "", 4, None, "claims: cannot be claimed: File exists. Make the run folder writable."),
     ],
 )
