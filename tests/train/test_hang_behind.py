@@ -124,6 +124,20 @@ def test_unless_that_waits_for_them_in_turn() -> None:
     assert not behind.may_end(notes)
 
 
+def test_the_import_of_torchs_own_modules_is_no_wait_for_others() -> None:
+    """Imported late, they take half a minute on a busy machine: two ranks, at different lines of torch.distributed."""
+    imports = """Thread 0x0000000000000001 (most recent call first):
+  File "/lib/torch/distributed/tensor/_ops/autogen.py", line 82 in _is_explicit_out_arg
+  File "/lib/torch/distributed/tensor/_ops/__init__.py", line {} in <module>
+  File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed
+  File "train.py", line 31 in main
+"""
+    notes = [note(rank, 0, PROGRAM, stack=imports.format(rank)) for rank in (0, 1)]
+    assert not any(each.surely_waits or each.waits for each in notes)
+    assert not find_behind(notes, 2).is_hang(notes)
+    assert not find_behind(notes[1:], 2).is_hang(notes[1:]), "rank 0's note has not come yet"
+
+
 def test_of_a_thousand_ranks_those_that_are_at_one_place_share_a_line_and_a_stack() -> None:
     waits = (f"{COLLECTIVE}:3", "train.py:31")
     notes = [note(rank, 120 if rank == 700 else 121, frames=waits) for rank in range(1000)]

@@ -25,8 +25,11 @@ def of_thread(dump: str, ident: int) -> list[tuple[str, int, str]]:
 
 
 def waits(frames: list[tuple[str, int, str]], *, also_in_backward: bool) -> bool:
+    """Not while torch's own modules are imported: some of them only when they are needed, and on a busy machine for
+    half a minute."""
     places = (*WAITING, ENGINE) if also_in_backward else WAITING
-    return bool(frames) and any(part in frames[0][0] for part in places)
+    imports = any(function == "<module>" and "/torch/" in file for file, _, function in frames)
+    return bool(frames) and not imports and any(part in frames[0][0] for part in places)
 
 
 def place(frames: list[tuple[str, int, str]]) -> str:
