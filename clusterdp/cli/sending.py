@@ -111,12 +111,7 @@ def send_plan(plan: Plan, options: argparse.Namespace, lock: RunLock | None = No
         remember(plan.run)
         print(f"{'Resumed' if lock else 'Submitted'} job {job.id}: {plan.run.path}")
         if taken:
-            shared = f", {taken.files - taken.copied} of them shared with an earlier run" * (taken.copied < taken.files)
-            print(f"Snapshot of the code: {taken.files} files, {taken.bytes / 1e6:.1f} MB{shared}")
-            if taken.ignored:
-                from clusterdp.launch.git_ignored import in_words
-
-                print(in_words(taken.ignored))
+            print(taken)
         return job
 
     if cluster == "local":

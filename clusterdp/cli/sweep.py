@@ -79,12 +79,7 @@ def _send(plan: SweepPlan) -> SentSweep:
     jobs = ", ".join(sent.arrays)
     print(f"Submitted job {jobs}: {counted(len(sent.jobs), 'element')} in {plan.folder.path}")
     if taken:
-        shared = f", {taken.files - taken.copied} of them shared with an earlier run" * (taken.copied < taken.files)
-        print(f"Snapshot of the code: {taken.files} files, {taken.bytes / 1e6:.1f} MB{shared}")
-        if taken.ignored:
-            from clusterdp.launch.git_ignored import in_words
-
-            print(in_words(taken.ignored))
+        print(taken)
     if sent.refused:
         print(f"clusterdp: {sent.refused} `clusterdp sweep {plan.folder.path} --retry unsubmitted`", file=sys.stderr)
     return sent

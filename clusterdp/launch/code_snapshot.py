@@ -17,7 +17,7 @@ from clusterdp.config.tree import SnapshotConfig
 from clusterdp.errors import ConfigError
 from clusterdp.launch.copied_files import copy_files, find_earlier, snapshot_of
 from clusterdp.launch.excluded_folders import is_clutter, is_run
-from clusterdp.launch.git_ignored import Ignored, find_ignored, git_lists
+from clusterdp.launch.git_ignored import Ignored, find_ignored, git_lists, in_words
 from clusterdp.rundir import RunDir
 
 MIB = 1 << 20
@@ -31,6 +31,12 @@ class CodeSnapshot:
     bytes: int
     copied: int  # files that are no links to those of an earlier run
     ignored: tuple[Ignored, ...] = ()
+
+    def __str__(self) -> str:
+        """For people, in a line or two."""
+        shared = f", {self.files - self.copied} of them shared with an earlier run" * (self.copied < self.files)
+        said = f"Snapshot of the code: {self.files} files, {self.bytes / 1e6:.1f} MB{shared}"
+        return "\n".join([said, in_words(self.ignored)] if self.ignored else [said])
 
 
 def take(source: Path, target: Path, limits: SnapshotConfig, leave_out: Path) -> CodeSnapshot:

@@ -65,6 +65,7 @@ def test_gpus_have_the_type_that_was_declared(file: Path, tmp_path: Path) -> Non
         assert "Gres=gpu:a100:8" in desk.say("scontrol show node g1")
         for refused in ("--gpus-per-node=h100:1", "--gres=gpu:h100", "--reservation=yours", "--licenses=maple"):
             assert desk.run("sbatch", refused, "--wrap=true").returncode == 1, refused
+        assert desk.run("sbatch", "-p", "scrap", "-w", "c01", "--gpus-per-node=a100:1", "--wrap=true").returncode == 1
         bad = desk.submit("--gpus-per-node=a100:2", script="srun --gpus-per-task=h100:1 true")
         cluster.wait(bad, "FAILED")
 
@@ -137,3 +138,13 @@ def test_a_file_that_is_no_yaml_or_is_not_there_says_so(tmp_path: Path) -> None:
         read_shape(str(tmp_path / "bad.yaml"))
     with pytest.raises(FakeError, match="No such file"):
         read_shape(str(tmp_path / "none.yaml"))
+
+
+def test_a_job_goes_to_the_nodes_that_have_its_type_of_gpus(tmp_path: Path) -> None:
+    nodes = [{"name": name, "gpus": 2, "gpu_type": kind} for name, kind in (("a1", "a100"), ("h1", "h100"))]
+    with FakeCluster(shape=shape_from({"nodes": nodes}, quick=True)) as cluster:
+        desk = Desk(cluster, tmp_path)
+        for kind, node in (("h100", "h1"), ("a100", "a1")):
+            job = desk.submit(f"--gpus-per-node={kind}:1", script="echo $SLURM_JOB_NODELIST")
+            cluster.wait(job, "COMPLETED")
+            assert desk.output(job) == f"{node}\n"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from clusterdp.fakeslurm.core.faults import Faults
 from clusterdp.fakeslurm.core.job_desc import JobDesc
 from clusterdp.fakeslurm.core.ranges import index_text
-from clusterdp.fakeslurm.core.shape import Shape, SlurmConf
+from clusterdp.fakeslurm.core.shape import Shape, SlurmConf, gres
 from clusterdp.fakeslurm.core.task_usage import Usage
 from clusterdp.slurm.state import JobState
 
@@ -39,7 +39,7 @@ class Node:
 
     def gres_of(self, gpus: int) -> str:
         """`gpu:a100:2`, for some or all of its GPUs; empty if it has none."""
-        return ":".join(filter(None, ("gpu", self.gpu_type, str(gpus)))) if self.gpus else ""
+        return gres(self.gpu_type, gpus) if self.gpus else ""
 
     @property
     def usable(self) -> bool:

@@ -24,11 +24,6 @@ class NodeShape:
     features: tuple[str, ...] = ()
     gpu_type: str = ""  # as in `Gres=gpu:a100:2`; one for all GPUs of a node
 
-    @property
-    def gres(self) -> str:
-        """`gpu:a100:2`; empty without GPUs."""
-        return ":".join(filter(None, ("gpu", self.gpu_type, str(self.gpus)))) if self.gpus else ""
-
 
 @dataclass(frozen=True)
 class PartitionShape:
@@ -173,6 +168,11 @@ class User:
         return cls(name, uid, gid, group)
 
 
+def gres(gpu_type: str, gpus: int) -> str:
+    """`gpu:a100:2`, or `gpu:2`."""
+    return ":".join(filter(None, ("gpu", gpu_type, str(gpus))))
+
+
 def host_name() -> str:
     return socket.gethostname().split(".")[0]
 
@@ -183,7 +183,7 @@ def conf_text(shape: Shape, folder: Path) -> str:
     lines += [f"SlurmctldHost={host_name()}(127.0.0.1)", f"StateSaveLocation={folder}/state", "GresTypes=gpu"]
     lines += [f"KillWait={shape.settings.kill_wait_s:g}", "PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE"]
     for node in shape.nodes:
-        more = f" Gres={node.gres}" if node.gres else ""
+        more = f" Gres={gres(node.gpu_type, node.gpus)}" if node.gpus else ""
         more += f" Feature={','.join(node.features)}" if node.features else ""
         lines.append(f"NodeName={node.name} NodeAddr=127.0.0.1 CPUs={node.cpus} RealMemory={node.memory_mb}{more}")
     for part in shape.partitions:

@@ -113,6 +113,8 @@ def room(desc: JobDesc, free: FreeNode, release: Release) -> int:
         cpus -= cpus % desc.cpus_per_task
     if not desc.gpus:
         return cpus
+    if desc.gpus.kind and free.node.gpu_type != desc.gpus.kind:
+        return 0
     if len(free.gpus) < (desc.gpus.per_node or bool(desc.gpus.per_job)):
         return 0
     most = most_tasks(desc, free, release)
