@@ -8,7 +8,7 @@ import shutil
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from clusterdp.errors import RunError, SubmitError
 from clusterdp.rundir import RunDir, SweepDir, is_sweep, sweep_of
@@ -16,12 +16,12 @@ from clusterdp.wording import counted
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from clusterdp.config import Given
     from clusterdp.launch.sweep.arrays import SentSweep
     from clusterdp.launch.sweep.plan import SweepPlan
-    from clusterdp.operate.sweep.elements import SweepStatus
+    from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus
     from clusterdp.operate.sweep.results import Ranking
 
     Resume = Callable[[RunDir, argparse.Namespace], int]
@@ -89,15 +89,11 @@ def status(run: RunDir, as_json: bool = False) -> int:
     """`clusterdp status` of a sweep: how each element stands."""
     from clusterdp.operate.formatting import Colour, shown_path
     from clusterdp.operate.sweep.elements import read_sweep
-    from clusterdp.operate.sweep.results import as_rows
     from clusterdp.operate.sweep.table import counts, status_table
 
     found = read_sweep(SweepDir(run.path))
     if as_json:
-        rows = as_rows(found.elements)
-        json.dump({"name": found.name, "sweep": str(run.path), "elements": rows}, sys.stdout, indent=2)
-        print()
-        return 0
+        return _print_json(found, found.elements)
     colour, path = Colour(sys.stdout), shown_path(run.path)
     said = f" ({found.said})" if found.said else ""
     print(f"{colour('bold', found.name)}  {counts(found.elements, colour)}{said}")
@@ -125,8 +121,7 @@ def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
     if options.resume:
         return _resume_best(ranking, options, resume)
     if options.json:
-        json.dump(as_rows(ranking.elements), sys.stdout, indent=2)
-        print()
+        return _print_json(found, ranking.elements, metric=ranking.metric or None, lower_is_best=ranking.lower)
     elif options.csv:
         rows = as_rows(ranking.elements)
         writer = csv.DictWriter(sys.stdout, columns(rows), lineterminator="\n")
@@ -138,6 +133,15 @@ def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
         print(f"{colour('bold', found.name)}  {counts(found.elements, colour)}{said}\n")
         print("\n".join(status_table(ranking.elements, colour, ranking.metrics, _width())))
         print(f"\n{ranking.in_words()}" if ranking.metric else "\nNo element has measured anything.")
+    return 0
+
+
+def _print_json(found: SweepStatus, elements: Sequence[ElementStatus], **ranked: Any) -> int:
+    from clusterdp.operate.sweep.results import element_data
+
+    sweep = {"name": found.name, "run": str(found.folder.path), "why": found.said, **ranked}
+    json.dump({**sweep, "elements": [element_data(each) for each in elements]}, sys.stdout, indent=2)
+    print()
     return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
 from typing import Any, TextIO
 
 from clusterdp.errors import SlurmError
@@ -16,6 +15,7 @@ from clusterdp.operate.formatting import Colour, ago, clock, number, shown_path
 from clusterdp.operate.next_command import next_command_lines
 from clusterdp.operate.note import read_note
 from clusterdp.operate.queue import RunStatus, current_status
+from clusterdp.operate.run_data import as_data
 from clusterdp.operate.run_history import RunHistory, newest, read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.standstill import hang_of, stragglers_of, stragglers_text
@@ -79,45 +79,6 @@ def attempts_table(attempts: tuple[AttemptHistory, ...], status: RunStatus, now:
             )
         )
     return table(rows)
-
-
-def as_data(history: RunHistory, status: RunStatus) -> dict[str, Any]:
-    """What scripts may rely on: keys are added, never renamed."""
-    last = newest(history.attempts)
-    return {
-        **in_brief(history, status),
-        "hang": hang_of(history, last) if last else None,
-        "stragglers": stragglers_of(history, last) if last else [],
-        "attempts": [asdict(attempt) for attempt in history.attempts],
-    }
-
-
-def in_brief(history: RunHistory, status: RunStatus) -> dict[str, Any]:
-    """The part of it that `clusterdp list` has, too."""
-    saved = history.saved
-    return {
-        "name": history.name,
-        "run": str(history.run.path),
-        "verdict": status.state.value,
-        "why": status.why,
-        "over": status.state.over,
-        "job": history.job,
-        "jobs": list(history.jobs),
-        "state": status.row.state if status.row else None,
-        "reason": status.row.reason if status.row else None,
-        "nodes": status.row.nodes if status.row else None,
-        "submitted": history.submitted,
-        "step": history.step,
-        "total": history.total,
-        "phase": history.phase,
-        "saved": {"step": saved[0], "time": saved[1]} if saved else None,
-        "steps_lost": history.lost,
-        "metrics": history.metrics,
-        "measured": history.measured_at,
-        "cancelled": history.cancelled,
-        "asked_to_stop": history.asked_to_stop,
-        "note": read_note(history.run),
-    }
 
 
 def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str, str]]:

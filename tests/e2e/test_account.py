@@ -44,5 +44,5 @@ def test_preempted_and_with_a_rank_killed_its_time_adds_up_and_its_steps_are_don
     printed = clusterdp(cluster, project, "goodput", str(run.files.path), "--json")
     data = json.loads(printed.stdout)
     assert data["unit"] == "core-hours"
-    assert sum(data["parts"].values()) == pytest.approx(data["allocated"])
+    assert sum(data["parts_s"].values()) == pytest.approx(data["allocated_s"])
     assert {each["cores"] for each in data["attempts"] if each["steps"]} == {4}

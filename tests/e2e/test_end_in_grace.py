@@ -51,7 +51,7 @@ class Story:
     config: str
     causes: tuple[str, ...]
     state: str = "COMPLETED"
-    verdict: str = "done"
+    ended: str = "done"
     exit: int | None = None
 
 
@@ -91,5 +91,5 @@ def test_what_ends_by_itself_in_its_grace_time_has_run_once_and_is_what_it_came_
     assert (project / "ran").read_text() == "x" * len(story.causes), run.account()
     done = clusterdp(run.cluster, project, "status", "--json", str(run.files.path))
     status = json.loads(done.stdout)
-    assert (status["verdict"], status["why"]) == (story.verdict, ""), done.stdout
+    assert (status["state"], status["why"]) == (story.ended, ""), done.stdout
     assert status["attempts"][-1]["exit"] == story.exit, done.stdout

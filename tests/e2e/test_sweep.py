@@ -50,7 +50,9 @@ class SweepRun:
         """By `clusterdp sweep`, in the order of the elements."""
         done = clusterdp(self.cluster, self.project, "sweep", str(self.folder.path), "--json")
         assert done.returncode == 0, done.stderr
-        return [row["state"] for row in sorted(json.loads(done.stdout), key=lambda row: int(row["element"]))]
+        return [
+            row["state"] for row in sorted(json.loads(done.stdout)["elements"], key=lambda row: int(row["element"]))
+        ]
 
     def ran(self, number: int) -> list[str]:
         path = self.folder.element(number).path / "ran"

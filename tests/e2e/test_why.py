@@ -31,7 +31,7 @@ def waiting(cluster: Cluster, folder: Path, nodes: int, reason: str, extra: str 
         found = why(run, folder)
     finally:
         cluster.run("scancel", run.job)
-    assert found["verdict"] == "waiting"
+    assert found["state"] == "waiting"
     pending: dict[str, Any] = found["pending"]
     assert pending["reason"] == reason
     return pending
@@ -62,7 +62,7 @@ def test_the_rank_that_failed_first_is_named(cluster: Cluster, project: Path) ->
     run.wait_end()
     found = why(run, project)
     failure = found["failure"]
-    assert found["verdict"] == "failed"
+    assert found["state"] == "failed"
     assert (failure["rank"], failure["signature"]) == (1, "exit-code"), run.account()
     assert failure["node"] == cluster.run("scontrol", "show", "hostnames", nodes_of(run)).split()[1]
 

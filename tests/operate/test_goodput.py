@@ -20,14 +20,14 @@ NONE = type(None)
 ACCOUNT: dict[str, Any] = {
     "name": str,
     "run": str,
-    "verdict": str,
+    "state": str,
     "goodput": NUMBER,
     "unit": str,
     "hours": NUMBER,
     "hours_lost": NUMBER,
-    "queue": NUMBER,
-    "allocated": NUMBER,
-    "parts": dict,
+    "queue_s": NUMBER,
+    "allocated_s": NUMBER,
+    "parts_s": dict,
     "causes": list,
     "attempts": list,
 }
@@ -39,15 +39,15 @@ ATTEMPT: dict[str, Any] = {
     "nodes": str,
     "cores": int,
     "gpus": int,
-    "began": NUMBER,
-    "ended": NUMBER,
+    "started_at": NUMBER,
+    "ended_at": NUMBER,
     "end_on_record": bool,
-    "queue": NUMBER,
-    "allocated": NUMBER,
-    "parts": dict,
+    "queue_s": NUMBER,
+    "allocated_s": NUMBER,
+    "parts_s": dict,
     "steps": int,
     "steps_lost": int,
-    "done_again": NUMBER,
+    "done_again_s": NUMBER,
 }
 PARTS = ["startup", "restore", "kept", "lost", "saves", "evaluation", "running", "shutdown", "unseen"]
 
@@ -109,8 +109,8 @@ def test_json_has_these_keys_and_types(builder: RunBuilder) -> None:
     assert all(has(cause, CAUSE) for cause in data["causes"])
     assert all(has(attempt, ATTEMPT) for attempt in data["attempts"])
     for each in (data, *data["attempts"]):
-        assert list(each["parts"]) == PARTS
-        assert sum(each["parts"].values()) == pytest.approx(each["allocated"])
+        assert list(each["parts_s"]) == PARTS
+        assert sum(each["parts_s"].values()) == pytest.approx(each["allocated_s"])
 
 
 def test_what_is_not_known_is_null_in_json_and_said_in_words(builder: RunBuilder, queue: FakeQueue) -> None:
@@ -119,8 +119,13 @@ def test_what_is_not_known_is_null_in_json_and_said_in_words(builder: RunBuilder
     data = json.loads(printed(builder, as_json=True, now=builder.now + 60))
     assert (data["goodput"], data["unit"], data["hours"], data["hours_lost"]) == (None, None, None, None)
     (attempt,) = data["attempts"]
-    assert (attempt["ended"], attempt["cause"], attempt["end_on_record"], attempt["gpus"]) == (None, None, False, None)
-    assert attempt["parts"]["running"] == 60
+    assert (attempt["ended_at"], attempt["cause"], attempt["end_on_record"], attempt["gpus"]) == (
+        None,
+        None,
+        False,
+        None,
+    )
+    assert attempt["parts_s"]["running"] == 60
     text = printed(builder, now=builder.now + 60)
     assert "goodput    not known: its program does not say which time became steps" in text
     assert "running: its program does not say what it does; job.loop() does" in text

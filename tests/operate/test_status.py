@@ -88,10 +88,10 @@ def test_json_is_for_programs(elsewhere: Path, queue: FakeQueue) -> None:
     out = io.StringIO()
     show_status(preempted_once(elsewhere / "r").run, out, as_json=True)
     data = json.loads(out.getvalue())
-    assert (data["verdict"], data["job"], data["state"], data["over"]) == ("running", "7", "RUNNING", False)
+    assert (data["state"], data["job"], data["slurm_state"], data["over"]) == ("running", "7", "RUNNING", False)
     assert (data["step"], data["total"], data["steps_lost"]) == (240, 400, 0)
-    assert data["saved"]["step"] == 120
-    assert [a["cause"] for a in data["attempts"]] == ["preempted", ""]
+    assert data["saved_step"] == 120
+    assert [a["cause"] for a in data["attempts"]] == ["preempted", None]
 
 
 def test_a_terminal_gets_colours_unless_the_user_wants_none(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

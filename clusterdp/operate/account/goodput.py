@@ -46,20 +46,20 @@ def show_goodput(run: RunDir, out: TextIO, as_json: bool = False, now: float | N
 
 
 def as_data(history: RunHistory, status: RunStatus, account: RunAccount) -> dict[str, Any]:
-    """What scripts may rely on: keys are added, never renamed. Times are in seconds; what is not known is null."""
+    """As in json.schema.json. What is not known is null."""
     unit = {"GPU": "GPU-hours", "core": "core-hours"}.get(account.unit)
     known = bool(unit)
     return {
         "name": history.name,
         "run": str(history.run.path),
-        "verdict": status.state.value,
+        "state": status.state.value,
         "goodput": account.goodput,
         "unit": unit,
         "hours": account.hours if known else None,
         "hours_lost": account.lost_hours if known else None,
-        "queue": account.queue_s,
-        "allocated": account.total.allocated,
-        "parts": asdict(account.total),
+        "queue_s": account.queue_s,
+        "allocated_s": account.total.allocated,
+        "parts_s": asdict(account.total),
         "causes": [
             {
                 "cause": each.cause or None,
@@ -82,15 +82,15 @@ def _attempt_data(attempt: AttemptAccount) -> dict[str, Any]:
         "nodes": attempt.nodes,
         "cores": place.cpus,
         "gpus": place.gpus,
-        "began": place.begin or None,
-        "ended": None if place.runs else place.end or None,
+        "started_at": place.begin or None,
+        "ended_at": None if place.runs else place.end or None,
         "end_on_record": place.on_record and not place.runs,
-        "queue": attempt.queue_s,
-        "allocated": place.seconds,
-        "parts": asdict(attempt.parts),
+        "queue_s": attempt.queue_s,
+        "allocated_s": place.seconds,
+        "parts_s": asdict(attempt.parts),
         "steps": attempt.steps,
         "steps_lost": attempt.steps_lost,
-        "done_again": attempt.again_s,
+        "done_again_s": attempt.again_s,
     }
 
 

@@ -50,13 +50,14 @@ def why_of(damage: Damage) -> str:
 
 
 def as_data(place: Place, commits: Sequence[CheckpointInfo], damaged: Sequence[Damage]) -> dict[str, Any]:
-    """What scripts may rely on: keys are added, never renamed. Checkpoints from newest to oldest commit."""
+    """As in json.schema.json. Checkpoints from newest to oldest commit."""
     wanted = place.of_which(list(commits))
     return {
         "url": place.storage.url,
         "run": str(place.run.path) if place.run else None,
         "checkpoints": [
-            {**asdict(info), "manifest": info.name, "newest": info is commits[-1]} for info in reversed(wanted)
+            {**asdict(info), "attempt": info.attempt or None, "manifest": info.name, "newest": info is commits[-1]}
+            for info in reversed(wanted)
         ],
         "damaged": [asdict(damage) for damage in damaged],
     }

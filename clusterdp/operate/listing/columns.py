@@ -38,8 +38,7 @@ def _step(run: Summary, now: float) -> str:
 
 
 def _saved(run: Summary, now: float) -> str:
-    when = (run["saved"] or {}).get("time")
-    return ago(when, now) if when else ""
+    return ago(run["saved_at"], now) if run["saved_at"] else ""
 
 
 def _goodput(run: Summary, now: float) -> str:
@@ -47,12 +46,12 @@ def _goodput(run: Summary, now: float) -> str:
 
 
 NAME = Column("run", 9, lambda run, now: run["run"])
-STATE = Column("state", 8, lambda run, now: run["verdict"] + ("?" if run["as_recorded"] else ""))
+STATE = Column("state", 8, lambda run, now: run["state"] + ("?" if run["as_recorded"] else ""))
 NOTE = Column("note", 5, lambda run, now: run["note"])
 COLUMNS = (
     NAME,
     STATE,
-    Column("attempt", 2, lambda run, now: str(run["attempt"] or "")),
+    Column("attempt", 2, lambda run, now: str(run["attempt_number"] or "")),
     Column("step", 7, _step),
     Column("measured", 4, lambda run, now: _cut(measured(run["metrics"], most=1), LONGEST_METRIC)),
     Column("left", 6, lambda run, now: "" if run["left_s"] is None else brief(run["left_s"])),
@@ -81,7 +80,7 @@ def table(runs: Sequence[Summary], typed: Sequence[str], now: float, width: int,
 
 def _coloured(text: str, run: Summary, colour: Colour) -> str:
     word = text.rstrip()
-    return colour(STATE_COLOURS.get(RunState(run["verdict"]), "red"), word) + text[len(word) :]
+    return colour(STATE_COLOURS.get(RunState(run["state"]), "red"), word) + text[len(word) :]
 
 
 def _fitted(needed: Mapping[Column, int], width: int) -> dict[Column, int]:

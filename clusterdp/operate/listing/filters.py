@@ -32,8 +32,9 @@ class Filters:
 
     def take(self, text: str, typed: Callable[[str], str]) -> bool:
         """`text`: the summary as JSON. `typed`: gives what one can type for a run folder."""
-        # A quote within a text is an escaped one. To parse ten thousand summaries takes its time.
-        if self.states and not any(f'"verdict":"{state}"' in text for state in self.states):
+        # A quote within a text is an escaped one. To parse ten thousand summaries takes its time. A metric may be
+        # called state; no `why` follows it.
+        if self.states and not any(f'"state":"{state}","why":' in text for state in self.states):
             return False
         if not (self.name or self.tag):
             return True

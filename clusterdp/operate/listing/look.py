@@ -13,9 +13,10 @@ from clusterdp.operate.account.run_account import account_so_far
 from clusterdp.operate.find_run import is_run
 from clusterdp.operate.listing.summaries import Summaries, stamp_of
 from clusterdp.operate.queue import RunStatus, is_open
+from clusterdp.operate.run_data import in_brief
 from clusterdp.operate.run_history import RunHistory, newest, read_history
 from clusterdp.operate.run_state import RunState
-from clusterdp.operate.status import in_brief, left_s
+from clusterdp.operate.status import left_s
 from clusterdp.rundir import RunDir, SweepDir, is_sweep
 from clusterdp.rundir.lenient_reads import forget
 
@@ -82,7 +83,7 @@ def _summary_of_sweep(sweep: SweepDir, kept: Summaries, now: float) -> str:
 def _state_of(look: Look) -> RunState | None:
     if look.history:
         return look.history.state
-    return RunState(json.loads(look.text)["verdict"]) if look.text else None
+    return RunState(json.loads(look.text)["state"]) if look.text else None
 
 
 def keep(found: Look, status: RunStatus, kept: Summaries, now: float, as_recorded: bool = False) -> str:
@@ -99,17 +100,11 @@ def keep(found: Look, status: RunStatus, kept: Summaries, now: float, as_recorde
 
 
 def summary_of(history: RunHistory, status: RunStatus, now: float, as_recorded: bool = False) -> dict[str, Any]:
-    """What programs may rely on: keys are added, never renamed. Those of `clusterdp status --json`, and
-
-    attempt      the number of the newest one; null before the first
-    goodput      the share of the allocated time that became steps; null if that is not known
-    left_s       seconds of training that are left, by the rate lately; null unless it runs and has an end
-    as_recorded  whether Slurm could not be asked: then `verdict` is what was last recorded
-    """
+    """For `clusterdp list --json`: what `status` has, and more. as_recorded: Slurm could not be asked."""
     last = newest(history.attempts)
     return {
         **in_brief(history, status),
-        "attempt": last.number if last else None,
+        "attempt_number": last.number if last else None,
         "goodput": account_so_far(history, status, now).goodput,
         "left_s": left_s(history, status),
         "as_recorded": as_recorded,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from clusterdp.errors import RunError
+from clusterdp.operate.run_history import newest
 from clusterdp.operate.status import metric_rank
 from clusterdp.operate.sweep.elements import ElementStatus, read_sweep
 from clusterdp.rundir import SweepDir
@@ -73,22 +74,30 @@ def sweep(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def as_rows(elements: Sequence[ElementStatus]) -> list[dict[str, Any]]:
-    """A row for each element, for programs: its number, its values, its state, and the last value of each metric."""
-    return [_row(each) for each in elements]
+    """A row for each element, for tables: its number, its values, its state, and the last value of each metric."""
+    return [_row(element_data(each)) for each in elements]
 
 
-def _row(each: ElementStatus) -> dict[str, Any]:
-    row = {
+def element_data(each: ElementStatus) -> dict[str, Any]:
+    """What --json says of an element."""
+    last = newest(each.history.attempts)
+    return {
         "element": each.number,
-        **each.values,
+        "values": dict(each.values),
         "state": each.status.state.value,
         "why": each.status.why,
         "step": each.history.step,
-        "attempts": len(each.history.attempts),
+        "attempt_number": last.number if last else None,
         "job": each.history.job,
         "run": str(each.history.run.path),
+        "metrics": each.history.metrics,
     }
-    measured = {name: value for name, value in each.history.metrics.items() if isinstance(value, (int, float, str))}
+
+
+def _row(data: dict[str, Any]) -> dict[str, Any]:
+    element, values, metrics = data.pop("element"), data.pop("values"), data.pop("metrics")
+    row = {"element": element, **values, **data}
+    measured = {name: value for name, value in metrics.items() if isinstance(value, (int, float, str))}
     return {**row, **{name: value for name, value in measured.items() if name not in row}}
 
 

@@ -71,14 +71,14 @@ def _wrapped(key: str, words: str, columns: int) -> list[str]:
 
 
 def as_data(found: Explanation) -> dict[str, Any]:
-    """What scripts may rely on: keys are added, never renamed. What is not known is null."""
+    """As in json.schema.json. What is not known is null."""
     history, status, request, failure = found.history, found.status, found.request, found.failure
     reason = status.row.reason if status.row and status.row.state in WAITS else None
     known = explain(reason) if reason else None
     return {
         "name": history.name,
         "run": str(history.run.path),
-        "verdict": status.state.value,
+        "state": status.state.value,
         "why": status.why,
         "job": history.job,
         "facts": [list(fact) for fact in found.facts],
@@ -91,7 +91,7 @@ def as_data(found: Explanation) -> dict[str, Any]:
             "never_starts": known.stuck if known else None,
             "partition": request.partition if request else None,
             "nodes": request.nodes if request else None,
-            "start_estimate": request.start if request else None,
+            "start_estimate_at": request.start if request else None,
             "smaller": found.smaller or None,
         },
         "failure": None

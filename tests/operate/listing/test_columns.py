@@ -19,25 +19,27 @@ def run(**values: Any) -> dict[str, Any]:
     """A summary."""
     return {
         "run": "/p/runs/x",
-        "verdict": "done",
+        "state": "done",
         "as_recorded": False,
-        "attempt": 1,
+        "attempt_number": 1,
         "step": 400,
         "total": 400,
         "metrics": {"loss": 0.01234, "test_accuracy": 0.981},
         "left_s": None,
         "goodput": 0.973,
-        "saved": {"step": 400, "time": T0 - 7200},
+        "saved_at": T0 - 7200,
         "note": "",
         **values,
     }
 
 
 RUNS = {
-    "digits-20260131-235959-1f2e": run(verdict="running", attempt=12, step=240, left_s=3723.0, note=NOTE),
+    "digits-20260131-235959-1f2e": run(state="running", attempt_number=12, step=240, left_s=3723.0, note=NOTE),
     "digits-20260131-235959-77aa": run(),
-    "lenet-3": run(verdict="waiting", as_recorded=True, attempt=None, step=None, metrics={}, goodput=None, saved=None),
-    "../elsewhere/runs/a-sweep/17": run(verdict="gave-up", step=17, total=None, metrics={"lr": 0.1}),
+    "lenet-3": run(
+        state="waiting", as_recorded=True, attempt_number=None, step=None, metrics={}, goodput=None, saved_at=None
+    ),
+    "../elsewhere/runs/a-sweep/17": run(state="gave-up", step=17, total=None, metrics={"lr": 0.1}),
 }
 SCREENS = {
     120: """\
@@ -73,7 +75,7 @@ def test_the_table_fits_the_terminal(width: int) -> None:
 @pytest.mark.parametrize("width", [20, 21, 33, 39, 40, 57, 80, 99, 119, 300])
 def test_no_line_is_wider_than_the_terminal_whatever_the_names(width: int) -> None:
     names = ["运行-" * 20, "e\u0301" * 60, "x" * 100, "\x1b[2J\x1b]0;t\x07\u202e" * 9 + "y", "two\nlines"]
-    odd = [run(note=name, verdict="cancelled", metrics={name: 0.1}, left_s=1.0) for name in names]
+    odd = [run(note=name, state="cancelled", metrics={name: 0.1}, left_s=1.0) for name in names]
     lines = table(odd, names, T0, width, PLAIN)
     assert len(lines) == 1 + len(names)
     assert max(map(wide, lines)) <= width
@@ -81,7 +83,7 @@ def test_no_line_is_wider_than_the_terminal_whatever_the_names(width: int) -> No
 
 
 def test_what_no_run_has_takes_no_column() -> None:
-    (head, _) = table([run(attempt=None, goodput=None, saved=None)], ["a"], T0, 300, PLAIN)
+    (head, _) = table([run(attempt_number=None, goodput=None, saved_at=None)], ["a"], T0, 300, PLAIN)
     assert head.split() == ["run", "state", "step", "measured"]
 
 

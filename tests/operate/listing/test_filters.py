@@ -12,15 +12,15 @@ NOW = time.mktime((2026, 1, 31, 12, 0, 0, 0, 0, -1))
 
 
 def takes(filters: Filters, **values: str) -> bool:
-    summary = {"name": "digits", "run": "/p/runs/digits-77aa", "verdict": "done", "note": "", **values}
+    summary = {"name": "digits", "run": "/p/runs/digits-77aa", "state": "done", "why": "", "note": "", **values}
     return filters.take(json.dumps(summary, separators=(",", ":")), lambda path: "../p/runs/digits-77aa")
 
 
 def test_states_are_those_of_runs_and_a_mistake_is_explained() -> None:
     filters = make_filters("Running, gave-up", None, None, None, NOW)
-    assert takes(filters, verdict="running")
-    assert takes(filters, verdict="gave-up")
-    assert not takes(filters, verdict="done", note='"verdict":"running"')
+    assert takes(filters, state="running")
+    assert takes(filters, state="gave-up")
+    assert not takes(filters, state="done", note='"state":"running"')
     for word, said in (
         ("runing", "Did you mean running"),
         ("x", "Write waiting, running, .* or cancelled"),

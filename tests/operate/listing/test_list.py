@@ -121,7 +121,7 @@ def test_one_squeue_for_all_runs_and_the_states_are_those_of_status(elsewhere: P
         history = read_history(run)
         now = json.loads(json.dumps(summary_of(history, current_status(history), time.time())))
         assert found[str(run.path)] == now
-    assert [run["verdict"] for run in found.values()] == ["done", "vanished", "failed", "waiting", "running"]
+    assert [run["state"] for run in found.values()] == ["done", "vanished", "failed", "waiting", "running"]
     assert names(listed(state="waiting,running")) == ["b", "a"]
 
 
@@ -144,8 +144,8 @@ def test_each_live_cluster_is_asked_once_and_no_other(
     live(elsewhere / "runs/fake2", "8", cluster=str(fake / "slurm.conf"))
     live(elsewhere / "runs/gone", "7", cluster=str(tmp_path / "gone/slurm.conf"))
     before = dict(os.environ)
-    verdicts = {Path(run["run"]).name: run["verdict"] for run in data()}
-    assert verdicts == {"gone": "vanished", "fake2": "vanished", "fake1": "waiting", "real": "running"}
+    states = {Path(run["run"]).name: run["state"] for run in data()}
+    assert states == {"gone": "vanished", "fake2": "vanished", "fake1": "waiting", "real": "running"}
     assert (len(queue.asked), len(there.asked)) == (1, 1)
     assert dict(os.environ) == before
 

@@ -114,7 +114,8 @@ def test_the_table_for_programs_has_a_row_for_each_element(
         "test_loss": 0.4,
     }
     assert main(["sweep", "runs/s", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == rows
+    said = json.loads(capsys.readouterr().out)
+    assert (said["metric"], said["elements"][0]["values"]["params.lr"]) == ("test_accuracy", 0.001)
     assert main(["sweep", "runs/s", "--csv"]) == 0
     assert [row["element"] for row in csv.DictReader(io.StringIO(capsys.readouterr().out))] == ["2", "0", "1", "3"]
     assert main(["sweep", "7", "--top", "1"]) == 0
@@ -133,7 +134,7 @@ def test_status_of_a_sweep_is_its_table_and_of_an_element_that_of_a_run(
     assert main(["logs", "runs/s"]) == 4
     assert capsys.readouterr().err.startswith("clusterdp: runs/s: is a sweep. Name an element, as runs/s/0;")
     assert main(["sweep", "runs/s/3", "--json"]) == 0  # the sweep that it is an element of
-    assert len(json.loads(capsys.readouterr().out)) == 4
+    assert len(json.loads(capsys.readouterr().out)["elements"]) == 4
 
 
 def test_an_element_is_found_by_its_job_and_a_sweep_by_its_array(built: SweepBuilder) -> None:
@@ -289,7 +290,7 @@ def test_a_sweep_is_one_row_of_the_list(built: SweepBuilder, capsys: pytest.Capt
     for element in built.elements[1:]:
         element.attempt(f"7_{element.run.path.name}.5").finished(100)
     assert main(["list", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["verdict"] == "done"
+    assert json.loads(capsys.readouterr().out)[0]["state"] == "done"
 
 
 def test_a_sweep_is_removed_once_all_elements_are_over(

@@ -230,7 +230,7 @@ def test_the_json_has_what_the_screen_has(elsewhere: Path, builder: RunBuilder, 
     found = in_json(restore("entry-shapes", elsewhere / "runs" / "shapes"))
     failure = found["failure"]
     assert isinstance(failure, dict)
-    assert (found["verdict"], found["pending"]) == ("failed", None)
+    assert (found["state"], found["pending"]) == ("failed", None)
     assert {key: failure[key] for key in ("rank", "node", "signature", "evidence", "followed")} == {
         "rank": 3,
         "node": "n2",
