@@ -21,9 +21,11 @@ from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(900)
 
-# Notes each of its attempts. Fails at once, or runs until there is a file `stop`.
+# Notes each of its attempts. Fails at once, or runs until there is a file `stop`. Some save at a TERM, and end with 0.
 PROGRAM = """\
-import os, pathlib, sys, time
+import os, pathlib, signal, sys, time
+if sys.argv[1].startswith("save"):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 with open(os.environ["CLUSTERDP_RUN_DIR"] + "/ran", "a") as file:
     print(os.environ["CLUSTERDP_ATTEMPT"], file=file)
 if sys.argv[1].startswith("fail"):
@@ -115,6 +117,38 @@ def test_elements_are_preempted_fail_and_are_cancelled_each_by_itself(
     assert sweep.element(3).causes() == ["preempted", "done"]
     assert [len(sweep.ran(number)) for number in range(3)] == [1, 1, 1], sweep.account()
     assert sweep.states() == ["done", "failed", "cancelled", "done"], sweep.account()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("does", ["wait", "save"])
+def test_an_element_that_ends_in_its_grace_time_comes_back_once_and_alone(
+    cluster: Cluster, start: Callable[..., SweepRun], programs: str, project: Path, does: str
+) -> None:
+    """From 24.05 on Slurm requeues such a job itself, and up to 25.11 once more at its next end. The last element has
+    the array's own job id."""
+    each_on_a_node = ("resources.partition=low", "resources.exclusive=true")
+    sweep = start(programs, *each_on_a_node, sweeps=(f"params.does={does}-0,{does}-1,{does}-2",))
+    alone, middle, last = (element.job for element in sweep.elements())
+    wait_for("all to run", lambda: all(sweep.ran(number) for number in range(3)), 60, report=sweep.account)
+    ids = {job: cluster.run("squeue", "-h", "-j", job, "-o", "%A").strip() for job in (alone, middle, last)}
+    assert [job for job, own in ids.items() if own == sweep.array] == [last]
+    for number, job in ((1, middle), (2, last)):
+        cluster.preempt(job)
+        cluster.start_now(job)
+        wait_for(f"{job} to run again", lambda n=number: len(sweep.ran(n)) == 2, 60, report=sweep.account)
+        assert sweep.states() == ["running"] * 3, sweep.account()
+    (project / "stop").touch()
+    for element in sweep.elements():
+        assert element.wait_end() == "COMPLETED", sweep.account()
+    assert [sweep.ran(n) for n in range(3)] == [
+        [f"{alone}.0"],
+        [f"{middle}.0", f"{middle}.1"],
+        [f"{last}.0", f"{last}.1"],
+    ]
+    assert [element.causes() for element in sweep.elements()] == [["done"], *[["preempted", "done"]] * 2]
+    assert [len(element.events("requeued")) for element in sweep.elements()] == [0, 1, 1], sweep.account()
+    assert len(sweep.element(0).files.attempts()) == 1, "Slurm has requeued an element that nobody has preempted"
+    assert sweep.states() == ["done"] * 3, sweep.account()
 
 
 RECIPE = ("configs/linear.yaml", "resources.tasks_per_node=1", "resources.partition=low", "checkpoint.every_s=1")

@@ -17,11 +17,14 @@ pytestmark = pytest.mark.slurm
 OTHERS = [name for name in release.SUITES if name != "22.05"]
 ENVIRON = dict(os.environ)  # before tests/e2e takes the user's settings away
 GRACE = "tests/e2e/test_end_in_grace.py::test_what_ends_by_itself_in_its_grace_time_has_run_once_and_is_what_it_came_to"
+ELEMENT = "tests/e2e/test_sweep.py::test_an_element_that_ends_in_its_grace_time_comes_back_once_and_alone"
 LIFE = [
     "tests/e2e/test_ordinary_user.py::test_submitted_preempted_cancelled_resumed_and_done",
     f"{GRACE}[slurm-an entry that finishes in it]",
     f"{GRACE}[slurm-a command that saves]",
     f"{GRACE}[slurm-a script that saves and fails]",
+    f"{ELEMENT}[slurm-wait]",
+    f"{ELEMENT}[slurm-save]",
 ]
 
 AS_NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "srun", "--nodes=2", "id", "-u"]
