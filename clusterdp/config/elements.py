@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -172,30 +173,59 @@ def _places(given: Given) -> dict[str, str]:
 
 
 def _further(given: Given, first: Element, rows: Sequence[Values]) -> Iterator[Element]:
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
     from clusterdp.config import checks
 
     if len(rows) == 1:
         return
     with_first = _given_with(given, rows[0])
-    tree = merged(with_first, whole=any("${" in repr(row) for row in rows))
     sections = {key.partition(".")[0] for key in rows[0]}
     sections |= {name for name, value in with_first.values.items() if "${" in repr(value)}
-    for number, row in enumerate(rows[1:], start=1):
-        try:
-            for key, value in row.items():
-                OmegaConf.update(tree, key, value, merge=False, force_add=True)
-            changed = {name: _plain(tree, name) for name in sections}
-        except OmegaConfBaseException as error:
-            raise ConfigError(f"element {number} ({in_words(row)}): {explain(error, with_first.sources)}") from None
+    changes = _of_params if sections == {"params"} and all(map(_is_plain, rows)) else _resolved
+    for number, (row, changed) in enumerate(zip(rows[1:], changes(with_first, first, rows, sections), strict=True), 1):
         element = Element(number, row, replace(first.config, **changed))
         try:
             checks.check(element.config, with_first.sources, sections)
         except ConfigError as error:
             raise ConfigError(f"{element}: {error}") from None
         yield element
+
+
+def _is_plain(row: Values) -> bool:
+    """Whether there is nothing to resolve and nothing to convert in params of these values."""
+    return all(
+        value is None
+        or type(value) in (bool, int, float)
+        or (type(value) is str and not re.search(r"\$\{|\?{3}", value))
+        for value in row.values()
+    )
+
+
+def _of_params(given: Given, first: Element, rows: Sequence[Values], sections: Collection[str]) -> Iterator[Values]:
+    """The same as OmegaConf, which takes ten times as long."""
+    for row in rows[1:]:
+        params = dict(first.config.params)
+        for key, value in row.items():
+            *above, last = key.split(".")[1:]
+            within = params
+            for part in above:
+                within[part] = dict(within[part])  # the first element keeps its own
+                within = within[part]
+            within[last] = value
+        yield {"params": params}
+
+
+def _resolved(given: Given, first: Element, rows: Sequence[Values], sections: Collection[str]) -> Iterator[Values]:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    tree = merged(given, whole=any("${" in repr(row) for row in rows))
+    for number, row in enumerate(rows[1:], start=1):
+        try:
+            for key, value in row.items():
+                OmegaConf.update(tree, key, value, merge=False, force_add=True)
+            yield {name: _plain(tree, name) for name in sections}
+        except OmegaConfBaseException as error:
+            raise ConfigError(f"element {number} ({in_words(row)}): {explain(error, given.sources)}") from None
 
 
 def _plain(tree: Any, name: str) -> Any:

@@ -189,13 +189,15 @@ def dump(config: Config, known: dict[str, tuple[Any, str]] | None = None) -> str
     """
     import yaml
 
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # a fifth of the time
     known = {} if known is None else known
     names = [each.name for each in dataclasses.fields(config) if each.name != "defaults"]  # their values are here
     for name in names:
         value = getattr(config, name)
         if name not in known or known[name][0] is not value:
             plain = dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
-            known[name] = (value, yaml.safe_dump({name: plain}, sort_keys=False, allow_unicode=True, width=100))
+            text = yaml.dump({name: plain}, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)
+            known[name] = (value, text)
     return "".join(known[name][1] for name in names)
 
 

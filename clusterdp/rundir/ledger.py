@@ -38,9 +38,13 @@ def append_line(path: Path, record: dict[str, Any], mode: int = 0o666) -> None:
 
     Where the disk has room for a part of it alone, OSError, and the file is as it was: the next line must not be glued
     to a torn one. The file has no other writer."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     line = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
-    fd = open_plain(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, mode)
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+    try:
+        fd = open_plain(path, flags, mode)
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fd = open_plain(path, flags, mode)
     try:
         size = os.fstat(fd).st_size
         try:

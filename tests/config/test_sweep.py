@@ -3,6 +3,7 @@ itself."""
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -66,19 +67,34 @@ def test_without_sweep_a_comma_is_a_comma() -> None:
     assert config.resolve(given).config.params["name"] == "a,b"
 
 
-def test_each_element_is_the_config_that_it_would_be_by_itself() -> None:
+COMMAND = ["train", "--lr=${params.lr}", "${params.lr}", "${train.seed}"]
+
+
+@pytest.mark.parametrize(
+    ("base", "words"),
+    [
+        (
+            {
+                "command": COMMAND,
+                "params": {"lr": 1, "deep": {"a": [1, "${params.lr}"], "b": 2}},
+                "name": "x",
+                "checkpoint": {"url": "/data/${name}"},
+            },
+            ("params.lr=0.1,x", "params.deep.b=3,{c: '${train.seed}'}", "train.seed=range(2)"),
+        ),
+        (
+            {"command": "train", "params": {"lr": 1, "deep": {"a": [1, 2], "b": {"c": 1}}}},
+            ("params.lr=0.1,x", "params.deep.b.c=3,null", "params.new.one=true,1e-3"),
+        ),
+    ],
+    ids=["with references", "params alone"],
+)
+def test_each_element_is_the_config_that_it_would_be_by_itself(base: dict[str, Any], words: tuple[str, ...]) -> None:
     """The second and later ones are resolved in parts: nothing may be different for that."""
-    base = {
-        "command": ["train", "--lr=${params.lr}", "${params.lr}", "${train.seed}"],
-        "params": {"lr": 1, "deep": {"a": [1, "${params.lr}"], "b": 2}},
-        "name": "x",
-        "checkpoint": {"url": "/data/${name}"},
-    }
-    found = sweep(None, "params.lr=0.1,x", "params.deep.b=3,{c: '${train.seed}'}", "train.seed=range(2)", base=base)
+    found = sweep(None, *words, base=base)
     assert len(found.elements) == 8
     for element in found.elements:
-        words = [f"{key}={value}" for key, value in element.values.items()]
-        alone = config.from_mapping(base, words)
+        alone = config.from_mapping(base, [f"{key}={json.dumps(value)}" for key, value in element.values.items()])
         assert element.config == alone
         assert as_words(element.config.command) == element.config.command
         assert config.dump(element.config) == config.dump(alone)

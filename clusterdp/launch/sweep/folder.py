@@ -7,6 +7,7 @@ systems. A login node that crashes meanwhile may lose some of them; sweep.json h
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from clusterdp.config import Config
 from clusterdp.config.elements import Element
 from clusterdp.launch import code_snapshot, source_record
 from clusterdp.launch.code_snapshot import CodeSnapshot
-from clusterdp.launch.new_folder import empty, make_subfolders
+from clusterdp.launch.new_folder import empty
 from clusterdp.launch.script_spec import lines_of, make_spec
 from clusterdp.rundir import write_durably
 
@@ -33,9 +34,10 @@ def write_folder(plan: SweepPlan) -> CodeSnapshot | None:
         if spec.config.snapshot.enabled:
             taken = code_snapshot.take(spec.submit_dir, files.code, spec.config.snapshot, leave_out=files.path)
         source_record.write_record(files, spec)
+        links = _links(plan)
         texts: dict[str, tuple[Any, str]] = {}
         for element in plan.sweep.elements:
-            _write_element(plan, element, texts)
+            _write_element(plan, element, links, texts)
         plan.folder.write_table(spec.config.name, [element.values for element in plan.sweep.elements])
         for array, script in plan.scripts:
             write_durably(plan.folder.script(array.offset), script.text, mode=0o600)
@@ -45,15 +47,20 @@ def write_folder(plan: SweepPlan) -> CodeSnapshot | None:
     return taken
 
 
-def _write_element(plan: SweepPlan, element: Element, texts: dict[str, tuple[Any, str]]) -> None:
-    run, files, spec = plan.folder.element(element.number), plan.folder.files, plan.spec
-    run.path.mkdir()
-    make_subfolders(run)
-    if spec.config.snapshot.enabled:
-        run.code.symlink_to(os.path.join("..", "code"))
-    for record in (files.source, files.source_diff):
-        if record.exists():
-            (run.path / record.name).symlink_to(os.path.join("..", record.name))
+def _links(plan: SweepPlan) -> list[str]:
+    """What an element has from the sweep."""
+    files = plan.folder.files
+    records = [record.name for record in (files.source, files.source_diff) if record.exists()]
+    return [files.code.name, *records] if plan.spec.config.snapshot.enabled else records
+
+
+def _write_element(plan: SweepPlan, element: Element, links: Sequence[str], texts: dict[str, tuple[Any, str]]) -> None:
+    """Without the folders that an attempt makes when it begins: to make one takes as long as to write a file."""
+    run, spec = plan.folder.element(element.number), plan.spec
+    for folder in (run.path, run.events, run.checkpoints):
+        os.mkdir(folder)
+    for name in links:
+        os.symlink(f"../{name}", run.path / name)
     config = _with_own_checkpoints(element)
     _write(run.config, config_module.dump(config, texts))
     if spec.kind == "command":
