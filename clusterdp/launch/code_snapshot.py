@@ -47,20 +47,19 @@ def take(source: Path, target: Path, limits: SnapshotConfig, leave_out: Path) ->
     """
     inside = leave_out.relative_to(source).as_posix() + "/" if source in leave_out.parents else None
     linked = [link.rstrip("/") for link in limits.link]
-    names = [
-        name
-        for name in sorted(list_files(source))
+    found = {
+        name: status
+        for name, status in sorted(list_files(source))
         if not (inside and name.startswith(inside))
         and not any(name == link or name.startswith(link + "/") for link in linked)
-    ]
-    found = {name: os.lstat(f"{source}/{name}") for name in names}
+    }
     sizes = {name: status.st_size if stat.S_ISREG(status.st_mode) else 0 for name, status in found.items()}
     total = sum(sizes.values())
     if total > limits.max_mb * MIB:
         biggest = sorted(sizes, key=lambda name: -sizes[name])[:3]
         shown = ", ".join(f"{name} ({sizes[name] / MIB:.0f} MB)" for name in biggest)
         raise ConfigError(
-            f"snapshot.max_mb: {source} has {total / MIB:.0f} MB in {len(names)} files, more than {limits.max_mb}: "
+            f"snapshot.max_mb: {source} has {total / MIB:.0f} MB in {len(found)} files, more than {limits.max_mb}: "
             f"{shown}. "
             "Let git ignore them, name them in snapshot.link (linked, not copied), or raise snapshot.max_mb."
         )
@@ -68,7 +67,7 @@ def take(source: Path, target: Path, limits: SnapshotConfig, leave_out: Path) ->
     copied = copy_files(source, target, found, find_earlier(target.parent))
     for link in linked:
         _link(source, target, link)
-    return CodeSnapshot(len(names), total, copied, tuple(find_ignored(source, linked)))
+    return CodeSnapshot(len(found), total, copied, tuple(find_ignored(source, linked)))
 
 
 def take_over(old: RunDir, new: RunDir) -> CodeSnapshot:
@@ -92,25 +91,27 @@ def _all_files(code: Path) -> Iterator[tuple[str, str]]:
         yield from ((folder, name) for name in subfolders if os.path.islink(os.path.join(folder, name)))
 
 
-def list_files(source: Path) -> list[str]:
-    """The relative names of the files of the snapshot. Files of runs do not belong to it."""
+def list_files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """(relative name, lstat) of each file of the snapshot. Files of runs do not belong to it."""
     listed = git_lists(source, "--cached", "--others", "--exclude-standard")
     if listed is None:
-        return list(_walk(source))
+        yield from _walk(source)
+        return
     names = set(listed)
     folders = {folder for name in {os.path.dirname(name) for name in names} for folder in _with_parents(name)}
     runs = {folder for folder in folders if is_run(source / folder)}
-    kept = [name for name in names if runs.isdisjoint(PurePath(name).parents)] if runs else names
-    return [each for name in kept for each in _existing(source, name)]
-
-
-def _existing(source: Path, name: str) -> Iterator[str]:
-    """Nothing if it is deleted but still in the index; the files of a submodule, which git lists as one name."""
-    with suppress(OSError):
-        if stat.S_ISDIR(os.lstat(f"{source}/{name}").st_mode):
-            yield from (f"{name.rstrip('/')}/{each}" for each in list_files(source / name))
+    above = f"{source}/"
+    for name in names:
+        if runs and not runs.isdisjoint(PurePath(name).parents):
+            continue
+        try:
+            status = os.lstat(above + name)
+        except OSError:  # it is deleted, but still in the index
+            continue
+        if stat.S_ISDIR(status.st_mode):  # a submodule
+            yield from ((f"{name.rstrip('/')}/{each}", found) for each, found in list_files(source / name))
         else:
-            yield name
+            yield name, status
 
 
 def _with_parents(folder: str) -> Iterator[PurePath]:
@@ -118,12 +119,13 @@ def _with_parents(folder: str) -> Iterator[PurePath]:
     yield from (each for each in (path, *path.parents) if each.name)
 
 
-def _walk(source: Path) -> Iterator[str]:
+def _walk(source: Path) -> Iterator[tuple[str, os.stat_result]]:
     for folder, subfolders, files in os.walk(source):
         paths = {name: Path(folder, name) for name in subfolders}
         subfolders[:] = [name for name, path in paths.items() if not is_clutter(path) and not is_run(path)]
-        for name in files:
-            yield str(Path(folder, name).relative_to(source))
+        for path in (Path(folder, name) for name in files):
+            with suppress(OSError):  # it has just gone
+                yield str(path.relative_to(source)), path.lstat()
 
 
 def _link(source: Path, target: Path, name: str) -> None:
