@@ -17,6 +17,7 @@ from clusterdp.operate.run_state import RunState
 from clusterdp.operate.slurmstepd_notice import with_notices
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import Record, read_ledger, time_of
+from clusterdp.wording import counted
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ def _with_reasons(attempts: tuple[AttemptHistory, ...]) -> tuple[AttemptHistory,
     for i, attempt in enumerate(attempts):
         if attempt.cause == "gave-up" and not attempt.why:
             idle = len(list(itertools.takewhile(lambda a: a.saved is None, reversed(attempts[:i]))))
-            told[i] = replace(attempt, why=f"{idle} attempts in a row without a new checkpoint")
+            told[i] = replace(attempt, why=f"{counted(idle, 'attempt')} in a row without a new checkpoint")
         if attempt.cause == "unknown":
             all_saved = attempt.saved is not None and attempt.saved == attempt.last_step
             safe = "nothing is lost" if all_saved else "what was saved is safe"

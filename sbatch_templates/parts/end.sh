@@ -42,7 +42,7 @@ case $word:$now in
       75) # EX_TEMPFAIL: the program has saved and asks for a requeue. One that asks at once each time saves nothing.
         cause=asked
         if [ "$took" -lt 60 ] && [ $((short + 1)) -ge {{ max_no_progress }} ]; then
-          why="$((short + 1)) attempts in a row that asked to be requeued (exit 75) within a minute"
+          why="$((short + 1)) attempt(s) in a row that asked to be requeued (exit 75) within a minute"
           echo "clusterdp: $why; giving up. See $logs" >&2
           over gave-up failed 1 ",\"reason\":\"$why\""
         fi

@@ -38,7 +38,8 @@ find_error() { # sets `error`, `node` and `step`: the message of the rank that f
   : "${node:=$SLURM_JOB_NODELIST}"
   for log in "$logs/rank-$rank.out" "$logs"/rank-*.out; do
     error=$(tail -c 4096 "$log" 2>/dev/null | grep -aE '^[A-Za-z_][A-Za-z0-9_.]*(Error|Exception)(:|$)|([Ff]atal|[Ee]rror): ' |
-      grep -avE 'DistBackendError|DistNetworkError|Connection (closed|reset|refused)|Broken pipe' | tail -n 1)
+      grep -avE 'DistBackendError|DistNetworkError|Connection (closed|reset|refused)|Broken pipe' |
+      grep -avE '^slurmstepd[-:]|error: \*\*\* (JOB|STEP) [0-9]' | tail -n 1) # how Slurm has ended the other ranks
     [ -z "$error" ] || break
   done
 }

@@ -28,10 +28,10 @@ exhausted() { # exhausted CAUSE [1]   may no attempt follow such an end? `why` i
   if is_fault "$1" && [ "$faults" -gt {{ max_crashes }} ]; then
     why="$faults fault(s), where restart.max_crashes is {{ max_crashes }}"
   elif [ "$limit" != - ] && [ "$times" -gt "$limit" ]; then
-    why="$times attempts that ended so ($1), where restart.${1//-/_}.limit is $limit"
+    why="$times attempt(s) that ended so ($1), where restart.${1//-/_}.limit is $limit"
 {% if max_attempts %}
   elif [ $((attempts + more)) -ge {{ max_attempts }} ]; then
-    why="$((attempts + more)) attempts, where restart.max_attempts is {{ max_attempts }}"
+    why="$((attempts + more)) attempt(s), where restart.max_attempts is {{ max_attempts }}"
 {% endif %}
 {% if max_hours %}
   elif [ "$spent" -ge {{ (max_hours * 3600) | int }} ]; then

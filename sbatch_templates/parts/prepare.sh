@@ -87,7 +87,7 @@ if [ -n "$ended" ] && exhausted "${ended##* }"; then # Slurm requeued it by itse
 fi
 {% if kind == "entry" %}
 if [ "$idle" -ge {{ max_no_progress }} ]; then
-  why="$idle attempts in a row without a new checkpoint"
+  why="$idle attempt(s) in a row without a new checkpoint"
   echo "clusterdp: $why; giving up. See \`clusterdp status $run_dir\`." >&2
   over gave-up failed 1 ",\"reason\":\"$why\""
 fi

@@ -17,7 +17,7 @@ def test_who_gives_up_for_want_of_progress_says_so_in_the_ledger(run_script: Run
         run_script(values, restart=restart)
     event = last_event(tmp_path, "7.2")
     assert (event["event"], event["cause"]) == ("failed", "gave-up")
-    assert event["reason"] == "2 attempts in a row without a new checkpoint"
+    assert event["reason"] == "2 attempt(s) in a row without a new checkpoint"
 
 
 @pytest.mark.parametrize("where", ["run/checkpoints", "else where"])
@@ -68,7 +68,7 @@ def test_a_program_that_asks_at_once_to_be_requeued_is_not_heard_for_ever(
     assert requeues(stubs) == ["requeue 7"] * 2
     event = last_event(tmp_path, "7.2")
     assert event["cause"] == cause(tmp_path, "7.2") == "gave-up"
-    assert event["reason"] == "3 attempts in a row that asked to be requeued (exit 75) within a minute"
+    assert event["reason"] == "3 attempt(s) in a row that asked to be requeued (exit 75) within a minute"
 
 
 def test_a_program_that_has_worked_before_it_asks_is_heard_as_often_as_it_asks(

@@ -68,7 +68,7 @@ def test_a_run_that_gave_up_gives_the_same_reason_again(run_script: RunScript, t
     for restart in range(4):
         run_script(values, restart=restart)
     reasons = [last_event(tmp_path, f"7.{restart}")["reason"] for restart in (2, 3)]
-    assert reasons == ["2 attempts in a row without a new checkpoint"] * 2
+    assert reasons == ["2 attempt(s) in a row without a new checkpoint"] * 2
 
 
 def test_a_crash_that_was_to_be_tried_again_is_though_its_script_was_killed_before_it_had_asked(

@@ -137,6 +137,25 @@ def test_the_same_mistake_is_not_paid_for_twice(
         assert "for the last time: the same error as before" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "notice",
+    [
+        "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-31T10:41:09 ***",
+        "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-31T10:41:09 ***",
+        "[2026-01-31T10:41:09.032] error: *** STEP 7.0 ON n1 CANCELLED AT 2026-01-31T10:41:09 DUE to SIGNAL Killed ***",
+    ],
+    ids=["20.11", "22.05", "26.05"],
+)
+def test_what_slurm_writes_into_a_log_when_it_ends_the_ranks_is_no_mistake_of_theirs(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, notice: str
+) -> None:
+    for restart, error in enumerate(("RuntimeError: no file x", "ValueError: no file y")):
+        done = run_script(program(f'say "{error}"; say "{notice}"; exit 1'), restart=restart)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / f"run/attempts/7.{restart}/mistake").read_text().splitlines()[-1] == error
+    assert len(requeues(stubs)) == 2
+
+
 def test_after_an_error_the_next_attempt_tries_another_node_for_once(run_script: RunScript, stubs: Stubs) -> None:
     nodes(stubs, "n1", "n2")
     run_script(program('say "ValueError: 1"; exit 1'))
@@ -219,7 +238,7 @@ def test_each_cause_has_a_limit_of_its_own(run_script: RunScript, stubs: Stubs, 
     values = program("exit 3", preempted={"limit": 2})
     assert [run_script(values, restart=restart).returncode for restart in range(4)] == [0, 0, 1, 1]
     assert len(requeues(stubs)) == 2
-    expected = "3 attempts that ended so (preempted), where restart.preempted.limit is 2"
+    expected = "3 attempt(s) that ended so (preempted), where restart.preempted.limit is 2"
     assert [last_event(tmp_path, f"7.{n}")["reason"] for n in (2, 3)] == [expected] * 2
 
 
@@ -227,7 +246,7 @@ def test_max_attempts_counts_all_of_them(run_script: RunScript, stubs: Stubs, tm
     stubs.answer("RUNNING", "None", "2026-01-01T00:00:00")
     values = program("exit 3", max_attempts=3)
     assert [run_script(values, restart=restart).returncode for restart in range(3)] == [0, 0, 1]
-    assert last_event(tmp_path, "7.2")["reason"] == "3 attempts, where restart.max_attempts is 3"
+    assert last_event(tmp_path, "7.2")["reason"] == "3 attempt(s), where restart.max_attempts is 3"
 
 
 @pytest.mark.parametrize("saved", [False, True])

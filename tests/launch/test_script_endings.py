@@ -129,7 +129,7 @@ def test_attempts_in_a_row_without_a_checkpoint_end_the_run(
             assert "giving up" not in done.stderr
         elif restart == 3:
             assert done.returncode == 1
-            assert "3 attempts in a row" in done.stderr
+            assert "3 attempt(s) in a row" in done.stderr
 
 
 def test_another_job_has_budgets_of_its_own(run_script: RunScript, stubs: Stubs, tmp_path: Path) -> None:
