@@ -56,7 +56,8 @@ def facts(history: RunHistory, failure: Failure) -> list[tuple[str, str]]:
         found.append(("behind", f"{ranks_in_words(failure.behind)} did not report it: the others waited for that"))
     if failure.followed:
         ends = "reports" if len(failure.followed) == 1 else "report"
-        found.append(("then", f"{ranks_in_words(failure.followed)} {ends} that another rank is gone"))
+        rest = f"; the logs of {failure.unread} others were not read" if failure.unread else ""
+        found.append(("then", f"{ranks_in_words(failure.followed)} {ends} that another rank is gone{rest}"))
     if words := remedy(history, failure):
         found.append(("do", words))
     return found

@@ -52,7 +52,8 @@ KILLED = ("killed", "loader-worker-died", "exit-code")  # what the kernel's out-
 @dataclass(frozen=True)
 class Failure:
     """`log`: the file that says most. `rank`: whose log it is; None for the batch script's or an agent's. `said`:
-    srun's message of the rank. `error`: one line. `followed`: ranks that only report that another is gone."""
+    srun's message of the rank. `error`: one line. `followed`: ranks that only report that another is gone. `unread`: how
+    many ranks' logs were not looked at."""
 
     rank: int | None
     log: Path | None
@@ -66,6 +67,7 @@ class Failure:
     followed: tuple[int, ...] = ()
     behind: tuple[int, ...] = ()  # of a collective that timed out: those that have not reported it
     attempt: str = ""
+    unread: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,9 @@ def find_failure(history: RunHistory) -> Failure:
     agents = agent_logs(attempt.logs)
     said = [] if agents else list(task_messages(part))  # under torchrun srun knows the agents alone
     note = Note.read(attempt)
-    paths = rank_logs(attempt.logs)
-    if note.usable and note.rank is not None and len(paths) > FEW:
-        paths = [(rank, log) for rank, log in paths if rank == note.rank] or paths
+    ranks = paths = rank_logs(attempt.logs)
+    if note.usable and any(rank == note.rank for rank, _ in ranks):
+        paths = sorted(ranks, key=lambda each: each[0] != note.rank)[:FEW]
     logs = [read_log(rank, log) for rank, log in paths]
     found = (
         _named(logs, note)
@@ -125,10 +127,11 @@ def find_failure(history: RunHistory) -> Failure:
     followed = tuple(log.rank for log in logs if log.echoes and log.own is None and log.rank != found.rank)
     return replace(
         found,
-        node=_node_of(found.rank, note, said) or _by_blocks(history, last, found.rank, len(rank_logs(attempt.logs))),
+        node=_node_of(found.rank, note, said) or _by_blocks(history, last, found.rank, len(ranks)),
         step=note.step if note.usable else None,
         followed=followed,
         behind=_behind(found, logs),
+        unread=len(ranks) - len(paths),
     )
 
 

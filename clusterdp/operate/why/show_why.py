@@ -111,5 +111,6 @@ def as_data(found: Explanation) -> dict[str, Any]:
             "lines": failure.lines,
             "followed": list(failure.followed),
             "behind": list(failure.behind),
+            "unread": failure.unread,
         },
     }

@@ -8,6 +8,7 @@ import pytest
 
 from clusterdp.operate.run_history import read_history
 from clusterdp.operate.why import rank_log
+from clusterdp.operate.why.failure_words import facts
 from clusterdp.operate.why.first_failure import find_failure
 from tests.operate.builder import AttemptBuilder, RunBuilder
 
@@ -147,6 +148,19 @@ def test_a_thousand_ranks_are_read_once_each_and_only_at_their_ends(
     assert find_failure(read_history(builder.run)).rank == 999
     assert len(read) <= 1003
     assert max(read) <= 64 * 1024
+
+
+def test_of_many_ranks_some_that_followed_are_named_and_the_others_counted(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt()
+    for rank in range(100):
+        attempt.printed(CAUSE if rank == 99 else ECHO, rank)
+    attempt.files.error.write_text("n2\n5\nValueError: x\n99\n")
+    attempt.failed()
+    history = read_history(builder.run)
+    found = find_failure(history)
+    assert (found.rank, found.followed, found.unread) == (99, tuple(range(63)), 36)
+    said = "ranks 0-62 report that another rank is gone; the logs of 36 others were not read"
+    assert ("then", said) in facts(history, found)
 
 
 def test_a_rank_that_crashed_in_c_counts_before_the_errors_of_those_that_noticed(builder: RunBuilder) -> None:
