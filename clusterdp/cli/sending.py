@@ -108,7 +108,7 @@ def send_plan(plan: Plan, options: argparse.Namespace, lock: RunLock | None = No
             job, taken = plan.carry_out()
         from clusterdp.operate.run_index import remember  # the job may be starting already
 
-        remember(plan.run)
+        remember(plan.run, [job.id])
         print(f"{'Resumed' if lock else 'Submitted'} job {job.id}: {plan.run.path}")
         if taken:
             print(taken)

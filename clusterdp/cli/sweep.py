@@ -75,7 +75,7 @@ def _send(plan: SweepPlan) -> SentSweep:
     from clusterdp.operate.run_index import remember
 
     sent, taken = plan.carry_out()
-    remember(plan.folder.files)
+    remember(plan.folder.files, sent.arrays)
     jobs = ", ".join(sent.arrays)
     print(f"Submitted job {jobs}: {counted(len(sent.jobs), 'element')} in {plan.folder.path}")
     if taken:

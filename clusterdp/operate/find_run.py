@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from clusterdp.errors import RunError
-from clusterdp.operate.run_index import index_path, noted_runs
+from clusterdp.operate.run_index import index_path, noted_as, noted_runs
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, SweepDir, is_sweep
 from clusterdp.rundir.lenient_reads import modified
@@ -77,15 +77,24 @@ def _latest() -> RunDir:
 
 
 def _with_job(job: str) -> RunDir:
-    """Job ids repeat (Slurm wraps them, each fake cluster begins anew): the run submitted last is meant."""
+    """Job ids repeat (Slurm wraps them, each fake cluster begins anew): the run submitted last is meant. Each folder is
+    looked into only if submit has not noted the job: it was resubmitted by its own script, or by hand."""
+    for path in noted_as(job.partition("_")[0]):
+        if is_run(path) and (found := _of_job(path, job)):
+            return found
     count = 0
     for path in known_runs():
-        if any(_has_job(path / folder, job) for folder in ("attempts", "events")):
-            return RunDir(path)
-        if is_sweep(path) and (element := _element_with(SweepDir(path), job)):
-            return element
+        if found := _of_job(path, job):
+            return found
         count += 1
     raise RunError(f"{job}: no run of that job among {count} known ones. Name the run's folder. {_offer()}")
+
+
+def _of_job(path: Path, job: str) -> RunDir | None:
+    """The run, or its element if it is a sweep."""
+    if any(_has_job(path / folder, job) for folder in ("attempts", "events")):
+        return RunDir(path)
+    return _element_with(SweepDir(path), job) if is_sweep(path) else None
 
 
 def _element_with(sweep: SweepDir, job: str) -> RunDir | None:

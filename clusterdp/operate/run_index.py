@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from clusterdp.plainfile import MOST
 from clusterdp.rundir import RunDir, append_line, parse_lines
@@ -33,10 +33,11 @@ class NotedRun(NamedTuple):
         return here in (self.submit_dir, self.path) or self.path.startswith(inside) or here.startswith(f"{self.path}/")
 
 
-def remember(run: RunDir) -> None:
-    """Note a run that was submitted. It is no error if the file cannot be written (no home, no quota)."""
+def remember(run: RunDir, jobs: Sequence[str] = ()) -> None:
+    """Note a run that was submitted, and as which jobs. It is no error if the file cannot be written (no home, no
+    quota)."""
     try:
-        record = {"time": time.time(), "run": str(run.path.absolute()), "dir": os.getcwd()}
+        record = {"time": time.time(), "run": str(run.path.absolute()), "dir": os.getcwd(), "jobs": list(jobs)}
         path = index_path()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         append_line(path, record, mode=0o600)
@@ -58,7 +59,22 @@ def noted_runs() -> Iterator[NotedRun]:
     seen: set[str] = set()
     for end in range(len(lines), 0, -BLOCK):
         for record in reversed(parse_lines(lines[max(0, end - BLOCK) : end])):
-            path, submit_dir = record.get("run"), record.get("dir")
-            if isinstance(path, str) and path not in seen and path.startswith("/") and "\0" not in path:
+            path, submit_dir = _path_in(record), record.get("dir")
+            if path and path not in seen:
                 seen.add(path)
                 yield NotedRun(path, time_of(record), submit_dir if isinstance(submit_dir, str) else "")
+
+
+def noted_as(job: str) -> Iterator[Path]:
+    """The runs that were submitted as this job or array, the last first. Of the other lines none is parsed."""
+    word = f'"{job}"'.encode()
+    lines = [line for line in last_bytes(index_path(), MOST).splitlines() if word in line]
+    for record in reversed(parse_lines(lines)):
+        jobs = record.get("jobs")
+        if isinstance(jobs, list) and job in jobs and (path := _path_in(record)):
+            yield Path(path)
+
+
+def _path_in(record: Mapping[str, Any]) -> str:
+    path = record.get("run")
+    return path if isinstance(path, str) and path.startswith("/") and "\0" not in path else ""

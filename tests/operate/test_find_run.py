@@ -100,6 +100,21 @@ def test_a_job_id_that_two_runs_had_means_the_later_run(elsewhere: Path) -> None
     assert find_run("3").path.name == "a"
 
 
+def test_a_job_that_submit_has_noted_is_found_without_a_look_into_other_runs(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later of two, also if the first was resumed since; and not where the folder has no such job."""
+    first, second, other = (RunBuilder(elsewhere / "runs" / name) for name in "abc")
+    for builder, job in ((first, "3"), (second, "3"), (other, "4"), (first, "5")):
+        builder.submitted(job)
+        remember(builder.run, [job])
+    remember(other.run, ["3"])
+    monkeypatch.setattr("clusterdp.operate.find_run.known_runs", lambda: iter(()))
+    assert [find_run(job).path.name for job in ("3", "4", "5")] == ["b", "c", "a"]
+    with pytest.raises(RunError, match="6: no run of that job"):
+        find_run("6")
+
+
 def test_no_run_names_what_was_looked_at(elsewhere: Path) -> None:
     with pytest.raises(RunError) as error:
         find_run()

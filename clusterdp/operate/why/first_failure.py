@@ -52,8 +52,8 @@ KILLED = ("killed", "loader-worker-died", "exit-code")  # what the kernel's out-
 @dataclass(frozen=True)
 class Failure:
     """`log`: the file that says most. `rank`: whose log it is; None for the batch script's or an agent's. `said`:
-    srun's message of the rank. `error`: one line. `followed`: ranks that only report that another is gone. `unread`: how
-    many ranks' logs were not looked at."""
+    srun's message of the rank. `error`: one line. `followed`: ranks that only report that another is gone. `unread`: of
+    how many ranks the log was not looked at."""
 
     rank: int | None
     log: Path | None

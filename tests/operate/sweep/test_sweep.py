@@ -138,7 +138,7 @@ def test_status_of_a_sweep_is_its_table_and_of_an_element_that_of_a_run(
 
 
 def test_an_element_is_found_by_its_job_and_a_sweep_by_its_array(built: SweepBuilder) -> None:
-    remember(built.sweep.files)
+    remember(built.sweep.files, ["7"])
     assert find_run("7_2").path == built.sweep.element(2).path
     assert find_run("7").path == built.sweep.path
     built.elements[1].submitted("9")  # resumed by itself
