@@ -74,6 +74,7 @@ class JobHandle:
             settings.checkpoint,
             self.checkpointer,
             resume_step=settings.resume_step,
+            max_steps=settings.train.max_steps,
             steps=settings.profile.steps,
             end_profile=self._end_profile,
         )

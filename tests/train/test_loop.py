@@ -320,3 +320,19 @@ def test_the_time_of_a_loop_is_told_by_what_it_was_spent_on(another: Any, monkey
     assert told["steps_s"] == pytest.approx(3 * 9 - waited, abs=waited)
     assert told["evaluation_s"] == pytest.approx(2 * (50 + 40) + 7 - waited, abs=waited)
     assert told["step"] == 10
+
+
+def test_the_training_ends_at_the_steps_that_are_asked_for_in_mid_epoch_and_after_a_stop(another: Any) -> None:
+    def limited(job: JobHandle, **options: Any) -> tuple[list[Any], Loop[Any], Counter]:
+        job.phases.max_steps = 8
+        return seen(job, job.loader(DATA, 2), **options)  # 5 steps an epoch
+
+    job = another("straight")
+    straight, _, _ = seen(job, job.loader(DATA, 2))
+    job = another("limited")
+    first, _, _ = limited(job, stop_at=6)
+    job = another_attempt(job)
+    rest, loop, counter = limited(job)
+    assert [*first, *rest] == straight[:8] and first and rest
+    assert (loop.step, loop.total_steps, counter.value, loop.over) == (8, 8, 8, True)
+    assert limited(another_attempt(job))[0] == []

@@ -179,6 +179,8 @@ class Loop(Generic[Batch]):
             self._restore()
         self._count_steps()
         self._phases.stopwatch.page[FIRST] = self.first + self.step
+        if self._at_limit and not self.position.finished:
+            self.position.last = self.epoch
         if self.position.finished:
             self._say_complete()
         while not self.position.finished:
@@ -287,6 +289,9 @@ class Loop(Generic[Batch]):
             self.total_steps = self.step
         elif per_epoch is not None and rest is not None:
             self.total_steps = self.step + rest + per_epoch * (self.total_epochs - self.epoch - 1)
+        if self._phases.max_steps is not None:
+            limit = max(self._phases.max_steps - self.first, self.step)
+            self.total_steps = limit if self.total_steps is None else min(self.total_steps, limit)
 
     def _epoch_batches(self) -> Iterator[Batch]:
         if self.position.batch == 0:
@@ -351,6 +356,8 @@ class Loop(Generic[Batch]):
         if agreed is not None:
             watch.lap("agreement")
             self._apply(agreed)
+        if self._at_limit:
+            self._no_more_steps()
         self._due = self.saves.is_due(position.step, agreed, self.window) or self._due
         if (self._stopping or self._due) and not self._open_window.put_off(self._rank.group):
             if self._stopping:
@@ -366,7 +373,17 @@ class Loop(Generic[Batch]):
         self.saves.note_progress(agreed)
         self._stopping = self._stopping or agreed.stop
         if agreed["enough"]:
-            self.position.last, self.total_steps = self.epoch + 1, self.step  # all ranks know: no more steps
+            self._no_more_steps()
+
+    @property
+    def _at_limit(self) -> bool:
+        """The same on all ranks, without a word between them."""
+        most = self._phases.max_steps
+        return most is not None and self.first + self.step >= most
+
+    def _no_more_steps(self) -> None:
+        """All ranks know. What follows the epoch is still done."""
+        self.position.last, self.total_steps = self.epoch + 1, self.step
 
     def _tell_of_gradients(self) -> None:
         """Warns, once, of a save that cannot be exact."""

@@ -37,6 +37,7 @@ class Phases:
 
     loop: the one at work, or the last that was; None before the first has begun.
     resume_step: the step of the run to go back to; None once a phase has.
+    max_steps: of the run: the loop that reaches it ends there, and those after it at once.
     steps: every loop ends after so many, by calling `end_profile(loader, mean batch, full batch)`; None: none does.
     """
 
@@ -49,12 +50,13 @@ class Phases:
         make_checkpointer: Callable[[Mapping[str, Any]], Checkpointer | None],
         *,
         resume_step: int | None,
+        max_steps: int | None = None,
         steps: int | None,
         end_profile: Callable[[Any, float, int], NoReturn],
     ):
         self.rank, self.record, self.stopwatch, self.saving = rank, record, stopwatch, saving
         self.steps, self.end_profile = steps, end_profile
-        self.resume_step = resume_step
+        self.resume_step, self.max_steps = resume_step, max_steps
         self.loop: Loop[Any] | None = None
         self.begun = 0  # loops
         self._make_checkpointer = make_checkpointer
