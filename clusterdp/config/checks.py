@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from operator import attrgetter
 
-from clusterdp.config.secrets import secrets
-from clusterdp.config.tree import POLICIES, Config, ResourcesConfig
+from clusterdp.config.secrets import WEBHOOK_PROBLEM, WEBHOOK_REMEDY, secrets
+from clusterdp.config.tree import POLICIES, Config, NotifyConfig, ResourcesConfig
 from clusterdp.errors import ConfigError
 from clusterdp.wording import closest
 
@@ -21,10 +21,11 @@ SIGNALS = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TT
 LEAST_STEPS = 6  # one more than a stopwatch leaves out
 AT_LEAST = {  # the least number -> the keys that may have no smaller one
     1: "resources.nodes resources.cpus_per_task resources.tasks_per_node snapshot.max_mb local.cpus_per_node "
-    "train.accumulate profile.trace.steps checkpoint.keep_last checkpoint.every_steps checkpoint.keep_every "
-    "checkpoint.timeout_s restart.max_attempts restart.chain sweep.samples sweep.parallel",
+    "train.accumulate train.max_steps profile.trace.steps checkpoint.keep_last checkpoint.every_steps "
+    "checkpoint.keep_every checkpoint.timeout_s restart.max_attempts restart.chain sweep.samples sweep.parallel "
+    "rehearse.steps",
     0: "restart.max_crashes restart.max_no_progress restart.from_step checkpoint.max_failures "
-    "checkpoint.check_replicas_every checkpoint.keep_local checkpoint.retry_s "
+    "checkpoint.check_replicas_every checkpoint.keep_local checkpoint.retry_s rehearse.may_lose "
     + " ".join(f"restart.{cause}.limit restart.{cause}.wait_s" for cause in POLICIES),
 }
 # Above 0.
@@ -56,6 +57,7 @@ def check(config: Config, sources: Mapping[str, str], sections: Collection[str] 
         *_bad_train(config),
         *_bad_measuring(config),
         *_bad_sweep(config),
+        *_bad_notify(config),
     ):
         place = f"{sources[key]}: " if key in sources else ""
         raise ConfigError(f"{place}{key}: {problem}. {remedy}.")
@@ -153,6 +155,24 @@ def _bad_sweep(c: Config) -> Iterator[tuple[str, str, str]]:
         yield "sweep.samples", "has no effect without sweep.random", "Say there what is drawn, or leave it out"
     if c.sweep.random and c.sweep.samples is None:
         yield "sweep.samples", "is not set, so it is not known how often sweep.random is drawn", "Write e.g. 20"
+
+
+def _bad_notify(c: Config) -> Iterator[tuple[str, str, str]]:
+    known = ("end", "failure", "hang", "requeue")
+    for event in c.notify.on:
+        if event not in known:
+            remedy = f"Write {closest(event, known) or 'one of these'}"
+            yield "notify.on", f"{event!r} is none of {', '.join(known)}", remedy
+    if "requeue" in c.notify.on and not c.restart.requeue:
+        yield "notify.on", "requeue never comes where restart.requeue is false", "Leave it out"
+    if "://" in (c.notify.webhook_file or ""):
+        yield "notify.webhook_file", WEBHOOK_PROBLEM, WEBHOOK_REMEDY
+    if c.notify.webhook_file and c.notify.command:
+        yield "notify.command", "one of webhook_file and command tells people", "Keep one: a command may call curl, too"
+    if c.notify.command and not c.notify.command[0]:
+        yield "notify.command", "names no program", "Write words: [mail, -s, training, me@example.org]"
+    if c.notify.on not in ([], NotifyConfig().on) and not c.notify.given:
+        yield "notify.on", "nobody is told", "Set notify.webhook_file or notify.command as well"
 
 
 def _bad_saving(c: Config) -> Iterator[tuple[str, str, str]]:

@@ -47,6 +47,13 @@ _KNOWN = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY|\b(?:gh[pousr]_\w{30,}|github_pat_\w{30,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{30,}"
     r"|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,})"
 )
+# Whoever has the address of a webhook can write there: of Slack, Discord, Teams and Google Chat.
+_WEBHOOK = re.compile(
+    r"hooks\.slack\.com/\w+/\w|\bdiscord(?:app)?\.com/api/webhooks/\w|\.webhook\.office\.com/\w"
+    r"|\bchat\.googleapis\.com/v1/spaces/\w"
+)
+WEBHOOK_PROBLEM = "has the address of a webhook, a secret that would be stored in the run folder"
+WEBHOOK_REMEDY = "Put it into a file that you alone can read (chmod 600), and name that in notify.webhook_file"
 
 
 def secrets(config: Config, sections: Collection[str] | None = None) -> Iterator[tuple[str, str, str]]:
@@ -58,6 +65,8 @@ def secrets(config: Config, sections: Collection[str] | None = None) -> Iterator
         strict = key.startswith(IN_A_STORE)
         if is_secret(name, value, strict):
             yield key, "is a secret by its name, and would be stored in the run folder", _remedy(key)
+        elif isinstance(value, str) and _WEBHOOK.search(value):
+            yield key, WEBHOOK_PROBLEM, WEBHOOK_REMEDY
         elif isinstance(value, str) and holds_secret(value, strict):
             yield key, "contains a secret, which would be stored in the run folder", _remedy(key)
 
@@ -102,7 +111,7 @@ def _leaves(values: Any, key: str = "", name: str = "") -> Iterator[tuple[str, s
             yield from _leaves(getattr(values, each.name), f"{key}.{each.name}", each.name)
     elif isinstance(values, (list, tuple)):
         if values and all(isinstance(value, str) for value in values):
-            yield key, name, "\n".join(values) if key != "command" else " ".join(values)
+            yield key, name, "\n".join(values) if not key.endswith("command") else " ".join(values)
         else:
             for value in values:
                 yield from _leaves(value, key, name)

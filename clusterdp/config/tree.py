@@ -158,6 +158,27 @@ POLICIES = tuple(each.name for each in fields(RestartConfig) if each.type == "Po
 
 
 @dataclass
+class NotifyConfig:
+    """Who is told how a run goes, by webhook_file or command. The batch script takes 10 s for it at most, and the job
+    ends as it would, whatever comes of that."""
+
+    # Of what people are told: end (done, or stopped as asked), failure (also by a limit of restart:), hang (when it is
+    # reported), requeue (each time the run goes on in a new attempt); `[]`: of nothing; e.g. `[failure, hang]`
+    on: list[str] = field(default_factory=lambda: ["end", "failure", "hang"])
+    # A file that you alone can read, with the address of a webhook: it gets JSON as Slack reads it, {"text": ...}; the
+    # file is read when there is something to tell; e.g. `~/.slack-webhook`
+    webhook_file: str | None = None
+    # Or a program, without a shell: it runs on the job's first node, and reads the text from its standard input; in its
+    # environment are CLUSTERDP_EVENT, _CAUSE, _RUN, _JOB, _NAME, _STEP, _EXIT and _TEXT; e.g. `[mail, me@example.org]`
+    command: list[str] = field(default_factory=list)
+
+    @property
+    def given(self) -> bool:
+        """Whether anybody is told of anything."""
+        return bool(self.on and (self.webhook_file or self.command))
+
+
+@dataclass
 class AmpConfig:
     """Mixed precision, for code that takes `job.amp`."""
 
@@ -177,6 +198,7 @@ class TrainConfig:
     seed: int = 0  # of torch, numpy and random; differs by rank; e.g. `1`
     deterministic: bool = False  # torch.use_deterministic_algorithms(); slower; e.g. `true`
     backend: str | None = None  # of the process group; default: nccl if each rank has a GPU, else gloo; e.g. `gloo`
+    max_steps: int | None = None  # the training ends there, in the middle of an epoch too; e.g. `1000`
     timeout_s: float = 1800.0  # of a collective that waits for another rank: the attempt ends as hung; e.g. `600`
     # ddp; fsdp: sharded; hsdp: sharded within each node; dp: one process, the last resort; e.g. `fsdp`
     strategy: str = "ddp"
@@ -261,6 +283,22 @@ class LocalConfig:
 
 
 @dataclass
+class RehearseConfig:
+    """How `clusterdp rehearse` makes the job short, and what it compares; a submit never sees this."""
+
+    params: dict[str, Any] = field(default_factory=dict)  # values of `params` that make it short; e.g. `{epochs: 2}`
+    steps: int | None = None  # of the training; default: as many as take about 15 s; e.g. `200`
+    args: list[str] = field(default_factory=list, metadata=TEXT)  # more words of `command`; e.g. `[--max_iters=100]`
+    # Files of the end state, of jobs whose checkpoints are not ours: paths or patterns within the code,
+    # `newest:PATTERN`, or `logs:REGEX`; default: what there is, if that is obvious; e.g. `[out/ckpt.pt]`
+    compare: list[str] = field(default_factory=list)
+    # How many steps a preemption with a grace time may cost, for programs that save only now and then; e.g. `50`
+    may_lose: int = 0
+    grace_s: float | None = None  # of preemptions; default: the partition's, where Slurm answers, else 20; e.g. `60`
+    skip: list[str] = field(default_factory=list)  # drills that are left out; e.g. `[disk-full]`
+
+
+@dataclass
 class Config:
     """One run."""
 
@@ -280,8 +318,10 @@ class Config:
     snapshot: SnapshotConfig = field(default_factory=SnapshotConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     restart: RestartConfig = field(default_factory=RestartConfig)
+    notify: NotifyConfig = field(default_factory=NotifyConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     profile: ProfileConfig = field(default_factory=ProfileConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     local: LocalConfig = field(default_factory=LocalConfig)
+    rehearse: RehearseConfig = field(default_factory=RehearseConfig)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -39,18 +39,23 @@ class CodeSnapshot:
         return "\n".join([said, in_words(self.ignored)] if self.ignored else [said])
 
 
-def take(source: Path, target: Path, limits: SnapshotConfig, leave_out: Path) -> CodeSnapshot:
-    """Copy `source` to `target` (made here), without what is below `leave_out`, and without runs.
+def take(
+    source: Path, target: Path, limits: SnapshotConfig, leave_out: Path, secrets: Collection[str] = ()
+) -> CodeSnapshot:
+    """Copy `source` to `target` (made here), without what is below `leave_out`, without runs, and without the files
+    that `secrets` names.
 
     The files are read-only. What has not changed since the run before is a hard link to that run's file: it takes no
     space and no time, and each run keeps its own when the other is removed.
     """
     inside = leave_out.relative_to(source).as_posix() + "/" if source in leave_out.parents else None
+    hidden = {os.path.relpath(os.path.realpath(path), os.path.realpath(source)) for path in secrets}
     linked = [link.rstrip("/") for link in limits.link]
     found = {
         name: status
         for name, status in sorted(list_files(source))
         if not (inside and name.startswith(inside))
+        and name not in hidden
         and not any(name == link or name.startswith(link + "/") for link in linked)
     }
     sizes = {name: status.st_size if stat.S_ISREG(status.st_mode) else 0 for name, status in found.items()}
@@ -71,15 +76,24 @@ def take(source: Path, target: Path, limits: SnapshotConfig, leave_out: Path) ->
 
 
 def take_over(old: RunDir, new: RunDir) -> CodeSnapshot:
-    """The snapshot of another run, without what Python has compiled in it since."""
-    found = {
-        name: os.lstat(old.code / name)
-        for name in (str(Path(folder, each).relative_to(old.code)) for folder, each in _all_files(old.code))
-    }
+    """The snapshot of another run, without what Python has compiled in it since, and what the program has left there:
+    a new run would go on from that."""
+    snapshot = snapshot_of(old.path)
+    found: dict[str, os.stat_result] = {}
+    for folder, name in _all_files(old.code):
+        path = Path(folder, name)
+        status = os.lstat(path)
+        if not (snapshot and _is_writable(status) and status.st_mtime_ns > snapshot.taken_ns):
+            found[str(path.relative_to(old.code))] = status
     new.code.mkdir()
-    copied = copy_files(old.code, new.code, found, snapshot_of(old.path))
+    copied = copy_files(old.code, new.code, found, snapshot)
     total = sum(status.st_size for status in found.values() if stat.S_ISREG(status.st_mode))
     return CodeSnapshot(len(found), total, copied)
+
+
+def _is_writable(status: os.stat_result) -> bool:
+    """As no file of a snapshot is that this version has taken. A link is, to whoever may write its folder."""
+    return bool(status.st_mode & 0o222)
 
 
 def _all_files(code: Path) -> Iterator[tuple[str, str]]:

@@ -56,11 +56,16 @@ def _holds_a_run(run: RunDir) -> RunError:
 
 
 def _make(run: RunDir, named: bool) -> None:
+    make_parent(run.path, named)
+
+
+def make_parent(folder: Path, named: bool) -> None:
+    """The folder, and `runs/` if it is not named by the user."""
     if not named:
         with suppress(FileExistsError):
-            run.path.parent.mkdir(parents=True)
-            (run.path.parent / ".gitignore").write_text("*\n")
-    run.path.mkdir(parents=True, exist_ok=True)
+            folder.parent.mkdir(parents=True)
+            (folder.parent / ".gitignore").write_text("*\n")
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def _remove_empty(folders: Sequence[Path]) -> None:

@@ -21,7 +21,7 @@ from clusterdp.config import Config
 from clusterdp.errors import ConfigError, SubmitError, SubmitInDoubt
 from clusterdp.launch.entry_check import check_entry
 from clusterdp.launch.installed_check import check_installed
-from clusterdp.launch.job_secrets import check_secrets
+from clusterdp.launch.job_secrets import check_secrets, secret_paths
 from clusterdp.launch.script import Script, render
 from clusterdp.launch.script_spec import ScriptSpec, make_spec
 from clusterdp.rundir import Ledger, RunDir, write_durably
@@ -96,8 +96,9 @@ class Plan:
                 source_record.copy_record(self.code_of, self.run)
             else:
                 if self.spec.config.snapshot.enabled:
+                    config = self.spec.config
                     taken = code_snapshot.take(
-                        self.spec.submit_dir, self.run.code, self.spec.config.snapshot, leave_out=path
+                        self.spec.submit_dir, self.run.code, config.snapshot, path, secret_paths(config)
                     )
                 source_record.write_record(self.run, self.spec)
             self.write_config()
@@ -138,7 +139,7 @@ def new_path(config: Config, submit_dir: Path) -> Path:
 
 def plan_for(config: Config, run: RunDir, submit_dir: Path, code_of: RunDir | None = None) -> Plan:
     """The plan for this very run folder: `resume` takes the folder that is there. code_of: as Plan has it."""
-    check_secrets(config.launch)
+    check_secrets(config)
     shared = Path(os.path.realpath(run.code)) if run.code.is_symlink() else None  # that of a sweep
     spec = make_spec(config, run.path, submit_dir, sys.executable, shared)
     if config.entry and can_be_judged(spec):

@@ -18,6 +18,7 @@ from clusterdp.errors import ConfigError
 from clusterdp.launch.job_secrets import secret_path
 from clusterdp.launch.script_spec import ScriptSpec, lines_of
 from clusterdp.launch.shipped_files import shipped_folder
+from clusterdp.rundir.causes import CAUSES
 
 DEFAULT_MAX_HOURS = 48  # of an entry job
 
@@ -127,6 +128,10 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "secrets": [Shell(name) for name in config.launch.secrets],
         "secret_files": {Shell(name): secret_path(path) for name, path in config.launch.secret_files.items()},
         "modules": config.launch.modules,
+        "notify": config.notify.on if config.notify.given else [],
+        "webhook_file": secret_path(config.notify.webhook_file) if config.notify.webhook_file else "",
+        "notify_command": config.notify.command,
+        "causes": [Shell(f"{cause} {words}") for cause, words in CAUSES.items()],
         "setup": Shell(lines_of(config.launch.setup, "launch.setup")),
         "checkpoint_url": _checkpoint_url(spec),
         "from_step": config.restart.from_step,

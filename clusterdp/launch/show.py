@@ -18,6 +18,7 @@ def annotated(loaded: Loaded) -> str:
         if not colon or key.startswith("- "):  # the middle of a list or of a long string
             lines.append(line)
             continue
+        key = key.strip("'")  # YAML quotes `on`
         path = [(depth, above) for depth, above in path if depth < indent] + [(indent, key)]
         dotted = ".".join(name for _, name in path)
         inner = any(source.startswith(dotted + ".") for source in loaded.sources)

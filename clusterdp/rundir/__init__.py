@@ -31,6 +31,7 @@
     checkpoints/                      unless checkpoint.url names another place
     cancelled                         there if the user cancelled the run: no attempt starts any more
     stop                              likewise if the user asked the run to save and stop
+    told                              what people have been told of (notify:): chain or attempt, event, cause
     note                              a line of the user's own about the run
 
 Appending from several machines to one file is not atomic on NFS: hence one file a writer. Readers merge by time.

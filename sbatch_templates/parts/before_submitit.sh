@@ -4,4 +4,8 @@ run_dir={{ run_dir }}
 
 {% include "parts/rendezvous.sh" %}
 export LOCAL_WORLD_SIZE={{ ranks_per_node }}
+{% if "hang" in notify %}
+watch_hang &
+hang_watcher=$!
+{% endif %}
 began=$SECONDS

@@ -67,6 +67,9 @@ while read -r name; do
     esac
     { echo "$cause" >"$then/cause"; } 2>/dev/null || missed "attempts/$name/cause"
     event requeued ",\"cause\":\"$cause\",\"of\":\"$name\""
+{% if "requeue" in notify %}
+    tell requeued "$cause" "$name" &
+{% endif %}
   fi
   [ ! -e "$then/avoid" ] || bad="$(cat "$then/avoid") $bad"
   # What is over stays over: since 24.05 Slurm requeues a job that was preempted once when it ends, whatever its exit code.

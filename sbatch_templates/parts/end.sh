@@ -1,5 +1,8 @@
 # --- 4 end -----------------------------------------------------------------------------------------------------------
 took=$((SECONDS - began))
+{% if "hang" in notify %}
+kill $hang_watcher 2>/dev/null
+{% endif %}
 note exit "$code $took ${EPOCHSECONDS-$(date +%s)}"
 is_replaced || event exited ",\"exit\":$code"
 word='' reason='' step=0

@@ -61,6 +61,10 @@ out_began=$(wc -c 2>/dev/null <"$out")
 
 {% include "parts/record.sh" %}
 
+{% if notify %}
+{% include "parts/notify.sh" %}
+
+{% endif %}
 {% include "parts/nodes.sh" %}
 
 {% include "parts/requeue.sh" %}

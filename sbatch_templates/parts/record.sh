@@ -20,6 +20,9 @@ over() { # over CAUSE EVENT EXIT [JSON]   record how this attempt ended, and exi
   [ -z "$new" ] || scancel "$new" # the next one would find the run over
 {% endif %}
   event "$2" ",\"cause\":\"$1\"${4-}"
+{% if notify %}
+  tell "$2" "$1" "$attempt" "${4-}"
+{% endif %}
   exit "$3"
 }
 over_by_user() { # by `clusterdp stop` or job.stop(). Not 0: a job that waits for this run to finish must not start.

@@ -65,6 +65,9 @@ requeue() { # requeue CAUSE   call `look` first. False if the job is not to be r
   note cause "$1"
   event requeued ",\"cause\":\"$1\",\"of\":\"$attempt\""
   tell_excluded
+{% if notify %}
+  tell requeued "$1" "$attempt"
+{% endif %}
 }
 resubmit() { # resubmit [EVENT]   submit a new job that begins when this one is over; both are one chain
   local said new=''

@@ -18,6 +18,10 @@ end_srun() { # if srun has not ended minutes after the ranks left their outcome:
   kill "$srun"
 }
 {% endif %}
+{% if "hang" in notify %}
+watch_hang &
+hang_watcher=$!
+{% endif %}
 began=$SECONDS
 for again in yes no; do
   step &

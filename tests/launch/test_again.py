@@ -97,10 +97,26 @@ def test_what_python_compiled_there_is_left_out_and_links_stay_links(work: Path)
     (old.code / "__pycache__/train.pyc").write_text("")
     (old.code / "data").symlink_to("/scratch/data")
     (old.code / "folder").symlink_to(work)
+    for link in ("data", "folder"):
+        os.utime(old.code / link, (0, 0), follow_symlinks=False)  # as old as the snapshot
     plan = plan_new(old, ["run_dir=runs/second"])
     plan.carry_out()
     assert sorted(os.listdir(plan.run.code)) == [".gitignore", "data", "folder", "new.py", "train.py"]
     assert os.readlink(plan.run.code / "data") == "/scratch/data"
+
+
+def test_what_the_program_has_left_beside_its_code_is_left_out(work: Path) -> None:
+    """A new run would go on from it."""
+    old = RunDir(work / "runs/first")
+    later = old.config.stat().st_mtime + 1
+    (old.code / "out").mkdir()
+    (old.code / "out/ckpt.pt").write_text("step 100")
+    (old.code / "latest").symlink_to("out/ckpt.pt")
+    for name in ("out/ckpt.pt", "latest"):
+        os.utime(old.code / name, (later, later), follow_symlinks=False)
+    plan = plan_new(old, ["run_dir=runs/second"])
+    plan.carry_out()
+    assert sorted(os.listdir(plan.run.code)) == [".gitignore", "new.py", "train.py"]
 
 
 def test_a_run_that_began_from_a_step_is_repeated_from_the_start(work: Path) -> None:

@@ -13,6 +13,8 @@ import pytest
 import clusterdp
 from clusterdp import config
 from clusterdp.errors import ConfigError
+from clusterdp.launch.code_snapshot import take
+from clusterdp.launch.job_secrets import secret_paths
 from clusterdp.launch.plan import make_plan
 from tests.launch.conftest import RunScript, Stubs
 from tests.launch.test_hostile_configs import TELL
@@ -90,6 +92,31 @@ def test_what_the_job_would_not_find_or_others_could_read_is_refused_at_submit(
     assert "is a variable that the script sets itself" in refused(secret_files={"MASTER_ADDR": str(file)})
     file.chmod(0o640)
     assert "others can read or write" in refused(secret_files={"KEY": str(file)})
+
+
+def test_the_file_of_a_webhook_is_looked_at_like_that_of_a_secret(file: Path) -> None:
+    def said(**notify: object) -> str:
+        with pytest.raises(ConfigError) as error:
+            make_plan(config.from_mapping({"command": "true", "notify": {"webhook_file": str(file), **notify}}))
+        return str(error.value)
+
+    assert said() == f"notify.webhook_file: {file} has no address. Write it there alone: https://..."
+    file.chmod(0o640)
+    assert said() == f"notify.webhook_file: others can read or write {file}. `chmod 600` it."
+    make_plan(config.from_mapping({"command": "true", "notify": {"webhook_file": str(file), "on": []}}))
+    both = said(command=["mail"])
+    assert both.endswith("one of webhook_file and command tells people. Keep one: a command may call curl, too.")
+
+
+def test_a_file_beside_the_code_is_not_copied_with_it(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("train.py", "key"):
+        (source / name).write_text("x")
+    (tmp_path / "link").symlink_to(source)
+    loaded = config.from_mapping({"command": "true", "launch": {"secret_files": {"KEY": f"{tmp_path}/link/key"}}})
+    take(source, tmp_path / "code", loaded.snapshot, tmp_path / "run", secret_paths(loaded))
+    assert os.listdir(tmp_path / "code") == ["train.py"]
 
 
 @pytest.mark.parametrize(

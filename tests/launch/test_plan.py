@@ -131,7 +131,7 @@ def test_runs_are_nothing_that_git_would_show_and_a_folder_of_the_users_own_stay
 
 
 def test_a_run_is_known_as_one_before_its_snapshot_begins(sbatch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def take(source: Path, target: Path, limits: object, leave_out: Path) -> CodeSnapshot:
+    def take(source: Path, target: Path, limits: object, leave_out: Path, secrets: list[str]) -> CodeSnapshot:
         (target / "pkg").mkdir(parents=True)
         (target / "pkg/old.py").write_text("")
         assert [name for name, _ in list_files(source)] == ["train.py"]

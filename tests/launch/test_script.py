@@ -75,6 +75,11 @@ CASES: dict[str, dict[str, object]] = {
         "resources": {"nodes": 2, "gpus_per_task": "a100:1", "tasks_per_node": 4},
         "launch": {"preflight": True},
     },
+    "notify": {
+        "name": "it's a job",
+        "entry": "train:main",
+        "notify": {"on": ["end", "failure", "hang", "requeue"], "webhook_file": "/home/me/it's mine"},
+    },
     "apptainer": {
         "name": "contained",
         "command": "python train.py",
@@ -183,7 +188,10 @@ def test_an_own_template_may_include_our_parts(tmp_path: Path) -> None:
 def test_a_template_that_names_an_unknown_variable_is_told_which_there_are(tmp_path: Path) -> None:
     mine = tmp_path / "mine.j2"
     mine.write_text("#!/bin/bash\necho {{ nodez }}\n")
-    with pytest.raises(ConfigError, match=r"mine\.j2: 'nodez' is undefined.*nodes, on_hang, policies, preflight,"):
+    with pytest.raises(
+        ConfigError,
+        match=r"mine\.j2: 'nodez' is undefined.*nodes, notify, notify_command, on_hang, policies, preflight,",
+    ):
         rendered({"command": "true", "launch": {"template": str(mine)}})
     mine.write_text("#!/bin/bash\n{% if %}\n")
     with pytest.raises(ConfigError, match=r"mine\.j2:2: "):

@@ -17,6 +17,7 @@ from clusterdp.config import Config
 from clusterdp.config.elements import Element
 from clusterdp.launch import code_snapshot, source_record
 from clusterdp.launch.code_snapshot import CodeSnapshot
+from clusterdp.launch.job_secrets import secret_paths
 from clusterdp.launch.new_folder import empty
 from clusterdp.launch.script_spec import lines_of, make_spec
 from clusterdp.rundir import write_durably
@@ -32,7 +33,8 @@ def write_folder(plan: SweepPlan) -> CodeSnapshot | None:
     try:
         files.events.mkdir()
         if spec.config.snapshot.enabled:
-            taken = code_snapshot.take(spec.submit_dir, files.code, spec.config.snapshot, leave_out=files.path)
+            config = spec.config
+            taken = code_snapshot.take(spec.submit_dir, files.code, config.snapshot, files.path, secret_paths(config))
         source_record.write_record(files, spec)
         links = _links(plan)
         texts: dict[str, tuple[Any, str]] = {}

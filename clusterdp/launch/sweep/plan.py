@@ -54,7 +54,7 @@ def make_sweep_plan(given: Given) -> SweepPlan:
     first, submit_dir = sweep.elements[0].config, Path.cwd()
     if first.backend == "submitit":
         raise ConfigError("backend: submitit has no sweeps. Use backend: sbatch.")
-    check_secrets(first.launch)
+    check_secrets(first)
     check_template(first.launch.template)
     folder = SweepDir(new_path(first, submit_dir))
     spec = make_spec(first, folder.path, submit_dir, sys.executable)
