@@ -20,6 +20,7 @@ from clusterdp.slurm.nodes import SINFO_FORMAT, NodeGroup, read_sinfo
 
 MOST_SAID = 500  # characters of an error message that are passed on
 LONGEST_ARGUMENT = 100_000  # characters; Linux takes 128 KiB
+QOS_FIELDS = ("MaxWall", "MaxTRES", "MaxSubmitPU", "GraceTime", "Preempt", "PreemptMode")
 MAX_ARRAY_SIZE = 1001  # Slurm's own default
 ANSWER_TIMEOUT_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout is 10 s and each client retries
 
@@ -156,8 +157,8 @@ def node_groups(partition: str = "", timeout_s: float = ANSWER_TIMEOUT_S) -> lis
 
 
 def show_partitions(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, dict[str, str]]:
-    """`scontrol show partition`: by name, each as a dictionary."""
-    done = _call(["scontrol", "--oneliner", "show", "partition"], timeout_s=timeout_s)
+    """`scontrol --all show partition`: by name, each as a dictionary; hidden ones too."""
+    done = _call(["scontrol", "--oneliner", "--all", "show", "partition"], timeout_s=timeout_s)
     if done.returncode != 0:
         raise SlurmError(f"scontrol: cannot show partitions. It says: {_said(done)}")
     shown = [dict(pair.split("=", 1) for pair in line.split() if "=" in pair) for line in _lines(done)]
@@ -176,11 +177,42 @@ def accounts(timeout_s: float = ANSWER_TIMEOUT_S) -> list[tuple[str, str]]:
     return list(dict.fromkeys((row[0], row[1]) for row in rows if len(row) == 2 and row[0]))
 
 
+def show_config(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, str]:
+    """`scontrol show config`: what slurm.conf says, and Slurm's defaults. Empty where the controller does not answer
+    that."""
+    done = _call(["scontrol", "show", "config"], timeout_s=timeout_s)
+    return dict(re.findall(r"^([\w.\[\]]+)\s*= (.*?)\s*$", done.stdout, re.MULTILINE))
+
+
 def max_array_size() -> int:
     """The first index that no job array may have: MaxArraySize of slurm.conf. Slurm's default where it is not said."""
-    done = _call(["scontrol", "show", "config"])
-    found = re.search(r"^MaxArraySize\s*=\s*([0-9]+)", done.stdout, re.MULTILINE)
-    return int(found[1]) if found else MAX_ARRAY_SIZE
+    said = show_config().get("MaxArraySize", "")
+    return int(said) if said.isdecimal() else MAX_ARRAY_SIZE
+
+
+def show_qos(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, dict[str, str]]:
+    """Of each QOS: MaxWall, MaxTRES (of a job), MaxSubmitPU, GraceTime, Preempt and PreemptMode; what has no value is
+    empty. SlurmError where accounting does not answer."""
+    fields = ("Name", *QOS_FIELDS)
+    words = ["show", "qos", f"format={','.join(fields)}"]
+    done = _call(["sacctmgr", "--noheader", "--parsable2", "--readonly", *words], timeout_s=timeout_s)
+    if done.returncode != 0:
+        raise SlurmError(f"sacctmgr: cannot show QOS. It says: {_said(done)}")
+    rows = [line.split("|") for line in done.stdout.splitlines()]
+    return {row[0]: dict(zip(QOS_FIELDS, row[1:], strict=True)) for row in rows if len(row) == len(fields)}
+
+
+def ask_test_only(script: str, cwd: Path, timeout_s: float = ANSWER_TIMEOUT_S) -> tuple[bool, str]:
+    """`sbatch --test-only` of this script: whether Slurm accepts it, and what it says. It uses up a job id. That it is
+    accepted does not mean that it will start: limits of the partition, held nodes and a queue are not all looked at."""
+    done = _call(["sbatch", "--test-only"], cwd=cwd, timeout_s=timeout_s, given=script)
+    return done.returncode == 0, _said(done)
+
+
+def node_hosts(partition: str, timeout_s: float = ANSWER_TIMEOUT_S) -> set[str]:
+    """The host names and the addresses of a partition's nodes."""
+    done = _call(["sinfo", "--noheader", "--Node", f"--partition={partition}", "--format=%n %o"], timeout_s=timeout_s)
+    return {word for line in _lines(done) for word in line.split()} if done.returncode == 0 else set()
 
 
 def cancel(*jobs: str) -> None:
@@ -191,6 +223,25 @@ def cancel(*jobs: str) -> None:
 def terminate_steps(*jobs: str) -> None:
     """`scancel --signal=TERM`: to what srun has started, and not to the batch script. No KILL follows."""
     _scancel(jobs, "--signal=TERM")
+
+
+def kill_step(job: str) -> None:
+    """`scancel --signal=KILL` of the newest step: the ranks die, and not the batch script. Of a job it would cancel
+    the job."""
+    done = _call(["squeue", "--steps", "--noheader", f"--jobs={_checked(job)}", "--format=%i"])
+    steps = [int(step) for step in (line.strip().partition(".")[2] for line in _lines(done)) if step.isdigit()]
+    if not steps:
+        raise SlurmError(f"squeue: job {job} has no step. It may have ended. It says: {_said(done)}")
+    done = _call(["scancel", "--signal=KILL", f"{job}.{max(steps)}"])
+    if done.returncode != 0:
+        raise SlurmError(f"scancel: cannot signal step {job}.{max(steps)}. It says: {_said(done)}")
+
+
+def update_job(job: str, *assignments: str) -> None:
+    """`scontrol update` of one's own job, e.g. with `TimeLimit=5`."""
+    done = _call(["scontrol", "update", f"JobId={_checked(job)}", *assignments])
+    if done.returncode != 0:
+        raise SlurmError(f"scontrol: cannot update job {job}: {' '.join(assignments)}. It says: {_said(done)}")
 
 
 def _scancel(jobs: Sequence[str], *options: str) -> None:
@@ -228,14 +279,14 @@ def _said(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _call(
-    argv: list[str], cwd: Path | None = None, timeout_s: float = ANSWER_TIMEOUT_S
+    argv: list[str], cwd: Path | None = None, timeout_s: float = ANSWER_TIMEOUT_S, given: str = ""
 ) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
             argv,
             cwd=cwd,
             env=clean_environ(os.environ),
-            stdin=subprocess.DEVNULL,
+            input=given,
             capture_output=True,
             encoding="utf-8",
             errors="replace",  # a site's greeting may be in any

@@ -1,0 +1,25 @@
+"""What `submit` looks at by itself: errors that show without a question to Slurm, in milliseconds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from clusterdp.check.finding import place_of
+from clusterdp.check.last_run import last_run
+from clusterdp.check.storage_room import room_findings
+from clusterdp.check.subject import Subject
+
+if TYPE_CHECKING:
+    from clusterdp.launch.script_spec import ScriptSpec
+
+
+def tell_errors(spec: ScriptSpec, sources: Mapping[str, str], elements: int = 1) -> None:
+    """A line for each, on stderr. The user may know better: they stop nothing."""
+    subject = Subject(spec, sources, elements=elements, last=last_run(spec.config.name, spec.submit_dir))
+    for finding in room_findings(subject):
+        if finding.level == "error":
+            place = place_of(finding.key, sources)
+            at = f"{place}: " if place else ""
+            print(f"clusterdp: {at}{finding.key}: {finding.what}: {finding.why}. {finding.remedy}", file=sys.stderr)

@@ -1,0 +1,153 @@
+"""check: all findings about a run, or a sweep, that is to be submitted. Nothing is written, but by --probe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clusterdp import config as config_module
+from clusterdp.check.cluster_facts import ClusterFacts, ask_cluster
+from clusterdp.check.environment import environment_findings
+from clusterdp.check.finding import LEVELS, Finding, place_of
+from clusterdp.check.ignored_files import ignored_findings
+from clusterdp.check.last_run import last_run
+from clusterdp.check.limits import limit_findings
+from clusterdp.check.preemption import preemption_of, survival_findings
+from clusterdp.check.processors import processor_findings
+from clusterdp.check.program import ProgramText, look_at, look_at_file, look_at_script
+from clusterdp.check.program.command_words import module_file
+from clusterdp.check.program.sources import OURS
+from clusterdp.check.program_hints import program_findings
+from clusterdp.check.signals import signal_findings
+from clusterdp.check.storage_room import room_findings, sharing_findings
+from clusterdp.check.subject import Subject
+from clusterdp.errors import SlurmError
+from clusterdp.launch.new_folder import is_a_run
+from clusterdp.launch.plan import make_plan
+from clusterdp.launch.script_spec import ScriptSpec, lines_of
+from clusterdp.slurm import commands
+from clusterdp.wording import duration
+
+if TYPE_CHECKING:
+    from clusterdp.config import Given
+
+
+@dataclass(frozen=True)
+class Checked:
+    """`notes`: what is worth knowing and no finding. `asked`: whether a Slurm has answered."""
+
+    name: str
+    findings: list[Finding]
+    notes: list[str]
+    asked: bool
+
+    @property
+    def fails(self) -> bool:
+        return any(finding.level == "error" for finding in self.findings)
+
+
+def check(given: Given, config_file: Path, probe: bool = False) -> Checked:
+    """ConfigError for a mistake for which `submit` would not even ask Slurm."""
+    subject = _subject(given, config_file)
+    cluster = ask_cluster(subject.config.resources) if commands.have_slurm() else ClusterFacts()
+    found = [*all_findings(subject, cluster, _hosts(subject, cluster) if cluster.partitions else set())]
+    if probe:
+        from clusterdp.check.probe import probe_findings
+
+        found += probe_findings(subject)
+    notes = [*_notes(subject, cluster)]
+    if cluster.partitions and not any(finding.level == "error" for finding in found):
+        refusal, note = _ask_sbatch(subject)
+        found += refusal
+        notes += note
+    return Checked(subject.config.name, _in_order(found, given.sources), notes, bool(cluster.partitions))
+
+
+def _subject(given: Given, config_file: Path) -> Subject:
+    if given.sweeps:
+        from clusterdp.launch.sweep.plan import make_sweep_plan
+
+        sweep = make_sweep_plan(given)
+        spec, script, elements = sweep.spec, sweep.scripts[0][1].text, len(sweep.sweep.elements)
+    else:
+        plan = make_plan(config_module.resolve(given).config)
+        spec, script, elements = plan.spec, plan.script.text, 1
+    last = last_run(spec.config.name, spec.submit_dir)
+    return Subject(spec, given.sources, script, elements, last, program_of(spec, given.sources, config_file))
+
+
+def program_of(spec: ScriptSpec, sources: Mapping[str, str], config_file: Path) -> ProgramText | None:
+    """The text of what the config runs; None if it does not lie in the submit directory."""
+    folder = spec.submit_dir
+    if spec.kind == "command":
+        return look_at(spec.command, folder)
+    if spec.kind == "script":
+        key = sources.get("script", "").rpartition(":")[2]  # its lines stand below
+        before = int(key) if key.isdecimal() else 0
+        return look_at_script(lines_of(spec.config.script, "script"), folder, config_file, before)
+    module = (spec.config.entry or "").partition(":")[0]
+    file = module_file(module, [folder]) if module.split(".")[0] != OURS else None
+    return look_at_file(file, folder) if file else None
+
+
+def all_findings(subject: Subject, cluster: ClusterFacts, hosts: set[str]) -> Iterator[Finding]:
+    """hosts: names and addresses of the nodes."""
+    yield from limit_findings(subject, cluster)
+    yield from survival_findings(subject, cluster)
+    yield from signal_findings(subject, cluster)
+    yield from room_findings(subject)
+    if is_a_run(subject.spec.run_dir):
+        remedy = f"Name another, or go on with it: clusterdp resume {subject.spec.run_dir}"
+        yield Finding("error", "run_dir", f"{subject.spec.run_dir} holds a run already", "submit refuses it", remedy)
+    yield from sharing_findings(subject, hosts)
+    yield from ignored_findings(subject)
+    yield from processor_findings(subject, cluster)
+    yield from environment_findings(subject)
+    yield from program_findings(subject)
+
+
+def _hosts(subject: Subject, cluster: ClusterFacts) -> set[str]:
+    try:
+        return commands.node_hosts(",".join(cluster.asked(subject.config.resources.partition)))
+    except SlurmError:
+        return set()
+
+
+def _notes(subject: Subject, cluster: ClusterFacts) -> Iterator[str]:
+    if not cluster.partitions:
+        said = "Slurm does not answer" if cluster.silent else "there is no sbatch here"
+        yield f"No scheduler was asked ({said}): limits of partition, QOS and nodes were not looked at."
+        return
+    if cluster.silent:
+        yield f"No answer from {', '.join(cluster.silent)}: what they know was not looked at."
+    preemption = preemption_of(subject, cluster)
+    if preemption is None:
+        return
+    if subject.spec.kind == "entry":
+        does = "all ranks save at one step, and the job is requeued"
+    else:
+        does = "the program gets SIGTERM, and the job is requeued, whatever it exits with"
+    if preemption.mode == "REQUEUE" and subject.config.restart.requeue:
+        words, has_s = preemption.in_words(), preemption.grace_s or cluster.kill_wait_s
+        yield f"{words[0].upper()}{words[1:]}. Then {does}; what has not ended after {duration(has_s)} is killed."
+
+
+def _ask_sbatch(subject: Subject) -> tuple[list[Finding], list[str]]:
+    """(what sbatch --test-only refuses, what it expects). Neither is a verdict."""
+    try:
+        accepted, said = commands.ask_test_only(subject.script, subject.spec.submit_dir)
+    except SlurmError:
+        return [], []
+    said = said.removeprefix("sbatch: ")
+    if accepted:
+        return [], [f"sbatch --test-only guesses: {said}"]
+    why = "the job is refused as well, most likely"
+    return [Finding("hint", "resources", f"sbatch --test-only says: {said}", why, "Look at what it names.")], []
+
+
+def _in_order(found: Sequence[Finding], sources: Mapping[str, str]) -> list[Finding]:
+    """By level, each once, with its line of the config."""
+    placed = [each if each.where else replace(each, where=place_of(each.key, sources)) for each in found]
+    return sorted(dict.fromkeys(placed), key=lambda each: LEVELS.index(each.level))

@@ -1,0 +1,19 @@
+"""What can be seen in a program's own text, without running it. Nothing is imported, and no shell is started.
+
+program_text   ProgramText, Place: the facts, each with its line
+look_at        look_at, look_at_script, look_at_file: from a command, from bash lines, from a Python file
+command_words  which Python file the words of a command run
+shell_lines    the commands of a shell script, line by line
+sources        the Python files of a program: the first one, and those of the folder that it imports
+source         Source: one of them, with what is asked of its syntax tree
+rank_guards    whether a line is for one rank alone
+signal_facts   signals: who handles them, and what a handler does
+save_facts     saves and loads
+opened_paths   the files that it opens
+fixed_facts    ports and devices that are written out
+"""
+
+from clusterdp.check.program.look_at import look_at, look_at_file, look_at_script
+from clusterdp.check.program.program_text import PathUse, Place, ProgramText
+
+__all__ = ["PathUse", "Place", "ProgramText", "look_at", "look_at_file", "look_at_script"]

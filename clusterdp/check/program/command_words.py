@@ -1,0 +1,85 @@
+"""Which file the words of a command run: `python x.py`, `python -m pkg.mod`, `torchrun x.py`, `bash x.sh`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")
+LAUNCHERS = frozenset(
+    {"torchrun", "accelerate", "deepspeed", "horovodrun", "composer", "fabric", "lightning", "mpirun"}
+)
+LAUNCHER_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
+SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
+TAKE_A_WORD = frozenset({"-W", "-X", "--check-hash-based-pycs"})  # options of python
+
+
+def program_of(words: Sequence[str], folder: Path) -> Path | None:
+    """The Python file or shell script that these words run, if it lies in the folder or at the path that is given."""
+    for at, word in enumerate(words):
+        name = Path(word).name
+        rest = words[at + 1 :]
+        if PYTHON.fullmatch(name):
+            return _of_python(rest, folder)
+        if name in LAUNCHERS:
+            return _of_launcher(rest, folder)
+        if name in SHELLS:
+            return _of_shell(rest, folder)
+        if word.endswith((".py", ".sh", ".bash")) and (found := _file(word, folder)):
+            return found
+    return None
+
+
+def _of_python(words: Sequence[str], folder: Path) -> Path | None:
+    at = 0
+    while at < len(words):
+        word = words[at]
+        if word == "-m":
+            module, rest = "".join(words[at + 1 : at + 2]), words[at + 2 :]
+            return _of_launcher(rest, folder) if module in LAUNCHER_MODULES else module_file(module, [folder], True)
+        if word.startswith("-c"):
+            return None
+        if not word.startswith("-"):
+            return _file(word, folder) or _main_of(word, folder)
+        at += 2 if word in TAKE_A_WORD else 1
+    return None
+
+
+def _main_of(word: str, folder: Path) -> Path | None:
+    return _file(f"{word}/__main__.py", folder)
+
+
+def _of_launcher(words: Sequence[str], folder: Path) -> Path | None:
+    """Its options are many, and some take a word: the first word that is a Python file here is the program."""
+    for at, word in enumerate(words):
+        if word in ("-m", "--module") and (found := module_file("".join(words[at + 1 : at + 2]), [folder], True)):
+            return found
+        if PYTHON.fullmatch(Path(word).name):
+            return _of_python(words[at + 1 :], folder)
+        if word.endswith(".py") and (found := _file(word, folder)):
+            return found
+    return None
+
+
+def _of_shell(words: Sequence[str], folder: Path) -> Path | None:
+    first = next((word for word in words if not word.startswith("-")), None)
+    with_text = any(re.fullmatch(r"-[a-z]*c", word) for word in words[: words.index(first)] if first)
+    return _file(first, folder) if first and not with_text else None
+
+
+def _file(word: str, folder: Path) -> Path | None:
+    path = folder / word
+    return path if path.is_file() else None
+
+
+def module_file(module: str, roots: Sequence[Path], as_program: bool = False) -> Path | None:
+    """`pkg.mod` as a file below one of the folders. as_program: of a package, what `python -m` runs."""
+    if not re.fullmatch(r"\w+(\.\w+)*", module):
+        return None
+    for root in roots:
+        base = root.joinpath(*module.split("."))
+        for path in (base.with_suffix(".py"), base / ("__main__.py" if as_program else "__init__.py")):
+            if path.is_file():
+                return path
+    return None

@@ -1,0 +1,93 @@
+"""look_at: the facts of the program that a command runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from clusterdp.check.program.command_words import program_of
+from clusterdp.check.program.fixed_facts import add_fixed_facts
+from clusterdp.check.program.opened_paths import opened_paths
+from clusterdp.check.program.program_text import Place, ProgramText
+from clusterdp.check.program.save_facts import add_save_facts
+from clusterdp.check.program.shell_lines import commands_of, fixed_ports, has_trap
+from clusterdp.check.program.signal_facts import add_signal_facts
+from clusterdp.check.program.sources import sources_from
+from clusterdp.plainfile import read_plain
+
+MOST_SCRIPTS = 3  # that call one another
+
+
+def look_at(words: Sequence[str], folder: Path) -> ProgramText | None:
+    """What is written in the Python files that these words run, in `folder`. None if no such file is found: another
+    program, or one that is installed. Through shell scripts, the files of all their commands together."""
+    file = program_of(words, folder)
+    return None if file is None else _look_at_any(file, folder, MOST_SCRIPTS)
+
+
+def look_at_script(text: str, folder: Path, file: Path, before: int = 0) -> ProgramText | None:
+    """The same of `script:`, whose shell lives on at a signal. `file`: where the lines
+    stand, below `before` others."""
+    return _look_at_shell("\n" * before + text, folder, file, MOST_SCRIPTS, traps=True)
+
+
+def look_at_file(file: Path, folder: Path) -> ProgramText:
+    """The same of a Python file, and of those of the folder that it imports."""
+    sources = sources_from(file, folder)
+    text = ProgramText([source.file for source in sources.each], sources.complete, sources.libraries)
+    add_signal_facts(text, sources)
+    add_save_facts(text, sources)
+    add_fixed_facts(text, sources)
+    text.opened += opened_paths(sources)
+    return _each_once(text)
+
+
+def _look_at_any(file: Path, folder: Path, hops: int) -> ProgramText | None:
+    if file.suffix == ".py":
+        return look_at_file(file, folder)
+    try:
+        data = read_plain(file).decode()
+    except (OSError, ValueError):
+        return None
+    if data.startswith("#!") and "python" in data.splitlines()[0]:
+        return look_at_file(file, folder)
+    return _look_at_shell(data, folder, file, hops)
+
+
+def _look_at_shell(text: str, folder: Path, file: Path, hops: int, traps: bool = False) -> ProgramText | None:
+    found, shells = [], []
+    traps = traps or has_trap(text)
+    for command in commands_of(text):
+        program = program_of(command.words, folder) if hops else None
+        each = _look_at_any(program, folder, hops - 1) if program else None
+        if each is None:
+            continue
+        found.append(each)
+        if not traps and command.words[0] != "exec":
+            shells.append(Place(file, command.line, command.text))
+    if not found:
+        return None
+    ports = [Place(file, line, words) for line, words in fixed_ports(text)]
+    whole = ProgramText(fixed_ports=ports, shells=shells)
+    for each in found:
+        _add(whole, each)
+    return _each_once(whole)
+
+
+def _add(whole: ProgramText, other: ProgramText) -> None:
+    whole.complete &= other.complete
+    whole.libraries |= other.libraries
+    for name, places in other.handled.items():
+        whole.handled.setdefault(name, []).extend(places)
+    for name, value in vars(other).items():
+        if isinstance(value, list):
+            getattr(whole, name).extend(value)
+
+
+def _each_once(text: ProgramText) -> ProgramText:
+    """In the order of the program, each place once."""
+    for name, value in vars(text).items():
+        if isinstance(value, list):
+            setattr(text, name, list(dict.fromkeys(value)))
+    text.handled = {name: list(dict.fromkeys(places)) for name, places in text.handled.items()}
+    return text

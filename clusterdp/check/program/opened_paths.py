@@ -1,0 +1,123 @@
+"""The files that a program opens by names that stand in its text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from clusterdp.check.program.program_text import PathUse
+from clusterdp.check.program.source import MOST_HOPS, Source, argument, last_name
+from clusterdp.check.program.sources import Sources
+
+# What opens a file: the argument that names it.
+READS = {
+    "torch.load": (0, "f"),
+    "numpy.load": (0, "file"),
+    "numpy.loadtxt": (0, "fname"),
+    "numpy.genfromtxt": (0, "fname"),
+    "numpy.memmap": (0, "filename"),
+    "h5py.File": (0, "name"),
+    "PIL.Image.open": (0, "fp"),
+    "safetensors.torch.load_file": (0, "filename"),
+    "os.listdir": (0, "path"),
+    "os.scandir": (0, "path"),
+    "pandas.read_csv": (0, "filepath_or_buffer"),
+    "pandas.read_parquet": (0, "path"),
+    "pandas.read_json": (0, "path_or_buf"),
+    "pandas.read_pickle": (0, "filepath_or_buffer"),
+    "pyarrow.parquet.read_table": (0, "source"),
+    "torchvision.datasets.ImageFolder": (0, "root"),
+}
+WRITES = {
+    "torch.save": (1, "f"),
+    "numpy.save": (0, "file"),
+    "numpy.savez": (0, "file"),
+    "numpy.savetxt": (0, "fname"),
+    "safetensors.torch.save_file": (1, "filename"),
+    "os.makedirs": (0, "name"),
+    "os.mkdir": (0, "path"),
+    "torch.utils.tensorboard.SummaryWriter": (0, "log_dir"),
+    "tensorboardX.SummaryWriter": (0, "logdir"),
+    "logging.FileHandler": (0, "filename"),
+}
+OF_A_PATH_READ = frozenset({"read_text", "read_bytes", "iterdir", "glob", "rglob"})
+OF_A_PATH_WRITTEN = frozenset({"write_text", "write_bytes", "mkdir", "touch"})
+OPENS = frozenset({"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open"})
+
+
+def opened_paths(sources: Sources) -> Iterator[PathUse]:
+    for source in sources.each:
+        for call in source.calls:
+            for target, written in _target(call, source):
+                path, whole = written_out(target, source)
+                if path:
+                    place = source.place(call)
+                    yield PathUse(place.file, place.line, place.text, path, written, whole, named=target is call)
+
+
+def _target(call: ast.Call, source: Source) -> Iterator[tuple[ast.expr, bool]]:
+    """(what names the file, whether it is written)"""
+    name = source.name(call.func)
+    found: ast.expr | None = None
+    written = False
+    if name in OPENS:
+        found, written = argument(call, 0, "file", "filename"), _writes(argument(call, 1, "mode"))
+    elif name in READS:
+        found = argument(call, *READS[name])
+        written = name == "h5py.File" and _writes(argument(call, 1, "mode"))
+    elif name in WRITES:
+        found, written = argument(call, *WRITES[name]), True
+    elif isinstance(call.func, ast.Attribute) and is_path(call.func.value, source):
+        method = call.func.attr
+        if method in OF_A_PATH_READ | OF_A_PATH_WRITTEN or method == "open":
+            found = call.func.value
+            written = method in OF_A_PATH_WRITTEN or (method == "open" and _writes(argument(call, 0, "mode")))
+    elif name == "pathlib.Path" and len(call.args) == 1:
+        found = call
+    if found is not None:
+        yield found, written
+
+
+def _writes(mode: ast.expr | None) -> bool:
+    return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and bool(set(mode.value) & set("wax+"))
+
+
+def is_path(node: ast.expr, source: Source, hops: int = MOST_HOPS) -> bool:
+    """Whether it is a pathlib.Path, as far as one sees."""
+    if isinstance(node, ast.Call):
+        return source.name(node.func) == "pathlib.Path"
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+        return is_path(node.left, source, hops)
+    values = source.values.get(last_name(node), [])
+    return bool(hops and len(values) == 1 and is_path(values[0], source, hops - 1))
+
+
+def written_out(node: ast.expr, source: Source, hops: int = MOST_HOPS) -> tuple[str, bool]:
+    """(as much of the path as stands in the text from its beginning, whether that is all of it)"""
+    if isinstance(node, ast.Constant):
+        return (node.value, True) if isinstance(node.value, str) else ("", False)
+    if isinstance(node, ast.JoinedStr):
+        return _joined(
+            [each.value if isinstance(each, ast.FormattedValue) else each for each in node.values], "", source, hops
+        )
+    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.Add)):
+        return _joined([node.left, node.right], "/" if isinstance(node.op, ast.Div) else "", source, hops)
+    if isinstance(node, ast.Call):
+        name = source.name(node.func)
+        if name in ("pathlib.Path", "str", "os.path.expanduser", "os.path.abspath", "os.path.join"):
+            return _joined(node.args, "/", source, hops)
+        return "", False
+    values = source.values.get(node.id, []) if isinstance(node, ast.Name) else []
+    if hops and len(values) == 1:
+        return written_out(values[0], source, hops - 1)
+    return "", False
+
+
+def _joined(parts: list[ast.expr], separator: str, source: Source, hops: int) -> tuple[str, bool]:
+    known: list[str] = []
+    for part in parts:
+        text, whole = written_out(part, source, hops)
+        known += [text] if text else []
+        if not whole:
+            return separator.join(known) + (separator if known and not text else ""), False
+    return separator.join(known), True

@@ -1,0 +1,64 @@
+"""ProgramText: what is written in a program, each fact with its line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """`line` counts from 1; `text` is that line, stripped."""
+
+    file: Path
+    line: int
+    text: str
+
+
+@dataclass(frozen=True, order=True)
+class PathUse(Place):
+    """A file or folder that is opened by a name that stands in the program. `path`: as much of it as is written out;
+    `whole` if that is all of it. `named`: it is only named, by Path(), and may be opened elsewhere."""
+
+    path: str = ""
+    written: bool = False
+    whole: bool = True
+    named: bool = False
+
+
+@dataclass
+class ProgramText:
+    """The facts of the program's own files. Each list is empty if there is no such line.
+
+    What is not `complete` (a file that cannot be read or parsed, too many files, an import by a computed name) may have
+    lines that were not seen: that a list is empty says little then.
+    """
+
+    files: list[Path] = field(default_factory=list)
+    complete: bool = True
+    libraries: set[str] = field(default_factory=set)  # the top names of all that is imported from elsewhere
+
+    handled: dict[str, list[Place]] = field(default_factory=dict)  # `SIGTERM` -> where a handler is set
+    handler_on_one_rank: list[Place] = field(default_factory=list)  # set for one rank alone: the others die of it
+    collective_in_handler: list[Place] = field(default_factory=list)
+    exits_zero_after_signal: list[Place] = field(default_factory=list)
+
+    shells: list[Place] = field(default_factory=list)  # of shell scripts: starts the program, without exec and a trap
+
+    saves: list[Place] = field(default_factory=list)
+    saves_in_place: list[Place] = field(default_factory=list)  # under the final name, without a rename
+    saves_on_all_ranks: list[Place] = field(default_factory=list)  # each rank to the same name
+    resumes: list[Place] = field(default_factory=list)  # loads a state
+
+    opened: list[PathUse] = field(default_factory=list)
+    fixed_ports: list[Place] = field(default_factory=list)
+    fixed_devices: list[Place] = field(default_factory=list)
+    workers: list[tuple[Place, int]] = field(default_factory=list)  # num_workers=N of loaders, where N is written out
+
+    @property
+    def handles_term(self) -> list[Place]:
+        return self.handled.get("SIGTERM", [])
+
+    @property
+    def absolute_paths(self) -> list[PathUse]:
+        return [use for use in self.opened if use.path.startswith(("/", "~"))]

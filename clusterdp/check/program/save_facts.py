@@ -1,0 +1,97 @@
+"""Saves and loads: under which name, by which ranks, and whether a kill in the middle would leave a torn file."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from clusterdp.check.program.program_text import ProgramText
+from clusterdp.check.program.rank_guards import is_guarded
+from clusterdp.check.program.source import Source, argument, last_name, parameters
+from clusterdp.check.program.sources import Sources
+
+SAVES = {"torch.save": (1, "f"), "safetensors.torch.save_file": (1, "filename"), "torch.jit.save": (1, "f")}
+LOADS = frozenset({"torch.load", "safetensors.torch.load_file", "torch.distributed.checkpoint.load"})
+LOADING = frozenset(
+    {
+        "load_state_dict",
+        "load_checkpoint",
+        "load_state",
+        "restore_checkpoint",
+        "set_state_dict",
+        "resume_from_checkpoint",
+    }
+)
+RESUMING_KEYWORDS = frozenset({"resume_from_checkpoint", "ckpt_path", "resume"})
+RENAMES = frozenset({"os.replace", "os.rename", "os.renames", "os.link", "shutil.move"})
+TEMPORARY = re.compile(r"(?<![a-z/])te?mp|partial|bytesio|buffer", re.I)  # but for /tmp and `attempt`
+OF_A_RANK = re.compile(r"rank|procid|hostname|getpid|uuid", re.I)
+
+
+def add_save_facts(text: ProgramText, sources: Sources) -> None:
+    for source in sources.each:
+        for call in source.calls:
+            name = source.name(call.func)
+            if name in LOADS or last_name(call.func) in LOADING or _resumes_by_keyword(call):
+                text.resumes.append(source.place(call))
+            if name not in SAVES:
+                continue
+            text.saves.append(source.place(call))
+            target = argument(call, *SAVES[name])
+            if target is None:
+                continue
+            written = " ".join(_texts(target, source, sources, call, set()))
+            if TEMPORARY.search(written):
+                continue
+            if not _is_renamed(call, source, sources, set()):
+                text.saves_in_place.append(source.place(call))
+            if not OF_A_RANK.search(written) and not is_guarded(call, source, sources):
+                text.saves_on_all_ranks.append(source.place(call))
+
+
+def _resumes_by_keyword(call: ast.Call) -> bool:
+    return any(
+        each.arg in RESUMING_KEYWORDS
+        and not (isinstance(each.value, ast.Constant) and each.value.value in (None, False))
+        for each in call.keywords
+    )
+
+
+def _texts(node: ast.expr, source: Source, sources: Sources, at: ast.AST, seen: set[ast.AST]) -> Iterator[str]:
+    """An expression as it is written, and all that its names may stand for: values, and what callers pass."""
+    if node in seen:
+        return
+    seen.add(node)
+    yield ast.unparse(node)
+    function = source.function_of(at)
+    given = parameters(function) if function is not None else []
+    for name in {last_name(each) for each in ast.walk(node)} - {""}:
+        for value in source.values.get(name, []):
+            yield from _texts(value, source, sources, at, seen)
+        if function is not None and name in given:
+            place = given.index(name) - (given[0] in ("self", "cls"))
+            for where, call in sources.calls_of(function.name):
+                if (passed := argument(call, place, name)) is not None:
+                    yield from _texts(passed, where, sources, call, seen)
+
+
+def _is_renamed(call: ast.Call, source: Source, sources: Sources, seen: set[ast.AST]) -> bool:
+    """Whether the function that saves, or one that calls it, renames a file as well."""
+    function = source.function_of(call)
+    if function is None:
+        return any(_renames(each, source) for each in source.calls if source.function_of(each) is None)
+    if any(isinstance(each, ast.Call) and _renames(each, source) for each in ast.walk(function)):
+        return True
+    if function in seen:
+        return False
+    seen.add(function)
+    return any(_is_renamed(each, where, sources, seen) for where, each in sources.calls_of(function.name))
+
+
+def _renames(call: ast.Call, source: Source) -> bool:
+    """os.replace(a, b), path.rename(b), path.replace(b); but not "a".replace("b", "c")."""
+    if source.name(call.func) in RENAMES:
+        return True
+    of_a_path = isinstance(call.func, ast.Attribute) and call.func.attr in ("rename", "replace")
+    return (of_a_path and len(call.args) + len(call.keywords) == 1) or last_name(call.func) in ("mv", "move")

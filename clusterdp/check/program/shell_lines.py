@@ -1,0 +1,83 @@
+"""The commands of a shell script, as words: enough to find the programs and the ports in it. It is not run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+HERE = re.compile(r"<<-?\s*['\"]?(\w+)")
+SPLIT = re.compile(r"\|\||&&|[;|&](?![<>])")
+FIXED_PORT = re.compile(
+    r"\bMASTER_PORT=[\"']?[0-9]{2,5}\b|--master[_-]port[= ][\"']?[0-9]{2,5}\b|--main_process_port[= ][\"']?[0-9]{2,5}\b"
+    r"|--rdzv[_-]endpoint[= ][\"']?[^\s\"']*:[0-9]{2,5}\b"
+)
+
+
+@dataclass(frozen=True)
+class ShellCommand:
+    """One simple command. `line` counts from 1. `last` if no command follows it in the script."""
+
+    line: int
+    text: str
+    words: list[str]
+
+
+def commands_of(text: str) -> Iterator[ShellCommand]:
+    """Its simple commands, those of loops and branches too. A line with quotes that do not close is left out."""
+    for line, whole in _logical_lines(text):
+        for part in _parts(whole):
+            try:
+                words = shlex.split(part, comments=True)
+            except ValueError:
+                continue
+            while words and (re.fullmatch(r"\w+=.*", words[0], re.DOTALL) or words[0] in KEYWORDS):
+                words = words[1:]
+            if words:
+                yield ShellCommand(line, part.strip(), words)
+
+
+KEYWORDS = frozenset("then else do if while until elif ! { ( time".split())
+
+
+def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Lines that a backslash continues are one; here-documents are left out."""
+    start, held, until = 1, "", None
+    for number, line in enumerate(text.splitlines(), 1):
+        if until is not None:
+            until = None if line.strip() == until else until
+            continue
+        start = start if held else number
+        if line.endswith("\\"):
+            held += line[:-1] + " "
+            continue
+        whole, held = held + line, ""
+        if not whole.lstrip().startswith("#"):
+            yield start, whole
+        if here := HERE.search(whole):
+            until = here[1]
+
+
+def _parts(line: str) -> list[str]:
+    """Split at `;`, `|`, `&&` outside of quotes."""
+    hidden = re.sub(r"'[^']*'|\"(?:\\.|[^\"\\])*\"", lambda found: "q" * len(found[0]), line)
+    parts, start = [], 0
+    for found in SPLIT.finditer(hidden):
+        parts.append(line[start : found.start()])
+        start = found.end()
+    return [*parts, line[start:]]
+
+
+def fixed_ports(text: str) -> list[tuple[int, str]]:
+    """(line, text) where a port is written out. `${MASTER_PORT:-29500}` is a default, and none."""
+    lines = text.splitlines()
+    return [
+        (number, line.strip())
+        for number, line in enumerate(lines, 1)
+        if not line.lstrip().startswith("#") and FIXED_PORT.search(line)
+    ]
+
+
+def has_trap(text: str) -> bool:
+    return re.search(r"^\s*trap\b", text, re.MULTILINE) is not None

@@ -1,0 +1,144 @@
+"""Signals: which ones a program handles, where, and what the handlers do."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from clusterdp.check.program.program_text import ProgramText
+from clusterdp.check.program.rank_guards import is_guarded
+from clusterdp.check.program.source import Function, Source, last_name
+from clusterdp.check.program.sources import Sources
+
+NUMBERS = {1: "SIGHUP", 2: "SIGINT", 10: "SIGUSR1", 12: "SIGUSR2", 15: "SIGTERM"}
+CATCHABLE = ("SIGTERM", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGHUP")
+COLLECTIVES = frozenset(
+    "all_gather all_gather_into_tensor all_gather_object all_reduce all_to_all barrier broadcast broadcast_object_list "
+    "gather gather_object monitored_barrier reduce reduce_scatter scatter".split()
+)
+EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit", "SystemExit"})
+
+
+@dataclass(frozen=True)
+class Handler:
+    """signals: by name; all that can be caught where they are not written out."""
+
+    source: Source
+    call: ast.Call
+    signals: frozenset[str]
+    functions: Sequence[tuple[Source, Function]]
+
+
+def add_signal_facts(text: ProgramText, sources: Sources) -> None:
+    exits_otherwise = any(_exit_code(call, source) not in (None, 0) for source in sources.each for call in source.calls)
+    for handler in _handlers(sources):
+        place = handler.source.place(handler.call)
+        for name in handler.signals:
+            text.handled.setdefault(name, []).append(place)
+        if is_guarded(handler.call, handler.source, sources):
+            text.handler_on_one_rank.append(place)
+        nodes = [each for function in handler.functions for each in _reached(*function, sources, set())]
+        for source, node in nodes:
+            if isinstance(node, ast.Call) and _is_collective(source.name(node.func)):
+                text.collective_in_handler.append(source.place(node))
+        if not exits_otherwise:
+            text.exits_zero_after_signal += [
+                source.place(node)
+                for source, node in (*nodes, *_branches_on(_flags(nodes), sources))
+                if _ends_with_zero(node, source)
+            ]
+
+
+def _handlers(sources: Sources) -> Iterator[Handler]:
+    for source in sources.each:
+        for call in source.calls:
+            name = source.name(call.func)
+            if (name == "signal.signal" or name.endswith(".add_signal_handler")) and len(call.args) >= 2:
+                target = call.args[1]
+                if last_name(target) in ("SIG_IGN", "SIG_DFL"):
+                    continue
+                named = sources.functions(last_name(target), source)
+                functions = [(source, target)] if isinstance(target, ast.Lambda) else named
+                yield Handler(source, call, _signals(call.args[0], source), functions)
+            elif re.fullmatch(r"signal\.(sigwait|sigwaitinfo|sigtimedwait)", name) and call.args:
+                yield Handler(source, call, _signals(call.args[0], source), ())
+
+
+def _signals(node: ast.expr, source: Source) -> frozenset[str]:
+    named = _named_signals(node)
+    if not named and isinstance(node, ast.Name):  # for each in (SIGTERM, SIGUSR1): signal(each, handler)
+        kinds = (ast.For, ast.comprehension)
+        loops = [each for each in source.nodes if isinstance(each, kinds) and last_name(each.target) == node.id]
+        values = [loop.iter for loop in loops] + source.values.get(node.id, [])
+        values += [value for each in values for value in source.values.get(last_name(each), [])]
+        named = {name for value in values for name in _named_signals(value)}
+    return frozenset(named or CATCHABLE)
+
+
+def _named_signals(node: ast.expr) -> set[str]:
+    found = {last_name(each) for each in ast.walk(node) if last_name(each).startswith("SIG")}
+    numbers = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and type(each.value) is int}
+    return (found - {"SIG", "SIGNALS"}) | {NUMBERS[number] for number in numbers if number in NUMBERS}
+
+
+def _reached(
+    source: Source, function: Function, sources: Sources, seen: set[Function]
+) -> Iterator[tuple[Source, ast.AST]]:
+    """What is in a function, and in those of the program that it calls by a name that is not ambiguous."""
+    if function in seen:
+        return
+    seen.add(function)
+    for node in ast.walk(function):
+        yield source, node
+        called = sources.functions(last_name(node.func), source) if isinstance(node, ast.Call) else []
+        if len(called) == 1:
+            yield from _reached(*called[0], sources, seen)
+
+
+def _is_collective(name: str) -> bool:
+    before, _, last = name.rpartition(".")
+    return last in COLLECTIVES and before.endswith(("dist", "distributed", "c10d", "distributed_c10d"))
+
+
+def _exit_code(call: ast.Call, source: Source) -> int | str | None:
+    """Of sys.exit() and the like: the code, `?` where it is computed; None of other calls."""
+    if source.name(call.func) not in EXITS:
+        return None
+    value = call.args[0] if call.args else ast.Constant(0)
+    if isinstance(value, ast.Constant):
+        return value.value if isinstance(value.value, int) else 0 if value.value is None else 1
+    return "?"
+
+
+def _flags(nodes: list[tuple[Source, ast.AST]]) -> set[str]:
+    """What a handler sets to be looked at later: names, attributes, keys, and events."""
+    found = set()
+    for _, node in nodes:
+        if isinstance(node, ast.Assign):
+            found |= {last_name(target) for target in node.targets}
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "set"
+            and not node.args
+        ):
+            found.add(last_name(node.func.value))
+    return found - {""}
+
+
+def _branches_on(flags: set[str], sources: Sources) -> Iterator[tuple[Source, ast.AST]]:
+    """The statements that are executed where a flag is set, and not those of `if not flag`."""
+    for source in sources.each:
+        branches = (
+            each for each in source.nodes if isinstance(each, ast.If) and not isinstance(each.test, ast.UnaryOp)
+        )
+        for branch in branches:
+            if flags & {last_name(each) for each in ast.walk(branch.test)}:
+                yield from ((source, each) for statement in branch.body for each in ast.walk(statement))
+
+
+def _ends_with_zero(node: ast.AST, source: Source) -> bool:
+    """sys.exit(0), or leaving the loop: the program then comes to its end."""
+    return isinstance(node, ast.Break) or (isinstance(node, ast.Call) and _exit_code(node, source) == 0)

@@ -1,0 +1,109 @@
+"""Source: one Python file, with what is asked of its syntax tree."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from clusterdp.check.program.program_text import Place
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
+Function = Definition | ast.Lambda
+MOST_HOPS = 4  # from a name to what it stands for
+
+
+@dataclass
+class Source:
+    file: Path
+    lines: list[str]
+    nodes: list[ast.AST] = field(default_factory=list)
+    parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
+    calls: list[ast.Call] = field(default_factory=list)
+    functions: dict[str, list[Definition]] = field(default_factory=dict)  # methods, too, by their bare names
+    values: dict[str, list[ast.expr]] = field(default_factory=dict)  # what is assigned to a name, or an attribute
+    aliases: dict[str, str] = field(default_factory=dict)  # `dist` -> `torch.distributed`
+    imported: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, file: Path, text: str) -> Source:
+        """SyntaxError or ValueError if it is no Python of this interpreter."""
+        source = cls(file, text.splitlines())
+        for node in ast.walk(ast.parse(text, filename=str(file))):
+            source.nodes.append(node)
+            for child in ast.iter_child_nodes(node):
+                source.parents[child] = node
+            source._note(node)
+        return source
+
+    def _note(self, node: ast.AST) -> None:
+        if isinstance(node, ast.Call):
+            self.calls.append(node)
+        elif isinstance(node, Definition):
+            self.functions.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.Assign):
+            for target in node.targets:
+                self._note_value(target, node.value)
+        elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+            self._note_value(node.target, node.value)
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            self._note_value(node.optional_vars, node.context_expr)
+        elif isinstance(node, ast.Import):
+            self.imported.append(node)
+            for alias in node.names:
+                top = alias.name.split(".")[0]
+                self.aliases[alias.asname or top] = alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom):
+            self.imported.append(node)
+            for alias in node.names:
+                self.aliases[alias.asname or alias.name] = f"{node.module or ''}.{alias.name}"
+
+    def _note_value(self, target: ast.expr, value: ast.expr) -> None:
+        if name := last_name(target):
+            self.values.setdefault(name, []).append(value)
+
+    def place(self, node: ast.AST) -> Place:
+        line = getattr(node, "lineno", 1)
+        return Place(self.file, line, self.lines[line - 1].strip() if line <= len(self.lines) else "")
+
+    def name(self, node: ast.AST) -> str:
+        """The full name of what is called: `torch.distributed.barrier` for `dist.barrier`; `?.save` of a value."""
+        if isinstance(node, ast.Name):
+            return self.aliases.get(node.id, node.id)
+        if isinstance(node, ast.Attribute):
+            return f"{self.name(node.value)}.{node.attr}"
+        return "?"
+
+    def above(self, node: ast.AST) -> Iterator[ast.AST]:
+        while node in self.parents:
+            node = self.parents[node]
+            yield node
+
+    def function_of(self, node: ast.AST) -> Definition | None:
+        """The innermost function that the node is in."""
+        return next((each for each in self.above(node) if isinstance(each, Definition)), None)
+
+
+def last_name(node: ast.AST) -> str:
+    """`x` of `x`, `self.x` and `args.x`; of a subscript `d["x"]` as well."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return str(node.slice.value)
+    return ""
+
+
+def argument(call: ast.Call, position: int, *keywords: str) -> ast.expr | None:
+    """The argument at this position or of one of these keywords."""
+    given = next((each.value for each in call.keywords if each.arg in keywords), None)
+    if given is None and position < len(call.args) and not any(isinstance(a, ast.Starred) for a in call.args):
+        return call.args[position]
+    return given
+
+
+def parameters(function: Definition) -> list[str]:
+    arguments = function.args
+    return [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]

@@ -1,0 +1,113 @@
+"""What a look at the program's own text says of its saves, ports, devices and paths. Hints: the text is not all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from clusterdp.check.finding import Finding
+from clusterdp.check.program import Place
+from clusterdp.check.subject import Subject
+
+LOADS_BY_THEMSELVES = frozenset(
+    {"lightning", "pytorch_lightning", "composer", "transformers", "deepspeed", "clusterdp"}
+)
+# As seen from a node: the same on all, and there when the job is over.
+SYSTEM = ("/dev/", "/proc/", "/sys/", "/etc/", "/usr/", "/opt/")
+OF_ONE_NODE = ("/tmp/", "/dev/shm/", "/var/tmp/")
+
+
+def program_findings(subject: Subject) -> Iterator[Finding]:
+    program, kind = subject.program, subject.spec.kind
+    if program is None:
+        return
+    many = subject.ranks > 1 and not subject.spec.is_torchrun
+    for places, what, why, remedy in (
+        (
+            program.fixed_ports,
+            "the port is written out",
+            "two jobs on a node would meet there, or one cannot listen",
+            "Take MASTER_PORT from the environment: each attempt has its own.",
+        ),
+        (
+            program.fixed_devices if _sees_several_gpus(subject) else [],
+            "all ranks of a node use this one GPU",
+            f"{subject.spec.ranks_per_node} ranks share its memory, and the others are idle",
+            "Write f\"cuda:{os.environ['LOCAL_RANK']}\".",
+        ),
+        (
+            program.saves_on_all_ranks if subject.ranks > 1 else [],
+            "all ranks save to one file",
+            f"{subject.ranks} ranks write it at the same time",
+            "Save on rank 0 alone, or put the rank into the name.",
+        ),
+        (
+            program.saves_in_place if kind != "entry" else [],
+            "a save writes to the final name",
+            "a kill in the middle leaves a torn file there",
+            "Save to a temporary name, then os.replace().",
+        ),
+        (
+            program.handler_on_one_rank if many and kind != "entry" else [],
+            "the signal is handled on some ranks alone",
+            "the others die of it",
+            "Handle it on all ranks.",
+        ),
+        (
+            program.collective_in_handler if kind != "entry" else [],
+            "a collective in a signal handler",
+            "ranks get the signal at other places of their step: it hangs",
+            "Set a flag, and agree on it between steps.",
+        ),
+    ):
+        yield from _hint(subject, places, what, why, remedy)
+    yield from _of_resuming(subject)
+    yield from _of_paths(subject)
+
+
+def _sees_several_gpus(subject: Subject) -> bool:
+    return min(subject.spec.ranks_per_node, subject.gpus_per_node) > 1 and not subject.config.resources.gpus_per_task
+
+
+def _hint(subject: Subject, places: Sequence[Place], what: str, why: str, remedy: str) -> Iterator[Finding]:
+    """One for all places of a kind."""
+    if not places:
+        return
+    others = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
+    said = f"{what}: {places[0].text[:80]}{others}"
+    yield Finding("hint", subject.spec.kind, said, why, remedy, subject.where(places[0]))
+
+
+def _of_resuming(subject: Subject) -> Iterator[Finding]:
+    program, kind = subject.program, subject.spec.kind
+    assert program is not None
+    unknown = kind == "entry" or not program.complete or program.libraries & LOADS_BY_THEMSELVES
+    if unknown or program.resumes or not program.saves:
+        return
+    what = f"{program.files[0].name} saves, and nothing in it loads a state"
+    why = "after a preemption or a time-out it begins anew, from step 0"
+    place = program.saves[0]
+    yield Finding("hint", kind, what, why, "Load the last save when it begins.", subject.where(place))
+
+
+def _of_paths(subject: Subject) -> Iterator[Finding]:
+    program = subject.program
+    assert program is not None
+    if subject.config.launch.container.image or subject.config.resources.nodes == 1:
+        return
+    uses = [use for use in program.absolute_paths if use.written]
+    on_a_node = [use for use in uses if use.path.startswith(OF_ONE_NODE)]
+    missing = [
+        use for use in uses if use not in on_a_node and not use.path.startswith(SYSTEM) and not _is_there(use.path)
+    ]
+    why = "each node has its own, which is lost when the next attempt runs elsewhere"
+    yield from _hint(subject, on_a_node, "writes to a disk of the node", why, "Write to a shared file system.")
+    why = "it is not there on this machine, and may not be on the nodes"
+    yield from _hint(subject, missing, "writes to an absolute path", why, "Make it, or take it from a param.")
+
+
+def _is_there(path: str) -> bool:
+    """Whether the folder is there in which it would be written, or the one above, which is then made."""
+    folder = Path(path).expanduser()
+    above = [each for each in (folder, *folder.parents[:2]) if each != Path("/")]
+    return any(each.exists() for each in above)

@@ -1,0 +1,95 @@
+"""Whether a stop reaches the ranks, and what they do then: launch.signal, shells in between, the program's handlers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from clusterdp.check.cluster_facts import ClusterFacts
+from clusterdp.check.finding import Finding
+from clusterdp.check.preemption import preemption_of
+from clusterdp.check.subject import Subject
+from clusterdp.launch.script_spec import lines_of
+from clusterdp.wording import duration
+
+LOOKS_EVERY_S = 30.0  # Slurm looks at time limits that often
+HANDLED_BY_ENTRY = ("TERM", "USR2")
+# They handle signals themselves, by the launcher or by a plugin that need not stand in the program.
+HANDLE_BY_THEMSELVES = frozenset({"lightning", "pytorch_lightning", "composer", "ignite", "submitit", "clusterdp"})
+NUMBERS = {"10": "USR1", "12": "USR2", "15": "TERM", "1": "HUP", "2": "INT"}
+SRUN = re.compile(r"^\s*(?:exec\s+)?srun\b", re.M)
+
+
+def signal_findings(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
+    yield from _of_lead(subject)
+    yield from _of_handlers(subject, cluster)
+    yield from _of_shells(subject)
+    yield from _of_template(subject)
+
+
+def _warning(subject: Subject) -> tuple[str, float] | None:
+    """(`USR2`, seconds) of launch.signal."""
+    match = re.fullmatch(r"(?:SIG)?([A-Z]+\d?|\d+)(?:@(\d+))?", subject.config.launch.signal or "")
+    return (NUMBERS.get(match[1], match[1]), float(match[2] or 60)) if match else None
+
+
+def _of_lead(subject: Subject) -> Iterator[Finding]:
+    """Entry jobs know the end of their time by themselves."""
+    warning = _warning(subject)
+    if warning and warning[1] <= LOOKS_EVERY_S and subject.spec.kind != "entry":
+        what = f"{subject.config.launch.signal}: {duration(warning[1])} before the time limit"
+        why = "Slurm looks every 30 s: it comes up to that much early or late, and may leave no time at all"
+        yield Finding("warning", "launch.signal", what, why, f"Write {warning[0]}@60 or more.")
+
+
+def _of_handlers(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
+    warning, key = _warning(subject), "launch.signal"
+    if subject.spec.kind == "entry":
+        if warning and warning[0] not in HANDLED_BY_ENTRY:
+            what = f"{warning[0]} is not handled in entry jobs, which stop at TERM and USR2"
+            why = "the ranks die of it before each time limit"
+            yield Finding("error", key, what, why, "Leave it out, or write USR2.")
+        return
+    program = subject.program
+    if program is None or not program.complete or program.libraries & HANDLE_BY_THEMSELVES:
+        return
+    if warning and warning[0] != "KILL" and f"SIG{warning[0]}" not in program.handled and program.files:
+        what = f"{warning[0]} is sent, and nothing in {program.files[0].name} handles it"
+        why = f"the program dies of it {duration(warning[1])} before each time limit, without a save"
+        yield Finding("warning", key, what, why, "Leave it out, or handle it in the program.")
+    elif warning and program.exits_zero_after_signal:
+        place = program.exits_zero_after_signal[0]
+        what = f"after {warning[0]} the program ends with 0: {place.text}"
+        why = "before the time limit, an end with 0 means that the run is done: it is not requeued"
+        yield Finding("warning", key, what, why, "sys.exit(75) there.", subject.where(place))
+    if "torch" in program.libraries and not program.handles_term:
+        preemption = preemption_of(subject, cluster)
+        if preemption or not cluster.partitions:
+            form = f"{preemption.in_words()}. " if preemption else ""
+            what = f"nothing in {program.files[0].name} handles SIGTERM"
+            why = f"{form}A preempted or timed-out job loses all since its last save"
+            yield Finding("hint", subject.spec.kind, what, why, "Save at SIGTERM, or use entry: (ANY_CODE.md).")
+
+
+def _of_shells(subject: Subject) -> Iterator[Finding]:
+    """A task that is a shell of the user's own: it dies of TERM, and that is the end of the task."""
+    program = subject.program
+    for place in program.shells if program else []:
+        what = "this shell waits for the program and has neither exec nor a trap"
+        why = "it dies of SIGTERM, and the step ends while the program saves: that is killed, or left behind"
+        yield Finding("hint", subject.spec.kind, what, why, f"exec {place.text}", subject.where(place))
+    if subject.spec.kind == "script" and SRUN.search(lines_of(subject.config.script, "script")):
+        what = "has an srun, and script: is run by each rank, below an srun of its own"
+        why = f"each of {subject.ranks} ranks would start a step, which waits for CPUs that the ranks hold"
+        yield Finding("warning", "script", what, why, "Leave srun out: nodes and tasks stand in resources:.")
+
+
+def _of_template(subject: Subject) -> Iterator[Finding]:
+    """Only a template of one's own can have that: ours waits for srun in the background."""
+    if not subject.config.launch.template or not re.search(r"^#SBATCH --signal=[^\n]*B:", subject.script, re.M):
+        return
+    lines = re.sub(r"\\\n", " ", subject.script).splitlines()
+    if any(re.match(r"srun\b", line) and not re.search(r"&\s*(#.*)?$", line) for line in lines):
+        what = "--signal=B: goes to the batch shell, which waits for an srun in the foreground"
+        why = "bash runs its trap only when srun has ended: nobody stops in time"
+        yield Finding("error", "launch.template", what, why, "Write `srun ... & wait $!`.")

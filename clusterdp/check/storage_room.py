@@ -1,0 +1,107 @@
+"""Whether the run folder and the checkpoints have a place: that can be written, that the nodes see, with room."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from clusterdp.check.finding import Finding
+from clusterdp.check.subject import Subject
+from clusterdp.operate.formatting import size
+from clusterdp.wording import counted
+
+LOCAL = frozenset(
+    "btrfs ext2 ext3 ext4 overlay ramfs tmpfs xfs zfs".split()
+)  # no other machine sees them, by themselves
+FILES_OF_A_RANK = 2  # of each checkpoint, beside a manifest and a folder
+
+
+def room_findings(subject: Subject) -> Iterator[Finding]:
+    """What the file systems say. No question to Slurm, and nothing is written."""
+    run = existing(subject.spec.run_dir)
+    yield from _of_writing(run, "run_dir")
+    folder = checkpoint_folder(subject)
+    if folder is None:
+        return
+    place = existing(folder)
+    key = "checkpoint.url" if subject.config.checkpoint.url else "run_dir"
+    if place != run:
+        yield from _of_writing(place, key)
+    yield from _of_room(subject, place, key)
+
+
+def existing(path: Path) -> Path:
+    """The folder itself, or the nearest one above it that is there."""
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+def checkpoint_folder(subject: Subject) -> Path | None:
+    """None if checkpoints go to a store."""
+    url = subject.spec.checkpoint_url
+    if url.startswith("file://"):
+        return Path(unquote(urlsplit(url).path))
+    return None if "://" in url else (subject.spec.submit_dir / Path(url).expanduser())
+
+
+def _of_writing(folder: Path, key: str) -> Iterator[Finding]:
+    if not folder.is_dir():
+        yield Finding("error", key, f"{folder} is no folder", "the run folder cannot be made", "Name another.")
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        why = "nothing can be written there" if not _is_read_only(folder) else "it is mounted read-only"
+        yield Finding("error", key, f"{folder} cannot be written", why, "Name another, or change its permissions.")
+
+
+def _is_read_only(folder: Path) -> bool:
+    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+
+
+def _of_room(subject: Subject, folder: Path, key: str) -> Iterator[Finding]:
+    """A checkpoint is deleted when a newer one is complete: there is one more than are kept."""
+    if subject.spec.kind != "entry":
+        return
+    status, checkpoint = os.statvfs(folder), subject.config.checkpoint
+    kept = (checkpoint.keep_local or checkpoint.keep_last) + 1
+    free = status.f_bavail * status.f_frsize
+    if subject.last is not None:
+        need = subject.last.bytes * kept * subject.elements
+        if need > free:
+            many = f" x {counted(subject.elements, 'element')}" if subject.elements > 1 else ""
+            what = f"{folder} has {size(free)} free"
+            each = f"{size(subject.last.bytes)} (as in {subject.last.path.name})"
+            why = f"{kept} checkpoints of {each}{many} need {size(need)}"
+            yield Finding(
+                "error", key, what, why, "Make room, keep fewer (checkpoint.keep_last), or name another place."
+            )
+    files = (FILES_OF_A_RANK * subject.ranks + 2) * kept * subject.elements
+    if status.f_files and 0 < status.f_favail < files:
+        what = f"{folder} has {status.f_favail} files (inodes) left"
+        why = f"{kept} checkpoints of {subject.ranks} ranks take {files}"
+        yield Finding("error", key, what, why, "Remove files, keep fewer checkpoints, or name another place.")
+
+
+def sharing_findings(subject: Subject, hosts: set[str]) -> Iterator[Finding]:
+    """hosts: names and addresses of the nodes. Where this machine is one of them, its disks may do."""
+    here = socket.gethostname()
+    if not hosts or {here, here.split(".")[0], "localhost", "127.0.0.1"} & hosts:
+        return
+    folder = existing(subject.spec.run_dir)
+    mounted = mount_of(folder)
+    if mounted and mounted[1] in LOCAL:
+        what = f"{folder} is on {mounted[1]} of this machine ({mounted[0]})"
+        why = "unless this machine exports it, the nodes do not see it: the job fails without a log"
+        yield Finding("warning", "run_dir", what, why, "Name a folder on a shared file system.")
+
+
+def mount_of(folder: Path, mounts: Path = Path("/proc/mounts")) -> tuple[str, str] | None:
+    """(where it is mounted, type) of the file system of a folder; None where /proc does not say."""
+    try:
+        rows = [line.split() for line in mounts.read_text().splitlines()]
+    except OSError:
+        return None
+    path = Path(os.path.realpath(folder))
+    found = [(row[1].replace("\\040", " "), row[2]) for row in rows if len(row) > 2]
+    of_it = [row for row in found if path.is_relative_to(row[0])]
+    return max(of_it, key=lambda row: len(row[0]), default=None)  # of two in one place, autofs comes first

@@ -1,0 +1,64 @@
+"""Subject: all that is looked at of a run that is to be submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from clusterdp.config import Config
+from clusterdp.launch.script_spec import ScriptSpec, gpu_count
+from clusterdp.slurm.nodes import GPUS
+from clusterdp.slurm.quantities import seconds_of
+
+if TYPE_CHECKING:  # `submit` looks at the room alone
+    from clusterdp.check.last_run import LastRun
+    from clusterdp.check.program import Place, ProgramText
+
+
+@dataclass(frozen=True)
+class Subject:
+    """`sources`: where each value of the config stands. `elements`: of a sweep. `last`: the newest run of this name."""
+
+    spec: ScriptSpec
+    sources: Mapping[str, str]
+    script: str = ""
+    elements: int = 1
+    last: LastRun | None = None
+    program: ProgramText | None = field(default=None, repr=False)
+
+    @property
+    def config(self) -> Config:
+        return self.spec.config
+
+    @property
+    def ranks(self) -> int:
+        return self.config.resources.nodes * self.spec.ranks_per_node
+
+    def where(self, place: Place) -> str:
+        """`pkg/train.py:7`, from the submit directory."""
+        file, folder = place.file, self.spec.submit_dir
+        return f"{file.relative_to(folder) if file.is_relative_to(folder) else file}:{place.line}"
+
+    @property
+    def cpus_per_node(self) -> int:
+        return self.config.resources.cpus_per_task * self.spec.ranks_per_node
+
+    @property
+    def gpus_per_node(self) -> int:
+        resources = self.config.resources
+        of_gres = sum(int(count) for _, count in GPUS.findall(resources.gres or ""))
+        of_ranks = gpu_count(resources.gpus_per_task) * self.spec.ranks_per_node
+        return gpu_count(resources.gpus_per_node) or of_ranks or of_gres
+
+    @property
+    def gpu_type(self) -> str:
+        resources = self.config.resources
+        of_gres = next((kind for kind, _ in GPUS.findall(resources.gres or "")), "")
+        return (resources.gpus_per_node or resources.gpus_per_task or f"{of_gres}:").rpartition(":")[0]
+
+    @cached_property
+    def time_s(self) -> float | None:
+        """What the config asks for."""
+        return seconds_of(self.config.resources.time or "")

@@ -1,0 +1,36 @@
+"""Times and amounts of memory as Slurm writes them, and as it takes them."""
+
+from __future__ import annotations
+
+import re
+
+MEGABYTES = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
+
+
+def seconds_of(text: str) -> float | None:
+    """`90` (minutes), `1:30` (minutes and seconds), `1:00:00`, `1-12`, `1-12:00:00`, `30 sec`; None for no limit, and
+    for what is no time."""
+    if match := re.fullmatch(r"(\d{1,9}) (?:sec|s)", text):
+        return float(match[1])
+    match = re.fullmatch(r"(?:(\d{1,5})-)?(\d{1,9})(?::(\d{1,2}))?(?::(\d{1,2}))?", text)
+    if match is None:
+        return None
+    days, first, second, third = (int(part) if part else 0 for part in match.groups())
+    if match[1] is not None:
+        return days * 86400 + first * 3600 + second * 60 + third
+    if match[4] is not None:
+        return first * 3600 + second * 60 + third
+    return first * 60 + second
+
+
+def clock_of(seconds: float) -> str:
+    """`1-12:00:00`, `0:30:00`."""
+    days, rest = divmod(int(seconds), 86400)
+    clock = f"{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days}-{clock}" if days else clock
+
+
+def megabytes_of(text: str) -> float | None:
+    """`64G`, `4000` (megabytes), `62.50G`; None for what is no amount, such as UNLIMITED."""
+    match = re.fullmatch(r"(?i)([0-9.]{1,12})([KMGT]?)B?", text)
+    return float(match[1]) * MEGABYTES[match[2].upper()] if match else None

@@ -1,0 +1,325 @@
+"""Each finding has a config where it is found, and one, the least different, where it must not be."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from clusterdp.check.check import all_findings
+from clusterdp.check.cluster_facts import ClusterFacts
+from clusterdp.check.finding import Finding
+from clusterdp.check.last_run import LastRun
+from clusterdp.check.program import look_at, look_at_script
+from tests.check.builder import cluster, subject
+
+COMMAND = {"command": ["python", "train.py"]}
+OWN = {"slurm_script": "#!/bin/bash\n", "launch": {"template": "mine.j2"}}
+SAVES = "import torch\ntorch.save(x, 'last.pt')"
+TORCH = "import os, signal, sys, torch\ndef stop(*_):\n    sys.exit(75)\nsignal.signal(signal.SIGTERM, stop)\n"
+
+
+class Case(NamedTuple):
+    """`said`: in the finding's key and words. `resources`, `values`: of the config. `but`, `but_cluster`: what makes it
+    silent, of the config or of the cluster."""
+
+    level: str
+    said: str
+    resources: Mapping[str, Any] = {}
+    values: Mapping[str, Any] = {}
+    of_cluster: Mapping[str, str] = {}
+    but: Mapping[str, Any] = {}
+    but_cluster: Mapping[str, str] | None = None
+
+
+CASES = [
+    Case("error", "partition: there is no partition lwo", {"partition": "lwo"}, but={"partition": "low"}),
+    Case("error", "main is DRAIN", of_cluster={"State=UP": "State=DRAIN"}, but_cluster={}),
+    Case("warning", "main is DOWN", of_cluster={"State=UP": "State=DOWN"}, but_cluster={}),
+    Case("error", "3-00:00:00 is more than gpu allows", {"partition": "gpu", "time": "3-00:00:00"},
+         but={"time": "48:00:00"}),
+    Case("hint", "time: is not set", of_cluster={"DefaultTime=NONE": "DefaultTime=00:30:00"}, but={"time": "1:00:00"}),
+    Case("error", "nodes: 4 are more than gpu allows", {"partition": "gpu", "nodes": 4}, but={"nodes": 3}),
+    Case("error", "less than main asks for: 2", of_cluster={"MinNodes=0": "MinNodes=2"}, but={"nodes": 2}),
+    Case("error", "CPUs on a node are more than main allows", {"cpus_per_task": 8},
+         of_cluster={"MaxCPUsPerNode=UNLIMITED": "MaxCPUsPerNode=4"}, but={"cpus_per_task": 4}),
+    Case("error", "mem: 15G is more than main allows", {"mem": "15G"},
+         of_cluster={"MaxMemPerNode=UNLIMITED": "MaxMemPerNode=8000"}, but={"mem": "7G"}),
+    Case("error", "account: nlp may not use main", {"account": "nlp"},
+         of_cluster={"AllowAccounts=ALL": "AllowAccounts=vision"}, but={"account": "vision"}),
+    Case("error", "nodes: 5 nodes asked for, and main has 4", {"nodes": 5}, but={"nodes": 4}),
+    Case("warning", "nodes: 3 of the 4 nodes in gpu", {"partition": "gpu", "nodes": 4},
+         of_cluster={"MaxNodes=3": "MaxNodes=9"}, but={"nodes": 3}),
+    Case("error", "gpus_per_node: 4 GPUs on a node", {"gpus_per_node": 4}, but={"gpus_per_node": 2}),
+    Case("error", "gpus_per_node: 4 GPUs on a node", {"gpus_per_node": 4}, but={"partition": "gpu"}),
+    Case("error", "GPUs of type h100", {"partition": "gpu", "gpus_per_node": "h100:2"},
+         but={"gpus_per_node": "a100:2"}),
+    Case("error", "cpus_per_task: 2 x 5 = 10 CPUs", {"tasks_per_node": 2, "cpus_per_task": 5},
+         but={"cpus_per_task": 4}),
+    Case("error", "mem: 20G on a node", {"mem": "20G"}, but={"mem": "0"}),
+    Case("error", "the feature h100", {"partition": "gpu", "constraint": "h100"}, but={"constraint": "a100&nvlink"}),
+    Case("error", "the feature h100", {"partition": "gpu", "constraint": "h100"}, but={"constraint": "[h100|a100]"}),
+    Case("warning", "the run ends at its first preemption", {"partition": "low"}, {"restart": {"requeue": False}},
+         but={"partition": "main"}),
+    Case("warning", "low0 can be preempted: CANCEL, no grace", {"partition": "low0"},
+         of_cluster={"PreemptMode=REQUEUE": "PreemptMode=CANCEL"}, but_cluster={}),
+    Case("hint", "CANCEL, a grace time of 10 s", {"partition": "low"},
+         of_cluster={"PreemptMode=REQUEUE": "PreemptMode=CANCEL"}, but_cluster={}),
+    Case("hint", "low can be preempted: SUSPEND", {"partition": "low"},
+         of_cluster={"PreemptMode=REQUEUE": "PreemptMode=GANG,SUSPEND"}, but_cluster={}),
+    Case("hint", "SUSPEND", {"partition": "low"}, of_cluster={"PreemptMode=REQUEUE": "PreemptMode=SUSPEND"},
+         but_cluster={"PreemptMode=REQUEUE": "PreemptMode=SUSPEND", "PriorityTier=10": "PriorityTier=1"}),
+    Case("error", "has no `#SBATCH --requeue`", values=OWN, of_cluster={"JobRequeue": "0"},
+         but={"slurm_script": "#!/bin/bash\n#SBATCH --requeue\n"}),
+    Case("warning", "only at a stop", values={"checkpoint": {"every_s": None}}, but={"checkpoint": {"every_s": 600}}),
+    Case("warning", "every_s: a checkpoint every 2 h, and", {"time": "1:00:00"}, {"checkpoint": {"every_s": 7200}},
+         but={"time": "4:00:00"}),
+    Case("warning", "every_s: a checkpoint every 10 min, and", {"time": "5"}, {"checkpoint": {"every_s": 600}},
+         but={"checkpoint": {}}),  # who says nothing of it has a short job, and loses little
+    Case("error", "gres: 4 GPUs on a node", {"gres": "gpu:4"}, but={"gres": "gpu:2"}),
+    Case("hint", "gains no priority by age", values={"restart": {"how": "resubmit", "chain": 3}},
+         of_cluster={"PriorityType": "priority/multifactor"},
+         but_cluster={"PriorityType": "priority/multifactor", "PriorityFlags": "ACCRUE_ALWAYS"}),
+    Case("error", "USR1 is not handled in entry jobs", values={"launch": {"signal": "USR1@90"}},
+         but={"launch": {"signal": "USR2@90"}}),
+    Case("warning", "20 s before the time limit", values=COMMAND | {"launch": {"signal": "USR2@20"}},
+         but={"launch": {"signal": "USR2@60"}}),
+    Case("warning", "USR2 is sent, and nothing", values=COMMAND | {"program": TORCH, "launch": {"signal": "USR2@90"}},
+         but={"launch": {"signal": "TERM@90"}}),
+    Case("warning", "after TERM the program ends with 0",
+         values=COMMAND | {"program": TORCH.replace("75", "0"), "launch": {"signal": "TERM@90"}}, but={"launch": {}}),
+    Case("hint", "handles SIGTERM", {"partition": "low"}, COMMAND | {"program": "import torch"},
+         but={"program": TORCH}),
+    Case("hint", "handles SIGTERM", {"partition": "low"}, COMMAND | {"program": "import torch"},
+         but={"program": "import torch, lightning"}),
+    Case("hint", "handles SIGTERM", {"partition": "low"}, COMMAND | {"program": "import torch"},
+         but={"partition": "main"}),
+    Case("warning", "script: has an srun", values={"script": "cd $SCRATCH\nsrun python train.py"},
+         but={"script": "cd $SCRATCH\n# srun\npython train.py"}),
+    Case("error", "--signal=B: goes to the batch shell", values=COMMAND | {
+        "launch": {"template": "mine.j2"}, "slurm_script": "#SBATCH --signal=B:USR2@90\nsrun a \\\n  b\n"},
+         but={"slurm_script": "#SBATCH --signal=B:USR2@90\nsrun a \\\n  b &\nwait $!\n"}),
+    Case("error", "is no folder", values={"checkpoint": {"url": "/dev/null/x"}}, but={"checkpoint": {"url": "/tmp/x"}}),
+    Case("error", "is no folder", values={"checkpoint": {"url": "/dev/null/x"}}, but={"checkpoint": {"url": "s3://b/x"}}),
+    Case("warning", "1 CPU for each rank, which starts 4 loader workers", values={"params": {"num_workers": 4}},
+         but={"cpus_per_task": 4}),
+    Case("warning", "starts 8 loader workers", values={"program": "import torch\nDataLoader(x, num_workers=8)"},
+         but={"params": {"num_workers": 0}}),
+    Case("hint", "1 CPU for each rank with a GPU; a node has 4 for each", {"gpus_per_node": 2},
+         but={"cpus_per_task": 2}),
+    Case("warning", "OMP_NUM_THREADS: 8 is set", values={"launch": {"env": {"OMP_NUM_THREADS": "8"}}},
+         but={"cpus_per_task": 8}),
+    Case("hint", "one GPU: m.to", {"gpus_per_node": 2}, {"program": "m.to('cuda:0')"}, but={"gpus_per_node": 1}),
+    Case("hint", "one GPU: m.to", {"gpus_per_node": 2}, {"program": "m.to('cuda:0')"}, but={"gpus_per_task": 1}),
+    Case("hint", "the port is written out", values={"program": "import os\nos.environ['MASTER_PORT'] = '29500'"},
+         but={"program": "import os\nos.environ['MASTER_PORT']"}),
+    Case("hint", "all ranks save to one file", {"nodes": 2}, {"program": SAVES},
+         but={"nodes": 1}),
+    Case("hint", "a save writes to the final name", values=COMMAND | {"program": SAVES},
+         but={"program": "import torch\ntorch.save(x, 'temp.pt')"}),
+    Case("hint", "nothing in it loads a state", values=COMMAND | {"program": SAVES},
+         but={"program": "import torch\ntorch.load('last.pt')\ntorch.save(x, 'last.pt')"}),
+    Case("hint", "handled on some ranks alone", {"nodes": 2},
+         COMMAND | {"program": "import signal\nif rank == 0:\n    signal.signal(signal.SIGTERM, print)"},
+         but={"program": TORCH}),
+    Case("hint", "a collective in a signal handler",
+         values=COMMAND | {"program": TORCH.replace("sys.exit", "torch.distributed.barrier(); sys.exit")},
+         but={"program": TORCH}),
+    Case("hint", "writes to a disk of the node", {"nodes": 2}, {"program": "open('/tmp/x/log', 'w')"},
+         but={"program": "open('/tmp/x/log')"}),
+    Case("hint", "writes to an absolute path", {"nodes": 2}, {"program": "open('/no/such/dir/log', 'w')"},
+         but={"program": "open('/home/log', 'w')"}),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLUSTERDP_SITE", "")
+    for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def found(folder: Path, values: Mapping[str, Any], of: ClusterFacts, hosts: set[str] | None = None) -> list[Finding]:
+    return [*all_findings(subject(folder, values), of, hosts or set())]
+
+
+def matching(findings: list[Finding], said: str) -> list[Finding]:
+    return [each for each in findings if said in f"{each.key}: {each.what}. {each.why}"]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.said)
+def test_a_finding_is_made_where_it_holds_and_nowhere_else(case: Case, tmp_path: Path) -> None:
+    values = {"resources": case.resources, **case.values}
+    made = found(tmp_path, values, cluster(case.of_cluster))
+    assert [each.level for each in matching(made, case.said)] == [case.level]
+    assert all(each.what and each.why and each.remedy for each in made)
+    of_config = ("program", "slurm_script", "launch", "checkpoint", "params", "script")
+    resources = {key: value for key, value in case.but.items() if key not in of_config}
+    others = {key: value for key, value in case.but.items() if key in of_config}
+    silent = {**case.values, **others, "resources": {**case.resources, **resources}}
+    if case.but.get("gpus_per_task"):
+        silent["resources"] = {"gpus_per_task": 1, "tasks_per_node": 2}
+    but = cluster(case.of_cluster if case.but_cluster is None else case.but_cluster)
+    assert not matching(found(tmp_path, silent, but), case.said)
+
+
+def test_a_plain_config_has_no_finding(tmp_path: Path) -> None:
+    values = {"resources": {"nodes": 2, "gpus_per_node": 2, "cpus_per_task": 4, "time": "4:00:00"}}
+    assert found(tmp_path, values, cluster()) == found(tmp_path, values, ClusterFacts()) == []
+
+
+def test_of_several_partitions_one_that_fits_is_enough(tmp_path: Path) -> None:
+    def errors(names: str) -> list[str]:
+        values = {"resources": {"partition": names, "nodes": 4}}
+        return [each.what for each in found(tmp_path, values, cluster()) if each.level == "error"]
+
+    assert errors("gpu,main") == []
+    assert len(errors("gpu,nowhere")) == 2
+
+
+QOS = {
+    "short": {"MaxWall": "01:00:00", "MaxTRES": "node=2,gres/gpu=4", "MaxSubmitPU": "5", "Preempt": "scavenge"},
+    "scavenge": {"GraceTime": "00:00:20", "PreemptMode": "requeue", "MaxWall": "", "MaxTRES": "", "MaxSubmitPU": ""},
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "resources"),
+    [
+        ("time: 2:00:00 is more than the QOS short allows", {"qos": "short", "time": "2:00:00"}),
+        ("nodes: 3 (node, of all nodes) are more", {"qos": "short", "nodes": 3}),
+        ("6 (gres/gpu, of all nodes) are more", {"qos": "short", "nodes": 3, "gpus_per_node": 2}),
+        ("qos: long is none that you may use: scavenge, short", {"qos": "long"}),
+        ("account: visoin is none of your accounts", {"account": "visoin"}),
+    ],
+)
+def test_limits_of_accounting_hold_where_they_are_enforced(said: str, resources: Any, tmp_path: Path) -> None:
+    facts = {"qos": QOS, "accounts": [("vision", "short,scavenge")]}
+    values = {"resources": {"account": "vision", **resources}}
+    enforced = cluster({"AccountingStorageEnforce": "associations,limits,qos"}, **facts)
+    assert [each.level for each in matching(found(tmp_path, values, enforced), said)] == ["error"]
+    assert not matching(found(tmp_path, values, cluster({"AccountingStorageEnforce": "none"}, **facts)), said)
+
+
+def test_preemption_by_qos_is_that_of_the_qos_and_not_of_the_partition(tmp_path: Path) -> None:
+    def preempted(qos: str) -> bool:
+        of = cluster({"PreemptType": "preempt/qos"}, qos=QOS)
+        values = {"resources": {"qos": qos, "partition": "low"}, "restart": {"requeue": False}}
+        return bool(
+            matching(found(tmp_path, values, of), "the QOS scavenge can be preempted: REQUEUE, a grace time of 20 s")
+        )
+
+    assert preempted("scavenge") and not preempted("short")
+
+
+@pytest.mark.parametrize(
+    ("partition", "save_s", "lost"),
+    [("low", 11.0, True), ("low", 9.0, False), ("low0", 6.0, True), ("low0", 4.0, False), ("main", 99.0, False)],
+)
+def test_a_save_that_does_not_fit_between_term_and_kill(
+    partition: str, save_s: float, lost: bool, tmp_path: Path
+) -> None:
+    of = subject(tmp_path, {"resources": {"partition": partition}}, LastRun(Path("runs/a-1"), 1, save_s))
+    assert bool(matching([*all_findings(of, cluster(), set())], "lost at each preemption")) is lost
+
+
+def test_room_for_the_checkpoints_that_are_kept(tmp_path: Path) -> None:
+    status = os.statvfs(tmp_path)
+    free = status.f_bavail * status.f_frsize
+
+    def errors(size: int, elements: int = 1) -> list[Finding]:
+        of = subject(tmp_path, {"checkpoint": {"keep_last": 3}}, LastRun(Path("runs/a-1"), size, None), elements)
+        return matching([*all_findings(of, cluster(), set())], "4 checkpoints of")
+
+    assert [each.level for each in errors(free // 3)] == ["error"]
+    assert not errors(free // 9)
+    assert errors(free // 9, elements=3)
+
+
+def test_more_elements_than_the_cluster_holds(tmp_path: Path) -> None:
+    def errors(elements: int) -> list[Finding]:
+        return matching([*all_findings(subject(tmp_path, {}, elements=elements), cluster(), set())], "MaxJobCount")
+
+    assert errors(10_001) and not errors(10_000)
+
+
+def test_a_folder_of_this_machine_is_named_where_the_nodes_are_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clusterdp.check.storage_room.mount_of", lambda folder: ("/", "ext4"))
+    assert matching(found(tmp_path, {}, cluster(), {"n1", "10.0.0.1"}), "is on ext4 of this machine")
+    assert not matching(found(tmp_path, {}, cluster(), {"n1", "127.0.0.1"}), "of this machine")
+    monkeypatch.setattr("clusterdp.check.storage_room.mount_of", lambda folder: ("/", "nfs4"))
+    assert not matching(found(tmp_path, {}, cluster(), {"n1", "10.0.0.1"}), "of this machine")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "resources", "leaks"),
+    [
+        ("CUDA_VISIBLE_DEVICES", "0", {}, True),
+        ("CUDA_VISIBLE_DEVICES", "0", {"gpus_per_node": 1}, False),
+        ("NCCL_SOCKET_IFNAME", "eth0", {}, True),
+        ("CUDA_LAUNCH_BLOCKING", "1", {}, True),
+        ("CUDA_LAUNCH_BLOCKING", "0", {}, False),
+        ("OMP_NUM_THREADS", "4", {}, True),
+        ("OMP_NUM_THREADS", "4", {"cpus_per_task": 4}, False),
+        ("MASTER_ADDR", "n1", {}, False),  # the job sets or removes these itself
+        ("SLURM_JOB_ID", "7", {}, False),
+    ],
+)
+def test_variables_that_go_with_the_job(
+    name: str, value: str, resources: Any, leaks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert bool(matching(found(tmp_path, {"resources": resources}, cluster()), f"{name}: {value}")) is leaks
+    env = {"launch": {"env": {name: "1"}}, "resources": resources}
+    assert not matching(found(tmp_path, env, cluster()), f"{name}: {value} is")
+
+
+@pytest.mark.parametrize("git", [True, False])
+def test_files_that_the_snapshot_leaves_out(git: bool, tmp_path: Path) -> None:
+    names = ["data/a.npy", ".hidden/b.npy", "kept.npy", "made.npy", "out/c.txt"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x")
+    lines = [f"np.load('{name}')" for name in (*names, "not_there.npy")]
+    text = "\n".join(["import numpy as np", *lines, "np.save('made.npy', x)", "np.load(f'data/{i}.npy')"])
+    text += (
+        "\nfrom pathlib import Path\nout = Path('out')\n(out / name).write_text(x)\nfor each in out.iterdir(): pass\n"
+    )
+    if git:
+        subprocess.run(["git", "init", "-q", tmp_path], check=True)
+        (tmp_path / ".gitignore").write_text("data/\n.hidden\nmade.npy\nout\n")
+    out = {".hidden/b.npy"} | ({"data/a.npy", "data"} if git else set())
+
+    def named(values: Mapping[str, Any]) -> set[str]:
+        said = matching(found(tmp_path, {"program": text, **values}, cluster()), "is not in the snapshot")
+        return {each.what.split(" ")[0] for each in said}
+
+    assert named({}) == out
+    assert named({"snapshot": {"link": ["data", ".hidden"]}}) == set()
+    assert named({"snapshot": {"enabled": False}}) == set()
+
+
+@pytest.mark.parametrize(
+    ("lines", "between"),
+    [
+        ("python train.py", True),
+        ("exec python train.py", False),
+        ("trap : TERM\npython train.py &\nwait", False),
+    ],
+)
+def test_a_shell_between_slurm_and_the_program(lines: str, between: bool, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "run.sh").write_text(f"#!/bin/bash\nsource env.sh\n{lines}\n")
+    program = look_at(["bash", "run.sh"], tmp_path)
+    of = replace(subject(tmp_path, {"command": "bash run.sh"}), program=program)
+    made = matching([*all_findings(of, cluster(), set())], "neither exec nor a trap")
+    assert [(each.where, each.remedy) for each in made] == [("run.sh:3", "exec python train.py")] * between
+    script = look_at_script(lines, tmp_path, tmp_path / "cfg.yaml")  # its shell has a trap of clusterdp's
+    assert script and not script.shells

@@ -1,0 +1,214 @@
+"""What is seen in a program's text: for each fact, texts where it is there and texts where it must not be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterdp.check.program import ProgramText, look_at, look_at_script
+
+HANDLER = "import signal, sys, torch\ndef stop(number, frame):\n    {}\nsignal.signal(signal.SIGTERM, stop)\n"
+SAVE = "import os, torch\ndef save(state, path):\n    {}\n"
+# fact -> (texts that have it, each with its line; texts that do not have it)
+FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
+    "handles_term": (
+        [
+            (4, HANDLER.format("pass")),
+            (1, "import signal; signal.signal(15, print)"),
+            (3, "from signal import signal, SIGTERM, SIGINT\nfor s in (SIGTERM, SIGINT):\n    signal(s, print)"),
+            (2, "import asyncio, signal\nasyncio.get_event_loop().add_signal_handler(signal.SIGTERM, print)"),
+            (2, "import signal\nsignal.signal(read_config(), print)"),  # it may be any
+            (2, "import signal\nsignal.sigwait({signal.SIGTERM})"),
+        ],
+        [
+            "import signal\nsignal.signal(signal.SIGUSR1, print)",
+            "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)",
+            "import os, signal\nos.kill(1, signal.SIGTERM)",
+        ],
+    ),
+    "handler_on_one_rank": (
+        [(3, "import signal\nif rank == 0:\n    signal.signal(signal.SIGTERM, print)")],
+        [HANDLER.format("pass"), "import signal\nif threading:\n    signal.signal(signal.SIGTERM, print)"],
+    ),
+    "collective_in_handler": (
+        [
+            (3, HANDLER.format("torch.distributed.barrier()")),
+            (6, HANDLER.format("save()") + "def save():\n    dist.barrier()\n"),
+        ],
+        [HANDLER.format("stopped.set()"), HANDLER.format("pass") + "torch.distributed.barrier()"],
+    ),
+    "exits_zero_after_signal": (
+        [
+            (3, HANDLER.format("sys.exit(0)")),
+            (3, HANDLER.format("sys.exit()")),
+            (7, HANDLER.format("global stopping; stopping = True") + "for x in y:\n    if stopping:\n        break"),
+            (7, HANDLER.format("stopping.set()") + "for x in y:\n    if stopping.is_set():\n        sys.exit(0)"),
+        ],
+        [
+            HANDLER.format("sys.exit(75)"),
+            HANDLER.format("global stopping; stopping = True") + "for x in y:\n    if stopping:\n        sys.exit(75)",
+            HANDLER.format("global stop; stop = True") + "for x in y:\n    if stop: break\nsys.exit(75 if stop else 0)",
+            HANDLER.format("pass") + "for x in y:\n    if found:\n        break",
+        ],
+    ),
+    "saves_in_place": (
+        [
+            (2, "import torch\ntorch.save(model.state_dict(), 'last.pt')"),
+            (3, "from torch import save\nwith open('last.pt', 'wb') as file:\n    save(x, file)"),
+            (3, SAVE.format("torch.save(state, path.replace('a', 'b'))")),
+            (2, "from safetensors.torch import save_file\nsave_file(tensors, 'model.safetensors')"),
+        ],
+        [
+            SAVE.format("torch.save(state, path + '.new'); os.replace(path + '.new', path)"),
+            SAVE.format("torch.save(state, new); new.rename(path)"),
+            SAVE.format("torch.save(state, path)") + "def both():\n    save(x, 'a.new')\n    os.rename('a.new', 'a')",
+            "import torch, io\nbuffer = io.BytesIO()\ntorch.save(x, buffer)",
+        ],
+    ),
+    "saves_on_all_ranks": (
+        [
+            (3, SAVE.format("torch.save(state, path)")),
+            (2, "import torch\ntorch.save(x, f'model_{epoch}.pt')"),
+        ],
+        [
+            "import torch\nif rank == 0:\n    torch.save(x, 'last.pt')",
+            "import torch\nif accelerator.is_main_process: torch.save(x, 'last.pt')",
+            SAVE.format("if rank != 0: return\n    torch.save(state, path)"),
+            SAVE.format("torch.save(state, path)") + "if not rank:\n    save(x, 'last.pt')",
+            "import torch\ntorch.save(x, f'optimizer_{local_rank}.pt')",
+            "import torch\nname = f'optimizer_{rank}.pt'\ntorch.save(x, name)",
+            SAVE.format("torch.save(state, path)") + "save(x, f'{rank}.pt')",
+            "import torch\n@rank_zero_only\ndef save():\n    torch.save(x, 'last.pt')",
+        ],
+    ),
+    "resumes": (
+        [
+            (2, "import torch\nmodel.load_state_dict(x)"),
+            (2, "import torch\nx = torch.load('last.pt')"),
+            (1, "trainer.train(resume_from_checkpoint=True)"),
+        ],
+        ["import json\njson.load(file)", "trainer.train(resume_from_checkpoint=None)"],
+    ),
+    "fixed_ports": (
+        [
+            (2, "import os\nos.environ['MASTER_PORT'] = '29500'"),
+            (3, "import os\nPORT = 29500\nos.environ['MASTER_PORT'] = str(PORT)"),
+            (2, "import os\nos.environ.update({'MASTER_PORT': '29500'})"),
+            (2, "import torch.distributed as dist\ndist.init_process_group('nccl', init_method='tcp://localhost:29500')"),
+            (2, "from torch.distributed import TCPStore\nTCPStore(host, 29500, 4)"),
+        ],
+        [
+            "import os\nos.environ.setdefault('MASTER_PORT', '29500')",
+            "import os\nif 'MASTER_PORT' not in os.environ:\n    os.environ['MASTER_PORT'] = '29500'",
+            "import os\nos.environ['MASTER_PORT'] = str(free_port())",
+            "import torch.distributed as dist\ndist.init_process_group('nccl', init_method='env://')",
+        ],
+    ),
+    "fixed_devices": (
+        [
+            (2, "import torch\nmodel.to('cuda:0')"),
+            (2, "import torch\ndevice = torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')"),
+            (2, "import torch\ntorch.cuda.set_device(0)"),
+            (2, "import torch, os\nx = torch.load(path, map_location='cuda:0'); os.environ['LOCAL_RANK']"),
+        ],
+        [
+            "model.to('cuda')",
+            "local_rank = int(os.environ['LOCAL_RANK'])\ndevice = 'cuda:0'\nmodel.to('cuda:0')",
+            "import torch\ntorch.load(path, map_location='cpu')",
+        ],
+    ),
+}  # fmt: skip
+HAS = [(fact, line, text) for fact, (texts, _) in FACTS.items() for line, text in texts]
+LACKS = [(fact, text) for fact, (_, texts) in FACTS.items() for text in texts]
+
+
+def facts_of(folder: Path, text: str) -> ProgramText:
+    (folder / "train.py").write_text(text)
+    found = look_at(["python", "train.py"], folder)
+    assert found and found.complete
+    return found
+
+
+@pytest.mark.parametrize(("fact", "line", "text"), HAS)
+def test_a_fact_is_found_at_its_line(fact: str, line: int, text: str, tmp_path: Path) -> None:
+    places = getattr(facts_of(tmp_path, text), fact)
+    assert [(each.file, each.line) for each in places] == [(tmp_path / "train.py", line)]
+    assert places[0].text == text.splitlines()[line - 1].strip()
+
+
+@pytest.mark.parametrize(("fact", "text"), LACKS)
+def test_what_is_something_else_is_no_fact(fact: str, text: str, tmp_path: Path) -> None:
+    assert not getattr(facts_of(tmp_path, text), fact)
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "written", "whole"),
+    [
+        ("open('data/a.csv')", "data/a.csv", False, True),
+        ("open('/data/out.txt', 'w')", "/data/out.txt", True, True),
+        ("import numpy as np\nROOT = 'data'\nx = np.load(ROOT + '/x.npy')", "data/x.npy", False, True),
+        ("import os, torch\nOUT = '/scratch/me'\ntorch.save(x, os.path.join(OUT, name))", "/scratch/me/", True, False),
+        ("from pathlib import Path\np = Path('/data') / 'x'\np.write_text('')", "/data/x", True, True),
+        ("from pathlib import Path\nfor x in Path('data').glob('*.pt'): pass", "data", False, True),
+        ("import os\nos.makedirs(f'/out/{name}')", "/out/", True, False),
+    ],
+)  # fmt: skip
+def test_paths_that_are_written_out(text: str, path: str, written: bool, whole: bool, tmp_path: Path) -> None:
+    uses = facts_of(tmp_path, text).opened
+    assert (path, written, whole) in [(use.path, use.written, use.whole) for use in uses]
+    assert [use.path for use in facts_of(tmp_path, text).absolute_paths] == [p.path for p in uses if p.path[0] == "/"]
+
+
+def test_a_path_that_is_computed_is_not_guessed(tmp_path: Path) -> None:
+    assert not facts_of(tmp_path, "open(args.file); open(f'{root}/x'); print('/not/opened'); x.load('/no')").opened
+
+
+@pytest.mark.parametrize(
+    ("words", "files"),
+    [
+        ("python -u -W ignore train.py --lr 0.1", {"train.py", "pkg/__init__.py", "pkg/deep.py", "pkg/other.py"}),
+        ("/opt/env/bin/python3.11 -m pkg.deep", {"pkg/deep.py", "pkg/__init__.py", "pkg/other.py"}),
+        ("python -m pkg", {"pkg/__main__.py"}),
+        ("torchrun --nproc_per_node 4 pkg/other.py", {"pkg/other.py"}),
+        ("python -m torch.distributed.run --standalone -m pkg.other", {"pkg/other.py"}),
+        ("accelerate launch --num_processes 4 pkg/other.py x.py", {"pkg/other.py"}),
+        ("bash -x run.sh", {"pkg/other.py"}),
+        ("./run.sh", {"pkg/other.py"}),
+        ("numactl --localalloc python pkg/other.py", {"pkg/other.py"}),
+    ],
+)
+def test_which_files_a_command_runs(words: str, files: set[str], tmp_path: Path) -> None:
+    package = tmp_path / "pkg"
+    package.mkdir()
+    (tmp_path / "train.py").write_text("import torch, pkg.deep\n")
+    (package / "__init__.py").write_text("")
+    (package / "__main__.py").write_text("")
+    (package / "deep.py").write_text("from . import other\nfrom .other import x\n")
+    (package / "other.py").write_text("x = 1\n")
+    (tmp_path / "run.sh").write_text("#!/bin/bash\nset -e\nif true; then FOO=1 exec python \\\n  pkg/other.py; fi\n")
+    found = look_at(words.split(), tmp_path)
+    assert found and files <= {str(file.relative_to(tmp_path)) for file in found.files} <= files | {"pkg/__init__.py"}
+
+
+@pytest.mark.parametrize("words", ["./train", "python -c pass", "python nowhere.py", "bash -c train.py", "python", ""])
+def test_of_other_commands_nothing_is_known(words: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    assert look_at(words.split(), tmp_path) is None
+
+
+@pytest.mark.parametrize("text", ["x = (", "import importlib\nimportlib.import_module(name)", "\0"])
+def test_what_cannot_be_read_is_not_complete(text: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(text)
+    found = look_at(["python", "train.py"], tmp_path)
+    assert found and not found.complete
+
+
+def test_a_port_in_a_shell_script_is_found_and_a_default_is_not(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    text = "export MASTER_PORT=${MASTER_PORT:-29500}\n# MASTER_PORT=1234\n{}python train.py --port 29500\n"
+    place = tmp_path / "cfg.yaml"
+    free = look_at_script(text.replace("{}", ""), tmp_path, place)
+    fixed = look_at_script(text.replace("{}", "export MASTER_PORT=29501\n"), tmp_path, place)
+    assert free and not free.fixed_ports
+    assert fixed and [(each.line, each.text) for each in fixed.fixed_ports] == [(3, "export MASTER_PORT=29501")]
