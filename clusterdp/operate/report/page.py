@@ -1,13 +1,10 @@
 """`clusterdp report`: the page. All that it needs is in it: styles, scripts and data.
 
-What is in a run folder was written by others. The template escapes every value, data cannot end its script element, and
-the page's Content-Security-Policy lets no script run but ours, nor anything be loaded.
+What is in a run folder was written by others. Data cannot end its script element; html_page.document does the rest.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import time
 from collections.abc import Sequence
@@ -18,11 +15,11 @@ from clusterdp import __version__
 from clusterdp.errors import ConfigError, OutputError
 from clusterdp.operate.curves import read_curves
 from clusterdp.operate.formatting import shown_path, size
+from clusterdp.operate.html_page.document import base_style, policy, template
 from clusterdp.operate.report.chart_data import chart_data
 from clusterdp.operate.report.differences import differences
 from clusterdp.operate.report.run_view import view_of
 from clusterdp.operate.run_history import read_history
-from clusterdp.operate.terminal import printable
 from clusterdp.rundir import RunDir, write_durably
 from clusterdp.wording import counted
 
@@ -57,9 +54,9 @@ def page_of(runs: Sequence[RunDir], now: float) -> bytes:
     labels = [view.name for view in views]
     if len(set(labels)) < len(labels):
         labels = [run.path.name for run in runs]
-    styles = [_asset("uplot/uPlot.min.css"), _asset("page.css")]
+    styles = [_asset("uplot/uPlot.min.css"), base_style() + _asset("page.css")]
     scripts = [_asset("uplot/uPlot.iife.min.js"), _asset("page.js")]
-    page: str = _template().render(
+    page: str = template(HERE).render(
         runs=list(zip(labels, views, strict=True)),
         charts=charts,
         data=as_json({"runs": labels, **charts.data}),
@@ -68,7 +65,7 @@ def page_of(runs: Sequence[RunDir], now: float) -> bytes:
         version=__version__,
         styles=styles,
         scripts=scripts,
-        policy=_policy(styles, scripts),
+        policy=policy(styles, scripts),
     )
     return page.encode("utf-8", "replace")
 
@@ -81,26 +78,3 @@ def as_json(value: Any) -> str:
 
 def _asset(name: str) -> str:
     return (HERE / name).read_text(encoding="utf-8")
-
-
-def _policy(styles: Sequence[str], scripts: Sequence[str]) -> str:
-    def hashes(texts: Sequence[str]) -> str:
-        digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
-        return " ".join(f"'sha256-{digest}'" for digest in digests)
-
-    allowed = f"style-src {hashes(styles)}; script-src {hashes(scripts)}"
-    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-
-
-def _template() -> Any:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=lambda value: printable(value) if type(value) is str else value,
-    )
-    return environment.get_template("page.html.j2")

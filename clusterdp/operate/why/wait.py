@@ -6,19 +6,18 @@ higher priority may take them first.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from clusterdp.errors import SlurmError
+from clusterdp.slurm.quantities import megabytes_of
 from clusterdp.wording import counted
 
 if TYPE_CHECKING:
     from clusterdp.slurm.nodes import NodeGroup
 
-UNITS = {"K": 1 / 1024, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "": 1.0}
 NODES_MAY_DO = frozenset({"Resources", "Priority", "PartitionNodeLimit", "PartitionConfig", "ReqNodeNotAvail"})
 
 
@@ -40,14 +39,13 @@ class Request:
     def read(cls, job: Mapping[str, str]) -> Request:
         """Of `scontrol show job`; what it lacks is empty."""
         tres = dict(each.split("=", 1) for each in job.get("ReqTRES", job.get("TRES", "")).split(",") if "=" in each)
-        memory = re.fullmatch(r"([0-9.]+)([KMGT]?)", tres.get("mem", "0"))
         features = job.get("Features", "(null)")
         none = ("(null)", "")
         return cls(
             partition=job.get("Partition", ""),
             nodes=_number(tres.get("node", job.get("NumNodes", "").partition("-")[0])),
             cpus=_number(tres.get("cpu", job.get("NumCPUs", ""))),
-            memory_mb=float(memory[1]) * UNITS[memory[2]] if memory else 0.0,
+            memory_mb=megabytes_of(tres.get("mem", "")) or 0.0,
             gpus=_number(tres.get("gres/gpu", "")),
             time=job.get("TimeLimit", ""),
             features="" if features in none else features,

@@ -1,0 +1,47 @@
+"""A page in one file: its template, its styles, and what may run in it.
+
+What a page shows was written by others. The template escapes every value, and the Content-Security-Policy lets no
+script and no style but ours work, nor anything be loaded.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clusterdp.operate.terminal import printable
+
+HERE = Path(__file__).parent
+
+
+def base_style() -> str:
+    return (HERE / "base.css").read_text(encoding="utf-8")
+
+
+def policy(styles: Sequence[str], scripts: Sequence[str] = ()) -> str:
+    """That of a page with these styles and scripts."""
+
+    def hashes(texts: Sequence[str]) -> str:
+        digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
+        return " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+
+    allowed = f"style-src {hashes(styles)}; script-src {hashes(scripts)}"
+    return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
+
+
+def template(folder: Path) -> Any:
+    """page.html.j2 of a folder, which may import from the templates here."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([folder, HERE]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+    )
+    return environment.get_template("page.html.j2")
