@@ -12,10 +12,12 @@ The public names are loaded when they are first used: importing clusterdp costs 
     cli/           the verbs of the command line
     config/        the config tree, and how a file is read into it
     launch/        login node: from a config to a submitted job
+    check/         login node: what would go wrong with a run
     train/         compute node: the training, from a rank's environment to its last step
     checkpoint/    compute node: checkpoints, saved and loaded by all ranks
     operate/       login node: what is done after submit
     fakeslurm/     a Slurm in a folder
+    rehearse/      a job disturbed on purpose: does it end in the same state?
     rundir/        the run folder: names of its files, and its ledger
     storage/       bytes at a URL
     slurm/         what Slurm is, as types and text

@@ -27,9 +27,12 @@ MAY_IMPORT = {
     "config": {"errors", "plainfile", "storage.address", "wording"},  # a URL with a password in it is refused
     "launch": LOGIN_NODE,
     "operate": LOGIN_NODE | {"checkpoint.format", "checkpoint.errors"},
+    "check": LOGIN_NODE | {"launch", "checkpoint.format", "operate.run_index", "operate.formatting"},
     "checkpoint": {"storage", "rundir", "errors", "wording"},
     "train": {"checkpoint", *LOGIN_NODE},
     "recipes": {"train", "checkpoint", "errors"},
+    # What it compares of checkpoints is read without torch: on a laptop the job alone pays for loading that.
+    "rehearse": LOGIN_NODE | {"launch", "operate", "check", "fakeslurm", "checkpoint.format"},
     "fakeslurm": {"slurm.hostlist", "slurm.state"},  # so that it could leave as a package of its own
     "pytest_plugin": {"fakeslurm"},
 }
@@ -58,7 +61,7 @@ OWNERS = {
     "fsspec": ("storage/",),
     "botocore": ("storage/s3.py",),
     "paramiko": ("storage/ssh.py", "storage/sftp.py"),
-    "jinja2": ("launch/script.py", "operate/report/page.py"),
+    "jinja2": ("launch/script.py", "operate/html_page/document.py"),
 }
 TORCH_FREE = ("checkpoint/format/", "checkpoint/errors.py")  # what login nodes read of checkpoints
 STDLIB_ONLY = ("slurm/", "fakeslurm/")
@@ -246,6 +249,7 @@ VERBS = {
     "--version": ["--version"],
     "submit --help": ["submit", "--help"],
     "submit --dry-run": ["submit", "configs/digits.yaml", "--dry-run"],
+    "check": ["check", "configs/digits.yaml"],
     "show": ["show", "configs/digits.yaml"],
     "list": ["list"],
     "note": ["note", "RUN", "baseline"],

@@ -14,6 +14,7 @@ checkpoint     `clusterdp checkpoint`
 profile        `clusterdp profile`
 rm             `clusterdp rm`
 logs           `clusterdp logs`
+rehearse       `clusterdp rehearse`
 sweep          `clusterdp submit --sweep` and `clusterdp sweep`
 """
 

@@ -91,6 +91,17 @@ def _submit(sub: CliParser) -> None:
     sub.add_argument("--sweep", action="append", default=[], metavar="KEY=VALUES", help=about)
 
 
+def _rehearse(sub: CliParser) -> None:
+    from clusterdp.cli import rehearse
+
+    rehearse.add_to(sub)
+
+
+def _check(sub: CliParser) -> None:
+    _submit(sub)
+    sub.add_argument("--probe", action="store_true", help="also write a file to the store and to the run folder's")
+
+
 def _init(sub: CliParser) -> None:
     sub.add_argument("folder", nargs="?", default=".", metavar="DIR", help="default: this one")
     sub.add_argument("--dry-run", action="store_true", help="print them instead")
@@ -196,12 +207,28 @@ VERBS = (
         add=_init,
     ),
     Verb(
+        "check",
+        verbs.check,
+        "what would go wrong with a run: limits, preemption, signals, storage, the program itself",
+        "clusterdp check train.yaml resources.nodes=4",
+        ("config", "overrides", "--json"),
+        _check,
+    ),
+    Verb(
         "submit",
         sending.submit,
         "submit a run, or a sweep of runs",
         "clusterdp submit train.yaml params.lr=0.1 resources.nodes=4",
         ("config", "overrides", *SENDING),
         _submit,
+    ),
+    Verb(
+        "rehearse",
+        verbs.rehearse,
+        "run a job here, short, through preemptions, time limits and failures: does it end as if there were none?",
+        "clusterdp rehearse train.yaml --only preempted",
+        ("optional config", "overrides"),
+        _rehearse,
     ),
     Verb(
         "resume",

@@ -1,8 +1,8 @@
 """`main`: from the words of a command line to an exit code.
 
-Exit codes: 0 done; 1 the job failed, or checkpoints are bad or differ; 2 a mistake in the config or the words; 3 Slurm
-said no; 4 no such run, or not now; 5 checkpoints; 6 the ranks did not meet; 7 the fake cluster; 130 Ctrl-C; 143 the job
-was cancelled.
+Exit codes: 0 done; 1 the job failed, check found an error, or checkpoints are bad or differ; 2 a mistake in the config
+or the words; 3 Slurm said no; 4 no such run, or not now; 5 checkpoints; 6 the ranks did not meet; 7 the fake cluster;
+130 Ctrl-C; 143 the job was cancelled.
 """
 
 from __future__ import annotations

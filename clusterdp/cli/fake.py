@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
 import shlex
 import time
@@ -34,7 +33,6 @@ EXAMPLES = {
     "flaky": "flaky 0.3",
 }
 NUMBERS: dict[str, Any] = {"seconds": float, "rank": int, "rate": float}  # arguments
-ROOM = 100  # job numbers of one cluster, before those of the next one begin
 
 
 def add_to(fake: CliParser) -> None:
@@ -125,6 +123,7 @@ def up(options: argparse.Namespace) -> None:
     from pathlib import Path
 
     from clusterdp.fakeslurm.cluster import FakeCluster
+    from clusterdp.rehearse.job_cluster import fresh_job_id
 
     shape = _shape(options)
     if shape.settings.first_job_id == type(shape.settings).first_job_id:  # none was asked for
@@ -178,27 +177,6 @@ def read_shape(file: str, *, quick: bool = False, time_scale: float = 1.0) -> Sh
         raise FakeError(f"--shape: {file}: no YAML: {' '.join(str(error).split())}. Correct the file.") from None
     except FakeSlurmError as error:
         raise FakeError(f"{file}: {error}") from None
-
-
-def fresh_job_id() -> int:
-    """A job number that no other fake cluster of this user has given. Run folders outlive clusters, attempts are named
-    for jobs, and MASTER_PORT follows from the number: with one number, the ranks of two jobs would meet each other.
-    """
-    from clusterdp.fakeslurm.core.paths import private_place
-
-    try:
-        note = os.open(private_place() / "last-job", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with os.fdopen(note, "r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            last = file.read().strip()
-            fresh = max(int(time.time() / 10) % 10_000_000, int(last) + ROOM if last.isdigit() else 0)
-            file.seek(0)
-            file.truncate()
-            file.write(f"{fresh}\n")
-    except OSError as error:
-        remedy = "Free some space there, or make it writable"
-        raise FakeError(f"{error.filename or 'last-job'}: {error.strerror}. {remedy}.") from None
-    return fresh
 
 
 def status(options: argparse.Namespace) -> None:

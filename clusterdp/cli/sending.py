@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 def submit(options: argparse.Namespace) -> int:
     from clusterdp import config
+    from clusterdp.check.at_submit import tell_errors
     from clusterdp.launch.plan import make_plan
 
     given = config.read(config_path(options.config), options.overrides, options.sweep)
@@ -27,6 +28,7 @@ def submit(options: argparse.Namespace) -> int:
         return sweep.submit(given, options)
     loaded = config.resolve(given).config
     plan = make_plan(loaded)
+    tell_errors(plan.spec, given.sources)
     if options.dry_run:
         _print_script(plan, named=bool(loaded.run_dir))
         return 0

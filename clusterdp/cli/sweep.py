@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 
 def submit(given: Given, options: argparse.Namespace) -> int:
     """Submit, say what was submitted, and follow if asked, as for a single run."""
+    from clusterdp.check.at_submit import tell_errors
     from clusterdp.launch.sweep.plan import make_sweep_plan
 
     plan = make_sweep_plan(given)
+    tell_errors(plan.spec, given.sources, len(plan.sweep.elements))
     if options.dry_run:
         _print_plan(plan, named=bool(plan.spec.config.run_dir))
         return 0

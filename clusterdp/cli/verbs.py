@@ -31,6 +31,25 @@ def show(options: argparse.Namespace) -> int:
     return 0
 
 
+def rehearse(options: argparse.Namespace) -> int:
+    from clusterdp.cli import rehearse
+
+    return rehearse.rehearse(options)
+
+
+def check(options: argparse.Namespace) -> int:
+    from pathlib import Path
+
+    from clusterdp import config
+    from clusterdp.check.check import check as check_run
+    from clusterdp.check.show_check import show_check
+
+    path = config_path(options.config)
+    checked = check_run(config.read(path, options.overrides, options.sweep), Path(path), options.probe)
+    show_check(checked, sys.stdout, options.json)
+    return 1 if checked.fails else 0
+
+
 def init(options: argparse.Namespace) -> int:
     from pathlib import Path
 

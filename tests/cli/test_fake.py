@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from clusterdp.cli import main
-from clusterdp.cli.fake import fresh_job_id
 from clusterdp.fakeslurm import FakeCluster
+from clusterdp.rehearse.job_cluster import fresh_job_id
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ import pytest
 
 from clusterdp import config
 from clusterdp.cli import main
-from clusterdp.cli.local_cluster import _rehearsal, _shape_for
+from clusterdp.cli.local_cluster import _rehearsal
 from clusterdp.fakeslurm.cluster import FakeCluster
 from clusterdp.fakeslurm.errors import FakeSlurmError
 from clusterdp.launch.job import Job
+from clusterdp.rehearse.job_cluster import shape_for
 from clusterdp.rundir import RunDir
 
 
@@ -75,7 +76,7 @@ ASKED = {
 def test_the_cluster_has_whatever_the_job_names(tmp_path: Path) -> None:
     """Or the script for a real cluster would be refused here."""
     loaded = config.from_mapping({"command": "true", "resources": ASKED, "run_dir": str(tmp_path / "run")})
-    shape = _shape_for(loaded, 8)
+    shape = shape_for(loaded, 8)
     assert [node.name for node in shape.nodes] == ["g07", "g08", "n1", "g01"]
     assert all((node.gpu_type, node.gpus) == ("a100", 8) for node in shape.nodes)
     assert all(node.memory_mb > 900_000 and node.features == ("a100", "nvlink") for node in shape.nodes)
@@ -91,7 +92,7 @@ def test_gpus_of_a_task_and_of_gres_count(tmp_path: Path) -> None:
         ({"tasks_per_node": 2}, ("", 0)),
     ):
         loaded = config.from_mapping({"command": "true", "resources": resources})
-        node = _shape_for(loaded, loaded.resources.tasks_per_node or 1).nodes[0]
+        node = shape_for(loaded, loaded.resources.tasks_per_node or 1).nodes[0]
         assert (node.gpu_type, node.gpus) == found
 
 

@@ -133,11 +133,12 @@ def test_resume_takes_its_words_in_any_order(work: Path) -> None:
 
 
 def test_show_is_yaml_with_the_source_of_each_value(work: Path) -> None:
-    done = run("show", "cfg.yaml", "resources.nodes=3")
+    done = run("show", "cfg.yaml", "resources.nodes=3", "notify.on=[]")
     lines = {line.split("#")[0].strip(): line.split("#")[1].strip() for line in done.stdout.splitlines() if "#" in line}
     assert lines["nodes: 3"] == "command line"
     assert lines["time: '5'"] == "cfg.yaml:2"
     assert lines["backend: sbatch"] == "default"
+    assert lines["'on': []"] == "command line"
     assert yaml.safe_load(done.stdout)["command"] == ["echo", "hello"]
 
 

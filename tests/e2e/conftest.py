@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.cli.fake import fresh_job_id
 from clusterdp.fakeslurm.cluster import FakeCluster
 from clusterdp.fakeslurm.core.shape import PartitionShape, Shape
+from clusterdp.rehearse.job_cluster import fresh_job_id
 from tests.e2e.cluster import Cluster
 from tests.slurm.testbed import RealSlurm
 

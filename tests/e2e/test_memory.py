@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.cli.fake import fresh_job_id
 from clusterdp.fakeslurm import FakeCluster, Shape
+from clusterdp.rehearse.job_cluster import fresh_job_id
 from tests.e2e.cluster import Cluster
 from tests.e2e.run import clusterdp, submit
 from tests.slurm import packages

@@ -14,10 +14,8 @@ pytestmark = pytest.mark.slow
 TOLD = "notify.on=[end,failure,hang,requeue]"
 
 
-@pytest.mark.parametrize(
-    ("builder", "partition"),
-    [("sbatch", "low"), ("sbatch", "low0"), pytest.param("submitit", "low", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("builder", "partition"), [("sbatch", "low"), ("sbatch", "low0"), ("submitit", "low")])
 def test_a_preemption_and_the_end_are_told(cluster: Cluster, project: Path, builder: str, partition: str) -> None:
     """Without a grace time it is Slurm that requeues, and the next attempt that tells it."""
     words = ["params.epochs=2", "params.step_delay_s=0.1", f"backend={builder}", f"resources.partition={partition}"]

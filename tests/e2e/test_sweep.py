@@ -120,6 +120,7 @@ def test_elements_are_preempted_fail_and_are_cancelled_each_by_itself(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("does", ["wait", "save"])
 def test_an_element_that_ends_in_its_grace_time_comes_back_once_and_alone(
     cluster: Cluster, start: Callable[..., SweepRun], programs: str, project: Path, does: str

@@ -38,7 +38,8 @@ def check(verb: str, words: str, capsys: pytest.CaptureFixture[str]) -> Any:
     command = "status" if verb == "sweep status" else verb
     assert cli.main([*command.split(), *words.split(), "--json"]) == 0
     said = json.loads(capsys.readouterr().out, parse_constant=strictly)
-    validator = Draft202012Validator({**SCHEMA, "$ref": f"#/$defs/{verb.replace(' ', '_')}"})
+    name = verb.removesuffix(" cfg.yaml").replace(" ", "_")
+    validator = Draft202012Validator({**SCHEMA, "$ref": f"#/$defs/{name}"})
     assert not [f"{error.json_path}: {error.message}" for error in validator.iter_errors(said)]
     return said
 
@@ -160,9 +161,17 @@ def test_every_key_is_required_and_no_other_is_allowed() -> None:
     assert SCHEMA["$defs"]["sweep_status"]["unevaluatedProperties"] is False
 
 
+def test_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("import torch\ntorch.save({}, 'model.pt')\n")
+    Path("cfg.yaml").write_text("command: [python, train.py]\n")
+    assert check("check cfg.yaml", "", capsys)["findings"]
+
+
 def test_it_has_each_verb_that_takes_json_and_each_word_that_they_say(capsys: pytest.CaptureFixture[str]) -> None:
     taking = {verb for verb in (*(each.name for each in VERBS), "checkpoint ls") if "--json" in help_of(verb, capsys)}
-    assert taking == {*OF_A_RUN, "list", "sweep", "diff"}, "give it a schema, and a test here"
+    # rehearsal.json has a test of its own: tests/rehearse/test_outcome.py.
+    assert taking == {*OF_A_RUN, "list", "sweep", "diff", "check", "rehearse"}, "give it a schema, and a test here"
     assert SCHEMA["$defs"]["state"]["enum"] == [state.value for state in RunState]
     assert SCHEMA["$defs"]["cause"]["examples"] == list(CAUSES)
     assert list(SCHEMA["$defs"]["parts_s"]["properties"]) == list(NAMES)

@@ -1,0 +1,7 @@
+"""The drills: what is done to a run, and the proof that it was done.
+
+stops    preemptions and time limits
+losses   ranks that die or hang, and nodes that fail
+saves    a checkpoint that is cut off or damaged, a disk that is full
+table    all of them, in the order in which they are shown
+"""

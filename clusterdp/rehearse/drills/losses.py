@@ -1,0 +1,58 @@
+"""Drills in which something dies or hangs: a rank, a node."""
+
+from __future__ import annotations
+
+import signal
+
+from clusterdp.rehearse import processes
+from clusterdp.rehearse.drills.stops import MIDDLE
+from clusterdp.rehearse.not_landed import Inapplicable, Missed
+from clusterdp.rehearse.scene import Scene
+
+CRASHES = ("crash", "start", "memory")
+
+
+def rank_killed(scene: Scene) -> None:
+    """As an out-of-memory killer does it."""
+    scene.wait_progress(MIDDLE)
+    attempt = scene.newest()
+    rank = 0 if scene.is_remote else _a_rank(scene)
+    scene.cluster.kill_rank(scene.job, rank)
+    who = "all ranks" if scene.is_remote else f"rank {rank}"
+    scene.hit(f"{who} got SIGKILL", *CRASHES, attempt=attempt)
+
+
+def node_lost(scene: Scene) -> None:
+    """Its power fails. There is another node."""
+    scene.wait_progress(MIDDLE)
+    attempt = scene.newest()
+    names = scene.cluster.run("squeue", "-h", "-j", scene.job, "-o", "%N").strip()
+    node = scene.dice.choice(scene.cluster.run("scontrol", "show", "hostnames", names).split())
+    scene.cluster.fail(node)
+    scene.hit(f"node {node} failed", "node-lost", "lost", attempt=attempt)
+
+
+def rank_hung(scene: Scene) -> None:
+    """It stops where it is, and is not dead."""
+    if not _can_see_hangs(scene):
+        raise Inapplicable("restart.hang_after_s is not set: nobody looks whether a program of its own hangs")
+    scene.wait_progress(MIDDLE)
+    rank, attempt = _a_rank(scene), scene.newest()
+    pids = scene.ranks()[rank]
+    if not pids:
+        raise Missed(f"rank {rank} has no process")
+    processes.send(pids[:1], signal.SIGSTOP)
+    scene.hit(f"rank {rank} got SIGSTOP", "hung", attempt=attempt)
+
+
+def _a_rank(scene: Scene) -> int:
+    ranks = sorted(scene.ranks(fresh=True))
+    if not ranks and scene.is_remote:
+        raise Inapplicable("the ranks run on other machines")
+    if not ranks:
+        raise Missed("no rank runs")
+    return scene.dice.choice(ranks)
+
+
+def _can_see_hangs(scene: Scene) -> bool:
+    return scene.is_ours or scene.watches_silence

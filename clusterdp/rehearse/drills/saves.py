@@ -1,0 +1,177 @@
+"""Drills on checkpoints: one is cut off while it is written, one is damaged, the disk is full."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from clusterdp.checkpoint.format.layout import step_folder, step_of, token_of_file, token_of_manifest
+from clusterdp.checkpoint.format.manifest import list_checkpoints
+from clusterdp.rehearse import processes
+from clusterdp.rehearse.drills.losses import CRASHES
+from clusterdp.rehearse.file_use import is_checkpoint, series_of
+from clusterdp.rehearse.not_landed import Inapplicable, Missed
+from clusterdp.rehearse.scene import Scene
+from clusterdp.rundir.names import names_in
+
+EARLY = 0.2  # of the training: a save has to come after it
+GLANCE_S = 0.0003  # a small checkpoint is written within milliseconds
+MARGIN_MB = 8
+
+
+def killed_while_saving(scene: Scene) -> None:
+    """All ranks are stopped at the first bytes of a checkpoint; if they are still not all there, all are killed."""
+    scene.wait_progress(EARLY)
+    look = _half_of_ours if scene.is_ours else _half_of_theirs
+    deadline = time.monotonic() + 60 + 2 * scene.facts.took_s
+    missed = 0
+    while time.monotonic() < deadline:
+        scene.wait("a save", lambda: bool(look(scene)), deadline - time.monotonic(), GLANCE_S)
+        attempt = scene.newest()
+        pids = _frozen(scene)
+        if half := look(scene):
+            scene.kill(pids)
+            path, words = half
+            scene.hit(f"all ranks got SIGKILL when {path} {words}", *CRASHES, attempt=attempt, file=path)
+            return
+        missed += 1
+        scene.thaw(pids)
+    raise Missed(f"each of {missed} saves was over before the ranks could be stopped")
+
+
+def _frozen(scene: Scene) -> list[int]:
+    pids = scene.freeze()
+    if not pids and scene.is_remote:
+        raise Inapplicable("the ranks run on other machines, where they cannot be stopped")
+    return pids
+
+
+def _half_of_ours(scene: Scene) -> tuple[str, str] | None:
+    """A save of which some bytes are there, and no manifest: a file of it, and in words."""
+    steps = [name for name in names_in(scene.run.checkpoints) if step_of(name) is not None]
+    if not steps:
+        return None
+    newest = max(steps, key=lambda name: step_of(name) or 0)
+    folder = scene.run.checkpoints / newest
+    names = names_in(folder)
+    whole = {token_of_manifest(name) for name in names}
+    for name in names:
+        token = token_of_file(name)
+        if token is not None and token not in whole and token_of_manifest(name) is None:
+            with suppress(OSError):
+                if size := (folder / name).stat().st_size:
+                    return _shown(scene, str(folder / name)), f"had {size} bytes, and no manifest"
+    return None
+
+
+def _half_of_theirs(scene: Scene) -> tuple[str, str] | None:
+    """A file like a checkpoint that a rank has open for writing, and in words."""
+    pids = [pid for pids in scene.ranks().values() for pid in pids]
+    for file in processes.written_files(pids):
+        if file.size and is_checkpoint(file.path):
+            return _shown(scene, file.path), f"had {file.size} bytes, and was open"
+    return None
+
+
+def _shown(scene: Scene, path: str) -> str:
+    for base in (scene.run.code, scene.run.path):
+        with suppress(ValueError):
+            return str(Path(path).relative_to(base))
+    return path
+
+
+def newest_checkpoint_damaged(scene: Scene) -> None:
+    """A bit of it flips while the ranks stand still, and one is killed."""
+    if not scene.is_ours:
+        _damage_theirs(scene)
+        return
+    scene.wait("two checkpoints", lambda: len(list_checkpoints(scene.run.checkpoints)) > 1, 60 + 4 * scene.facts.took_s)
+    attempt, pids = scene.newest(), _frozen(scene)
+    newest = list_checkpoints(scene.run.checkpoints)[-1]
+    folder = scene.run.checkpoints / step_folder(newest.step)
+    data = min(folder.glob(f"{newest.token}-r0000-of-*"))
+    at = scene.dice.randrange(data.stat().st_size)
+    with data.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1]))
+    scene.kill(pids)
+    evidence = f"a bit of byte {at} of {folder.name}/{data.name} flipped, and all ranks got SIGKILL"
+    scene.hit(evidence, *CRASHES, attempt=attempt)
+
+
+def _damage_theirs(scene: Scene) -> None:
+    """The newest of several is cut to half its size."""
+    found: list[Path] = []
+
+    def two() -> bool:
+        found[:] = _checkpoints_of(scene)
+        return len(found) > 1
+
+    if not any(is_checkpoint(path) for path in (*scene.facts.written, *scene.facts.files)):
+        raise Inapplicable("no checkpoint of this program is known")
+    try:
+        scene.wait("two checkpoints", two, scene.facts.took_s * 2)
+    except Missed:
+        raise Inapplicable("the program keeps one checkpoint, so there is no older one to go back to") from None
+    attempt, pids = scene.newest(), _frozen(scene)
+    newest = _checkpoints_of(scene)[-1]
+    size = newest.stat().st_size
+    os.truncate(newest, size // 2)
+    scene.kill(pids)
+    name = _shown(scene, str(newest))
+    words = f"{name} was cut to {size // 2} of {size} bytes, and all ranks got SIGKILL"
+    scene.hit(words, *CRASHES, attempt=attempt, file=name)
+
+
+def _checkpoints_of(scene: Scene) -> list[Path]:
+    """Of files whose names differ in their numbers alone, the largest group, oldest first."""
+    groups: dict[str, list[Path]] = {}
+    for base, folders, names in os.walk(scene.run.code):
+        folders[:] = [name for name in folders if not name.startswith((".", "__"))]
+        for name in names:
+            path = Path(base, name)
+            if is_checkpoint(name) and path.stat().st_size:
+                groups.setdefault(series_of(str(path.relative_to(scene.run.code))), []).append(path)
+    best = max(groups.values(), key=len, default=[])
+    return sorted(best, key=lambda path: path.stat().st_mtime)
+
+
+def disk_full_while_saving(scene: Scene) -> None:
+    """Until a save has failed; then there is room again."""
+    disk = scene.small_disk
+    if disk is None:
+        raise Inapplicable("its checkpoints cannot be given a small disk of their own here")
+    scene.wait_progress(EARLY)
+    attempt, filler = scene.newest(), disk / "filler"
+    before = _failed_saves(scene)
+    _fill(filler)
+    try:
+        scene.wait(
+            "a save to fail",
+            lambda: _failed_saves(scene) > before or scene.newest().name != attempt.name,
+            60 + 2 * scene.facts.took_s,
+            0.1,
+        )
+    finally:
+        filler.unlink(missing_ok=True)
+    causes = () if _failed_saves(scene) > before and scene.newest().name == attempt.name else ("disk", *CRASHES)
+    scene.hit("the disk of the checkpoints was full until a save had failed", *causes, attempt=attempt)
+
+
+def _failed_saves(scene: Scene) -> int:
+    from clusterdp.rundir import read_events
+
+    return sum(event.get("event") == "save-failed" for event in read_events(scene.run))
+
+
+def _fill(file: Path) -> None:
+    """To the last byte that its disk has."""
+    with file.open("ab", buffering=0) as filler:
+        for size in (1 << 16, 1):
+            with suppress(OSError):
+                while True:
+                    filler.write(bytes(size))

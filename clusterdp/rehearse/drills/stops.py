@@ -1,0 +1,134 @@
+"""Drills in which Slurm ends an attempt: preemptions, and time limits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+from clusterdp.rehearse import processes
+from clusterdp.rehearse.not_landed import Inapplicable, Missed
+from clusterdp.rehearse.scene import Scene
+from clusterdp.rundir import Attempt
+
+MIDDLE = 0.4  # of the training: enough before it to lose, and enough after it to differ
+SLURMS_MINUTE_S = 150.0  # and limits are looked at every 30 s
+GLANCE_S = 0.0005
+PREEMPTED = "preempted"
+OUT_OF_TIME = "timeout"
+BY_ITSELF = ("requeued", "asked")  # of a program that requeues itself, or exits with 75, when it is warned
+
+
+def preempted(scene: Scene) -> None:
+    scene.wait_progress(MIDDLE)
+    preempt(scene, scene.grace_s)
+
+
+def preempted_without_grace(scene: Scene) -> None:
+    scene.wait_progress(MIDDLE)
+    preempt(scene, 0)
+
+
+def preempted_twice(scene: Scene) -> None:
+    """The second time while it restores, or at least before its first step."""
+    scene.wait_progress(MIDDLE)
+    first = preempt(scene, scene.grace_s)
+    scene.wait_next_attempt(first)
+    if scene.is_ours:
+        preempt_in(scene, "the restore", lambda: _phase(scene) == processes.RESTORE, PREEMPTED)
+    else:
+        begun = 0.8 * scene.facts.start_s
+        scene.wait("the restore", lambda: scene.trained_s() >= begun, 60)
+        preempt(scene, scene.grace_s)
+
+
+def preempted_before_the_first_step(scene: Scene) -> None:
+    scene.wait("the ranks", lambda: bool(scene.ranks()), 120)
+    preempt(scene, scene.grace_s)
+
+
+def preempted_in_evaluation(scene: Scene) -> None:
+    if not scene.facts.evaluates:
+        raise Inapplicable("the undisturbed run had no evaluation that loop.watch() or Trainer has told of")
+    preempt_in(scene, "an evaluation", lambda: _phase(scene) == processes.EVALUATION, PREEMPTED, "done")
+
+
+def preempted_at_the_last_step(scene: Scene) -> None:
+    last = scene.facts.steps
+    if not last:
+        raise Inapplicable("the program does not tell its steps")
+    preempt_in(scene, f"step {last - 1}", lambda: (scene.step() or 0) >= last - 1, PREEMPTED, "done")
+
+
+def preempt(scene: Scene, grace_s: float, *causes: str) -> Attempt:
+    attempt, before = scene.newest(), scene.in_history("preempt")
+    handlers, shells = scene.handlers(), scene.shells()
+    scene.cluster.preempt(scene.job, grace_s=grace_s)
+    if scene.in_history("preempt") == before:
+        raise Missed("the cluster has no preemption on record")
+    words = f"preempted with {grace_s:g} s of grace" if grace_s else "preempted without a grace time"
+    told = {"handlers": handlers, "shells": shells, "grace_s": grace_s}
+    scene.hit(words, *(causes or (PREEMPTED,)), *BY_ITSELF, attempt=attempt, **told)
+    return attempt
+
+
+def preempt_in(scene: Scene, what: str, is_there: Callable[[], bool], *causes: str) -> None:
+    """When the ranks are there. They stand still until Slurm's CONT, which comes before its TERM: so that is where the
+    signal finds them, however short it is."""
+    scene.wait(what, is_there, 60 + 4 * scene.facts.took_s, GLANCE_S)
+    while True:
+        if not scene.freeze() and scene.is_remote:
+            raise Inapplicable("the ranks run on other machines: where they are, at that moment, is not known here")
+        if is_there():
+            break
+        scene.thaw(scene.pids())
+        scene.wait(what, is_there, 60 + scene.facts.took_s, GLANCE_S)
+    preempt(scene, scene.grace_s, *causes)
+    scene.hits[-1] = replace(scene.hits[-1], evidence=f"{scene.hits[-1].evidence}, in {what}")
+
+
+def _phase(scene: Scene) -> int | None:
+    page = scene.page()
+    return page.phase if page else None
+
+
+def out_of_time(scene: Scene) -> None:
+    scene.wait_progress(MIDDLE)
+    run_out_of_time(scene)
+
+
+def out_of_time_thrice(scene: Scene) -> None:
+    attempt = None
+    for part in (0.2, 0.45, 0.7):
+        if attempt is not None:
+            scene.wait_next_attempt(attempt)
+        scene.wait_progress(part)
+        attempt = run_out_of_time(scene)
+
+
+def run_out_of_time(scene: Scene) -> Attempt:
+    """The cluster's clock goes forward to the moment at which Slurm warns the job, if the script asks for that, or else
+    to the end of its time."""
+    if scene.is_remote and scene.facts.took_s < SLURMS_MINUTE_S:
+        took = f"{scene.facts.took_s:.0f} s"
+        raise Inapplicable(f"a real time limit is a whole minute, and the run is over after {took}; set rehearse.steps")
+    attempt, handlers, shells = scene.newest(), scene.handlers(), scene.shells()
+    left = _seconds(scene.cluster.run("squeue", "-h", "-j", scene.job, "-o", "%L").strip())
+    asked = re.search(r"^#SBATCH --signal=\S*@(\d+)", scene.run.script.read_text(), re.MULTILINE)
+    lead_s = float(asked[1]) if asked else 0.0
+    if left <= lead_s:
+        raise Missed(f"its time was nearly up already: {left:g} s were left")
+    scene.cluster.advance(left - lead_s)
+    words = f"{lead_s:g} s before the end of its time" if lead_s else "at the end of its time"
+    told = {"handlers": handlers, "shells": shells, "grace_s": lead_s}
+    scene.hit(words, OUT_OF_TIME, *BY_ITSELF, attempt=attempt, **told)
+    return attempt
+
+
+def _seconds(text: str) -> float:
+    """`1-02:03:04`, `2:03:04`, `3:04`."""
+    match = re.fullmatch(r"(?:(\d+)-)?(?:(?:(\d+):)?(\d+):)?(\d+)", text)
+    if not match:
+        raise Missed(f"squeue says {text!r} of the time that is left")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)

@@ -1,0 +1,46 @@
+"""The drills, in the order in which they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clusterdp.rehearse.drills import losses, saves, stops
+from clusterdp.rehearse.scene import Scene
+
+NO_CONFIG: tuple[str, ...] = ()
+HANGS = ("restart.hang_after_s=8", "restart.on_hang=restart")
+
+
+@dataclass(frozen=True)
+class Drill:
+    """name: as --only takes it. about: what happens, in words. config: what it needs of the config, for programs with
+    our loop."""
+
+    name: str
+    about: str
+    do: Callable[[Scene], None]
+    config: tuple[str, ...] = NO_CONFIG
+
+
+DRILLS = (
+    Drill("preempted", "preempted with a grace time", stops.preempted),
+    Drill("preempted-no-grace", "preempted without a grace time", stops.preempted_without_grace),
+    Drill("preempted-twice", "preempted, and again during the restore", stops.preempted_twice),
+    Drill("preempted-at-start", "preempted before the first step", stops.preempted_before_the_first_step),
+    Drill("preempted-in-evaluation", "preempted while it evaluates", stops.preempted_in_evaluation),
+    Drill("preempted-at-end", "preempted at the last step", stops.preempted_at_the_last_step),
+    Drill("out-of-time", "out of time", stops.out_of_time),
+    Drill("out-of-time-thrice", "out of time, three times in a row", stops.out_of_time_thrice),
+    Drill("rank-killed", "a rank is killed", losses.rank_killed),
+    Drill("rank-hung", "a rank hangs", losses.rank_hung, HANGS),
+    Drill("node-lost", "a node fails", losses.node_lost),
+    Drill("killed-while-saving", "killed at the first bytes of a checkpoint", saves.killed_while_saving),
+    Drill("disk-full", "the disk is full during a save, and free again later", saves.disk_full_while_saving),
+    Drill("checkpoint-damaged", "the newest checkpoint is damaged", saves.newest_checkpoint_damaged),
+)
+NAMES = tuple(drill.name for drill in DRILLS)
+
+
+def drill_of(name: str) -> Drill:
+    return next(drill for drill in DRILLS if drill.name == name)

@@ -1,0 +1,70 @@
+"""FileWatch: listens to what a run does with the checkpoints in its working folder."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+
+from clusterdp.rehearse import inotify, processes
+from clusterdp.rehearse.file_use import FileUse, is_checkpoint
+from clusterdp.rehearse.scene import Scene
+
+WAIT_S = 0.2
+LOOKS = 200  # at most, for who has a file open
+
+
+class FileWatch:
+    """In a thread of its own, until uses() is called. Where there is no inotify it sees nothing."""
+
+    def __init__(self, scene: Scene):
+        self._scene = scene
+        self._uses: dict[str, FileUse] = {}
+        self._looks = LOOKS
+        self._over = threading.Event()
+        self._source: inotify.Inotify | None = None
+        with suppress(OSError):
+            self._source = inotify.Inotify(scene.run.code)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        while self._source:
+            events = [*self._source.events(WAIT_S)]
+            for mask, path in events:
+                if is_checkpoint(path):
+                    name = path.removeprefix(f"{self._scene.run.code}/")
+                    self._note(mask, path, self._uses.setdefault(name, FileUse()))
+            if self._over.is_set() and not events:
+                return
+
+    def _note(self, mask: int, path: str, use: FileUse) -> None:
+        now = time.time()
+        if mask & inotify.MODIFY and self._looks:
+            self._look(path, use)
+        if mask & inotify.CLOSE_READ:
+            use.read.append(now)
+        if mask & inotify.CLOSE_WRITE:
+            use.written.append(now)
+            if step := self._scene.step():
+                use.steps.append(step)
+        if mask & inotify.MOVED_TO:
+            use.named.append(now)
+        if mask & (inotify.MOVED_FROM | inotify.DELETE):
+            use.gone.append(now)
+
+    def _look(self, path: str, use: FileUse) -> None:
+        self._looks -= 1
+        ranks = self._scene.ranks()
+        having = [rank for rank, pids in ranks.items() if any(f.path == path for f in processes.written_files(pids))]
+        if len(having) > len(use.by):
+            use.by = having
+
+    def uses(self) -> dict[str, FileUse]:
+        """By their paths below the working folder."""
+        self._over.set()
+        self._thread.join()
+        if self._source:
+            self._source.close()
+            self._source = None
+        return self._uses

@@ -1,0 +1,67 @@
+"""inotify(7): the kernel's account of what is done to the files below a folder, on Linux."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+MODIFY, CLOSE_WRITE, CLOSE_READ = 0x2, 0x8, 0x10
+MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x40, 0x80, 0x100, 0x200
+IS_FOLDER = 0x40000000
+WATCHED = MODIFY | CLOSE_WRITE | CLOSE_READ | MOVED_FROM | MOVED_TO | CREATE | DELETE
+EVENT = struct.Struct("iIII")
+MOST_FOLDERS = 2000  # of a user's 8192 watches, or more
+
+
+class Inotify:
+    """Of a folder, and of those below it, also of those that are made later. OSError where there is no inotify."""
+
+    def __init__(self, folder: Path):
+        if not sys.platform.startswith("linux"):
+            raise OSError("only Linux has inotify")
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._descriptor = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._descriptor < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1")
+        self._folders: dict[int, str] = {}
+        self._add(str(folder))
+
+    def _add(self, folder: str) -> None:
+        for base, names, _ in os.walk(folder):
+            names[:] = [name for name in names if not name.startswith((".", "__"))]
+            if len(self._folders) < MOST_FOLDERS:
+                number = self._libc.inotify_add_watch(self._descriptor, os.fsencode(base), WATCHED)
+                if number >= 0:
+                    self._folders[number] = base
+
+    def events(self, wait_s: float) -> Iterator[tuple[int, str]]:
+        """Those that come within this time: what was done, and to which file."""
+        if not select.select([self._descriptor], [], [], wait_s)[0]:
+            return
+        data, at = os.read(self._descriptor, 1 << 16), 0
+        while at < len(data):
+            number, mask, _, size = EVENT.unpack_from(data, at)
+            name = os.fsdecode(data[at + EVENT.size : at + EVENT.size + size].rstrip(b"\0"))
+            at += EVENT.size + size
+            path = f"{self._folders.get(number, '')}/{name}"
+            if not mask & IS_FOLDER and name:
+                yield mask, path
+            elif mask & IS_FOLDER and mask & (CREATE | MOVED_TO) and not name.startswith((".", "__")):
+                self._add(path)
+                yield from ((CREATE, entry.path) for entry in _files(path))
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def _files(folder: str) -> list[os.DirEntry[str]]:
+    """Those that were there before the folder was watched."""
+    try:
+        return [entry for entry in os.scandir(folder) if entry.is_file()]
+    except OSError:
+        return []

@@ -1,0 +1,91 @@
+"""The fake cluster on which a job of any config can run: of `--cluster local`, and of rehearsals."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import time
+from contextlib import suppress
+from dataclasses import replace
+
+from clusterdp.config import Config
+from clusterdp.errors import FakeError
+from clusterdp.fakeslurm.core import constraints
+from clusterdp.fakeslurm.core.paths import private_place
+from clusterdp.fakeslurm.core.shape import NodeShape, PartitionShape, Shape
+from clusterdp.launch.script_spec import gpu_count
+from clusterdp.slurm.hostlist import HostlistError, expand
+
+GRACE_S = 20.0
+ROOM = 100  # job numbers of one cluster, before those of the next one begin
+MEMORY_MB = 16_000_000  # more than any node has: the job asks for what its real nodes have
+
+
+def shape_for(config: Config, ranks_per_node: int, *, spare: int = 0, grace_s: float = GRACE_S) -> Shape:
+    """A fake cluster on which this job can run: its nodes, GPUs and memory, and whatever else it names, such as a
+    partition, features and a reservation. The script is the one that a real cluster would get. Its controller is quick.
+
+    spare: nodes more than the job needs, for one that fails. grace_s: of a preemption, in real seconds."""
+    r = config.resources
+    kind, gpus = _gpus(config, ranks_per_node)
+    like = NodeShape(
+        "",
+        max(config.local.cpus_per_node, r.cpus_per_task * ranks_per_node),
+        gpus,
+        MEMORY_MB,
+        tuple(constraints.words(r.constraint or "")),
+        kind,
+    )
+    excluded = _hosts(r.exclude)  # sbatch refuses a node that it does not know
+    named = _hosts(r.nodelist)
+    names = [*named, *(f"n{i}" for i in range(1, r.nodes + spare - len(named) + 1)), *excluded]
+    partitions = [
+        PartitionShape(name, default=not i, preempt="REQUEUE", grace_s=grace_s)
+        for i, name in enumerate((r.partition or "main").split(","))
+    ]
+    settings = replace(
+        Shape.simple(quick=True).settings,
+        first_job_id=fresh_job_id(),
+        reservations=tuple((r.reservation or "").split(",")),
+        licenses=tuple(re.findall(r"(?:^|,)([^:,]+)", str(r.extra.get("licenses", "")))),
+    )
+    nodes = tuple(replace(like, name=name) for name in dict.fromkeys(names))
+    return Shape(nodes, tuple(partitions), settings)
+
+
+def fresh_job_id() -> int:
+    """A job number that no other fake cluster of this user has given. Run folders outlive clusters, attempts are named
+    for jobs, and MASTER_PORT follows from the number: with one number, the ranks of two jobs would meet each other.
+    """
+    try:
+        note = os.open(private_place() / "last-job", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with os.fdopen(note, "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            last = file.read().strip()
+            fresh = max(int(time.time() / 10) % 10_000_000, int(last) + ROOM if last.isdigit() else 0)
+            file.seek(0)
+            file.truncate()
+            file.write(f"{fresh}\n")
+    except OSError as error:
+        remedy = "Free some space there, or make it writable"
+        raise FakeError(f"{error.filename or 'last-job'}: {error.strerror}. {remedy}.") from None
+    return fresh
+
+
+def _hosts(text: str | None) -> list[str]:
+    """None of a list that cannot be read: sbatch refuses it."""
+    with suppress(HostlistError):
+        return expand(text or "")
+    return []
+
+
+def _gpus(config: Config, ranks_per_node: int) -> tuple[str, int]:
+    """Type and number of the GPUs of a node; the type may be empty."""
+    r = config.resources
+    gres = [part.removeprefix("gpu:") for part in (r.gres or "").split(",") if part.startswith("gpu:")]
+    words = [word for word in (r.gpus_per_node, r.gpus_per_task, *gres) if word]
+    kinds = [word.rpartition(":")[0] or ("" if word.isdigit() else word) for word in words]
+    of_gres = [int(word.rpartition(":")[2]) if word[-1].isdigit() else 1 for word in gres]
+    number = max(gpu_count(r.gpus_per_node), gpu_count(r.gpus_per_task) * ranks_per_node, *of_gres, 0)
+    return next(filter(None, kinds), ""), number

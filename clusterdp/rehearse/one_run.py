@@ -1,0 +1,186 @@
+"""One run of a rehearsal, in a process of its own: `python -m clusterdp.rehearse.one_run`, with a RunSpec on stdin.
+
+Each line on stdout is a JSON object: where the run is, and at last a RunResult. The fake cluster goes down with this
+process, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from clusterdp import config as config_module
+from clusterdp.config import Config
+from clusterdp.errors import ClusterdpError
+from clusterdp.fakeslurm.cluster import FakeCluster
+from clusterdp.fakeslurm.errors import FakeSlurmError
+from clusterdp.launch.plan import plan_for
+from clusterdp.launch.resume import escaped
+from clusterdp.operate.follow import Pace, RunUpdate, follow
+from clusterdp.rehearse import small_disk
+from clusterdp.rehearse.drills.saves import MARGIN_MB
+from clusterdp.rehearse.drills.table import drill_of
+from clusterdp.rehearse.file_use import is_checkpoint
+from clusterdp.rehearse.file_watch import FileWatch
+from clusterdp.rehearse.job_cluster import shape_for
+from clusterdp.rehearse.not_landed import Inapplicable, Missed
+from clusterdp.rehearse.observer import Observer
+from clusterdp.rehearse.run_spec import RunResult, RunSpec
+from clusterdp.rehearse.scene import Scene
+from clusterdp.rehearse.slurm_cluster import SlurmCluster
+from clusterdp.rundir import RunDir
+from clusterdp.slurm import commands
+
+PACE = Pace(poll_s=0.2, ask_s=1, late_s=0.2, settle_s=2, close_s=5)
+CUT_SHORT = "cut-short"
+TOO_LONG = "too-long"
+COPIES = 6  # of a checkpoint that have room on the small disk
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the job ends, too
+    told = sys.stdout
+    spec = RunSpec.from_json(json.loads(sys.stdin.read()))
+
+    def tell(**fields: Any) -> None:
+        told.write(json.dumps(fields) + "\n")
+        told.flush()
+
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            result = run(spec, lambda step, doing: tell(step=step, doing=doing))
+        except (ClusterdpError, FakeSlurmError, OSError) as error:
+            tell(error=str(error))
+            return 1
+    tell(result=result.to_json())
+    return 0
+
+
+def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
+    """Submits the job to a fake cluster, does the drill, and follows the run to its end."""
+    folder, submit_dir = RunDir(Path(spec.folder)), Path(spec.submit_dir)
+    disk = _small_disk(spec, folder)
+    overrides = [*spec.overrides, f"run_dir={json.dumps(str(folder.path))}"]
+    if disk is not None and spec.facts.ours:
+        small_disk.mount(disk, _disk_bytes(spec))
+        overrides.append(f"checkpoint.url={json.dumps(str(disk))}")
+    config = config_module.from_mapping(escaped(dict(spec.values)), overrides)
+    plan = plan_for(config, folder, submit_dir, RunDir(Path(spec.code_of)) if spec.code_of else None)
+    with _cluster(spec, config, plan.spec.ranks_per_node) as cluster:
+        began = time.monotonic()
+        job, _ = plan.carry_out()
+        if isinstance(cluster, SlurmCluster):
+            cluster.job = str(job.id)
+        if disk is not None and not spec.facts.ours:
+            small_disk.mount(disk, _disk_bytes(spec))
+        dice = random.Random(f"{spec.seed}.{spec.name}")
+        watches = config.restart.hang_after_s is not None
+        scene = Scene(folder, cluster, str(job.id), spec.facts, spec.grace_s, dice, tell, watches, disk)
+        watch = FileWatch(scene)
+        observer = Observer(scene) if not spec.drill else None
+        if spec.drill:
+            result = _disturb(scene, spec.drill)
+            if result.inapplicable or result.missed:
+                return replace(result, folder=spec.folder)
+        ended = _to_the_end(spec, scene, began)
+        if disk is not None:
+            small_disk.keep(disk)
+            if spec.facts.ours:
+                shutil.rmtree(folder.checkpoints)
+                disk.rename(folder.checkpoints)
+    hits, files = tuple(scene.hits), watch.uses()
+    facts = observer.facts(ended.took_s, files) if observer else spec.facts
+    return replace(ended, folder=spec.folder, hits=hits, facts=facts, files=files)
+
+
+@contextlib.contextmanager
+def _cluster(spec: RunSpec, config: Config, ranks_per_node: int) -> Iterator[FakeCluster | SlurmCluster]:
+    """It ends with the block, or at least the job on it does."""
+    if spec.cluster == "local":
+        with FakeCluster(shape=shape_for(config, ranks_per_node, spare=1, grace_s=spec.grace_s)) as cluster:
+            os.environ.update(cluster.environ())
+            yield cluster
+        return
+    real = SlurmCluster(saves_at_term=spec.facts.ours)
+    try:
+        yield real
+    finally:
+        if real.job:
+            commands.cancel(real.job)
+
+
+def _disturb(scene: Scene, name: str) -> RunResult:
+    try:
+        drill_of(name).do(scene)
+    except Inapplicable as why:
+        return RunResult("", inapplicable=str(why))
+    except Missed as why:
+        return RunResult("", missed=str(why), hits=tuple(scene.hits))
+    except FakeSlurmError as why:  # the job has just ended
+        return RunResult("", missed=str(why), hits=tuple(scene.hits))
+    scene.doing = "the run goes on"
+    return RunResult("")
+
+
+def _to_the_end(spec: RunSpec, scene: Scene, began: float) -> RunResult:
+    update = None
+    first_step_at: float | None = None
+    for update in follow(scene.run, PACE):
+        step = scene.step()
+        scene.tell(step, scene.doing or _state(update))
+        if isinstance(scene.cluster, SlurmCluster):
+            scene.cluster.start_soon()
+        now = time.monotonic()
+        if step and first_step_at is None:
+            first_step_at = now
+        if spec.steps_for_s is not None and first_step_at is not None and now - first_step_at > spec.steps_for_s:
+            total = update.history.total
+            if step and total and total - step > step / 4:  # the rest would take long
+                return RunResult(CUT_SHORT, took_s=now - began)
+        if now - began > spec.limit_s:
+            return RunResult(TOO_LONG, why=f"it was not over after {spec.limit_s:.0f} s", took_s=now - began)
+    if update is None:
+        raise AssertionError("follow() yields at least once")
+    state = update.status.state.value
+    return RunResult(state, why=update.status.why, took_s=time.monotonic() - began)
+
+
+def _state(update: RunUpdate) -> str:
+    if update.history.step is None:
+        return "starts" if update.history.attempts else "waits"
+    return "trains"
+
+
+def _small_disk(spec: RunSpec, run: RunDir) -> Path | None:
+    """Where it is mounted; None if the drill needs none, or cannot have one."""
+    if spec.drill != "disk-full" or spec.cluster != "local" or small_disk.own_namespace() is None:
+        return None
+    if spec.facts.ours:
+        return run.path.with_name(f"{run.path.name}-disk")
+    code = RunDir(Path(spec.code_of)).code
+    folders = {Path(code, path).parent for path in (*spec.facts.written, *spec.facts.files) if is_checkpoint(path)}
+    for folder in folders:
+        with suppress(ValueError):
+            below = folder.relative_to(code)
+            if below.parts:
+                return run.code / below
+    return None
+
+
+def _disk_bytes(spec: RunSpec) -> int:
+    return COPIES * spec.facts.saved + MARGIN_MB * (1 << 20)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

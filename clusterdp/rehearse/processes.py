@@ -1,0 +1,158 @@
+"""The processes of a run's ranks on this machine, and what the kernel and the program's memory tell of them.
+
+All of it is on Linux from /proc. On macOS only their numbers are known.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterdp.fakeslurm.core import processes
+
+PAGE = "/memfd:clusterdp-page"  # the page of clusterdp.train.hang
+PAGE_FORMAT = "4q"  # step, phase, signs, first
+RESTORE, EVALUATION = 1, 4  # phases of a page
+SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
+LISTENS = "0A"  # a socket's state in /proc/net/tcp
+
+
+@dataclass(frozen=True)
+class Page:
+    """Where rank 0 is: the steps of the run so far, and the phase."""
+
+    step: int
+    phase: int
+
+
+@dataclass(frozen=True)
+class OpenFile:
+    """A file that a process has open for writing."""
+
+    path: str
+    size: int
+
+
+def ranks_of(run: Path) -> dict[int, list[int]]:
+    """By rank, its processes, from the top down."""
+    found: dict[int, list[int]] = {}
+    for pid in processes.marked(f"CLUSTERDP_RUN_DIR={run}"):
+        rank = variable(pid, b"RANK=")
+        if rank.isdigit():
+            found.setdefault(int(rank), []).append(pid)
+    return {rank: sorted(found[rank]) for rank in sorted(found)}
+
+
+def variable(pid: int, name: bytes) -> str:
+    """The value of a variable, named with its `=`, that a process was started with; empty if there is none."""
+    try:
+        words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    return next((word[len(name) :].decode() for word in words if word.startswith(name)), "")
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    processes.send(pids, number)
+
+
+def page_of(pids: Iterable[int]) -> Page | None:
+    """The page of the first of them that has one."""
+    for pid in pids:
+        for number, target in _descriptors(pid):
+            if target.startswith(PAGE):
+                with suppress(OSError, struct.error), open(f"/proc/{pid}/fd/{number}", "rb") as file:
+                    step, phase, _, _ = struct.unpack(PAGE_FORMAT, file.read(struct.calcsize(PAGE_FORMAT)))
+                    return Page(step, phase)
+    return None
+
+
+def written_files(pids: Iterable[int]) -> list[OpenFile]:
+    """Regular files that they have open for writing, without the logs that Slurm has opened for them."""
+    found = {}
+    for pid in pids:
+        for number, target in _descriptors(pid):
+            if number > 2 and target.startswith("/") and not target.startswith(("/dev/", "/memfd:", "/proc/")):
+                with suppress(OSError, ValueError):
+                    if _writes(pid, number):
+                        found[target] = OpenFile(target, os.stat(target).st_size)
+    return list(found.values())
+
+
+def _writes(pid: int, number: int) -> bool:
+    with open(f"/proc/{pid}/fdinfo/{number}") as file:
+        flags = next(line.split()[1] for line in file if line.startswith("flags:"))
+    return bool(int(flags, 8) & (os.O_WRONLY | os.O_RDWR))
+
+
+def _descriptors(pid: int) -> list[tuple[int, str]]:
+    found = []
+    with suppress(OSError):
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):
+                found.append((int(number), os.readlink(f"/proc/{pid}/fd/{number}")))
+    return found
+
+
+def on_term(pids: Iterable[int]) -> str:
+    """What SIGTERM does to the program among these processes of one rank: `handled`, `ignored`, `blocked`, or
+    `default`, which is death. It is the topmost that is no shell. Empty where it cannot be known."""
+    words = [(_name(pid) in SHELLS, _on_term(pid)) for pid in pids]
+    return next((word for shell, word in words if word and not shell), next((word for _, word in words if word), ""))
+
+
+def dies_above(pids: Iterable[int]) -> str:
+    """The name of the process that SIGTERM kills, though a process below it, of the same rank, handles it."""
+    words = [(pid, _on_term(pid)) for pid in pids]
+    handling = [pid for pid, word in words if word == "handled"]
+    for pid, word in words:
+        if word == "default" and any(pid in _above(other) for other in handling):
+            return _name(pid)
+    return ""
+
+
+def _name(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+def _on_term(pid: int) -> str:
+    with suppress(OSError, ValueError):
+        lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+        bit = 1 << (signal.SIGTERM - 1)
+        masks = (("SigCgt", "handled"), ("SigIgn", "ignored"), ("SigBlk", "blocked"))
+        return next((word for mask, word in masks if int(lines[mask], 16) & bit), "default")
+    return ""
+
+
+def _above(pid: int) -> list[int]:
+    """Its parents, up to the first that is gone."""
+    found: list[int] = []
+    with suppress(OSError, ValueError, IndexError):
+        while pid > 1 and len(found) < 20:
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+            found.append(pid)
+    return found
+
+
+def master_ports(pids: Iterable[int]) -> set[int]:
+    """What the job has told these processes to meet at."""
+    return {int(port) for port in (variable(pid, b"MASTER_PORT=") for pid in pids) if port.isdigit()}
+
+
+def listening_ports(pids: Iterable[int]) -> set[int]:
+    """TCP ports on which these processes listen."""
+    sockets = {}
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError):
+            for line in Path(table).read_text().splitlines()[1:]:
+                words = line.split()
+                if words[3] == LISTENS:
+                    sockets[f"socket:[{words[9]}]"] = int(words[1].rpartition(":")[2], 16)
+    return {sockets[target] for pid in pids for _, target in _descriptors(pid) if target in sockets}

@@ -1,0 +1,248 @@
+"""Rehearsal: a job, made short, runs undisturbed, once more, and then under each drill, which gives a Verdict each.
+
+undisturbed   tells how many steps there are, how long they take, and what the job leaves at its end
+again         tells whether two such runs end in the same bits, or how far they are apart
+each drill    a run of its own, on a fake cluster of its own
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from clusterdp.check.program import ProgramText, look_at, look_at_script
+from clusterdp.config import Config
+from clusterdp.errors import CheckpointError, ConfigError, RunError
+from clusterdp.operate.formatting import shown_path
+from clusterdp.operate.run_history import read_history
+from clusterdp.operate.why.first_failure import find_failure
+from clusterdp.rehearse import shortening
+from clusterdp.rehearse.attempt_rows import AttemptRow, rows_of
+from clusterdp.rehearse.beside import beside_another, shared_files, written_out
+from clusterdp.rehearse.drills.table import DRILLS, Drill
+from clusterdp.rehearse.file_use import is_checkpoint
+from clusterdp.rehearse.judge import Reference, end_state, judge, why_missed
+from clusterdp.rehearse.one_run import CUT_SHORT
+from clusterdp.rehearse.run_process import RunProcesses, Tell
+from clusterdp.rehearse.run_spec import Facts, RunResult, RunSpec
+from clusterdp.rehearse.state import best_models, candidates, compare, spread_of
+from clusterdp.rehearse.verdict import FAILED, Verdict
+from clusterdp.rundir import RunDir
+from clusterdp.wording import counted, some_of
+
+STEPS_S = 15.0  # of steps, of a job that would take longer
+LIMIT_S = 600.0  # of the first run: a command that is not made short
+TRIES = 3  # of a drill whose fault did not land
+UNDISTURBED, AGAIN = "undisturbed", "undisturbed-again"
+
+
+class Screen(Protocol):
+    """Called from several threads."""
+
+    def begins(self, name: str, about: str) -> None: ...
+    def is_at(self, name: str, step: int | None, doing: str) -> None: ...
+    def ended(self, name: str, verdict: str, said: str, took_s: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """An undisturbed run. said: what it has shown."""
+
+    name: str
+    said: str
+    took_s: float
+    folder: str
+    attempts: tuple[AttemptRow, ...]
+
+
+@dataclass
+class Rehearsal:
+    """folder: of all its runs. grace_s: of preemptions. ranks: of the job. runs: the two undisturbed ones that were
+    compared. overrides: of the config, in all runs."""
+
+    config: Config
+    folder: Path
+    submit_dir: Path
+    drills: Sequence[Drill]
+    screen: Screen
+    grace_s: float
+    ranks: int
+    cluster: str = "local"
+    seed: int = 0
+    jobs: int = 1
+    verdicts: list[Verdict] = field(default_factory=list)
+    reference: Reference | None = None
+    runs: list[Undisturbed] = field(default_factory=list)
+    processes: RunProcesses = field(default_factory=RunProcesses)
+    overrides: list[str] = field(default_factory=list)
+    _code_of: str = ""
+
+    def run(self) -> list[Verdict]:
+        """RunError or ConfigError where the job does not run undisturbed, or leaves nothing to compare."""
+        began = time.time()
+        reference, again = self._undisturbed()
+        self.reference = reference
+        beside = beside_another(reference.facts, again, self.folder, reference.text, began)
+        for found in (beside, shared_files(reference.facts, reference.text) or shared_files(again, reference.text)):
+            if found:
+                self._add(found)
+        with ThreadPoolExecutor(self.jobs) as pool:
+            try:
+                waiting: set[Future[Verdict]] = {pool.submit(self._drill, drill, reference) for drill in self.drills}
+                while waiting:
+                    done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                    self.verdicts += [each.result() for each in done]
+            except BaseException:
+                self.processes.end()
+                pool.shutdown(cancel_futures=True)
+                raise
+        order = {drill.name: i for i, drill in enumerate(DRILLS)}
+        self.verdicts.sort(key=lambda verdict: order.get(verdict.drill, -1))
+        return self.verdicts
+
+    def _add(self, verdict: Verdict) -> None:
+        self.screen.begins(verdict.drill, verdict.about)
+        self.screen.ended(verdict.drill, verdict.verdict, verdict.said, 0.0)
+        self.verdicts.append(verdict)
+
+    # -- undisturbed --
+
+    def _undisturbed(self) -> tuple[Reference, Facts]:
+        self.overrides = shortening.for_all(self.config)
+        first = [*self.overrides, *shortening.for_first(self.config)]
+        began = time.time()
+        self.screen.begins(UNDISTURBED, "nothing is done to it")
+        limit = None if self.config.rehearse.steps is not None else STEPS_S
+        result = self._run(UNDISTURBED, UNDISTURBED, first, steps_for_s=limit)
+        self._code_of = str(self.folder / UNDISTURBED)
+        self.overrides += shortening.for_steps(self.config, result.facts, result.state == CUT_SHORT)
+        facts = result.facts
+        if result.state == CUT_SHORT:
+            began = time.time()
+            result = self._run(UNDISTURBED, f"{UNDISTURBED}-short", self.overrides)
+            facts = replace(result.facts, start_s=min(result.facts.start_s, facts.start_s))
+        run = self._must_be_done(result)
+        self._undisturbed_ended(UNDISTURBED, _steps(facts), result)
+        patterns = self._patterns(run, facts, began)
+        state = end_state(run, patterns)
+        if state is None:
+            raise ConfigError(
+                f"rehearse.compare: {some_of(list(patterns), 3)}: no such file in {shown_path(run.code)}."
+            )
+        self.screen.begins(AGAIN, "is it deterministic at all?")
+        result = self._run(AGAIN, AGAIN, self.overrides)
+        other = end_state(self._must_be_done(result), patterns)
+        if other is None:
+            raise CheckpointError(f"{AGAIN}: left no end state, as the run before it did. Look at its logs.")
+        differs = compare(state, other)
+        spread = spread_of(state, other) if differs else None
+        reference = Reference(run.path, facts, state, patterns, spread, self._text(run))
+        said = f"{counted(len(differs), 'value')} differ" if differs else "the same state, bit for bit"
+        self._undisturbed_ended(AGAIN, f"{said} ({state.source})", result)
+        return reference, result.facts
+
+    def _text(self, run: RunDir) -> ProgramText | None:
+        if self.config.script:
+            return look_at_script(self.config.script, run.code, run.script)
+        return look_at(self.config.command, run.code) if self.config.command else None
+
+    def _undisturbed_ended(self, name: str, said: str, result: RunResult) -> None:
+        self.screen.ended(name, "", said, result.took_s)
+        rows = rows_of(read_history(RunDir(Path(result.folder))))
+        self.runs.append(Undisturbed(name, said, result.took_s, result.folder, rows))
+
+    def _must_be_done(self, result: RunResult) -> RunDir:
+        run = RunDir(Path(result.folder))
+        if result.state == "done":
+            return run
+        history = read_history(run)
+        failure = find_failure(history)
+        words = failure.error or next(iter(reversed(failure.lines)), result.why)
+        raise RunError(
+            f"rehearse: undisturbed, the job ended as {result.state}: {words or 'no rank has begun'}. "
+            f"`clusterdp why {shown_path(run.path)}` tells more."
+        )
+
+    def _patterns(self, run: RunDir, facts: Facts, began: float) -> tuple[str, ...]:
+        """The files of the end state; none where it is one of our checkpoints."""
+        if self.config.rehearse.compare:
+            return tuple(self.config.rehearse.compare)
+        if facts.ours:
+            return ()
+        found = candidates(run.code, (), began)
+        outside = [] if found else [path for path in written_out(self._text(run), began) if is_checkpoint(path)]
+        if len(outside) == 1:
+            return (outside[0],)
+        if len(found) == 1:
+            paths = dict.fromkeys([*found, *best_models(run.code, began)])
+            return tuple(str(path.relative_to(run.code)) for path in paths)
+        names = [str(path.relative_to(run.code)) for path in found]
+        which = f"there are {some_of(names, 4)}" if names else f"it has left no file that can be compared in {run.code}"
+        raise ConfigError(
+            f"rehearse.compare: is not set, and {which}. Name the files of the end state, e.g. "
+            f"rehearse.compare=[{names[0] if names else 'out/ckpt.pt'}]."
+        )
+
+    @property
+    def changes(self) -> list[shortening.Change]:
+        """What is other than in the config, in all runs."""
+        return shortening.changes(values_of(self.config), self.overrides)
+
+    # -- drills --
+
+    def _drill(self, drill: Drill, reference: Reference) -> Verdict:
+        self.screen.begins(drill.name, drill.about)
+        overrides = [*self.overrides, *(drill.config if reference.facts.ours else ())]
+        for turn in itertools.count(1):
+            name = drill.name if turn == 1 else f"{drill.name}-{turn}"
+            result = self._run(drill.name, name, overrides, drill=drill.name, facts=reference.facts, seed=turn)
+            history = read_history(RunDir(Path(result.folder)))
+            if result.inapplicable or turn == TRIES or not why_missed(result, history):
+                break
+            self.screen.is_at(drill.name, None, "its fault did not land: once more")
+        verdict = judge(drill, result, Path(result.folder), reference, self.config, self.ranks)
+        verdict = replace(verdict, tries=turn)
+        said = verdict.diagnosis or verdict.said if verdict.verdict == FAILED else verdict.said
+        self.screen.ended(drill.name, verdict.verdict, said, result.took_s)
+        return verdict
+
+    def _run(
+        self, shown: str, name: str, overrides: list[str], *, drill: str = "", seed: int = 0, **more: Any
+    ) -> RunResult:
+        facts: Facts = more.pop("facts", Facts())
+        limit_s = LIMIT_S if not drill and not self._code_of else 180 + 6 * max(facts.took_s, 20.0)
+        spec = RunSpec(
+            name=name,
+            values=values_of(self.config),
+            overrides=overrides,
+            folder=str(self.folder / name),
+            submit_dir=str(self.submit_dir),
+            cluster=self.cluster,
+            drill=drill,
+            code_of=self._code_of,
+            seed=self.seed * 1000 + seed,
+            grace_s=self.grace_s,
+            limit_s=limit_s,
+            facts=facts,
+            **more,
+        )
+        tell: Tell = lambda step, doing: self.screen.is_at(shown, step, doing)  # noqa: E731
+        return self.processes.run(spec, tell)
+
+
+def values_of(config: Config) -> dict[str, Any]:
+    """As config.from_mapping() takes them."""
+    values = dataclasses.asdict(config)
+    del values["defaults"]
+    return values
+
+
+def _steps(facts: Facts) -> str:
+    of = counted(facts.steps, "step") if facts.steps else "its steps are not known"
+    return f"{of} in {facts.took_s - facts.start_s:.0f} s, after {facts.start_s:.0f} s of start"

@@ -1,0 +1,45 @@
+"""Which checkpoint an attempt has read when it began, by the kernel's account of the files."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from clusterdp.operate.attempt_history import AttemptHistory
+from clusterdp.operate.run_history import RunHistory
+from clusterdp.rehearse.file_use import FileUse, is_best, series_of
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Of one attempt after the first. read: the checkpoints that it read, without one that is kept for its score.
+    newer: the newest of the same kind that was whole when it began, and that it has not read."""
+
+    number: int
+    read: tuple[str, ...]
+    newer: str = ""
+
+
+def resumes(history: RunHistory, files: Mapping[str, FileUse], usual: Mapping[str, FileUse]) -> list[Resume]:
+    """usual: the files of an undisturbed run. Those that it renames are none to resume from."""
+    kinds = {series_of(path) for path, use in usual.items() if use.in_place or use.named}
+    found = []
+    for before, attempt in itertools.pairwise(history.attempts):
+        if attempt.started is not None and before.started is not None:
+            found.append(_resume(attempt, attempt.started, files, kinds))
+    return found
+
+
+def _resume(attempt: AttemptHistory, began: float, files: Mapping[str, FileUse], kinds: set[str]) -> Resume:
+    ended = attempt.ended or float("inf")
+    paths = [path for path in files if not is_best(path)]
+    wrote = min((at for path in paths for at in files[path].written if began < at), default=ended)
+    read = [path for path in paths if any(began <= at <= wrote for at in files[path].read)]
+    kept = [path for path in paths if series_of(path) in kinds]
+    whole = {path: at for path in kept if (at := files[path].whole_at(began)) is not None}
+    if not read:
+        return Resume(attempt.number, (), max(whole, key=lambda path: whole[path], default=""))
+    kin = [path for path in whole if series_of(path) in {series_of(each) for each in read}]
+    newest = max(kin, key=lambda path: whole[path], default="")
+    return Resume(attempt.number, tuple(read), newest if newest not in read else "")

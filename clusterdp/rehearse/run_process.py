@@ -1,0 +1,84 @@
+"""A run in a process of its own, as the rehearsal sees it: started, listened to, and ended with the rehearsal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+from clusterdp.errors import RunError
+from clusterdp.rehearse import small_disk
+from clusterdp.rehearse.run_spec import RunResult, RunSpec
+
+Tell = Callable[[int | None, str], None]
+
+
+class RunProcesses:
+    """Those that run now, of any thread. end() ends them all, with their fake clusters."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._live: set[subprocess.Popen[str]] = set()
+        self._ended = False
+
+    def run(self, spec: RunSpec, tell: Tell) -> RunResult:
+        """Returns when the run is over. RunError if it could not be made, or if end() was called."""
+        namespace = small_disk.own_namespace() if spec.drill == "disk-full" else None
+        command = [*(namespace or []), sys.executable, "-m", "clusterdp.rehearse.one_run"]
+        log = Path(f"{spec.folder}.log")
+        with log.open("w") as said:
+            process = subprocess.Popen(
+                command,
+                cwd=spec.submit_dir,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=said,
+                text=True,
+                start_new_session=True,  # Ctrl-C is for the rehearsal, which ends them in order
+            )
+        with self._lock:
+            self._live.add(process)
+        try:
+            if self._ended:
+                raise RunError("rehearse: was interrupted.")
+            return self._listen(process, spec, tell, log)
+        finally:
+            with self._lock:
+                self._live.discard(process)
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+    def _listen(self, process: subprocess.Popen[str], spec: RunSpec, tell: Tell, log: Path) -> RunResult:
+        assert process.stdin and process.stdout
+        with process.stdin as sent:
+            json.dump(asdict(spec), sent)
+        result: RunResult | None = None
+        error = ""
+        for line in process.stdout:
+            record = json.loads(line)
+            if "result" in record:
+                result = RunResult.from_json(record["result"])
+            elif "error" in record:
+                error = record["error"]
+            else:
+                tell(record["step"], record["doing"])
+        process.wait()
+        if result is None:
+            raise RunError(f"rehearse: {spec.name}: {error or f'its run could not be made; see {log}'}")
+        if not log.stat().st_size:
+            log.unlink()
+        return result
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended = True
+            live = [*self._live]
+        for process in live:
+            os.killpg(process.pid, signal.SIGTERM)

@@ -1,0 +1,73 @@
+"""What of a config is other in a rehearsal: the job is short, saves often, keeps everything in its folder, and tells
+nobody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clusterdp.config import Config
+from clusterdp.config.tree import POLICIES
+from clusterdp.rehearse.run_spec import Facts
+
+SAVES = 6  # checkpoints of an undisturbed run: a drill needs some, and a save costs time
+LEAST_S = 2.0  # between saves of the first run, whose steps are not known yet
+TIME = "10"  # minutes; where the config has no limit, a real partition has one
+
+
+def for_all(config: Config) -> list[str]:
+    """Overrides of each run."""
+    given: dict[str, Any] = {
+        "local.preempt_at": None,
+        "checkpoint.url": None,
+        "metrics.to": [],
+        "notify.on": [],
+        **{f"restart.{cause}.wait_s": 0 for cause in POLICIES},
+        **{f"params.{name}": value for name, value in config.rehearse.params.items()},
+    }
+    if config.rehearse.args:
+        given["command"] = [*config.command, *config.rehearse.args]
+    if config.resources.time is None or config.resources.time in ("UNLIMITED", "INFINITE"):
+        given["resources.time"] = TIME
+    if config.rehearse.steps is not None:
+        given["train.max_steps"] = config.rehearse.steps
+    return [f"{key}={json.dumps(value)}" for key, value in given.items()]
+
+
+def for_first(config: Config) -> list[str]:
+    """Of the first run, too: how many steps it has is not known yet."""
+    return [f"checkpoint.every_s={LEAST_S}"] if config.checkpoint.every_steps is None else []
+
+
+def for_steps(config: Config, facts: Facts, cut_short: bool) -> list[str]:
+    """Of the runs after it, too."""
+    if facts.steps is None:
+        return []
+    every = max(1, facts.steps // SAVES)
+    if config.checkpoint.every_steps is not None:
+        every = min(every, config.checkpoint.every_steps)
+    limit = [f"train.max_steps={facts.steps}"] if cut_short else []
+    return [*limit, "checkpoint.every_s=null", f"checkpoint.every_steps={every}"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A value of the config that is other in the rehearsal."""
+
+    key: str
+    config: Any
+    rehearsal: Any
+
+
+def changes(values: Mapping[str, Any], overrides: Sequence[str]) -> list[Change]:
+    """values: of the config. overrides: as the functions above make them; of a key, the last counts."""
+    found = []
+    for key, text in dict(word.split("=", 1) for word in overrides).items():
+        before: Any = values
+        for name in key.split("."):
+            before = before.get(name) if isinstance(before, Mapping) else None
+        if before != (after := json.loads(text)):
+            found.append(Change(key, before, after))
+    return found

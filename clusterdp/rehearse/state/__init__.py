@@ -1,0 +1,41 @@
+"""The end state of a run: read from what it has left, and compared with that of another. Torch-free.
+
+Of two states the digests are compared first. Only where these differ are the bytes of two tensors in memory.
+
+    end_state       EndState and its leaves
+    own_checkpoint  of_run(): from our own checkpoints
+    files           of_files(): from the files that a program has left
+    candidates      which files these may be
+    compare         compare(), spread_of(): where two states differ, and by how much
+    fault           name_the_fault(): what was not restored
+    measure         by how much two tensors differ
+    flatten         a tree as leaves by dotted keys
+    parts           which part of a training a key belongs to, and which rank
+    volatile        what differs from run to run: times, dates, paths
+    stored          tensors that still lie in their files
+    torch_zip       files of torch.save(), read without torch
+    inert_pickle    pickles, read without running anything of theirs
+    plain_values    what inert objects of torch, numpy and Python stand for
+    array_files     safetensors, .npy and .npz
+    text_files      JSON, JSON lines, text
+"""
+
+from clusterdp.rehearse.state.candidates import best_models, candidates
+from clusterdp.rehearse.state.compare import Difference, compare, spread_of
+from clusterdp.rehearse.state.end_state import EndState, Leaf
+from clusterdp.rehearse.state.fault import name_the_fault
+from clusterdp.rehearse.state.files import of_files
+from clusterdp.rehearse.state.own_checkpoint import of_run
+
+__all__ = [
+    "Difference",
+    "EndState",
+    "Leaf",
+    "best_models",
+    "candidates",
+    "compare",
+    "name_the_fault",
+    "of_files",
+    "of_run",
+    "spread_of",
+]

@@ -1,0 +1,85 @@
+"""candidates(): what a run has left in its working folder that may be its end state."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from clusterdp.rehearse.state.files import ARRAYS, JSON, TORCH
+
+_SKIPPED = {"__pycache__", "node_modules", "site-packages", "wandb", "mlruns", "tensorboard", "cache", "venv", "events"}
+_INPUT = re.compile(r"(?:train|val|valid|test|data|dataset|vocab|meta|tokenizer.*|config|package.*)", re.IGNORECASE)
+# Of a checkpoint that is several files.
+_PIECE = re.compile(r"(?:optimizer|scheduler|scaler|rng_state|random_states)(?:_\d+)?")
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_LAST = re.compile(r"last|latest|final|checkpoint|ckpt|resume|state", re.IGNORECASE)
+_BEST = re.compile(r"best|ema", re.IGNORECASE)
+
+
+def candidates(folder: Path, before: Collection[Path], since: float) -> list[Path]:
+    """Files, and folders with the files of one checkpoint, written since then (in seconds since 1970), best first.
+
+    before: what was in the folder when the run began; of these a file counts if it was written anew. Of a series
+    (`step_100.pt`, `step_200.pt`) it is the last one. JSON counts where there is nothing else, and so do the best
+    model's files. One alone is an obvious candidate.
+    """
+    known = {path.resolve() for path in before}
+    written = [path for path in _files(folder) if _is_new(path, known, since)]
+    found: dict[str, Path] = {}
+    for path in sorted({_whole(path, folder, written) for path in written}, key=_order):
+        found[_NUMBER.sub("#", str(path.relative_to(folder)))] = path  # the last one of its series
+    ranked: dict[int, list[Path]] = {}
+    for path in found.values():
+        ranked.setdefault(_rank(path), []).append(path)
+    best = ranked[min(ranked)] if ranked else []
+    return sorted(best, key=lambda path: (not _LAST.search(path.stem), -_written(path), str(path)))
+
+
+def best_models(folder: Path, since: float) -> list[Path]:
+    """Models kept for their score, written since then: a resume may replace one by a worse one."""
+    return sorted(path for path in _files(folder) if _is_new(path, (), since) and _rank(path) == 1)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name.lower() not in _SKIPPED]
+        for name in names:
+            path = Path(root, name)
+            if path.suffix in (*TORCH, *ARRAYS, *JSON) and not name.startswith(".") and not _INPUT.fullmatch(path.stem):
+                yield path
+
+
+def _is_new(path: Path, known: Collection[Path], since: float) -> bool:
+    try:
+        return path.is_file() and (path.resolve() not in known or path.stat().st_mtime >= since)
+    except OSError:  # it has been deleted meanwhile
+        return False
+
+
+def _whole(path: Path, folder: Path, written: list[Path]) -> Path:
+    """The folder of a checkpoint of several files (transformers, accelerate), which are named for their parts."""
+    beside = {each.stem.partition(".")[0] for each in written if each.parent == path.parent}
+    several = any(_PIECE.fullmatch(name) for name in beside)
+    return path.parent if several and path.parent != folder else path
+
+
+def _order(path: Path) -> tuple[list[float], float]:
+    return [float(number) for number in _NUMBER.findall(path.name)], _written(path)
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _rank(path: Path) -> int:
+    """0 for a checkpoint, 1 for the best model, 2 for arrays, 3 for JSON."""
+    if path.suffix in JSON:
+        return 3
+    if path.suffix in (".npy", ".npz"):
+        return 2
+    return 1 if _BEST.search(path.stem) else 0

@@ -1,0 +1,115 @@
+"""A tree of dicts, lists, values and tensors as leaves by their dotted keys."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from clusterdp.checkpoint.format.checksum import checksum
+from clusterdp.rehearse.state import volatile
+from clusterdp.rehearse.state.end_state import Leaf
+from clusterdp.rehearse.state.inert_pickle import Inert
+from clusterdp.rehearse.state.parts import part_of, rank_of
+from clusterdp.rehearse.state.plain_values import PlainValues
+from clusterdp.rehearse.state.stored import Stored, of_bytes
+
+MOST = 1_000_000  # leaves: a small pickle can stand for a tree without end
+_DEEPEST = 100
+_LONG = 32  # numbers in a list from which on they are one leaf, as the 625 of Python's generator
+MALFORMED = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError)
+
+
+def leaves_of(tree: Any, file: str = "", prefix: str = "", plain: PlainValues | None = None) -> dict[str, Leaf]:
+    """file: where it was found, which tells of what part it is. prefix: goes in front of each key.
+
+    What is volatile (volatile.py) is left out. Raises one of MALFORMED if the tree of a pickle is not what its classes
+    have, and CheckpointError if its tensors cannot be read.
+    """
+    found: dict[str, Leaf] = {}
+    for count, (path, value) in enumerate(_walk(tree, plain or PlainValues(), ())):
+        if count >= MOST:
+            raise ValueError(f"it has more than {MOST:,} values")
+        key = ".".join(path)
+        leaf = _leaf(value, file, key, rank_of(f"{file}:{prefix}{key}"))
+        if volatile.is_volatile(key, leaf):
+            continue
+        name = prefix + key if key else prefix.rstrip(":.") or "value"
+        while name in found:  # {0: ..., "0": ...}
+            name += "~2"
+        found[name] = leaf
+    return found
+
+
+def _walk(value: Any, plain: PlainValues, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if len(path) > _DEEPEST:
+        raise ValueError(f"it is nested deeper than {_DEEPEST}, or in itself")
+    value = plain.of(value)
+    if isinstance(value, Mapping):
+        # Lightning's best models have their paths as keys.
+        children = [(volatile.without_volatile(str(plain.of(key))), item) for key, item in value.items()]
+    elif isinstance(value, (list, tuple)) and not _are_long(value):
+        children = [(str(i), item) for i, item in enumerate(value)]
+    elif isinstance(value, (set, frozenset)):
+        value, children = "{" + ", ".join(sorted(str(plain.of(item)) for item in value)) + "}", []
+    elif isinstance(value, Inert):
+        children = [*_fields(value)]
+    else:
+        children = []
+    if not children:
+        yield path, value
+    for name, item in children:
+        yield from _walk(item, plain, (*path, name))
+
+
+def _fields(value: Inert) -> Iterator[tuple[str, Any]]:
+    """Of an object of a class that is not known here: what it was made with and what was put into it."""
+    for i, item in enumerate([*value.args, *value.listed]):
+        yield str(i), item
+    yield from value.named.items()
+    yield from ((str(key), item) for key, item in value.items.items())
+    states = value.state if isinstance(value.state, tuple) else (value.state,)
+    if all(state is None or isinstance(state, Mapping) for state in states):  # two of a class with __slots__
+        yield from ((str(key), item) for state in states for key, item in (state or {}).items())
+    else:
+        yield "state", value.state
+
+
+def _are_long(items: list[Any] | tuple[Any, ...]) -> bool:
+    return len(items) > _LONG and (all(type(i) is int for i in items) or all(type(i) is float for i in items))
+
+
+def _leaf(value: Any, file: str, key: str, rank: int | None) -> Leaf:
+    if isinstance(value, Stored):
+        return _of_stored("tensor", value, part_of(file, key, math.prod(value.shape)), rank)
+    part = part_of(file, key)
+    if isinstance(value, (bytes, bytearray)):
+        return _of_stored("numbers", of_bytes("uint8", (len(value),), value), part, rank)
+    if isinstance(value, (list, tuple)) and value:
+        # Integers may be too large for 64 bits: they are then text.
+        numbers = np.array(value)
+        if numbers.dtype.kind in "iuf":
+            stored = of_bytes(numbers.dtype.name, numbers.shape, numbers.tobytes())
+            return _of_stored("numbers", stored, part, rank)
+        value = str(value)
+    if isinstance(value, float):
+        return Leaf("number", "float", (), checksum(struct.pack("<d", value)), part, rank, value)
+    if isinstance(value, (bool, int)):
+        # Not its decimal digits: those of a very large one Python refuses to make.
+        return Leaf("number", type(value).__name__, (), checksum(hex(value).encode()), part, rank, value)
+    text = value if value is None or isinstance(value, str) else _said(value)
+    same = checksum(volatile.without_volatile(text).encode("utf-8", "replace") if text is not None else b"")
+    return Leaf("text", "none" if text is None else "str", (), same, part, rank, text)
+
+
+def _said(value: Any) -> str:
+    """An empty container, an object without fields, a complex number."""
+    return str(value.path) if isinstance(value, Inert) else str(value)
+
+
+def _of_stored(kind: Any, stored: Stored, part: Any, rank: int | None) -> Leaf:
+    digest = checksum(stored.read().data) if stored.digest is None else stored.digest
+    return Leaf(kind, stored.dtype, stored.shape, digest, part, rank, None, stored)

@@ -1,0 +1,225 @@
+"""Files of torch.save() and pickles: read as torch reads them, and without running anything."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import dataclasses
+import io
+import os
+import pickle
+import random
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from clusterdp.errors import CheckpointError
+from clusterdp.rehearse.state import EndState, Leaf, compare, of_files
+from clusterdp.rehearse.state.measure import values
+
+
+@dataclasses.dataclass
+class Settings:
+    lr: float
+    layers: list[int]
+
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+def saved(folder: Path, tree: Any, name: str = "ckpt.pt") -> EndState:
+    torch.save(tree, folder / name)
+    return of_files(folder, [name])
+
+
+def shown(leaf: Leaf) -> Any:
+    """The value of a leaf, of a tensor as nested lists."""
+    if leaf.stored is None:
+        return leaf.value
+    data = leaf.stored.read()
+    found = values(data, leaf.dtype)
+    assert found is not None
+    return found.reshape(leaf.shape).tolist() if found.size == np.prod(leaf.shape) else found.tolist()
+
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int8, torch.uint8, torch.bool]
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.uint16, torch.complex64], ids=str)
+def test_a_tensor_of_each_dtype_has_its_values(dtype: torch.dtype, tmp_path: Path) -> None:
+    tensor = torch.tensor([[0, 1], [1, 3]]).to(dtype)
+    leaf = saved(tmp_path, {"w": tensor}).values["w"]
+    assert (leaf.kind, leaf.dtype, leaf.shape) == ("tensor", str(dtype).removeprefix("torch."), (2, 2))
+    assert shown(leaf) == tensor.tolist()
+
+
+def test_views_are_the_elements_that_one_sees(tmp_path: Path) -> None:
+    whole = torch.arange(24.0).reshape(2, 3, 4)
+    tree = {"t": whole.transpose(0, 2), "part": whole[1, 1:, ::2], "all": whole, "last": torch.ones(2, 2, 3, 3)}
+    tree["last"] = tree["last"].cumsum(0).to(memory_format=torch.channels_last)
+    found = saved(tmp_path, tree).values
+    assert {key: shown(leaf) for key, leaf in found.items()} == {key: each.tolist() for key, each in tree.items()}
+    one = saved(tmp_path, {"e": torch.tensor([7.0]).expand(1000, 1000), "none": torch.empty(0, 3)}).values
+    assert (one["e"].shape, shown(one["e"])) == ((1000, 1000), [7.0])
+    assert (one["none"].shape, shown(one["none"])) == ((0, 3), [])
+
+
+def test_what_programs_save_beside_tensors_is_compared_by_its_fields(tmp_path: Path) -> None:
+    tree = {
+        "set": Settings(0.5, [1, 2]), "ns": argparse.Namespace(depth=3), "pair": Pair(1, "b"),
+        "od": collections.OrderedDict(a=1), "dd": collections.defaultdict(list, {"q": [4]}),
+        "size": torch.Size([2, 3]), "device": torch.device("cuda", 1), "dtype": torch.bfloat16,
+        "words": {"b", "a"}, "parameter": torch.nn.Parameter(torch.ones(1)), "scalar": np.float64(2.5),
+        "fortran": np.asfortranarray([[1, 2], [3, 4]]), "swapped": np.array([1, 2], ">i4"), "large": 1 << 80,
+        7: "int key", "nothing": None, "deque": collections.deque([5]), "raw": b"ab", "objects": np.array([None, "x"]),
+    }  # fmt: skip
+    found = {key: shown(leaf) for key, leaf in saved(tmp_path, tree).values.items()}
+    assert found == {
+        "set.lr": 0.5, "set.layers.0": 1, "set.layers.1": 2, "ns.depth": 3, "pair.0": 1, "pair.1": "b", "od.a": 1,
+        "dd.q.0": 4, "size.0": 2, "size.1": 3, "device": "cuda:1", "dtype": "torch.bfloat16", "words": "{a, b}",
+        "parameter": [1.0], "scalar": 2.5, "fortran": [[1, 2], [3, 4]], "swapped": [1, 2], "large": 1 << 80,
+        "7": "int key", "nothing": None, "deque.0": 5, "raw": [97, 98], "objects.0": None, "objects.1": "x",
+    }  # fmt: skip
+
+
+def test_the_states_of_generators_are_a_few_values(tmp_path: Path) -> None:
+    rng = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": np.random.get_state()}
+    before = saved(tmp_path, {"rng": rng})
+    assert len(before.values) == 9
+    assert {leaf.part for leaf in before.values.values()} == {"rng"}
+    other = tmp_path / "other"
+    other.mkdir()
+    rng["python"] = random.Random(3).getstate()
+    [found] = compare(before, saved(other, {"rng": rng}))[:1]
+    assert found.key == "rng.python.1"
+    assert "of 625 elements" in found.what
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_plain_pickle_of_each_protocol_is_read(protocol: int, tmp_path: Path) -> None:
+    state = np.random.RandomState(1).get_state()
+    tree = {"step": 4, "numpy_random_seed": state, "f": frozenset([1]), "s": Settings(1, [])}
+    (tmp_path / "random_states_1.pkl").write_bytes(pickle.dumps(tree, protocol))
+    found = of_files(tmp_path, ["random_states_1.pkl"]).values
+    assert found["step"].part == "step"
+    assert found["s.lr"].value == 1
+    keys = found["numpy_random_seed.1"]
+    assert (keys.part, keys.rank, keys.dtype, keys.shape) == ("rng", 1, "uint32", (624,))
+    assert keys.stored is not None
+    assert keys.stored.read().tobytes() == state[1].tobytes()  # type: ignore[index]
+
+
+class Hostile:
+    def __init__(self, function: Any, *args: Any):
+        self.call = function, args
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+@pytest.mark.parametrize("name", ["ckpt.pt", "state.pkl"])
+def test_code_in_a_pickle_is_not_run(name: str, tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+    tree = {
+        "a": Hostile(os.system, f"touch {marker}"), "b": Hostile(open, str(marker), "w"),
+        "c": Hostile(eval, f"open({str(marker)!r}, 'w')"), "d": torch.ones(1) if name == "ckpt.pt" else 1,
+    }  # fmt: skip
+    path = tmp_path / name
+    torch.save(tree, path) if name == "ckpt.pt" else path.write_bytes(pickle.dumps(tree))
+    found = of_files(tmp_path, [name]).values
+    assert found["a.0"].value is not None  # the argument, and no more than that
+    assert not marker.exists()
+    pickle.loads(pickle.dumps(tree["b"])).close()
+    assert marker.exists(), "this pickle would not have done anything anyway"
+
+
+HOSTILE = [
+    b"cos\nsystem\n(S'touch ran'\ntR.", b"(cos\nsystem\nS'touch ran'\no.", b"(S'touch ran'\nios\nsystem\n.",
+    b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x09touch ran\x85R.",
+    b"cbuiltins\nexec\n(S'open(\"ran\", \"w\")'\ntR.",
+    b"cclusterdp.rehearse.state.compare\ncompare\n}S'MARGIN'\nI1\nsb.",  # BUILD, on what is ours
+    b"cos\nenviron\nS'A'\nS'B'\ns.", b"cos\npath\n(lp0\nI1\nae.", b"\x82\x01.", b"P1\n.",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", HOSTILE, ids=range(len(HOSTILE)))
+def test_no_opcode_reaches_anything_of_this_process(
+    data: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    environ = dict(os.environ)
+    (tmp_path / "a.pkl").write_bytes(data)
+    with contextlib.suppress(CheckpointError):
+        of_files(tmp_path, ["a.pkl"])
+    assert os.listdir(tmp_path) == ["a.pkl"]
+    assert dict(os.environ) == environ
+    assert not hasattr(compare, "MARGIN")
+
+
+def test_a_small_pickle_of_an_endless_tree_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clusterdp.rehearse.state.flatten.MOST", 500)
+    bomb: list[Any] = [0]
+    for _ in range(40):
+        bomb = [bomb, bomb]
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps(bomb))
+    with pytest.raises(CheckpointError, match=r"a\.pkl.*more than 500 values"):
+        of_files(tmp_path, ["a.pkl"])
+    itself: list[Any] = []
+    itself.append(itself)
+    (tmp_path / "a.pkl").write_bytes(pickle.dumps(itself))
+    with pytest.raises(CheckpointError, match="nested deeper"):
+        of_files(tmp_path, ["a.pkl"])
+
+
+def rewritten(path: Path, old: bytes, new: bytes) -> None:
+    """The archive with other bytes in its pickle."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            assert not name.endswith("data.pkl") or old in data
+            archive.writestr(name, data.replace(old, new) if name.endswith("data.pkl") else data)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (b"K\x01", b"K\x03", "reaches out of its storage of 4"),
+        (b"K\x02", b"K\x09", "is no view of 4 elements"),
+        (b"FloatStorage", b"NoSuchStorag", "NoSuchStorag"),
+    ],
+)
+def test_a_tensor_that_reaches_out_of_its_storage_is_refused(old: bytes, new: bytes, why: str, tmp_path: Path) -> None:
+    saved(tmp_path, {"w": torch.ones(4)[1:3]})
+    rewritten(tmp_path / "ckpt.pt", old, new)
+    with pytest.raises(CheckpointError, match=rf"ckpt\.pt: .*{why}"):
+        of_files(tmp_path, ["ckpt.pt"])
+
+
+@pytest.mark.parametrize("keep", [0, 10, 200, 0.5, 0.99])
+def test_a_file_that_was_cut_is_named(keep: float, tmp_path: Path) -> None:
+    saved(tmp_path, {"w": torch.arange(1000)})
+    data = (tmp_path / "ckpt.pt").read_bytes()
+    (tmp_path / "ckpt.pt").write_bytes(data[: keep if isinstance(keep, int) else int(len(data) * keep)])
+    with pytest.raises(CheckpointError, match=r"ckpt\.pt: .*(damaged|cut)"):
+        of_files(tmp_path, ["ckpt.pt"])
+
+
+def test_the_old_format_is_not_compared_and_that_is_said(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save({"w": torch.ones(1)}, buffer, _use_new_zipfile_serialization=False)
+    (tmp_path / "ckpt.pt").write_bytes(buffer.getvalue())
+    with pytest.raises(CheckpointError, match=r"ckpt\.pt: .*before torch 1\.6, which is not compared"):
+        of_files(tmp_path, ["ckpt.pt"])
+
+
+def test_what_changes_between_reading_and_comparing_is_no_silent_result(tmp_path: Path) -> None:
+    a = saved(tmp_path, {"w": torch.ones(4)})
+    b = saved(tmp_path, {"w": torch.zeros(4)})
+    with pytest.raises(CheckpointError, match="w: its file was changed after it was read"):
+        compare(a, b)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterdp.rehearse.printed_steps import counter_of, last_step, steps_of
+
+
+@pytest.mark.parametrize(
+    ("line", "counter"),
+    [
+        ("step {} loss 0.5", "step"),
+        ("[12:00:0{}] Iteration {}: lr 0.1", "[#] iteration"),
+        ("global_step={}", "global_step="),
+        ("epoch 1:  33%|###   | {}/60 [00:01<00:02]", "epoch # #%|### |"),
+    ],
+)
+def test_steps_are_read_as_programs_print_them(line: str, counter: str) -> None:
+    text = "".join(line.replace("{}", str(i)) + "\n" for i in (3, 4, 7))
+    assert steps_of(text) == [3, 4, 7]
+    assert " ".join(counter_of(text).split()) == counter
+
+
+def test_of_several_counters_the_one_of_the_training_never_goes_back() -> None:
+    lines = [
+        f"epoch {i // 4} batch {i % 4}/4 sample step {8 * i}\nglobal step {i}, eval step {i % 2}" for i in range(9)
+    ]
+    text = "\n".join(lines)
+    counter = counter_of(text)
+    assert counter == "global step"
+    assert steps_of(text, counter) == [*range(9)]
+    assert steps_of("epoch 3 batch 1/4 sample step 8\nglobal step 1", counter) == [1]
+
+
+def test_a_counter_that_starts_over_in_each_epoch_is_none() -> None:
+    assert steps_of("step 1\nstep 2\nstep 1\nstep 2\n") == []
+
+
+def test_the_last_step_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "rank-00000.out"
+    assert last_step(log) is None
+    log.write_text("".join(f"step {i}\r" for i in range(5000)))
+    assert last_step(log) == 4999
+    log.write_text("hello\n")
+    assert last_step(log) is None

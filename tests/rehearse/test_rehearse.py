@@ -1,0 +1,119 @@
+"""`clusterdp rehearse`, from the words to the verdicts, with a program that needs no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterdp.fakeslurm.core import processes
+from tests.waiting import wait_for
+
+pytestmark = [
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the ranks are looked at in /proc"),
+]
+
+COUNTS = """\
+import json, os, signal, sys, time
+
+stop = False
+def on_term(*_):
+    global stop
+    stop = True
+signal.signal(signal.SIGTERM, on_term)
+
+state = {"step": 0, "sum": 0}
+if os.path.exists("state.json"):
+    state = json.load(open("state.json"))
+rank = int(os.environ["RANK"])
+while state["step"] < 60:
+    time.sleep(0.03)
+    state["step"] += 1
+    state["sum"] = (state["sum"] * 31 + state["step"]) % 1000003
+    print("step", state["step"], flush=True)
+    if rank == 0 and (state["step"] % 10 == 0 or stop):
+        with open("state.json.tmp", "w") as file:
+            json.dump(state, file)
+        os.replace("state.json.tmp", "state.json")
+    if stop:
+        sys.exit(0)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "count.py").write_text(COUNTS)
+    (tmp_path / "count.yaml").write_text(f"command: [{sys.executable}, count.py]\nresources: {{nodes: 2}}\n")
+    return tmp_path
+
+
+def rehearse(project: Path, *words: str) -> tuple[int, dict[str, Any]]:
+    command = [sys.executable, "-m", "clusterdp", "rehearse", "count.yaml", "--json", *words]
+    done = subprocess.run(command, cwd=project, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_a_program_of_its_own_survives_a_preemption(project: Path) -> None:
+    code, told = rehearse(project, "--only", "preempted", "run_dir=here")
+    [drill] = told["drills"]
+    assert (code, drill["verdict"], drill["state"]) == (0, "passed", "bit for bit"), told
+    assert [row["cause"] for row in drill["attempts"]] == ["preempted", "done"]
+    assert (told["steps"], told["state"], told["deterministic"]) == (60, "state.json", True)
+    assert json.loads((project / "here/rehearsal.json").read_text()) == told
+
+
+@pytest.mark.slow
+def test_it_survives_all_that_can_be_done_to_it(project: Path) -> None:
+    code, told = rehearse(project, "--jobs", "2")
+    verdicts = {drill["drill"]: drill["verdict"] for drill in told["drills"]}
+    beyond = {"preempted-in-evaluation", "rank-hung", "disk-full", "checkpoint-damaged"}
+    assert code == 0, told
+    assert {name for name, verdict in verdicts.items() if verdict != "passed"} == beyond, told
+
+
+@pytest.mark.slow
+def test_one_that_counts_anew_is_found_out(project: Path) -> None:
+    (project / "count.py").write_text(COUNTS.replace("state = json.load", "json.load"))
+    code, told = rehearse(project, "--only", "preempted")
+    [drill] = told["drills"]
+    assert (code, drill["verdict"]) == (1, "failed"), told
+    assert drill["lost"] and drill["diagnosis"], told
+
+
+def test_a_drill_that_is_none_is_named_and_the_drills_are_listed(project: Path) -> None:
+    command = [sys.executable, "-m", "clusterdp", "rehearse", "count.yaml", "--only", "preemted"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "clusterdp: --only: 'preemted' is no drill. Did you mean preempted?\n")
+    listed = subprocess.run([*command[:4], "--list"], cwd=project, capture_output=True, text=True)
+    assert listed.stdout.startswith("preempted ") and "node-lost" in listed.stdout
+
+
+@pytest.mark.slow
+def test_a_job_that_fails_by_itself_is_told_before_any_drill(project: Path) -> None:
+    (project / "count.py").write_text("raise ValueError('no data')\n")
+    command = [sys.executable, "-m", "clusterdp", "rehearse", "count.yaml"]
+    done = subprocess.run(command, cwd=project, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "undisturbed, the job ended as failed: ValueError: no data. `clusterdp why " in done.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_nothing_behind(project: Path) -> None:
+    command = [sys.executable, "-m", "clusterdp", "rehearse", "count.yaml", "run_dir=here"]
+    environ = {**os.environ, "TMPDIR": str(project)}
+    with subprocess.Popen(
+        command, cwd=project, env=environ, stdin=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        run = project / "here/undisturbed"
+        wait_for("the ranks", lambda: bool(processes.marked(f"CLUSTERDP_RUN_DIR={run}")), 60)
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(30) == 130
+    wait_for("the end of all", lambda: not processes.marked(f"TMPDIR={project}"), 20)

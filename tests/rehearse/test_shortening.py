@@ -1,0 +1,54 @@
+"""What of a config is other in a rehearsal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from clusterdp import config
+from clusterdp.config import Config
+from clusterdp.rehearse import shortening
+from clusterdp.rehearse.rehearsal import values_of
+from clusterdp.rehearse.run_spec import Facts
+
+UNKNOWN = Facts()
+
+
+def rehearsed(values: dict[str, Any], facts: Facts = UNKNOWN, cut_short: bool = False) -> Config:
+    loaded = config.from_mapping(values)
+    more = shortening.for_steps(loaded, facts, cut_short) if facts.steps else shortening.for_first(loaded)
+    return config.from_mapping(values_of(loaded), [*shortening.for_all(loaded), *more])
+
+
+def test_it_tells_nobody_keeps_all_in_its_folder_and_waits_for_nothing() -> None:
+    made = rehearsed(
+        {
+            "entry": "a.b:c",
+            "checkpoint": {"url": "s3://bucket/run"},
+            "metrics": {"to": ["wandb"]},
+            "local": {"preempt_at": 0.5},
+            "notify": {"command": ["mail", "me"]},
+        }
+    )
+    assert (made.checkpoint.url, made.metrics.to, made.notify.on, made.local.preempt_at) == (None, [], [], None)
+    assert {made.restart.start.wait_s, made.restart.disk.wait_s} == {0}
+    assert made.resources.time == shortening.TIME
+
+
+def test_values_and_words_of_the_user_make_it_short() -> None:
+    made = rehearsed(
+        {
+            "command": ["python", "train.py"],
+            "params": {"epochs": 90, "lr": 0.1},
+            "resources": {"time": "4:00:00"},
+            "rehearse": {"params": {"epochs": 2}, "args": ["--max_iters=7", "a b$(c)"], "steps": 5},
+        }
+    )
+    assert made.command == ["python", "train.py", "--max_iters=7", "a b$(c)"]
+    assert (made.params, made.train.max_steps, made.resources.time) == ({"epochs": 2, "lr": 0.1}, 5, "4:00:00")
+
+
+def test_it_saves_some_times_or_as_often_as_the_user_has_it() -> None:
+    saves = rehearsed({"entry": "a.b:c"}, Facts(steps=120), cut_short=True)
+    assert (saves.checkpoint.every_steps, saves.checkpoint.every_s, saves.train.max_steps) == (20, None, 120)
+    often = rehearsed({"entry": "a.b:c", "checkpoint": {"every_steps": 3}}, Facts(steps=120))
+    assert (often.checkpoint.every_steps, often.train.max_steps) == (3, None)
