@@ -70,9 +70,9 @@ def rehearse(options: argparse.Namespace) -> int:
             verdicts = rehearsal.run()
     except KeyboardInterrupt:
         rehearsal.processes.end()
-        print("\nInterrupted. The fake clusters are gone.", file=sys.stderr)
+        print("\nInterrupted. Nothing of it runs any more.", file=sys.stderr)
         return INTERRUPTED
-    outcome = as_json(rehearsal, ranks, began, time.time())
+    outcome = as_json(rehearsal, began, time.time())
     files = write(folder, outcome)
     if options.json:
         print(json.dumps(outcome, indent=2))

@@ -22,7 +22,7 @@ from typing import Any
 
 from clusterdp import config as config_module
 from clusterdp.config import Config
-from clusterdp.errors import ClusterdpError
+from clusterdp.errors import ClusterdpError, SlurmError
 from clusterdp.fakeslurm.cluster import FakeCluster
 from clusterdp.fakeslurm.errors import FakeSlurmError
 from clusterdp.launch.plan import plan_for
@@ -127,7 +127,7 @@ def _disturb(scene: Scene, name: str) -> RunResult:
         return RunResult("", inapplicable=str(why))
     except Missed as why:
         return RunResult("", missed=str(why), hits=tuple(scene.hits))
-    except FakeSlurmError as why:  # the job has just ended
+    except (FakeSlurmError, SlurmError) as why:  # the job has just ended
         return RunResult("", missed=str(why), hits=tuple(scene.hits))
     scene.doing = "the run goes on"
     return RunResult("")

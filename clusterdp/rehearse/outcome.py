@@ -30,7 +30,7 @@ def sentence(verdicts: Sequence[Verdict]) -> str:
     return f"This job survives all {counted(len(by[PASSED]), 'drill')}.{rest}"
 
 
-def as_json(rehearsal: Rehearsal, ranks: int, began: float, ended: float) -> dict[str, Any]:
+def as_json(rehearsal: Rehearsal, began: float, ended: float) -> dict[str, Any]:
     """rehearsal.json. Times are seconds since 1970, and durations (*_s) seconds.
 
     version, name       of clusterdp, and of the job
@@ -55,7 +55,7 @@ def as_json(rehearsal: Rehearsal, ranks: int, began: float, ended: float) -> dic
         "name": rehearsal.config.name,
         "began": began,
         "took_s": ended - began,
-        "ranks": ranks,
+        "ranks": rehearsal.ranks,
         "nodes": rehearsal.config.resources.nodes,
         "seed": rehearsal.seed,
         "grace_s": rehearsal.grace_s,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from clusterdp.errors import RunError
 from clusterdp.rehearse import small_disk
 from clusterdp.rehearse.run_spec import RunResult, RunSpec
 
+END_S = 30.0  # in which a run takes its cluster down, or cancels its job
 Tell = Callable[[int | None, str], None]
 
 
@@ -51,9 +53,7 @@ class RunProcesses:
         finally:
             with self._lock:
                 self._live.discard(process)
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+            _end(process)
 
     def _listen(self, process: subprocess.Popen[str], spec: RunSpec, tell: Tell, log: Path) -> RunResult:
         assert process.stdin and process.stdout
@@ -81,4 +81,15 @@ class RunProcesses:
             self._ended = True
             live = [*self._live]
         for process in live:
-            os.killpg(process.pid, signal.SIGTERM)
+            with suppress(ProcessLookupError):  # it has just ended by itself
+                os.killpg(process.pid, signal.SIGTERM)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """By SIGTERM: it then ends its job, which on a real cluster would outlive it."""
+    process.terminate()
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -41,7 +41,6 @@ class Scene:
     _ranks: dict[int, list[int]] = field(default_factory=dict)
     _ranks_of: str = ""
     _ranks_at: float = 0.0
-    _told: float = 0.0
     _asked: float = 0.0
 
     @property
@@ -116,7 +115,7 @@ class Scene:
                     raise Missed(f"the run was over before {what}")
             time.sleep(every_s)
 
-    def wait_progress(self, part: float, attempts: int = 1) -> None:
+    def wait_progress(self, part: float) -> None:
         """Until this part of the training is done, by its steps, or else by its time."""
         total = self.facts.steps
         if total:

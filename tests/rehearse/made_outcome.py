@@ -66,5 +66,5 @@ def made_rehearsal(word: str = "plain") -> Rehearsal:
 
 def made_outcome(word: str = "plain") -> dict[str, Any]:
     """As it is read from rehearsal.json."""
-    found: dict[str, Any] = json.loads(json.dumps(as_json(made_rehearsal(word), 4, T0, T0 + 600)))
+    found: dict[str, Any] = json.loads(json.dumps(as_json(made_rehearsal(word), T0, T0 + 600)))
     return found
