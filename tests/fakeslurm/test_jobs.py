@@ -190,9 +190,11 @@ def test_without_a_grace_time_slurm_requeues_by_itself_and_refuses_the_job_s_own
 
 
 def test_the_time_limit_gives_term_and_ends_as_timeout(probing: Desk) -> None:
-    job = probing.submit("--time=0:05", script=f"srun {probe('task', '7')}")
+    job = probing.submit("--time=10:05", script=f"srun {probe('task', '7')}")
+    probing.until_said(job, "ready")
+    probing.cluster.advance(660)
     probing.cluster.wait(job, JobState.TIMEOUT)
-    assert probing.field(job, "TimeLimit") == "00:01:00"
+    assert probing.field(job, "TimeLimit") == "00:11:00"
     assert "task SIGTERM" in probing.output(job)
     assert "DUE TO TIME LIMIT" in probing.output(job)
 
@@ -202,7 +204,11 @@ def test_the_warning_signal_reaches_the_tasks_or_with_b_the_batch_shell_alone(
     probing: Desk, option: str, who: str
 ) -> None:
     script = f"trap 'echo batch USR2' USR2; srun {probe('task')} & wait; wait; wait"
-    job = probing.submit("--time=1", f"--signal={option}", script=script)
+    job = probing.submit("--time=10", f"--signal={option}", script=script)
+    probing.until_said(job, "ready")
+    probing.cluster.advance(560)
+    probing.until_said(job, who)
+    probing.cluster.advance(60)
     probing.cluster.wait(job, JobState.TIMEOUT)
     heard = {line for line in probing.output(job).splitlines() if "USR2" in line}
     assert heard == {who}

@@ -11,8 +11,8 @@ from clusterdp.rehearse.run_process import RunProcesses, _end
 CANCELS = """
 import signal, sys, pathlib
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     signal.pause()
 finally:
     pathlib.Path(sys.argv[1]).touch()
