@@ -3,6 +3,13 @@ took=$((SECONDS - began))
 {% if "hang" in notify %}
 kill $hang_watcher 2>/dev/null
 {% endif %}
+{% if kind != "entry" %}
+asked_first() { # did the rank that failed first exit with 75? The others are killed then, and srun exits with their signal
+  [ ! -e "$out" ] || [ Exited\ with\ exit\ code\ 75 != "$(tail -c +$((out_began + 1)) "$out" |
+    sed -nE 's/^srun: error: [^ :]+: tasks? [0-9][^:]*: (.*)/\1/p' | head -n 1)" ] || code=75
+}
+[ "$code" -le 128 ] || asked_first
+{% endif %}
 note exit "$code $took ${EPOCHSECONDS-$(date +%s)}"
 is_replaced || event exited ",\"exit\":$code"
 word='' reason='' step=0

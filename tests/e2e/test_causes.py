@@ -54,6 +54,19 @@ exec sleep 600
 """
 
 
+ASKS = """
+[ -z "$SLURM_RESTART_COUNT" ] || exit 0
+[ $RANK = 1 ] || exit 75
+exec sleep 600
+"""
+DIES = """
+[ -z "$SLURM_RESTART_COUNT" ] || exit 0
+[ $RANK = 1 ] || kill -9 $$
+trap 'exit 75' TERM
+sleep 600 & wait
+"""
+
+
 # Alive for 8 s each, with a busy processor and no output, then the other way round.
 BUSY_THEN_TALKS = """
 end=$((SECONDS + 8)); while [ $SECONDS -lt $end ]; do :; done
@@ -88,6 +101,16 @@ def test_the_same_mistake_on_another_node_ends_the_run(cluster: Cluster, project
         assert first != second, "the second attempt avoids the first one's node"
         said = clusterdp(cluster, project, "status", "run").stdout
         assert re.search(r"the same error as before: RuntimeError: no device at 0x\d+ on n\d", said), said
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("lines", "cause"), [(ASKS, "asked"), (DIES, "start")])
+def test_what_the_first_rank_to_end_has_done_counts_and_not_how_slurm_ends_the_others(
+    cluster: Cluster, project: Path, lines: str, cause: str
+) -> None:
+    with program(cluster, project, lines, "resources.tasks_per_node=2") as run:
+        assert run.wait_end() == "COMPLETED", run.account()
+        assert run.causes() == [cause, "done"], run.account()
 
 
 def test_a_hung_attempt_goes_on_elsewhere(cluster: Cluster, project: Path) -> None:
