@@ -24,7 +24,7 @@ def open_plain(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int
     raise OSError(errno.EINVAL, "not a plain file", os.fspath(path))
 
 
-def reading(path: Path) -> BinaryIO:
+def reading(path: str | os.PathLike[str]) -> BinaryIO:
     return os.fdopen(open_plain(path), "rb")
 
 

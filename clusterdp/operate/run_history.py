@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from clusterdp.operate.attempt_history import AttemptHistory, read_attempt
+from clusterdp.operate.attempt_history import AttemptHistory, Metrics, read_attempt
 from clusterdp.operate.attempt_order import ATTEMPT, by_beginning
 from clusterdp.operate.claims import with_owners
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.slurmstepd_notice import with_notices
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import Record, read_ledger, time_of
+from clusterdp.rundir.names import names_in
 from clusterdp.wording import counted
 
 
@@ -96,11 +97,14 @@ class RunHistory:
         return self.state is RunState.DONE and (len(lives) > 1 or any(a.signalled for a in lives))
 
 
-def read_history(run: RunDir) -> RunHistory:
+def read_history(run: RunDir, all_metrics: bool = True) -> RunHistory:
+    """all_metrics: otherwise how the run stands alone, for a table of many: of the attempts only the newest have what
+    they trained and measured, and what was lost is not known."""
     events, unread = read_ledger(run)
     submitted = [event for event in events if event.get("event") in ("submitted", "submit-in-doubt")]
     cancelled, asked_to_stop = run.cancelled.exists(), run.stop.exists()
-    attempts = _count_losses(_read_attempts(run, events, cancelled), events)
+    attempts = _read_attempts(run, events, cancelled, all_metrics)
+    attempts = _count_losses(attempts, events) if all_metrics else attempts
     jobs = _jobs(attempts, events)
     state, why = state_of(attempts, jobs[-1] if jobs else None, cancelled, asked_to_stop)
     return RunHistory(
@@ -148,15 +152,23 @@ def state_of(
     return RunState.WAITING, f"the last attempt ended: {last.cause}"
 
 
-def _read_attempts(run: RunDir, events: Sequence[Record], cancelled: bool) -> tuple[AttemptHistory, ...]:
-    by_name: dict[str, list[Record]] = {a.name: [] for a in run.attempts() if ATTEMPT.fullmatch(a.name)}
+def _read_attempts(
+    run: RunDir, events: Sequence[Record], cancelled: bool, all_metrics: bool
+) -> tuple[AttemptHistory, ...]:
+    by_name: dict[str, list[Record]] = {name: [] for name in names_in(run.path / "attempts") if ATTEMPT.fullmatch(name)}
     for event in events:
         name = str(event.get("of") or event.get("attempt") or "")  # `of`: what one attempt found out about another
         if ATTEMPT.fullmatch(name):  # and not `submit-123`
             by_name.setdefault(name, []).append(event)
     own = {name: [event for event in told if event.get("attempt") == name] for name, told in by_name.items()}
     names = by_beginning(run, own)
-    attempts = tuple(read_attempt(run, run.attempt(name), i, by_name[name]) for i, name in enumerate(names, start=1))
+    attempts: list[AttemptHistory] = []
+    metrics: Metrics = "all" if all_metrics else "latest"
+    for number, name in reversed(list(enumerate(names, start=1))):
+        attempt = read_attempt(run, run.attempt(name), number, by_name[name], metrics)
+        attempts.insert(0, attempt)
+        if not all_metrics and attempt.last_step is not None and attempt.total is not None and attempt.metrics:
+            metrics = "none"
     return _with_reasons(with_owners(run, with_notices(run, attempts, cancelled)))
 
 

@@ -95,7 +95,7 @@ def _is_sound(key: str, value: object) -> bool:
     if key == "job":
         return is_job_id(value)
     # No file name has a NUL or half a character in it, and os.open() would raise another error for one.
-    return isinstance(value, str) and "\0" not in value and not re.search("[\ud800-\udfff]", value)
+    return isinstance(value, str) and "\0" not in value and (value.isascii() or not re.search("[\ud800-\udfff]", value))
 
 
 def mark_cancelled(run: RunDir, job: str | None, durably: bool = True) -> None:

@@ -67,14 +67,11 @@ class RunDir:
     checkpoints = _Within("checkpoints")
 
     def attempt(self, name: str) -> Attempt:
-        return Attempt(name, self.path / "attempts" / name)
+        return Attempt(name, self.path / f"attempts/{name}")
 
     def attempts(self) -> list[Attempt]:
         """Those that have begun, oldest first (job ids of one run grow, except where Slurm wraps them)."""
         return [self.attempt(name) for name in sorted(names_in(self.path / "attempts"), key=_attempt_order)]
-
-    def event_files(self) -> list[Path]:
-        return [self.events / name for name in sorted(names_in(self.events)) if name.endswith(".jsonl")]
 
 
 def names_in(folder: Path) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,7 +21,7 @@ def last_bytes(path: Path, limit: int = CHUNK) -> bytes:
         return b""
 
 
-def end_of(file: BinaryIO, limit: int) -> bytes:
+def end_of(file: BinaryIO | FileIO, limit: int) -> bytes:
     size = file.seek(0, 2)
     start = max(0, size - limit)
     file.seek(start)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from clusterdp.operate import attempt_history
 from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import RunState
-from clusterdp.rundir.lenient_reads import last_records
+from clusterdp.rundir.lenient_reads import FEW, last_records, latest_records
 from tests.operate.builder import RunBuilder, preempted_once
 
 
@@ -176,3 +178,61 @@ def test_only_the_end_of_the_metrics_is_read(builder: RunBuilder) -> None:
     history = read_history(builder.run)
     assert (history.step, history.attempts[0].first_step) == (200_000, 1)
     assert len(last_records(path)) < 3000
+
+
+@pytest.mark.parametrize("life", ["trained on", "has measured nothing yet", "no total", "overtaken"])
+def test_how_a_run_stands_is_known_without_the_metrics_of_all_attempts(life: str, elsewhere: Path) -> None:
+    builder = RunBuilder(elsewhere / "r").submitted()
+    builder.attempt("7.0").trained(1, 20, None if life == "no total" else 40, phase="warm").stopped(20).requeued("term")
+    if life == "overtaken":
+        builder.attempt("8.0").trained(21, 23, None).outcome("overtaken claim 23")
+    else:
+        second = builder.attempt("7.1").restored(20)
+        _ = second if life == "has measured nothing yet" else second.trained(21, 30, 40, lr=0.1).measured(test_loss=0.5)
+    brief, full = (read_history(builder.run, all_metrics=wanted) for wanted in (False, True))
+    assert full.step and full.metrics
+    for name in ("state", "why", "job", "jobs", "step", "total", "phase", "metrics", "saved", "closed"):
+        assert getattr(brief, name) == getattr(full, name), name
+    assert brief.last and full.last and brief.last.number == full.last.number
+
+
+def test_what_older_attempts_have_measured_is_read_only_if_it_is_asked_for(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = preempted_once(elsewhere / "r")
+    read: list[str] = []
+    for name, reads in attempt_history.READ.items():
+        if name != "none":
+            looked = lambda path, reads=reads: read.append(path.stem) or reads(path)  # noqa: E731
+            monkeypatch.setitem(attempt_history.READ, name, looked)
+    history = read_history(builder.run, all_metrics=False)
+    assert (read, history.step, history.lost) == (["7.1"], 240, 0)
+    read.clear()
+    assert read_history(builder.run).attempts[0].first_step == 1
+    assert sorted(read) == ["7.0", "7.1"]
+
+
+@pytest.mark.parametrize("then", [{}, {"lr": 0.1}, {"lr": None}, {"said": 'a":b'}, {"o": {"d": 1}}, {'q"\u00e9': 2.0}])
+def test_the_latest_records_have_the_last_value_of_everything(then: dict[str, Any], builder: RunBuilder) -> None:
+    attempt = (
+        builder.attempt("7.0")
+        .trained(1, 40, lr=0.2)
+        .measured(step=40, **then)
+        .trained(41, 300)
+        .measured(**dict.fromkeys(then))
+    )
+    path = builder.run.metrics / f"{attempt.files.name}.jsonl"
+    records, latest = last_records(path), latest_records(path)
+    assert path.stat().st_size > 2 * FEW
+    assert attempt_history._latest(latest) == attempt_history._latest(records)
+    assert latest[-1] == records[-1]
+
+
+def test_of_many_records_with_the_same_names_few_are_read(builder: RunBuilder) -> None:
+    attempt = builder.attempt("7.0").trained(1, 300, lr=0.2)
+    path = builder.run.metrics / f"{attempt.files.name}.jsonl"
+    assert 0 < len(latest_records(path)) < 100 < len(last_records(path)) == 300
+    path.write_bytes(path.read_bytes()[:-9])  # torn
+    assert latest_records(path)[-1]["step"] == 299
+    path.write_text("")
+    assert list(latest_records(path)) == []

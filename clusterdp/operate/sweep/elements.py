@@ -11,7 +11,7 @@ from clusterdp.operate.queue import RunStatus, combine
 from clusterdp.operate.run_cluster import is_gone, is_here
 from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.rundir import SweepDir, read_events
-from clusterdp.rundir.lenient_reads import integer
+from clusterdp.rundir.lenient_reads import forget, integer
 
 if TYPE_CHECKING:
     from clusterdp.slurm.commands import SqueueRow
@@ -44,7 +44,11 @@ def read_sweep(folder: SweepDir, ended: Mapping[int, ElementStatus] | None = Non
     there = set(folder.numbers())  # some may have been removed
     rows = {number: row for number, row in rows.items() if number in there}
     arrays = _arrays(folder)
-    histories = {number: _history(folder, number, arrays) for number in rows if number not in ended}
+    histories = {}
+    for number in rows:
+        if number not in ended:
+            histories[number] = _history(folder, number, arrays)
+            forget(histories[number].run)
     going = [history for history in histories.values() if not history.state.over]
     said = ""
     try:
@@ -84,7 +88,7 @@ def _arrays(folder: SweepDir) -> list[tuple[int, int, str]]:
 
 
 def _history(folder: SweepDir, number: int, arrays: Sequence[tuple[int, int, str]]) -> RunHistory:
-    history = read_history(folder.element(number))
+    history = read_history(folder.element(number), all_metrics=False)
     if history.job is None:  # submit was killed before it had written that down for each
         jobs = tuple(f"{job}_{number - offset}" for offset, size, job in arrays if offset <= number < offset + size)
         return replace(history, jobs=jobs)
