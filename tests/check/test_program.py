@@ -70,8 +70,10 @@ FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
         [
             (3, SAVE.format("torch.save(state, path)")),
             (2, "import torch\ntorch.save(x, f'model_{epoch}.pt')"),
+            (3, SAVE.format("torch.save(state, path)") + "if not rank:\n    save(x, 'best.pt')\nsave(x, 'last.pt')"),
         ],
         [
+            SAVE.format("torch.save(state, path)") + "if not rank:\n    save(x, 'best.pt')\n    save(x, 'last.pt')",
             "import torch\nif rank == 0:\n    torch.save(x, 'last.pt')",
             "import torch\nif accelerator.is_main_process: torch.save(x, 'last.pt')",
             SAVE.format("if rank != 0: return\n    torch.save(state, path)"),

@@ -15,17 +15,18 @@ RANK = re.compile(
 LEAVES = (ast.Return, ast.Continue, ast.Raise, ast.Break)
 
 
-def is_guarded(node: ast.AST, source: Source, sources: Sources, seen: set[ast.AST] | None = None) -> bool:
-    seen = set() if seen is None else seen
+def is_guarded(node: ast.AST, source: Source, sources: Sources, below: frozenset[ast.AST] = frozenset()) -> bool:
+    """below: functions that have been asked after already, and call themselves if they come up again."""
     if any(_is_test(each) for each in source.above(node)) or _after_leaving(node, source):
         return True
     function = source.function_of(node)
-    if function is None or function in seen:
+    if function is None:
         return False
-    seen.add(function)
     if any(RANK.search(ast.unparse(each)) for each in function.decorator_list):
         return True
-    return any(is_guarded(call, where, sources, seen) for where, call in sources.calls_of(function.name))
+    below |= {function}
+    callers = [(where, call) for where, call in sources.calls_of(function.name) if where.function_of(call) not in below]
+    return bool(callers) and all(is_guarded(call, where, sources, below) for where, call in callers)
 
 
 def _is_test(node: ast.AST) -> bool:
