@@ -76,6 +76,6 @@ def written_out(text: ProgramText | None, began: float) -> dict[str, str]:
 
 
 def _is_foreign(path: str, folder: Path) -> bool:
-    if path.startswith((f"{folder}/", *NO_FILES)):
-        return False
+    if path.startswith((f"{folder}/", *NO_FILES)) or path.endswith(".lock") or "/.cache/" in path:
+        return False  # locks and caches are made to be shared
     return not path.startswith(PASSING) or (is_checkpoint(path) and os.path.exists(path))

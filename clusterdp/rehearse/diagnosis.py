@@ -6,7 +6,7 @@ First what the kernel and the files have shown, then what the program's text say
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from clusterdp.check.program import Place, ProgramText
@@ -15,10 +15,11 @@ from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse.file_use import series_of
 from clusterdp.rehearse.lost_state import Kept, name_the_loss
 from clusterdp.rehearse.program_parts import at
-from clusterdp.rehearse.resumed_from import resumes
-from clusterdp.rehearse.run_spec import Facts, RunResult
+from clusterdp.rehearse.resumed_from import Resume, resumes, unread_save
+from clusterdp.rehearse.run_spec import Facts, Hit, RunResult
 from clusterdp.rehearse.signal_faults import of_signal
 from clusterdp.rehearse.state import Difference
+from clusterdp.rehearse.steps_lost import printed
 from clusterdp.wording import some_of
 
 TORN = re.compile(
@@ -49,9 +50,11 @@ def diagnose(case: Case, differences: Sequence[Difference] = ()) -> str:
     if not_back:
         return not_back
     if case.result.state != "done":
-        return of_signal(case) or _of_error(case)
+        failed = _of_later(case)
+        also = of_signal(case)
+        return f"{failed}. Besides, {also}" if failed and also else failed or also or _of_error(case)
     lost = name_the_loss(differences, case.kept) if case.kept else ""
-    also = _of_resume(case) or of_signal(case)
+    also = _of_resume(case) or "; ".join(filter(None, [_of_count(case), of_signal(case)]))
     return f"{lost}. Besides, {also}" if lost and also else lost or also
 
 
@@ -88,7 +91,7 @@ def _of_torn(case: Case) -> str:
     if not by and not TORN.search(_error(case)):
         return ""
     read = f"{by[0]} resumed from {hit.file}" if by else f"it resumed from what it found, {hit.file} among it"
-    error = f" ({error})" if (error := _error(case)) else ""
+    error = f" ({error})" if (error := _of_error(case)) else ""
     if case.drill == "checkpoint-damaged":
         return f"{read}, which was damaged, and not from the one before it{error}"
     if _is_in_place(case, hit.file):
@@ -110,7 +113,44 @@ def _of_resume(case: Case) -> str:
             return f"attempt {each.number} has read no checkpoint, though {each.newer} was there: it began anew"
         read = some_of(each.read, 3)
         return f"attempt {each.number} resumed from {read}, though {each.newer} was there and newer"
+    return next(filter(None, (_of_unread(case, hit) for hit in case.result.hits if hit.grace_s)), "")
+
+
+def _of_unread(case: Case, hit: Hit) -> str:
+    found = unread_save(case.history, case.result.files, hit) if case.lost else None
+    if found is None:
+        return ""
+    path, after = found
+    read = some_of(after.read, 3)
+    return f"{path} was saved after the warning, but attempt {after.number} resumed from {read}, which is older"
+
+
+def begun_anew(case: Case) -> str:
+    """It has read nothing, though a whole checkpoint was there, and counts its steps from the beginning again."""
+    torn = {hit.file for hit in case.result.hits}
+    for each, step in _from_the_beginning(case):
+        if not each.read and each.newer and each.newer not in torn:
+            return f"attempt {each.number} began at step {step} again, though {each.newer} was there"
     return ""
+
+
+def _of_count(case: Case) -> str:
+    """It has read a checkpoint, and counts its steps from the beginning again."""
+    for each, step in _from_the_beginning(case):
+        if each.read:
+            return f"attempt {each.number} resumed from {some_of(each.read, 3)}, and began at step {step} again"
+    return ""
+
+
+def _from_the_beginning(case: Case) -> Iterator[tuple[Resume, int]]:
+    """Attempts that began at the step at which the first one began, which had come further."""
+    told = {} if case.facts.ours else dict(printed(case.history, case.history.run, case.facts))
+    for each in resumes(case.history, case.result.files, case.facts.files):
+        names = [attempt.name for attempt in case.history.attempts[: each.number]]
+        before = [told[name] for name in names[:-1] if name in told]
+        steps = told.get(names[-1])
+        if steps and before and steps[0] <= before[0][0] < before[-1][-1]:
+            yield each, steps[0]
 
 
 def _of_port(case: Case) -> str:
@@ -123,20 +163,31 @@ def _of_port(case: Case) -> str:
     return f"a port that it wants was taken: {_short(said)}"
 
 
+def _of_later(case: Case) -> str:
+    """It came back, and then failed by itself, of something else than what was done to it."""
+    hits = [hit.attempt for hit in case.result.hits]
+    last = case.history.last
+    if last is None or not hits or last.name in hits or not last.failed:
+        return ""
+    error = _of_error(case)
+    return f"attempt {last.number} failed by itself: {error}" if error else ""
+
+
 def _of_error(case: Case) -> str:
     if not case.history.attempts:
         return ""
     failure = find_failure(case.history)
     words = failure.error or next(iter(reversed(failure.lines)), "")
     cause = f" ({failure.known.cause})" if failure.known else ""
-    return f"{_short(words)}{cause}" if words else ""
+    return f"{_short(words.replace(f'{case.history.run.code}/', ''))}{cause}" if words else ""
 
 
 def _error(case: Case) -> str:
     if case.result.state == "done" or not case.history.attempts:
         return ""
     failure = find_failure(case.history)
-    return _short(" ".join([failure.error, *failure.lines]).strip())
+    words = " ".join([failure.error, *failure.lines]).strip()
+    return _short(words.replace(f"{case.history.run.code}/", ""))
 
 
 def _place(places: Sequence[Place]) -> str:

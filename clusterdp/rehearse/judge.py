@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +12,12 @@ from clusterdp.config import Config
 from clusterdp.errors import CheckpointError
 from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.rehearse.attempt_rows import rows_of
-from clusterdp.rehearse.diagnosis import Case, diagnose
+from clusterdp.rehearse.diagnosis import Case, begun_anew, diagnose
 from clusterdp.rehearse.drills.table import Drill
 from clusterdp.rehearse.lost_state import Kept
 from clusterdp.rehearse.program_parts import parts_made
 from clusterdp.rehearse.run_spec import Facts, Hit, RunResult
+from clusterdp.rehearse.signal_faults import unsaved
 from clusterdp.rehearse.state import Difference, EndState, compare, of_files, of_run
 from clusterdp.rehearse.steps_lost import printed, steps_lost
 from clusterdp.rehearse.verdict import BIT_FOR_BIT, FAILED, INAPPLICABLE, PASSED, WITHIN_SPREAD, HitRow, Verdict
@@ -115,23 +116,17 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
         told |= {"differences": shown, "differing": len(differences)}
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnosis, **told)  # type: ignore[arg-type]
     told["state"] = reference.equal
-    if lost is not None and not reference.facts.ours and _is_too_much(lost, result.hits, config.rehearse.may_lose):
-        may_lose = f"rehearse.may_lose is {config.rehearse.may_lose}"
-        said = f"{counted(lost, 'step')} done again, though it was warned ({may_lose})"
+    if not reference.facts.ours and (said := unsaved(case, config.rehearse.may_lose)):
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnose(case), **told)  # type: ignore[arg-type]
+    if anew := begun_anew(case):  # out of time it would never come to its end
+        said = f"the same end state, but all was done again: {anew}"
+        return Verdict(verdict=FAILED, said=said, diagnosis=anew, **told)  # type: ignore[arg-type]
     return Verdict(verdict=PASSED, said=_passed(history, lost, reference), **told)  # type: ignore[arg-type]
 
 
 def _is_whole(text: ProgramText | None) -> bool:
     """Whether all that the program does can be seen in its text: a model of a library may draw random numbers."""
     return text is not None and text.complete and text.libraries <= {"torch", "numpy", *sys.stdlib_module_names}
-
-
-def _is_too_much(lost: int, hits: Sequence[Hit], may_lose: int) -> bool:
-    """The step in which a warning comes may be done again by a program that stops at once in its handler."""
-    warned = [hit for hit in hits if hit.grace_s and hit.causes]
-    deaf = any(word in ("default", "ignored") for hit in warned for word in hit.handlers.values())
-    return bool(warned) and lost > max(may_lose, 0 if deaf else len(warned))
 
 
 def _last_steps(history: RunHistory, facts: Facts) -> dict[str, int]:

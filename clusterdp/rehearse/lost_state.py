@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from clusterdp.rehearse.state import Difference, EndState, name_the_fault
 from clusterdp.wording import some_of
 
 POSITION = "the position in the data is in no checkpoint, and the sampler starts over after a resume"
+NOT_KEPT = "is in no checkpoint, and starts anew after a resume"
 TORCH_RNG = (5056,)  # the shape of torch.get_rng_state()
 
 
@@ -25,8 +27,9 @@ class Kept:
     complete: bool = False
 
     def may(self, part: str) -> bool:
-        """Whether the program makes this part, for all that its text shows."""
-        return part in self.made or not self.complete
+        """Whether the program makes this part, for all that its text shows. A program whose own text draws random
+        numbers, and makes no sampler, draws its samples, whatever its libraries could do."""
+        return part in self.made or not (self.complete or (part == "samples" and "draws" in self.made))
 
     def has(self, part: str) -> bool:
         """A learning rate is the optimizer's own: it tells of no scheduler that is kept."""
@@ -49,10 +52,12 @@ def name_the_loss(differences: Sequence[Difference], kept: Kept) -> str:
     if "step" in parts or not parts & {"model", "optimizer", "scheduler", "scaler", "rng", "sampler"}:
         return said
     rates = [each for each in rest if each.part == "scheduler"]
-    lacking = [words for part in ("scheduler", "scaler") if (words := _lacks(kept, part, rates))]
+    lacking = [words for part in ("optimizer", "scheduler", "scaler") if (words := _lacks(kept, part, rates))]
+    perhaps = _perhaps_lacks(kept)
     if lacking:
         return "; ".join(lacking)
-    return said if parts & {"scaler", "scheduler", "sampler"} else _of_draws(rest, kept, said)
+    found = said if parts & {"scaler", "scheduler", "sampler"} else _of_draws(rest, kept, said)
+    return "; or ".join(filter(None, [found, perhaps]))
 
 
 def _file(key: str) -> str:
@@ -71,13 +76,27 @@ def _lacks(kept: Kept, part: str, rates: Sequence[Difference]) -> str:
     place = kept.made.get(part)
     if place is None or kept.has(part):
         return ""
+    if part == "optimizer":
+        return f"the optimizer ({at(place)}) {NOT_KEPT}"
     if part == "scheduler":
         if not rates:
             return ""
         each = rates[0]
         ended = f": the learning rate ends as {each.got:g}, not {each.expected:g}" if each.got is not None else ""
-        return f"the scheduler ({at(place)}) is in no checkpoint, and starts anew after a resume{ended}"
-    return f"the GradScaler ({at(place)}) is in no checkpoint, and starts anew after a resume"
+        return f"the scheduler ({at(place)}) {NOT_KEPT}{ended}"
+    return "" if _may_be_off(place) else f"the GradScaler ({at(place)}) {NOT_KEPT}"
+
+
+def _perhaps_lacks(kept: Kept) -> str:
+    place = kept.made.get("scaler")
+    if place is None or kept.has("scaler") or not _may_be_off(place):
+        return ""
+    return f"the GradScaler ({at(place)}), if it was enabled, {NOT_KEPT}"
+
+
+def _may_be_off(scaler: Place) -> bool:
+    """One that is told whether to scale has no state where it is told not to."""
+    return re.search(r"\benabled\s*=\s*(?!True\b)", scaler.text) is not None
 
 
 def _of_draws(differences: Sequence[Difference], kept: Kept, said: str) -> str:

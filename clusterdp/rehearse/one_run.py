@@ -92,7 +92,7 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
         if spec.drill:
             result = _disturb(scene, spec.drill)
             if result.inapplicable or result.missed:
-                return replace(result, folder=spec.folder)
+                return replace(result, folder=spec.folder, took_s=time.monotonic() - began)
         ended = _to_the_end(spec, scene, began)
         if disk is not None:
             small_disk.keep(disk)

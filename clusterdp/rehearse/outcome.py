@@ -35,6 +35,7 @@ def as_json(rehearsal: Rehearsal, began: float, ended: float) -> dict[str, Any]:
 
     version, name       of clusterdp, and of the job
     began, took_s       when the rehearsal began, and how long it took
+    runs_s              of that, the time of its runs, from submit to end
     ranks, nodes        of the job
     seed, grace_s       of what was drawn, and of preemptions
     steps, undisturbed_s  of the undisturbed run; steps is null if the program does not tell them
@@ -55,6 +56,7 @@ def as_json(rehearsal: Rehearsal, began: float, ended: float) -> dict[str, Any]:
         "name": rehearsal.config.name,
         "began": began,
         "took_s": ended - began,
+        "runs_s": sum(rehearsal.runs_s),
         "ranks": rehearsal.ranks,
         "nodes": rehearsal.config.resources.nodes,
         "seed": rehearsal.seed,

@@ -1,25 +1,52 @@
-"""The steps that a program prints, of whichever counter is the one of its training."""
+"""The steps that a program prints, of whichever counter is the one of its training.
+
+A counter is named by what stands before it in its lines. One that starts over in each epoch counts, too, if its lines
+tell the epoch: its name then has the first epoch and the steps of each in it, e.g. `epoch # batch @1+500`.
+"""
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Set
+from dataclasses import dataclass
 from pathlib import Path
 
-# `step 12`, `iter 12:`, `global_step=12`, and a progress bar's `12/60 [`.
-_STEP = re.compile(r"(?i)(?:\b(?:global[_ ])?(?:step|iter|iteration|batch)s?\b\W{0,3}(\d+)|\b(\d+)/\d+ \[)")
+_END = r"(?!\d|\.\d)"  # `35.4` is no step
+_STEP = re.compile(
+    rf"(?i)\b(?:global[_ ])?(?:step|iter|iteration|batch)s?\b\W{{0,3}}(?P<step>\d+){_END}"  # `iter 12:`, `step=12`
+    r"|\b(?P<done>\d+)/ *(?P<all>\d+) *(?:\[|\b(?:batch|step|iter)\w*)"  # `12/60 [` of a bar, `12/ 60 batches`
+    r"|\[ *(?P<of>\d+)/(?P<most>\d+)\]"  # `Epoch: [1][12/60]`
+    r"|^ *(?P<first>\d+) *[|:] *(?:train[ _]?)?loss\b"  # `12 | loss 3.4`
+)
+_EPOCH = re.compile(rf"(?i)\bepochs?\b\W{{0,3}}(\d+){_END}")
 _NUMBER = re.compile(r"[-+]?\d[\d.,:e+-]*")
+_BAR = re.compile(r"\|[ #\u2588-\u258f]*\|")  # it grows from line to line
+_BY_EPOCH = re.compile(r"(.*) @(\d+)\+(\d+)")
 TAIL = 4096  # bytes of a log in which the last step is looked for
+
+
+@dataclass(frozen=True)
+class _Told:
+    """of: how many steps there are, in the epoch perhaps; 0 if the line does not tell."""
+
+    epoch: int
+    step: int
+    of: int
 
 
 def steps_of(text: str, counter: str = "") -> list[int]:
     """Those of this counter, or else of the likeliest."""
     found = _counters(text)
-    return found.get(counter or _likeliest(found), [])
+    name = counter or _likeliest(found)
+    if by_epoch := _BY_EPOCH.fullmatch(name):
+        first, each = int(by_epoch[2]), int(by_epoch[3])
+        return [(told.epoch - first) * each + told.step for told in found.get(by_epoch[1], [])]
+    return [told.step for told in found.get(name, [])]
 
 
 def counter_of(text: str) -> str:
-    """The counter of the training: it never goes back, as those of an epoch or of an evaluation do. Named by what
-    stands before it in its lines; empty if there is none."""
+    """The counter of the training: it never goes back, as those of an evaluation do. Empty if there is none."""
     return _likeliest(_counters(text))
 
 
@@ -42,19 +69,32 @@ def last_step(log: Path, counter: str = "") -> int | None:
     return steps[-1] if steps else None
 
 
-def _counters(text: str) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+def _counters(text: str) -> dict[str, list[_Told]]:
+    found: dict[str, list[_Told]] = {}
     for line in re.split(r"[\r\n]", text):
         if line.startswith(("slurmstepd:", "srun:")):  # what Slurm calls a step is none
             continue
         for match in _STEP.finditer(line):
-            group = 1 if match[1] else 2
-            before = _NUMBER.sub("#", line[: match.start(group)]).strip().lower()
-            found.setdefault(before, []).append(int(match[group]))
+            group = next(name for name in ("step", "done", "of", "first") if match[name])
+            if group == "done" and int(match[group]) == 0:
+                continue  # a bar begins there after a resume, too
+            before = line[: match.start(group)]
+            epoch = [*_EPOCH.finditer(before)]
+            told = _Told(int(epoch[-1][1]) if epoch else -1, int(match[group]), int(match["all"] or match["most"] or 0))
+            found.setdefault(_BAR.sub("|", _NUMBER.sub("#", before)).strip().lower() or "^", []).append(told)
     return found
 
 
-def _likeliest(found: dict[str, list[int]]) -> str:
+def _likeliest(found: dict[str, list[_Told]]) -> str:
     """Of those that never go back the one with most values; of equals, that with the least in front of it."""
-    forward = {name: set(steps) for name, steps in found.items() if steps == sorted(steps)}
+    forward: dict[str, Set[object]] = {}
+    for name, told in found.items():
+        steps = [each.step for each in told]
+        if all(each.step == each.of for each in told):
+            continue  # what is done in a moment, such as loading weights
+        if steps == sorted(steps):
+            forward[name] = set(steps)
+        elif all(a.epoch >= 0 and (a.epoch, a.step) <= (b.epoch, b.step) for a, b in itertools.pairwise(told)):
+            in_each = max(each.of for each in told) or max(steps) + 1
+            forward[f"{name} @{told[0].epoch}+{in_each}"] = {*told}
     return max(forward, key=lambda name: (len(forward[name]), -len(name)), default="")

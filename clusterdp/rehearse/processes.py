@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,19 +42,34 @@ def ranks_of(run: Path) -> dict[int, list[int]]:
     """By rank, its processes, from the top down."""
     found: dict[int, list[int]] = {}
     for pid in processes.marked(f"CLUSTERDP_RUN_DIR={run}"):
-        rank = variable(pid, b"RANK=")
+        rank = _rank(_environ(pid))
         if rank.isdigit():
             found.setdefault(int(rank), []).append(pid)
     return {rank: sorted(found[rank]) for rank in sorted(found)}
 
 
-def variable(pid: int, name: bytes) -> str:
-    """The value of a variable, named with its `=`, that a process was started with; empty if there is none."""
+def _rank(environ: Mapping[str, str]) -> str:
+    """A program that is to run as a single process is started without RANK: then it is the number of its task. The
+    batch script has that number, too, and so has torchrun's agent, but neither has LOCAL_WORLD_SIZE from the step."""
+    if "RANK" in environ:
+        return environ["RANK"]
+    is_task = environ.get("SLURM_STEP_ID", "").isdigit()  # of a batch script it is negative, or not set
+    if is_task and "LOCAL_WORLD_SIZE" in environ and "GROUP_RANK" not in environ:
+        return environ.get("SLURM_PROCID", "")
+    return ""
+
+
+def variable(pid: int, name: str) -> str:
+    """The value of a variable that a process was started with; empty if there is none."""
+    return _environ(pid).get(name, "")
+
+
+def _environ(pid: int) -> dict[str, str]:
     try:
         words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
-        return ""
-    return next((word[len(name) :].decode() for word in words if word.startswith(name)), "")
+        return {}
+    return dict(word.decode("utf-8", "replace").split("=", 1) for word in words if b"=" in word)
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:
@@ -99,16 +114,16 @@ def _descriptors(pid: int) -> list[tuple[int, str]]:
     return found
 
 
-def on_term(pids: Iterable[int]) -> str:
-    """What SIGTERM does to the program among these processes of one rank: `handled`, `ignored`, `blocked`, or
+def on_signal(pids: Iterable[int], number: signal.Signals = signal.SIGTERM) -> str:
+    """What this signal does to the program among these processes of one rank: `handled`, `ignored`, `blocked`, or
     `default`, which is death. It is the topmost that is no shell. Empty where it cannot be known."""
-    words = [(_name(pid) in SHELLS, _on_term(pid)) for pid in pids]
+    words = [(_name(pid) in SHELLS, _on_signal(pid, number)) for pid in pids]
     return next((word for shell, word in words if word and not shell), next((word for _, word in words if word), ""))
 
 
-def dies_above(pids: Iterable[int]) -> str:
-    """The name of the process that SIGTERM kills, though a process below it, of the same rank, handles it."""
-    words = [(pid, _on_term(pid)) for pid in pids]
+def dies_above(pids: Iterable[int], number: signal.Signals = signal.SIGTERM) -> str:
+    """The name of the process that this signal kills, though a process below it, of the same rank, handles it."""
+    words = [(pid, _on_signal(pid, number)) for pid in pids]
     handling = [pid for pid, word in words if word == "handled"]
     for pid, word in words:
         if word == "default" and any(pid in _above(other) for other in handling):
@@ -122,10 +137,10 @@ def _name(pid: int) -> str:
     return ""
 
 
-def _on_term(pid: int) -> str:
+def _on_signal(pid: int, number: signal.Signals) -> str:
     with suppress(OSError, ValueError):
         lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-        bit = 1 << (signal.SIGTERM - 1)
+        bit = 1 << (number - 1)
         masks = (("SigCgt", "handled"), ("SigIgn", "ignored"), ("SigBlk", "blocked"))
         return next((word for mask, word in masks if int(lines[mask], 16) & bit), "default")
     return ""
@@ -143,7 +158,7 @@ def _above(pid: int) -> list[int]:
 
 def master_ports(pids: Iterable[int]) -> set[int]:
     """What the job has told these processes to meet at."""
-    return {int(port) for port in (variable(pid, b"MASTER_PORT=") for pid in pids) if port.isdigit()}
+    return {int(port) for port in (variable(pid, "MASTER_PORT") for pid in pids) if port.isdigit()}
 
 
 def listening_ports(pids: Iterable[int]) -> set[int]:

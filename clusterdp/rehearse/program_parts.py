@@ -10,6 +10,9 @@ from clusterdp.plainfile import read_plain
 
 _MAKES = {
     "scaler": re.compile(r"\bGradScaler\("),
+    "optimizer": re.compile(
+        r"\boptim\.(?!SGD)\w+\(|\b(?:Adam|AdamW|RMSprop|Adagrad|Lion|Adafactor)\(|\bSGD\(.*momentum"
+    ),
     "scheduler": re.compile(r"\blr_scheduler\.\w+\(|\bget_\w*schedul\w*\(|\b\w+LR\("),
     "draws": re.compile(
         r"Dropout\w*\(|\bdropout\b|\brand(?:n|int|perm)?(?:_like)?\(|\brandom\.|\b(?:bernoulli|multinomial)\("
@@ -20,8 +23,8 @@ _MAKES = {
 
 
 def parts_made(text: ProgramText | None) -> Mapping[str, Place]:
-    """By part, the first line that makes it: `scaler`, `scheduler`; that draws random numbers, that samples data, and
-    that restores the random numbers' state."""
+    """By part, the first line that makes it: `optimizer` (one that has a state), `scaler`, `scheduler`; that draws
+    random numbers, that samples data, and that restores the random numbers' state."""
     found: dict[str, Place] = {}
     for file in text.files if text else []:
         try:

@@ -64,7 +64,8 @@ class Undisturbed:
 @dataclass
 class Rehearsal:
     """folder: of all its runs. grace_s: of preemptions. ranks: of the job. runs: the two undisturbed ones that were
-    compared. overrides: of the config, in all runs."""
+    compared. overrides: of the config, in all runs. runs_s: how long each run took, those included whose fault did not
+    land."""
 
     config: Config
     folder: Path
@@ -81,6 +82,7 @@ class Rehearsal:
     runs: list[Undisturbed] = field(default_factory=list)
     processes: RunProcesses = field(default_factory=RunProcesses)
     overrides: list[str] = field(default_factory=list)
+    runs_s: list[float] = field(default_factory=list)
     _code_of: str = ""
 
     def run(self) -> list[Verdict]:
@@ -209,7 +211,7 @@ class Rehearsal:
         verdict = judge(drill, result, Path(result.folder), reference, self.config, self.ranks)
         verdict = replace(verdict, tries=turn)
         said = verdict.diagnosis or verdict.said if verdict.verdict == FAILED else verdict.said
-        self.screen.ended(drill.name, verdict.verdict, said, result.took_s)
+        self.screen.ended(drill.name, verdict.verdict, said, verdict.took_s)
         return verdict
 
     def _run(
@@ -233,7 +235,9 @@ class Rehearsal:
             **more,
         )
         tell: Tell = lambda step, doing: self.screen.is_at(shown, step, doing)  # noqa: E731
-        return self.processes.run(spec, tell)
+        result = self.processes.run(spec, tell)
+        self.runs_s.append(result.took_s)
+        return result
 
 
 def values_of(config: Config) -> dict[str, Any]:

@@ -64,8 +64,8 @@ class RunSpec:
 @dataclass(frozen=True)
 class Hit:
     """What a drill did to one attempt. evidence: in words, that it was there. causes: of the attempt's end, of which
-    one must be on record; none if the attempt is to go on. By rank, handlers: what SIGTERM does to it; shells: what it
-    kills above a program that handles it. file: that was half written then, or damaged."""
+    one must be on record; none if the attempt is to go on. signal: of the warning; by rank, handlers: what it does to
+    that; shells: what it kills above a program that handles it. file: that was half written then, or damaged."""
 
     attempt: str
     evidence: str
@@ -75,6 +75,7 @@ class Hit:
     handlers: dict[str, str] = field(default_factory=dict)
     shells: dict[str, str] = field(default_factory=dict)
     grace_s: float | None = None
+    signal: str = "SIGTERM"
     file: str = ""
 
 

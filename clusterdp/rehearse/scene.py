@@ -157,21 +157,24 @@ class Scene:
             raise Missed("no attempt has begun")
         return attempt
 
-    def hit(self, evidence: str, *causes: str, attempt: Attempt | None = None, **more: object) -> None:
-        """Notes what has been done. The cause that is on record in the end is the other half of the proof."""
+    def hit(
+        self, evidence: str, *causes: str, attempt: Attempt | None = None, at: float | None = None, **more: object
+    ) -> None:
+        """Notes what has been done. The cause that is on record in the end is the other half of the proof. at: when
+        that began, in seconds since 1970; default: now."""
         name = (attempt or self.newest()).name
         if isinstance(self.cluster, SlurmCluster):
             causes = (*causes, *(word for cause in causes for word in ON_RECORD.get(cause, ())))
-        self.hits.append(Hit(name, evidence, self.step(), time.time(), causes, **more))  # type: ignore[arg-type]
+        self.hits.append(Hit(name, evidence, self.step(), at or time.time(), causes, **more))  # type: ignore[arg-type]
 
-    def handlers(self) -> dict[str, str]:
-        """By rank, what SIGTERM does to it."""
-        told = {str(rank): processes.on_term(pids) for rank, pids in self.ranks(fresh=True).items()}
+    def handlers(self, number: signal.Signals = signal.SIGTERM) -> dict[str, str]:
+        """By rank, what this signal does to it."""
+        told = {str(rank): processes.on_signal(pids, number) for rank, pids in self.ranks(fresh=True).items()}
         return {rank: word for rank, word in told.items() if word}
 
-    def shells(self) -> dict[str, str]:
-        """By rank, what SIGTERM kills above a program that handles it."""
-        told = {str(rank): processes.dies_above(pids) for rank, pids in self.ranks().items()}
+    def shells(self, number: signal.Signals = signal.SIGTERM) -> dict[str, str]:
+        """By rank, what this signal kills above a program that handles it."""
+        told = {str(rank): processes.dies_above(pids, number) for rank, pids in self.ranks().items()}
         return {rank: word for rank, word in told.items() if word}
 
     def freeze(self) -> list[int]:

@@ -16,7 +16,9 @@ def own_namespace() -> list[str] | None:
     """The words before a command that may mount one; None if that is not possible here."""
     if not sys.platform.startswith("linux") or not shutil.which("unshare"):
         return None
-    words = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+    unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
+    # The tasks of the fake cluster have namespaces below this one, in which a later mount has to be seen, too.
+    words = [*unshare, "sh", "-c", 'mount --make-rshared / && exec "$@"', "sh"]
     probe = [*words, "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/mnt"]
     done = subprocess.run(probe, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return words if done.returncode == 0 else None

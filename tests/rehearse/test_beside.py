@@ -30,6 +30,8 @@ def test_what_two_runs_do_not_share_is_nothing_and_scratch_files_are_none() -> N
     assert beside_another(mine, other, FOLDER, None, 0.0) is None
     scratch = Facts(written={"/tmp/scratch-of-mine.bin": 1, f"{FOLDER}/undisturbed/code/a.pt": 1})
     assert beside_another(scratch, scratch, FOLDER, None, 0.0) is None
+    caches = Facts(written={"/home/me/.cache/metrics/x.arrow": 1, "/data/x.lock": 1})
+    assert beside_another(caches, caches, FOLDER, None, 0.0) is None, "they are made to be shared"
     shared = Facts(written={"/data/a.pt": 1})
     found = beside_another(shared, shared, FOLDER, None, 0.0)
     assert found and found.said == "undisturbed runs wrote /data/a.pt"

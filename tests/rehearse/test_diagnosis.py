@@ -12,10 +12,11 @@ from clusterdp.check.program import Place, ProgramText
 from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.run_state import RunState
-from clusterdp.rehearse.diagnosis import Case, diagnose
+from clusterdp.rehearse.diagnosis import Case, begun_anew, diagnose
 from clusterdp.rehearse.file_use import FileUse
 from clusterdp.rehearse.judge import why_missed
 from clusterdp.rehearse.run_spec import Facts, Hit, RunResult
+from clusterdp.rehearse.signal_faults import unsaved
 from clusterdp.rundir import RunDir
 
 BEGAN, HIT, GRACE = 100.0, 110.0, 5.0
@@ -52,7 +53,8 @@ def case(tmp_path: Path, hit: Hit, *attempts: AttemptHistory, **more: Any) -> Ca
 def test_handlers_are_told_by_rank(tmp_path: Path, handlers: list[str], said: str) -> None:
     hit = stop({str(rank): word for rank, word in enumerate(handlers)})
     assert diagnose(case(tmp_path, hit)).startswith(said)
-    assert diagnose(case(tmp_path, hit, lost=0)) == "", "nothing was lost"
+    by_luck = diagnose(case(tmp_path, hit, lost=0))
+    assert by_luck == ("" if "handled" in handlers and "default" not in handlers else said.partition(";")[0])
 
 
 HANDLED = {"0": "handled", "1": "handled"}
@@ -68,6 +70,10 @@ def test_who_is_killed_in_the_handler_was_saving_or_trained_on_or_hung(tmp_path:
     saving = {"step_10.pt.tmp": FileUse(written=[HIT + GRACE])}
     said = diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, files=saving))
     assert said.startswith("the warning is shorter than the save: step_10.pt.tmp was not whole 5 s after SIGTERM")
+    late = {"best.pt.tmp": FileUse(written=[HIT + GRACE + 4, 140.0], gone=[140.1])}  # KillWait, and the next attempt
+    assert diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, files=late)).startswith("the warning is shorter than")
+    whole = {"step_10.pt.tmp": FileUse(written=[HIT + GRACE], gone=[HIT + GRACE])}
+    assert "shorter" not in diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, files=whole))
     said = diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, last_steps={"7.0": 20}))
     assert said.startswith("its handler does not stop the training: 5 s after SIGTERM it was at step 20, from 10")
     said = diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND))
@@ -77,6 +83,13 @@ def test_who_is_killed_in_the_handler_was_saving_or_trained_on_or_hung(tmp_path:
     assert said.startswith(
         "its handler calls a collective (train.py:12: dist.barrier()): 5 s after SIGTERM it still hung"
     )
+
+
+def test_the_step_of_the_warning_is_forgiven_to_those_who_end_by_themselves(tmp_path: Path) -> None:
+    assert unsaved(case(tmp_path, stop(HANDLED), lost=1), 0) == ""
+    said = unsaved(case(tmp_path, stop(HANDLED), KILLED, SECOND, lost=1), 0)
+    assert said == "1 step done again, though it was warned (rehearse.may_lose is 0)"
+    assert unsaved(case(tmp_path, stop(HANDLED), KILLED, SECOND, lost=1), 1) == ""
 
 
 def test_who_was_told_to_stop_and_is_not_brought_back(tmp_path: Path) -> None:
@@ -100,6 +113,59 @@ def test_a_program_that_obeys_and_ends_with_0_has_got_the_fault(tmp_path: Path) 
     silent = replace(early.result, facts=Facts(took_s=50.0))
     assert why_missed(silent, early.history) == ""
     assert why_missed(replace(silent, facts=Facts(took_s=12.0)), early.history)
+
+
+MODEL = {"model.pt": FileUse(written=[104.0], read=[125.0]), "data.bin": FileUse(read=[101.0, 124.0])}
+
+
+def printed(tmp_path: Path, name: str, *steps: int) -> None:
+    log = RunDir(tmp_path).attempt(name).rank_log(0)
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(f"step {step}\n" for step in steps))
+
+
+@pytest.mark.parametrize(
+    ("first", "said"), [(0, "attempt 2 resumed from model.pt, and began at step 0 again"), (4, "")]
+)
+def test_a_program_that_goes_on_from_a_model_and_counts_anew(tmp_path: Path, first: int, said: str) -> None:
+    printed(tmp_path, "7.0", 0, 5, 10)
+    printed(tmp_path, "7.1", first, first + 5, 24)
+    assert diagnose(case(tmp_path, stop(HANDLED), files=MODEL, undisturbed={}, lost=0)) == said
+
+
+@pytest.mark.parametrize(("first", "torn", "anew"), [(0, "", True), (4, "", False), (0, "step_4.pt", False)])
+def test_who_begins_anew_beside_a_whole_checkpoint(tmp_path: Path, first: int, torn: str, anew: bool) -> None:
+    printed(tmp_path, "7.0", 0, 5, 10)
+    printed(tmp_path, "7.1", first, first + 5, 24)
+    files = {"step_4.pt": FileUse(written=[104.0])}
+    found = begun_anew(case(tmp_path, stop(HANDLED, file=torn), files=files))
+    assert found == ("attempt 2 began at step 0 again, though step_4.pt was there" if anew else "")
+
+
+def test_a_save_after_the_warning_that_is_not_resumed_from(tmp_path: Path) -> None:
+    files = {"last.ckpt": FileUse(written=[104.0], read=[125.0]), "hpc_1.ckpt": FileUse(written=[HIT + 0.1])}
+    said = diagnose(case(tmp_path, stop(HANDLED), files=files))
+    assert said == "hpc_1.ckpt was saved after the warning, but attempt 2 resumed from last.ckpt, which is older"
+    files["hpc_1.ckpt"].read.append(124.0)
+    assert "hpc_1.ckpt" not in diagnose(case(tmp_path, stop(HANDLED), files=files))
+
+
+def test_data_that_is_read_is_no_checkpoint(tmp_path: Path) -> None:
+    files = {"data.bin": FileUse(read=[101.0, 124.0]), "step_4.pt": FileUse(written=[104.0])}
+    said = diagnose(case(tmp_path, stop(HANDLED), files=files))
+    assert said == "attempt 2 has read no checkpoint, though step_4.pt was there: it began anew"
+
+
+def test_a_job_that_comes_back_and_fails_by_itself_is_told_by_that_failure(tmp_path: Path) -> None:
+    late = replace(SECOND, cause="start", failed=True)
+    printed(tmp_path, "7.1", 1)
+    log = RunDir(tmp_path).attempt("7.1").rank_log(0)
+    log.write_text("Traceback (most recent call last):\nRuntimeError: config.yaml is there already\n")
+    deaf = stop({"0": "default"})
+    said = diagnose(case(tmp_path, deaf, FIRST, late, state="failed", lost=0))
+    assert said.startswith(
+        "attempt 2 failed by itself: RuntimeError: config.yaml is there already. Besides, the program"
+    )
 
 
 CHECKPOINTS = {

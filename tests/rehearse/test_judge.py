@@ -85,6 +85,26 @@ def test_steps_that_a_warned_program_does_twice_fail_it_unless_the_user_accepts_
     assert judge(drill_of("preempted"), result, run.path, ref, config, 2).verdict == PASSED
 
 
+@pytest.mark.parametrize(
+    ("words", "verdict"),
+    [
+        ("default default", FAILED),
+        ("ignored ignored", FAILED),
+        ("handled default", FAILED),
+        ("handled ignored", PASSED),
+    ],
+)
+def test_who_is_deaf_has_only_been_lucky_if_nothing_was_lost(made: MakeRun, words: str, verdict: str) -> None:
+    run = made(["preempted", "done"], ["step 4", "step 5\nstep 9"], {"sum": 4, "scheduler": {"last_epoch": 3}})
+    handlers = dict(enumerate(words.split()))
+    result = RunResult("done", hits=(hit("preempted", grace_s=9.0, handlers=handlers),))
+    got = judge(drill_of("preempted"), result, run.path, ref := reference(made), CONFIG, 2)
+    assert (got.verdict, got.lost) == (verdict, 0)
+    assert ("it came right after a save" in got.said) == (verdict == FAILED)
+    config = Config(rehearse=RehearseConfig(may_lose=1))
+    assert judge(drill_of("preempted"), result, run.path, ref, config, 2).verdict == PASSED
+
+
 def test_a_fault_that_is_not_on_record_has_not_landed(made: MakeRun) -> None:
     run = made(["done"], ["step 9"], {})
     history = read_history(run)

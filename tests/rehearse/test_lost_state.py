@@ -15,9 +15,12 @@ RNG = Difference("rng.1", "differs in 20 of 5056 elements", None, "rng", 0.1)
 BEST = Difference("best.pt:weight", "differs in 8 of 8 elements", None, "model", 0.1)
 SCORE = Difference("last.pt:best_loss", "0.1 against 0.2", None, "metrics", 0.5, 0.1, 0.2)
 MADE = {"scaler": Place(Path("/p/train.py"), 3, ""), "scheduler": Place(Path("/p/train.py"), 4, "")}
+OPTIMIZER = {"optimizer": Place(Path("/p/train.py"), 2, "")}
 DRAWS = {"draws": Place(Path("/p/train.py"), 5, "")}
 RESTORES = {"restores-rng": Place(Path("/p/train.py"), 9, "")}
 SAMPLES = {"samples": Place(Path("/p/train.py"), 6, "")}
+PERHAPS = {"scaler": Place(Path("/p/train.py"), 3, "scaler = GradScaler(enabled=half)")}
+UNSURE = "the GradScaler (train.py:3), if it was enabled, is in no checkpoint, and starts anew after a resume"
 ANEW = (
     "the scheduler (train.py:4) is in no checkpoint, and starts anew after a resume: "
     "the learning rate ends as 0.2, not 0.1"
@@ -47,6 +50,7 @@ def kept(*parts: str, made: dict[str, Place] | None = None, generators: int = 0)
         ),
         ([MODEL, RATE], kept("scaler", "scheduler", made=MADE), "the scheduler was not restored"),
         ([MODEL], kept("sampler", made=DRAWS), RANDOM),
+        ([MODEL], kept("sampler", made=DRAWS | PERHAPS), f"{RANDOM}; or {UNSURE}"),
         ([MODEL], kept(made=DRAWS | SAMPLES), f"{RANDOM}; or {POSITION}"),
         ([MODEL], kept(made=SAMPLES), POSITION),
         ([MODEL], kept(made=SAMPLES | DRAWS, generators=2), POSITION),
@@ -67,6 +71,12 @@ def kept(*parts: str, made: dict[str, Place] | None = None, generators: int = 0)
             BEATEN,
         ),
         ([BEST, MODEL], kept("sampler", made=DRAWS), RANDOM),
+        (
+            [MODEL],
+            kept(made=OPTIMIZER | DRAWS),
+            "the optimizer (train.py:2) is in no checkpoint, and starts anew after a resume",
+        ),
+        ([MODEL], kept("optimizer", "sampler", made=OPTIMIZER | DRAWS), RANDOM),
     ],
 )
 def test_what_was_lost_follows_from_what_differs_and_what_is_kept(

@@ -27,7 +27,7 @@ DRILL = {
 }  # fmt: skip
 OUTCOME = {
     "version": TEXT, "name": TEXT, "began": NUMBER, "took_s": NUMBER, "ranks": (int,), "nodes": (int,), "seed": (int,),
-    "grace_s": NUMBER, "steps": MAYBE_INT, "undisturbed_s": NUMBER, "state": TEXT, "compare": [TEXT],
+    "grace_s": NUMBER, "steps": MAYBE_INT, "undisturbed_s": NUMBER, "runs_s": NUMBER, "state": TEXT, "compare": [TEXT],
     "changes": [{"key": TEXT, "config": ANY, "rehearsal": ANY}], "deterministic": YES_NO, "passed": YES_NO,
     "undisturbed": [{"name": TEXT, "said": TEXT, "took_s": NUMBER, "folder": TEXT, "attempts": [ATTEMPT]}],
     "said": TEXT, "drills": [DRILL],

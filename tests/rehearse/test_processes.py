@@ -21,7 +21,8 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it
 @contextmanager
 def program(run: Path, text: str, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
     """One that has said that it is ready."""
-    ours = {name: value for name, value in os.environ.items() if name != "RANK"}
+    ranks = ("RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")  # another test may have left them
+    ours = {name: value for name, value in os.environ.items() if name not in ranks}
     environ = {**ours, "CLUSTERDP_RUN_DIR": str(run), **variables}
     ready = "\nprint('ready', flush=True)\nimport sys; sys.stdin.read()"
     with subprocess.Popen(
@@ -41,6 +42,18 @@ def test_ranks_are_known_by_their_variables(tmp_path: Path) -> None:
     assert processes.ranks_of(tmp_path) == {}
 
 
+def test_a_rank_without_its_variable_is_known_by_its_task_and_batch_scripts_and_agents_are_none(tmp_path: Path) -> None:
+    task = {"SLURM_PROCID": "1", "SLURM_STEP_ID": "0", "LOCAL_WORLD_SIZE": "2"}
+    with (
+        program(tmp_path, "", **task) as one,
+        program(tmp_path, "", SLURM_PROCID="0", SLURM_STEP_ID="-5", LOCAL_WORLD_SIZE="2"),  # the batch script
+        program(tmp_path, "", SLURM_PROCID="0", LOCAL_WORLD_SIZE="2"),  # that of an older Slurm
+        program(tmp_path, "", SLURM_PROCID="0", SLURM_STEP_ID="0"),  # torchrun's agent
+        program(tmp_path, "", **task, GROUP_RANK="0"),  # torchrun's worker: its task is a node's
+    ):
+        assert processes.ranks_of(tmp_path) == {1: [one.pid]}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -52,7 +65,7 @@ def test_ranks_are_known_by_their_variables(tmp_path: Path) -> None:
 )
 def test_what_a_signal_does_to_them(tmp_path: Path, text: str, said: str) -> None:
     with program(tmp_path, text) as process:
-        assert processes.on_term([process.pid]) == said
+        assert processes.on_signal([process.pid]) == said
 
 
 def test_files_that_are_being_written_and_ports_that_are_listened_on(tmp_path: Path) -> None:
@@ -92,6 +105,6 @@ def test_the_phases_are_those_of_the_page() -> None:
 def test_a_process_that_is_gone_is_no_error() -> None:
     with socket.socket():
         gone = 2**22 - 1
-        assert processes.on_term([gone]) == ""
+        assert processes.on_signal([gone]) == ""
         assert processes.written_files([gone]) == []
         processes.send([gone], signal.SIGCONT)

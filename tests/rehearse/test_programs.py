@@ -24,8 +24,8 @@ def test_a_fault_is_found_and_named(name: str, tmp_path: Path) -> None:
     fault = FAULTS[name]
     outcome = rehearse(tmp_path, fault.edits, fault.config, fault.drill)
     row: dict[str, Any] = next((each for each in outcome["drills"] if each["drill"] == (fault.row or fault.drill)), {})
-    assert row.get("verdict") == "failed", outcome
-    assert [words for words in fault.said if words not in row["diagnosis"]] == [], outcome
+    assert row.get("verdict") == "failed", row
+    assert [words for words in fault.said if words not in row["diagnosis"]] == [], row["diagnosis"]
     assert outcome["passed"] is False
 
 
@@ -34,8 +34,8 @@ def test_an_odd_habit_is_no_fault(name: str, tmp_path: Path) -> None:
     odd = ODD[name]
     outcome = rehearse(tmp_path, odd.edits, odd.config, odd.drill)
     [row] = outcome["drills"]
-    assert row["verdict"] == "passed", outcome
-    assert [words for words in odd.said if words not in row["said"]] == [], outcome
+    assert row["verdict"] == "passed", (row["said"], row["diagnosis"])
+    assert [words for words in odd.said if words not in row["said"]] == [], row["said"]
 
 
 def rehearse(folder: Path, edits: Sequence[tuple[str, str]], config: Mapping[str, Any], drill: str) -> dict[str, Any]:

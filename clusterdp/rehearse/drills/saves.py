@@ -130,12 +130,14 @@ def _damage_theirs(scene: Scene) -> None:
 def _checkpoints_of(scene: Scene) -> list[Path]:
     """Of files whose names differ in their numbers alone, the largest group, oldest first."""
     groups: dict[str, list[Path]] = {}
+    made = {series_of(path) for path, use in scene.facts.files.items() if use.written or use.named}  # others are data
     for base, folders, names in os.walk(scene.run.code):
         folders[:] = [name for name in folders if not name.startswith((".", "__"))]
         for name in names:
             path = Path(base, name)
-            if is_checkpoint(name) and path.stat().st_size:
-                groups.setdefault(series_of(str(path.relative_to(scene.run.code))), []).append(path)
+            series = series_of(str(path.relative_to(scene.run.code)))
+            if is_checkpoint(name) and series in made and path.stat().st_size:
+                groups.setdefault(series, []).append(path)
     best = max(groups.values(), key=len, default=[])
     return sorted(best, key=lambda path: path.stat().st_mtime)
 
@@ -171,7 +173,7 @@ def _failed_saves(scene: Scene) -> int:
 def _fill(file: Path) -> None:
     """To the last byte that its disk has."""
     with file.open("ab", buffering=0) as filler:
-        for size in (1 << 16, 1):
+        for size in (1 << 16, 1 << 12, 1 << 6, 1):  # quick: a save may be near
             with suppress(OSError):
                 while True:
                     filler.write(bytes(size))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import signal
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from clusterdp.rehearse import processes
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
@@ -16,6 +19,7 @@ SLURMS_MINUTE_S = 150.0  # and limits are looked at every 30 s
 GLANCE_S = 0.0005
 PREEMPTED = "preempted"
 OUT_OF_TIME = "timeout"
+ASKED = re.compile(r"^#SBATCH --signal=\S*?(?P<name>[A-Z]\w*)@(?P<seconds>\d+)", re.MULTILINE)
 BY_ITSELF = ("requeued", "asked")  # of a program that requeues itself, or exits with 75, when it is warned
 
 
@@ -39,12 +43,12 @@ def preempted_twice(scene: Scene) -> None:
     else:
         begun = 0.8 * scene.facts.start_s
         scene.wait("the restore", lambda: scene.trained_s() >= begun, 60)
-        preempt(scene, scene.grace_s)
+        preempt(scene, scene.grace_s, trains=False)
 
 
 def preempted_before_the_first_step(scene: Scene) -> None:
     scene.wait("the ranks", lambda: bool(scene.ranks()), 120)
-    preempt(scene, scene.grace_s)
+    preempt(scene, scene.grace_s, trains=False)
 
 
 def preempted_in_evaluation(scene: Scene) -> None:
@@ -60,14 +64,16 @@ def preempted_at_the_last_step(scene: Scene) -> None:
     preempt_in(scene, f"step {last - 1}", lambda: (scene.step() or 0) >= last - 1, PREEMPTED, "done")
 
 
-def preempt(scene: Scene, grace_s: float, *causes: str) -> Attempt:
+def preempt(scene: Scene, grace_s: float, *causes: str, trains: bool = True) -> Attempt:
+    """trains: it has steps to lose. Before its first step, a program may not have its handler yet."""
     attempt, before = scene.newest(), scene.in_history("preempt")
-    handlers, shells = scene.handlers(), scene.shells()
+    handlers, shells = (scene.handlers(), scene.shells()) if trains else ({}, {})
+    began = time.time()  # a program may have saved before the command is over
     scene.cluster.preempt(scene.job, grace_s=grace_s)
     if scene.in_history("preempt") == before:
         raise Missed("the cluster has no preemption on record")
     words = f"preempted with {grace_s:g} s of grace" if grace_s else "preempted without a grace time"
-    told = {"handlers": handlers, "shells": shells, "grace_s": grace_s}
+    told: dict[str, Any] = {"handlers": handlers, "shells": shells, "grace_s": grace_s, "at": began}
     scene.hit(words, *(causes or (PREEMPTED,)), *BY_ITSELF, attempt=attempt, **told)
     return attempt
 
@@ -112,15 +118,24 @@ def run_out_of_time(scene: Scene) -> Attempt:
     if scene.is_remote and scene.facts.took_s < SLURMS_MINUTE_S:
         took = f"{scene.facts.took_s:.0f} s"
         raise Inapplicable(f"a real time limit is a whole minute, and the run is over after {took}; set rehearse.steps")
-    attempt, handlers, shells = scene.newest(), scene.handlers(), scene.shells()
+    attempt = scene.newest()
     left = _seconds(scene.cluster.run("squeue", "-h", "-j", scene.job, "-o", "%L").strip())
-    asked = re.search(r"^#SBATCH --signal=\S*@(\d+)", scene.run.script.read_text(), re.MULTILINE)
-    lead_s = float(asked[1]) if asked else 0.0
+    asked = ASKED.search(scene.run.script.read_text())
+    lead_s = float(asked["seconds"]) if asked else 0.0
+    number = signal.Signals[f"SIG{asked['name'].removeprefix('SIG')}"] if asked else signal.SIGTERM
+    handlers, shells = scene.handlers(number), scene.shells(number)
     if left <= lead_s:
         raise Missed(f"its time was nearly up already: {left:g} s were left")
+    began = time.time()
     scene.cluster.advance(left - lead_s)
     words = f"{lead_s:g} s before the end of its time" if lead_s else "at the end of its time"
-    told = {"handlers": handlers, "shells": shells, "grace_s": lead_s}
+    told: dict[str, Any] = {
+        "handlers": handlers,
+        "shells": shells,
+        "grace_s": lead_s,
+        "signal": number.name,
+        "at": began,
+    }
     scene.hit(words, OUT_OF_TIME, *BY_ITSELF, attempt=attempt, **told)
     return attempt
 

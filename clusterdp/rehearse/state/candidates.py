@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from clusterdp.rehearse.state.files import ARRAYS, JSON, TORCH
+from clusterdp.rehearse.state.files import ARRAYS, JSON, TORCH, looks_pickled
 
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "wandb", "mlruns", "tensorboard", "cache", "venv", "events"}
 _INPUT = re.compile(r"(?:train|val|valid|test|data|dataset|vocab|meta|tokenizer.*|config|package.*)", re.IGNORECASE)
@@ -23,7 +23,8 @@ def candidates(folder: Path, before: Collection[Path], since: float) -> list[Pat
 
     before: what was in the folder when the run began; of these a file counts if it was written anew. Of a series
     (`step_100.pt`, `step_200.pt`) it is the last one. JSON counts where there is nothing else, and so do the best
-    model's files. One alone is an obvious candidate.
+    model's files. One folder alone of a whole checkpoint is the only candidate, and so is one file alone that is named
+    as the last one. One alone is an obvious candidate.
     """
     known = {path.resolve() for path in before}
     written = [path for path in _files(folder) if _is_new(path, known, since)]
@@ -34,6 +35,9 @@ def candidates(folder: Path, before: Collection[Path], since: float) -> list[Pat
     for path in found.values():
         ranked.setdefault(_rank(path), []).append(path)
     best = ranked[min(ranked)] if ranked else []
+    for obvious in ([path for path in best if path.is_dir()], [path for path in best if _LAST.search(path.stem)]):
+        if len(obvious) == 1:
+            return obvious
     return sorted(best, key=lambda path: (not _LAST.search(path.stem), -_written(path), str(path)))
 
 
@@ -47,7 +51,9 @@ def _files(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if not name.startswith(".") and name.lower() not in _SKIPPED]
         for name in names:
             path = Path(root, name)
-            if path.suffix in (*TORCH, *ARRAYS, *JSON) and not name.startswith(".") and not _INPUT.fullmatch(path.stem):
+            if path.suffix not in (*TORCH, *ARRAYS, *JSON) or name.startswith(".") or _INPUT.fullmatch(path.stem):
+                continue
+            if path.suffix != ".bin" or looks_pickled(path):
                 yield path
 
 

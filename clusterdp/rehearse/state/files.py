@@ -64,7 +64,7 @@ def read_file(path: Path, name: str, prefix: str = "") -> dict[str, Leaf]:
         tree = text_files.read_json(path)
     elif path.suffix in (".jsonl", ".ndjson"):
         tree = text_files.read_json_lines(path)
-    elif path.suffix in TORCH and (path.suffix != ".bin" or _looks_pickled(path)):
+    elif path.suffix in TORCH and (path.suffix != ".bin" or looks_pickled(path)):
         tree, plain = torch_zip.read(path)
     else:
         tree = text_files.read_text(path)
@@ -74,7 +74,7 @@ def read_file(path: Path, name: str, prefix: str = "") -> dict[str, Leaf]:
         raise CheckpointError(f"{path}: it cannot be compared: {error}. Name another file.") from None
 
 
-def _looks_pickled(path: Path) -> bool:
+def looks_pickled(path: Path) -> bool:
     """Whether a .bin is torch's. Others are plain numbers, such as nanoGPT's tokens."""
     try:
         with reading(path) as file:

@@ -16,6 +16,11 @@ SLOW_WRITE = """\
         time.sleep(30 if stopped else 0)
     os.replace(f"{path}.tmp", path)
 """
+HOLDS = """\
+    torch.save(state, path)
+    with open(path, "ab"):  # so that it is seen: a small file is written in a moment
+        time.sleep(0.2)
+"""
 NEWEST = 'sorted(FOLDER.glob("*.pt"), reverse=True)'
 TRIES = (
     "        try:\n            return torch.load(path)\n        except (RuntimeError, EOFError, OSError) as error:\n"
@@ -84,7 +89,7 @@ FAULTS = {
         ("its handler calls a collective (train.py:",),
         (
             (ON_TERM, "    save()\n    sys.exit(0)\n"),
-            ("    time.sleep(0.05)\n", "    time.sleep(0.1 if rank == 0 else 0)\n"),
+            ("    time.sleep(0.05)\n", "    time.sleep(0.4 if rank == 0 else 0)\n"),
         ),
     ),
     "signal-ignored": Fault(
@@ -113,7 +118,7 @@ FAULTS = {
                 "    if rank == 0:\n        write(state",
                 "    if True:\n        write(state",
             ),
-            (WRITE, "    torch.save(state, path)\n"),
+            (WRITE, HOLDS),
         ),
         row="one-writer",
     ),
@@ -132,8 +137,11 @@ FAULTS = {
     ),
     "best-model-overwritten": Fault(
         "preempted",
-        ("the best model (best.pt) is another", "overwritten"),
-        (('    step, best = state["step"], state["best_loss"]\n', '    step = state["step"]\n'),),
+        ("the best model (best.pt) is another", "the next model overwrites the best one"),
+        (
+            ('    step, best = state["step"], state["best_loss"]\n', '    step = state["step"]\n'),
+            ("targets[batch])\n", "targets[batch]) * 1.5**step\n"),  # so that the best one is an early one
+        ),
     ),
     "port-hard-coded": Fault(
         "preempted",

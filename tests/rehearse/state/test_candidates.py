@@ -28,7 +28,13 @@ def written(folder: Path, names: str) -> None:
         ("best.pt last.pt metrics.json", "last.pt"),
         ("model_best.pth.tar checkpoint.pth.tar", "checkpoint.pth.tar"),
         ("step_1000.pt step_200.pt step_90.pt", "step_1000.pt"),
-        ("model.pt ckpt.pt other.pt", "ckpt.pt other.pt model.pt"),
+        ("model.pt other.pt", "other.pt model.pt"),
+        ("model.pt ckpt.pt other.pt", "ckpt.pt"),
+        ("ckpt/last.ckpt ckpt/epoch=3-step=9.ckpt", "ckpt/last.ckpt"),
+        ("state.pt resume.pt", "resume.pt state.pt"),
+        ("c-9/model.safetensors c-9/optimizer.pt model.safetensors args.pt", "c-9"),
+        ("weights.bin ckpt.pt", "ckpt.pt"),
+        ("weights.bin", ""),
         ("metrics.json tensorboard/events.out.tfevents.1 wandb/x.json .cache/x.pt", "metrics.json"),
         ("scores.npy metrics.json", "scores.npy"),
         ("train.bin val.bin vocab.json ckpt.pt", "ckpt.pt"),
@@ -44,8 +50,8 @@ def test_what_looks_like_a_checkpoint_comes_first(names: str, found: str, tmp_pa
 
 
 def test_what_was_there_before_counts_if_it_was_written_anew(tmp_path: Path) -> None:
-    written(tmp_path, "pretrained.pt ckpt.pt")
+    written(tmp_path, "pretrained.pt new.pt")
     os.utime(tmp_path / "pretrained.pt", (BEGAN - 9, BEGAN - 9))
-    before = [tmp_path / "pretrained.pt", tmp_path / "ckpt.pt"]
-    assert candidates(tmp_path, before, BEGAN) == [tmp_path / "ckpt.pt"]
-    assert candidates(tmp_path, [], BEGAN) == [tmp_path / "ckpt.pt", tmp_path / "pretrained.pt"]
+    before = [tmp_path / "pretrained.pt", tmp_path / "new.pt"]
+    assert candidates(tmp_path, before, BEGAN) == [tmp_path / "new.pt"]
+    assert candidates(tmp_path, [], BEGAN) == [tmp_path / "new.pt", tmp_path / "pretrained.pt"]
