@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
 
 from clusterdp.checkpoint import Checkpointer
 from clusterdp.errors import ConfigError
@@ -115,6 +116,15 @@ def uneven_streams(counts: list[int], sized: bool) -> list[int]:
     seen = list(JobHandle(WorkerSettings(), group, StopSignal(), "local.1").loop(loader, {}, epochs=2))
     group.close()
     return seen
+
+
+def shared_samples(samples: int) -> int:
+    """Steps in an epoch of so many samples, two a batch."""
+    group = start()
+    job = JobHandle(WorkerSettings(), group, StopSignal(), "local.1")
+    steps = len(list(job.loop(job.loader(TensorDataset(torch.arange(samples)), batch_size=2), {})))
+    group.close()
+    return steps
 
 
 class Unsized:

@@ -255,8 +255,25 @@ def test_ranks_whose_streams_end_apart_end_their_epochs_together(tmp_path: Path,
     with running(tmp_path, programs.uneven_streams, [5, 3, 4], sized, size=3) as ranks:
         assert ranks.answers == [[0, 1, 2, 0, 1, 2]] * 3
     dropped = "clusterdp: rank 0 has 5 batches, another rank only 3; 2 dropped.\n"
-    assert ranks.rank_log(0) == (dropped if sized else "")
-    assert ranks.rank_log(1) == ""
+    share = "clusterdp: rank {} has 3 steps in an epoch\n"
+    assert ranks.rank_log(0) == (dropped + share.format(0) if sized else "")
+    assert ranks.rank_log(1) == (share.format(1) if sized else "")
+
+
+def test_each_rank_says_what_share_of_the_samples_it_has(tmp_path: Path) -> None:
+    with running(tmp_path, programs.shared_samples, 10, size=2) as ranks:
+        assert ranks.answers == [3, 3]
+    for rank in (0, 1):
+        said = f"clusterdp: rank {rank} has 3 steps of 2 samples in an epoch; the 10 samples are shared by 2 ranks\n"
+        assert ranks.rank_log(rank) == said
+
+
+def test_a_single_rank_has_all_samples_and_says_so_once(job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:
+    first = job.loop(job.loader(DATA, batch_size=4), {}, epochs=2, name="warm")
+    assert len(list(first)) == 6
+    assert capsys.readouterr().out == (
+        "clusterdp: phase 'warm': rank 0 has 3 steps of 4 samples in an epoch, 10 samples in all\n"
+    )
 
 
 def test_another_global_batch_is_said(tmp_path: Path, job: JobHandle, capsys: pytest.CaptureFixture[str]) -> None:

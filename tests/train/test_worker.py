@@ -177,7 +177,9 @@ def test_in_submitit_the_result_comes_back_and_so_do_submitits_handlers(tmp_path
     run.attempt("7.0")
     slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}
     code, output = finish([sys.executable, "-c", SUBMITIT, str(run.path)], environ(**slurm))
-    assert (code, output.splitlines()[1:]) == (0, ["USR2 is mine", "done finished 24 steps 0"])
+    said, *rest = output.splitlines()[1:]
+    assert said == "clusterdp: rank 0 has 24 steps of 2 samples in an epoch, 48 samples in all"
+    assert (code, rest) == (0, ["USR2 is mine", "done finished 24 steps 0"])
     assert run.outcome("7.0") == "done finished 24"
 
 

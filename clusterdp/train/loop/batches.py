@@ -31,6 +31,7 @@ from clusterdp.train.data.tensor_loader import TensorLoader
 from clusterdp.train.dist.rank import Rank
 from clusterdp.train.loop.position import EpochRng, LoaderState, Position, counts_samples
 from clusterdp.train.output.say import say
+from clusterdp.wording import counted
 
 Batch = TypeVar("Batch")
 END: Any = object()
@@ -88,6 +89,20 @@ class Batches(Generic[Batch]):
             number = self.rank.number
             say(f"clusterdp: rank {number} has {own} batches, another rank only {least}; {own - least} dropped.")
         self.per_epoch = least if least >= 0 else None
+
+    def say_share(self, what: str = "") -> None:
+        """Each rank its own, after measure(). Nothing if the loader has no length. what: a phase with a name."""
+        if self.per_epoch is None:
+            return
+        size = batch_size_of(self.loader)
+        steps = counted(self.per_epoch, "step") + (f" of {counted(size, 'sample')}" if size else "")
+        shared = ""
+        if self.sampler is not None:
+            ranks = self.rank.world_size
+            all_samples = counted(self.sampler.size, "sample")
+            shared = f"; the {all_samples} are shared by {ranks} ranks" if ranks > 1 else f", {all_samples} in all"
+        what = f"{what}: " if what else ""
+        say(f"clusterdp: {what}rank {self.rank.number} has {steps} in an epoch{shared}")
 
     def resumed(self, same_ranks: bool) -> str | None:
         """Logs what differs since the checkpoint: the number of ranks (not `same_ranks`) or the loader. Returns why the

@@ -177,6 +177,8 @@ class Loop(Generic[Batch]):
         with page.during(RESTORE):
             self._phases.begin(self)
             self._restore()
+        if self.continues is None and not self.position.finished:
+            self.batches.say_share(str(self) if self.name else "")
         self._count_steps()
         self._phases.stopwatch.page[FIRST] = self.first + self.step
         if self._at_limit and not self.position.finished:

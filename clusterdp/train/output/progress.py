@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from typing import Any, TextIO
 
 from clusterdp.train.output.say import say
 from clusterdp.wording import duration
 
 SHORTEST_S, LONGEST_S = 10.0, 300.0  # between two lines of a log: the longer a run lasts, the fewer it needs
+WINDOW_S = 10.0  # over which a terminal has means
+PLACE = frozenset({"time", "step", "total", "epoch", "phase"})  # of a record: where it belongs
+_RATE = re.compile(r"(?i)(^|[^a-z])(lr|learning_rate)([^a-z]|$)")  # it is set, not measured
 
 
 class Progress:
-    """Shows records of steps. MetricLog has thinned them by time, so it costs a step nothing.
+    """Shows records of steps, with the means of what they have measured: since the line before in a log, and over the
+    last 10 s on a terminal. A learning rate is shown as it is. MetricLog has thinned the records by time, so the means
+    are of those that it has taken, and cost a step nothing.
 
     samples: of a step, over all ranks; None if that is not known. out: default: standard error, where that is a
     terminal; else lines go to the log.
@@ -26,6 +33,8 @@ class Progress:
         self._due = 0.0
         self._first: tuple[float, int] | None = None
         self._shown = 0
+        self._measured: deque[tuple[float, dict[str, float]]] = deque()  # when, and what, of those that are shown next
+        self._phase: Any = None
 
     def __call__(self, record: Mapping[str, Any]) -> None:
         step, total = record.get("step"), record.get("total")
@@ -34,6 +43,7 @@ class Progress:
         if self._first is None:
             self._first = (record["time"], step)
             self._due = record["time"] + SHORTEST_S
+        self._add(record)
         if not self.live and record["time"] < self._due:
             return
         words = [record["phase"]] if "phase" in record else []
@@ -45,13 +55,30 @@ class Progress:
             if self.samples is not None:
                 words.append(f"{rate * self.samples:,.0f} samples/s")
             words.append(f"{duration(seconds)}, {duration((total - step) / rate)} to go")
-        place = ("time", "step", "total", "epoch", "phase")
-        words += [f"{name} {value:.4g}" for name, value in record.items() if name not in place and _is_number(value)]
+        words += [f"{name} {value:.4g}" for name, value in self._means()]
         if self.live:
             self._show("  ".join(words))
         else:
             self._due = record["time"] + min(LONGEST_S, max(SHORTEST_S, seconds / 20))
+            self._measured.clear()
             say("clusterdp: " + "  ".join(words))
+
+    def _add(self, record: Mapping[str, Any]) -> None:
+        if record.get("phase") != self._phase:  # another loss, perhaps, under the same name
+            self._phase = record.get("phase")
+            self._measured.clear()
+        values = {name: _number(value) for name, value in record.items() if name not in PLACE}
+        self._measured.append((record["time"], {name: value for name, value in values.items() if value is not None}))
+        while self.live and self._measured[0][0] <= record["time"] - WINDOW_S:
+            self._measured.popleft()
+
+    def _means(self) -> Iterator[tuple[str, float]]:
+        found: dict[str, list[float]] = {}
+        for _, values in self._measured:
+            for name, value in values.items():
+                found.setdefault(name, []).append(value)
+        for name, values_of in found.items():
+            yield name, values_of[-1] if _RATE.search(name) else sum(values_of) / len(values_of)
 
     def close(self) -> None:
         """Clears the line."""
@@ -67,5 +94,8 @@ class Progress:
         self._shown = len(line)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _number(value: Any) -> float | None:
+    """None if it is none. One that is not finite is a word in a record, for JSON's sake."""
+    if value in ("nan", "inf", "-inf"):
+        return float(value)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
