@@ -8,6 +8,7 @@ run_spec      what the two tell each other
 job_cluster   a fake cluster on which this job can run; also that of --cluster local
 grace         the grace time of preemptions
 small_disk    a disk that may be filled
+warm_up       how many steps its learning rate rises at first
 observer      what an undisturbed run does that the drills need to know
 scene         a run as a drill sees it and breaks it
 processes     the ranks on this machine

@@ -117,7 +117,7 @@ def _of_resume(case: Case) -> str:
 
 
 def _of_unread(case: Case, hit: Hit) -> str:
-    found = unread_save(case.history, case.result.files, hit) if case.lost else None
+    found = unread_save(case.history, case.result.files, case.facts.files, hit) if case.lost else None
     if found is None:
         return ""
     path, after = found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from contextlib import suppress
@@ -29,12 +30,17 @@ class FileWatch:
         self._thread.start()
 
     def _listen(self) -> None:
+        left = FileUse()  # the last that was renamed; where it has come to is told next
         while self._source:
             events = [*self._source.events(WAIT_S)]
             for mask, path in events:
                 if is_checkpoint(path):
                     name = path.removeprefix(f"{self._scene.run.code}/")
-                    self._note(mask, path, self._uses.setdefault(name, FileUse()))
+                    use = self._uses.setdefault(name, FileUse())
+                    self._note(mask, path, use)
+                    left = use if mask & inotify.MOVED_FROM else left
+                    if mask & inotify.MOVED_TO:
+                        left.size, left = use.size, FileUse()
             if self._over.is_set() and not events:
                 return
 
@@ -46,10 +52,12 @@ class FileWatch:
             use.read.append(now)
         if mask & inotify.CLOSE_WRITE:
             use.written.append(now)
-            if step := self._scene.step():
-                use.steps.append(step)
         if mask & inotify.MOVED_TO:
             use.named.append(now)
+        if mask & (inotify.CLOSE_WRITE | inotify.MOVED_TO):
+            use.steps.append(self._scene.step() or 0)
+            with suppress(OSError):  # it may be gone already
+                use.size = os.stat(path).st_size
         if mask & (inotify.MOVED_FROM | inotify.DELETE):
             use.gone.append(now)
 

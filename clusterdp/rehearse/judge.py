@@ -85,7 +85,7 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
     if result.inapplicable:
         return Verdict(drill.name, drill.about, INAPPLICABLE, result.inapplicable, folder=str(folder))
     history = read_history(run)
-    lost = steps_lost(history, run, reference.facts)
+    lost = steps_lost(history, run, reference.facts, result.files)
     told = {
         "drill": drill.name,
         "about": drill.about,

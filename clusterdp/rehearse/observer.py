@@ -83,7 +83,7 @@ class Observer:
             written=dict(sorted(self._written.items())),
             ports=sorted(self._ports),
             counter=self._counter(),
-            saved_at=sorted({step for path, use in files.items() if not is_best(path) for step in use.steps}),
+            saved_at=sorted({step for path, use in files.items() if not is_best(path) for step in use.steps if step}),
             files=files,
         )
 

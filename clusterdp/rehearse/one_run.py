@@ -15,7 +15,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from clusterdp.operate.follow import Pace, RunUpdate, follow
 from clusterdp.rehearse import small_disk
 from clusterdp.rehearse.drills.saves import MARGIN_MB
 from clusterdp.rehearse.drills.table import drill_of
-from clusterdp.rehearse.file_use import is_checkpoint
 from clusterdp.rehearse.file_watch import FileWatch
 from clusterdp.rehearse.job_cluster import shape_for
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
@@ -70,9 +68,9 @@ def main() -> int:
 def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
     """Submits the job to a fake cluster, does the drill, and follows the run to its end."""
     folder, submit_dir = RunDir(Path(spec.folder)), Path(spec.submit_dir)
-    disk = _small_disk(spec, folder)
     overrides = [*spec.overrides, f"run_dir={json.dumps(str(folder.path))}"]
-    if disk is not None and spec.facts.ours:
+    disk = folder.path.with_name(f"{folder.path.name}-disk") if spec.facts.ours and _has_small_disk(spec) else None
+    if disk is not None:
         small_disk.mount(disk, _disk_bytes(spec))
         overrides.append(f"checkpoint.url={json.dumps(str(disk))}")
     config = config_module.from_mapping(escaped(dict(spec.values)), overrides)
@@ -82,8 +80,10 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
         job, _ = plan.carry_out()
         if isinstance(cluster, SlurmCluster):
             cluster.job = str(job.id)
-        if disk is not None and not spec.facts.ours:
-            small_disk.mount(disk, _disk_bytes(spec))
+        if disk is None and _has_small_disk(spec):
+            disk = small_disk.checkpoint_folder(folder.code, spec.facts.files)
+            if disk is not None:
+                small_disk.mount(disk, _disk_bytes(spec))
         dice = random.Random(f"{spec.seed}.{spec.name}")
         watches = config.restart.hang_after_s is not None
         scene = Scene(folder, cluster, str(job.id), spec.facts, spec.grace_s, dice, tell, watches, disk)
@@ -162,20 +162,9 @@ def _state(update: RunUpdate) -> str:
     return "trains"
 
 
-def _small_disk(spec: RunSpec, run: RunDir) -> Path | None:
-    """Where it is mounted; None if the drill needs none, or cannot have one."""
-    if spec.drill != "disk-full" or spec.cluster != "local" or small_disk.own_namespace() is None:
-        return None
-    if spec.facts.ours:
-        return run.path.with_name(f"{run.path.name}-disk")
-    code = RunDir(Path(spec.code_of)).code
-    folders = {Path(code, path).parent for path in (*spec.facts.written, *spec.facts.files) if is_checkpoint(path)}
-    for folder in folders:
-        with suppress(ValueError):
-            below = folder.relative_to(code)
-            if below.parts:
-                return run.code / below
-    return None
+def _has_small_disk(spec: RunSpec) -> bool:
+    """The drill needs one, and one can be mounted here."""
+    return spec.drill == "disk-full" and spec.cluster == "local" and small_disk.own_namespace() is not None
 
 
 def _disk_bytes(spec: RunSpec) -> int:

@@ -78,13 +78,27 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 
 def page_of(pids: Iterable[int]) -> Page | None:
     """The page of the first of them that has one."""
-    for pid in pids:
-        for number, target in _descriptors(pid):
-            if target.startswith(PAGE):
-                with suppress(OSError, struct.error), open(f"/proc/{pid}/fd/{number}", "rb") as file:
-                    step, phase, _, _ = struct.unpack(PAGE_FORMAT, file.read(struct.calcsize(PAGE_FORMAT)))
-                    return Page(step, phase)
+    return read_page(page_file(pids))
+
+
+def page_file(pids: Iterable[int]) -> str:
+    """Where that page can be read again and again: to find it, all their descriptors are looked at. Empty: none."""
+    found = (f"/proc/{pid}/fd/{number}" for pid in pids for number, target in _descriptors(pid) if _is_page(target))
+    return next(found, "")
+
+
+def read_page(file: str) -> Page | None:
+    """file: as page_file() has told; None if its process is gone."""
+    with suppress(OSError, struct.error):
+        if _is_page(os.readlink(file)):
+            with open(file, "rb") as page:
+                step, phase, _, _ = struct.unpack(PAGE_FORMAT, page.read(struct.calcsize(PAGE_FORMAT)))
+                return Page(step, phase)
     return None
+
+
+def _is_page(target: str) -> bool:
+    return target.startswith(PAGE)
 
 
 def written_files(pids: Iterable[int]) -> list[OpenFile]:

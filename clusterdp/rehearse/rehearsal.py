@@ -19,6 +19,7 @@ from typing import Any, Protocol
 from clusterdp.check.program import ProgramText, look_at, look_at_script
 from clusterdp.config import Config
 from clusterdp.errors import CheckpointError, ConfigError, RunError
+from clusterdp.launch.script_spec import lines_of, words_of
 from clusterdp.operate.formatting import shown_path
 from clusterdp.operate.run_history import read_history
 from clusterdp.operate.why.first_failure import find_failure
@@ -33,6 +34,7 @@ from clusterdp.rehearse.run_process import RunProcesses, Tell
 from clusterdp.rehearse.run_spec import Facts, RunResult, RunSpec
 from clusterdp.rehearse.state import best_models, candidates, compare, spread_of
 from clusterdp.rehearse.verdict import FAILED, Verdict
+from clusterdp.rehearse.warm_up import steps_of_warm_up
 from clusterdp.rundir import RunDir
 from clusterdp.wording import counted, some_of
 
@@ -130,6 +132,7 @@ class Rehearsal:
             result = self._run(UNDISTURBED, f"{UNDISTURBED}-short", self.overrides)
             facts = replace(result.facts, start_s=min(result.facts.start_s, facts.start_s))
         run = self._must_be_done(result)
+        facts = replace(facts, warm_up=steps_of_warm_up(read_history(run), self.config, facts.steps))
         self._undisturbed_ended(UNDISTURBED, _steps(facts), result)
         patterns = self._patterns(run, facts, began)
         state = end_state(run, patterns)
@@ -150,9 +153,10 @@ class Rehearsal:
         return reference, result.facts
 
     def _text(self, run: RunDir) -> ProgramText | None:
-        if self.config.script:
-            return look_at_script(self.config.script, run.code, run.script)
-        return look_at(self.config.command, run.code) if self.config.command else None
+        if lines := lines_of(self.config.script, "script"):
+            return look_at_script(lines, run.code, run.script)
+        words = words_of(self.config.command, "command")
+        return look_at(words, run.code) if words else None
 
     def _undisturbed_ended(self, name: str, said: str, result: RunResult) -> None:
         self.screen.ended(name, "", said, result.took_s)

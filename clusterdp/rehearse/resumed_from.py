@@ -25,7 +25,7 @@ class Resume:
 
 def resumes(history: RunHistory, files: Mapping[str, FileUse], usual: Mapping[str, FileUse]) -> list[Resume]:
     """usual: the files of an undisturbed run. Those that it renames are none to resume from."""
-    kinds = {series_of(path) for path, use in usual.items() if use.in_place or use.named}
+    kinds = _kinds(usual)
     found = []
     for before, attempt in itertools.pairwise(history.attempts):
         if attempt.started is not None and before.started is not None:
@@ -33,14 +33,22 @@ def resumes(history: RunHistory, files: Mapping[str, FileUse], usual: Mapping[st
     return found
 
 
-def unread_save(history: RunHistory, files: Mapping[str, FileUse], hit: Hit) -> tuple[str, Resume] | None:
+def _kinds(usual: Mapping[str, FileUse]) -> set[str]:
+    return {series_of(path) for path, use in usual.items() if use.in_place or use.named}
+
+
+def unread_save(
+    history: RunHistory, files: Mapping[str, FileUse], usual: Mapping[str, FileUse], hit: Hit
+) -> tuple[str, Resume] | None:
     """A file that an attempt has written whole between its warning and its end, and the attempt after it, which has
-    read another one."""
+    read another one. usual: as above: a file that was only not renamed in time is none that could be read."""
+    passing = {series_of(path) for path, use in usual.items() if use.gone} - _kinds(usual)
     for before, after in itertools.pairwise(history.attempts):
         if before.name != hit.attempt or after.started is None:
             continue
         found = _resume(after, after.started, files, set())
-        saved = [path for path, use in files.items() if (use.whole_at(after.started) or 0.0) > hit.at]
+        kept = [path for path in files if series_of(path) not in passing and not is_best(path)]
+        saved = [path for path in kept if (files[path].whole_at(after.started) or 0.0) > hit.at]
         if saved and found.read and not set(saved) & set(found.read):
             return saved[-1], found
     return None

@@ -14,7 +14,8 @@ class Facts:
 
     ours: its checkpoints are. saved: the bytes of its last one, or of the program's files that look like checkpoints.
     steps: of the whole run; None: the program does not tell. took_s: from the start of its ranks to their end.
-    start_s: to the first step. evaluates: it has a phase of evaluation. written: files that its ranks had open for
+    start_s: to the first step. evaluates: it has a phase of evaluation. warm_up: the steps of its warm-up; 0: none is
+    known. written: files that its ranks had open for
     writing, with their sizes. ports: on which rank 0 has listened, without MASTER_PORT. counter: of the steps that it
     prints. saved_at: at which steps. files: what was done to those that look like checkpoints, by
     their paths within its code.
@@ -26,6 +27,7 @@ class Facts:
     took_s: float = 0.0
     start_s: float = 0.0
     evaluates: bool = False
+    warm_up: int = 0
     written: dict[str, int] = field(default_factory=dict)
     ports: list[int] = field(default_factory=list)
     counter: str = ""

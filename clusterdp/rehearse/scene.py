@@ -41,6 +41,7 @@ class Scene:
     _ranks: dict[int, list[int]] = field(default_factory=dict)
     _ranks_of: str = ""
     _ranks_at: float = 0.0
+    _page_file: str = ""  # of rank 0
     _asked: float = 0.0
 
     @property
@@ -74,8 +75,12 @@ class Scene:
         return [pid for pids in self.ranks(fresh=True).values() for pid in pids]
 
     def page(self) -> processes.Page | None:
-        ranks = self.ranks()
-        return processes.page_of(ranks[min(ranks)]) if ranks else None
+        """Of rank 0. A drill that waits for a phase looks 2,000 times a second, so its file is looked for once."""
+        page = processes.read_page(self._page_file) if self._page_file else None
+        if page is None and (ranks := self.ranks()):
+            self._page_file = processes.page_file(ranks[min(ranks)])
+            page = processes.read_page(self._page_file)
+        return page
 
     def step(self) -> int | None:
         """Of the run, as its newest attempt has it."""

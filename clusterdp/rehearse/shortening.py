@@ -10,6 +10,8 @@ from typing import Any
 
 from clusterdp.config import Config
 from clusterdp.config.tree import POLICIES
+from clusterdp.errors import ConfigError
+from clusterdp.launch.script_spec import words_of
 from clusterdp.rehearse.run_spec import Facts
 
 SAVES = 6  # checkpoints of an undisturbed run: a drill needs some, and a save costs time
@@ -28,7 +30,10 @@ def for_all(config: Config) -> list[str]:
         **{f"params.{name}": value for name, value in config.rehearse.params.items()},
     }
     if config.rehearse.args:
-        given["command"] = [*config.command, *config.rehearse.args]
+        words = words_of(config.command, "command")
+        if not words:
+            raise ConfigError("rehearse.args: are more words of `command`, and this job has none. Use rehearse.params.")
+        given["command"] = [*words, *config.rehearse.args]
     if config.resources.time is None or config.resources.time in ("UNLIMITED", "INFINITE"):
         given["resources.time"] = TIME
     if config.rehearse.steps is not None:

@@ -22,7 +22,7 @@ def of_signal(case: Case) -> str:
     if hit is None:
         return ""
     if not case.lost and case.result.state == "done":
-        return _of_handlers(case, hit) if is_deaf(hit) else ""
+        return _of_handlers(case, hit) or _of_shells(hit) if is_deaf(hit) else ""
     said = _of_handlers(case, hit) or _of_shells(hit) or _of_time(case, hit) or _of_end(case, hit)
     return f"{said}; {counted(case.lost, 'step')} had to be done again" if said and case.lost else said
 
@@ -36,15 +36,16 @@ def unsaved(case: Case, may_lose: int) -> str:
     if warned and case.lost and case.lost > max(may_lose, len(heard)):
         return f"{counted(case.lost, 'step')} done again, though it was warned ({accepted})"
     if not case.lost and not may_lose and any(is_deaf(hit) for hit in warned):
-        luck = "" if case.lost is None else "; nothing was lost, since it came right after a save"
+        luck = "" if case.lost is None else "; nothing was lost, by luck"
         return f"the warning was not heard{luck} ({accepted})"
     return ""
 
 
 def is_deaf(hit: Hit) -> bool:
-    """A rank died of the warning, or all of them ignored it. (One that hears it may tell the others.)"""
+    """A rank died of the warning, or a shell above its program did, which ends its task; or all of them ignored it. One
+    that hears it may tell the others."""
     words = set(hit.handlers.values())
-    return "default" in words or words == {"ignored"}
+    return "default" in words or words == {"ignored"} or bool(hit.shells)
 
 
 def _of_handlers(case: Case, hit: Hit) -> str:

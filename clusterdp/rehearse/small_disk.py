@@ -6,10 +6,14 @@ Root may mount one; anybody else where the kernel lets users make namespaces (us
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Mapping
+from pathlib import Path, PurePath
+
+from clusterdp.rehearse.file_use import FileUse, is_best
 
 
 def own_namespace() -> list[str] | None:
@@ -22,6 +26,19 @@ def own_namespace() -> list[str] | None:
     probe = [*words, "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/mnt"]
     done = subprocess.run(probe, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return words if done.returncode == 0 else None
+
+
+def checkpoint_folder(code: Path, files: Mapping[str, FileUse]) -> Path | None:
+    """Where a disk for a program's checkpoints can be mounted: the folder that all of them are in, or the one above if
+    its name has a number and so belongs to one of them. None if that is the working folder itself, or if it comes with
+    files. files: that an undisturbed run has used, by their paths below its working folder."""
+    made = [path for path, use in files.items() if (use.written or use.named) and not is_best(path)]
+    if not made:
+        return None
+    parts = PurePath(os.path.commonpath([PurePath(path).parent for path in made])).parts
+    numbered = next((i for i, part in enumerate(parts) if re.search(r"\d", part)), len(parts))
+    folder = code.joinpath(*parts[:numbered])
+    return None if folder == code or (folder.exists() and any(folder.iterdir())) else folder
 
 
 def mount(folder: Path, nbytes: int) -> None:

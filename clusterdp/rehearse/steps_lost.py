@@ -3,21 +3,53 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 
 from clusterdp.operate.run_history import RunHistory
+from clusterdp.rehearse.file_use import FileUse
 from clusterdp.rehearse.printed_steps import read_steps
+from clusterdp.rehearse.resumed_from import resumes
 from clusterdp.rehearse.run_spec import Facts
 from clusterdp.rundir import RunDir
 
+NO_FILES: Mapping[str, FileUse] = {}
 
-def steps_lost(history: RunHistory, run: RunDir, facts: Facts) -> int | None:
-    """By its records, or by the steps that rank 0 has printed; None if the program does not tell its steps."""
+
+def steps_lost(history: RunHistory, run: RunDir, facts: Facts, files: Mapping[str, FileUse] = NO_FILES) -> int | None:
+    """By its records, or by the steps that rank 0 has printed and the checkpoints that it has read; None if that does
+    not tell."""
     if facts.ours:
         return history.lost
     if facts.steps is None:
         return None
-    spans = [(steps[0], max(steps)) for _, steps in printed(history, run, facts)]
-    return sum(max(0, last + 1 - first) for (_, last), (first, _) in itertools.pairwise(spans)) if spans else None
+    told = printed(history, run, facts)
+    from_step = _read_steps(history, files, facts.files)
+    lost = [_again(before, after, from_step.get(name)) for (_, before), (name, after) in itertools.pairwise(told)]
+    known = [each for each in lost if each is not None]
+    return sum(known) if told and len(known) == len(lost) else None
+
+
+def _again(before: Sequence[int], after: Sequence[int], saved: int | None) -> int | None:
+    """saved: the step of the checkpoint that was read. A bar that is drawn now and then tells its first step late: then
+    it counts, as exactly as the steps are told."""
+    last, first = max(before), after[0]
+    is_late = first > last + 1 if saved is None else first > saved + 1
+    if not is_late:
+        return max(0, last + 1 - first)
+    lost = last - saved if saved is not None else 0
+    apart = max((b - a for a, b in itertools.pairwise(before)), default=1)
+    return lost if lost > apart else None
+
+
+def _read_steps(history: RunHistory, files: Mapping[str, FileUse], usual: Mapping[str, FileUse]) -> dict[str, int]:
+    """By attempt, the step of what it has read."""
+    found = {}
+    for each in resumes(history, files, usual):
+        attempt = history.attempts[each.number - 1]
+        steps = [files[path].step_at(attempt.started or 0.0) for path in each.read]
+        if known := [step for step in steps if step]:
+            found[attempt.name] = max(known)
+    return found
 
 
 def printed(history: RunHistory, run: RunDir, facts: Facts) -> list[tuple[str, list[int]]]:

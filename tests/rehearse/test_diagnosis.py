@@ -64,6 +64,10 @@ KILLED = replace(FIRST, ended=HIT + GRACE + 0.2)
 def test_a_shell_that_dies_of_the_signal_is_named(tmp_path: Path) -> None:
     said = diagnose(case(tmp_path, stop(HANDLED, shells={"0": "bash", "1": "bash"})))
     assert said.startswith("SIGTERM kills bash above the program of ranks 0, 1")
+    by_luck = case(tmp_path, stop(HANDLED, shells={"0": "bash"}), lost=0)
+    assert diagnose(by_luck).startswith("SIGTERM kills bash above the program of rank 0, which ends the task")
+    assert unsaved(by_luck, 0) == "the warning was not heard; nothing was lost, by luck (rehearse.may_lose is 0)"
+    assert unsaved(by_luck, 1) == ""
 
 
 def test_who_is_killed_in_the_handler_was_saving_or_trained_on_or_hung(tmp_path: Path) -> None:
@@ -148,6 +152,13 @@ def test_a_save_after_the_warning_that_is_not_resumed_from(tmp_path: Path) -> No
     assert said == "hpc_1.ckpt was saved after the warning, but attempt 2 resumed from last.ckpt, which is older"
     files["hpc_1.ckpt"].read.append(124.0)
     assert "hpc_1.ckpt" not in diagnose(case(tmp_path, stop(HANDLED), files=files))
+
+
+@pytest.mark.parametrize("name", ["best.ckpt", "last.ckpt.tmp"])
+def test_a_best_model_or_what_was_not_renamed_in_time_is_none_that_could_be_read(tmp_path: Path, name: str) -> None:
+    usual = {"last.ckpt.tmp": FileUse(written=[1.0], gone=[1.1]), "last.ckpt": FileUse(named=[1.1])}
+    files = {"last.ckpt": FileUse(named=[104.0], read=[125.0]), name: FileUse(written=[HIT + 0.1])}
+    assert name not in diagnose(case(tmp_path, stop(HANDLED), files=files, undisturbed=usual))
 
 
 def test_data_that_is_read_is_no_checkpoint(tmp_path: Path) -> None:

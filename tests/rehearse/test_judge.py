@@ -13,6 +13,7 @@ from clusterdp.config import Config
 from clusterdp.config.tree import RehearseConfig
 from clusterdp.operate.run_history import read_history
 from clusterdp.rehearse.drills.table import DRILLS, NAMES, drill_of
+from clusterdp.rehearse.file_use import FileUse
 from clusterdp.rehearse.judge import Reference, end_state, judge, why_missed
 from clusterdp.rehearse.outcome import sentence
 from clusterdp.rehearse.run_spec import Facts, Hit, RunResult, RunSpec
@@ -100,7 +101,7 @@ def test_who_is_deaf_has_only_been_lucky_if_nothing_was_lost(made: MakeRun, word
     result = RunResult("done", hits=(hit("preempted", grace_s=9.0, handlers=handlers),))
     got = judge(drill_of("preempted"), result, run.path, ref := reference(made), CONFIG, 2)
     assert (got.verdict, got.lost) == (verdict, 0)
-    assert ("it came right after a save" in got.said) == (verdict == FAILED)
+    assert ("nothing was lost, by luck" in got.said) == (verdict == FAILED)
     config = Config(rehearse=RehearseConfig(may_lose=1))
     assert judge(drill_of("preempted"), result, run.path, ref, config, 2).verdict == PASSED
 
@@ -121,12 +122,35 @@ def test_what_cannot_be_made_is_no_pass(made: MakeRun) -> None:
 def test_slurms_own_steps_are_none_of_the_program(made: MakeRun) -> None:
     texts = [
         "step 4\nslurmstepd: error: *** STEP 63154.0 ON n1 CANCELLED ***",
-        " 50%|##| 6/12 [00:01<00:01]\niter 9: x",
+        " 40%|##| 5/12 [00:01<00:01]\niter 5: x",
     ]
     run = made(["preempted", "done"], texts, {})
     assert steps_lost(read_history(run), run, Facts(steps=12)) == 0
     silent = made(["done"], ["no number"], {}, "other")
     assert steps_lost(read_history(silent), silent, Facts()) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "saved", "lost"),
+    [
+        ([1, 2, 3], [4, 5], None, 0),
+        ([1, 2, 3], [3, 4], 2, 1),
+        ([1, 2, 3], [6, 7], None, None),  # what was told of steps 4 and 5 was lost in a buffer
+        ([1, 20, 40], [45, 60], 10, 30),  # a bar, which is drawn now and then: step 11 was the first
+        ([1, 20, 40], [45, 60], 25, None),  # less than a bar can tell
+        ([1, 20, 40], [45, 60], 40, None),
+    ],
+)
+def test_steps_that_are_told_late_are_counted_from_what_was_read(
+    made: MakeRun, before: list[int], after: list[int], saved: int | None, lost: int | None
+) -> None:
+    texts = ["".join(f"step {step}\n" for step in steps) for steps in (before, after)]
+    run = made(["preempted", "done"], texts, {})
+    history = read_history(run)
+    first, second = (each.started or 0.0 for each in history.attempts)
+    files = {} if saved is None else {"a.pt": FileUse(written=[first], read=[second + 0.00001], steps=[saved])}
+    usual = Facts(steps=60, files={"a.pt": FileUse(written=[1.0])})
+    assert steps_lost(history, run, usual, files) == lost
 
 
 def test_the_sentence_counts_what_has_failed() -> None:

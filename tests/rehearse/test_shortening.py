@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from clusterdp import config
 from clusterdp.config import Config
+from clusterdp.errors import ConfigError
 from clusterdp.rehearse import shortening
 from clusterdp.rehearse.rehearsal import values_of
 from clusterdp.rehearse.run_spec import Facts
@@ -52,3 +55,14 @@ def test_it_saves_some_times_or_as_often_as_the_user_has_it() -> None:
     assert (saves.checkpoint.every_steps, saves.checkpoint.every_s, saves.train.max_steps) == (20, None, 120)
     often = rehearsed({"entry": "a.b:c", "checkpoint": {"every_steps": 3}}, Facts(steps=120))
     assert (often.checkpoint.every_steps, often.train.max_steps) == (3, None)
+
+
+@pytest.mark.parametrize("command", ["python train.py --lr 0.1", ["python", "train.py", "--lr", "0.1"]])
+def test_more_words_of_a_command_follow_its_own(command: str | list[str]) -> None:
+    made = rehearsed({"command": command, "rehearse": {"args": ["--max_iters", "100"]}})
+    assert made.command == ["python", "train.py", "--lr", "0.1", "--max_iters", "100"]
+
+
+def test_a_job_without_a_command_takes_no_more_words() -> None:
+    with pytest.raises(ConfigError, match=r"^rehearse\.args: .* Use rehearse\.params"):
+        rehearsed({"entry": "a.b:c", "rehearse": {"args": ["--max_iters=100"]}})

@@ -7,6 +7,33 @@ from pathlib import Path
 import pytest
 
 from clusterdp.rehearse import small_disk
+from clusterdp.rehearse.file_use import FileUse
+
+OUT = FileUse(written=[1.0])
+
+
+@pytest.mark.parametrize(
+    ("paths", "folder"),
+    [
+        (["out/a.pt", "out/b/c.pt"], "out"),
+        (["out/step_100/model.pt", "out/step_100/optimizer.bin"], "out"),
+        (["out/run/step_1/x.pt", "out/run/step_2/x.pt", "best.pt"], "out/run"),
+        (["out/a.pt", "other/b.pt"], None),
+        (["a.pt"], None),
+        (["best.pt"], None),
+    ],
+)
+def test_the_disk_is_where_all_checkpoints_are(tmp_path: Path, paths: list[str], folder: str | None) -> None:
+    found = small_disk.checkpoint_folder(tmp_path, dict.fromkeys(paths, OUT) | {"data/x.pt": FileUse(read=[1.0])})
+    assert found == (tmp_path / folder if folder else None)
+
+
+def test_no_disk_hides_files_that_come_with_the_code(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    assert small_disk.checkpoint_folder(tmp_path, {"out/a.pt": OUT}) == tmp_path / "out"
+    (tmp_path / "out/pretrained.pt").touch()
+    assert small_disk.checkpoint_folder(tmp_path, {"out/a.pt": OUT}) is None
+
 
 TASK = """
 import subprocess, sys

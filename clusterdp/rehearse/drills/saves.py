@@ -4,38 +4,57 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from clusterdp.checkpoint.format.layout import step_folder, step_of, token_of_file, token_of_manifest
 from clusterdp.checkpoint.format.manifest import list_checkpoints
 from clusterdp.rehearse import processes
 from clusterdp.rehearse.drills.losses import CRASHES
-from clusterdp.rehearse.file_use import is_checkpoint, series_of
+from clusterdp.rehearse.file_use import is_best, is_checkpoint, is_mkstemp, moves_in, series_of
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.scene import Scene
+from clusterdp.rundir import Attempt
 from clusterdp.rundir.names import names_in
+from clusterdp.wording import counted
 
 EARLY = 0.2  # of the training: a save has to come after it
 GLANCE_S = 0.0003  # a small checkpoint is written within milliseconds
 MARGIN_MB = 8
+SAVES = 5  # of a program of its own, at most, that are to find the disk full
+
+
+@dataclass(frozen=True)
+class Half:
+    """A save that is being written. path: of a file of it. words: how far it is."""
+
+    path: Path
+    size: int
+    words: str
 
 
 def killed_while_saving(scene: Scene) -> None:
     """All ranks are stopped at the first bytes of a checkpoint; if they are still not all there, all are killed."""
     scene.wait_progress(EARLY)
-    look = _half_of_ours if scene.is_ours else _half_of_theirs
+    attempt, pids, half = _stopped_in_a_save(scene, _half_of_ours if scene.is_ours else _half_of_theirs)
+    scene.kill(pids)
+    path = _shown(scene, half.path)
+    scene.hit(f"all ranks got SIGKILL when {path} {half.words}", *CRASHES, attempt=attempt, file=path)
+
+
+def _stopped_in_a_save(scene: Scene, look: Callable[[Scene], Half | None]) -> tuple[Attempt, list[int], Half]:
+    """The attempt, the processes of its ranks, which stand still, and what is half written."""
     deadline = time.monotonic() + 60 + 2 * scene.facts.took_s
     missed = 0
     while time.monotonic() < deadline:
-        scene.wait("a save", lambda: bool(look(scene)), deadline - time.monotonic(), GLANCE_S)
+        scene.wait("a save", lambda: look(scene) is not None, deadline - time.monotonic(), GLANCE_S)
         attempt = scene.newest()
         pids = _frozen(scene)
         if half := look(scene):
-            scene.kill(pids)
-            path, words = half
-            scene.hit(f"all ranks got SIGKILL when {path} {words}", *CRASHES, attempt=attempt, file=path)
-            return
+            return attempt, pids, half
         missed += 1
         scene.thaw(pids)
     raise Missed(f"each of {missed} saves was over before the ranks could be stopped")
@@ -48,8 +67,8 @@ def _frozen(scene: Scene) -> list[int]:
     return pids
 
 
-def _half_of_ours(scene: Scene) -> tuple[str, str] | None:
-    """A save of which some bytes are there, and no manifest: a file of it, and in words."""
+def _half_of_ours(scene: Scene) -> Half | None:
+    """Some bytes of it are there, and no manifest."""
     steps = [name for name in names_in(scene.run.checkpoints) if step_of(name) is not None]
     if not steps:
         return None
@@ -62,24 +81,28 @@ def _half_of_ours(scene: Scene) -> tuple[str, str] | None:
         if token is not None and token not in whole and token_of_manifest(name) is None:
             with suppress(OSError):
                 if size := (folder / name).stat().st_size:
-                    return _shown(scene, str(folder / name)), f"had {size} bytes, and no manifest"
+                    return Half(folder / name, size, f"had {size} bytes, and no manifest")
     return None
 
 
-def _half_of_theirs(scene: Scene) -> tuple[str, str] | None:
-    """A file like a checkpoint that a rank has open for writing, and in words."""
+def _half_of_theirs(scene: Scene) -> Half | None:
+    """A rank has a file like a checkpoint open for writing. A model that is kept for its score is none to resume from,
+    so it is one of those only if there are no others."""
+    files = scene.facts.files
+    temporary, all_best = moves_in(files), all(is_best(path) for path in files)
     pids = [pid for pids in scene.ranks().values() for pid in pids]
     for file in processes.written_files(pids):
-        if file.size and is_checkpoint(file.path):
-            return _shown(scene, file.path), f"had {file.size} bytes, and was open"
+        looks = is_checkpoint(file.path) or (temporary and is_mkstemp(file.path))
+        if file.size and looks and (all_best or not is_best(file.path)):
+            return Half(Path(file.path), file.size, f"had {file.size} bytes, and was open")
     return None
 
 
-def _shown(scene: Scene, path: str) -> str:
+def _shown(scene: Scene, path: Path) -> str:
     for base in (scene.run.code, scene.run.path):
         with suppress(ValueError):
-            return str(Path(path).relative_to(base))
-    return path
+            return str(path.relative_to(base))
+    return str(path)
 
 
 def newest_checkpoint_damaged(scene: Scene) -> None:
@@ -122,7 +145,7 @@ def _damage_theirs(scene: Scene) -> None:
     size = newest.stat().st_size
     os.truncate(newest, size // 2)
     scene.kill(pids)
-    name = _shown(scene, str(newest))
+    name = _shown(scene, newest)
     words = f"{name} was cut to {size // 2} of {size} bytes, and all ranks got SIGKILL"
     scene.hit(words, *CRASHES, attempt=attempt, file=name)
 
@@ -148,6 +171,9 @@ def disk_full_while_saving(scene: Scene) -> None:
     if disk is None:
         raise Inapplicable("its checkpoints cannot be given a small disk of their own here")
     scene.wait_progress(EARLY)
+    if not scene.is_ours:
+        _fill_in_a_save(scene, disk)
+        return
     attempt, filler = scene.newest(), disk / "filler"
     before = _failed_saves(scene)
     _fill(filler)
@@ -162,6 +188,43 @@ def disk_full_while_saving(scene: Scene) -> None:
         filler.unlink(missing_ok=True)
     causes = () if _failed_saves(scene) > before and scene.newest().name == attempt.name else ("disk", *CRASHES)
     scene.hit("the disk of the checkpoints was full until a save had failed", *causes, attempt=attempt)
+
+
+def _fill_in_a_save(scene: Scene, disk: Path) -> None:
+    """Nobody tells that a save of theirs has failed. So the disk is filled while the ranks stand still at its first
+    bytes, and is full until the file is closed; what it is then must be less than a whole one."""
+    filler = disk / "filler"
+    for _ in range(SAVES):
+        attempt, pids, half = _stopped_in_a_save(scene, lambda scene: _half_on(disk, scene))
+        _fill(filler)
+        scene.thaw(pids)
+        try:
+            scene.wait("the end of this save", partial(_is_closed, half.path, pids), 60, GLANCE_S)
+            left = half.path.stat().st_size if half.path.exists() else 0
+        finally:
+            filler.unlink(missing_ok=True)
+        path = _shown(scene, half.path)
+        whole = _usual_size(scene, path)
+        if left < whole:
+            rest = f"{left} of its {whole} bytes were left" if left else "nothing of it was left"
+            scene.hit(f"the disk was full when {path} {half.words}: {rest}", attempt=attempt, file=path)
+            return
+    raise Missed(f"{counted(SAVES, 'save')} had all their bytes already when the disk was full")
+
+
+def _half_on(disk: Path, scene: Scene) -> Half | None:
+    half = _half_of_theirs(scene)
+    return half if half and half.path.is_relative_to(disk) else None
+
+
+def _is_closed(path: Path, pids: Iterable[int]) -> bool:
+    return all(file.path != str(path) for file in processes.written_files(pids))
+
+
+def _usual_size(scene: Scene, path: str) -> int:
+    """The least of those of its kind in the undisturbed run."""
+    files = scene.facts.files.items()
+    return min((use.size for name, use in files if use.size and series_of(name) == series_of(path)), default=0)
 
 
 def _failed_saves(scene: Scene) -> int:

@@ -51,6 +51,16 @@ def preempted_before_the_first_step(scene: Scene) -> None:
     preempt(scene, scene.grace_s, trains=False)
 
 
+def preempted_in_warm_up(scene: Scene) -> None:
+    """In the middle of it, by its steps."""
+    end = scene.facts.warm_up
+    if not end:
+        raise Inapplicable("no warm-up is known: no metric lr rises at first, and no argument is named warm-up")
+    half = max(1, end // 2)
+    what = f"the warm-up, which ends at step {end}"
+    preempt_in(scene, what, lambda: half <= (scene.step() or 0) < end, PREEMPTED)
+
+
 def preempted_in_evaluation(scene: Scene) -> None:
     if not scene.facts.evaluates:
         raise Inapplicable("the undisturbed run had no evaluation that loop.watch() or Trainer has told of")

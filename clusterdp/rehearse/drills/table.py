@@ -28,6 +28,7 @@ DRILLS = (
     Drill("preempted-no-grace", "preempted without a grace time", stops.preempted_without_grace),
     Drill("preempted-twice", "preempted, and again during the restore", stops.preempted_twice),
     Drill("preempted-at-start", "preempted before the first step", stops.preempted_before_the_first_step),
+    Drill("preempted-in-warmup", "preempted while the learning rate warms up", stops.preempted_in_warm_up),
     Drill("preempted-in-evaluation", "preempted while it evaluates", stops.preempted_in_evaluation),
     Drill("preempted-at-end", "preempted at the last step", stops.preempted_at_the_last_step),
     Drill("out-of-time", "out of time", stops.out_of_time),

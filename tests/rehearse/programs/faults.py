@@ -110,6 +110,11 @@ FAULTS = {
         ("checkpoints are saved in place (train.py:", "half written"),
         ((WRITE, "    torch.save(state, path)\n"), (TRIES, TRIES.replace("RuntimeError, EOFError", "KeyError"))),
     ),
+    "saved-in-place-on-a-full-disk": Fault(
+        "disk-full",
+        ("checkpoints are saved in place (train.py:", "half written"),
+        ((WRITE, "    torch.save(state, path)\n"), (TRIES, TRIES.replace("RuntimeError, EOFError", "KeyError"))),
+    ),
     "all-ranks-to-one-file": Fault(
         "preempted",
         ("several ranks write one file (train.py:", ": ranks 0, 1 had checkpoints/step_"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.rehearse.programs.faults import HANDLER, SAVES_AT_STOP
+from tests.rehearse.programs.faults import HANDLER, SAVES_AT_STOP, WRITE
 
 THREAD = """\
 import threading
@@ -30,6 +30,14 @@ NOTES = """\
         "host": os.uname().nodename,
         "saved_at": time.time(),
         "pid": os.getpid(),
+"""
+GOES_ON = """\
+    try:
+        torch.save(state, f"{path}.tmp")
+        os.replace(f"{path}.tmp", path)
+    except (OSError, RuntimeError) as error:
+        print(f"{path}: not saved: {error}")
+        os.unlink(f"{path}.tmp")
 """
 SCRATCH = """\
 scratch = Path("/tmp") / f"scratch-of-rehearsed-{os.getpid()}.pt"
@@ -78,6 +86,14 @@ ODD = {
             (PRINTS, COUNTERS),
             ("if state := newest():", f"{SCRATCH}if state := newest():"),
         ),
+    ),
+    "ends-when-the-disk-is-full": Odd("disk-full", ("back after 1 interruption", "bit for bit")),
+    "goes-on-when-the-disk-is-full": Odd("disk-full", ("it went on", "bit for bit"), ((WRITE, GOES_ON),)),
+    "warms-up": Odd(
+        "preempted-in-warmup",
+        ("back after 1 interruption, nothing lost, bit for bit",),
+        (("lambda step: 0.9**step", "lambda step: min(1.0, (step + 1) / 12)"),),
+        {"rehearse": {"args": ["--warmup-steps", "12"]}},
     ),
     "requeues-itself": Odd(
         "preempted",
