@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import shutil
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from clusterdp.config import Given
     from clusterdp.launch.sweep.arrays import SentSweep
     from clusterdp.launch.sweep.plan import SweepPlan
+    from clusterdp.operate.formatting import Colour
     from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus
     from clusterdp.operate.sweep.results import Ranking
 
@@ -90,17 +90,19 @@ def _send(plan: SweepPlan) -> SentSweep:
 def status(run: RunDir, as_json: bool = False) -> int:
     """`clusterdp status` of a sweep: how each element stands."""
     from clusterdp.operate.formatting import Colour, shown_path
+    from clusterdp.operate.next_command import command_lines
     from clusterdp.operate.sweep.elements import read_sweep
-    from clusterdp.operate.sweep.table import counts, status_table
+    from clusterdp.operate.sweep.table import status_table
+    from clusterdp.operate.width import width_of
 
     found = read_sweep(SweepDir(run.path))
     if as_json:
         return _print_json(found, found.elements)
-    colour, path = Colour(sys.stdout), shown_path(run.path)
-    said = f" ({found.said})" if found.said else ""
-    print(f"{colour('bold', found.name)}  {counts(found.elements, colour)}{said}")
-    print("\n".join(["", *status_table(found.elements, colour, width=_width()), ""]))
-    print(f"  clusterdp sweep {path}  {colour('dim', 'its results, best first')}")
+    colour, columns = Colour(sys.stdout), width_of(sys.stdout)
+    results = (f"clusterdp sweep {shown_path(run.path)}", "its results, best first")
+    _print_headline(found, colour)
+    print("\n".join(["", *status_table(found.elements, colour, width=columns), ""]))
+    print("\n".join(command_lines([results], colour, columns)))
     return 0
 
 
@@ -109,7 +111,8 @@ def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
     from clusterdp.operate.formatting import Colour, shown_path
     from clusterdp.operate.sweep.elements import read_sweep
     from clusterdp.operate.sweep.results import as_rows, best_first, columns
-    from clusterdp.operate.sweep.table import counts, status_table
+    from clusterdp.operate.sweep.table import status_table
+    from clusterdp.operate.width import filled, width_of
 
     folder = SweepDir(run.path) if is_sweep(run.path) else sweep_of(run)
     if folder is None:
@@ -130,11 +133,11 @@ def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
         writer.writeheader()
         writer.writerows(rows)
     else:
-        colour = Colour(sys.stdout)
-        said = f" ({found.said})" if found.said else ""
-        print(f"{colour('bold', found.name)}  {counts(found.elements, colour)}{said}\n")
-        print("\n".join(status_table(ranking.elements, colour, ranking.metrics, _width())))
-        print(f"\n{ranking.in_words()}" if ranking.metric else "\nNo element has measured anything.")
+        colour, width = Colour(sys.stdout), width_of(sys.stdout)
+        words = ranking.in_words() if ranking.metric else "No element has measured anything."
+        _print_headline(found, colour)
+        table = status_table(ranking.elements, colour, ranking.metrics, width)
+        print("\n".join(["", *table, "", *filled("", words, width)]))
     return 0
 
 
@@ -147,8 +150,13 @@ def _print_json(found: SweepStatus, elements: Sequence[ElementStatus], **ranked:
     return 0
 
 
-def _width() -> int:
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+def _print_headline(found: SweepStatus, colour: Colour) -> None:
+    from clusterdp.operate.sweep.table import counts
+    from clusterdp.operate.width import filled, width_of
+
+    said = f" ({found.said})" if found.said else ""
+    words = counts(found.elements, colour) + said
+    print("\n".join(filled(f"{colour('bold', found.name)}  ", words, width_of(sys.stdout))))
 
 
 def _retry(found: SweepStatus, options: argparse.Namespace, resume: Resume) -> int:

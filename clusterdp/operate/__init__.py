@@ -38,5 +38,6 @@ event_text         one line for each event
 run_summary        what is printed at the end of a run
 next_command       what to type next
 formatting         tables, times, sizes and colours
+width              text in lines no wider than the terminal
 terminal           text without control characters
 """

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clusterdp.operate.formatting import Colour, shown_path
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.run_state import RunState
+from clusterdp.operate.width import LEAST, NONE, filled
+
+USUAL = 80  # columns of a terminal
 
 
 def next_commands(history: RunHistory, state: RunState) -> list[tuple[str, str]]:
     """(command, what it is for), the likeliest first."""
     run = shown_path(history.run.path)
     logs = (f"clusterdp logs {run}", "what rank 0 printed")
-    status = (f"clusterdp status {run}", "each attempt and why it ended")
+    status = (f"clusterdp status {run}", "each attempt and its end")
     why = (f"clusterdp why {run}", "the first error, its cause, what to do")
     where = f"from step {history.saved[0]}" if history.saved else "with it"
     resume = (f"clusterdp resume {run}", f"goes on {where}")
@@ -40,10 +45,22 @@ def next_commands(history: RunHistory, state: RunState) -> list[tuple[str, str]]
     }[state]
 
 
-def next_command_lines(history: RunHistory, state: RunState, colour: Colour, but: str = "") -> list[str]:
+def next_command_lines(
+    history: RunHistory, state: RunState, colour: Colour, columns: int = NONE, but: str = ""
+) -> list[str]:
     """`but`: the verb that the reader has just used."""
     rows = [row for row in next_commands(history, state) if row[0].split()[1] != but]
+    return command_lines(rows, colour, columns)
+
+
+def command_lines(rows: Sequence[tuple[str, str]], colour: Colour, columns: int = NONE) -> list[str]:
+    """What each is for stands beside it, if there is room."""
     width = max(len(command) for command, _ in rows)
-    if width > 56:  # a long path would push the words over the edge
+    if width + 4 + LEAST > min(columns, USUAL):  # a long path would push the words over the edge
         return [f"  {command}" for command, _ in rows]
-    return [f"  {command.ljust(width)}  {colour('dim', what)}".rstrip() for command, what in rows]
+    lines = []
+    for command, what in rows:
+        for words in filled("", what, columns - width - 4):
+            lines.append(f"  {command.ljust(width)}  {colour('dim', words)}".rstrip())
+            command = ""
+    return lines

@@ -13,17 +13,20 @@ from clusterdp.operate.run_state import RunState
 from clusterdp.operate.status import STATE_COLOURS, attempts_table, measured
 from clusterdp.operate.why.failure_words import remedy, whose
 from clusterdp.operate.why.first_failure import Failure, find_failure
+from clusterdp.operate.width import NONE
 from clusterdp.rundir.causes import CAUSES, FAULTS
 from clusterdp.wording import counted, duration
 
 FAILED = (RunState.FAILED, RunState.GAVE_UP, RunState.STOPPED, RunState.VANISHED)
 
 
-def summary(history: RunHistory, status: RunStatus, colour: Colour, now: float | None = None) -> list[str]:
+def summary(
+    history: RunHistory, status: RunStatus, colour: Colour, now: float | None = None, columns: int = NONE
+) -> list[str]:
     now = time.time() if now is None else now
     lines = [_headline(history, status, colour, now)]
     if len(history.attempts) > 1:
-        head, *rows = attempts_table(history.attempts[-10:], status, now)
+        head, *rows = attempts_table(history.attempts[-10:], status, now, columns)
         lines += ["", colour("dim", head), *rows, ""]
     if history.step is not None:
         lines.append(f"{colour('dim', 'steps lost')}  {history.lost}")
@@ -37,7 +40,7 @@ def summary(history: RunHistory, status: RunStatus, colour: Colour, now: float |
     wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
     if status.state in FAILED and not wanted:
         lines += ["", *failure_lines(history, find_failure(history), colour)]
-    return [*lines, "", "next:", *next_command_lines(history, status.state, colour)]
+    return [*lines, "", "next:", *next_command_lines(history, status.state, colour, columns)]
 
 
 def failure_lines(history: RunHistory, failure: Failure, colour: Colour) -> list[str]:

@@ -20,6 +20,7 @@ from clusterdp.operate.run_history import RunHistory, newest, read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.standstill import hang_of, stragglers_of, stragglers_text
 from clusterdp.operate.why.pending_reasons import reason_text
+from clusterdp.operate.width import NONE, filled, width_of
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.causes import FAULTS
 from clusterdp.wording import counted, duration, table
@@ -30,6 +31,8 @@ STATE_COLOURS = {
     RunState.WAITING: "yellow",
     RunState.CANCELLED: "yellow",
 }
+GIVES_WAY = ("job", "lasted", "began", "steps")  # columns for which a narrow terminal has no room, the first first
+LONG_ENDING = 28  # characters; a longer one may take several lines
 MANY = 20  # attempts; a preemptible queue can make hundreds
 
 
@@ -41,30 +44,35 @@ def show_status(run: RunDir, out: TextIO, as_json: bool = False, now: float | No
         json.dump(as_data(history, status), out, indent=2)
         out.write("\n")
     else:
-        out.write("\n".join(as_text(history, status, now, Colour(out))) + "\n")
+        out.write("\n".join(as_text(history, status, now, Colour(out), width_of(out))) + "\n")
 
 
-def as_text(history: RunHistory, status: RunStatus, now: float, colour: Colour) -> list[str]:
+def as_text(history: RunHistory, status: RunStatus, now: float, colour: Colour, columns: int = NONE) -> list[str]:
     state = colour(STATE_COLOURS.get(status.state, "red"), status.state.value)
-    lines = [f"{colour('bold', history.name)}  {state}" + (f" ({status.why})" if status.why else "")]
+    state += f" ({status.why})" if status.why else ""
     if history.cancelled and not status.state.over:
-        lines[0] += "; cancelled, it is still ending"
+        state += "; cancelled, it is still ending"
     elif history.asked_to_stop and not status.state.over:
-        lines[0] += "; asked to stop, which it does after the next steps"
+        state += "; asked to stop, which it does after the next steps"
+    lines = filled(f"{colour('bold', history.name)}  ", state, columns)
     facts = [("run", shown_path(history.run.path)), *_facts(history, status, now)]
-    lines += [f"{colour('dim', key.ljust(6))} {value}" for key, value in facts]
+    for key, words in facts:
+        lines += filled(colour("dim", key.ljust(6)) + " ", words, columns)
     if history.attempts:
-        head, *rows = attempts_table(history.attempts[-MANY:], status, now)
+        head, *rows = attempts_table(history.attempts[-MANY:], status, now, columns)
         older = len(history.attempts) - MANY
         lines += ["", colour("dim", head), *rows] + (
             [colour("dim", f"{older} older: --json has them")] if older > 0 else []
         )
-    lines += ["", *next_command_lines(history, status.state, colour, but="status")]
+    lines += ["", *next_command_lines(history, status.state, colour, columns, but="status")]
     return lines
 
 
-def attempts_table(attempts: tuple[AttemptHistory, ...], status: RunStatus, now: float) -> list[str]:
-    rows = [("attempt", "job", "began", "lasted", "steps", "ended")]
+def attempts_table(
+    attempts: tuple[AttemptHistory, ...], status: RunStatus, now: float, columns: int = NONE
+) -> list[str]:
+    """How each ended is what people look for: where there is little room, other columns give way to it."""
+    rows: list[tuple[str, ...]] = [("attempt", "job", "began", "lasted", "steps", "ended")]
     for attempt in attempts:
         last = attempt is newest(attempts)
         until = attempt.ended or (now if last and status.state is RunState.RUNNING else None)
@@ -78,7 +86,13 @@ def attempts_table(attempts: tuple[AttemptHistory, ...], status: RunStatus, now:
                 ending_text(attempt) or (status.state.value if last else "no ending on record"),
             )
         )
-    return table(rows)
+    needed = min(LONG_ENDING, max(len(row[-1]) for row in rows))
+    for head in GIVES_WAY:
+        if max(map(len, table([row[:-1] for row in rows]))) + 2 + needed > columns:
+            at = rows[0].index(head)
+            rows = [row[:at] + row[at + 1 :] for row in rows]
+    begins = table([(*row[:-1], "|") for row in rows])
+    return [line for begin, row in zip(begins, rows, strict=True) for line in filled(begin[:-1], row[-1], columns)]
 
 
 def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from clusterdp.operate.queue import current_status
 from clusterdp.operate.run_state import INTERRUPTED
 from clusterdp.operate.run_summary import summary
 from clusterdp.operate.screen import screen_for
+from clusterdp.operate.width import width_of
 from clusterdp.rundir import RunDir
 
 
@@ -45,7 +46,7 @@ def watch(
     if update is None:
         raise AssertionError("follow() yields at least once")
     status = current_status(update.history) if update.history.may_come_again else update.status
-    out.write("\n" + "\n".join(summary(update.history, status, Colour(out))) + "\n")
+    out.write("\n" + "\n".join(summary(update.history, status, Colour(out), columns=width_of(out))) + "\n")
     out.flush()
     return status.state.exit_code
 

@@ -1,4 +1,4 @@
-"""`clusterdp why` of jobs that wait and of one that has failed, by what this Slurm says of them."""
+"""`clusterdp why` and `clusterdp list` of jobs that wait, run and have failed, by what this Slurm says of them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,25 @@ def why(run: Run, folder: Path) -> dict[str, Any]:
     return found
 
 
+def listed(run: Run, folder: Path) -> dict[str, Any]:
+    """Its row, which is the first: it was submitted last."""
+    done = clusterdp(run.cluster, folder, "list", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    row: dict[str, Any] = json.loads(done.stdout)[0]
+    assert row["run"] == str(run.files.path)
+    return row
+
+
 def waiting(cluster: Cluster, folder: Path, nodes: int, reason: str, extra: str = "") -> dict[str, Any]:
     """What is said of a job when Slurm has come to that reason."""
     (folder / "job.yaml").write_text(SLEEP.format(nodes=nodes, extra=extra))
     run = submit(cluster, folder, "job.yaml")
     try:
         wait_for(reason, lambda: cluster.state(run.job)[1] == reason, 30, every_s=0.3, report=run.account)
-        found = why(run, folder)
+        found, row = why(run, folder), listed(run, folder)
     finally:
         cluster.run("scancel", run.job)
+    assert (row["state"], row["slurm_state"], row["slurm_reason"]) == ("waiting", "PENDING", reason)
     assert found["state"] == "waiting"
     pending: dict[str, Any] = found["pending"]
     assert pending["reason"] == reason
@@ -64,8 +74,34 @@ def test_the_rank_that_failed_first_is_named(cluster: Cluster, project: Path) ->
     failure = found["failure"]
     assert found["state"] == "failed"
     assert (failure["rank"], failure["signature"]) == (1, "exit-code"), run.account()
+    assert listed(run, project)["state"] == "failed"
     assert failure["node"] == cluster.run("scontrol", "show", "hostnames", nodes_of(run)).split()[1]
 
 
+def test_a_run_is_listed_as_it_runs_waits_for_its_next_attempt_and_runs_again(cluster: Cluster, project: Path) -> None:
+    (project / "job.yaml").write_text(SLEEP.format(nodes=1, extra=""))
+    run = submit(cluster, project, "job.yaml", "resources.partition=low")
+    jobs = [run.job]
+    try:
+        assert_runs(run, project, attempt=1)
+        everywhere = ["sbatch", "--parsable", "--partition=main", "--exclusive", "--nodes=4", "--output=/dev/null"]
+        jobs.append(higher := cluster.run(*everywhere, "--wrap=sleep 600").strip())
+        wait_for("the preemption", lambda: cluster.state(higher)[0] == "RUNNING", 90, every_s=0.3, report=run.account)
+        row, pending = listed(run, project), why(run, project)["pending"]
+        assert (row["state"], row["slurm_state"], row["attempt_number"]) == ("waiting", "PENDING", 1), run.account()
+        assert {row["slurm_reason"], pending["reason"]} <= {"BeginTime", "Resources", "Priority"}, run.account()
+        cluster.run("scancel", higher)
+        cluster.start_now(run.job)
+        assert_runs(run, project, attempt=2)
+    finally:
+        cluster.run("scancel", *jobs)
+
+
+def assert_runs(run: Run, folder: Path, attempt: int) -> None:
+    wait_for("it to run", lambda: len(run.events("started")) == attempt, 60, every_s=0.3, report=run.account)
+    row = listed(run, folder)
+    assert (row["state"], row["attempt_number"], row["nodes"]) == ("running", attempt, nodes_of(run)), run.account()
+
+
 def nodes_of(run: Run) -> str:
-    return str(run.events("started")[0]["nodes"])
+    return str(run.events("started")[-1]["nodes"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,6 +15,7 @@ from clusterdp.operate.formatting import Colour, shown_path
 from clusterdp.operate.queue import RunStatus, current_status
 from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.status import STATE_COLOURS
+from clusterdp.operate.width import width_of
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.causes import CAUSES
 from clusterdp.wording import counted, duration
@@ -41,8 +40,7 @@ def show_goodput(run: RunDir, out: TextIO, as_json: bool = False, now: float | N
         json.dump(as_data(history, status, account), out, indent=2)
         out.write("\n")
     else:
-        columns = shutil.get_terminal_size().columns if out is sys.stdout and out.isatty() else sys.maxsize
-        out.write("\n".join(as_text(history, status, account, Colour(out), columns)) + "\n")
+        out.write("\n".join(as_text(history, status, account, Colour(out), width_of(out))) + "\n")
 
 
 def as_data(history: RunHistory, status: RunStatus, account: RunAccount) -> dict[str, Any]:

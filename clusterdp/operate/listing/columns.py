@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from clusterdp.operate.formatting import Colour, ago
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.status import STATE_COLOURS, measured
 from clusterdp.operate.terminal import printable
+from clusterdp.operate.width import wide, wide_one
 
 Summary = Mapping[str, Any]
 GAP = 2
@@ -107,19 +107,6 @@ def _clean(text: str) -> str:
     return text if text.isprintable() else " ".join(printable(text).split())
 
 
-def wide(text: str) -> int:
-    """How many columns it takes on a terminal."""
-    if text.isascii():
-        return len(text)
-    return sum(_wide_one(letter) for letter in text)
-
-
-def _wide_one(letter: str) -> int:
-    if unicodedata.combining(letter) or unicodedata.category(letter) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
-
-
 def _padded(text: str, width: int) -> str:
     if text.isascii() and len(text) <= width:
         return text.ljust(width)
@@ -132,7 +119,7 @@ def _cut(text: str, width: int) -> str:
         return text
     used, kept = 0, ""
     for letter in text:
-        used += _wide_one(letter)
+        used += wide_one(letter)
         if used > width - len(MORE):
             break
         kept += letter

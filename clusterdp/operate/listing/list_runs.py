@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +18,7 @@ from clusterdp.operate.listing.find_all import TypedName, find_all
 from clusterdp.operate.listing.look import Look, keep, look_at
 from clusterdp.operate.listing.read_in_time import PATIENCE_S, read_in_time
 from clusterdp.operate.listing.summaries import Summaries, summaries_path
+from clusterdp.operate.width import width_of
 from clusterdp.wording import some_of
 
 ROWS = 20  # on a terminal
@@ -63,10 +62,9 @@ def list_runs(wanted: Wanted, out: TextIO, err: TextIO, now: float | None = None
     if not reading.found:
         out.write(_none(wanted) + "\n")
         return
-    width = shutil.get_terminal_size().columns if out is sys.stdout and out.isatty() else sys.maxsize
     colour = Colour(out)
     runs = json.loads(f"[{','.join(reading.found)}]")
-    lines = table(runs, [reading.typed(run["run"]) for run in runs], reading.now, width, colour)
+    lines = table(runs, [reading.typed(run["run"]) for run in runs], reading.now, width_of(out), colour)
     if reading.more:
         lines.append(colour("dim", f"{reading.more} more; -n 0 lists all"))
     out.write("\n".join(lines) + "\n")

@@ -30,21 +30,23 @@ def status_table(
     elements: Sequence[ElementStatus], colour: Colour, metrics: Sequence[str] = (), width: int = sys.maxsize
 ) -> list[str]:
     """A row for each element, in the order given. metrics: those that have a column. In a narrower terminal there are
-    fewer of them, and then no steps."""
+    fewer of them, then no steps, then fewer of the values."""
     if not elements:
         return []
     keys = list(elements[0].values)
-    rows: list[tuple[str, ...]] = [("#", *short(keys), "state", "step", *metrics)]
+    heads = ["#", *short(keys), "state", "step", *metrics]
+    rows: list[tuple[str, ...]] = [tuple(heads)]
     for each in elements[:MANY]:
         history = each.history
         step = "-" if history.step is None else f"{history.step}" + (f"/{history.total}" if history.total else "")
         measured = (number(history.metrics[name]) if name in history.metrics else "-" for name in metrics)
         values = (_value(each.values.get(key)) for key in keys)
         rows.append((str(each.number), *values, each.status.state.value, step, *measured))
-    while (lines := table(rows)) and max(map(len, lines)) > width and len(rows[0]) > len(keys) + 2:
-        last = len(rows[0]) - 1
-        left_out = last if last > len(keys) + 3 else len(keys) + 2  # the steps go before the first metric
-        rows = [row[:left_out] + row[left_out + 1 :] for row in rows]
+    state = len(keys) + 1
+    shown, first, rest = [*range(len(heads))], [*range(1, state)], [*range(state + 2, len(heads))]
+    gives_way = [*first[:1], *rest[:1], *first[1:], state + 1, *rest[1:]]  # the last first
+    while max(map(len, lines := table([[row[at] for at in shown] for row in rows]))) > width and gives_way:
+        shown.remove(gives_way.pop())
     head, *lines = lines
     return [colour("dim", head), *lines, *(colour("dim", line) for line in _more(len(elements)))]
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
 import time
 from typing import Any, TextIO
 
@@ -18,6 +16,7 @@ from clusterdp.operate.why import failure_words
 from clusterdp.operate.why.explanation import Explanation, explanation
 from clusterdp.operate.why.first_failure import Failure
 from clusterdp.operate.why.pending_reasons import explain
+from clusterdp.operate.width import NONE, filled, width_of
 from clusterdp.rundir import RunDir
 
 
@@ -29,16 +28,15 @@ def show_why(run: RunDir, out: TextIO, as_json: bool = False, now: float | None 
         json.dump(as_data(found), out, indent=2)
         out.write("\n")
         return
-    columns = shutil.get_terminal_size().columns if out is sys.stdout and out.isatty() else sys.maxsize
-    out.write("\n".join(as_text(found, Colour(out), columns)) + "\n")
+    out.write("\n".join(as_text(found, Colour(out), width_of(out))) + "\n")
 
 
-def as_text(found: Explanation, colour: Colour, columns: int = sys.maxsize) -> list[str]:
+def as_text(found: Explanation, colour: Colour, columns: int = NONE) -> list[str]:
     history, state = found.history, found.status.state
     named = colour(STATE_COLOURS.get(state, "red"), state.value)
     lines = [f"{colour('bold', history.name)}  {named}"]
     for key, words in [("run", shown_path(history.run.path)), *found.facts]:
-        lines += _wrapped(colour("dim", key.ljust(6)), words, columns)
+        lines += filled(colour("dim", key.ljust(6)) + " ", words, columns)
     if found.failure is not None and state is not RunState.WAITING:
         lines += ["", *_log_lines(found.failure, colour)]
         if (behind := found.failure.behind) and found.failure.evidence != "hang":
@@ -46,7 +44,7 @@ def as_text(found: Explanation, colour: Colour, columns: int = sys.maxsize) -> l
         elif rank := found.failure.rank:  # rank 0's is the default
             what = "what it printed" if found.failure.evidence == "hang" else "all of it"
             lines.append(f"  {what}: {_logs_of(history, rank)}")
-    return [*lines, "", *next_command_lines(history, state, colour, but="why")]
+    return [*lines, "", *next_command_lines(history, state, colour, columns, but="why")]
 
 
 def _logs_of(history: RunHistory, rank: int) -> str:
@@ -59,15 +57,6 @@ def _log_lines(failure: Failure, colour: Colour) -> list[str]:
         return ["No log was written."]
     lines = [f"{shown_path(failure.log)}:"]
     return lines + ([f"  {colour('dim', '|')} {line}" for line in failure.lines] or ["  (it is empty)"])
-
-
-def _wrapped(key: str, words: str, columns: int) -> list[str]:
-    import textwrap  # that no pipe needs
-
-    if columns == sys.maxsize:
-        return [f"{key} {words}"]
-    lines = textwrap.wrap(words, max(20, columns - 7), break_on_hyphens=False, break_long_words=False) or [""]
-    return [f"{key} {lines[0]}", *(f"{'':6} {line}" for line in lines[1:])]
 
 
 def as_data(found: Explanation) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from clusterdp.operate.why.show_why import as_text, show_why
 from clusterdp.rundir import RunDir
 from tests.operate.builder import T0, RunBuilder
 from tests.operate.conftest import FakeQueue
+from tests.operate.golden import check_golden
 from tests.operate.why.make_records import restore
 
 NOW = T0 + 3600
@@ -43,15 +44,6 @@ def in_json(run: RunDir) -> dict[str, object]:
     return found
 
 
-def check_golden(name: str, text: str) -> None:
-    """`GOLDEN=new pytest ...` writes them anew: then read what has changed."""
-    path = GOLDEN / name
-    if os.environ.get("GOLDEN") == "new":
-        GOLDEN.mkdir(exist_ok=True)
-        path.write_text(text)
-    assert text == path.read_text()
-
-
 def pending(
     queue: FakeQueue, reason: str, start: str = "Unknown", features: str = "(null)", sinfo: object = SINFO
 ) -> None:
@@ -63,13 +55,13 @@ def pending(
 @pytest.mark.parametrize("columns", [40, 80])
 @pytest.mark.parametrize("name", ["flood", "killed", "collective-timeout", "entry-shapes", "torchrun-killed"])
 def test_a_failure_on_the_screen(name: str, columns: int, elsewhere: Path) -> None:
-    check_golden(f"{name}-{columns}.txt", screen(restore(name, elsewhere / "runs" / name), columns))
+    check_golden(GOLDEN / f"{name}-{columns}.txt", screen(restore(name, elsewhere / "runs" / name), columns))
 
 
 @pytest.mark.parametrize("columns", [40, 80])
 def test_a_wait_on_the_screen(columns: int, builder: RunBuilder, queue: FakeQueue) -> None:
     pending(queue, "Resources", start="2023-11-20T08:00:00")
-    check_golden(f"resources-{columns}.txt", screen(builder.submitted().run, columns))
+    check_golden(GOLDEN / f"resources-{columns}.txt", screen(builder.submitted().run, columns))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,112 @@
+"""What a user sees: the screens of list, why, status and sweep, on terminals of three widths."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from clusterdp.operate.formatting import Colour
+from clusterdp.operate.note import write_note
+from clusterdp.operate.run_index import remember
+from clusterdp.operate.sweep.elements import read_sweep
+from clusterdp.operate.sweep.table import status_table
+from clusterdp.rundir import SweepDir
+from tests.operate.builder import T0, RunBuilder
+from tests.operate.conftest import FakeQueue
+from tests.operate.golden import check_golden, in_pipe, on_terminal, plain, readable
+from tests.operate.sweep.test_sweep import SweepBuilder
+
+GOLDEN = Path(__file__).parent / "screens"
+NOW = T0 + 7200
+RUNNING = "digits-20231114-231320-1f2e"
+FAILED = "lenet-20231114-221320-77aa"
+WAITING = "gpt2-20231115-000320-9c01"
+DONE = "digits-20231114-221320-03d2"
+OUT_OF_MEMORY = """\
+Traceback (most recent call last):
+  File "/home/me/lenet/train.py", line 48, in main
+    loss = model(images)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11 GiB
+"""
+SHOW_JOB = (
+    "JobId=123460 JobName=gpt2 JobState=PENDING Reason=Resources TimeLimit=04:00:00 StartTime=2023-11-15T06:00:00 "
+    "Partition=gpu ReqNodeList=(null) NumNodes=4-4 NumCPUs=32 Features=(null) "
+    "ReqTRES=cpu=32,mem=64000M,node=4,billing=32,gres/gpu=32"
+)
+SINFO = "gpu*|up|idle|2|64|512000|gpu:a100:8(S:0-1)|a100|1-00:00:00|1-infinite"
+
+# What is copied as a whole: a command, the path of a log, and its lines.
+WHOLE = re.compile(r" +`?clusterdp |  \| |  all of it: clusterdp |\S+:$")
+
+SCREENS = {
+    "list": ["list"],
+    "why-waiting": ["why", WAITING],
+    "why-failed": ["why", FAILED],
+    "status-running": ["status", RUNNING],
+    "status-failed": ["status", FAILED],
+    "sweep": ["sweep", "rates"],
+    "status-sweep": ["status", "rates"],
+}
+
+
+@pytest.fixture
+def project(elsewhere: Path, queue: FakeQueue) -> Path:
+    """Of each kind one: done, failed, a sweep of four, preempted and running again, waiting."""
+    runs = elsewhere / "runs"
+    done = RunBuilder(runs / DONE).submitted("123456")
+    done.attempt("123456.0").trained(1, 400).saved(400).measured(step=400, total=400, test_accuracy=0.981).finished()
+    write_note(done.run, "baseline, with the learning rate of last week")
+    failed = RunBuilder(runs / FAILED).submitted("123457", name="lenet")
+    failed.attempt("123457.0").trained(1, 120).stopped(120).requeued("preempted")
+    crashed = failed.passes(300).attempt("123457.1").restored(120).trained(121, 180)
+    crashed.printed("step 180\n").printed(OUT_OF_MEMORY, 1).exited(1).failed(exit=1)
+    sweep = SweepBuilder(runs / "rates")
+    running = RunBuilder(runs / RUNNING).passes(3600).submitted("123459")
+    running.attempt("123459.0").trained(1, 120).stopped(120).requeued("preempted")
+    running.passes(3400).attempt("123459.1").restored(120).trained(121, 240).saved(240)
+    waiting = RunBuilder(runs / WAITING).passes(6600).submitted("123460", name="gpt2")
+    for run in (done.run, failed.run, sweep.sweep.files, running.run, waiting.run):
+        remember(run)
+    queue.answers(
+        "123459|RUNNING|None|n[1-2]", "123460|PENDING|Resources|", "7_2|RUNNING|None|n3", "7_3|PENDING|Priority|"
+    )
+    queue.write("scontrol", f"echo '{SHOW_JOB}'\n")
+    queue.write("sinfo", f"echo '{SINFO}'\n")
+    return elsewhere
+
+
+@pytest.mark.parametrize("columns", [40, 80, 120])
+@pytest.mark.parametrize("name", SCREENS)
+def test_the_screen_is_the_golden_one(name: str, columns: int, project: Path) -> None:
+    screen = on_terminal(SCREENS[name], columns, NOW)
+    check_golden(GOLDEN / f"{name}-{columns}.txt", readable(screen))
+    broken = [line for line in plain(screen).splitlines() if len(line) > columns and not WHOLE.match(line)]
+    assert not broken, "the terminal would break these lines anywhere"
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_without_colours_it_is_the_same_screen(name: str, project: Path) -> None:
+    coloured = on_terminal(SCREENS[name], 80, NOW)
+    assert "\x1b" in coloured
+    assert on_terminal(SCREENS[name], 80, NOW, NO_COLOR="1") == plain(coloured)
+
+
+@pytest.mark.parametrize("name", ["list", "sweep", "status-failed"])
+def test_in_a_pipe_nothing_is_left_out_and_no_line_is_broken(name: str, project: Path) -> None:
+    check_golden(GOLDEN / f"{name}-pipe.txt", in_pipe(SCREENS[name], NOW))
+
+
+@pytest.mark.parametrize("columns", [20, 40, 60, 80])
+def test_a_sweep_of_many_values_fits_by_leaving_some_out(columns: int, elsewhere: Path) -> None:
+    folder = SweepDir(elsewhere / "runs" / "wide")
+    folder.path.mkdir(parents=True)
+    values = {"params.lr": 0.1, "params.schedule": "cosine-with-restarts", "params.batch_size": 512, "train.seed": 3}
+    folder.write_table("digits", [values, values])
+    for number in range(2):
+        folder.element(number).path.mkdir()
+    head, *rows = status_table(read_sweep(folder).elements, Colour(io.StringIO()), width=columns)
+    assert max(map(len, (head, *rows))) <= columns
+    assert {"#", "lr", "state"} <= set(head.split())
