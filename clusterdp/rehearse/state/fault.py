@@ -27,8 +27,16 @@ def name_the_fault(differences: Sequence[Difference]) -> str | None:
     parts = {each.part for each in differences}
     if parts & {"model", "optimizer"}:
         return "samples or random numbers differ: the sampler's position or the random numbers were not restored"
-    keys = [each.key for each in differences if each.part == "metrics"]
-    return f"only metrics differ: {some_of(keys, 3)}" if parts == {"metrics"} else None
+    if "metrics" not in parts or not parts <= {"metrics", "other"}:
+        return None
+    # Of a history of 80 entries each has another key: what they are of is what tells.
+    names = dict.fromkeys(_name(each.key) for each in differences)
+    return f"nothing but metrics differs: {some_of(list(names), 3)}"
+
+
+def _name(key: str) -> str:
+    """Without its place in a list: `trainer_state.json:log_history.*.num_tokens`."""
+    return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", key)
 
 
 def _steps(differences: Sequence[Difference]) -> str | None:
