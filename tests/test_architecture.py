@@ -44,6 +44,9 @@ FLOORS = {
         "errors core client slurmdbd slurmstepd slurmctld commands start_daemon daemon_main shape_file control"
         " install_commands cluster"
     ),
+    "rehearse": (
+        "not_landed state observe run_spec clusters drills judge shortening run_process one_run rehearsal show"
+    ),
     "train": (
         "argument_names preflight output settings hang dist parallel data optim profile loop job process trainer worker"
     ),

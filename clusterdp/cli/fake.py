@@ -123,7 +123,7 @@ def up(options: argparse.Namespace) -> None:
     from pathlib import Path
 
     from clusterdp.fakeslurm.cluster import FakeCluster
-    from clusterdp.rehearse.job_cluster import fresh_job_id
+    from clusterdp.rehearse.clusters.job_cluster import fresh_job_id
 
     shape = _shape(options)
     if shape.settings.first_job_id == type(shape.settings).first_job_id:  # none was asked for

@@ -30,7 +30,7 @@ def run(plan: Plan, send: Callable[[], Job]) -> int:
     from clusterdp.fakeslurm.errors import FakeSlurmError
     from clusterdp.operate.follow import Pace
     from clusterdp.operate.watch import watch
-    from clusterdp.rehearse.job_cluster import shape_for
+    from clusterdp.rehearse.clusters.job_cluster import shape_for
 
     config = plan.spec.config
     try:
@@ -53,7 +53,7 @@ def run_sweep(plan: SweepPlan, send: Callable[[], SentSweep]) -> int:
     from clusterdp.fakeslurm.cluster import FakeCluster
     from clusterdp.fakeslurm.errors import FakeSlurmError
     from clusterdp.operate.sweep.watch import SweepPace, watch_sweep
-    from clusterdp.rehearse.job_cluster import shape_for
+    from clusterdp.rehearse.clusters.job_cluster import shape_for
 
     try:
         with FakeCluster(shape=shape_for(plan.spec.config, plan.spec.ranks_per_node)) as cluster:

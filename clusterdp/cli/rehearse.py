@@ -44,10 +44,10 @@ def rehearse(options: argparse.Namespace) -> int:
     from clusterdp.launch.new_folder import make_parent
     from clusterdp.launch.plan import make_plan, new_name
     from clusterdp.operate.formatting import shown_path
-    from clusterdp.rehearse.grace import grace_s
-    from clusterdp.rehearse.outcome import as_json, sentence, write
+    from clusterdp.rehearse.clusters.grace import grace_s
     from clusterdp.rehearse.rehearsal import AGAIN, UNDISTURBED, Rehearsal
-    from clusterdp.rehearse.screen import screen_for
+    from clusterdp.rehearse.show.outcome import as_json, sentence, write
+    from clusterdp.rehearse.show.screen import screen_for
 
     loaded = config.load(config_path(options.config), options.overrides)
     plan = make_plan(loaded)  # what a submit would refuse

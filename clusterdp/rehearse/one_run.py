@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,23 +21,24 @@ from typing import Any
 from clusterdp import config as config_module
 from clusterdp.config import Config
 from clusterdp.errors import ClusterdpError, SlurmError
-from clusterdp.fakeslurm.cluster import FakeCluster
 from clusterdp.fakeslurm.errors import FakeSlurmError
 from clusterdp.launch.plan import plan_for
 from clusterdp.launch.resume import escaped
 from clusterdp.operate.follow import Pace, RunUpdate, follow
-from clusterdp.rehearse import small_disk
+from clusterdp.rehearse.clusters import small_disk
+from clusterdp.rehearse.clusters.drill_cluster import DrillCluster
+from clusterdp.rehearse.clusters.job_cluster import shape_for
+from clusterdp.rehearse.clusters.local_cluster import LocalCluster
+from clusterdp.rehearse.clusters.slurm_cluster import SlurmCluster
 from clusterdp.rehearse.drills.saves import MARGIN_MB
+from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.drills.table import drill_of
-from clusterdp.rehearse.file_watch import FileWatch
-from clusterdp.rehearse.job_cluster import shape_for
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
-from clusterdp.rehearse.observer import Observer
+from clusterdp.rehearse.observe.file_watch import FileWatch
+from clusterdp.rehearse.observe.live_run import LiveRun
+from clusterdp.rehearse.observe.observer import Observer
 from clusterdp.rehearse.run_spec import RunResult, RunSpec
-from clusterdp.rehearse.scene import Scene
-from clusterdp.rehearse.slurm_cluster import SlurmCluster
 from clusterdp.rundir import RunDir
-from clusterdp.slurm import commands
 
 PACE = Pace(poll_s=0.2, ask_s=1, late_s=0.2, settle_s=2, close_s=5)
 CUT_SHORT = "cut-short"
@@ -78,17 +78,17 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
     with _cluster(spec, config, plan.spec.ranks_per_node) as cluster:
         began = time.monotonic()
         job, _ = plan.carry_out()
-        if isinstance(cluster, SlurmCluster):
-            cluster.job = str(job.id)
+        cluster.submitted(str(job.id))
         if disk is None and _has_small_disk(spec):
             disk = small_disk.checkpoint_folder(folder.code, spec.facts.files)
             if disk is not None:
                 small_disk.mount(disk, _disk_bytes(spec))
         dice = random.Random(f"{spec.seed}.{spec.name}")
         watches = config.restart.hang_after_s is not None
-        scene = Scene(folder, cluster, str(job.id), spec.facts, spec.grace_s, dice, tell, watches, disk)
-        watch = FileWatch(scene)
-        observer = Observer(scene) if not spec.drill else None
+        live = LiveRun(folder, counter=spec.facts.counter, here=cluster.ranks_are_here)
+        scene = Scene(live, cluster, str(job.id), spec.facts, spec.grace_s, dice, tell, watches, disk)
+        watch = FileWatch(live)
+        observer = Observer(live) if not spec.drill else None
         if spec.drill:
             result = _disturb(scene, spec.drill)
             if result.inapplicable or result.missed:
@@ -104,20 +104,10 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
     return replace(ended, folder=spec.folder, hits=hits, facts=facts, files=files)
 
 
-@contextlib.contextmanager
-def _cluster(spec: RunSpec, config: Config, ranks_per_node: int) -> Iterator[FakeCluster | SlurmCluster]:
-    """It ends with the block, or at least the job on it does."""
+def _cluster(spec: RunSpec, config: Config, ranks_per_node: int) -> DrillCluster:
     if spec.cluster == "local":
-        with FakeCluster(shape=shape_for(config, ranks_per_node, spare=1, grace_s=spec.grace_s)) as cluster:
-            os.environ.update(cluster.environ())
-            yield cluster
-        return
-    real = SlurmCluster(saves_at_term=spec.facts.ours)
-    try:
-        yield real
-    finally:
-        if real.job:
-            commands.cancel(real.job)
+        return LocalCluster(shape=shape_for(config, ranks_per_node, spare=1, grace_s=spec.grace_s))
+    return SlurmCluster(saves_at_term=spec.facts.ours)
 
 
 def _disturb(scene: Scene, name: str) -> RunResult:
@@ -137,10 +127,9 @@ def _to_the_end(spec: RunSpec, scene: Scene, began: float) -> RunResult:
     update = None
     first_step_at: float | None = None
     for update in follow(scene.run, PACE):
-        step = scene.step()
+        step = scene.live.step()
         scene.tell(step, scene.doing or _state(update))
-        if isinstance(scene.cluster, SlurmCluster):
-            scene.cluster.start_soon()
+        scene.cluster.start_soon()
         now = time.monotonic()
         if step and first_step_at is None:
             first_step_at = now

@@ -24,17 +24,18 @@ from clusterdp.operate.formatting import shown_path
 from clusterdp.operate.run_history import read_history
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse import shortening
-from clusterdp.rehearse.attempt_rows import AttemptRow, rows_of
-from clusterdp.rehearse.beside import beside_another, shared_files, written_out
 from clusterdp.rehearse.drills.table import DRILLS, Drill
-from clusterdp.rehearse.file_use import is_checkpoint
-from clusterdp.rehearse.judge import Reference, end_state, judge, why_missed
+from clusterdp.rehearse.judge.attempt_rows import AttemptRow, rows_of
+from clusterdp.rehearse.judge.beside import beside_another, shared_files, written_out
+from clusterdp.rehearse.judge.judge import Reference, end_state, judge, why_missed
+from clusterdp.rehearse.judge.verdict import FAILED, Verdict
+from clusterdp.rehearse.observe.facts import Facts
+from clusterdp.rehearse.observe.file_use import is_checkpoint
+from clusterdp.rehearse.observe.warm_up import steps_of_warm_up
 from clusterdp.rehearse.one_run import CUT_SHORT
 from clusterdp.rehearse.run_process import RunProcesses, Tell
-from clusterdp.rehearse.run_spec import Facts, RunResult, RunSpec
+from clusterdp.rehearse.run_spec import RunResult, RunSpec
 from clusterdp.rehearse.state import best_models, candidates, compare, spread_of
-from clusterdp.rehearse.verdict import FAILED, Verdict
-from clusterdp.rehearse.warm_up import steps_of_warm_up
 from clusterdp.rundir import RunDir
 from clusterdp.wording import counted, some_of
 

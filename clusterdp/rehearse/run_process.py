@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from clusterdp.errors import RunError
-from clusterdp.rehearse import small_disk
+from clusterdp.rehearse.clusters import small_disk
 from clusterdp.rehearse.run_spec import RunResult, RunSpec
 
 END_S = 30.0  # in which a run takes its cluster down, or cancels its job

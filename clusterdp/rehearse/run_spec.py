@@ -5,38 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from clusterdp.rehearse.file_use import FileUse
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What an undisturbed run was like.
-
-    ours: its checkpoints are. saved: the bytes of its last one, or of the program's files that look like checkpoints.
-    steps: of the whole run; None: the program does not tell. took_s: from the start of its ranks to their end.
-    start_s: to the first step. evaluates: it has a phase of evaluation. warm_up: the steps of its warm-up; 0: none is
-    known. written: files that its ranks had open for
-    writing, with their sizes. ports: on which rank 0 has listened, without MASTER_PORT. counter: of the steps that it
-    prints. saved_at: at which steps. files: what was done to those that look like checkpoints, by
-    their paths within its code.
-    """
-
-    ours: bool = False
-    saved: int = 0
-    steps: int | None = None
-    took_s: float = 0.0
-    start_s: float = 0.0
-    evaluates: bool = False
-    warm_up: int = 0
-    written: dict[str, int] = field(default_factory=dict)
-    ports: list[int] = field(default_factory=list)
-    counter: str = ""
-    saved_at: list[int] = field(default_factory=list)
-    files: dict[str, FileUse] = field(default_factory=dict)
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Facts:
-        return cls(**{**values, "files": _files(values["files"])})
+from clusterdp.rehearse.observe.facts import Facts
+from clusterdp.rehearse.observe.file_use import FileUse, uses_from_json
 
 
 @dataclass(frozen=True)
@@ -102,9 +72,5 @@ class RunResult:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> RunResult:
         hits = tuple(Hit(**{**hit, "causes": tuple(hit["causes"])}) for hit in values["hits"])
-        facts, files = Facts.from_json(values["facts"]), _files(values["files"])
+        facts, files = Facts.from_json(values["facts"]), uses_from_json(values["files"])
         return cls(**{**values, "hits": hits, "facts": facts, "files": files})
-
-
-def _files(values: dict[str, dict[str, Any]]) -> dict[str, FileUse]:
-    return {path: FileUse(**use) for path, use in values.items()}

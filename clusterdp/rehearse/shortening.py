@@ -12,7 +12,7 @@ from clusterdp.config import Config
 from clusterdp.config.tree import POLICIES
 from clusterdp.errors import ConfigError
 from clusterdp.launch.script_spec import words_of
-from clusterdp.rehearse.run_spec import Facts
+from clusterdp.rehearse.observe.facts import Facts
 
 SAVES = 6  # checkpoints of an undisturbed run: a drill needs some, and a save costs time
 LEAST_S = 2.0  # between saves of the first run, whose steps are not known yet

@@ -11,7 +11,7 @@ import pytest
 
 from clusterdp.fakeslurm.cluster import FakeCluster
 from clusterdp.fakeslurm.core.shape import PartitionShape, Shape
-from clusterdp.rehearse.job_cluster import fresh_job_id
+from clusterdp.rehearse.clusters.job_cluster import fresh_job_id
 from tests.e2e.cluster import Cluster
 from tests.slurm.testbed import RealSlurm
 

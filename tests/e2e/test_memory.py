@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.fakeslurm import FakeCluster, Shape
-from clusterdp.rehearse.job_cluster import fresh_job_id
+from clusterdp.rehearse.clusters.job_cluster import fresh_job_id
 from tests.e2e.cluster import Cluster
 from tests.e2e.run import clusterdp, submit
 from tests.slurm import packages

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import signal
 
-from clusterdp.rehearse import processes
+from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.drills.stops import MIDDLE
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
-from clusterdp.rehearse.scene import Scene
+from clusterdp.rehearse.observe import processes
 
 CRASHES = ("crash", "start", "memory")
 
@@ -16,9 +16,9 @@ def rank_killed(scene: Scene) -> None:
     """As an out-of-memory killer does it."""
     scene.wait_progress(MIDDLE)
     attempt = scene.newest()
-    rank = 0 if scene.is_remote else _a_rank(scene)
+    rank = _a_rank(scene) if scene.cluster.ranks_are_here else 0
     scene.cluster.kill_rank(scene.job, rank)
-    who = "all ranks" if scene.is_remote else f"rank {rank}"
+    who = f"rank {rank}" if scene.cluster.ranks_are_here else "all ranks"
     scene.hit(f"{who} got SIGKILL", *CRASHES, attempt=attempt)
 
 
@@ -38,7 +38,7 @@ def rank_hung(scene: Scene) -> None:
         raise Inapplicable("restart.hang_after_s is not set: nobody looks whether a program of its own hangs")
     scene.wait_progress(MIDDLE)
     rank, attempt = _a_rank(scene), scene.newest()
-    pids = scene.ranks()[rank]
+    pids = scene.live.ranks()[rank]
     if not pids:
         raise Missed(f"rank {rank} has no process")
     processes.send(pids[:1], signal.SIGSTOP)
@@ -46,8 +46,8 @@ def rank_hung(scene: Scene) -> None:
 
 
 def _a_rank(scene: Scene) -> int:
-    ranks = sorted(scene.ranks(fresh=True))
-    if not ranks and scene.is_remote:
+    ranks = sorted(scene.live.ranks(fresh=True))
+    if not ranks and not scene.cluster.ranks_are_here:
         raise Inapplicable("the ranks run on other machines")
     if not ranks:
         raise Missed("no rank runs")

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from clusterdp.checkpoint.format.layout import step_folder, step_of, token_of_file, token_of_manifest
 from clusterdp.checkpoint.format.manifest import list_checkpoints
-from clusterdp.rehearse import processes
 from clusterdp.rehearse.drills.losses import CRASHES
-from clusterdp.rehearse.file_use import is_best, is_checkpoint, is_mkstemp, moves_in, series_of
+from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
-from clusterdp.rehearse.scene import Scene
-from clusterdp.rundir import Attempt
+from clusterdp.rehearse.observe import processes
+from clusterdp.rehearse.observe.file_use import is_best, is_checkpoint, is_mkstemp, moves_in, series_of
+from clusterdp.rundir import Attempt, read_events
 from clusterdp.rundir.names import names_in
 from clusterdp.wording import counted
 
@@ -62,7 +62,7 @@ def _stopped_in_a_save(scene: Scene, look: Callable[[Scene], Half | None]) -> tu
 
 def _frozen(scene: Scene) -> list[int]:
     pids = scene.freeze()
-    if not pids and scene.is_remote:
+    if not pids and not scene.cluster.ranks_are_here:
         raise Inapplicable("the ranks run on other machines, where they cannot be stopped")
     return pids
 
@@ -90,7 +90,7 @@ def _half_of_theirs(scene: Scene) -> Half | None:
     so it is one of those only if there are no others."""
     files = scene.facts.files
     temporary, all_best = moves_in(files), all(is_best(path) for path in files)
-    pids = [pid for pids in scene.ranks().values() for pid in pids]
+    pids = [pid for pids in scene.live.ranks().values() for pid in pids]
     for file in processes.written_files(pids):
         looks = is_checkpoint(file.path) or (temporary and is_mkstemp(file.path))
         if file.size and looks and (all_best or not is_best(file.path)):
@@ -110,7 +110,7 @@ def newest_checkpoint_damaged(scene: Scene) -> None:
     if not scene.is_ours:
         _damage_theirs(scene)
         return
-    scene.wait("two checkpoints", lambda: len(list_checkpoints(scene.run.checkpoints)) > 1, 60 + 4 * scene.facts.took_s)
+    scene.wait("two checkpoints", lambda: len(list_checkpoints(scene.run.checkpoints)) > 1, scene.patience_s)
     attempt, pids = scene.newest(), _frozen(scene)
     newest = list_checkpoints(scene.run.checkpoints)[-1]
     folder = scene.run.checkpoints / step_folder(newest.step)
@@ -228,8 +228,6 @@ def _usual_size(scene: Scene, path: str) -> int:
 
 
 def _failed_saves(scene: Scene) -> int:
-    from clusterdp.rundir import read_events
-
     return sum(event.get("event") == "save-failed" for event in read_events(scene.run))
 
 

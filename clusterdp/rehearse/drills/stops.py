@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from clusterdp.rehearse import processes
+from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
-from clusterdp.rehearse.scene import Scene
+from clusterdp.rehearse.observe import processes
 from clusterdp.rundir import Attempt
 
 MIDDLE = 0.4  # of the training: enough before it to lose, and enough after it to differ
@@ -39,15 +39,15 @@ def preempted_twice(scene: Scene) -> None:
     first = preempt(scene, scene.grace_s)
     scene.wait_next_attempt(first)
     if scene.is_ours:
-        preempt_in(scene, "the restore", lambda: _phase(scene) == processes.RESTORE, PREEMPTED)
+        preempt_in(scene, "the restore", lambda: scene.live.phase() == processes.RESTORE, PREEMPTED)
     else:
         begun = 0.8 * scene.facts.start_s
-        scene.wait("the restore", lambda: scene.trained_s() >= begun, 60)
+        scene.wait("the restore", lambda: scene.live.trained_s() >= begun, 60)
         preempt(scene, scene.grace_s, trains=False)
 
 
 def preempted_before_the_first_step(scene: Scene) -> None:
-    scene.wait("the ranks", lambda: bool(scene.ranks()), 120)
+    scene.wait("the ranks", lambda: bool(scene.live.ranks()), 120)
     preempt(scene, scene.grace_s, trains=False)
 
 
@@ -58,26 +58,26 @@ def preempted_in_warm_up(scene: Scene) -> None:
         raise Inapplicable("no warm-up is known: no metric lr rises at first, and no argument is named warm-up")
     half = max(1, end // 2)
     what = f"the warm-up, which ends at step {end}"
-    preempt_in(scene, what, lambda: half <= (scene.step() or 0) < end, PREEMPTED)
+    preempt_in(scene, what, lambda: half <= (scene.live.step() or 0) < end, PREEMPTED)
 
 
 def preempted_in_evaluation(scene: Scene) -> None:
     if not scene.facts.evaluates:
         raise Inapplicable("the undisturbed run had no evaluation that loop.watch() or Trainer has told of")
-    preempt_in(scene, "an evaluation", lambda: _phase(scene) == processes.EVALUATION, PREEMPTED, "done")
+    preempt_in(scene, "an evaluation", lambda: scene.live.phase() == processes.EVALUATION, PREEMPTED, "done")
 
 
 def preempted_at_the_last_step(scene: Scene) -> None:
     last = scene.facts.steps
     if not last:
         raise Inapplicable("the program does not tell its steps")
-    preempt_in(scene, f"step {last - 1}", lambda: (scene.step() or 0) >= last - 1, PREEMPTED, "done")
+    preempt_in(scene, f"step {last - 1}", lambda: (scene.live.step() or 0) >= last - 1, PREEMPTED, "done")
 
 
 def preempt(scene: Scene, grace_s: float, *causes: str, trains: bool = True) -> Attempt:
     """trains: it has steps to lose. Before its first step, a program may not have its handler yet."""
     attempt, before = scene.newest(), scene.in_history("preempt")
-    handlers, shells = (scene.handlers(), scene.shells()) if trains else ({}, {})
+    handlers, shells = (scene.live.handlers(), scene.live.shells()) if trains else ({}, {})
     began = time.time()  # a program may have saved before the command is over
     scene.cluster.preempt(scene.job, grace_s=grace_s)
     if scene.in_history("preempt") == before:
@@ -91,21 +91,16 @@ def preempt(scene: Scene, grace_s: float, *causes: str, trains: bool = True) -> 
 def preempt_in(scene: Scene, what: str, is_there: Callable[[], bool], *causes: str) -> None:
     """When the ranks are there. They stand still until Slurm's CONT, which comes before its TERM: so that is where the
     signal finds them, however short it is."""
-    scene.wait(what, is_there, 60 + 4 * scene.facts.took_s, GLANCE_S)
+    scene.wait(what, is_there, scene.patience_s, GLANCE_S)
     while True:
-        if not scene.freeze() and scene.is_remote:
+        if not scene.freeze() and not scene.cluster.ranks_are_here:
             raise Inapplicable("the ranks run on other machines: where they are, at that moment, is not known here")
         if is_there():
             break
-        scene.thaw(scene.pids())
+        scene.thaw(scene.live.pids())
         scene.wait(what, is_there, 60 + scene.facts.took_s, GLANCE_S)
     preempt(scene, scene.grace_s, *causes)
     scene.hits[-1] = replace(scene.hits[-1], evidence=f"{scene.hits[-1].evidence}, in {what}")
-
-
-def _phase(scene: Scene) -> int | None:
-    page = scene.page()
-    return page.phase if page else None
 
 
 def out_of_time(scene: Scene) -> None:
@@ -125,7 +120,7 @@ def out_of_time_thrice(scene: Scene) -> None:
 def run_out_of_time(scene: Scene) -> Attempt:
     """The cluster's clock goes forward to the moment at which Slurm warns the job, if the script asks for that, or else
     to the end of its time."""
-    if scene.is_remote and scene.facts.took_s < SLURMS_MINUTE_S:
+    if not scene.cluster.ranks_are_here and scene.facts.took_s < SLURMS_MINUTE_S:
         took = f"{scene.facts.took_s:.0f} s"
         raise Inapplicable(f"a real time limit is a whole minute, and the run is over after {took}; set rehearse.steps")
     attempt = scene.newest()
@@ -133,7 +128,7 @@ def run_out_of_time(scene: Scene) -> Attempt:
     asked = ASKED.search(scene.run.script.read_text())
     lead_s = float(asked["seconds"]) if asked else 0.0
     number = signal.Signals[f"SIG{asked['name'].removeprefix('SIG')}"] if asked else signal.SIGTERM
-    handlers, shells = scene.handlers(number), scene.shells(number)
+    handlers, shells = scene.live.handlers(number), scene.live.shells(number)
     if left <= lead_s:
         raise Missed(f"its time was nearly up already: {left:g} s were left")
     began = time.time()

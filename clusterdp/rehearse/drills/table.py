@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from clusterdp.rehearse.drills import losses, saves, stops
-from clusterdp.rehearse.scene import Scene
+from clusterdp.rehearse.drills.scene import Scene
 
 NO_CONFIG: tuple[str, ...] = ()
 HANGS = ("restart.hang_after_s=8", "restart.on_hang=restart")

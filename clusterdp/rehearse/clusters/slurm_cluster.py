@@ -1,0 +1,106 @@
+"""SlurmCluster: a real Slurm as the drills see it, with the faults that a user may cause there on their own jobs."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from clusterdp.errors import SlurmError
+from clusterdp.rehearse.not_landed import Inapplicable
+from clusterdp.slurm import commands
+
+WAIT_S = 5.0  # between two requests that a requeued job may start, which else waits for two minutes
+# What is on record of an attempt that was ended by the user's command, in place of Slurm's own.
+ON_RECORD = {"preempted": ("requeued", "signal")}
+
+
+class SlurmCluster:
+    """A DrillCluster. As a context manager it ends the job, if that is not over, with the block."""
+
+    ranks_are_here = False
+    restart_s = 600.0
+
+    def __init__(self, *, saves_at_term: bool) -> None:
+        """saves_at_term: the ranks ask for a requeue when they have saved at SIGTERM."""
+        self.saves_at_term = saves_at_term
+        self.job = ""
+        self._history: list[dict[str, Any]] = []
+        self._asked = 0.0
+
+    def __enter__(self) -> SlurmCluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.job:
+            commands.cancel(self.job)
+
+    def submitted(self, job: str) -> None:
+        self.job = job
+
+    def causes_of(self, causes: Sequence[str]) -> tuple[str, ...]:
+        return (*causes, *(word for cause in causes for word in ON_RECORD.get(cause, ())))
+
+    def history(self) -> list[dict[str, Any]]:
+        return self._history
+
+    def preempt(self, job: str, grace_s: float | None = None) -> None:
+        """Without a grace time as `scontrol requeue` does it: TERM to all, KILL after KillWait. With one, the ranks
+        alone get TERM; that nobody may preempt but Slurm, a program that then ends with 0 cannot know."""
+        if not grace_s:
+            commands.requeue(job)
+        elif self.saves_at_term:
+            commands.terminate_steps(job)
+        else:
+            raise Inapplicable("on a real cluster Slurm alone preempts with a grace time")
+        self._note("preempt")
+
+    def advance(self, seconds: float) -> None:
+        """Its time limit is lowered by so many seconds, to a whole minute that is not over."""
+        shown = commands.show_job(self.job)
+        used_s, limit_s = _seconds(shown["RunTime"]), _seconds(shown["TimeLimit"])
+        minutes = max(1, math.ceil(max(limit_s - seconds, used_s) / 60))
+        commands.update_job(self.job, f"TimeLimit={minutes}")
+        self._note("advance")
+
+    def kill_rank(self, job: str, rank: int) -> None:
+        """All of them: scancel cannot choose one."""
+        commands.kill_step(job)
+        self._note("kill-rank")
+
+    def fail(self, node: str) -> None:
+        raise Inapplicable("on a real cluster only an administrator can take a node away")
+
+    def run(self, *words: str) -> str:
+        """A command's output. SlurmError if it fails."""
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode:
+            raise SlurmError(f"{words[0]}: failed (exit {done.returncode}). It says: {done.stderr.strip()}")
+        return done.stdout
+
+    def start_soon(self) -> None:
+        """Lets a requeued job begin as soon as there is room."""
+        if time.monotonic() - self._asked < WAIT_S:
+            return
+        self._asked = time.monotonic()
+        row = commands.job_states([self.job]).get(self.job)
+        if row is not None and row.state == "PENDING" and row.reason == "BeginTime":
+            commands.update_job(self.job, "StartTime=now+2")
+
+    def _note(self, event: str) -> None:
+        self._history.append({"event": event, "time": time.time()})
+
+
+def _seconds(text: str) -> float:
+    """`1-02:03:04`, `02:03:04`. Endless for UNLIMITED."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", text)
+    if not match:
+        return math.inf
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)

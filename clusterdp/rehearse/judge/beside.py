@@ -1,0 +1,81 @@
+"""What two undisturbed runs have shown already: what would hurt a second run of the job beside the first, and ranks
+that write over each other."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from clusterdp.check.program import ProgramText
+from clusterdp.rehearse.judge.program_parts import at
+from clusterdp.rehearse.judge.verdict import FAILED, Verdict
+from clusterdp.rehearse.observe.facts import Facts
+from clusterdp.rehearse.observe.file_use import is_checkpoint, series_of
+from clusterdp.wording import some_of
+
+BESIDE, BESIDE_ABOUT = "beside-another", "two of it at a time: is anything not its own?"
+WRITERS, WRITERS_ABOUT = "one-writer", "is each checkpoint written by one rank alone?"
+# Places of files that come and go: only a checkpoint that stays is meant to be found again.
+PASSING = ("/tmp/", "/var/tmp/", "/dev/shm/")
+NO_FILES = ("/dev/", "/proc/", "/sys/")
+
+
+def beside_another(first: Facts, second: Facts, folder: Path, text: ProgramText | None, began: float) -> Verdict | None:
+    """From two undisturbed runs; None if nothing was found. folder: of the whole rehearsal, which began then."""
+    ports = sorted(set(first.ports) & set(second.ports))
+    if ports:
+        said = f"both undisturbed runs listened on port {some_of([str(port) for port in ports], 3)}"
+        places = [place for place in (text.fixed_ports if text else []) if str(ports[0]) in place.text]
+        where = f" ({at(places[0])})" if places else ""
+        remedy = "Two jobs on a node would meet; MASTER_PORT is the job's own"
+        diagnosis = f"a port is hard-coded: {ports[0]}{where}. {remedy}"
+        return Verdict(BESIDE, BESIDE_ABOUT, FAILED, said, diagnosis)
+    places_of = written_out(text, began)
+    both = [path for path in first.written if path in second.written]
+    paths = [path for path in dict.fromkeys([*both, *places_of]) if _is_foreign(path, folder)]
+    if not paths:
+        return None
+    said = f"undisturbed runs wrote {some_of(paths, 3)}"
+    where = f" ({places_of[paths[0]]})" if paths[0] in places_of else ""
+    diagnosis = f"an absolute path is in the code: {paths[0]}{where}. Two runs would write over each other"
+    return Verdict(BESIDE, BESIDE_ABOUT, FAILED, said, diagnosis)
+
+
+def shared_files(facts: Facts, text: ProgramText | None) -> Verdict | None:
+    """Of an undisturbed run: checkpoints that several ranks had open for writing at once, or that are written by all
+    ranks after each other; None if there were none."""
+    shared = {path: use for path, use in facts.files.items() if len(use.by) > 1}
+    lines = text.saves_on_all_ranks if text else []
+    in_turn = {path: use for path, use in facts.files.items() if lines and len(use.written) > 1 and use.in_place}
+    found = shared or {path: use for path, use in in_turn.items() if series_of(path) != path}
+    if not found:
+        return None
+    path = max(found, key=lambda path: len(found[path].by))
+    use = found[path]
+    said = f"ranks {some_of([str(rank) for rank in use.by], 5)} had {path} open for writing at the same time"
+    if not shared:
+        said = f"{path} was written {len(use.written)} times"
+    where = f" ({at(lines[0])})" if lines else ""
+    diagnosis = f"several ranks write one file{where}: {said}. Let one rank save, or give each rank a file of its own"
+    return Verdict(WRITERS, WRITERS_ABOUT, FAILED, said, diagnosis)
+
+
+def written_out(text: ProgramText | None, began: float) -> dict[str, str]:
+    """Files that the program's text names by absolute paths, or that lie in such a folder, and that were written since
+    then: a small file is open too shortly to be seen. With the places of their names."""
+    found = {}
+    for use in text.absolute_paths if text else []:
+        path = Path(use.path).expanduser()
+        with suppress(OSError):
+            files = [each for each in path.iterdir() if is_checkpoint(each.name)] if path.is_dir() else [path]
+            for file in files:
+                if (use.written or is_checkpoint(file.name)) and file.stat().st_mtime >= began:
+                    found[str(file)] = at(use)
+    return found
+
+
+def _is_foreign(path: str, folder: Path) -> bool:
+    if path.startswith((f"{folder}/", *NO_FILES)) or path.endswith(".lock") or "/.cache/" in path:
+        return False  # locks and caches are made to be shared
+    return not path.startswith(PASSING) or (is_checkpoint(path) and os.path.exists(path))

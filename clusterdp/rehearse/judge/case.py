@@ -1,0 +1,27 @@
+"""Case: a drill that is over, and what is known of the job: what the diagnosis is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from clusterdp.check.program import ProgramText
+from clusterdp.operate.run_history import RunHistory
+from clusterdp.rehearse.judge.lost_state import Kept
+from clusterdp.rehearse.observe.facts import Facts
+from clusterdp.rehearse.run_spec import RunResult
+
+
+@dataclass(frozen=True)
+class Case:
+    """lost: steps that were done twice. requeue: restart.requeue. text: the program's, as far as it can be read."""
+
+    drill: str
+    result: RunResult
+    history: RunHistory
+    facts: Facts
+    lost: int | None
+    requeue: bool = True
+    text: ProgramText | None = None
+    kept: Kept | None = None
+    last_steps: Mapping[str, int] = field(default_factory=dict)  # by attempt, as rank 0 has printed them

@@ -1,0 +1,182 @@
+"""The diagnosis: what is wrong with a job that has failed a drill, in words.
+
+First what the kernel and the files have shown, then what the program's text says of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from clusterdp.check.program import Place
+from clusterdp.operate.why.first_failure import find_failure
+from clusterdp.rehearse.judge.case import Case
+from clusterdp.rehearse.judge.lost_state import name_the_loss
+from clusterdp.rehearse.judge.program_parts import at
+from clusterdp.rehearse.judge.resumed_from import Resume, resumes, unread_save
+from clusterdp.rehearse.judge.signal_faults import of_signal
+from clusterdp.rehearse.judge.steps_lost import printed
+from clusterdp.rehearse.observe.file_use import series_of
+from clusterdp.rehearse.run_spec import Hit
+from clusterdp.rehearse.state import Difference
+from clusterdp.wording import some_of
+
+TORN = re.compile(
+    r"(?i)PytorchStreamReader|central directory|not a zip|unexpected EOF|ran out of input|pickle data was truncated|"
+    r"invalid header|HeaderTooSmall|MetadataIncompleteBuffer|incomplete metadata|JSONDecodeError|truncated|corrupt"
+)
+PORT = re.compile(r"(?i)EADDRINUSE|address already in use")
+
+
+def diagnose(case: Case, differences: Sequence[Difference] = ()) -> str:
+    """Empty if nothing more than the failure itself can be said."""
+    not_back = _of_port(case) or _of_requeue(case) or _of_torn(case)
+    if not_back:
+        return not_back
+    if case.result.state != "done":
+        failed = _of_later(case)
+        also = of_signal(case)
+        return f"{failed}. Besides, {also}" if failed and also else failed or also or _of_error(case)
+    lost = name_the_loss(differences, case.kept) if case.kept else ""
+    also = _of_resume(case) or "; ".join(filter(None, [_of_count(case), of_signal(case)]))
+    return f"{lost}. Besides, {also}" if lost and also else lost or also
+
+
+def _of_requeue(case: Case) -> str:
+    """It ended in order, and nobody brought it back."""
+    last = case.history.last
+    hit = next((hit for hit in reversed(case.result.hits) if last and hit.attempt == last.name and hit.causes), None)
+    if hit is None or last is None:
+        return ""
+    step = case.last_steps.get(last.name)
+    where = f" at step {step} of {case.facts.steps}" if step and case.facts.steps else ""
+    if last.cause == "done" and (case.result.state != "done" or _is_early(case, step)):
+        asks = "; exit code 75 asks for a requeue"
+        return f"it was told to stop, exited with 0{where}, and was not brought back: 0 means that it is done{asks}"
+    if last.cause in hit.causes and last.failed and not case.requeue:
+        return f"it stopped{where} and was not brought back: restart.requeue is false"
+    return ""
+
+
+def _is_early(case: Case, step: int | None) -> bool:
+    return step is not None and case.facts.steps is not None and step < case.facts.steps
+
+
+def _of_torn(case: Case) -> str:
+    """It went on from a file that was half written, or damaged, and died of it."""
+    hit = next((hit for hit in case.result.hits if hit.file), None)
+    if hit is None or case.result.state == "done":
+        return ""
+    by = [
+        f"attempt {each.number}"
+        for each in resumes(case.history, case.result.files, case.facts.files)
+        if hit.file in each.read
+    ]
+    if not by and not TORN.search(_error(case)):
+        return ""
+    read = f"{by[0]} resumed from {hit.file}" if by else f"it resumed from what it found, {hit.file} among it"
+    error = f" ({error})" if (error := _of_error(case)) else ""
+    if case.drill == "checkpoint-damaged":
+        return f"{read}, which was damaged, and not from the one before it{error}"
+    if _is_in_place(case, hit.file):
+        line = _place(case.text.saves_in_place if case.text else [])
+        return f"checkpoints are saved in place{line}: {read}, which was half written{error}"
+    return f"it resumes from a file that is half written: {read}, the newest file, but no whole checkpoint{error}"
+
+
+def _is_in_place(case: Case, path: str) -> bool:
+    """By the undisturbed run: a file whose writer was killed was not renamed either."""
+    return any(use.in_place for each, use in case.facts.files.items() if series_of(each) == series_of(path))
+
+
+def _of_resume(case: Case) -> str:
+    for each in resumes(case.history, case.result.files, case.facts.files):
+        if not each.newer:
+            continue
+        if not each.read:
+            return f"attempt {each.number} has read no checkpoint, though {each.newer} was there: it began anew"
+        read = some_of(each.read, 3)
+        return f"attempt {each.number} resumed from {read}, though {each.newer} was there and newer"
+    return next(filter(None, (_of_unread(case, hit) for hit in case.result.hits if hit.grace_s)), "")
+
+
+def _of_unread(case: Case, hit: Hit) -> str:
+    found = unread_save(case.history, case.result.files, case.facts.files, hit) if case.lost else None
+    if found is None:
+        return ""
+    path, after = found
+    read = some_of(after.read, 3)
+    return f"{path} was saved after the warning, but attempt {after.number} resumed from {read}, which is older"
+
+
+def begun_anew(case: Case) -> str:
+    """It has read nothing, though a whole checkpoint was there, and counts its steps from the beginning again."""
+    torn = {hit.file for hit in case.result.hits}
+    for each, step in _from_the_beginning(case):
+        if not each.read and each.newer and each.newer not in torn:
+            return f"attempt {each.number} began at step {step} again, though {each.newer} was there"
+    return ""
+
+
+def _of_count(case: Case) -> str:
+    """It has read a checkpoint, and counts its steps from the beginning again."""
+    for each, step in _from_the_beginning(case):
+        if each.read:
+            return f"attempt {each.number} resumed from {some_of(each.read, 3)}, and began at step {step} again"
+    return ""
+
+
+def _from_the_beginning(case: Case) -> Iterator[tuple[Resume, int]]:
+    """Attempts that began at the step at which the first one began, which had come further."""
+    told = {} if case.facts.ours else dict(printed(case.history, case.history.run, case.facts))
+    for each in resumes(case.history, case.result.files, case.facts.files):
+        names = [attempt.name for attempt in case.history.attempts[: each.number]]
+        before = [told[name] for name in names[:-1] if name in told]
+        steps = told.get(names[-1])
+        if steps and before and steps[0] <= before[0][0] < before[-1][-1]:
+            yield each, steps[0]
+
+
+def _of_port(case: Case) -> str:
+    said = _error(case)
+    if not said or not PORT.search(said):
+        return ""
+    ports = case.text.fixed_ports if case.text else []
+    if ports:
+        return f"a port is hard-coded{_place(ports)}, and was taken: {_short(said)}"
+    return f"a port that it wants was taken: {_short(said)}"
+
+
+def _of_later(case: Case) -> str:
+    """It came back, and then failed by itself, of something else than what was done to it."""
+    hits = [hit.attempt for hit in case.result.hits]
+    last = case.history.last
+    if last is None or not hits or last.name in hits or not last.failed:
+        return ""
+    error = _of_error(case)
+    return f"attempt {last.number} failed by itself: {error}" if error else ""
+
+
+def _of_error(case: Case) -> str:
+    if not case.history.attempts:
+        return ""
+    failure = find_failure(case.history)
+    words = failure.error or next(iter(reversed(failure.lines)), "")
+    cause = f" ({failure.known.cause})" if failure.known else ""
+    return f"{_short(words.replace(f'{case.history.run.code}/', ''))}{cause}" if words else ""
+
+
+def _error(case: Case) -> str:
+    if case.result.state == "done" or not case.history.attempts:
+        return ""
+    failure = find_failure(case.history)
+    words = " ".join([failure.error, *failure.lines]).strip()
+    return _short(words.replace(f"{case.history.run.code}/", ""))
+
+
+def _place(places: Sequence[Place]) -> str:
+    return f" ({at(places[0])})" if places else ""
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:197]}..."

@@ -1,0 +1,138 @@
+"""What is wrong with a program that was warned by a signal and still lost steps: by its handlers, as the kernel knew
+them, by what it wrote afterwards, and by its text."""
+
+from __future__ import annotations
+
+from clusterdp.rehearse.judge.case import Case
+from clusterdp.rehearse.judge.program_parts import at
+from clusterdp.rehearse.observe.file_use import FileUse
+from clusterdp.rehearse.run_spec import Hit
+from clusterdp.wording import counted, some_of
+
+SLACK_S = 0.5  # between a kill and what the kernel then closes, or what is on record
+
+
+def of_signal(case: Case) -> str:
+    """Of the first stop with a warning; empty if the warning was used, or if nothing is known of it."""
+    hit = next((hit for hit in case.result.hits if hit.grace_s and hit.handlers), None)
+    if hit is None:
+        return ""
+    if not case.lost and case.result.state == "done":
+        return _of_handlers(case, hit) or _of_shells(hit) if is_deaf(hit) else ""
+    said = _of_handlers(case, hit) or _of_shells(hit) or _of_time(case, hit) or _of_end(case, hit)
+    return f"{said}; {counted(case.lost, 'step')} had to be done again" if said and case.lost else said
+
+
+def unsaved(case: Case, may_lose: int) -> str:
+    """What is wrong with a program that was warned, and did not save; empty if nothing is, or the user accepts it. The
+    step in which a warning comes may be done again by a program that stops at once in its handler."""
+    warned = [hit for hit in case.result.hits if hit.grace_s and hit.causes]
+    heard = [hit for hit in warned if not is_deaf(hit) and not _outlived(case, hit)]
+    accepted = f"rehearse.may_lose is {may_lose}"
+    if warned and case.lost and case.lost > max(may_lose, len(heard)):
+        return f"{counted(case.lost, 'step')} done again, though it was warned ({accepted})"
+    if not case.lost and not may_lose and any(is_deaf(hit) for hit in warned):
+        luck = "" if case.lost is None else "; nothing was lost, by luck"
+        return f"the warning was not heard{luck} ({accepted})"
+    return ""
+
+
+def is_deaf(hit: Hit) -> bool:
+    """A rank died of the warning, or a shell above its program did, which ends its task; or all of them ignored it. One
+    that hears it may tell the others."""
+    words = set(hit.handlers.values())
+    return "default" in words or words == {"ignored"} or bool(hit.shells)
+
+
+def _of_handlers(case: Case, hit: Hit) -> str:
+    ranks: dict[str, list[str]] = {}
+    for rank, word in hit.handlers.items():
+        ranks.setdefault(word, []).append(rank)
+    if len(ranks) == 1:
+        [word] = ranks
+        return {
+            "ignored": f"the program ignores {hit.signal}, on all ranks",
+            "default": f"the program has no handler for {hit.signal}: all ranks die of it at once",
+            "blocked": f"{hit.signal} is blocked on all ranks, and was not taken" if _outlived(case, hit) else "",
+        }.get(word, "")
+    deaf = [*ranks.get("default", []), *ranks.get("ignored", [])]
+    if not deaf:
+        return ""
+    does = "dies of it at once" if "default" in ranks else "ignores it"
+    if len(deaf) > 1:
+        does = "die of it at once" if "default" in ranks else "ignore it"
+    places = case.text.handler_on_one_rank if case.text else []
+    where = f" ({at(places[0])})" if places else ""
+    hearing = [rank for rank in hit.handlers if rank not in deaf]
+    return f"{_ranks(hearing)} alone {_s(hearing, 'handle')} {hit.signal}{where}: {_ranks(deaf)} {does}"
+
+
+def _of_shells(hit: Hit) -> str:
+    if not hit.shells:
+        return ""
+    name = next(iter(hit.shells.values()))
+    return (
+        f"{hit.signal} kills {name} above the program of {_ranks([*hit.shells])}, which ends the task before the"
+        " program has saved: start the program with exec"
+    )
+
+
+def _of_time(case: Case, hit: Hit) -> str:
+    """The ranks were killed when their time was over."""
+    if not _outlived(case, hit):
+        return ""
+    when = f"{hit.grace_s:g} s after {hit.signal}"
+    cut = [path for path, use in case.result.files.items() if _is_cut(case, hit, use)]
+    if cut:
+        return f"the warning is shorter than the save: {cut[0]} was not whole {when}"
+    step = case.last_steps.get(hit.attempt)
+    if hit.step is not None and step is not None and step > hit.step + 2:
+        return f"its handler does not stop the training: {when} it was at step {step}, from {hit.step}"
+    places = case.text.collective_in_handler if case.text else []
+    if places:
+        where = f"{at(places[0])}: {places[0].text}"
+        return f"its handler calls a collective ({where}): {when} it still hung, and had not saved"
+    return f"it hangs in its handler, or its save takes longer than the warning: {when} it had not saved"
+
+
+def _is_cut(case: Case, hit: Hit, use: FileUse) -> bool:
+    """It was open for writing until the ranks were killed. That may be later than the end that is on record: a batch
+    script ends at once, and Slurm waits for its KillWait before it kills the step."""
+    killed = hit.at + (hit.grace_s or 0) - SLACK_S
+    again = next((each.started for each in case.history.attempts if (each.started or 0) > hit.at), None)
+    until = again or _ended(case, hit) + SLACK_S
+    moved = any(hit.at <= each < until for each in (*use.named, *use.gone))
+    return not moved and any(killed <= each < until for each in use.written)
+
+
+def _of_end(case: Case, hit: Hit) -> str:
+    """All ranks handle it, and ended in time."""
+    places = case.text.collective_in_handler if case.text else []
+    if places:
+        return f"its handler calls a collective ({at(places[0])}: {places[0].text}), and has not saved"
+    ended = _ended(case, hit)
+    saved = [path for path, use in case.result.files.items() if use.whole_at(ended + 1) and _after(use.written, hit.at)]
+    if not saved and case.result.files:
+        return f"it handles {hit.signal}, and ends without a save"
+    return ""
+
+
+def _after(times: list[float], then: float) -> bool:
+    return any(time > then for time in times)
+
+
+def _outlived(case: Case, hit: Hit) -> bool:
+    """Whether the ranks ran to the end of their grace time, and were killed."""
+    return hit.grace_s is not None and _ended(case, hit) - hit.at >= hit.grace_s - SLACK_S
+
+
+def _ended(case: Case, hit: Hit) -> float:
+    return next((each.ended or hit.at for each in case.history.attempts if each.name == hit.attempt), hit.at)
+
+
+def _ranks(ranks: list[str]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {some_of(ranks, 5)}"
+
+
+def _s(ranks: list[str], verb: str) -> str:
+    return f"{verb}s" if len(ranks) == 1 else verb

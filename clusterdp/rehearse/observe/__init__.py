@@ -1,0 +1,12 @@
+"""What a run does, seen from outside: by the processes of its ranks, by the files that they use, by what they print.
+
+live_run       where a run is just now
+processes      the ranks' processes, by /proc
+inotify        the kernel's account of files
+file_watch     what a run does with its checkpoints, by that account
+file_use       what was done to one of them
+printed_steps  the steps that a program prints
+warm_up        how many steps its learning rate rises at first
+observer       watches an undisturbed run
+facts          what it was like
+"""

@@ -1,0 +1,38 @@
+"""Facts: what an undisturbed run was like."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from clusterdp.rehearse.observe.file_use import FileUse, uses_from_json
+
+
+@dataclass(frozen=True)
+class Facts:
+    """As Observer has seen it.
+
+    ours: its checkpoints are. saved: the bytes of its last one, or of the program's files that look like checkpoints.
+    steps: of the whole run; None: the program does not tell. took_s: from the start of its ranks to their end.
+    start_s: to the first step. evaluates: it has a phase of evaluation. warm_up: the steps of its warm-up; 0: none is
+    known. written: files that its ranks had open for writing, with their sizes. ports: on which its ranks listened, but
+    for MASTER_PORT. counter: of the steps that it prints. saved_at: at which steps. files: what was done to those
+    that look like checkpoints, by their paths within its code.
+    """
+
+    ours: bool = False
+    saved: int = 0
+    steps: int | None = None
+    took_s: float = 0.0
+    start_s: float = 0.0
+    evaluates: bool = False
+    warm_up: int = 0
+    written: dict[str, int] = field(default_factory=dict)
+    ports: list[int] = field(default_factory=list)
+    counter: str = ""
+    saved_at: list[int] = field(default_factory=list)
+    files: dict[str, FileUse] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Facts:
+        return cls(**{**values, "files": uses_from_json(values["files"])})

@@ -1,0 +1,78 @@
+"""FileWatch: listens to what a run does with the checkpoints in its working folder."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+
+from clusterdp.rehearse.observe import inotify, processes
+from clusterdp.rehearse.observe.file_use import FileUse, is_checkpoint
+from clusterdp.rehearse.observe.live_run import LiveRun
+
+WAIT_S = 0.2
+LOOKS = 200  # at most, for who has a file open
+
+
+class FileWatch:
+    """In a thread of its own, until uses() is called. Where there is no inotify it sees nothing."""
+
+    def __init__(self, live: LiveRun):
+        self._live = live
+        self._uses: dict[str, FileUse] = {}
+        self._looks = LOOKS
+        self._over = threading.Event()
+        self._source: inotify.Inotify | None = None
+        with suppress(OSError):
+            self._source = inotify.Inotify(live.run.code)
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        left = FileUse()  # the last that was renamed; where it has come to is told next
+        while self._source:
+            events = [*self._source.events(WAIT_S)]
+            for mask, path in events:
+                if is_checkpoint(path):
+                    name = path.removeprefix(f"{self._live.run.code}/")
+                    use = self._uses.setdefault(name, FileUse())
+                    self._note(mask, path, use)
+                    left = use if mask & inotify.MOVED_FROM else left
+                    if mask & inotify.MOVED_TO:
+                        left.size, left = use.size, FileUse()
+            if self._over.is_set() and not events:
+                return
+
+    def _note(self, mask: int, path: str, use: FileUse) -> None:
+        now = time.time()
+        if mask & inotify.MODIFY and self._looks:
+            self._look(path, use)
+        if mask & inotify.CLOSE_READ:
+            use.read.append(now)
+        if mask & inotify.CLOSE_WRITE:
+            use.written.append(now)
+        if mask & inotify.MOVED_TO:
+            use.named.append(now)
+        if mask & (inotify.CLOSE_WRITE | inotify.MOVED_TO):
+            use.steps.append(self._live.step() or 0)
+            with suppress(OSError):  # it may be gone already
+                use.size = os.stat(path).st_size
+        if mask & (inotify.MOVED_FROM | inotify.DELETE):
+            use.gone.append(now)
+
+    def _look(self, path: str, use: FileUse) -> None:
+        self._looks -= 1
+        ranks = self._live.ranks()
+        having = [rank for rank, pids in ranks.items() if any(f.path == path for f in processes.written_files(pids))]
+        if len(having) > len(use.by):
+            use.by = having
+
+    def uses(self) -> dict[str, FileUse]:
+        """By their paths below the working folder."""
+        self._over.set()
+        self._thread.join()
+        if self._source:
+            self._source.close()
+            self._source = None
+        return self._uses

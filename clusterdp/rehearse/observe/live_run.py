@@ -1,0 +1,89 @@
+"""LiveRun: where a run is just now, by its ranks' processes and by what it has written."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+from clusterdp.operate.run_history import read_history
+from clusterdp.rehearse.observe import processes
+from clusterdp.rehearse.observe.printed_steps import last_step
+from clusterdp.rundir import Attempt, RunDir
+
+RANKS_S = 0.5  # between two searches for the ranks' processes: each looks at all that run here
+
+
+class LiveRun:
+    """Its newest attempt is meant, unless another is named."""
+
+    def __init__(self, run: RunDir, *, counter: str = "", here: bool = True):
+        """counter: of the steps that it prints (printed_steps.py). here: its ranks run on this machine."""
+        self.run = run
+        self._counter = counter
+        self._here = here
+        self._ranks: dict[int, list[int]] = {}
+        self._ranks_of = ""
+        self._ranks_at = 0.0
+        self._page_file = ""  # of rank 0
+
+    @property
+    def attempt(self) -> Attempt | None:
+        found = self.run.attempts()
+        return found[-1] if found else None
+
+    def ranks(self, fresh: bool = False) -> dict[int, list[int]]:
+        """By rank, its processes, from the top down. Those of a moment ago, if they need not be fresh."""
+        attempt = self.attempt
+        name = attempt.name if attempt else ""
+        now = time.monotonic()
+        if fresh or name != self._ranks_of or now - self._ranks_at > RANKS_S:
+            self._ranks, self._ranks_of, self._ranks_at = processes.ranks_of(self.run.path), name, now
+        return self._ranks
+
+    def pids(self) -> list[int]:
+        """Of all ranks."""
+        return [pid for pids in self.ranks(fresh=True).values() for pid in pids]
+
+    def page(self) -> processes.Page | None:
+        """Of rank 0. A drill that waits for a phase looks 2,000 times a second, so its file is looked for once."""
+        page = processes.read_page(self._page_file) if self._page_file else None
+        if page is None and (ranks := self.ranks()):
+            self._page_file = processes.page_file(ranks[min(ranks)])
+            page = processes.read_page(self._page_file)
+        return page
+
+    def phase(self) -> int | None:
+        page = self.page()
+        return page.phase if page else None
+
+    def step(self) -> int | None:
+        """Of the run, as its newest attempt has it: by rank 0's page, or by the ledger, or by what rank 0 prints."""
+        page = self.page()
+        if page is not None:
+            return page.step
+        attempt = self.attempt
+        if attempt is None:
+            return None
+        if not self._here:
+            history = read_history(self.run)
+            if history.attempts and history.attempts[-1].name == attempt.name and history.step is not None:
+                return history.step
+        return last_step(attempt.rank_log(0), self._counter)
+
+    def trained_s(self) -> float:
+        """For how long its ranks have run."""
+        attempt = self.attempt
+        try:
+            return time.time() - attempt.logs.stat().st_mtime if attempt else 0.0
+        except OSError:
+            return 0.0
+
+    def handlers(self, number: signal.Signals = signal.SIGTERM) -> dict[str, str]:
+        """By rank, what this signal does to it."""
+        told = {str(rank): processes.on_signal(pids, number) for rank, pids in self.ranks(fresh=True).items()}
+        return {rank: word for rank, word in told.items() if word}
+
+    def shells(self, number: signal.Signals = signal.SIGTERM) -> dict[str, str]:
+        """By rank, what this signal kills above a program that handles it."""
+        told = {str(rank): processes.dies_above(pids, number) for rank, pids in self.ranks().items()}
+        return {rank: word for rank, word in told.items() if word}

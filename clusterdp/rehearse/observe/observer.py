@@ -1,0 +1,98 @@
+"""Observer: what an undisturbed run does that the drills and the diagnosis need to know."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+
+from clusterdp.checkpoint.format.manifest import list_checkpoints
+from clusterdp.operate.run_history import read_history
+from clusterdp.rehearse.observe import processes
+from clusterdp.rehearse.observe.facts import Facts
+from clusterdp.rehearse.observe.file_use import FileUse, is_best, is_checkpoint
+from clusterdp.rehearse.observe.live_run import LiveRun
+from clusterdp.rehearse.observe.printed_steps import counter_of, read_steps
+
+EVERY_S = 0.02
+
+
+class Observer:
+    """It looks at the ranks in a thread of its own, until facts() is called."""
+
+    def __init__(self, live: LiveRun):
+        self._live = live
+        self._written: dict[str, int] = {}
+        self._ports: set[int] = set()
+        self._evaluates = False
+        self._began: float | None = None
+        self._first_step: float | None = None
+        self._last: float | None = None
+        self._steps: int | None = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        turn = 0
+        while not self._over.wait(EVERY_S):
+            ranks = self._live.ranks()
+            pids = [pid for pids in ranks.values() for pid in pids]
+            if not pids:
+                continue
+            now, step = time.monotonic(), self._live.step()
+            self._began, self._last = self._began or now, now
+            if step:
+                self._first_step, self._steps = self._first_step or now, max(step, self._steps or 0)
+            self._evaluates |= self._live.phase() == processes.EVALUATION
+            for file in processes.written_files(pids):
+                if not self._is_bookkeeping(file.path):
+                    self._written[file.path] = max(file.size, self._written.get(file.path, 0))
+            if turn % 50 == 0:
+                self._ports |= processes.listening_ports(pids) - processes.master_ports(pids)
+            turn += 1
+
+    def _is_bookkeeping(self, path: str) -> bool:
+        """Our own, in the run folder beside the program's."""
+        run = self._live.run
+        return path.startswith(f"{run.path}/") and not path.startswith(f"{run.code}/")
+
+    def facts(self, took_s: float, files: dict[str, FileUse]) -> Facts:
+        """took_s: of the whole run, where its ranks were not seen. files: that it has used."""
+        self._over.set()
+        self._thread.join()
+        run = self._live.run
+        history = read_history(run)
+        ours = list_checkpoints(run.checkpoints)
+        began = self._began or 0.0
+        for path in self._written:
+            with suppress(OSError):
+                self._written[path] = os.stat(path).st_size
+        saved = sum(size for path, size in self._written.items() if is_checkpoint(path))
+        if ours:
+            saved = sum(file.stat().st_size for file in run.checkpoints.rglob(f"{ours[-1].token}*"))
+        return Facts(
+            ours=bool(ours),
+            saved=saved,
+            steps=history.step if ours else max(self._printed(), default=self._steps),
+            took_s=(self._last or 0.0) - began if self._last else took_s,
+            start_s=(self._first_step or began) - began,
+            evaluates=self._evaluates,
+            written=dict(sorted(self._written.items())),
+            ports=sorted(self._ports),
+            counter=self._counter(),
+            saved_at=sorted({step for path, use in files.items() if not is_best(path) for step in use.steps if step}),
+            files=files,
+        )
+
+    def _printed(self) -> list[int]:
+        attempt = self._live.attempt
+        return read_steps(attempt.rank_log(0), self._counter()) if attempt else []
+
+    def _counter(self) -> str:
+        attempt = self._live.attempt
+        try:
+            return counter_of(attempt.rank_log(0).read_text("utf-8", "replace")) if attempt else ""
+        except OSError:
+            return ""

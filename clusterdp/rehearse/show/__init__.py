@@ -1,0 +1,6 @@
+"""What a user sees of a rehearsal.
+
+screen   the table, while it runs
+outcome  the sentence at the end, and rehearsal.json
+page     rehearsal.html
+"""

@@ -1,0 +1,85 @@
+"""What a rehearsal came to: a sentence, rehearsal.json, and its page."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from clusterdp import __version__
+from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, PASSED, Verdict
+from clusterdp.rehearse.rehearsal import Rehearsal
+from clusterdp.rehearse.show.page import page_of
+from clusterdp.rundir import write_durably
+from clusterdp.wording import counted, some_of
+
+
+def sentence(verdicts: Sequence[Verdict]) -> str:
+    by = {word: [each for each in verdicts if each.verdict == word] for word in (PASSED, FAILED, INAPPLICABLE)}
+    beyond = by[INAPPLICABLE]
+    names = some_of([each.drill for each in beyond])
+    rest = f" {counted(len(beyond), 'drill')} could not be made: {names}." if beyond else ""
+    if by[FAILED]:
+        lines = [f"  {each.drill}: {each.diagnosis or each.said}" for each in by[FAILED]]
+        head = f"This job does not survive {len(by[FAILED])} of {len(by[FAILED]) + len(by[PASSED])} drills."
+        return "\n".join([head + rest, *lines])
+    if not by[PASSED]:
+        return f"Nothing was shown.{rest}"
+    return f"This job survives all {counted(len(by[PASSED]), 'drill')}.{rest}"
+
+
+def as_json(rehearsal: Rehearsal, began: float, ended: float) -> dict[str, Any]:
+    """rehearsal.json. Times are seconds since 1970, and durations (*_s) seconds.
+
+    version, name       of clusterdp, and of the job
+    began, took_s       when the rehearsal began, and how long it took
+    runs_s              of that, the time of its runs, from submit to end
+    ranks, nodes        of the job
+    seed, grace_s       of what was drawn, and of preemptions
+    steps, undisturbed_s  of the undisturbed run; steps is null if the program does not tell them
+    changes             what is other than in the config, in all runs: key, config, rehearsal
+    state               what the end state was read from
+    compare             the files of it; none if it is one of clusterdp's checkpoints
+    deterministic       whether the two undisturbed runs have ended in the same bits
+    undisturbed         those two runs: name, said, took_s, folder, attempts (AttemptRow)
+    passed, said        whether no drill has failed, and that in a sentence, with a line for each that has
+    drills              a Verdict each
+    """
+    reference = rehearsal.reference
+    if reference is None:
+        raise AssertionError("it has run")
+    facts = reference.facts
+    return {
+        "version": __version__,
+        "name": rehearsal.config.name,
+        "began": began,
+        "took_s": ended - began,
+        "runs_s": sum(rehearsal.runs_s),
+        "ranks": rehearsal.ranks,
+        "nodes": rehearsal.config.resources.nodes,
+        "seed": rehearsal.seed,
+        "grace_s": rehearsal.grace_s,
+        "steps": facts.steps,
+        "undisturbed_s": facts.took_s,
+        "changes": [asdict(each) for each in rehearsal.changes],
+        "state": reference.state.source,
+        "compare": list(reference.patterns),
+        "deterministic": reference.spread is None,
+        "undisturbed": [asdict(each) for each in rehearsal.runs],
+        "passed": all(each.verdict != FAILED for each in rehearsal.verdicts),
+        "said": sentence(rehearsal.verdicts),
+        "drills": [each.to_json() for each in rehearsal.verdicts],
+    }
+
+
+def write(folder: Path, outcome: dict[str, Any]) -> list[Path]:
+    """The files that tell of it: the page, and rehearsal.json."""
+    files: dict[str, str | bytes] = {
+        "rehearsal.html": page_of(outcome),
+        "rehearsal.json": json.dumps(outcome, indent=1) + "\n",
+    }
+    for name, content in files.items():
+        write_durably(folder / name, content)
+    return [folder / name for name in files]

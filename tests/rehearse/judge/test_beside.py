@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from clusterdp.check.program import Place, ProgramText, look_at_file
+from clusterdp.rehearse.judge.beside import beside_another, shared_files
+from clusterdp.rehearse.observe.file_use import FileUse
+from clusterdp.rehearse.run_spec import Facts
+
+FOLDER = Path("/home/me/out")
+
+
+def test_a_port_and_a_path_that_two_runs_share_are_named_with_their_lines(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    kept = tmp_path / "kept/model.pt"
+    kept.parent.mkdir()
+    kept.write_bytes(b"x")
+    program.write_text(f'import os, torch\nos.environ["MASTER_PORT"] = "29500"\ntorch.save({{}}, "{kept}")\n')
+    text = look_at_file(program, tmp_path)
+    found = beside_another(Facts(ports=[29500]), Facts(ports=[29500, 1]), FOLDER, text, 0.0)
+    assert found and found.diagnosis.startswith("a port is hard-coded: 29500 (train.py:2).")
+    found = beside_another(Facts(), Facts(), FOLDER, text, 0.0)
+    assert found and found.diagnosis.startswith(f"an absolute path is in the code: {kept} (train.py:3).")
+    assert beside_another(Facts(), Facts(), tmp_path, text, 0.0) is None, "it is within the rehearsal's own folder"
+    assert beside_another(Facts(), Facts(), FOLDER, text, kept.stat().st_mtime + 1) is None, "it was written before"
+
+
+def test_what_two_runs_do_not_share_is_nothing_and_scratch_files_are_none() -> None:
+    mine, other = Facts(ports=[1], written={"/data/a.pt": 1}), Facts(ports=[2], written={"/data/b.pt": 1})
+    assert beside_another(mine, other, FOLDER, None, 0.0) is None
+    scratch = Facts(written={"/tmp/scratch-of-mine.bin": 1, f"{FOLDER}/undisturbed/code/a.pt": 1})
+    assert beside_another(scratch, scratch, FOLDER, None, 0.0) is None
+    caches = Facts(written={"/home/me/.cache/metrics/x.arrow": 1, "/data/x.lock": 1})
+    assert beside_another(caches, caches, FOLDER, None, 0.0) is None, "they are made to be shared"
+    shared = Facts(written={"/data/a.pt": 1})
+    found = beside_another(shared, shared, FOLDER, None, 0.0)
+    assert found and found.said == "undisturbed runs wrote /data/a.pt"
+
+
+def test_ranks_that_write_one_file_are_named() -> None:
+    path = "checkpoints/step_1.pt"
+    ranks = Facts(files={path: FileUse(by=[0, 3]), f"{path}.tmp": FileUse(by=[0])})
+    found = shared_files(ranks, None)
+    assert found and "ranks 0, 3 had checkpoints/step_1.pt open for writing at the same time" in found.diagnosis
+    in_turn = Facts(files={path: FileUse(by=[0], written=[1.0, 1.5]), "last.pt": FileUse(written=[1.0, 9.0])})
+    assert shared_files(in_turn, None) is None
+    text = ProgramText(saves_on_all_ranks=[Place(Path("/p/train.py"), 7, "")])
+    found = shared_files(in_turn, text)
+    assert found and found.diagnosis.startswith(
+        f"several ranks write one file (train.py:7): {path} was written 2 times"
+    )

@@ -1,0 +1,214 @@
+"""Made-up histories: what the kernel and the files have shown, and what is said of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterdp.check.program import Place, ProgramText
+from clusterdp.operate.attempt_history import AttemptHistory
+from clusterdp.operate.run_history import RunHistory
+from clusterdp.operate.run_state import RunState
+from clusterdp.rehearse.judge.diagnosis import Case, begun_anew, diagnose
+from clusterdp.rehearse.judge.judge import why_missed
+from clusterdp.rehearse.judge.signal_faults import unsaved
+from clusterdp.rehearse.observe.file_use import FileUse
+from clusterdp.rehearse.run_spec import Facts, Hit, RunResult
+from clusterdp.rundir import RunDir
+
+BEGAN, HIT, GRACE = 100.0, 110.0, 5.0
+FIRST = AttemptHistory("7.0", 1, cause="preempted", started=BEGAN, ended=112.0)
+SECOND = AttemptHistory("7.1", 2, cause="done", started=120.0, ended=150.0)
+IN_PLACE = {"step_4.pt": FileUse(written=[1.0])}
+LINE = Place(Path("/home/me/train.py"), 12, "dist.barrier()")
+
+
+def stop(handlers: dict[str, str], **more: Any) -> Hit:
+    return Hit("7.0", "preempted", 10, HIT, ("preempted",), handlers, grace_s=GRACE, **more)
+
+
+def case(tmp_path: Path, hit: Hit, *attempts: AttemptHistory, **more: Any) -> Case:
+    run = RunDir(tmp_path)
+    files = more.pop("files", {})
+    result = RunResult(more.pop("state", "done"), hits=(hit,), files=files, facts=Facts(steps=24, took_s=50.0))
+    history = RunHistory(
+        run, "job", "", RunState.DONE, "", ("7",), "", 1.0, attempts or (FIRST, SECOND), (), False, False
+    )
+    facts = Facts(steps=24, files=more.pop("undisturbed", IN_PLACE))
+    return Case(more.pop("drill", "preempted"), result, history, facts, more.pop("lost", 6), **more)
+
+
+@pytest.mark.parametrize(
+    ("handlers", "said"),
+    [
+        (["ignored"] * 2, "the program ignores SIGTERM, on all ranks; 6 steps had to be done again"),
+        (["default"] * 2, "the program has no handler for SIGTERM: all ranks die of it at once"),
+        (["handled", "default"], "rank 0 alone handles SIGTERM: rank 1 dies of it at once"),
+        (["handled", "ignored", "ignored"], "rank 0 alone handles SIGTERM: ranks 1, 2 ignore it"),
+    ],
+)
+def test_handlers_are_told_by_rank(tmp_path: Path, handlers: list[str], said: str) -> None:
+    hit = stop({str(rank): word for rank, word in enumerate(handlers)})
+    assert diagnose(case(tmp_path, hit)).startswith(said)
+    by_luck = diagnose(case(tmp_path, hit, lost=0))
+    assert by_luck == ("" if "handled" in handlers and "default" not in handlers else said.partition(";")[0])
+
+
+HANDLED = {"0": "handled", "1": "handled"}
+KILLED = replace(FIRST, ended=HIT + GRACE + 0.2)
+
+
+def test_a_shell_that_dies_of_the_signal_is_named(tmp_path: Path) -> None:
+    said = diagnose(case(tmp_path, stop(HANDLED, shells={"0": "bash", "1": "bash"})))
+    assert said.startswith("SIGTERM kills bash above the program of ranks 0, 1")
+    by_luck = case(tmp_path, stop(HANDLED, shells={"0": "bash"}), lost=0)
+    assert diagnose(by_luck).startswith("SIGTERM kills bash above the program of rank 0, which ends the task")
+    assert unsaved(by_luck, 0) == "the warning was not heard; nothing was lost, by luck (rehearse.may_lose is 0)"
+    assert unsaved(by_luck, 1) == ""
+
+
+def test_who_is_killed_in_the_handler_was_saving_or_trained_on_or_hung(tmp_path: Path) -> None:
+    saving = {"step_10.pt.tmp": FileUse(written=[HIT + GRACE])}
+    said = diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, files=saving))
+    assert said.startswith("the warning is shorter than the save: step_10.pt.tmp was not whole 5 s after SIGTERM")
+    late = {"best.pt.tmp": FileUse(written=[HIT + GRACE + 4, 140.0], gone=[140.1])}  # KillWait, and the next attempt
+    assert diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, files=late)).startswith("the warning is shorter than")
+    whole = {"step_10.pt.tmp": FileUse(written=[HIT + GRACE], gone=[HIT + GRACE])}
+    assert "shorter" not in diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, files=whole))
+    said = diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, last_steps={"7.0": 20}))
+    assert said.startswith("its handler does not stop the training: 5 s after SIGTERM it was at step 20, from 10")
+    said = diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND))
+    assert said.startswith("it hangs in its handler, or its save takes longer than the warning")
+    text = ProgramText(collective_in_handler=[LINE])
+    said = diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, text=text))
+    assert said.startswith(
+        "its handler calls a collective (train.py:12: dist.barrier()): 5 s after SIGTERM it still hung"
+    )
+
+
+def test_the_step_of_the_warning_is_forgiven_to_those_who_end_by_themselves(tmp_path: Path) -> None:
+    assert unsaved(case(tmp_path, stop(HANDLED), lost=1), 0) == ""
+    said = unsaved(case(tmp_path, stop(HANDLED), KILLED, SECOND, lost=1), 0)
+    assert said == "1 step done again, though it was warned (rehearse.may_lose is 0)"
+    assert unsaved(case(tmp_path, stop(HANDLED), KILLED, SECOND, lost=1), 1) == ""
+
+
+def test_who_was_told_to_stop_and_is_not_brought_back(tmp_path: Path) -> None:
+    early = replace(FIRST, cause="done")
+    saved = case(tmp_path, stop(HANDLED), early, last_steps={"7.0": 10})
+    assert diagnose(saved).startswith("it was told to stop, exited with 0 at step 10 of 24, and was not brought back")
+    assert diagnose(replace(saved, last_steps={"7.0": 24})) == "", "it had come to its end"
+    failed = case(tmp_path, stop(HANDLED), replace(FIRST, failed=True), state="failed", requeue=False)
+    assert diagnose(failed) == "it stopped and was not brought back: restart.requeue is false"
+
+
+def test_a_program_that_obeys_and_ends_with_0_has_got_the_fault(tmp_path: Path) -> None:
+    """By the steps that it has printed; without these, by its time."""
+    early = case(tmp_path, stop(HANDLED), replace(FIRST, cause="done"))
+    log = RunDir(tmp_path).attempt("7.0").rank_log(0)
+    log.parent.mkdir(parents=True)
+    log.write_text("step 9\nstep 10\n")
+    assert why_missed(early.result, early.history) == ""
+    log.write_text("step 23\nstep 24\n")
+    assert why_missed(early.result, early.history) == "preempted, and attempt 7.0 is on record as done"
+    silent = replace(early.result, facts=Facts(took_s=50.0))
+    assert why_missed(silent, early.history) == ""
+    assert why_missed(replace(silent, facts=Facts(took_s=12.0)), early.history)
+
+
+MODEL = {"model.pt": FileUse(written=[104.0], read=[125.0]), "data.bin": FileUse(read=[101.0, 124.0])}
+
+
+def printed(tmp_path: Path, name: str, *steps: int) -> None:
+    log = RunDir(tmp_path).attempt(name).rank_log(0)
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(f"step {step}\n" for step in steps))
+
+
+@pytest.mark.parametrize(
+    ("first", "said"), [(0, "attempt 2 resumed from model.pt, and began at step 0 again"), (4, "")]
+)
+def test_a_program_that_goes_on_from_a_model_and_counts_anew(tmp_path: Path, first: int, said: str) -> None:
+    printed(tmp_path, "7.0", 0, 5, 10)
+    printed(tmp_path, "7.1", first, first + 5, 24)
+    assert diagnose(case(tmp_path, stop(HANDLED), files=MODEL, undisturbed={}, lost=0)) == said
+
+
+@pytest.mark.parametrize(("first", "torn", "anew"), [(0, "", True), (4, "", False), (0, "step_4.pt", False)])
+def test_who_begins_anew_beside_a_whole_checkpoint(tmp_path: Path, first: int, torn: str, anew: bool) -> None:
+    printed(tmp_path, "7.0", 0, 5, 10)
+    printed(tmp_path, "7.1", first, first + 5, 24)
+    files = {"step_4.pt": FileUse(written=[104.0])}
+    found = begun_anew(case(tmp_path, stop(HANDLED, file=torn), files=files))
+    assert found == ("attempt 2 began at step 0 again, though step_4.pt was there" if anew else "")
+
+
+def test_a_save_after_the_warning_that_is_not_resumed_from(tmp_path: Path) -> None:
+    files = {"last.ckpt": FileUse(written=[104.0], read=[125.0]), "hpc_1.ckpt": FileUse(written=[HIT + 0.1])}
+    said = diagnose(case(tmp_path, stop(HANDLED), files=files))
+    assert said == "hpc_1.ckpt was saved after the warning, but attempt 2 resumed from last.ckpt, which is older"
+    files["hpc_1.ckpt"].read.append(124.0)
+    assert "hpc_1.ckpt" not in diagnose(case(tmp_path, stop(HANDLED), files=files))
+
+
+@pytest.mark.parametrize("name", ["best.ckpt", "last.ckpt.tmp"])
+def test_a_best_model_or_what_was_not_renamed_in_time_is_none_that_could_be_read(tmp_path: Path, name: str) -> None:
+    usual = {"last.ckpt.tmp": FileUse(written=[1.0], gone=[1.1]), "last.ckpt": FileUse(named=[1.1])}
+    files = {"last.ckpt": FileUse(named=[104.0], read=[125.0]), name: FileUse(written=[HIT + 0.1])}
+    assert name not in diagnose(case(tmp_path, stop(HANDLED), files=files, undisturbed=usual))
+
+
+def test_data_that_is_read_is_no_checkpoint(tmp_path: Path) -> None:
+    files = {"data.bin": FileUse(read=[101.0, 124.0]), "step_4.pt": FileUse(written=[104.0])}
+    said = diagnose(case(tmp_path, stop(HANDLED), files=files))
+    assert said == "attempt 2 has read no checkpoint, though step_4.pt was there: it began anew"
+
+
+def test_a_job_that_comes_back_and_fails_by_itself_is_told_by_that_failure(tmp_path: Path) -> None:
+    late = replace(SECOND, cause="start", failed=True)
+    printed(tmp_path, "7.1", 1)
+    log = RunDir(tmp_path).attempt("7.1").rank_log(0)
+    log.write_text("Traceback (most recent call last):\nRuntimeError: config.yaml is there already\n")
+    deaf = stop({"0": "default"})
+    said = diagnose(case(tmp_path, deaf, FIRST, late, state="failed", lost=0))
+    assert said.startswith(
+        "attempt 2 failed by itself: RuntimeError: config.yaml is there already. Besides, the program"
+    )
+
+
+CHECKPOINTS = {
+    "step_4.pt": FileUse(written=[104.0], read=[125.0]),
+    "step_8.pt": FileUse(written=[108.0]),
+    "best.pt": FileUse(written=[109.0]),
+}
+
+
+def test_the_checkpoint_that_was_read_is_named_where_a_newer_one_was_there(tmp_path: Path) -> None:
+    said = diagnose(case(tmp_path, stop(HANDLED), files=CHECKPOINTS))
+    assert said == "attempt 2 resumed from step_4.pt, though step_8.pt was there and newer"
+    unread = {name: replace(use, read=[]) for name, use in CHECKPOINTS.items()}
+    said = diagnose(case(tmp_path, stop(HANDLED), files=unread))
+    assert said == "attempt 2 has read no checkpoint, though step_8.pt was there: it began anew"
+    newest = CHECKPOINTS | {"step_8.pt": FileUse(written=[108.0], read=[125.1])}
+    assert diagnose(case(tmp_path, stop(HANDLED), files=newest, lost=0)) == ""
+
+
+CRASHED = replace(SECOND, cause="crash", failed=True)
+
+
+def test_a_half_written_file_that_was_resumed_from_tells_whether_saves_are_in_place(tmp_path: Path) -> None:
+    for name, undisturbed, said in (
+        ("step_8.pt", IN_PLACE, "checkpoints are saved in place: attempt 2 resumed from"),
+        (
+            "step_8.pt.tmp",
+            {"step_4.pt.tmp": FileUse(written=[1.0], gone=[1.1]), "step_4.pt": FileUse(named=[1.1])},
+            "it resumes from a file that is half written: attempt 2 resumed from step_8.pt.tmp",
+        ),
+    ):
+        hit = Hit("7.0", "killed", 8, HIT, ("crash",), file=name)
+        files = {name: FileUse(written=[HIT], read=[121.0])}
+        torn = case(tmp_path, hit, FIRST, CRASHED, files=files, undisturbed=undisturbed, state="failed")
+        assert diagnose(torn).startswith(said)

@@ -1,0 +1,173 @@
+"""From what a run has left to the verdict on its drill."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clusterdp.config import Config
+from clusterdp.config.tree import RehearseConfig
+from clusterdp.operate.run_history import read_history
+from clusterdp.rehearse.drills.table import DRILLS, NAMES, drill_of
+from clusterdp.rehearse.judge.judge import Reference, end_state, judge, why_missed
+from clusterdp.rehearse.judge.steps_lost import steps_lost
+from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, PASSED, Verdict
+from clusterdp.rehearse.observe.file_use import FileUse
+from clusterdp.rehearse.run_spec import Facts, Hit, RunResult, RunSpec
+from clusterdp.rehearse.show.outcome import sentence
+from clusterdp.rundir import Ledger, RunDir
+
+MakeRun = Callable[..., RunDir]
+CONFIG = Config(command=["python", "count.py"])
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> MakeRun:
+    """A run folder of a program of its own: causes of its attempts, the steps that each has printed, its end state."""
+
+    def make(causes: list[str], printed: list[str], state: dict[str, Any], name: str = "run") -> RunDir:
+        run = RunDir(tmp_path / name)
+        run.code.mkdir(parents=True)
+        Ledger(run, "submit-7", "submit").write("submitted", job="7", name="x")
+        for number, (cause, text) in enumerate(zip(causes, printed, strict=True)):
+            attempt = run.attempt(f"7.{number}")
+            attempt.logs.mkdir(parents=True)
+            attempt.rank_log(0).write_text(text)
+            attempt.cause.write_text(f"{cause}\n")
+            Ledger(run, attempt.name, "batch").write("started", job="7")
+            ending = {"done": "finished"}.get(cause, "requeued")
+            Ledger(run, attempt.name, "batch").write(ending, cause=cause)
+        (run.code / "state.json").write_text(json.dumps(state))
+        return run
+
+    return make
+
+
+def reference(made: MakeRun) -> Reference:
+    run = made(["done"], ["step 9"], {"sum": 4, "scheduler": {"last_epoch": 3}}, "undisturbed")
+    state = end_state(run, ("state.json",))
+    assert state
+    return Reference(run.path, Facts(steps=9), state, ("state.json",))
+
+
+def hit(*causes: str, attempt: str = "7.0", **more: Any) -> Hit:
+    return Hit(attempt, "it was preempted", 5, 0.0, causes, **more)
+
+
+def verdict_of(made: MakeRun, run: RunDir, result: RunResult) -> Verdict:
+    return judge(drill_of("preempted"), result, run.path, reference(made), CONFIG, 2)
+
+
+def test_a_job_that_came_back_and_ended_the_same_has_passed(made: MakeRun) -> None:
+    run = made(["preempted", "done"], ["step 4", "step 5\nstep 9"], {"sum": 4, "scheduler": {"last_epoch": 3}})
+    verdict = verdict_of(made, run, RunResult("done", hits=(hit("preempted", grace_s=9.0),)))
+    assert (verdict.verdict, verdict.said) == (PASSED, "back after 1 interruption, nothing lost, bit for bit")
+    assert verdict.evidence == ("attempt 1: it was preempted",)
+
+
+def test_another_end_state_is_named(made: MakeRun) -> None:
+    run = made(["preempted", "done"], ["step 4", "step 5"], {"sum": 4, "scheduler": {"last_epoch": 1}})
+    verdict = verdict_of(made, run, RunResult("done", hits=(hit("preempted"),)))
+    assert (verdict.verdict, verdict.diagnosis) == (FAILED, "the scheduler was not restored")
+    assert verdict.differences == ("scheduler.last_epoch 1 against 3",) or "scheduler.last_epoch" in str(verdict)
+
+
+def test_steps_that_a_warned_program_does_twice_fail_it_unless_the_user_accepts_them(made: MakeRun) -> None:
+    run = made(["preempted", "done"], ["step 4\nstep 7", "step 5\nstep 9"], {"sum": 4, "scheduler": {"last_epoch": 3}})
+    result = RunResult("done", hits=(hit("preempted", grace_s=9.0, handlers={"0": "ignored", "1": "ignored"}),))
+    verdict = judge(drill_of("preempted"), result, run.path, ref := reference(made), CONFIG, 2)
+    assert (verdict.verdict, verdict.lost) == (FAILED, 3)
+    assert verdict.diagnosis == "the program ignores SIGTERM, on all ranks; 3 steps had to be done again"
+    config = Config(rehearse=RehearseConfig(may_lose=verdict.lost or 0))
+    assert judge(drill_of("preempted"), result, run.path, ref, config, 2).verdict == PASSED
+
+
+@pytest.mark.parametrize(
+    ("words", "verdict"),
+    [
+        ("default default", FAILED),
+        ("ignored ignored", FAILED),
+        ("handled default", FAILED),
+        ("handled ignored", PASSED),
+    ],
+)
+def test_who_is_deaf_has_only_been_lucky_if_nothing_was_lost(made: MakeRun, words: str, verdict: str) -> None:
+    run = made(["preempted", "done"], ["step 4", "step 5\nstep 9"], {"sum": 4, "scheduler": {"last_epoch": 3}})
+    handlers = dict(enumerate(words.split()))
+    result = RunResult("done", hits=(hit("preempted", grace_s=9.0, handlers=handlers),))
+    got = judge(drill_of("preempted"), result, run.path, ref := reference(made), CONFIG, 2)
+    assert (got.verdict, got.lost) == (verdict, 0)
+    assert ("nothing was lost, by luck" in got.said) == (verdict == FAILED)
+    config = Config(rehearse=RehearseConfig(may_lose=1))
+    assert judge(drill_of("preempted"), result, run.path, ref, config, 2).verdict == PASSED
+
+
+def test_a_fault_that_is_not_on_record_has_not_landed(made: MakeRun) -> None:
+    run = made(["done"], ["step 9"], {})
+    history = read_history(run)
+    assert why_missed(RunResult("done", hits=(hit("preempted"),)), history).endswith("is on record as done")
+    assert why_missed(RunResult("done", hits=(hit(),)), history) == ""
+    assert why_missed(RunResult("done"), history)
+
+
+def test_what_cannot_be_made_is_no_pass(made: MakeRun) -> None:
+    verdict = verdict_of(made, RunDir(Path("gone")), RunResult("", inapplicable="no disk"))
+    assert (verdict.verdict, verdict.said) == (INAPPLICABLE, "no disk")
+
+
+def test_slurms_own_steps_are_none_of_the_program(made: MakeRun) -> None:
+    texts = [
+        "step 4\nslurmstepd: error: *** STEP 63154.0 ON n1 CANCELLED ***",
+        " 40%|##| 5/12 [00:01<00:01]\niter 5: x",
+    ]
+    run = made(["preempted", "done"], texts, {})
+    assert steps_lost(read_history(run), run, Facts(steps=12)) == 0
+    silent = made(["done"], ["no number"], {}, "other")
+    assert steps_lost(read_history(silent), silent, Facts()) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "saved", "lost"),
+    [
+        ([1, 2, 3], [4, 5], None, 0),
+        ([1, 2, 3], [3, 4], 2, 1),
+        ([1, 2, 3], [6, 7], None, None),  # what was told of steps 4 and 5 was lost in a buffer
+        ([1, 20, 40], [45, 60], 10, 30),  # a bar, which is drawn now and then: step 11 was the first
+        ([1, 20, 40], [45, 60], 25, None),  # less than a bar can tell
+        ([1, 20, 40], [45, 60], 40, None),
+    ],
+)
+def test_steps_that_are_told_late_are_counted_from_what_was_read(
+    made: MakeRun, before: list[int], after: list[int], saved: int | None, lost: int | None
+) -> None:
+    texts = ["".join(f"step {step}\n" for step in steps) for steps in (before, after)]
+    run = made(["preempted", "done"], texts, {})
+    history = read_history(run)
+    first, second = (each.started or 0.0 for each in history.attempts)
+    files = {} if saved is None else {"a.pt": FileUse(written=[first], read=[second + 0.00001], steps=[saved])}
+    usual = Facts(steps=60, files={"a.pt": FileUse(written=[1.0])})
+    assert steps_lost(history, run, usual, files) == lost
+
+
+def test_the_sentence_counts_what_has_failed() -> None:
+    verdicts = [Verdict("a", "", PASSED, ""), Verdict("b", "", FAILED, "x", "y"), Verdict("c", "", INAPPLICABLE, "z")]
+    said = sentence(verdicts)
+    assert said == "This job does not survive 1 of 2 drills. 1 drill could not be made: c.\n  b: y"
+    assert sentence(verdicts[:1]) == "This job survives all 1 drill."
+
+
+def test_each_drill_has_one_name() -> None:
+    assert len(set(NAMES)) == len(DRILLS)
+
+
+def test_what_two_processes_tell_each_other_comes_back_whole() -> None:
+    spec = RunSpec("n", {"entry": "a:b"}, ["x=1"], "/f", "/s", facts=Facts(steps=3, written={"/a": 1}))
+    result = RunResult("done", "/f", hits=(hit("preempted", handlers={"0": "default"}),), facts=spec.facts)
+    from dataclasses import asdict
+
+    assert RunSpec.from_json(json.loads(json.dumps(asdict(spec)))) == spec
+    assert RunResult.from_json(json.loads(json.dumps(result.to_json()))) == result

@@ -1,0 +1,88 @@
+"""On real files: how a program has written and read them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from clusterdp.rehearse.drills.scene import Scene
+from clusterdp.rehearse.observe.file_use import FileUse, is_best, is_checkpoint, is_mkstemp, moves_in
+from clusterdp.rehearse.observe.file_watch import FileWatch
+from clusterdp.rundir import RunDir
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has inotify")
+
+
+def watched(tmp_path: Path) -> tuple[FileWatch, Path]:
+    """Of a run with two ranks, both of which are this process."""
+    run = RunDir(tmp_path / "run")
+    folder = run.code / "out"
+    folder.mkdir(parents=True)
+    ranks = {0: [os.getpid()], 1: [os.getpid()]}
+    return FileWatch(cast(Scene, SimpleNamespace(run=run, step=lambda: 7, ranks=lambda: ranks))), folder
+
+
+def test_it_tells_saves_in_place_from_renamed_ones_and_what_was_read(tmp_path: Path) -> None:
+    watch, folder = watched(tmp_path)
+    (folder / "in_place.pt").write_bytes(b"x")
+    (folder / "whole.pt.tmp").write_bytes(b"x")
+    (folder / "whole.pt.tmp").rename(folder / "whole.pt")
+    (folder / "whole.pt").read_bytes()
+    (folder / "notes.txt").write_text("no checkpoint")
+    (folder / "in_place.pt").unlink()
+    uses = watch.uses()
+    assert sorted(uses) == [f"out/{name}" for name in ("in_place.pt", "whole.pt", "whole.pt.tmp")]
+    assert not uses["out/whole.pt"].in_place and not uses["out/whole.pt.tmp"].in_place
+    assert uses["out/whole.pt.tmp"].steps == uses["out/whole.pt"].steps == [7]
+    assert uses["out/whole.pt.tmp"].size == uses["out/whole.pt"].size == 1
+    assert not moves_in(uses)
+    assert len(uses["out/whole.pt"].read) == 1 and not uses["out/in_place.pt"].read
+    assert uses["out/in_place.pt"].gone
+
+
+def test_a_file_that_is_moved_in_from_elsewhere_is_told_from_one_that_is_renamed(tmp_path: Path) -> None:
+    watch, folder = watched(tmp_path)
+    (tmp_path / "tmpabcd_123").write_bytes(b"abc")
+    (tmp_path / "tmpabcd_123").rename(folder / "last.pt")
+    uses = watch.uses()
+    assert moves_in(uses) and uses["out/last.pt"].size == 3
+    assert moves_in({"a.tmp": FileUse(gone=[1.0]), "a": FileUse(named=[1.0, 9.0])})
+    assert is_mkstemp("/tmp/tmpabcd_123") and not is_mkstemp("tmp.pt") and not is_mkstemp("/tmpabcd_123/x")
+
+
+def test_it_sees_who_has_a_file_open_for_writing(tmp_path: Path) -> None:
+    watch, folder = watched(tmp_path)
+    with (folder / "shared.pt").open("wb", buffering=0) as file:
+        file.write(b"x")
+        uses = watch.uses()
+    assert uses["out/shared.pt"].by == [0, 1]
+
+
+def test_a_file_is_whole_from_its_last_writing_or_renaming_until_it_is_gone() -> None:
+    use = FileUse(written=[1.0, 5.0], gone=[3.0])
+    assert FileUse(written=[1.0]).in_place and not use.in_place
+    assert [use.whole_at(time) for time in (0.5, 2.0, 4.0, 6.0)] == [None, 1.0, None, 5.0]
+    assert FileUse(named=[2.0]).whole_at(3.0) == 2.0
+
+
+def test_the_step_of_a_file_is_that_of_its_last_writing_or_renaming() -> None:
+    use = FileUse(written=[1.0, 5.0], named=[3.0], steps=[10, 30, 50])
+    assert [use.step_at(time) for time in (0.5, 2.0, 4.0, 6.0)] == [None, 10, 30, 50]
+    assert FileUse(written=[1.0], steps=[0]).step_at(2.0) is None, "nothing was told yet"
+
+
+def test_a_checkpoint_is_known_by_its_name_alone() -> None:
+    yes = ("a/step_4.pt", "model.safetensors", "last.ckpt.tmp", "tmp.pt", "ckpt.pt.12345", "x.tmp")
+    assert [name for name in yes if not is_checkpoint(name)] == []
+    no = ("/tmp/train.py", "/tmp/pytest-1/log.txt", "template.html", "metrics.jsonl")
+    assert [name for name in no if is_checkpoint(name)] == []
+    assert [name for name in ("best.pt", "model_best.pt", "ema.pt", "schema.pt", "last.pt") if is_best(name)] == [
+        "best.pt",
+        "model_best.pt",
+        "ema.pt",
+    ]

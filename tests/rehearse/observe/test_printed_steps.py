@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterdp.rehearse.observe.printed_steps import counter_of, last_step, steps_of
+
+
+@pytest.mark.parametrize(
+    ("line", "counter"),
+    [
+        ("step {} loss 0.5", "step"),
+        ("[12:00:0{}] Iteration {}: lr 0.1", "[#] iteration"),
+        ("global_step={}", "global_step="),
+        ("epoch 1:  33%|###   | {}/60 [00:01<00:02]", "epoch # #%|"),
+        ("Epoch: [2][  {}/60]\tTime 0.1", "epoch: [#]["),
+        ("| epoch   1 |     {}/  60 batches | lr 20.00 | ms/batch 35.40", "| epoch # |"),
+        ("{} | loss 7.5 | lr 1e-3", "^"),
+    ],
+)
+def test_steps_are_read_as_programs_print_them(line: str, counter: str) -> None:
+    text = "".join(line.replace("{}", str(i)) + "\n" for i in (3, 4, 7))
+    assert steps_of(text) == [3, 4, 7]
+    assert " ".join(counter_of(text).split()) == counter
+
+
+def test_of_several_counters_the_one_of_the_training_never_goes_back() -> None:
+    lines = [
+        f"epoch {i // 4} batch {i % 4}/4 sample step {8 * i}\nglobal step {i}, eval step {i % 2}" for i in range(9)
+    ]
+    text = "\n".join(lines)
+    counter = counter_of(text)
+    assert counter == "global step"
+    assert steps_of(text, counter) == [*range(9)]
+    assert steps_of("epoch 3 batch 1/4 sample step 8\nglobal step 1", counter) == [1]
+
+
+def test_a_counter_that_starts_over_for_no_reason_is_none() -> None:
+    assert steps_of("step 1\nstep 2\nstep 1\nstep 2\n") == []
+
+
+def test_a_counter_that_starts_over_in_each_epoch_goes_on_with_the_epoch() -> None:
+    text = "".join(
+        f"Epoch {e}:  40%|{i * '█'}▌ | {i}/4 [00:01]\rValidation: {i}/4 [00:02]\r" for e in (1, 2) for i in (1, 3)
+    )
+    assert steps_of(text) == [1, 3, 5, 7]
+    assert steps_of("Epoch 3:  40%|██ | 2/4 [00:01]", counter_of(text)) == [10]
+
+
+def test_a_bar_that_grows_is_one_counter() -> None:
+    text = "".join(f" {i}%|{i // 10 * '█'}▌ | {i}/100 [00:01]\r" for i in range(100))
+    assert steps_of(text) == [*range(1, 100)]
+
+
+def test_the_last_step_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "rank-00000.out"
+    assert last_step(log) is None
+    log.write_text("".join(f"step {i}\r" for i in range(5000)))
+    assert last_step(log) == 4999
+    log.write_text("hello\n")
+    assert last_step(log) is None
+
+
+def test_a_bar_that_is_full_at_once_is_no_training() -> None:
+    assert steps_of("Loading weights: 0%| | 0/25 [00:00]\rLoading weights: 100%|██| 25/25 [00:00]\n") == []
+
+
+def test_a_bar_begins_at_nothing_after_a_resume_too() -> None:
+    assert steps_of(" 0%| | 0/120 [00:00]\r 34%|██| 41/120 [00:00]\r 35%|██| 42/120 [00:00]") == [41, 42]
