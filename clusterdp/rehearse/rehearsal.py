@@ -26,11 +26,11 @@ from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse import shortening
 from clusterdp.rehearse.drills.table import DRILLS, Drill
 from clusterdp.rehearse.judge.attempt_rows import AttemptRow, rows_of
-from clusterdp.rehearse.judge.beside import beside_another, shared_files, written_out
+from clusterdp.rehearse.judge.beside import beside_another, left_outside, not_apart, shared_files, went_on
 from clusterdp.rehearse.judge.judge import Reference, end_state, judge, why_missed
 from clusterdp.rehearse.judge.verdict import FAILED, Verdict
 from clusterdp.rehearse.observe.facts import Facts
-from clusterdp.rehearse.observe.file_use import is_checkpoint
+from clusterdp.rehearse.observe.printed_steps import read_steps
 from clusterdp.rehearse.observe.warm_up import steps_of_warm_up
 from clusterdp.rehearse.one_run import CUT_SHORT
 from clusterdp.rehearse.run_process import RunProcesses, Tell
@@ -90,13 +90,12 @@ class Rehearsal:
 
     def run(self) -> list[Verdict]:
         """RunError or ConfigError where the job does not run undisturbed, or leaves nothing to compare."""
-        began = time.time()
-        reference, again = self._undisturbed()
-        self.reference = reference
-        beside = beside_another(reference.facts, again, self.folder, reference.text, began)
-        for found in (beside, shared_files(reference.facts, reference.text) or shared_files(again, reference.text)):
-            if found:
-                self._add(found)
+        reference = self.reference = self._undisturbed()
+        if self._again(reference):
+            self._under_each_drill(reference)
+        return self.verdicts
+
+    def _under_each_drill(self, reference: Reference) -> None:
         with ThreadPoolExecutor(self.jobs) as pool:
             try:
                 waiting: set[Future[Verdict]] = {pool.submit(self._drill, drill, reference) for drill in self.drills}
@@ -109,7 +108,6 @@ class Rehearsal:
                 raise
         order = {drill.name: i for i, drill in enumerate(DRILLS)}
         self.verdicts.sort(key=lambda verdict: order.get(verdict.drill, -1))
-        return self.verdicts
 
     def _add(self, verdict: Verdict) -> None:
         self.screen.begins(verdict.drill, verdict.about)
@@ -118,7 +116,7 @@ class Rehearsal:
 
     # -- undisturbed --
 
-    def _undisturbed(self) -> tuple[Reference, Facts]:
+    def _undisturbed(self) -> Reference:
         self.overrides = shortening.for_all(self.config)
         first = [*self.overrides, *shortening.for_first(self.config)]
         began = time.time()
@@ -141,17 +139,34 @@ class Rehearsal:
             raise ConfigError(
                 f"rehearse.compare: {some_of(list(patterns), 3)}: no such file in {shown_path(run.code)}."
             )
+        return Reference(run.path, facts, state, patterns, began=began, text=self._text(run))
+
+    def _again(self, reference: Reference) -> bool:
+        """Compares a second undisturbed run with the first, and notes how far they are apart. False if the second went
+        on from what the first has left: then each drill would, too, and none of them would show anything."""
         self.screen.begins(AGAIN, "is it deterministic at all?")
         result = self._run(AGAIN, AGAIN, self.overrides)
-        other = end_state(self._must_be_done(result), patterns)
+        run = RunDir(Path(result.folder))
+        beside = beside_another(reference.facts, result.facts, self.folder, reference.text, reference.began)
+        reason = went_on(*(_printed(each, reference.facts) for each in (RunDir(reference.folder), run)))
+        if beside and result.state != "done":
+            reason = reason or f"the second undisturbed run ended as {result.state}"
+        if reason:
+            self._undisturbed_ended(AGAIN, reason, result)
+            self._add(not_apart(reason, beside))
+            return False
+        other = end_state(self._must_be_done(result), reference.patterns)
         if other is None:
             raise CheckpointError(f"{AGAIN}: left no end state, as the run before it did. Look at its logs.")
-        differs = compare(state, other)
-        spread = spread_of(state, other) if differs else None
-        reference = Reference(run.path, facts, state, patterns, spread, self._text(run))
+        differs = compare(reference.state, other)
+        reference.spread = spread_of(reference.state, other) if differs else None
         said = f"{counted(len(differs), 'value')} differ" if differs else "the same state, bit for bit"
-        self._undisturbed_ended(AGAIN, f"{said} ({state.source})", result)
-        return reference, result.facts
+        self._undisturbed_ended(AGAIN, f"{said} ({reference.state.source})", result)
+        shared = [shared_files(facts, reference.text) for facts in (reference.facts, result.facts)]
+        for found in (beside, shared[0] or shared[1]):
+            if found:
+                self._add(found)
+        return True
 
     def _text(self, run: RunDir) -> ProgramText | None:
         if lines := lines_of(self.config.script, "script"):
@@ -183,9 +198,8 @@ class Rehearsal:
         if facts.ours:
             return ()
         found = candidates(run.code, (), began)
-        outside = [] if found else [path for path in written_out(self._text(run), began) if is_checkpoint(path)]
-        if len(outside) == 1:
-            return (outside[0],)
+        if not found and (outside := left_outside(facts, self.folder, self._text(run), began)):
+            return tuple(outside)
         if len(found) == 1:
             paths = dict.fromkeys([*found, *best_models(run.code, began)])
             return tuple(str(path.relative_to(run.code)) for path in paths)
@@ -250,6 +264,12 @@ def values_of(config: Config) -> dict[str, Any]:
     values = dataclasses.asdict(config)
     del values["defaults"]
     return values
+
+
+def _printed(run: RunDir, facts: Facts) -> list[int]:
+    """By rank 0 of the first attempt; none of a program with our loop, whose state is in its own folder."""
+    attempts = [] if facts.ours else run.attempts()
+    return read_steps(attempts[0].rank_log(0), facts.counter) if attempts else []
 
 
 def _steps(facts: Facts) -> str:

@@ -3,7 +3,9 @@ that write over each other."""
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,6 +42,32 @@ def beside_another(first: Facts, second: Facts, folder: Path, text: ProgramText 
     where = f" ({places_of[paths[0]]})" if paths[0] in places_of else ""
     diagnosis = f"an absolute path is in the code: {paths[0]}{where}. Two runs would write over each other"
     return Verdict(BESIDE, BESIDE_ABOUT, FAILED, said, diagnosis)
+
+
+def not_apart(went_on: str, found: Verdict | None) -> Verdict:
+    """The second run did not begin anew, so nothing can be compared with it. went_on: by what that is known. found: by
+    beside_another()."""
+    why = found.diagnosis if found else "it goes on from files outside of its run folder; give each run its own"
+    said = f"{went_on}, though it had a folder of its own"
+    return Verdict(BESIDE, BESIDE_ABOUT, FAILED, said, f"{said}: {why}")
+
+
+def went_on(first: Sequence[int], second: Sequence[int]) -> str:
+    """Whether a run went on from what the run before it has left, by the steps that both have printed: in words, or
+    empty. A bar may tell its first step a little later than another time."""
+    if not first or first[0] == first[-1]:
+        return ""
+    if not second:
+        return "the second undisturbed run did no step"
+    apart = max(b - a for a, b in itertools.pairwise(first))
+    late = second[0] > max(first[0], 0) + apart
+    return f"the second undisturbed run began at step {second[0]}, and the first at {first[0]}" if late else ""
+
+
+def left_outside(facts: Facts, folder: Path, text: ProgramText | None, began: float) -> list[str]:
+    """The checkpoints that a run has left outside of the rehearsal's folder."""
+    paths = dict.fromkeys([*written_out(text, began), *facts.written])
+    return [path for path in paths if is_checkpoint(path) and _is_foreign(path, folder) and os.path.exists(path)]
 
 
 def shared_files(facts: Facts, text: ProgramText | None) -> Verdict | None:

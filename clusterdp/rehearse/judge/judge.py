@@ -30,10 +30,10 @@ SHOWN = 5  # differences
 EARLY = 0.8  # of the time that the whole run takes
 
 
-@dataclass(frozen=True)
+@dataclass
 class Reference:
-    """The undisturbed run. spread: None if a second one ended in the same bits. patterns: the files of the end state,
-    where the checkpoints are not ours. text: the program's, where it is found."""
+    """The undisturbed run. patterns: the files of the end state, where the checkpoints are not ours. spread: None if a
+    second one ended in the same bits. text: the program's, where it is found. began: in seconds since 1970."""
 
     folder: Path
     facts: Facts
@@ -41,6 +41,7 @@ class Reference:
     patterns: tuple[str, ...] = ()
     spread: Mapping[str, float] | None = None
     text: ProgramText | None = None
+    began: float = 0.0
 
     def state_of(self, run: RunDir) -> EndState | None:
         """CheckpointError where it cannot be read."""
