@@ -48,6 +48,7 @@ def rehearse(options: argparse.Namespace) -> int:
     from clusterdp.rehearse.rehearsal import AGAIN, UNDISTURBED, Rehearsal
     from clusterdp.rehearse.show.outcome import as_json, sentence, write
     from clusterdp.rehearse.show.screen import screen_for
+    from clusterdp.wording import counted
 
     loaded = config.load(config_path(options.config), options.overrides)
     plan = make_plan(loaded)  # what a submit would refuse
@@ -60,7 +61,7 @@ def rehearse(options: argparse.Namespace) -> int:
     out = sys.stderr if options.json else sys.stdout
     where = "a fake cluster" if options.cluster == "local" else "the real cluster"
     planned = [(UNDISTURBED, ""), (AGAIN, ""), *((drill.name, drill.about) for drill in drills)]
-    print(f"Rehearsing {loaded.name} on {where}, {ranks} ranks: {shown_path(folder)}", file=out)
+    print(f"Rehearsing {loaded.name} on {where}, {counted(ranks, 'rank')}: {shown_path(folder)}", file=out)
     began = time.time()
     screen = screen_for(out, planned, jobs)
     made = {"cluster": options.cluster, "seed": options.seed, "jobs": jobs}

@@ -27,7 +27,7 @@ from clusterdp.rehearse import shortening
 from clusterdp.rehearse.drills.table import DRILLS, Drill
 from clusterdp.rehearse.judge.attempt_rows import AttemptRow, rows_of
 from clusterdp.rehearse.judge.beside import beside_another, left_outside, not_apart, shared_files, went_on
-from clusterdp.rehearse.judge.judge import Reference, end_state, judge, why_missed
+from clusterdp.rehearse.judge.judge import Reference, differ, end_state, judge, why_missed
 from clusterdp.rehearse.judge.verdict import FAILED, Verdict
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.printed_steps import read_steps
@@ -160,7 +160,7 @@ class Rehearsal:
             raise CheckpointError(f"{AGAIN}: left no end state, as the run before it did. Look at its logs.")
         differs = compare(reference.state, other)
         reference.spread = spread_of(reference.state, other) if differs else None
-        said = f"{counted(len(differs), 'value')} differ" if differs else "the same state, bit for bit"
+        said = differ(len(differs)) if differs else "the same state, bit for bit"
         self._undisturbed_ended(AGAIN, f"{said} ({reference.state.source})", result)
         shared = [shared_files(facts, reference.text) for facts in (reference.facts, result.facts)]
         for found in (beside, shared[0] or shared[1]):
@@ -197,7 +197,7 @@ class Rehearsal:
             return tuple(self.config.rehearse.compare)
         if facts.ours:
             return ()
-        found = candidates(run.code, (), began)
+        found = candidates(run.code, began)
         if not found and (outside := left_outside(facts, self.folder, self._text(run), began)):
             return tuple(outside)
         if len(found) == 1:
@@ -273,5 +273,8 @@ def _printed(run: RunDir, facts: Facts) -> list[int]:
 
 
 def _steps(facts: Facts) -> str:
-    of = counted(facts.steps, "step") if facts.steps else "its steps are not known"
-    return f"{of} in {facts.took_s - facts.start_s:.0f} s, after {facts.start_s:.0f} s of start"
+    if not facts.steps:
+        return f"{facts.took_s:.0f} s; it does not tell its steps"
+    return (
+        f"{counted(facts.steps, 'step')} in {facts.took_s - facts.start_s:.0f} s, after {facts.start_s:.0f} s of start"
+    )

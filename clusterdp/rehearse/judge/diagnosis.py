@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from clusterdp.check.program import Place
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse.judge.case import Case
-from clusterdp.rehearse.judge.lost_state import name_the_loss
+from clusterdp.rehearse.judge.lost_state import is_lacking, name_the_loss
 from clusterdp.rehearse.judge.program_parts import at
 from clusterdp.rehearse.judge.resumed_from import Resume, resumes, unread_save
-from clusterdp.rehearse.judge.signal_faults import of_signal
-from clusterdp.rehearse.judge.steps_lost import printed
+from clusterdp.rehearse.judge.signal_faults import of_signal, outlived
+from clusterdp.rehearse.judge.steps_lost import counts_anew, printed, read_steps_of
 from clusterdp.rehearse.observe.file_use import series_of
 from clusterdp.rehearse.run_spec import Hit
 from clusterdp.rehearse.state import Difference
@@ -38,8 +38,13 @@ def diagnose(case: Case, differences: Sequence[Difference] = ()) -> str:
         also = of_signal(case)
         return f"{failed}. Besides, {also}" if failed and also else failed or also or _of_error(case)
     lost = name_the_loss(differences, case.kept) if case.kept else ""
-    also = _of_resume(case) or "; ".join(filter(None, [_of_count(case), of_signal(case)]))
-    return f"{lost}. Besides, {also}" if lost and also else lost or also
+    causes = (_of_resume, of_signal)
+    if outlived(case):  # it was killed before it had saved: what it went on from follows
+        causes = (of_signal, _of_resume)
+    also = causes[0](case) or causes[1](case)
+    first, second = (count, lost) if (count := _of_count(case)) and not is_lacking(lost) else (lost, count)
+    found = [words for words in (first, second, also) if words]
+    return ". Besides, ".join(filter(None, [found[0], "; ".join(found[1:])])) if found else ""
 
 
 def _of_requeue(case: Case) -> str:
@@ -119,22 +124,36 @@ def begun_anew(case: Case) -> str:
 
 
 def _of_count(case: Case) -> str:
-    """It has read a checkpoint, and counts its steps from the beginning again."""
-    for each, step in _from_the_beginning(case):
-        if each.read:
-            return f"attempt {each.number} resumed from {some_of(each.read, 3)}, and began at step {step} again"
+    """It has read a checkpoint, and does steps again that were in it: from the very first, or from an epoch's."""
+    saved = read_steps_of(case.history, case.result.files, case.facts.files)
+    for each, steps, first in _began(case):
+        of = saved.get(case.history.attempts[each.number - 1].name)
+        if each.read and steps[0] <= first:
+            return f"attempt {each.number} resumed from {some_of(each.read, 3)}, and began at step {steps[0]} again"
+        if each.read and of and steps[0] < of:
+            read = f"{some_of(each.read, 3)}, saved at step {of}"
+            return f"attempt {each.number} resumed from {read}, and began at step {steps[0]}: steps were done twice"
     return ""
 
 
 def _from_the_beginning(case: Case) -> Iterator[tuple[Resume, int]]:
-    """Attempts that began at the step at which the first one began, which had come further."""
-    told = {} if case.facts.ours else dict(printed(case.history, case.history.run, case.facts))
+    """Attempts that began at the step at which the first one began."""
+    yield from ((each, steps[0]) for each, steps, first in _began(case) if steps[0] <= first)
+
+
+def _began(case: Case) -> Iterator[tuple[Resume, Sequence[int], int]]:
+    """Each attempt that came after one that had got further than its first step: its steps, and the first step of all.
+    None where each attempt counts its own steps alone."""
+    told = [] if case.facts.ours else printed(case.history, case.history.run, case.facts)
+    if counts_anew(told, case.facts):
+        return
+    by_name = dict(told)
     for each in resumes(case.history, case.result.files, case.facts.files):
         names = [attempt.name for attempt in case.history.attempts[: each.number]]
-        before = [told[name] for name in names[:-1] if name in told]
-        steps = told.get(names[-1])
-        if steps and before and steps[0] <= before[0][0] < before[-1][-1]:
-            yield each, steps[0]
+        before = [by_name[name] for name in names[:-1] if name in by_name]
+        steps = by_name.get(names[-1])
+        if steps and before and before[0][0] < before[-1][-1]:
+            yield each, steps, before[0][0]
 
 
 def _of_port(case: Case) -> str:

@@ -113,7 +113,7 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnose(case), **told)  # type: ignore[arg-type]
     differences, unread = _differences(reference, run)
     if unread or differences:
-        said = unread or f"it ended in another state: {counted(len(differences), 'value')} differ"
+        said = unread or f"it ended in another state: {differ(len(differences))}"
         shown = tuple(f"{each.key} {each.what}" for each in differences[:SHOWN])
         diagnosis = diagnose(case, differences)
         told |= {"differences": shown, "differing": len(differences)}
@@ -154,6 +154,11 @@ def _differences(reference: Reference, run: RunDir) -> tuple[list[Difference], s
         return compare(reference.state, got, reference.spread), ""
     except CheckpointError as error:
         return [], f"its end state cannot be read: {error}"
+
+
+def differ(values: int) -> str:
+    """`3 values differ`."""
+    return f"{counted(values, 'value')} {'differs' if values == 1 else 'differ'}"
 
 
 def _number(history: RunHistory, hit: Hit) -> int:

@@ -60,6 +60,11 @@ def name_the_loss(differences: Sequence[Difference], kept: Kept) -> str:
     return "; or ".join(filter(None, [found, perhaps]))
 
 
+def is_lacking(said: str) -> bool:
+    """Whether it is sure: a part that the program makes, and that is in none of its checkpoints."""
+    return NOT_KEPT in said and "; or " not in said
+
+
 def _file(key: str) -> str:
     return key.partition(":")[0] if ":" in key else ""
 

@@ -9,6 +9,7 @@ from clusterdp.rehearse.observe.file_use import FileUse
 from clusterdp.rehearse.run_spec import Hit
 from clusterdp.wording import counted, some_of
 
+JUST_NOW_S = 1.0  # of a save: what was done since is little
 SLACK_S = 0.5  # between a kill and what the kernel then closes, or what is on record
 
 
@@ -17,16 +18,22 @@ def of_signal(case: Case) -> str:
     hit = next((hit for hit in case.result.hits if hit.grace_s and hit.handlers), None)
     if hit is None:
         return ""
-    if not case.lost and case.result.state == "done":
+    if case.lost == 0 and case.result.state == "done":
         return _of_handlers(case, hit) or _of_shells(hit) if is_deaf(hit) else ""
     said = _of_handlers(case, hit) or _of_shells(hit) or _of_time(case, hit) or _of_end(case, hit)
     return f"{said}; {counted(case.lost, 'step')} had to be done again" if said and case.lost else said
+
+
+def outlived(case: Case) -> bool:
+    """Whether ranks that were warned ran to the end of their grace time, and were killed."""
+    return any(_outlived(case, hit) for hit in case.result.hits if hit.grace_s)
 
 
 def unsaved(case: Case, may_lose: int) -> str:
     """What is wrong with a program that was warned, and did not save; empty if nothing is, or the user accepts it. The
     step in which a warning comes may be done again by a program that stops at once in its handler."""
     warned = [hit for hit in case.result.hits if hit.grace_s and hit.causes]
+    known = case.facts.steps is not None and case.lost is not None
     heard = [hit for hit in warned if not is_deaf(hit) and not _outlived(case, hit)]
     accepted = f"rehearse.may_lose is {may_lose}"
     if warned and case.lost and case.lost > max(may_lose, len(heard)):
@@ -34,7 +41,15 @@ def unsaved(case: Case, may_lose: int) -> str:
     if not case.lost and not may_lose and any(is_deaf(hit) for hit in warned):
         luck = "" if case.lost is None else "; nothing was lost, by luck"
         return f"the warning was not heard{luck} ({accepted})"
+    if not known and not may_lose and any(_is_stale(case, hit) for hit in warned if hit in heard):
+        return f"it was warned, and ended without a save ({accepted})"
     return ""
+
+
+def _is_stale(case: Case, hit: Hit) -> bool:
+    """It had saved before, though not just now, and did not save when it was warned."""
+    times = [time for use in case.result.files.values() for time in (*use.written, *use.named) if time < hit.at]
+    return bool(times) and hit.at - max(times) > JUST_NOW_S and not _saved(case, hit)
 
 
 def is_deaf(hit: Hit) -> bool:
@@ -110,15 +125,16 @@ def _of_end(case: Case, hit: Hit) -> str:
     places = case.text.collective_in_handler if case.text else []
     if places:
         return f"its handler calls a collective ({at(places[0])}: {places[0].text}), and has not saved"
-    ended = _ended(case, hit)
-    saved = [path for path, use in case.result.files.items() if use.whole_at(ended + 1) and _after(use.written, hit.at)]
-    if not saved and case.result.files:
-        return f"it handles {hit.signal}, and ends without a save"
-    return ""
+    return f"it handles {hit.signal}, and ends without a save" if case.result.files and not _saved(case, hit) else ""
 
 
-def _after(times: list[float], then: float) -> bool:
-    return any(time > then for time in times)
+def _saved(case: Case, hit: Hit) -> bool:
+    """Whether a file was written, or got its name, between the warning and the attempt's end."""
+    until = _ended(case, hit) + 1
+    return any(
+        use.whole_at(until) is not None and any(hit.at < time < until for time in (*use.written, *use.named))
+        for use in case.result.files.values()
+    )
 
 
 def _outlived(case: Case, hit: Hit) -> bool:

@@ -23,10 +23,21 @@ def steps_lost(history: RunHistory, run: RunDir, facts: Facts, files: Mapping[st
     if facts.steps is None:
         return None
     told = printed(history, run, facts)
-    from_step = _read_steps(history, files, facts.files)
+    if counts_anew(told, facts):
+        return None
+    from_step = read_steps_of(history, files, facts.files)
     lost = [_again(before, after, from_step.get(name)) for (_, before), (name, after) in itertools.pairwise(told)]
     known = [each for each in lost if each is not None]
     return sum(known) if told and len(known) == len(lost) else None
+
+
+def counts_anew(told: Sequence[tuple[str, Sequence[int]]], facts: Facts) -> bool:
+    """Whether each attempt counts its own steps alone: the last began where the first did, and was done at fewer than
+    there are."""
+    if facts.steps is None or len(told) < 2:
+        return False
+    first, last = told[0][1], told[-1][1]
+    return last[0] <= first[0] and last[-1] < facts.steps
 
 
 def _again(before: Sequence[int], after: Sequence[int], saved: int | None) -> int | None:
@@ -41,7 +52,7 @@ def _again(before: Sequence[int], after: Sequence[int], saved: int | None) -> in
     return lost if lost > apart else None
 
 
-def _read_steps(history: RunHistory, files: Mapping[str, FileUse], usual: Mapping[str, FileUse]) -> dict[str, int]:
+def read_steps_of(history: RunHistory, files: Mapping[str, FileUse], usual: Mapping[str, FileUse]) -> dict[str, int]:
     """By attempt, the step of what it has read."""
     found = {}
     for each in resumes(history, files, usual):

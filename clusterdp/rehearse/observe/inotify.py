@@ -29,6 +29,7 @@ class Inotify:
         if self._descriptor < 0:
             raise OSError(ctypes.get_errno(), "inotify_init1")
         self._folders: dict[int, str] = {}
+        self._moved: dict[int, str] = {}  # folders that have a new name, which is told next: by the move's cookie
         self._add(str(folder))
 
     def _add(self, folder: str) -> None:
@@ -40,20 +41,37 @@ class Inotify:
                     self._folders[number] = base
 
     def events(self, wait_s: float) -> Iterator[tuple[int, str]]:
-        """Those that come within this time: what was done, and to which file."""
+        """Those that come within this time: what was done, and to which file. If a folder gets another name, each of
+        its files does."""
         if not select.select([self._descriptor], [], [], wait_s)[0]:
             return
         data, at = os.read(self._descriptor, 1 << 16), 0
         while at < len(data):
-            number, mask, _, size = EVENT.unpack_from(data, at)
+            number, mask, cookie, size = EVENT.unpack_from(data, at)
             name = os.fsdecode(data[at + EVENT.size : at + EVENT.size + size].rstrip(b"\0"))
             at += EVENT.size + size
             path = f"{self._folders.get(number, '')}/{name}"
             if not mask & IS_FOLDER and name:
                 yield mask, path
+            elif mask & IS_FOLDER and mask & MOVED_FROM:
+                self._moved[cookie] = path
+            elif mask & IS_FOLDER and mask & MOVED_TO and (before := self._moved.pop(cookie, "")):
+                yield from self._renamed(before, path)
             elif mask & IS_FOLDER and mask & (CREATE | MOVED_TO) and not name.startswith((".", "__")):
                 self._add(path)
                 yield from ((CREATE, entry.path) for entry in _files(path))
+
+    def _renamed(self, before: str, after: str) -> Iterator[tuple[int, str]]:
+        """A checkpoint of several files is often written to a folder with a passing name."""
+        for number, folder in self._folders.items():
+            if folder == before or folder.startswith(f"{before}/"):
+                self._folders[number] = after + folder.removeprefix(before)
+        self._add(after)  # it may have been there too shortly to be listened to
+        for base, _, names in os.walk(after):
+            for name in names:
+                path = f"{base}/{name}"
+                yield MOVED_FROM, before + path.removeprefix(after)
+                yield MOVED_TO, path
 
     def close(self) -> None:
         os.close(self._descriptor)

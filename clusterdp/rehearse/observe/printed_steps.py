@@ -1,7 +1,8 @@
 """The steps that a program prints, of whichever counter is the one of its training.
 
 A counter is named by what stands before it in its lines. One that starts over in each epoch counts, too, if its lines
-tell the epoch: its name then has the first epoch and the steps of each in it, e.g. `epoch # batch @1+500`.
+tell the epoch: its name then has the first epoch and the steps of each in it, e.g. `epoch # batch @1+500`. A bar's name
+has how many steps it is over, e.g. `train: #| @/100`: after a resume it may be over those that are left.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 _END = r"(?!\d|\.\d)"  # `35.4` is no step
 _STEP = re.compile(
-    rf"(?i)\b(?:global[_ ])?(?:step|iter|iteration|batch)s?\b\W{{0,3}}(?P<step>\d+){_END}"  # `iter 12:`, `step=12`
+    rf"(?i)\b(?:\w+_)?(?:step|iter|iteration|batch|update|it)s?\b(?:\W{{0,3}}|\s*)(?P<step>\d+){_END}"  # `iter 12:`
     r"|\b(?P<done>\d+)/ *(?P<all>\d+) *(?:\[|\b(?:batch|step|iter)\w*)"  # `12/60 [` of a bar, `12/ 60 batches`
     r"|\[ *(?P<of>\d+)/(?P<most>\d+)\]"  # `Epoch: [1][12/60]`
     r"|^ *(?P<first>\d+) *[|:] *(?:train[ _]?)?loss\b"  # `12 | loss 3.4`
@@ -23,6 +24,7 @@ _EPOCH = re.compile(rf"(?i)\bepochs?\b\W{{0,3}}(\d+){_END}")
 _NUMBER = re.compile(r"[-+]?\d[\d.,:e+-]*")
 _BAR = re.compile(r"\|[ #\u2588-\u258f]*\|")  # it grows from line to line
 _BY_EPOCH = re.compile(r"(.*) @(\d+)\+(\d+)")
+_OVER = re.compile(r"(.*) @/(\d+)")
 TAIL = 4096  # bytes of a log in which the last step is looked for
 
 
@@ -34,6 +36,10 @@ class _Told:
     step: int
     of: int
 
+    def of_all(self, steps: int) -> int:
+        """The step, where a bar over so many of them is over those that are left."""
+        return self.step + (steps - self.of if 0 < self.of < steps else 0)
+
 
 def steps_of(text: str, counter: str = "") -> list[int]:
     """Those of this counter, or else of the likeliest."""
@@ -41,7 +47,9 @@ def steps_of(text: str, counter: str = "") -> list[int]:
     name = counter or _likeliest(found)
     if by_epoch := _BY_EPOCH.fullmatch(name):
         first, each = int(by_epoch[2]), int(by_epoch[3])
-        return [(told.epoch - first) * each + told.step for told in found.get(by_epoch[1], [])]
+        return [(told.epoch - first) * each + told.of_all(each) for told in found.get(by_epoch[1], [])]
+    if over := _OVER.fullmatch(name):
+        return [told.of_all(int(over[2])) for told in found.get(over[1], [])]
     return [told.step for told in found.get(name, [])]
 
 
@@ -76,8 +84,8 @@ def _counters(text: str) -> dict[str, list[_Told]]:
             continue
         for match in _STEP.finditer(line):
             group = next(name for name in ("step", "done", "of", "first") if match[name])
-            if group == "done" and int(match[group]) == 0:
-                continue  # a bar begins there after a resume, too
+            if group == "done" and (int(match[group]) == 0 or "<?" in line):
+                continue  # a bar is drawn before its first step, also after a resume
             before = line[: match.start(group)]
             epoch = [*_EPOCH.finditer(before)]
             told = _Told(int(epoch[-1][1]) if epoch else -1, int(match[group]), int(match["all"] or match["most"] or 0))
@@ -92,8 +100,11 @@ def _likeliest(found: dict[str, list[_Told]]) -> str:
         steps = [each.step for each in told]
         if all(each.step == each.of for each in told):
             continue  # what is done in a moment, such as loading weights
+        if len(set(steps)) == 1:
+            continue  # a setting: `batch 64`, or `Steps: 10` in the line of each epoch
         if steps == sorted(steps):
-            forward[name] = set(steps)
+            over = {each.of for each in told}
+            forward[f"{name} @/{told[0].of}" if over == {told[0].of} != {0} else name] = set(steps)
         elif all(a.epoch >= 0 and (a.epoch, a.step) <= (b.epoch, b.step) for a, b in itertools.pairwise(told)):
             in_each = max(each.of for each in told) or max(steps) + 1
             forward[f"{name} @{told[0].epoch}+{in_each}"] = {*told}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from clusterdp.rehearse.state.files import ARRAYS, JSON, TORCH, looks_pickled
@@ -18,16 +18,15 @@ _LAST = re.compile(r"last|latest|final|checkpoint|ckpt|resume|state", re.IGNOREC
 _BEST = re.compile(r"best|ema", re.IGNORECASE)
 
 
-def candidates(folder: Path, before: Collection[Path], since: float) -> list[Path]:
+def candidates(folder: Path, since: float) -> list[Path]:
     """Files, and folders with the files of one checkpoint, written since then (in seconds since 1970), best first.
 
-    before: what was in the folder when the run began; of these a file counts if it was written anew. Of a series
-    (`step_100.pt`, `step_200.pt`) it is the last one. JSON counts where there is nothing else, and so do the best
+    What was in the folder when the run began counts only if it was written anew. Of a series (`step_100.pt`,
+    `step_200.pt`) it is the last one. JSON counts where there is nothing else, and so do the best
     model's files. One folder alone of a whole checkpoint is the only candidate, and so is one file alone that is named
     as the last one. One alone is an obvious candidate.
     """
-    known = {path.resolve() for path in before}
-    written = [path for path in _files(folder) if _is_new(path, known, since)]
+    written = [path for path in _files(folder) if _written(path) >= since]
     found: dict[str, Path] = {}
     for path in sorted({_whole(path, folder, written) for path in written}, key=_order):
         found[_NUMBER.sub("#", str(path.relative_to(folder)))] = path  # the last one of its series
@@ -43,7 +42,7 @@ def candidates(folder: Path, before: Collection[Path], since: float) -> list[Pat
 
 def best_models(folder: Path, since: float) -> list[Path]:
     """Models kept for their score, written since then: a resume may replace one by a worse one."""
-    return sorted(path for path in _files(folder) if _is_new(path, (), since) and _rank(path) == 1)
+    return sorted(path for path in _files(folder) if _written(path) >= since and _rank(path) == 1)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -55,13 +54,6 @@ def _files(folder: Path) -> Iterator[Path]:
                 continue
             if path.suffix != ".bin" or looks_pickled(path):
                 yield path
-
-
-def _is_new(path: Path, known: Collection[Path], since: float) -> bool:
-    try:
-        return path.is_file() and (path.resolve() not in known or path.stat().st_mtime >= since)
-    except OSError:  # it has been deleted meanwhile
-        return False
 
 
 def _whole(path: Path, folder: Path, written: list[Path]) -> Path:

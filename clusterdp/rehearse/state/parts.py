@@ -15,12 +15,14 @@ _N = r"(?:[_-]?\d+)?"
 _WORDS: dict[Part, str] = {
     "other": r"(?:model_)?(?:args|config|cfg|hparams|hyper_?parameters|options)",
     "scaler": rf"(?:grad_?|loss_?|amp_?)?scalers?{_N}|mixedprecision(?:plugin)?|native_amp_scaling_state|amp",
-    "scheduler": rf"(?:lr_?|learning_rate_?)?sched(?:uler)?s?{_N}(?:_states?(?:_dict)?)?|lr_scheduler_state(?:_dict)?",
+    "scheduler": rf"(?:lr_?|learning_rate_?)?sched(?:uler)?s?{_N}(?:_states?(?:_dict)?)?|lr_scheduler_state(?:_dict)?"
+    r"|(?:current_|last_|base_)?(?:lr|learning_rate)s?",
     "optimizer": rf"(?:\w+_)?optim(?:izer)?s?{_N}(?:_states?(?:_dict)?)?",
     "rng": r"(?:\w+_)?rng(?:_?states?)?(?:_all)?(?:_\d+)?|(?:\w+_)?random_(?:states?(?:_\d+)?|seed)|"
     r"(?:torch|numpy|cuda|torch_cuda|python)_(?:manual_|random_)?(?:seed|states?)",
     "sampler": rf"(?:\w+_)?(?:sampler|data_?loaders?|loader|dataset|datamodule|dl_state_dict){_N}"
-    rf"(?:_states?(?:_dict)?)?|data_position",
+    rf"(?:_states?(?:_dict)?)?|(?:\w+_)?(?:position|cursor|offset)|(?:data_|sample_|shuffle_)?(?:order|perm|permutation)"
+    r"|(?:batch|sample|example|data|item|shard)_?(?:idx|index|indices|no|num(?:ber)?)|batch(?:es)?(?:_(?:run|done|seen))?",
     "model": rf"(?:ema_?|best_?)?(?:models?|net|network|module|pytorch_model|adapter_model){_N}(?:_ema)?"
     rf"(?:_states?(?:_dict)?)?|state_dict|weights|ema",
     "step": rf"(?:\w+_)?(?:steps?|iter|iters|iterations?|iter_num|epochs?|it){_N}|loops|"

@@ -11,7 +11,7 @@ _KEY = re.compile(
     r"(?:^|[._/ -])(?:time|times|timing|timings|timestamp|date|datetime|runtime|elapsed|duration|seconds|secs|sec|dt|"
     r"eta|wall|wallclock|throughput|fps|mfu|per_second|per_sec|hostname|host|hosts|node|nodes|nodelist|pid|ppid|uuid|"
     r"\w+_at|user|username|cwd|path|paths|dir|dirs|file|filename|folder|job_id|jobid|slurm_job_id|run_id|run_name|port|"
-    r"created|started|finished|ended|memory|mem)(?:$|[._/ -]|(?:_(?:s|ms|sec|seconds|at|mb|gb)\b))",
+    r"created|started|finished|ended|memory|mem|resume_from\w*)(?:$|[._/ -]|(?:_(?:s|ms|sec|seconds|at|mb|gb)\b))",
     re.IGNORECASE,
 )
 _NUMBER = r"\d+(?:\.\d+)?"

@@ -121,8 +121,8 @@ def test_what_cannot_be_made_is_no_pass(made: MakeRun) -> None:
 
 def test_slurms_own_steps_are_none_of_the_program(made: MakeRun) -> None:
     texts = [
-        "step 4\nslurmstepd: error: *** STEP 63154.0 ON n1 CANCELLED ***",
-        " 40%|##| 5/12 [00:01<00:01]\niter 5: x",
+        "step 3\nstep 4\nslurmstepd: error: *** STEP 63154.0 ON n1 CANCELLED ***",
+        " 40%|##| 5/12 [00:01<00:01]\riter 5: x\n 50%|##| 6/12 [00:02<00:01]\niter 6: x",
     ]
     run = made(["preempted", "done"], texts, {})
     assert steps_lost(read_history(run), run, Facts(steps=12)) == 0

@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.observe.file_use import FileUse, is_best, is_checkpoint, is_mkstemp, moves_in
 from clusterdp.rehearse.observe.file_watch import FileWatch
+from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rundir import RunDir
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has inotify")
@@ -24,7 +24,7 @@ def watched(tmp_path: Path) -> tuple[FileWatch, Path]:
     folder = run.code / "out"
     folder.mkdir(parents=True)
     ranks = {0: [os.getpid()], 1: [os.getpid()]}
-    return FileWatch(cast(Scene, SimpleNamespace(run=run, step=lambda: 7, ranks=lambda: ranks))), folder
+    return FileWatch(cast(LiveRun, SimpleNamespace(run=run, step=lambda: 7, ranks=lambda: ranks))), folder
 
 
 def test_it_tells_saves_in_place_from_renamed_ones_and_what_was_read(tmp_path: Path) -> None:
@@ -53,6 +53,22 @@ def test_a_file_that_is_moved_in_from_elsewhere_is_told_from_one_that_is_renamed
     assert moves_in(uses) and uses["out/last.pt"].size == 3
     assert moves_in({"a.tmp": FileUse(gone=[1.0]), "a": FileUse(named=[1.0, 9.0])})
     assert is_mkstemp("/tmp/tmpabcd_123") and not is_mkstemp("tmp.pt") and not is_mkstemp("/tmpabcd_123/x")
+
+
+def test_a_folder_that_is_renamed_renames_its_files(tmp_path: Path) -> None:
+    watch, folder = watched(tmp_path)
+    (folder / "step_4.partial/deep").mkdir(parents=True)
+    for name in ("model.safetensors", "deep/rng.pt"):
+        (folder / "step_4.partial" / name).write_bytes(b"x")
+    (folder / "step_4.partial").rename(folder / "step_4")
+    (folder / "step_4/model.safetensors").read_bytes()
+    (folder / "step_4/later.pt").write_bytes(b"x")
+    uses = watch.uses()
+    passing = uses["out/step_4.partial/model.safetensors"]
+    assert passing.gone and not passing.in_place
+    assert uses["out/step_4/model.safetensors"].named and uses["out/step_4/model.safetensors"].read
+    assert uses["out/step_4/deep/rng.pt"].named
+    assert uses["out/step_4/later.pt"].written, "the folder is still listened to, under its new name"
 
 
 def test_it_sees_who_has_a_file_open_for_writing(tmp_path: Path) -> None:

@@ -13,9 +13,13 @@ from clusterdp.rehearse.observe.printed_steps import counter_of, last_step, step
         ("step {} loss 0.5", "step"),
         ("[12:00:0{}] Iteration {}: lr 0.1", "[#] iteration"),
         ("global_step={}", "global_step="),
-        ("epoch 1:  33%|###   | {}/60 [00:01<00:02]", "epoch # #%|"),
-        ("Epoch: [2][  {}/60]\tTime 0.1", "epoch: [#]["),
-        ("| epoch   1 |     {}/  60 batches | lr 20.00 | ms/batch 35.40", "| epoch # |"),
+        ("epoch 1:  33%|###   | {}/60 [00:01<00:02]", "epoch # #%| @/60"),
+        ("Epoch: [2][  {}/60]\tTime 0.1", "epoch: [#][ @/60"),
+        (" iteration        {}/     500 | lm loss: 6.8", "iteration"),
+        ("train_step: {} num_samples 9", "train_step:"),
+        ("num_updates={} loss=0.3", "num_updates="),
+        ("[it 000{}] loss 0.3", "[it"),
+        ("| epoch   1 |     {}/  60 batches | lr 20.00 | ms/batch 35.40", "| epoch # | @/60"),
         ("{} | loss 7.5 | lr 1e-3", "^"),
     ],
 )
@@ -64,6 +68,25 @@ def test_the_last_step_of_a_log(tmp_path: Path) -> None:
 
 def test_a_bar_that_is_full_at_once_is_no_training() -> None:
     assert steps_of("Loading weights: 0%| | 0/25 [00:00]\rLoading weights: 100%|██| 25/25 [00:00]\n") == []
+
+
+def test_a_setting_that_is_printed_again_and_again_is_no_counter() -> None:
+    assert counter_of("".join(f"[GPU0] Epoch {e} | Batchsize: 32 | Steps: 10\n" for e in range(8))) == ""
+
+
+def test_a_bar_over_what_is_left_goes_on() -> None:
+    counter = counter_of("".join(f" {i}%|{i // 10 * '█'}▌ | {i}/100 [00:01]\r" for i in range(100)))
+    assert steps_of(" 0%| | 1/60 [00:00<00:09]\r 3%|█ | 2/60 [00:00<00:09]", counter) == [41, 42]
+    assert steps_of(" 0%| | 41/100 [00:00<00:09]\r 3%|█ | 42/100 [00:00<00:09]", counter) == [41, 42]
+    text = "".join(f"Epoch {e}:  40%|{i * '█'}▌ | {i}/4 [00:01]\r" for e in (1, 2) for i in (1, 3))
+    assert steps_of("Epoch 2:  40%|██ | 1/3 [00:01]", counter_of(text)) == [6]
+
+
+def test_a_bar_that_is_drawn_before_its_first_step_tells_of_none() -> None:
+    assert steps_of(" 42%|██  | 42/100 [00:00<?, ?it/s]\r 44%|██  | 44/100 [00:01<00:03]\r 45%| | 45/100 [00:02]") == [
+        44,
+        45,
+    ]
 
 
 def test_a_bar_begins_at_nothing_after_a_resume_too() -> None:

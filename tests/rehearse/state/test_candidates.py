@@ -46,12 +46,10 @@ def written(folder: Path, names: str) -> None:
 )  # fmt: skip
 def test_what_looks_like_a_checkpoint_comes_first(names: str, found: str, tmp_path: Path) -> None:
     written(tmp_path, names)
-    assert [str(path.relative_to(tmp_path)) for path in candidates(tmp_path, [], BEGAN)] == found.split()
+    assert [str(path.relative_to(tmp_path)) for path in candidates(tmp_path, BEGAN)] == found.split()
 
 
 def test_what_was_there_before_counts_if_it_was_written_anew(tmp_path: Path) -> None:
     written(tmp_path, "pretrained.pt new.pt")
     os.utime(tmp_path / "pretrained.pt", (BEGAN - 9, BEGAN - 9))
-    before = [tmp_path / "pretrained.pt", tmp_path / "new.pt"]
-    assert candidates(tmp_path, before, BEGAN) == [tmp_path / "new.pt"]
-    assert candidates(tmp_path, [], BEGAN) == [tmp_path / "new.pt", tmp_path / "pretrained.pt"]
+    assert candidates(tmp_path, BEGAN) == [tmp_path / "new.pt"]

@@ -49,6 +49,13 @@ x.pt               rng  rng.torch  5056
 x.pt               rng  torch_rng_state  5056
 x.pt               rng  cuda_rng_state_all.0  16
 x.pt               sampler  train_loader.position
+x.pt               sampler  cursor
+x.pt               sampler  BATCHES_RUN
+x.pt               sampler  batch_idx
+x.pt               sampler  order.3
+x.pt               scheduler  lr
+x.pt               other  args.lr
+x.pt               other  batch_size
 x.pt               scaler  grad_scaler.scale
 x.pt               model  noise_scheduler.betas  100
 x.pt               model  time_embed.0.weight  100
