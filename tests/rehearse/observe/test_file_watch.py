@@ -22,7 +22,7 @@ def watched(tmp_path: Path) -> tuple[FileWatch, Path]:
     """Of a run with two ranks, both of which are this process."""
     run = RunDir(tmp_path / "run")
     folder = run.code / "out"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     ranks = {0: [os.getpid()], 1: [os.getpid()]}
     return FileWatch(cast(LiveRun, SimpleNamespace(run=run, step=lambda: 7, ranks=lambda: ranks))), folder
 
@@ -56,8 +56,8 @@ def test_a_file_that_is_moved_in_from_elsewhere_is_told_from_one_that_is_renamed
 
 
 def test_a_folder_that_is_renamed_renames_its_files(tmp_path: Path) -> None:
+    (tmp_path / "run/code/out/step_4.partial/deep").mkdir(parents=True)
     watch, folder = watched(tmp_path)
-    (folder / "step_4.partial/deep").mkdir(parents=True)
     for name in ("model.safetensors", "deep/rng.pt"):
         (folder / "step_4.partial" / name).write_bytes(b"x")
     (folder / "step_4.partial").rename(folder / "step_4")
