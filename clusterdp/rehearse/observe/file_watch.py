@@ -32,6 +32,7 @@ class FileWatch:
     def _listen(self) -> None:
         left = FileUse()  # the last that was renamed; where it has come to is told next
         while self._source:
+            over = self._over.is_set()  # asked first: what has been done until then is heard
             events = [*self._source.events(WAIT_S)]
             for mask, path in events:
                 if is_checkpoint(path):
@@ -41,7 +42,7 @@ class FileWatch:
                     left = use if mask & inotify.MOVED_FROM else left
                     if mask & inotify.MOVED_TO:
                         left.size, left = use.size, FileUse()
-            if self._over.is_set() and not events:
+            if over and not events:
                 return
 
     def _note(self, mask: int, path: str, use: FileUse) -> None:
