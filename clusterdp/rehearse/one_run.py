@@ -33,7 +33,7 @@ from clusterdp.rehearse.clusters.slurm_cluster import SlurmCluster
 from clusterdp.rehearse.drills.saves import MARGIN_MB
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.drills.table import drill_of
-from clusterdp.rehearse.not_landed import Inapplicable, Missed
+from clusterdp.rehearse.not_landed import Inapplicable, Missed, TooQuick
 from clusterdp.rehearse.observe.file_watch import FileWatch
 from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.observe.observer import Observer
@@ -86,8 +86,8 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
         dice = random.Random(f"{spec.seed}.{spec.name}")
         watches = config.restart.hang_after_s is not None
         live = LiveRun(folder, counter=spec.facts.counter, here=cluster.ranks_are_here)
-        scene = Scene(live, cluster, str(job.id), spec.facts, spec.grace_s, dice, tell, watches, disk)
         watch = FileWatch(live)
+        scene = Scene(live, watch, cluster, str(job.id), spec.facts, spec.grace_s, dice, tell, watches, disk)
         observer = Observer(live) if not spec.drill else None
         if spec.drill:
             result = _disturb(scene, spec.drill)
@@ -116,7 +116,8 @@ def _disturb(scene: Scene, name: str) -> RunResult:
     except Inapplicable as why:
         return RunResult("", inapplicable=str(why))
     except Missed as why:
-        return RunResult("", missed=str(why), hits=tuple(scene.hits))
+        beyond = why.why if isinstance(why, TooQuick) else ""
+        return RunResult("", missed=str(why), beyond=beyond, hits=tuple(scene.hits))
     except (FakeSlurmError, SlurmError) as why:  # the job has just ended
         return RunResult("", missed=str(why), hits=tuple(scene.hits))
     scene.doing = "the run goes on"

@@ -26,8 +26,16 @@ from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse import shortening
 from clusterdp.rehearse.drills.table import DRILLS, Drill
 from clusterdp.rehearse.judge.attempt_rows import AttemptRow, rows_of
-from clusterdp.rehearse.judge.beside import beside_another, left_outside, not_apart, shared_files, went_on
-from clusterdp.rehearse.judge.judge import Reference, differ, end_state, judge, why_missed
+from clusterdp.rehearse.judge.beside import (
+    beside_another,
+    left_outside,
+    not_apart,
+    scaler_not_kept,
+    shared_files,
+    went_on,
+)
+from clusterdp.rehearse.judge.judge import differ, judge, why_missed
+from clusterdp.rehearse.judge.reference import Reference, end_state
 from clusterdp.rehearse.judge.verdict import FAILED, Verdict
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.printed_steps import read_steps
@@ -163,7 +171,8 @@ class Rehearsal:
         said = differ(len(differs)) if differs else "the same state, bit for bit"
         self._undisturbed_ended(AGAIN, f"{said} ({reference.state.source})", result)
         shared = [shared_files(facts, reference.text) for facts in (reference.facts, result.facts)]
-        for found in (beside, shared[0] or shared[1]):
+        unkept = None if reference.facts.ours else scaler_not_kept(reference.all_kept(), reference.text)
+        for found in (beside, shared[0] or shared[1], unkept):
             if found:
                 self._add(found)
         return True

@@ -53,8 +53,8 @@ class Hit:
 
 @dataclass(frozen=True)
 class RunResult:
-    """state: a RunState's value, or `cut-short` after steps_for_s. missed: why the fault did not land. inapplicable:
-    why it cannot. files: as in Facts."""
+    """state: a RunState's value, or `cut-short` after steps_for_s. missed: why the fault did not land. beyond: why it
+    cannot, if it is missed each time. inapplicable: why it cannot. files: as in Facts."""
 
     state: str
     folder: str = ""
@@ -62,6 +62,7 @@ class RunResult:
     took_s: float = 0.0
     hits: tuple[Hit, ...] = ()
     missed: str = ""
+    beyond: str = ""
     inapplicable: str = ""
     facts: Facts = field(default_factory=Facts)
     files: dict[str, FileUse] = field(default_factory=dict)

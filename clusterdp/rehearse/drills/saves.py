@@ -3,99 +3,52 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from clusterdp.checkpoint.format.layout import step_folder, step_of, token_of_file, token_of_manifest
+from clusterdp.checkpoint.format.layout import step_folder
 from clusterdp.checkpoint.format.manifest import list_checkpoints
+from clusterdp.rehearse.drills.half_save import (
+    GLANCE_S,
+    Half,
+    frozen,
+    half_of_ours,
+    half_of_theirs,
+    stopped_in_a_save,
+    stopped_in_or_after_a_save,
+)
 from clusterdp.rehearse.drills.losses import CRASHES
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.observe import processes
-from clusterdp.rehearse.observe.file_use import is_best, is_checkpoint, is_mkstemp, moves_in, series_of
-from clusterdp.rundir import Attempt, read_events
-from clusterdp.rundir.names import names_in
+from clusterdp.rehearse.observe.file_use import is_checkpoint, series_of
+from clusterdp.rundir import read_events
 from clusterdp.wording import counted
 
 EARLY = 0.2  # of the training: a save has to come after it
-GLANCE_S = 0.0003  # a small checkpoint is written within milliseconds
 MARGIN_MB = 8
 SAVES = 5  # of a program of its own, at most, that are to find the disk full
-
-
-@dataclass(frozen=True)
-class Half:
-    """A save that is being written. path: of a file of it. words: how far it is."""
-
-    path: Path
-    size: int
-    words: str
 
 
 def killed_while_saving(scene: Scene) -> None:
     """All ranks are stopped at the first bytes of a checkpoint; if they are still not all there, all are killed."""
     scene.wait_progress(EARLY)
-    attempt, pids, half = _stopped_in_a_save(scene, _half_of_ours if scene.is_ours else _half_of_theirs)
-    scene.kill(pids)
-    path = _shown(scene, half.path)
-    scene.hit(f"all ranks got SIGKILL when {path} {half.words}", *CRASHES, attempt=attempt, file=path)
+    caught = stopped_in_a_save(scene, half_of_ours) if scene.is_ours else stopped_in_or_after_a_save(scene)
+    scene.kill(caught.pids)
+    path, said = _shown(scene, caught.half.path), caught.half.words
+    if not scene.is_ours and _may_be_whole(scene, caught.half, path):
+        cut = caught.half.path.stat().st_size // 2
+        os.truncate(caught.half.path, cut)
+        said += f"; it was cut to {cut} bytes, as a kill a moment earlier leaves it"
+    scene.hit(f"all ranks got SIGKILL when {path} {said}", *CRASHES, attempt=caught.attempt, file=path)
 
 
-def _stopped_in_a_save(scene: Scene, look: Callable[[Scene], Half | None]) -> tuple[Attempt, list[int], Half]:
-    """The attempt, the processes of its ranks, which stand still, and what is half written."""
-    deadline = time.monotonic() + 60 + 2 * scene.facts.took_s
-    missed = 0
-    while time.monotonic() < deadline:
-        scene.wait("a save", lambda: look(scene) is not None, deadline - time.monotonic(), GLANCE_S)
-        attempt = scene.newest()
-        pids = _frozen(scene)
-        if half := look(scene):
-            return attempt, pids, half
-        missed += 1
-        scene.thaw(pids)
-    raise Missed(f"each of {missed} saves was over before the ranks could be stopped")
-
-
-def _frozen(scene: Scene) -> list[int]:
-    pids = scene.freeze()
-    if not pids and not scene.cluster.ranks_are_here:
-        raise Inapplicable("the ranks run on other machines, where they cannot be stopped")
-    return pids
-
-
-def _half_of_ours(scene: Scene) -> Half | None:
-    """Some bytes of it are there, and no manifest."""
-    steps = [name for name in names_in(scene.run.checkpoints) if step_of(name) is not None]
-    if not steps:
-        return None
-    newest = max(steps, key=lambda name: step_of(name) or 0)
-    folder = scene.run.checkpoints / newest
-    names = names_in(folder)
-    whole = {token_of_manifest(name) for name in names}
-    for name in names:
-        token = token_of_file(name)
-        if token is not None and token not in whole and token_of_manifest(name) is None:
-            with suppress(OSError):
-                if size := (folder / name).stat().st_size:
-                    return Half(folder / name, size, f"had {size} bytes, and no manifest")
-    return None
-
-
-def _half_of_theirs(scene: Scene) -> Half | None:
-    """A rank has a file like a checkpoint open for writing. A model that is kept for its score is none to resume from,
-    so it is one of those only if there are no others."""
-    files = scene.facts.files
-    temporary, all_best = moves_in(files), all(is_best(path) for path in files)
-    pids = [pid for pids in scene.live.ranks().values() for pid in pids]
-    for file in processes.written_files(pids):
-        looks = is_checkpoint(file.path) or (temporary and is_mkstemp(file.path))
-        if file.size and looks and (all_best or not is_best(file.path)):
-            return Half(Path(file.path), file.size, f"had {file.size} bytes, and was open")
-    return None
+def _may_be_whole(scene: Scene, half: Half, path: str) -> bool:
+    """All its bytes may be there, and what is left is fsync, or its name."""
+    size, usual = half.path.stat().st_size, _usual_size(scene, path)
+    return size > 1 and (not usual or size >= usual)
 
 
 def _shown(scene: Scene, path: Path) -> str:
@@ -111,7 +64,7 @@ def newest_checkpoint_damaged(scene: Scene) -> None:
         _damage_theirs(scene)
         return
     scene.wait("two checkpoints", lambda: len(list_checkpoints(scene.run.checkpoints)) > 1, scene.patience_s)
-    attempt, pids = scene.newest(), _frozen(scene)
+    attempt, pids = scene.newest(), frozen(scene)
     newest = list_checkpoints(scene.run.checkpoints)[-1]
     folder = scene.run.checkpoints / step_folder(newest.step)
     data = min(folder.glob(f"{newest.token}-r0000-of-*"))
@@ -140,7 +93,7 @@ def _damage_theirs(scene: Scene) -> None:
         scene.wait("two checkpoints", two, scene.facts.took_s * 2)
     except Missed:
         raise Inapplicable("the program keeps one checkpoint, so there is no older one to go back to") from None
-    attempt, pids = scene.newest(), _frozen(scene)
+    attempt, pids = scene.newest(), frozen(scene)
     newest = _checkpoints_of(scene)[-1]
     size = newest.stat().st_size
     os.truncate(newest, size // 2)
@@ -195,11 +148,12 @@ def _fill_in_a_save(scene: Scene, disk: Path) -> None:
     bytes, and is full until the file is closed; what it is then must be less than a whole one."""
     filler = disk / "filler"
     for _ in range(SAVES):
-        attempt, pids, half = _stopped_in_a_save(scene, lambda scene: _half_on(disk, scene))
+        caught = stopped_in_a_save(scene, lambda scene: _half_on(disk, scene))
+        half = caught.half
         _fill(filler)
-        scene.thaw(pids)
+        scene.thaw(caught.pids)
         try:
-            scene.wait("the end of this save", partial(_is_closed, half.path, pids), 60, GLANCE_S)
+            scene.wait("the end of this save", partial(_is_closed, half.path, caught.pids), 60, GLANCE_S)
             left = half.path.stat().st_size if half.path.exists() else 0
         finally:
             filler.unlink(missing_ok=True)
@@ -207,13 +161,13 @@ def _fill_in_a_save(scene: Scene, disk: Path) -> None:
         whole = _usual_size(scene, path)
         if left < whole:
             rest = f"{left} of its {whole} bytes were left" if left else "nothing of it was left"
-            scene.hit(f"the disk was full when {path} {half.words}: {rest}", attempt=attempt, file=path)
+            scene.hit(f"the disk was full when {path} {half.words}: {rest}", attempt=caught.attempt, file=path)
             return
     raise Missed(f"{counted(SAVES, 'save')} had all their bytes already when the disk was full")
 
 
 def _half_on(disk: Path, scene: Scene) -> Half | None:
-    half = _half_of_theirs(scene)
+    half = half_of_theirs(scene)
     return half if half and half.path.is_relative_to(disk) else None
 
 

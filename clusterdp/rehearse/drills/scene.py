@@ -14,6 +14,7 @@ from clusterdp.rehearse.clusters.drill_cluster import DrillCluster
 from clusterdp.rehearse.not_landed import Missed
 from clusterdp.rehearse.observe import processes
 from clusterdp.rehearse.observe.facts import Facts
+from clusterdp.rehearse.observe.file_watch import FileWatch
 from clusterdp.rehearse.observe.live_run import LiveRun
 from clusterdp.rehearse.run_spec import Hit
 from clusterdp.rundir import Attempt, RunDir
@@ -24,10 +25,12 @@ ASK_S = 0.3  # between two looks at the run's records
 
 @dataclass
 class Scene:
-    """facts: of the undisturbed run. grace_s: of a preemption. tell: shows where the run is. watches_silence: the batch
-    script looks whether the program hangs. small_disk: where the checkpoints are, if it may be filled."""
+    """files: what the run does with its checkpoints. facts: of the undisturbed run. grace_s: of a preemption. tell:
+    shows where the run is. watches_silence: the batch script looks whether the program hangs. small_disk: where the
+    checkpoints are, if it may be filled."""
 
     live: LiveRun
+    files: FileWatch | None
     cluster: DrillCluster
     job: str
     facts: Facts

@@ -1,6 +1,7 @@
 """From what a run has left to the verdict on its drill.
 
 judge          whether it has passed
+reference      the undisturbed run, with which that of a drill is compared
 verdict        what is told of a drill
 attempt_rows   the attempts of its run, as the verdict tells of them
 steps_lost     steps that were done twice
@@ -10,5 +11,5 @@ signal_faults  with its handlers, by what they are and what came of the signal
 resumed_from   with the checkpoint that it went on from
 lost_state     with what its checkpoints keep
 program_parts  what it makes that has a state, by its text
-beside         what two undisturbed runs show: a port or a file of both, ranks that write over each other
+beside         what two undisturbed runs show: a port or a file of both, ranks that write over each other, ...
 """

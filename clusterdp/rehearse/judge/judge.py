@@ -3,60 +3,33 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from clusterdp.check.program import ProgramText
 from clusterdp.config import Config
 from clusterdp.errors import CheckpointError
 from clusterdp.operate.run_history import RunHistory, read_history
+from clusterdp.operate.why.first_failure import find_failure
+from clusterdp.rehearse.drills.losses import CRASHES
 from clusterdp.rehearse.drills.table import Drill
 from clusterdp.rehearse.judge.attempt_rows import rows_of
 from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.diagnosis import begun_anew, diagnose
 from clusterdp.rehearse.judge.lost_state import Kept
 from clusterdp.rehearse.judge.program_parts import parts_made
+from clusterdp.rehearse.judge.reference import Reference
 from clusterdp.rehearse.judge.signal_faults import unsaved
 from clusterdp.rehearse.judge.steps_lost import printed, steps_lost
-from clusterdp.rehearse.judge.verdict import BIT_FOR_BIT, FAILED, INAPPLICABLE, PASSED, WITHIN_SPREAD, HitRow, Verdict
+from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, PASSED, HitRow, Verdict
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.run_spec import Hit, RunResult
-from clusterdp.rehearse.state import Difference, EndState, compare, of_files, of_run
+from clusterdp.rehearse.state import Difference, compare
 from clusterdp.rundir import RunDir
 from clusterdp.wording import counted, some_of
 
 SHOWN = 5  # differences
 EARLY = 0.8  # of the time that the whole run takes
-
-
-@dataclass
-class Reference:
-    """The undisturbed run. patterns: the files of the end state, where the checkpoints are not ours. spread: None if a
-    second one ended in the same bits. text: the program's, where it is found. began: in seconds since 1970."""
-
-    folder: Path
-    facts: Facts
-    state: EndState
-    patterns: tuple[str, ...] = ()
-    spread: Mapping[str, float] | None = None
-    text: ProgramText | None = None
-    began: float = 0.0
-
-    def state_of(self, run: RunDir) -> EndState | None:
-        """CheckpointError where it cannot be read."""
-        return end_state(run, self.patterns)
-
-    @property
-    def equal(self) -> str:
-        return BIT_FOR_BIT if self.spread is None else WITHIN_SPREAD
-
-
-def end_state(run: RunDir, patterns: tuple[str, ...]) -> EndState | None:
-    if not patterns:
-        return of_run(run)
-    found = of_files(run.code, patterns, run)
-    return found if found.values else None
 
 
 def why_missed(result: RunResult, history: RunHistory) -> str:
@@ -100,9 +73,12 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
         "took_s": result.took_s,
         "folder": str(folder),
     }
-    if missed := why_missed(result, history):
+    missed = why_missed(result, history)
+    if missed and result.beyond:
+        return Verdict(verdict=INAPPLICABLE, said=result.beyond, **told)  # type: ignore[arg-type]
+    if missed:
         return Verdict(verdict=FAILED, said=f"the fault did not land: {missed}", **told)  # type: ignore[arg-type]
-    kept = Kept(reference.state, ranks, parts_made(reference.text), _is_whole(reference.text))
+    kept = Kept(reference.all_kept(), ranks, parts_made(reference.text), _is_whole(reference.text))
     last_steps = _last_steps(history, reference.facts)
     case = Case(
         drill.name, result, history, reference.facts, lost, config.restart.requeue, reference.text, kept, last_steps
@@ -124,7 +100,7 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
     if anew := begun_anew(case):  # out of time it would never come to its end
         said = f"the same end state, but all was done again: {anew}"
         return Verdict(verdict=FAILED, said=said, diagnosis=anew, **told)  # type: ignore[arg-type]
-    return Verdict(verdict=PASSED, said=_passed(history, lost, reference), **told)  # type: ignore[arg-type]
+    return Verdict(verdict=PASSED, said=_passed(history, result, lost, reference), **told)  # type: ignore[arg-type]
 
 
 def _is_whole(text: ProgramText | None) -> bool:
@@ -137,11 +113,17 @@ def _last_steps(history: RunHistory, facts: Facts) -> dict[str, int]:
     return {name: steps[-1] for name, steps in printed(history, history.run, facts)}
 
 
-def _passed(history: RunHistory, lost: int | None, reference: Reference) -> str:
-    again = len(history.ran) - 1
+def _passed(history: RunHistory, result: RunResult, lost: int | None, reference: Reference) -> str:
+    hit = {each.attempt for each in result.hits}
+    failed = [each for each in history.attempts if each.cause in CRASHES and each.name not in hit]
+    again = len(history.ran) - 1 - len(failed)
     back = f"back after {counted(again, 'interruption')}" if again else "it went on"
     cost = "" if lost is None else f", {counted(lost, 'step')} lost" if lost else ", nothing lost"
-    return f"{back}{cost}, {reference.equal}"
+    also = ""
+    if failed:  # nothing was done to it: perhaps it fails at each resume, and costs a try each time
+        error = find_failure(replace(history, attempts=history.attempts[: failed[-1].number])).error
+        also = f"; attempt {failed[-1].number} failed by itself{f': {error}' if error else ''}"
+    return f"{back}{cost}, {reference.equal}{also}"
 
 
 def _differences(reference: Reference, run: RunDir) -> tuple[list[Difference], str]:

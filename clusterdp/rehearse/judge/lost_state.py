@@ -89,17 +89,17 @@ def _lacks(kept: Kept, part: str, rates: Sequence[Difference]) -> str:
         each = rates[0]
         ended = f": the learning rate ends as {each.got:g}, not {each.expected:g}" if each.got is not None else ""
         return f"the scheduler ({at(place)}) {NOT_KEPT}{ended}"
-    return "" if _may_be_off(place) else f"the GradScaler ({at(place)}) {NOT_KEPT}"
+    return "" if may_be_off(place) else f"the GradScaler ({at(place)}) {NOT_KEPT}"
 
 
 def _perhaps_lacks(kept: Kept) -> str:
     place = kept.made.get("scaler")
-    if place is None or kept.has("scaler") or not _may_be_off(place):
+    if place is None or kept.has("scaler") or not may_be_off(place):
         return ""
     return f"the GradScaler ({at(place)}), if it was enabled, {NOT_KEPT}"
 
 
-def _may_be_off(scaler: Place) -> bool:
+def may_be_off(scaler: Place) -> bool:
     """One that is told whether to scale has no state where it is told not to."""
     return re.search(r"\benabled\s*=\s*(?!True\b)", scaler.text) is not None
 
@@ -109,7 +109,10 @@ def _of_draws(differences: Sequence[Difference], kept: Kept, said: str) -> str:
     found."""
     draws = [each.key for each in differences if each.part == "rng"]
     restores = kept.made.get("restores-rng")
-    position = "" if kept.has("sampler") or not kept.may("samples") else POSITION
+    one_alone = draws and any(
+        leaf.part == "rng" and leaf.shape == TORCH_RNG and key not in draws for key, leaf in kept.state.values.items()
+    )  # another sample would change the draws of all ranks alike
+    position = "" if one_alone or kept.has("sampler") or not kept.may("samples") else POSITION
     if draws:
         which = f"the state of the random numbers ({some_of(draws, 3)}) was not restored"
         return which if restores is None or not position else f"{which}, though {at(restores)} does so; or {position}"

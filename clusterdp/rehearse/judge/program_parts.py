@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from clusterdp.check.program import Place, ProgramText
 from clusterdp.plainfile import read_plain
@@ -26,17 +27,24 @@ def parts_made(text: ProgramText | None) -> Mapping[str, Place]:
     """By part, the first line that makes it: `optimizer` (one that has a state), `scaler`, `scheduler`; that draws
     random numbers, that samples data, and that restores the random numbers' state."""
     found: dict[str, Place] = {}
-    for file in text.files if text else []:
-        try:
-            lines = read_plain(file).decode("utf-8", "replace").splitlines()
-        except OSError:
-            continue
-        for number, line in enumerate(lines, 1):
-            code = line.partition("#")[0]
-            for part, expression in _MAKES.items():
-                if part not in found and expression.search(code):
-                    found[part] = Place(file, number, line.strip())
+    for place, code in _lines(text):
+        for part, expression in _MAKES.items():
+            if part not in found and expression.search(code):
+                found[part] = place
     return found
+
+
+def saves_state_of(text: ProgramText | None, name: str) -> bool:
+    """Whether its text asks something of such a name for its state: `self.grad_scaler.state_dict()`."""
+    asks = re.compile(rf"(?i)\b\w*{name}\w*(?:\[\w+\])?\.state_dict\(")
+    return any(asks.search(code) for _, code in _lines(text))
+
+
+def _lines(text: ProgramText | None) -> Iterator[tuple[Place, str]]:
+    for file in text.files if text else []:
+        with suppress(OSError):
+            for number, line in enumerate(read_plain(file).decode("utf-8", "replace").splitlines(), 1):
+                yield Place(file, number, line.strip()), line.partition("#")[0]
 
 
 def at(place: Place) -> str:

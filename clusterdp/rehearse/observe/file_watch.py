@@ -21,6 +21,7 @@ class FileWatch:
     def __init__(self, live: LiveRun):
         self._live = live
         self._uses: dict[str, FileUse] = {}
+        self.last_written = ("", 0.0)  # the path of the file that was closed last, and when
         self._looks = LOOKS
         self._over = threading.Event()
         self._source: inotify.Inotify | None = None
@@ -39,6 +40,8 @@ class FileWatch:
                     name = path.removeprefix(f"{self._live.run.code}/")
                     use = self._uses.setdefault(name, FileUse())
                     self._note(mask, path, use)
+                    if mask & inotify.CLOSE_WRITE:
+                        self.last_written = (name, use.written[-1])
                     left = use if mask & inotify.MOVED_FROM else left
                     if mask & inotify.MOVED_TO:
                         left.size, left = use.size, FileUse()

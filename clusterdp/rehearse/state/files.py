@@ -64,7 +64,7 @@ def read_file(path: Path, name: str, prefix: str = "") -> dict[str, Leaf]:
         tree = text_files.read_json(path)
     elif path.suffix in (".jsonl", ".ndjson"):
         tree = text_files.read_json_lines(path)
-    elif path.suffix in TORCH and (path.suffix != ".bin" or looks_pickled(path)):
+    elif (path.suffix in TORCH and (path.suffix != ".bin" or looks_pickled(path))) or _begins(path) == torch_zip.ZIP:
         tree, plain = torch_zip.read(path)
     else:
         tree = text_files.read_text(path)
@@ -76,12 +76,19 @@ def read_file(path: Path, name: str, prefix: str = "") -> dict[str, Leaf]:
 
 def looks_pickled(path: Path) -> bool:
     """Whether a .bin is torch's. Others are plain numbers, such as nanoGPT's tokens."""
-    try:
-        with reading(path) as file:
-            begin = file.read(4)
-    except OSError:
+    begin = _begins(path)
+    if begin is None:
         return True  # reading it says why
     return begin == torch_zip.ZIP or (begin[:1] == b"\x80" and begin[1:2] <= b"\x05")
+
+
+def _begins(path: Path) -> bytes | None:
+    """Its first bytes."""
+    try:
+        with reading(path) as file:
+            return file.read(4)
+    except OSError:
+        return None
 
 
 def _files(folder: Path, pattern: str) -> Iterator[Path]:

@@ -3,9 +3,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from clusterdp.check.program import Place, ProgramText, look_at_file
-from clusterdp.rehearse.judge.beside import beside_another, shared_files
+from clusterdp.rehearse.judge.beside import (
+    beside_another,
+    left_outside,
+    not_apart,
+    scaler_not_kept,
+    shared_files,
+    went_on,
+)
 from clusterdp.rehearse.observe.file_use import FileUse
 from clusterdp.rehearse.run_spec import Facts
+from clusterdp.rehearse.state import EndState, Leaf
 
 FOLDER = Path("/home/me/out")
 
@@ -49,3 +57,41 @@ def test_ranks_that_write_one_file_are_named() -> None:
     assert found and found.diagnosis.startswith(
         f"several ranks write one file (train.py:7): {path} was written 2 times"
     )
+
+
+def test_a_second_run_that_goes_on_from_the_first_is_told_by_its_steps() -> None:
+    assert went_on([1, 2, 3, 9], [9]) == "the second undisturbed run began at step 9, and the first at 1"
+    assert went_on([1, 2, 3], []) == "the second undisturbed run did no step"
+    assert went_on([1, 2, 9], [3, 4]) == "", "a bar may be drawn later another time"
+    assert went_on([], []) == "" and went_on([5], [5]) == ""
+    found = beside_another(Facts(written={"/data/a.pt": 1}), Facts(written={"/data/a.pt": 1}), FOLDER, None, 0.0)
+    said = not_apart("the second undisturbed run did no step", found).diagnosis
+    assert said.startswith(
+        "the second undisturbed run did no step, though it had a folder of its own: an absolute path"
+    )
+    assert "files outside of its run folder" in not_apart("it ended as failed", None).diagnosis
+
+
+def test_checkpoints_outside_of_the_run_folder_are_those_that_are_left(tmp_path: Path) -> None:
+    left = tmp_path / "kept.pt"
+    left.write_bytes(b"x")
+    written = {str(left): 1, f"{tmp_path}/gone.pt": 1, f"{tmp_path}/notes.txt": 1, f"{FOLDER}/undisturbed/code/a.pt": 1}
+    assert left_outside(Facts(written=written), FOLDER, None, 0.0) == [str(left)]
+
+
+def test_a_scaler_that_is_in_no_checkpoint_is_named_though_it_made_no_difference(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    nothing, some = (
+        EndState(leaves, "a.pt") for leaves in ({}, {"amp._growth_tracker": Leaf("number", "int", (), 0, "other")})
+    )
+
+    def said(text: str, state: EndState = nothing) -> str:
+        program.write_text(text)
+        found = scaler_not_kept(state, look_at_file(program, tmp_path))
+        return found.diagnosis if found else ""
+
+    made = "import torch\nscaler = torch.amp.GradScaler()\n"
+    assert said(made).startswith("the GradScaler (train.py:2) is in no checkpoint")
+    assert said(made, some) == ""
+    assert said(f"{made}torch.save(scaler.state_dict(), 'a.pt')\n") == "", "that of one that is disabled is empty"
+    assert said("import torch\nscaler = torch.amp.GradScaler(enabled=half)\n") == ""

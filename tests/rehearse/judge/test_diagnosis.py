@@ -96,6 +96,35 @@ def test_the_step_of_the_warning_is_forgiven_to_those_who_end_by_themselves(tmp_
     assert unsaved(case(tmp_path, stop(HANDLED), KILLED, SECOND, lost=1), 1) == ""
 
 
+def test_a_program_that_tells_no_steps_has_saved_if_a_file_has_come(tmp_path: Path) -> None:
+    def said(**files: FileUse) -> str:
+        return unsaved(case(tmp_path, stop(HANDLED), files=files, lost=None), 0)
+
+    before = FileUse(written=[HIT - 3])
+    assert said(a=before) == "it was warned, and ended without a save (rehearse.may_lose is 0)"
+    assert "ends without a save" in diagnose(case(tmp_path, stop(HANDLED), files={"a": before}, lost=None))
+    assert said(a=before, b=FileUse(named=[HIT + 1])) == "", "it came under its name, which is no writing"
+    assert said(a=FileUse(written=[HIT - 0.5])) == "", "it has saved just before"
+    assert said() == "", "nothing is known of its files"
+
+
+def test_steps_that_were_in_the_checkpoint_are_done_again(tmp_path: Path) -> None:
+    files = {"step_4.pt": FileUse(written=[HIT], steps=[12], read=[121.0])}
+    given = case(tmp_path, stop(HANDLED), files=files, undisturbed=files)
+    for name, steps in (("7.0", (1, 12)), ("7.1", (9, 24))):
+        given.history.run.attempt(name).logs.mkdir(parents=True)
+        given.history.run.attempt(name).rank_log(0).write_text("".join(f"step {i}\n" for i in range(*steps)))
+    said = "attempt 2 resumed from step_4.pt, saved at step 12, and began at step 9: steps were done twice"
+    assert diagnose(given).startswith(said)
+
+
+def test_who_was_killed_in_the_handler_is_told_before_what_it_went_on_from(tmp_path: Path) -> None:
+    files = {"step_4.pt": FileUse(written=[105.0], read=[]), "step_8.pt": FileUse(written=[106.0])}
+    text = ProgramText(collective_in_handler=[LINE])
+    said = diagnose(case(tmp_path, stop(HANDLED), KILLED, SECOND, files=files, text=text, undisturbed=files))
+    assert said.startswith("its handler calls a collective")
+
+
 def test_who_was_told_to_stop_and_is_not_brought_back(tmp_path: Path) -> None:
     early = replace(FIRST, cause="done")
     saved = case(tmp_path, stop(HANDLED), early, last_steps={"7.0": 10})

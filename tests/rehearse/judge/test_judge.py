@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from clusterdp.config import Config
 from clusterdp.config.tree import RehearseConfig
 from clusterdp.operate.run_history import read_history
 from clusterdp.rehearse.drills.table import DRILLS, NAMES, drill_of
-from clusterdp.rehearse.judge.judge import Reference, end_state, judge, why_missed
+from clusterdp.rehearse.judge.judge import judge, why_missed
+from clusterdp.rehearse.judge.reference import Reference, end_state
 from clusterdp.rehearse.judge.steps_lost import steps_lost
 from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, PASSED, Verdict
 from clusterdp.rehearse.observe.file_use import FileUse
@@ -67,6 +69,39 @@ def test_a_job_that_came_back_and_ended_the_same_has_passed(made: MakeRun) -> No
     verdict = verdict_of(made, run, RunResult("done", hits=(hit("preempted", grace_s=9.0),)))
     assert (verdict.verdict, verdict.said) == (PASSED, "back after 1 interruption, nothing lost, bit for bit")
     assert verdict.evidence == ("attempt 1: it was preempted",)
+
+
+def test_what_failed_by_itself_is_told_of_a_job_that_has_passed(made: MakeRun) -> None:
+    steps = ["step 3\nstep 4", "step 5\nstep 6", "step 7\nstep 9"]
+    run = made(["preempted", "crash", "done"], steps, {"sum": 4, "scheduler": {"last_epoch": 3}})
+    run.attempt("7.1").rank_log(0).write_text(f"{steps[1]}\nRuntimeError: size mismatch for w\n")
+    verdict = verdict_of(made, run, RunResult("done", hits=(hit("preempted", grace_s=9.0),)))
+    said = "back after 1 interruption, nothing lost, bit for bit; attempt 2 failed by itself: RuntimeError: size mism"
+    assert (verdict.verdict, verdict.said[: len(said)]) == (PASSED, said)
+
+
+def test_a_fault_that_is_too_quick_to_be_made_is_not_applicable(made: MakeRun) -> None:
+    run = made(["done"], ["step 9"], {"sum": 4})
+    result = RunResult("done", missed="the run was over", beyond="each save is over in a moment")
+    drill, ref = drill_of("preempted"), reference(made)
+    beyond = judge(drill, result, run.path, ref, CONFIG, 2)
+    assert (beyond.verdict, beyond.said) == (INAPPLICABLE, "each save is over in a moment")
+    assert judge(drill, replace(result, beyond=""), run.path, ref, CONFIG, 2).verdict == FAILED
+
+
+def test_each_attempt_may_count_its_own_steps(made: MakeRun) -> None:
+    run = made(["preempted", "done"], ["step 1\nstep 5", "step 1\nstep 4"], {"sum": 4})
+    assert steps_lost(read_history(run), run, Facts(steps=9, counter="step")) is None
+    anew = made(["preempted", "done"], ["step 1\nstep 5", "step 1\nstep 9"], {"sum": 4}, "anew")
+    assert steps_lost(read_history(anew), anew, Facts(steps=9, counter="step")) == 5
+
+
+def test_what_other_files_keep_counts_as_kept(made: MakeRun) -> None:
+    ref = reference(made)
+    code = RunDir(ref.folder).code
+    (code / "rng.json").write_text('{"rng": {"torch": 4}}')
+    ref.facts = Facts(steps=9, files={"rng.json": FileUse(written=[1.0]), "gone.pt": FileUse(written=[1.0])})
+    assert {"sum", "rng.json:rng.torch"} <= set(ref.all_kept().values)
 
 
 def test_another_end_state_is_named(made: MakeRun) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ BEATEN = (
     "the best model (best.pt) is another, as is its score (last.pt:best_loss), and all else is the same: "
     "a resume does not restore the best score so far, and the next model overwrites the best one"
 )
+THOUGH = "though train.py:9 does so"
 RANDOM = "the random numbers' state is in no checkpoint"
 
 
@@ -63,7 +65,12 @@ def kept(*parts: str, made: dict[str, Place] | None = None, generators: int = 0)
         (
             [MODEL, RNG],
             kept(made=SAMPLES | RESTORES, generators=2),
-            f"the state of the random numbers (rng.1) was not restored, though train.py:9 does so; or {POSITION}",
+            "the state of the random numbers (rng.1) was not restored",
+        ),
+        (
+            [MODEL, replace(RNG, key="rng.0"), RNG],
+            kept(made=SAMPLES | RESTORES, generators=2),
+            f"the state of the random numbers (rng.0, rng.1) was not restored, {THOUGH}; or {POSITION}",
         ),
         (
             [BEST, SCORE],

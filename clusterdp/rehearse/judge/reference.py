@@ -1,0 +1,66 @@
+"""Reference: the undisturbed run, with which each drill's is compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterdp.check.program import ProgramText
+from clusterdp.errors import CheckpointError
+from clusterdp.rehearse.judge.verdict import BIT_FOR_BIT, WITHIN_SPREAD
+from clusterdp.rehearse.observe.facts import Facts
+from clusterdp.rehearse.observe.file_use import is_best, series_of
+from clusterdp.rehearse.state import EndState, of_files, of_run
+from clusterdp.rehearse.state.files import read_file
+from clusterdp.rehearse.state.parts import rank_of
+from clusterdp.rundir import RunDir
+
+
+@dataclass
+class Reference:
+    """patterns: the files of the end state, where the checkpoints are not ours. spread: None if a
+    second one ended in the same bits. text: the program's, where it is found. began: in seconds since 1970."""
+
+    folder: Path
+    facts: Facts
+    state: EndState
+    patterns: tuple[str, ...] = ()
+    spread: Mapping[str, float] | None = None
+    text: ProgramText | None = None
+    began: float = 0.0
+
+    def state_of(self, run: RunDir) -> EndState | None:
+        """CheckpointError where it cannot be read."""
+        return end_state(run, self.patterns)
+
+    def all_kept(self) -> EndState:
+        """The end state, and what else the run has kept of its ranks: of each kind of file the last. A file that cannot
+        be read is left out."""
+        if self.facts.ours:
+            return self.state
+        code = RunDir(self.folder).code
+        compared = {series_of(pattern) for pattern in self.patterns}
+        last: dict[tuple[str, int | None], str] = {}
+        for path, use in self.facts.files.items():
+            series = series_of(path)
+            is_part = any(series == each or series.startswith(f"{each}/") for each in compared)
+            if (use.written or use.named) and not is_part and not is_best(path) and (code / path).is_file():
+                last[series, rank_of(path)] = path
+        values = dict(self.state.values)
+        for path in last.values():
+            with suppress(CheckpointError):
+                values |= read_file(code / path, path, f"{path}:")
+        return EndState(values, self.state.source)
+
+    @property
+    def equal(self) -> str:
+        return BIT_FOR_BIT if self.spread is None else WITHIN_SPREAD
+
+
+def end_state(run: RunDir, patterns: tuple[str, ...]) -> EndState | None:
+    if not patterns:
+        return of_run(run)
+    found = of_files(run.code, patterns, run)
+    return found if found.values else None
