@@ -71,7 +71,7 @@ def rehearse(options: argparse.Namespace) -> int:
             verdicts = rehearsal.run()
     except KeyboardInterrupt:
         rehearsal.processes.end()
-        print("\nInterrupted. Nothing of it runs any more.", file=sys.stderr)
+        print(f"\nInterrupted. Nothing of it runs any more; its runs are in {shown_path(folder)}.", file=sys.stderr)
         return INTERRUPTED
     outcome = as_json(rehearsal, began, time.time())
     files = write(folder, outcome)
