@@ -74,9 +74,9 @@ class Undisturbed:
 
 @dataclass
 class Rehearsal:
-    """folder: of all its runs. grace_s: of preemptions. ranks: of the job. runs: the two undisturbed ones that were
-    compared. overrides: of the config, in all runs. runs_s: how long each run took, those included whose fault did not
-    land."""
+    """folder: of all its runs. grace_s: of preemptions. ranks: of the job. runs: the two undisturbed ones. compared:
+    their end states were. overrides: of the config, in all runs. runs_s: how long each run took, those included whose
+    fault did not land."""
 
     config: Config
     folder: Path
@@ -91,6 +91,7 @@ class Rehearsal:
     verdicts: list[Verdict] = field(default_factory=list)
     reference: Reference | None = None
     runs: list[Undisturbed] = field(default_factory=list)
+    compared: bool = False
     processes: RunProcesses = field(default_factory=RunProcesses)
     overrides: list[str] = field(default_factory=list)
     runs_s: list[float] = field(default_factory=list)
@@ -168,6 +169,7 @@ class Rehearsal:
             raise CheckpointError(f"{AGAIN}: left no end state, as the run before it did. Look at its logs.")
         differs = compare(reference.state, other)
         reference.spread = spread_of(reference.state, other) if differs else None
+        self.compared = True
         said = differ(len(differs)) if differs else "the same state, bit for bit"
         self._undisturbed_ended(AGAIN, f"{said} ({reference.state.source})", result)
         shared = [shared_files(facts, reference.text) for facts in (reference.facts, result.facts)]

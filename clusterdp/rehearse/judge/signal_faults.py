@@ -3,13 +3,17 @@ them, by what it wrote afterwards, and by its text."""
 
 from __future__ import annotations
 
+import itertools
+from statistics import median
+
 from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.program_parts import at
 from clusterdp.rehearse.observe.file_use import FileUse
 from clusterdp.rehearse.run_spec import Hit
 from clusterdp.wording import counted, some_of
 
-JUST_NOW_S = 1.0  # of a save: what was done since is little
+ONE_SAVE_S = 0.2  # of several files
+JUST_NOW, JUST_NOW_S = 0.25, 1.0  # since a save, in its interval, or in seconds: what was done since is little
 SLACK_S = 0.5  # between a kill and what the kernel then closes, or what is on record
 
 
@@ -48,8 +52,13 @@ def unsaved(case: Case, may_lose: int) -> str:
 
 def _is_stale(case: Case, hit: Hit) -> bool:
     """It had saved before, though not just now, and did not save when it was warned."""
-    times = [time for use in case.result.files.values() for time in (*use.written, *use.named) if time < hit.at]
-    return bool(times) and hit.at - max(times) > JUST_NOW_S and not _saved(case, hit)
+    uses = case.result.files.values()
+    times = sorted(time for use in uses for time in (*use.written, *use.named) if time < hit.at)
+    if not times or _saved(case, hit):
+        return False
+    gaps = [b - a for a, b in itertools.pairwise(times) if b - a > ONE_SAVE_S]
+    just_now_s = JUST_NOW * median(gaps) if gaps else JUST_NOW_S
+    return hit.at - times[-1] > max(just_now_s, ONE_SAVE_S)
 
 
 def is_deaf(hit: Hit) -> bool:

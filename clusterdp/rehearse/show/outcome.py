@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from clusterdp import __version__
+from clusterdp.rehearse.drills.table import NAMES
 from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, PASSED, Verdict
 from clusterdp.rehearse.rehearsal import Rehearsal
 from clusterdp.rehearse.show.page import page_of
@@ -17,17 +18,25 @@ from clusterdp.wording import counted, some_of
 
 
 def sentence(verdicts: Sequence[Verdict]) -> str:
-    by = {word: [each for each in verdicts if each.verdict == word] for word in (PASSED, FAILED, INAPPLICABLE)}
-    beyond = by[INAPPLICABLE]
-    names = some_of([each.drill for each in beyond])
-    rest = f" {counted(len(beyond), 'drill')} could not be made: {names}." if beyond else ""
-    if by[FAILED]:
-        lines = [f"  {each.drill}: {each.diagnosis or each.said}" for each in by[FAILED]]
-        head = f"This job does not survive {len(by[FAILED])} of {len(by[FAILED]) + len(by[PASSED])} drills."
-        return "\n".join([head + rest, *lines])
-    if not by[PASSED]:
-        return f"Nothing was shown.{rest}"
-    return f"This job survives all {counted(len(by[PASSED]), 'drill')}.{rest}"
+    """A line, and one more for each failure. What the undisturbed runs have shown is no drill."""
+    drills = [each for each in verdicts if each.drill in NAMES]
+    failed, passed = (sum(each.verdict == word for each in drills) for word in (FAILED, PASSED))
+    beyond = [each.drill for each in drills if each.verdict == INAPPLICABLE]
+    rest = f" {counted(len(beyond), 'drill')} could not be made: {some_of(beyond)}." if beyond else ""
+    lines = [f"  {each.drill}: {each.diagnosis or each.said}" for each in verdicts if each.verdict == FAILED]
+    if failed:
+        head = f"This job does not survive {failed} of {counted(failed + passed, 'drill')}."
+    elif lines and not drills:
+        head = "No drill was made, for two runs of this job are not apart."
+    elif passed:
+        head = f"This job survives {_all_of(passed)}{', but' if lines else '.'}"
+    else:
+        head = "Nothing was shown."
+    return "\n".join([head + ("" if lines and not failed else rest), *lines])
+
+
+def _all_of(passed: int) -> str:
+    return f"all {passed} drills" if passed > 1 else "the drill"
 
 
 def as_json(rehearsal: Rehearsal, began: float, ended: float) -> dict[str, Any]:
@@ -42,7 +51,7 @@ def as_json(rehearsal: Rehearsal, began: float, ended: float) -> dict[str, Any]:
     changes             what is other than in the config, in all runs: key, config, rehearsal
     state               what the end state was read from
     compare             the files of it; none if it is one of clusterdp's checkpoints
-    deterministic       whether the two undisturbed runs have ended in the same bits
+    deterministic       whether the two undisturbed runs have ended in the same bits; null if that is not known
     undisturbed         those two runs: name, said, took_s, folder, attempts (AttemptRow)
     passed, said        whether no drill has failed, and that in a sentence, with a line for each that has
     drills              a Verdict each
@@ -66,7 +75,7 @@ def as_json(rehearsal: Rehearsal, began: float, ended: float) -> dict[str, Any]:
         "changes": [asdict(each) for each in rehearsal.changes],
         "state": reference.state.source,
         "compare": list(reference.patterns),
-        "deterministic": reference.spread is None,
+        "deterministic": reference.spread is None if rehearsal.compared else None,
         "undisturbed": [asdict(each) for each in rehearsal.runs],
         "passed": all(each.verdict != FAILED for each in rehearsal.verdicts),
         "said": sentence(rehearsal.verdicts),

@@ -20,7 +20,6 @@ from clusterdp.rehearse.judge.steps_lost import steps_lost
 from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, PASSED, Verdict
 from clusterdp.rehearse.observe.file_use import FileUse
 from clusterdp.rehearse.run_spec import Facts, Hit, RunResult, RunSpec
-from clusterdp.rehearse.show.outcome import sentence
 from clusterdp.rundir import Ledger, RunDir
 
 MakeRun = Callable[..., RunDir]
@@ -186,13 +185,6 @@ def test_steps_that_are_told_late_are_counted_from_what_was_read(
     files = {} if saved is None else {"a.pt": FileUse(written=[first], read=[second + 0.00001], steps=[saved])}
     usual = Facts(steps=60, files={"a.pt": FileUse(written=[1.0])})
     assert steps_lost(history, run, usual, files) == lost
-
-
-def test_the_sentence_counts_what_has_failed() -> None:
-    verdicts = [Verdict("a", "", PASSED, ""), Verdict("b", "", FAILED, "x", "y"), Verdict("c", "", INAPPLICABLE, "z")]
-    said = sentence(verdicts)
-    assert said == "This job does not survive 1 of 2 drills. 1 drill could not be made: c.\n  b: y"
-    assert sentence(verdicts[:1]) == "This job survives all 1 drill."
 
 
 def test_each_drill_has_one_name() -> None:

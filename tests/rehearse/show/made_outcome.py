@@ -56,6 +56,7 @@ def made_rehearsal(word: str = "plain") -> Rehearsal:
     rehearsal = Rehearsal(config, Path(folder), Path("/"), (), cast(Screen, None), 20.0, 4, verdicts=verdicts)
     state = EndState({}, f"the checkpoint of step 100, {word}")
     rehearsal.reference = Reference(Path(folder, "undisturbed"), Facts(True, steps=100, took_s=20), state)
+    rehearsal.compared = True
     rehearsal.runs = [
         Undisturbed("undisturbed", f"100 steps, {word}", 20, f"{folder}/undisturbed", (done,)),
         Undisturbed("undisturbed-again", "the same state, bit for bit", 20, f"{folder}/undisturbed-again", (done,)),

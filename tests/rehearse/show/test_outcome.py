@@ -8,8 +8,9 @@ from typing import Any
 
 from clusterdp.config import Config
 from clusterdp.rehearse import shortening
+from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, PASSED, Verdict
 from clusterdp.rehearse.rehearsal import values_of
-from clusterdp.rehearse.show.outcome import as_json, write
+from clusterdp.rehearse.show.outcome import as_json, sentence, write
 from tests.rehearse.show.made_outcome import made_outcome
 
 # Each key, with the type of its value as JSON; a list is of what it holds. These are all, and each is always there.
@@ -28,7 +29,7 @@ DRILL = {
 OUTCOME = {
     "version": TEXT, "name": TEXT, "began": NUMBER, "took_s": NUMBER, "ranks": (int,), "nodes": (int,), "seed": (int,),
     "grace_s": NUMBER, "steps": MAYBE_INT, "undisturbed_s": NUMBER, "runs_s": NUMBER, "state": TEXT, "compare": [TEXT],
-    "changes": [{"key": TEXT, "config": ANY, "rehearsal": ANY}], "deterministic": YES_NO, "passed": YES_NO,
+    "changes": [{"key": TEXT, "config": ANY, "rehearsal": ANY}], "deterministic": (bool, type(None)), "passed": YES_NO,
     "undisturbed": [{"name": TEXT, "said": TEXT, "took_s": NUMBER, "folder": TEXT, "attempts": [ATTEMPT]}],
     "said": TEXT, "drills": [DRILL],
 }  # fmt: skip
@@ -71,3 +72,15 @@ def test_of_the_overrides_those_that_change_something_are_told() -> None:
     ]
     changed = {each.key: (each.config, each.rehearsal) for each in shortening.changes(values_of(config), words)}
     assert changed == {"params.epochs": (None, 2), "checkpoint.every_steps": (config.checkpoint.every_steps, 5)}
+
+
+def test_the_sentence_counts_what_has_failed() -> None:
+    passed, failed = Verdict("preempted", "", PASSED, ""), Verdict("node-lost", "", FAILED, "x", "y")
+    beyond, found = Verdict("rank-hung", "", INAPPLICABLE, "z"), Verdict("one-writer", "", FAILED, "x", "w")
+    assert sentence([passed]) == "This job survives the drill."
+    assert sentence([passed, passed, beyond]) == "This job survives all 2 drills. 1 drill could not be made: rank-hung."
+    said = "This job does not survive 1 of 2 drills. 1 drill could not be made: rank-hung.\n  node-lost: y"
+    assert sentence([passed, failed, beyond]) == said
+    assert sentence([found, passed]) == "This job survives the drill, but\n  one-writer: w"
+    assert sentence([found]) == "No drill was made, for two runs of this job are not apart.\n  one-writer: w"
+    assert sentence([beyond]) == "Nothing was shown. 1 drill could not be made: rank-hung."
