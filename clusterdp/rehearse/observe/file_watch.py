@@ -12,6 +12,8 @@ from clusterdp.rehearse.observe.file_use import FileUse, is_checkpoint
 from clusterdp.rehearse.observe.live_run import LiveRun
 
 WAIT_S = 0.2
+ONE_SAVE_S = 0.5
+WRITTEN = inotify.CLOSE_WRITE | inotify.FOUND
 LOOKS = 200  # at most, for who has a file open
 
 
@@ -22,6 +24,7 @@ class FileWatch:
         self._live = live
         self._uses: dict[str, FileUse] = {}
         self.last_written = ("", 0.0)  # the path of the file that was closed last, and when
+        self._found: set[str] = set()
         self._looks = LOOKS
         self._over = threading.Event()
         self._source: inotify.Inotify | None = None
@@ -40,7 +43,7 @@ class FileWatch:
                     name = path.removeprefix(f"{self._live.run.code}/")
                     use = self._uses.setdefault(name, FileUse())
                     self._note(mask, path, use)
-                    if mask & inotify.CLOSE_WRITE:
+                    if mask & WRITTEN:
                         self.last_written = (name, use.written[-1])
                     left = use if mask & inotify.MOVED_FROM else left
                     if mask & inotify.MOVED_TO:
@@ -54,11 +57,18 @@ class FileWatch:
             self._look(path, use)
         if mask & inotify.CLOSE_READ:
             use.read.append(now)
-        if mask & inotify.CLOSE_WRITE:
+        if mask & inotify.FOUND:  # a small file is written before its new folder can be listened to
+            self._found.add(path)
+        elif mask & inotify.CLOSE_WRITE and path in self._found:
+            self._found.remove(path)
+            if now - use.written[-1] < ONE_SAVE_S:  # it was not whole yet
+                use.written.pop()
+                use.steps.pop()
+        if mask & WRITTEN:
             use.written.append(now)
         if mask & inotify.MOVED_TO:
             use.named.append(now)
-        if mask & (inotify.CLOSE_WRITE | inotify.MOVED_TO):
+        if mask & (WRITTEN | inotify.MOVED_TO):
             use.steps.append(self._live.step() or 0)
             with suppress(OSError):  # it may be gone already
                 use.size = os.stat(path).st_size

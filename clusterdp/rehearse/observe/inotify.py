@@ -13,6 +13,7 @@ from pathlib import Path
 MODIFY, CLOSE_WRITE, CLOSE_READ = 0x2, 0x8, 0x10
 MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x40, 0x80, 0x100, 0x200
 IS_FOLDER = 0x40000000
+FOUND = 1 << 40  # not the kernel's: the file was there before its folder was listened to
 WATCHED = MODIFY | CLOSE_WRITE | CLOSE_READ | MOVED_FROM | MOVED_TO | CREATE | DELETE
 EVENT = struct.Struct("iIII")
 MOST_FOLDERS = 2000  # of a user's 8192 watches, or more
@@ -59,7 +60,7 @@ class Inotify:
                 yield from self._renamed(before, path)
             elif mask & IS_FOLDER and mask & (CREATE | MOVED_TO) and not name.startswith((".", "__")):
                 self._add(path)
-                yield from ((CREATE, entry.path) for entry in _files(path))
+                yield from ((FOUND, entry.path) for entry in _files(path))
 
     def _renamed(self, before: str, after: str) -> Iterator[tuple[int, str]]:
         """A checkpoint of several files is often written to a folder with a passing name."""

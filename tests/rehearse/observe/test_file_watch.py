@@ -55,6 +55,18 @@ def test_a_file_that_is_moved_in_from_elsewhere_is_told_from_one_that_is_renamed
     assert is_mkstemp("/tmp/tmpabcd_123") and not is_mkstemp("tmp.pt") and not is_mkstemp("/tmpabcd_123/x")
 
 
+def test_files_that_come_with_their_folder_are_heard_of_once(tmp_path: Path) -> None:
+    watch, folder = watched(tmp_path)
+    (folder / "step_4").mkdir()
+    for name in ("model.pt", "optimizer.pt"):
+        (folder / "step_4" / name).write_bytes(b"x")
+    uses = watch.uses()
+    assert {path: (len(use.written), use.in_place) for path, use in uses.items()} == {
+        "out/step_4/model.pt": (1, True),
+        "out/step_4/optimizer.pt": (1, True),
+    }
+
+
 def test_a_folder_that_is_renamed_renames_its_files(tmp_path: Path) -> None:
     (tmp_path / "run/code/out/step_4.partial/deep").mkdir(parents=True)
     watch, folder = watched(tmp_path)
