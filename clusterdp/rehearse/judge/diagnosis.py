@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
 
 from clusterdp.check.program import Place
 from clusterdp.operate.why.first_failure import find_failure
@@ -77,7 +78,9 @@ def _of_torn(case: Case) -> str:
         for each in resumes(case.history, case.result.files, case.facts.files)
         if hit.file in each.read
     ]
-    if not by and not TORN.search(_error(case)):
+    folder = str(PurePath(hit.file).parent)  # of a checkpoint of several files
+    is_of_folder = folder != "." and f"{folder}/" in _error(case)
+    if not by and not is_of_folder and not TORN.search(_error(case)):
         return ""
     read = f"{by[0]} resumed from {hit.file}" if by else f"it resumed from what it found, {hit.file} among it"
     error = f" ({error})" if (error := _of_error(case)) else ""

@@ -241,3 +241,14 @@ def test_a_half_written_file_that_was_resumed_from_tells_whether_saves_are_in_pl
         files = {name: FileUse(written=[HIT], read=[121.0])}
         torn = case(tmp_path, hit, FIRST, CRASHED, files=files, undisturbed=undisturbed, state="failed")
         assert diagnose(torn).startswith(said)
+
+
+def test_a_folder_that_is_not_whole_is_half_written_whichever_file_is_missed(tmp_path: Path) -> None:
+    hit = Hit("7.0", "killed", 8, HIT, ("crash",), file="out/step_8/optimizer.pt")
+    failed = case(tmp_path, hit, FIRST, CRASHED, files={}, undisturbed={}, state="failed")
+    log = failed.history.run.attempt("7.1").rank_log(0)
+    log.parent.mkdir(parents=True)
+    log.write_text("FileNotFoundError: [Errno 2] No such file or directory: 'out/step_8/trainer_state.json'\n")
+    assert diagnose(failed).startswith("it resumes from a file that is half written: it resumed from what it found")
+    log.write_text("FileNotFoundError: [Errno 2] No such file or directory: 'data/train.bin'\n")
+    assert "half written" not in diagnose(failed)
