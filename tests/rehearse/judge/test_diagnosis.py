@@ -89,6 +89,13 @@ def test_who_is_killed_in_the_handler_was_saving_or_trained_on_or_hung(tmp_path:
     )
 
 
+def test_a_collective_in_the_handler_is_a_fault_though_the_ranks_have_met_by_luck(tmp_path: Path) -> None:
+    lucky = case(tmp_path, stop(HANDLED), lost=0, text=ProgramText(collective_in_handler=[LINE]))
+    assert unsaved(lucky, 0).startswith("its handler calls a collective, and no rank hung in it this time, by luck")
+    assert diagnose(lucky) == "its handler calls a collective (train.py:12: dist.barrier())"
+    assert unsaved(lucky, 1) == ""
+
+
 def test_the_step_of_the_warning_is_forgiven_to_those_who_end_by_themselves(tmp_path: Path) -> None:
     assert unsaved(case(tmp_path, stop(HANDLED), lost=1), 0) == ""
     said = unsaved(case(tmp_path, stop(HANDLED), KILLED, SECOND, lost=1), 0)
