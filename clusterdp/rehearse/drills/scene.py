@@ -85,7 +85,17 @@ class Scene:
             self.wait(f"step {wanted}", lambda: (self.live.step() or 0) >= wanted, self.patience_s)
         else:
             wanted_s = self.facts.start_s + part * (self.facts.took_s - self.facts.start_s)
-            self.wait(f"{100 * part:.0f} % of its time", lambda: self.live.trained_s() >= wanted_s, self.patience_s)
+            self.wait(
+                f"{100 * part:.0f} % of its time",
+                lambda: self.live.trained_s() >= wanted_s and self._is_between_saves(),
+                self.patience_s,
+            )
+
+    def _is_between_saves(self) -> bool:
+        """By their usual interval: a warning that comes just before a save is used by luck."""
+        if not self.facts.save_every_s or self.files is None or not self.files.last_saved:
+            return True
+        return 0.3 < (time.time() - self.files.last_saved) / self.facts.save_every_s < 0.7
 
     def _between_saves(self, step: int) -> int:
         """This step, or a later one in the middle between two saves: right after one there is nothing to lose."""

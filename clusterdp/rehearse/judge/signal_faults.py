@@ -8,11 +8,10 @@ from statistics import median
 
 from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.program_parts import at
-from clusterdp.rehearse.observe.file_use import FileUse
+from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, FileUse
 from clusterdp.rehearse.run_spec import Hit
 from clusterdp.wording import counted, some_of
 
-ONE_SAVE_S = 0.2  # of several files
 JUST_NOW, JUST_NOW_S = 0.25, 1.0  # since a save, in its interval, or in seconds: what was done since is little
 SLACK_S = 0.5  # between a kill and what the kernel then closes, or what is on record
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
-from clusterdp.rehearse.observe.file_use import FileUse, uses_from_json
+from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, FileUse, is_best, uses_from_json
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,13 @@ class Facts:
     counter: str = ""
     saved_at: list[int] = field(default_factory=list)
     files: dict[str, FileUse] = field(default_factory=dict)
+
+    @property
+    def save_every_s(self) -> float:
+        """The usual time between two saves; 0 if fewer than two are known."""
+        uses = [use for path, use in self.files.items() if not is_best(path)]
+        times = sorted(time for use in uses for time in (*use.written, *use.named))
+        return median([b - a for a, b in itertools.pairwise(times) if b - a > ONE_SAVE_S] or [0.0])
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Facts:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
+ONE_SAVE_S = 0.2  # of several files
 RENAME_S = 0.5  # at most, between hearing that a file has gone and that it has come
 _MKSTEMP = re.compile(r"tmp[a-z0-9_]{8}")  # as Python's tempfile names files
 # By its name alone: a folder may be called anything.

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 
 from clusterdp.rehearse.observe import inotify, processes
-from clusterdp.rehearse.observe.file_use import FileUse, is_checkpoint
+from clusterdp.rehearse.observe.file_use import FileUse, is_best, is_checkpoint
 from clusterdp.rehearse.observe.live_run import LiveRun
 
 WAIT_S = 0.2
@@ -24,6 +24,7 @@ class FileWatch:
         self._live = live
         self._uses: dict[str, FileUse] = {}
         self.last_written = ("", 0.0)  # the path of the file that was closed last, and when
+        self.last_saved = 0.0  # when a file was closed or renamed, but for models that are kept for their score
         self._found: set[str] = set()
         self._looks = LOOKS
         self._over = threading.Event()
@@ -43,6 +44,8 @@ class FileWatch:
                     name = path.removeprefix(f"{self._live.run.code}/")
                     use = self._uses.setdefault(name, FileUse())
                     self._note(mask, path, use)
+                    if mask & (WRITTEN | inotify.MOVED_TO) and not is_best(path):
+                        self.last_saved = time.time()
                     if mask & WRITTEN:
                         self.last_written = (name, use.written[-1])
                     left = use if mask & inotify.MOVED_FROM else left
