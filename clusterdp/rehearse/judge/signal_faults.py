@@ -44,9 +44,10 @@ def unsaved(case: Case, may_lose: int) -> str:
     if not case.lost and not may_lose and any(is_deaf(hit) for hit in warned):
         luck = "" if case.lost is None else "; nothing was lost, by luck"
         return f"the warning was not heard{luck} ({accepted})"
+    taken = [hit for hit in warned if not is_deaf(hit)]
     if heard and not may_lose and _collective(case):
         return f"its handler calls a collective, and no rank hung in it this time, by luck ({accepted})"
-    if not known and not may_lose and any(_is_stale(case, hit) for hit in warned if hit in heard):
+    if not known and not may_lose and any(_is_stale(case, hit) for hit in taken):
         return f"it was warned, and ended without a save ({accepted})"
     return ""
 
