@@ -92,8 +92,9 @@ class Scene:
             )
 
     def _is_between_saves(self) -> bool:
-        """By their usual interval: a warning that comes just before a save is used by luck."""
-        if not self.facts.save_every_s or self.files is None or not self.files.last_saved:
+        """By their usual interval: a warning that comes just before a save is used by luck. Before the first one, a
+        program may still load its libraries, and has no handler yet."""
+        if not self.facts.save_every_s or self.files is None:
             return True
         return 0.3 < (time.time() - self.files.last_saved) / self.facts.save_every_s < 0.7
 
