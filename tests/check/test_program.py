@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from clusterdp.check.program import ProgramText, look_at, look_at_script
 
 HANDLER = "import signal, sys, torch\ndef stop(number, frame):\n    {}\nsignal.signal(signal.SIGTERM, stop)\n"
 SAVE = "import os, torch\ndef save(state, path):\n    {}\n"
+ONE_ALONE = "import torch\ndef one_alone(function):\n    return function if get_rank() == 0 else id\n"
 # fact -> (texts that have it, each with its line; texts that do not have it)
 FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
     "handles_term": (
@@ -71,6 +73,11 @@ FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             (3, SAVE.format("torch.save(state, path)")),
             (2, "import torch\ntorch.save(x, f'model_{epoch}.pt')"),
             (3, SAVE.format("torch.save(state, path)") + "if not rank:\n    save(x, 'best.pt')\nsave(x, 'last.pt')"),
+            (3, "import torch\nif rank != 0:\n    torch.save(x, 'last.pt')"),
+            (3, "import torch\nif dist.get_world_size() > 1:\n    torch.save(x, 'last.pt')"),
+            (4, "import torch\nlast = step == 9\nif last:\n    torch.save(x, 'last.pt')"),
+            (4, "import torch\nfor x in y:\n    if rank: continue\ntorch.save(x, 'last.pt')"),
+            (3, SAVE.format("torch.save(state, path)") + "torch.multiprocessing.spawn(save)"),
         ],
         [
             SAVE.format("torch.save(state, path)") + "if not rank:\n    save(x, 'best.pt')\n    save(x, 'last.pt')",
@@ -82,6 +89,21 @@ FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             "import torch\nname = f'optimizer_{rank}.pt'\ntorch.save(x, name)",
             SAVE.format("torch.save(state, path)") + "save(x, f'{rank}.pt')",
             "import torch\n@rank_zero_only\ndef save():\n    torch.save(x, 'last.pt')",
+            "import torch\nmaster_process = ddp_rank == 0\nif master_process and i % 9 == 0: torch.save(x, 'last.pt')",
+            "import torch\nmain = rank == 0\nsaver = main\nif saver: torch.save(x, 'last.pt')",
+            "import torch\nif device.index == 0: torch.save(x, 'last.pt')",
+            "import torch\nif self.gpu_id == 0 and epoch % 3 == 0: torch.save(x, 'last.pt')",
+            "import torch\ngpu = int(os.environ['LOCAL_RANK'])\nif gpu == 0: torch.save(x, 'last.pt')",
+            "import torch\nmatch rank:\n    case 0:\n        torch.save(x, 'last.pt')",
+            "import torch\nfor x in y:\n    if rank != 0:\n        continue\n    torch.save(x, 'last.pt')",
+            "import sys, torch\nif rank != 0:\n    sys.exit()\ntorch.save(x, 'last.pt')",
+            "import torch\nif rank != 0:\n    pass\nelse:\n    torch.save(x, 'last.pt')",
+            ONE_ALONE + "@one_alone\ndef save():\n    torch.save(x, 'last.pt')\nsave()",
+            "import torch\ndef save():\n    torch.save(x, 'last.pt')\nif not rank:\n    Thread(target=save).start()",
+            SAVE.format("torch.save(state, path)") + "from PIL import Image\nImage.new().save('a.png')\n"
+            "picture = Image.new()\npicture.save('b.png')\nif not rank: save(x, 'last.pt')",
+            SAVE.format("torch.save(state, path)") + "class A:\n    def save(self): pass\nA().save()\n"
+            "if not rank: save(x, 'last.pt')",
         ],
     ),
     "resumes": (
@@ -144,6 +166,12 @@ def test_what_is_something_else_is_no_fact(fact: str, text: str, tmp_path: Path)
     assert not getattr(facts_of(tmp_path, text), fact)
 
 
+OF_A_CLASS = (
+    "import torch\nclass Trainer:\n    def __init__(self, model, where):\n        self.where = where\n"
+    "    def save(self):\n        torch.save(self.model, self.where)\n"
+)
+
+
 @pytest.mark.parametrize(
     ("text", "path", "written", "whole"),
     [
@@ -154,12 +182,51 @@ def test_what_is_something_else_is_no_fact(fact: str, text: str, tmp_path: Path)
         ("from pathlib import Path\np = Path('/data') / 'x'\np.write_text('')", "/data/x", True, True),
         ("from pathlib import Path\nfor x in Path('data').glob('*.pt'): pass", "data", False, True),
         ("import os\nos.makedirs(f'/out/{name}')", "/out/", True, False),
+        ("import torch\ndef main(path='/abs/s.pt'):\n    torch.save(x, path)\nmain()", "/abs/s.pt", True, True),
+        (OF_A_CLASS + "def main(path='/abs/s.pt'):\n    Trainer(model, path)", "/abs/s.pt", True, True),
+        (OF_A_CLASS + "Trainer(model, where='data/s.pt')", "data/s.pt", True, True),
     ],
 )  # fmt: skip
 def test_paths_that_are_written_out(text: str, path: str, written: bool, whole: bool, tmp_path: Path) -> None:
     uses = facts_of(tmp_path, text).opened
     assert (path, written, whole) in [(use.path, use.written, use.whole) for use in uses]
     assert [use.path for use in facts_of(tmp_path, text).absolute_paths] == [p.path for p in uses if p.path[0] == "/"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\ndef main(path='/abs/s.pt'):\n    torch.save(x, path)\nmain(args.path)",
+        "import torch\ndef main(path='/abs/s.pt'): pass\ndef other(path):\n    torch.save(x, path)",
+        OF_A_CLASS + "Trainer(model, '/abs/a.pt')\nTrainer(model, '/abs/b.pt')",
+        OF_A_CLASS + "Trainer(model, '/abs/a.pt').where = name",
+    ],
+)
+def test_a_default_that_a_caller_replaces_is_no_path(text: str, tmp_path: Path) -> None:
+    assert not facts_of(tmp_path, text).opened
+
+
+MANY_SAVES = "\n".join(f"class C{i}:\n    def save(self, path): torch.save(self.x, path)" for i in range(330))
+LONG_CHAIN = "\n".join(f"def f{i}(x):\n    torch.save(x, x)\n    f{i + 1}(x)" for i in range(330))
+
+
+@pytest.mark.parametrize(
+    ("text", "complete"),
+    [
+        (f"import torch\n{MANY_SAVES}\n", True),
+        (f"import torch\n{MANY_SAVES}\nfor each in many:\n    each.save('last.pt')\n", True),
+        ("import torch\n" + "x = x + str(0)\n" * 1200 + "torch.save({}, x)", True),
+        ("open(" + "+".join(["'a'"] * 1500) + ")", False),
+        (f"import torch\n{LONG_CHAIN}\nf0(x)", True),
+    ],
+    ids=["many saves", "many saves of values", "a long text", "a long expression", "a long chain"],
+)  # fmt: skip
+def test_programs_that_are_long_take_no_long_time(text: str, complete: bool, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(text)
+    began = time.process_time()
+    found = look_at(["python", "train.py"], tmp_path)
+    assert found and found.complete is complete
+    assert time.process_time() - began < 5, "it took 22 s for 100 classes with a save()"
 
 
 def test_a_path_that_is_computed_is_not_guessed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clusterdp.check.program.command_words import program_of
 from clusterdp.check.program.fixed_facts import add_fixed_facts
-from clusterdp.check.program.opened_paths import opened_paths
+from clusterdp.check.program.opened_paths import add_opened_paths
 from clusterdp.check.program.program_text import Place, ProgramText
 from clusterdp.check.program.save_facts import add_save_facts
 from clusterdp.check.program.shell_lines import commands_of, fixed_ports, has_trap
@@ -35,10 +35,11 @@ def look_at_file(file: Path, folder: Path) -> ProgramText:
     """The same of a Python file, and of those of the folder that it imports."""
     sources = sources_from(file, folder)
     text = ProgramText([source.file for source in sources.each], sources.complete, sources.libraries)
-    add_signal_facts(text, sources)
-    add_save_facts(text, sources)
-    add_fixed_facts(text, sources)
-    text.opened += opened_paths(sources)
+    for add_facts in (add_signal_facts, add_save_facts, add_fixed_facts, add_opened_paths):
+        try:
+            add_facts(text, sources)
+        except RecursionError:  # an expression of a thousand terms, functions that call one another as deep
+            text.complete = False
     return _each_once(text)
 
 

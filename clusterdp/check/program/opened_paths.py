@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from clusterdp.check.program.program_text import PathUse
+from clusterdp.check.program.path_text import PathText
+from clusterdp.check.program.program_text import PathUse, ProgramText
 from clusterdp.check.program.source import MOST_HOPS, Source, argument, last_name
 from clusterdp.check.program.sources import Sources
 
@@ -45,14 +46,15 @@ OF_A_PATH_WRITTEN = frozenset({"write_text", "write_bytes", "mkdir", "touch"})
 OPENS = frozenset({"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open"})
 
 
-def opened_paths(sources: Sources) -> Iterator[PathUse]:
+def add_opened_paths(text: ProgramText, sources: Sources) -> None:
     for source in sources.each:
         for call in source.calls:
             for target, written in _target(call, source):
-                path, whole = written_out(target, source)
+                path, whole = PathText(sources, source).written_out(target)
                 if path:
                     place = source.place(call)
-                    yield PathUse(place.file, place.line, place.text, path, written, whole, named=target is call)
+                    use = PathUse(place.file, place.line, place.text, path, written, whole, named=target is call)
+                    text.opened.append(use)
 
 
 def _target(call: ast.Call, source: Source) -> Iterator[tuple[ast.expr, bool]]:
@@ -90,34 +92,3 @@ def is_path(node: ast.expr, source: Source, hops: int = MOST_HOPS) -> bool:
         return is_path(node.left, source, hops)
     values = source.values.get(last_name(node), [])
     return bool(hops and len(values) == 1 and is_path(values[0], source, hops - 1))
-
-
-def written_out(node: ast.expr, source: Source, hops: int = MOST_HOPS) -> tuple[str, bool]:
-    """(as much of the path as stands in the text from its beginning, whether that is all of it)"""
-    if isinstance(node, ast.Constant):
-        return (node.value, True) if isinstance(node.value, str) else ("", False)
-    if isinstance(node, ast.JoinedStr):
-        return _joined(
-            [each.value if isinstance(each, ast.FormattedValue) else each for each in node.values], "", source, hops
-        )
-    if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.Add)):
-        return _joined([node.left, node.right], "/" if isinstance(node.op, ast.Div) else "", source, hops)
-    if isinstance(node, ast.Call):
-        name = source.name(node.func)
-        if name in ("pathlib.Path", "str", "os.path.expanduser", "os.path.abspath", "os.path.join"):
-            return _joined(node.args, "/", source, hops)
-        return "", False
-    values = source.values.get(node.id, []) if isinstance(node, ast.Name) else []
-    if hops and len(values) == 1:
-        return written_out(values[0], source, hops - 1)
-    return "", False
-
-
-def _joined(parts: list[ast.expr], separator: str, source: Source, hops: int) -> tuple[str, bool]:
-    known: list[str] = []
-    for part in parts:
-        text, whole = written_out(part, source, hops)
-        known += [text] if text else []
-        if not whole:
-            return separator.join(known) + (separator if known and not text else ""), False
-    return separator.join(known), True

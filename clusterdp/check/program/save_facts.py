@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from clusterdp.check.program.program_text import ProgramText
-from clusterdp.check.program.rank_guards import is_guarded
+from clusterdp.check.program.rank_guards import RankGuards
 from clusterdp.check.program.source import Source, argument, last_name, parameters
 from clusterdp.check.program.sources import Sources
 
@@ -26,10 +26,12 @@ LOADING = frozenset(
 RESUMING_KEYWORDS = frozenset({"resume_from_checkpoint", "ckpt_path", "resume"})
 RENAMES = frozenset({"os.replace", "os.rename", "os.renames", "os.link", "shutil.move"})
 TEMPORARY = re.compile(r"(?<![a-z/])te?mp|partial|bytesio|buffer", re.I)  # but for /tmp and `attempt`
+MOST_TEXTS = 200  # that a name may stand for, one by another
 OF_A_RANK = re.compile(r"rank|procid|hostname|getpid|uuid", re.I)
 
 
 def add_save_facts(text: ProgramText, sources: Sources) -> None:
+    guards = RankGuards(sources)
     for source in sources.each:
         for call in source.calls:
             name = source.name(call.func)
@@ -41,12 +43,12 @@ def add_save_facts(text: ProgramText, sources: Sources) -> None:
             target = argument(call, *SAVES[name])
             if target is None:
                 continue
-            written = " ".join(_texts(target, source, sources, call, set()))
-            if TEMPORARY.search(written):
+            written = _written(target, source, sources, call)
+            if written is None or TEMPORARY.search(written):
                 continue
             if not _is_renamed(call, source, sources, set()):
                 text.saves_in_place.append(source.place(call))
-            if not OF_A_RANK.search(written) and not is_guarded(call, source, sources):
+            if not OF_A_RANK.search(written) and guards.for_one_rank(call, source) is False:
                 text.saves_on_all_ranks.append(source.place(call))
 
 
@@ -58,22 +60,35 @@ def _resumes_by_keyword(call: ast.Call) -> bool:
     )
 
 
-def _texts(node: ast.expr, source: Source, sources: Sources, at: ast.AST, seen: set[ast.AST]) -> Iterator[str]:
-    """An expression as it is written, and all that its names may stand for: values, and what callers pass."""
-    if node in seen:
-        return
-    seen.add(node)
-    yield ast.unparse(node)
+def _written(target: ast.expr, source: Source, sources: Sources, call: ast.Call) -> str | None:
+    """What names the file, as it is written, and all that its names may stand for: values, and what callers pass. None
+    if that is too much to be followed."""
+    todo: list[tuple[ast.expr, Source, ast.AST]] = [(target, source, call)]
+    seen, texts = {target}, []
+    while todo:
+        node, where, at = todo.pop()
+        texts.append(ast.unparse(node))
+        for each in _stands_for(node, where, sources, at):
+            if each[0] not in seen:
+                seen.add(each[0])
+                todo.append(each)
+        if len(seen) > MOST_TEXTS:
+            return None
+    return " ".join(texts)
+
+
+def _stands_for(
+    node: ast.expr, source: Source, sources: Sources, at: ast.AST
+) -> Iterator[tuple[ast.expr, Source, ast.AST]]:
     function = source.function_of(at)
     given = parameters(function) if function is not None else []
     for name in {last_name(each) for each in ast.walk(node)} - {""}:
-        for value in source.values.get(name, []):
-            yield from _texts(value, source, sources, at, seen)
+        yield from ((value, source, at) for value in source.values.get(name, []))
         if function is not None and name in given:
             place = given.index(name) - (given[0] in ("self", "cls"))
-            for where, call in sources.calls_of(function.name):
+            for where, call in sources.callers(function, source):
                 if (passed := argument(call, place, name)) is not None:
-                    yield from _texts(passed, where, sources, call, seen)
+                    yield passed, where, call
 
 
 def _is_renamed(call: ast.Call, source: Source, sources: Sources, seen: set[ast.AST]) -> bool:
@@ -86,7 +101,7 @@ def _is_renamed(call: ast.Call, source: Source, sources: Sources, seen: set[ast.
     if function in seen:
         return False
     seen.add(function)
-    return any(_is_renamed(each, where, sources, seen) for where, each in sources.calls_of(function.name))
+    return any(_is_renamed(each, where, sources, seen) for where, each in sources.callers(function, source))
 
 
 def _renames(call: ast.Call, source: Source) -> bool:

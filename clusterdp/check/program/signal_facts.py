@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from clusterdp.check.program.program_text import ProgramText
-from clusterdp.check.program.rank_guards import is_guarded
+from clusterdp.check.program.rank_guards import RankGuards
 from clusterdp.check.program.source import Function, Source, last_name
 from clusterdp.check.program.sources import Sources
 
@@ -33,11 +33,12 @@ class Handler:
 
 def add_signal_facts(text: ProgramText, sources: Sources) -> None:
     exits_otherwise = any(_exit_code(call, source) not in (None, 0) for source in sources.each for call in source.calls)
+    guards = RankGuards(sources)
     for handler in _handlers(sources):
         place = handler.source.place(handler.call)
         for name in handler.signals:
             text.handled.setdefault(name, []).append(place)
-        if is_guarded(handler.call, handler.source, sources):
+        if guards.for_one_rank(handler.call, handler.source):
             text.handler_on_one_rank.append(place)
         nodes = [each for function in handler.functions for each in _reached(*function, sources, set())]
         for source, node in nodes:
@@ -86,13 +87,13 @@ def _named_signals(node: ast.expr) -> set[str]:
 def _reached(
     source: Source, function: Function, sources: Sources, seen: set[Function]
 ) -> Iterator[tuple[Source, ast.AST]]:
-    """What is in a function, and in those of the program that it calls by a name that is not ambiguous."""
+    """What is in a function, and in those of the program that it calls, where that can be one alone."""
     if function in seen:
         return
     seen.add(function)
     for node in ast.walk(function):
         yield source, node
-        called = sources.functions(last_name(node.func), source) if isinstance(node, ast.Call) else []
+        called = sources.called(node, source) if isinstance(node, ast.Call) else []
         if len(called) == 1:
             yield from _reached(*called[0], sources, seen)
 

@@ -23,6 +23,8 @@ class Source:
     calls: list[ast.Call] = field(default_factory=list)
     functions: dict[str, list[Definition]] = field(default_factory=dict)  # methods, too, by their bare names
     values: dict[str, list[ast.expr]] = field(default_factory=dict)  # what is assigned to a name, or an attribute
+    names: dict[str, list[ast.expr]] = field(default_factory=dict)  # what is assigned to a name
+    attributes: dict[str, list[ast.expr]] = field(default_factory=dict)  # to `self.x`, or another's `x`
     aliases: dict[str, str] = field(default_factory=dict)  # `dist` -> `torch.distributed`
     imported: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
 
@@ -62,6 +64,8 @@ class Source:
     def _note_value(self, target: ast.expr, value: ast.expr) -> None:
         if name := last_name(target):
             self.values.setdefault(name, []).append(value)
+            apart = self.attributes if isinstance(target, ast.Attribute) else self.names
+            apart.setdefault(name, []).append(value)
 
     def place(self, node: ast.AST) -> Place:
         line = getattr(node, "lineno", 1)
@@ -83,6 +87,9 @@ class Source:
     def function_of(self, node: ast.AST) -> Definition | None:
         """The innermost function that the node is in."""
         return next((each for each in self.above(node) if isinstance(each, Definition)), None)
+
+    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
+        return next((each for each in self.above(node) if isinstance(each, ast.ClassDef)), None)
 
 
 def last_name(node: ast.AST) -> str:
@@ -107,3 +114,12 @@ def argument(call: ast.Call, position: int, *keywords: str) -> ast.expr | None:
 def parameters(function: Definition) -> list[str]:
     arguments = function.args
     return [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+
+
+def default_of(function: Definition, name: str) -> ast.expr | None:
+    """What a parameter is where no caller passes it."""
+    arguments = function.args
+    plain = [*arguments.posonlyargs, *arguments.args]
+    pairs = [*zip(plain[len(plain) - len(arguments.defaults) :], arguments.defaults, strict=True)]
+    pairs += [(each, value) for each, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if value]
+    return next((value for each, value in pairs if each.arg == name), None)

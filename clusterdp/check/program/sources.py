@@ -9,10 +9,11 @@ from functools import cached_property
 from pathlib import Path
 
 from clusterdp.check.program.command_words import module_file
-from clusterdp.check.program.source import Definition, Source, last_name
+from clusterdp.check.program.source import MOST_HOPS, Definition, Source, last_name
 from clusterdp.plainfile import read_plain
 
 MOST_FILES, MOST_BYTES = 80, 800_000  # to parse that much takes about half a second
+MOST_VALUES = 4  # of a name, that are looked at
 OURS = "clusterdp"  # is no part of the program, wherever it lies
 
 
@@ -21,22 +22,72 @@ class Sources:
     each: list[Source] = field(default_factory=list)
     complete: bool = True
     libraries: set[str] = field(default_factory=set)
+    _callers: dict[Definition, list[tuple[Source, ast.Call]]] = field(default_factory=dict, repr=False)
 
     def functions(self, name: str, near: Source) -> list[tuple[Source, Definition]]:
         """Those of this bare name, of the file `near` if it has any."""
         own = [(near, function) for function in near.functions.get(name, [])]
         return own or [(source, function) for source in self.each for function in source.functions.get(name, [])]
 
-    def calls_of(self, name: str) -> list[tuple[Source, ast.Call]]:
+    def called(self, call: ast.Call, source: Source) -> list[tuple[Source, Definition]]:
+        """The functions of the program that a call may run."""
+        names = {last_name(call.func), source.name(call.func).rpartition(".")[2]}
+        found = [each for name in sorted(names) for each in self.functions(name, source)]
+        return [(where, function) for where, function in found if self._may_run(call, source, function, where)]
+
+    def callers(self, function: Definition, source: Source) -> list[tuple[Source, ast.Call]]:
+        """The calls that may run this function: not torch.save(), where the program has a save() of its own."""
+        if function not in self._callers:
+            calls = self._calls.get(function.name, [])
+            self._callers[function] = [
+                (where, call) for where, call in calls if self._may_run(call, where, function, source)
+            ]
+        return self._callers[function]
+
+    def calls_named(self, name: str) -> list[tuple[Source, ast.Call]]:
         return self._calls.get(name, [])
+
+    def _may_run(self, call: ast.Call, where: Source, function: Definition, source: Source) -> bool:
+        """A plain name runs a function. An attribute runs one of a module, or a method of a value."""
+        of_class = source.parents.get(function)
+        is_method, target = isinstance(of_class, ast.ClassDef), call.func
+        if isinstance(target, ast.Name):
+            imported = target.id in where.aliases or "*" in where.aliases
+            return not is_method and not self._is_of_library(target, where) and (where is source or imported)
+        if not isinstance(target, ast.Attribute) or self._is_of_library(target.value, where):
+            return False
+        root = target.value
+        if isinstance(root, ast.Name) and root.id in ("self", "cls"):
+            own = where.class_of(call)
+            return is_method and (own is of_class or own is None or not _defines(own, function.name))
+        if isinstance(root, ast.Name) and root.id in where.aliases:
+            return True
+        return is_method
+
+    def _is_of_library(self, node: ast.expr, source: Source, hops: int = MOST_HOPS) -> bool:
+        """Whether a name stands for something of a library, or for what one returns."""
+        while isinstance(node, (ast.Attribute, ast.Call, ast.Subscript)):
+            node = node.func if isinstance(node, ast.Call) else node.value
+        if not isinstance(node, ast.Name):
+            return isinstance(node, (ast.Constant, ast.JoinedStr))
+        if node.id in source.aliases:
+            return source.aliases[node.id].split(".")[0] in self.libraries
+        values = source.names.get(node.id, [])[:MOST_VALUES]
+        return bool(hops and values) and all(self._is_of_library(each, source, hops - 1) for each in values)
 
     @cached_property
     def _calls(self) -> dict[str, list[tuple[Source, ast.Call]]]:
+        """By the name that is called, and by the one that it was imported by."""
         found: dict[str, list[tuple[Source, ast.Call]]] = {}
         for source in self.each:
             for call in source.calls:
-                found.setdefault(last_name(call.func), []).append((source, call))
+                for name in {last_name(call.func), source.name(call.func).rpartition(".")[2]}:
+                    found.setdefault(name, []).append((source, call))
         return found
+
+
+def _defines(of_class: ast.ClassDef, name: str) -> bool:
+    return any(isinstance(each, Definition) and each.name == name for each in of_class.body)
 
 
 def sources_from(first: Path, folder: Path) -> Sources:
