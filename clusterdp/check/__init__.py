@@ -10,6 +10,7 @@ cluster_facts  what Slurm says of the cluster
 limits         partition, QOS, account, arrays
 nodes          whether nodes of that shape exist
 preemption     how the partition preempts, and whether the run survives
+launchers      torchrun, accelerate or srun below the ranks
 signals        whether a stop reaches the ranks
 storage_room   whether the run folder can be written, is shared, and has room
 ignored_files  files that the program opens and the snapshot leaves out

@@ -13,6 +13,7 @@ from clusterdp.check.environment import environment_findings
 from clusterdp.check.finding import LEVELS, Finding, place_of
 from clusterdp.check.ignored_files import ignored_findings
 from clusterdp.check.last_run import last_run
+from clusterdp.check.launchers import launcher_findings
 from clusterdp.check.limits import limit_findings
 from clusterdp.check.preemption import preemption_of, survival_findings
 from clusterdp.check.processors import processor_findings
@@ -96,6 +97,7 @@ def all_findings(subject: Subject, cluster: ClusterFacts, hosts: set[str]) -> It
     """hosts: names and addresses of the nodes."""
     yield from limit_findings(subject, cluster)
     yield from survival_findings(subject, cluster)
+    yield from launcher_findings(subject)
     yield from signal_findings(subject, cluster)
     yield from room_findings(subject)
     if is_a_run(subject.spec.run_dir):

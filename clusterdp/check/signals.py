@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from clusterdp.check.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
+from clusterdp.check.launchers import launcher_of
 from clusterdp.check.preemption import preemption_of
+from clusterdp.check.program.shell_lines import commands_of
 from clusterdp.check.subject import Subject
-from clusterdp.launch.script_spec import lines_of
 from clusterdp.wording import duration
 
 LOOKS_EVERY_S = 30.0  # Slurm looks at time limits that often
@@ -17,7 +18,8 @@ HANDLED_BY_ENTRY = ("TERM", "USR2")
 # They handle signals themselves, by the launcher or by a plugin that need not stand in the program.
 HANDLE_BY_THEMSELVES = frozenset({"lightning", "pytorch_lightning", "composer", "ignite", "submitit", "clusterdp"})
 NUMBERS = {"10": "USR1", "12": "USR2", "15": "TERM", "1": "HUP", "2": "INT"}
-SRUN = re.compile(r"^\s*(?:exec\s+)?srun\b", re.M)
+FUNCTION = re.compile(r"^(?:function\s+)?[\w-]+\s*(?:\(\))?\s*\{.*?^\}", re.M | re.S)
+BLOCK_ENDS = frozenset({"}", ")", "done", "fi", "esac"})
 
 
 def signal_findings(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -78,18 +80,19 @@ def _of_shells(subject: Subject) -> Iterator[Finding]:
         what = "this shell waits for the program and has neither exec nor a trap"
         why = "it dies of SIGTERM, and the step ends while the program saves: that is killed, or left behind"
         yield Finding("hint", subject.spec.kind, what, why, f"exec {place.text}", subject.where(place))
-    if subject.spec.kind == "script" and SRUN.search(lines_of(subject.config.script, "script")):
-        what = "has an srun, and script: is run by each rank, below an srun of its own"
-        why = f"each of {subject.ranks} ranks would start a step, which waits for CPUs that the ranks hold"
-        yield Finding("warning", "script", what, why, "Leave srun out: nodes and tasks stand in resources:.")
 
 
 def _of_template(subject: Subject) -> Iterator[Finding]:
     """Only a template of one's own can have that: ours waits for srun in the background."""
     if not subject.config.launch.template or not re.search(r"^#SBATCH --signal=[^\n]*B:", subject.script, re.M):
         return
-    lines = re.sub(r"\\\n", " ", subject.script).splitlines()
-    if any(re.match(r"srun\b", line) and not re.search(r"&\s*(#.*)?$", line) for line in lines):
-        what = "--signal=B: goes to the batch shell, which waits for an srun in the foreground"
-        why = "bash runs its trap only when srun has ended: nobody stops in time"
-        yield Finding("error", "launch.template", what, why, "Write `srun ... & wait $!`.")
+    commands = [*commands_of(FUNCTION.sub("", subject.script))]  # a function may be called in the background
+    starts = [at for at, command in enumerate(commands) if launcher_of(command.words) == "srun"]
+    if not starts or commands[starts[-1]].words[0] == "exec":
+        return
+    of_ranks, rest = commands[starts[-1]], commands[starts[-1] + 1 :]
+    if of_ranks.in_background or any(each.in_background and each.words[0] in BLOCK_ENDS for each in rest):
+        return
+    what = "--signal=B: goes to the batch shell, which waits for an srun in the foreground"
+    why = "bash runs its trap only when srun has ended: nobody stops in time"
+    yield Finding("warning", "launch.template", what, why, "Write `srun ... & wait $!`.")

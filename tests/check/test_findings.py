@@ -101,9 +101,35 @@ CASES = [
          but={"partition": "main"}),
     Case("warning", "script: has an srun", values={"script": "cd $SCRATCH\nsrun python train.py"},
          but={"script": "cd $SCRATCH\n# srun\npython train.py"}),
-    Case("error", "--signal=B: goes to the batch shell", values=COMMAND | {
-        "launch": {"template": "mine.j2"}, "slurm_script": "#SBATCH --signal=B:USR2@90\nsrun a \\\n  b\n"},
-         but={"slurm_script": "#SBATCH --signal=B:USR2@90\nsrun a \\\n  b &\nwait $!\n"}),
+    Case("warning", "script: has an srun", values={"script": "timeout 60 srun python train.py"},
+         but={"script": "cat <<END\nsrun x\nEND\npython train.py"}),
+    Case("warning", "command: has an srun", values={"command": "srun -n 2 python train.py"},
+         but={"command": "python train.py srun"}),
+    Case("warning", "2 x 4 = 8 processes train as 2 runs", {"tasks_per_node": 2},
+         {"command": "torchrun --nproc_per_node=4 train.py"}, but={"tasks_per_node": 1}),
+    Case("warning", "2 x 4 = 8 processes train as 2 runs", {"tasks_per_node": 2},
+         {"script": "accelerate launch --num_processes 4 train.py"}, but={"script": "accelerate config"}),
+    Case("warning", "2 x 2 = 4 processes", {"gpus_per_node": 2},
+         {"command": "python -m torch.distributed.run --nproc-per-node gpu train.py"},
+         but={"command": "python -m torch.utils.collect_env"}),
+    Case("warning", "mpirun is started by each of 2", {"tasks_per_node": 2}, {"command": "mpirun python train.py"},
+         but={"tasks_per_node": 1}),
+    Case("warning", "torchrun is started by each of 2 ranks", {"nodes": 2},
+         {"command": "torchrun --standalone train.py"},
+         but={"command": "torchrun --nnodes 2 --rdzv_endpoint=$HOST train.py"}),
+    Case("warning", "torchrun is started by each of 2 workers of a torchrun", {"tasks_per_node": 2},
+         {"command": "torchrun train.py", "launch": {"launcher": "torchrun"}}, but={"command": "train.py"}),
+    *(Case("warning", "--signal=B: goes to the batch shell", values=COMMAND | {
+        "launch": {"template": "mine.j2"}, "slurm_script": f"#SBATCH --signal=B:USR2@90\n{fires}\n"},
+         but={"slurm_script": f"#SBATCH --signal=B:USR2@90\n{not_so}\n"})
+      for fires, not_so in (
+        ("srun a \\\n  b", "srun a \\\n  b &\nwait $!"),
+        ("if true; then\n  srun a\nfi", "if true; then\n  srun a &\nfi\nwait"),
+        ("time srun a", "srun a & pid=$!; wait $pid"),
+        ("timeout 60 srun a", "srun hostname\nsrun a 2>&1 | tee log &  # the ranks\nwait"),
+        ("srun a  # and not &", "step() {\n  srun a\n}\nstep &\nwait"),
+        ("srun a && echo done", "{\n  srun a\n} &\nwait"),
+    )),
     Case("error", "is no folder", values={"checkpoint": {"url": "/dev/null/x"}}, but={"checkpoint": {"url": "/tmp/x"}}),
     Case("error", "is no folder", values={"checkpoint": {"url": "/dev/null/x"}}, but={"checkpoint": {"url": "s3://b/x"}}),
     Case("warning", "1 CPU for each rank, which starts 4 loader workers", values={"params": {"num_workers": 4}},
@@ -158,7 +184,7 @@ def test_a_finding_is_made_where_it_holds_and_nowhere_else(case: Case, tmp_path:
     made = found(tmp_path, values, cluster(case.of_cluster))
     assert [each.level for each in matching(made, case.said)] == [case.level]
     assert all(each.what and each.why and each.remedy for each in made)
-    of_config = ("program", "slurm_script", "launch", "checkpoint", "params", "script")
+    of_config = ("program", "slurm_script", "launch", "checkpoint", "params", "script", "command")
     resources = {key: value for key, value in case.but.items() if key not in of_config}
     others = {key: value for key, value in case.but.items() if key in of_config}
     silent = {**case.values, **others, "resources": {**case.resources, **resources}}

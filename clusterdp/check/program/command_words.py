@@ -13,6 +13,32 @@ LAUNCHERS = frozenset(
 LAUNCHER_MODULES = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"})
 SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 TAKE_A_WORD = frozenset({"-W", "-X", "--check-hash-based-pycs"})  # options of python
+# They run the words that follow; and what stands in between.
+WRAPPERS = frozenset("exec env nohup time timeout nice ionice numactl setsid stdbuf taskset chrt".split())
+OF_A_WRAPPER = re.compile(r"-.*|[\d.,:-]+[smhd]?|\w+=.*", re.DOTALL)
+
+
+def without_wrappers(words: Sequence[str]) -> Sequence[str]:
+    """`srun x` of `timeout 60 srun x`."""
+    while words and Path(words[0]).name in WRAPPERS:
+        words = words[1:]
+        while words and OF_A_WRAPPER.fullmatch(words[0]):
+            words = words[1:]
+    return words
+
+
+def missing_program(words: Sequence[str], folder: Path) -> str:
+    """The Python file or shell script that these words run by a relative name, and that is not there; empty if it is,
+    or if that cannot be said."""
+    words = without_wrappers(words)
+    name = Path(words[0]).name if words else ""
+    for word in words[1:] if name in SHELLS or PYTHON.fullmatch(name) else words:
+        if word in TAKE_A_WORD or re.fullmatch(r"-\w*[cm]", word):
+            return ""
+        if not word.startswith("-"):
+            is_relative = re.fullmatch(r"[^/~\s]\S*\.(?:py|sh|bash)", word)
+            return word if is_relative and not (folder / word).exists() else ""
+    return ""
 
 
 def program_of(words: Sequence[str], folder: Path) -> Path | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 HERE = re.compile(r"<<-?\s*['\"]?(\w+)")
-SPLIT = re.compile(r"\|\||&&|[;|&](?![<>])")
+SPLIT = re.compile(r"\|\||&&|;|(?<![<>])[|&](?![<>])")
 FIXED_PORT = re.compile(
     r"\bMASTER_PORT=[\"']?[0-9]{2,5}\b|--master[_-]port[= ][\"']?[0-9]{2,5}\b|--main_process_port[= ][\"']?[0-9]{2,5}\b"
     r"|--rdzv[_-]endpoint[= ][\"']?[^\s\"']*:[0-9]{2,5}\b"
@@ -17,17 +17,18 @@ FIXED_PORT = re.compile(
 
 @dataclass(frozen=True)
 class ShellCommand:
-    """One simple command. `line` counts from 1. `last` if no command follows it in the script."""
+    """One simple command. `line` counts from 1. `in_background`: an `&` follows, after it or later in its line."""
 
     line: int
     text: str
     words: list[str]
+    in_background: bool = False
 
 
 def commands_of(text: str) -> Iterator[ShellCommand]:
     """Its simple commands, those of loops and branches too. A line with quotes that do not close is left out."""
     for line, whole in _logical_lines(text):
-        for part in _parts(whole):
+        for part, in_background in _parts(whole):
             try:
                 words = shlex.split(part, comments=True)
             except ValueError:
@@ -35,7 +36,7 @@ def commands_of(text: str) -> Iterator[ShellCommand]:
             while words and (re.fullmatch(r"\w+=.*", words[0], re.DOTALL) or words[0] in KEYWORDS):
                 words = words[1:]
             if words:
-                yield ShellCommand(line, part.strip(), words)
+                yield ShellCommand(line, part.strip(), words, in_background)
 
 
 KEYWORDS = frozenset("then else do if while until elif ! { ( time".split())
@@ -59,14 +60,15 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
             until = here[1]
 
 
-def _parts(line: str) -> list[str]:
-    """Split at `;`, `|`, `&&` outside of quotes."""
-    hidden = re.sub(r"'[^']*'|\"(?:\\.|[^\"\\])*\"", lambda found: "q" * len(found[0]), line)
+def _parts(line: str) -> list[tuple[str, bool]]:
+    """Split at `;`, `|`, `&&`, `&` outside of quotes and comments; each with whether an `&` follows."""
+    hidden = re.sub(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|(?<!\S)#.*", lambda found: "q" * len(found[0]), line)
     parts, start = [], 0
+    last = max((found.end() for found in SPLIT.finditer(hidden) if found[0] == "&"), default=0)
     for found in SPLIT.finditer(hidden):
-        parts.append(line[start : found.start()])
+        parts.append((line[start : found.start()], start < last))
         start = found.end()
-    return [*parts, line[start:]]
+    return [*parts, (line[start:], False)]
 
 
 def fixed_ports(text: str) -> list[tuple[int, str]]:
