@@ -13,7 +13,7 @@ preemption     how the partition preempts, and whether the run survives
 launchers      torchrun, accelerate or srun below the ranks
 signals        whether a stop reaches the ranks
 storage_room   whether the run folder can be written, is shared, and has room
-ignored_files  files that the program opens and the snapshot leaves out
+ignored_files  files that the job needs and the snapshot leaves out
 processors     CPUs against ranks, loader workers and threads
 environment    variables that go with the job
 program_hints  what the program's text says

@@ -1,38 +1,106 @@
-"""Files that the program opens by a relative name, that are here, and that the snapshot will not have."""
+"""The program's own files, and those that it opens or is given by a relative name: whether the snapshot has them."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 
 from clusterdp.check.finding import Finding
 from clusterdp.check.program import PathUse
+from clusterdp.check.program.command_words import program_of
 from clusterdp.check.subject import Subject
 from clusterdp.launch.excluded_folders import is_clutter, is_run
+from clusterdp.launch.plan import elsewhere
+from clusterdp.launch.script_spec import lines_of
+
+NOT_FOUND = "the job runs in the snapshot and does not find it"
+WRITTEN = re.compile(r"out|log|save|dest|result|write|export|record|ckpt|checkpoint", re.I)  # options
 
 
 def ignored_findings(subject: Subject) -> Iterator[Finding]:
-    config, program, folder = subject.config, subject.program, subject.spec.submit_dir
-    if program is None or not config.snapshot.enabled:
+    if not subject.config.snapshot.enabled:
         return
-    linked = {link.rstrip("/") for link in config.snapshot.link}
+    yield from _of_program(subject)
+    yield from _of_words(subject)
+    yield from _of_opened(subject)
+
+
+def _of_program(subject: Subject) -> Iterator[Finding]:
+    """The program, and the modules of the folder that it imports."""
+    folder, program = subject.spec.submit_dir, subject.program
+    if program is None or _runs_in_place(subject):
+        return
+    files = [*program.files, *(place.file for place in program.unparsed), *_scripts(subject)]
+    below = [str(file.relative_to(folder)) for file in files if file.is_relative_to(folder)]
+    for name in _not_in_snapshot(folder, _unlinked(subject, below)):
+        is_run = folder / name not in program.files[1:] and subject.spec.kind != "entry"
+        config, by = subject.config, "is run" if is_run else "is imported"
+        doubtful = folder / name in program.optional or (config.launch.setup if is_run else elsewhere(config))
+        what = f"{name} {by}, and is not in the snapshot of the code: {_reason(folder, name)}"
+        why = "the job runs in the snapshot: " + ("can't open file" if is_run else "no module of that name")
+        yield Finding("warning" if doubtful else "error", "snapshot.link", what, why, _remedy(name))
+
+
+def _runs_in_place(subject: Subject) -> bool:
+    """A program that is named by an absolute path is not that of the snapshot, and finds its modules beside it."""
+    spec = subject.spec
+    words = spec.command if spec.kind == "command" else lines_of(spec.config.script, "script").split()
+    return any(word.strip("'\"").startswith(str(spec.submit_dir)) for word in words)
+
+
+def _scripts(subject: Subject) -> list[Path]:
+    spec = subject.spec
+    file = program_of(spec.command, spec.submit_dir) if spec.kind == "command" else None
+    return [file] if file else []
+
+
+def _of_words(subject: Subject) -> Iterator[Finding]:
+    """Files that the command names: configs, lists of data. What it may be asked to write is none."""
+    spec = subject.spec
+    if spec.kind != "command":
+        return
+    names, before = [], ""
+    for word in spec.command[1:]:
+        option, _, value = word.rpartition("=")
+        asked_for = option or (before if before.startswith("-") else "")
+        name, before = os.path.normpath(value), word
+        is_file = not name.startswith(("/", "..")) and "\0" not in name and (spec.submit_dir / name).is_file()
+        if is_file and not WRITTEN.search(asked_for) and not name.endswith((".py", ".sh", ".bash")):
+            names.append(name)
+    for name in _not_in_snapshot(spec.submit_dir, _unlinked(subject, names)):
+        what = f"{name} stands in the command, and is not in the snapshot: {_reason(spec.submit_dir, name)}"
+        yield Finding("warning", "snapshot.link", what, NOT_FOUND, _remedy(name))
+
+
+def _unlinked(subject: Subject, names: Sequence[str]) -> list[str]:
+    linked = {link.rstrip("/") for link in subject.config.snapshot.link}
+    return [name for name in dict.fromkeys(names) if not {name, *map(str, PurePath(name).parents)} & linked]
+
+
+def _remedy(name: str) -> str:
+    return f"snapshot: {{link: [{name}]}}"
+
+
+def _of_opened(subject: Subject) -> Iterator[Finding]:
+    program, folder = subject.program, subject.spec.submit_dir
+    if program is None:
+        return
     written = [use for use in program.opened if use.written]
     uses: dict[str, PathUse] = {}
     for use in program.opened:
         name = _name(use)
-        above = {name, *map(str, PurePath(name).parents)}
         made = any(_is_made(name, each) for each in written)
         there = (folder / name).is_file() if use.named else (folder / name).exists()
-        if name and there and not use.written and not made and not above & linked:
+        if name and there and not use.written and not made:
             uses.setdefault(name, use)
-    for name in _not_in_snapshot(folder, list(uses)):
+    for name in _not_in_snapshot(folder, _unlinked(subject, list(uses))):
         use = uses[name]
         what = f"{name} is opened, and is not in the snapshot of the code: {_reason(folder, name)}"
-        why = "the job runs in the snapshot and does not find it"
-        remedy = f"snapshot: {{link: [{PurePath(name).parts[0] if not use.whole else name}]}}"
-        yield Finding("warning", "snapshot.link", what, why, remedy, subject.where(use))
+        remedy = _remedy(PurePath(name).parts[0] if not use.whole else name)
+        yield Finding("warning", "snapshot.link", what, NOT_FOUND, remedy, subject.where(use))
 
 
 def _is_made(name: str, use: PathUse) -> bool:

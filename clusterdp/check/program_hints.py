@@ -7,7 +7,9 @@ from pathlib import Path
 
 from clusterdp.check.finding import Finding
 from clusterdp.check.program import Place
+from clusterdp.check.program.command_words import missing_program
 from clusterdp.check.subject import Subject
+from clusterdp.wording import did_you_mean
 
 LOADS_BY_THEMSELVES = frozenset(
     {"lightning", "pytorch_lightning", "composer", "transformers", "deepspeed", "clusterdp"}
@@ -20,7 +22,12 @@ OF_ONE_NODE = ("/tmp/", "/dev/shm/", "/var/tmp/")
 def program_findings(subject: Subject) -> Iterator[Finding]:
     program, kind = subject.program, subject.spec.kind
     if program is None:
+        yield from _of_no_program(subject)
         return
+    for place in program.unparsed:
+        why = "this interpreter cannot run it, and its text was not looked at"
+        remedy = "Correct it, unless the job has another Python."
+        yield Finding("hint", kind, f"no Python: {place.text}", why, remedy, subject.where(place))
     many = subject.ranks > 1 and not subject.spec.is_torchrun
     for places, what, why, remedy in (
         (
@@ -63,6 +70,17 @@ def program_findings(subject: Subject) -> Iterator[Finding]:
         yield from _hint(subject, places, what, why, remedy)
     yield from _of_resuming(subject)
     yield from _of_paths(subject)
+
+
+def _of_no_program(subject: Subject) -> Iterator[Finding]:
+    config, spec = subject.config, subject.spec
+    if spec.kind != "command" or config.launch.container.image or config.launch.setup:
+        return
+    if name := missing_program(spec.command, spec.submit_dir):
+        what = f"there is no {name} in {spec.submit_dir}"
+        there = [str(path.relative_to(spec.submit_dir)) for path in spec.submit_dir.glob(f"*{Path(name).suffix}")]
+        remedy = did_you_mean(name, there, "Correct it, or submit from the folder that has it.")
+        yield Finding("warning", "command", what, "the job ends at once: can't open file", remedy)
 
 
 def _sees_several_gpus(subject: Subject) -> bool:

@@ -140,6 +140,7 @@ CASES = [
          but={"cpus_per_task": 2}),
     Case("warning", "OMP_NUM_THREADS: 8 is set", values={"launch": {"env": {"OMP_NUM_THREADS": "8"}}},
          but={"cpus_per_task": 8}),
+    Case("hint", "no Python: ", values=COMMAND | {"program": "x = ("}, but={"program": "x = 1"}),
     Case("hint", "one GPU: m.to", {"gpus_per_node": 2}, {"program": "m.to('cuda:0')"}, but={"gpus_per_node": 1}),
     Case("hint", "one GPU: m.to", {"gpus_per_node": 2}, {"program": "m.to('cuda:0')"}, but={"gpus_per_task": 1}),
     Case("hint", "the port is written out", values={"program": "import os\nos.environ['MASTER_PORT'] = '29500'"},
@@ -330,6 +331,55 @@ def test_files_that_the_snapshot_leaves_out(git: bool, tmp_path: Path) -> None:
     assert named({}) == out
     assert named({"snapshot": {"link": ["data", ".hidden"]}}) == set()
     assert named({"snapshot": {"enabled": False}}) == set()
+
+
+@pytest.mark.parametrize(
+    ("ignored", "values", "level"),
+    [
+        ("train.py", {}, "error"),
+        ("train.py", {"launch": {"modules": ["cuda"]}}, "error"),
+        ("train.py", {"launch": {"setup": "cp ~/train.py ."}}, "warning"),
+        ("train.py", {"snapshot": {"link": ["train.py"]}}, ""),
+        ("train.py", {"command": "python {}/train.py"}, ""),
+        ("model.py", {}, "error"),
+        ("model.py", {"launch": {"modules": ["mine"]}}, "warning"),
+        ("maybe.py", {}, "warning"),
+        ("conf.yaml", {"command": "python train.py --config conf.yaml"}, "warning"),
+        ("conf.yaml", {"command": "python train.py --config=./conf.yaml"}, "warning"),
+        ("conf.yaml", {"command": "python train.py --output conf.yaml"}, ""),
+        ("other.yaml", {"command": "python train.py --config conf.yaml"}, ""),
+    ],
+)
+def test_a_program_that_git_ignores(ignored: str, values: Mapping[str, Any], level: str, tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q", tmp_path], check=True)
+    for name in (".gitignore", "model.py", "maybe.py", "conf.yaml"):
+        (tmp_path / name).write_text(ignored if name == ".gitignore" else "")
+    program = "import model\ntry:\n    import maybe\nexcept ImportError:\n    pass\n"
+    given = COMMAND | {"program": program} | dict(values)
+    given["command"] = str(given["command"]).format(tmp_path) if isinstance(given["command"], str) else given["command"]
+    made = matching(found(tmp_path, given, cluster()), f"snapshot.link: {ignored}")
+    assert [each.level for each in made] == [level] * bool(level)
+
+
+@pytest.mark.parametrize(
+    ("command", "values", "missing"),
+    [
+        ("python -u trian.py --lr 1", {}, True),
+        ("bash trian.py", {}, True),
+        ("./run.sh", {}, True),
+        ("python train.py", {}, False),
+        ("python -m trian.py", {}, False),
+        ("python /opt/trian.py", {}, False),
+        ("bash -c 'python trian.py'", {}, False),
+        ("python trian.py", {"launch": {"setup": "cp ../trian.py ."}}, False),
+        ("python trian.py", {"launch": {"container": {"image": "x.sqsh"}}}, False),
+    ],
+)
+def test_a_program_that_is_not_there(command: str, values: Mapping[str, Any], missing: bool, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("")
+    made = matching(found(tmp_path, {"command": command, **values}, cluster()), "command: there is no")
+    assert [each.level for each in made] == ["warning"] * missing
+    assert not missing or "run.sh" in command or made[0].remedy == "Did you mean train.py?"
 
 
 @pytest.mark.parametrize(

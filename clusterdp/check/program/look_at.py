@@ -34,7 +34,9 @@ def look_at_script(text: str, folder: Path, file: Path, before: int = 0) -> Prog
 def look_at_file(file: Path, folder: Path) -> ProgramText:
     """The same of a Python file, and of those of the folder that it imports."""
     sources = sources_from(file, folder)
-    text = ProgramText([source.file for source in sources.each], sources.complete, sources.libraries)
+    text = ProgramText([source.file for source in sources.each], complete=sources.complete, libraries=sources.libraries)
+    text.optional |= {*text.files} - sources.needed
+    text.unparsed += sources.unparsed
     for add_facts in (add_signal_facts, add_save_facts, add_fixed_facts, add_opened_paths):
         try:
             add_facts(text, sources)
@@ -78,6 +80,7 @@ def _look_at_shell(text: str, folder: Path, file: Path, hops: int, traps: bool =
 def _add(whole: ProgramText, other: ProgramText) -> None:
     whole.complete &= other.complete
     whole.libraries |= other.libraries
+    whole.optional |= other.optional
     for name, places in other.handled.items():
         whole.handled.setdefault(name, []).extend(places)
     for name, value in vars(other).items():

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from clusterdp.check.program.command_words import module_file
+from clusterdp.check.program.program_text import Place
 from clusterdp.check.program.source import MOST_HOPS, Definition, Source, last_name
 from clusterdp.plainfile import read_plain
 
@@ -22,6 +23,8 @@ class Sources:
     each: list[Source] = field(default_factory=list)
     complete: bool = True
     libraries: set[str] = field(default_factory=set)
+    needed: set[Path] = field(default_factory=set)  # the first, and what it imports without an `if` or a `try`
+    unparsed: list[Place] = field(default_factory=list)
     _callers: dict[Definition, list[tuple[Source, ast.Call]]] = field(default_factory=dict, repr=False)
 
     def functions(self, name: str, near: Source) -> list[tuple[Source, Definition]]:
@@ -93,6 +96,7 @@ def _defines(of_class: ast.ClassDef, name: str) -> bool:
 def sources_from(first: Path, folder: Path) -> Sources:
     """folder: the one that the program is started in."""
     found, todo, seen, size = Sources(), [first], {first.resolve()}, 0
+    found.needed.add(first)
     roots = [first.parent, folder, folder / "src"]
     while todo:
         path = todo.pop(0)
@@ -103,23 +107,29 @@ def sources_from(first: Path, folder: Path) -> Sources:
                 found.complete = False
                 break
             source = Source.read(path, text)
-        except (OSError, SyntaxError, ValueError, RecursionError):
+        except (OSError, SyntaxError, ValueError, RecursionError) as error:
             found.complete = False
+            if isinstance(error, SyntaxError):
+                found.unparsed.append(Place(path, error.lineno or 1, error.msg))
             continue
         found.each.append(source)
         found.complete &= not any(source.name(call.func).endswith("import_module") for call in source.calls)
-        for module in _imported(source, roots):
+        for module, is_needed in _imported(source, roots):
             file = module_file(module, roots) if module.split(".")[0] != OURS else None
             if file is None:
                 found.libraries.add(module.split(".")[0])
-            elif file.resolve() not in seen:
+                continue
+            if is_needed and path in found.needed:
+                found.needed.add(file)
+            if file.resolve() not in seen:
                 seen.add(file.resolve())
                 todo.append(file)
     return found
 
 
-def _imported(source: Source, roots: list[Path]) -> Iterator[str]:
-    """The modules that a file imports, by their full names. Of `from a import b`, b may be a module of its own."""
+def _imported(source: Source, roots: list[Path]) -> Iterator[tuple[str, bool]]:
+    """The modules that a file imports, by their full names, and whether it does so in any case. Of `from a import b`,
+    b may be a module of its own."""
     for node in source.imported:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -131,10 +141,11 @@ def _imported(source: Source, roots: list[Path]) -> Iterator[str]:
                 base = ".".join([*above, *filter(None, [node.module])])
             names = [base] if base else []
             names += [full for alias in node.names if module_file(full := f"{base}.{alias.name}".strip("."), roots)]
+        is_needed = isinstance(source.parents.get(node), ast.Module)
         for name in names:
             parts = name.split(".")
-            yield name
-            yield from (".".join(parts[:i]) for i in range(1, len(parts)))
+            yield name, is_needed
+            yield from ((".".join(parts[:i]), is_needed) for i in range(1, len(parts)))
 
 
 def _package_of(file: Path, roots: list[Path]) -> list[str]:
