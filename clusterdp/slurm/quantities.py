@@ -24,10 +24,10 @@ def seconds_of(text: str) -> float | None:
 
 
 def clock_of(seconds: float) -> str:
-    """`1-12:00:00`, `0:30:00`."""
+    """`1-00:30:00`, `0:30:00`."""
     days, rest = divmod(int(seconds), 86400)
-    clock = f"{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"
-    return f"{days}-{clock}" if days else clock
+    hours, clock = rest // 3600, f"{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days}-{hours:02}:{clock}" if days else f"{hours}:{clock}"
 
 
 def megabytes_of(text: str) -> float | None:

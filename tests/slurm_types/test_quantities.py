@@ -28,6 +28,7 @@ def test_times_as_slurm_takes_them(text: str, seconds: float | None) -> None:
 @pytest.mark.parametrize("seconds", [60, 3599, 86_400, 129_630])
 def test_a_clock_is_read_back(seconds: int) -> None:
     assert seconds_of(clock_of(seconds)) == seconds
+    assert clock_of(172_800) == "2-00:00:00" and clock_of(3600) == "1:00:00"
 
 
 @pytest.mark.parametrize(
