@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterdp import config as config_module
-from clusterdp.check.cluster_facts import ClusterFacts, ask_cluster
+from clusterdp.check.cluster_facts import TIMEOUT_S, ClusterFacts, ask_cluster
 from clusterdp.check.environment import environment_findings
 from clusterdp.check.finding import LEVELS, Finding, place_of
 from clusterdp.check.ignored_files import ignored_findings
@@ -53,7 +53,7 @@ def check(given: Given, config_file: Path, probe: bool = False) -> Checked:
     """ConfigError for a mistake for which `submit` would not even ask Slurm."""
     subject = _subject(given, config_file)
     cluster = ask_cluster(subject.config.resources) if commands.have_slurm() else ClusterFacts()
-    found = [*all_findings(subject, cluster, _hosts(subject, cluster) if cluster.partitions else set())]
+    found = [*all_findings(subject, cluster, _hosts(subject, cluster))]
     if probe:
         from clusterdp.check.probe import probe_findings
 
@@ -111,19 +111,22 @@ def all_findings(subject: Subject, cluster: ClusterFacts, hosts: set[str]) -> It
 
 
 def _hosts(subject: Subject, cluster: ClusterFacts) -> set[str]:
+    if not cluster.partitions or "sinfo" in cluster.silent:
+        return set()
     try:
-        return commands.node_hosts(",".join(cluster.asked(subject.config.resources.partition)))
+        return commands.node_hosts(",".join(cluster.asked(subject.config.resources.partition)), TIMEOUT_S)
     except SlurmError:
         return set()
 
 
 def _notes(subject: Subject, cluster: ClusterFacts) -> Iterator[str]:
     if not cluster.partitions:
-        said = "Slurm does not answer" if cluster.silent else "there is no sbatch here"
+        said = "Slurm gave no answer that is understood" if cluster.silent else "there is no sbatch here"
+        said = f"{cluster.other} is another cluster" if cluster.other else said
         yield f"No scheduler was asked ({said}): limits of partition, QOS and nodes were not looked at."
         return
     if cluster.silent:
-        yield f"No answer from {', '.join(cluster.silent)}: what they know was not looked at."
+        yield f"No answer that is understood from {', '.join(cluster.silent)}: what they know was not looked at."
     preemption = preemption_of(subject, cluster)
     if preemption is None:
         return
@@ -139,9 +142,9 @@ def _notes(subject: Subject, cluster: ClusterFacts) -> Iterator[str]:
 def _ask_sbatch(subject: Subject) -> tuple[list[Finding], list[str]]:
     """(what sbatch --test-only refuses, what it expects). Neither is a verdict."""
     try:
-        accepted, said = commands.ask_test_only(subject.script, subject.spec.submit_dir)
-    except SlurmError:
-        return [], []
+        accepted, said = commands.ask_test_only(subject.script, subject.spec.submit_dir, TIMEOUT_S)
+    except SlurmError as error:
+        return [], [f"sbatch --test-only was asked, too: {error}"]
     said = said.removeprefix("sbatch: ")
     if accepted:
         return [], [f"sbatch --test-only guesses: {said}"]

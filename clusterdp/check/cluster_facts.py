@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -9,6 +10,7 @@ from typing import TypeVar
 from clusterdp.config.tree import ResourcesConfig
 from clusterdp.errors import SlurmError
 from clusterdp.slurm import commands
+from clusterdp.slurm.commands import Association
 from clusterdp.slurm.nodes import NodeGroup
 from clusterdp.slurm.quantities import seconds_of
 
@@ -29,9 +31,10 @@ class ClusterFacts:
     groups: Sequence[NodeGroup] = ()
     partitions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
-    accounts: Sequence[tuple[str, str]] = ()
+    associations: Sequence[Association] = ()
     qos: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     silent: tuple[str, ...] = ()
+    other: str = ""  # what names another cluster than this one, which then was not asked
 
     def asked(self, names: str | None) -> list[str]:
         """The partitions of a job that names these, or none."""
@@ -39,11 +42,40 @@ class ClusterFacts:
             return names.split(",")
         return [name for name, limits in self.partitions.items() if limits.get("Default") == "YES"]
 
-    def qos_of(self, resources: ResourcesConfig) -> list[str]:
-        """Those whose limits hold for a job: its own, and that of its partition, if it names one alone."""
-        names = self.asked(resources.partition)
-        of_partition = self.partitions.get(names[0], {}).get("QoS", "N/A") if len(names) == 1 else "N/A"
-        return [name for name in (resources.qos, of_partition) if name and name not in ("N/A", "(null)")]
+    def account_of(self, resources: ResourcesConfig) -> str:
+        """The one that is named, or the only one that there is."""
+        mine = {each.account for each in self.associations}
+        return resources.account or (next(iter(mine)) if len(mine) == 1 else "")
+
+    def job_qos(self, resources: ResourcesConfig) -> str:
+        """The one that is named, or the account's default."""
+        account = self.account_of(resources)
+        defaults = {each.default_qos for each in self.associations if each.account == account}
+        return resources.qos or (next(iter(defaults)) if len(defaults) == 1 else "")
+
+    def qos_of(self, resources: ResourcesConfig, partition: str) -> list[str]:
+        """Those whose limits hold for a job there. Of each limit, the first one that has it decides."""
+        of_partition = self.partitions.get(partition, {}).get("QoS", "")
+        of_job = self.job_qos(resources)
+        names = [of_partition, of_job]
+        if "OverPartQOS" in self.qos.get(of_job, {}).get("Flags", ""):
+            names.reverse()
+        return [name for name in names if name not in ("", "N/A", "(null)")]
+
+    def qos_limit(self, resources: ResourcesConfig, partition: str, kind: str, tres: str = "") -> tuple[str, str]:
+        """(QOS, value) of `MaxWall`, or of `node` in `MaxTRES`; two empty texts if none has it."""
+        for name in self.qos_of(resources, partition):
+            said = self.qos.get(name, {}).get(kind, "")
+            if tres:
+                said = dict(each.split("=", 1) for each in said.split(",") if "=" in each).get(tres, "")
+            if said:
+                return name, said
+        return "", ""
+
+    def lifts(self, resources: ResourcesConfig, partition: str, flag: str) -> bool:
+        """Whether a QOS lifts a limit of the partition: `PartitionTimeLimit`, `PartitionMaxNodes`, ..."""
+        flags = [self.qos.get(name, {}).get("Flags", "") for name in self.qos_of(resources, partition)]
+        return any(flag in each.split(",") for each in flags)
 
     def enforces(self, what: str) -> bool:
         """Whether Slurm refuses jobs because of `associations`, `limits` or `qos`."""
@@ -62,25 +94,36 @@ class ClusterFacts:
 
 def ask_cluster(resources: ResourcesConfig) -> ClusterFacts:
     """The controller gets three questions. Accounting is asked where an account or a QOS matters."""
+    if other := _other_cluster(resources, os.environ):
+        return ClusterFacts(other=other)
     silent: list[str] = []
 
-    def answer(name: str, ask: Callable[[], T]) -> T | None:
+    def answer(name: str, ask: Callable[[], T], may_be_empty: bool = False) -> T | None:
+        """None, or something empty, if there is no answer, or nothing in it that is understood."""
         try:
-            return ask()
+            answered = ask()
         except SlurmError:
+            answered = None
+        if not answered and (answered is None or not may_be_empty):
             silent.append(name)
-            return None
+        return answered
 
-    try:
-        partitions = commands.show_partitions(TIMEOUT_S)
-    except SlurmError:  # the controller is away
-        return ClusterFacts(silent=("scontrol",))
+    partitions = answer("scontrol show partition", lambda: commands.show_partitions(TIMEOUT_S))
+    if not partitions:  # the controller is away
+        return ClusterFacts(silent=tuple(silent))
     groups = answer("sinfo", lambda: commands.node_groups(timeout_s=TIMEOUT_S)) or []
     settings = answer("scontrol show config", lambda: commands.show_config(TIMEOUT_S)) or {}
     facts = ClusterFacts(groups, partitions, settings)
-    if resources.account or resources.qos:
-        accounts = answer("sacctmgr show associations", lambda: commands.accounts(TIMEOUT_S)) or []
-        facts = replace(facts, accounts=accounts)
-    if facts.qos_of(resources):
+    if resources.account or resources.qos or facts.enforces("associations"):
+        asked = answer("sacctmgr show associations", lambda: commands.associations(TIMEOUT_S), may_be_empty=True)
+        facts = replace(facts, associations=asked or [])
+    if any(facts.qos_of(resources, name) for name in facts.asked(resources.partition) or [""]):
         facts = replace(facts, qos=answer("sacctmgr show qos", lambda: commands.show_qos(TIMEOUT_S)) or {})
     return replace(facts, silent=tuple(silent))
+
+
+def _other_cluster(resources: ResourcesConfig, environ: Mapping[str, str]) -> str:
+    key = next((key for key in ("clusters", "cluster") if resources.extra.get(key)), "")
+    if key:
+        return f"resources.extra.{key}: {resources.extra[key]}"
+    return f"SLURM_CLUSTERS={environ['SLURM_CLUSTERS']}" if environ.get("SLURM_CLUSTERS") else ""

@@ -1,12 +1,14 @@
-"""What the scheduler would refuse, or leave in the queue for ever: limits of partition, QOS and account."""
+"""What the scheduler would refuse, or leave in the queue for ever, by the partitions of the job."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from clusterdp.check.access import accounting_access, partition_access
 from clusterdp.check.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
 from clusterdp.check.nodes import node_findings
+from clusterdp.check.qos_limits import qos_findings
 from clusterdp.check.subject import Subject
 from clusterdp.slurm.quantities import clock_of, megabytes_of, seconds_of
 from clusterdp.wording import counted, did_you_mean, duration
@@ -16,48 +18,63 @@ def limit_findings(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]
     if not cluster.partitions:
         return
     yield from _of_partitions(subject, cluster)
-    yield from _of_account(subject, cluster)
-    yield from _of_qos(subject, cluster)
+    yield from accounting_access(subject, cluster)
     yield from _of_arrays(subject, cluster)
 
 
 def _of_partitions(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
-    """Of several partitions, a job takes the one that it fits: only where none is left, that is an error."""
+    """Of several partitions, a job takes the one that it fits: only where none is left, that is an error. All of them
+    must be there."""
     names = cluster.asked(subject.config.resources.partition)
-    each = {name: [*_of_partition(subject, cluster, name)] for name in names}
+    if not names:
+        yield from _of_no_partition(subject, cluster)
+    missing = [name for name in names if name not in cluster.partitions]
+    for name in missing:
+        known = sorted(cluster.partitions)
+        remedy = did_you_mean(name, known, f"There are: {', '.join(known)}.")
+        yield Finding("error", "resources.partition", f"there is no partition {name}", "the job is refused", remedy)
+    each = {name: [*_of_partition(subject, cluster, name)] for name in names if name not in missing}
     fits = [name for name, found in each.items() if not any(finding.level == "error" for finding in found)]
     shown = set(fits) or set(each)
-    for name in names:
+    for name in each:
         if name in shown:
             yield from each[name]
 
 
+def _of_no_partition(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
+    yield from qos_findings(subject, cluster, "")
+    resources = subject.config.resources
+    by_plugin = cluster.settings.get("JobSubmitPlugins", "(null)") not in ("(null)", "")
+    if not resources.partition and "partition" not in resources.extra and not by_plugin:
+        what = "is not set, and this cluster has no default partition"
+        remedy = f"Name one: {', '.join(sorted(cluster.partitions))}."
+        yield Finding("error", "resources.partition", what, "the job is refused", remedy)
+
+
 def _of_partition(subject: Subject, cluster: ClusterFacts, name: str) -> Iterator[Finding]:
-    key = "resources.partition"
-    limits = cluster.partitions.get(name)
-    if limits is None:
-        known = sorted(cluster.partitions)
-        remedy = did_you_mean(name, known, f"There are: {', '.join(known)}.")
-        yield Finding("error", key, f"there is no partition {name}", "the job is refused", remedy)
-        return
+    key, limits = "resources.partition", cluster.partitions[name]
     state = limits.get("State", "UP")
     if state in ("INACTIVE", "DRAIN"):
         why = f"{name} is {state}: it takes no new jobs"
         yield Finding("error", key, why, "the job is refused", "Name another, or wait until it is up.")
     elif state != "UP":
         yield Finding("warning", key, f"{name} is {state}", "the job waits until it is up", "Name another, or wait.")
-    yield from _of_time(subject, name, limits)
-    yield from _of_size(subject, name, limits)
+    yield from partition_access(subject, cluster, name, limits)
+    yield from _of_time(subject, cluster, name, limits)
+    yield from _of_size(subject, cluster, name, limits)
+    yield from qos_findings(subject, cluster, name)
     yield from node_findings(subject, cluster, name)
 
 
-def _of_time(subject: Subject, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
+def _of_time(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
     most, asked, key = seconds_of(limits.get("MaxTime", "")), subject.time_s, "resources.time"
     default = seconds_of(limits.get("DefaultTime", ""))
+    if cluster.lifts(subject.config.resources, name, "PartitionTimeLimit"):
+        most = None
     if most is not None and asked is not None and asked > most:
         what = f"{subject.config.resources.time} is more than {name} allows: {limits['MaxTime']}"
         yield Finding("error", key, what, NEVER, f'Write "{clock_of(most)}" or less.')
-    elif asked is None and subject.config.resources.time is None and default is not None and default != most:
+    elif subject.config.resources.time is None and default is not None and default != most:
         what = f"is not set, and {name} then gives {limits['DefaultTime']}"
         longest = f", where {limits['MaxTime']} is allowed" if most else ""
         yield Finding(
@@ -68,9 +85,12 @@ def _of_time(subject: Subject, name: str, limits: Mapping[str, str]) -> Iterator
 NEVER = "the job is refused, or waits for ever (EnforcePartLimits decides)"
 
 
-def _of_size(subject: Subject, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
+def _of_size(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
     resources = subject.config.resources
-    most, least = limits.get("MaxNodes", ""), limits.get("MinNodes", "")
+    most, least = (
+        "" if cluster.lifts(resources, name, f"Partition{key}") else limits.get(key, "")
+        for key in ("MaxNodes", "MinNodes")
+    )
     if most.isdecimal() and resources.nodes > int(most):
         what = f"{resources.nodes} are more than {name} allows: {most}"
         yield Finding("error", "resources.nodes", what, NEVER, f"Write {most} or less.")
@@ -82,61 +102,11 @@ def _of_size(subject: Subject, name: str, limits: Mapping[str, str]) -> Iterator
         what = f"{subject.cpus_per_node} CPUs on a node are more than {name} allows: {cpus}"
         remedy = f"Write {max(1, int(cpus) // subject.spec.ranks_per_node)} or less."
         yield Finding("error", "resources.cpus_per_task", what, NEVER, remedy)
-    memory, asked = megabytes_of(limits.get("MaxMemPerNode", "")), megabytes_of(resources.mem or "")
-    if memory and asked and asked > memory:
-        what = f"{resources.mem} is more than {name} allows on a node: {limits['MaxMemPerNode']} MB"
-        yield Finding("error", "resources.mem", what, NEVER, f"Write {memory:.0f}M or less.")
-    for key, allowed in (("account", "AllowAccounts"), ("qos", "AllowQos")):
-        value, names = getattr(resources, key), limits.get(allowed, "ALL")
-        if value and names not in ("ALL", "(null)") and value not in names.split(","):
-            what = f"{value} may not use {name}: {allowed}={names}"
-            yield Finding("error", f"resources.{key}", what, "the job is refused", "Name one of those.")
-
-
-def _of_account(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
-    account = subject.config.resources.account
-    mine = list(dict.fromkeys(name for name, _ in cluster.accounts))
-    if account and mine and account not in mine and cluster.enforces("associations"):
-        what = f"{account} is none of your accounts: {', '.join(mine)}"
-        remedy = did_you_mean(account, mine, "Name one of those.")
-        yield Finding("error", "resources.account", what, "the job is refused", remedy)
-
-
-def _of_qos(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
-    resources, key = subject.config.resources, "resources.qos"
-    mine = {each for account, listed in cluster.accounts if resources.account in (None, account)
-            for each in listed.split(",") if each}  # fmt: skip
-    if resources.qos and mine and resources.qos not in mine and cluster.enforces("qos"):
-        what = f"{resources.qos} is none that you may use: {', '.join(sorted(mine))}"
-        yield Finding("error", key, what, "the job is refused", "Name one of those.")
-    if cluster.enforces("limits"):
-        for name in cluster.qos_of(resources):
-            yield from _of_qos_limits(subject, name, cluster.qos.get(name, {}))
-
-
-def _of_qos_limits(subject: Subject, qos: str, limits: Mapping[str, str]) -> Iterator[Finding]:
-    resources = subject.config.resources
-    wall = seconds_of(limits.get("MaxWall", ""))
-    if wall is not None and subject.time_s is not None and subject.time_s > wall:
-        what = f"{resources.time} is more than the QOS {qos} allows: {limits['MaxWall']}"
-        yield Finding("error", "resources.time", what, WAITS, f'Write "{clock_of(wall)}" or less.')
-    most = dict(each.split("=", 1) for each in limits.get("MaxTRES", "").split(",") if "=" in each)
-    asked = {
-        "node": ("resources.nodes", resources.nodes),
-        "cpu": ("resources.cpus_per_task", resources.nodes * subject.cpus_per_node),
-        "gres/gpu": ("resources.gpus_per_node", resources.nodes * subject.gpus_per_node),
-    }
-    for tres, (name, count) in asked.items():
-        if most.get(tres, "").isdecimal() and count > int(most[tres]):
-            what = f"{count} ({tres}, of all nodes) are more than the QOS {qos} allows: {most[tres]}"
-            yield Finding("error", name, what, WAITS, "Ask for less, or name another QOS.")
-    submit = limits.get("MaxSubmitPU", "")
-    if submit.isdecimal() and subject.elements > int(submit):
-        what = f"{subject.elements} elements are more jobs than the QOS {qos} allows a user: {submit}"
-        yield Finding("error", "sweep", what, "the array is refused", f"Sweep over {submit} or fewer at a time.")
-
-
-WAITS = "the job waits for ever, or is refused (DenyOnLimit)"
+    memory = megabytes_of(limits.get("MaxMemPerNode", ""))
+    if memory and subject.memory_mb > memory:
+        what = f"{subject.memory_words} is more than {name} allows on a node: {limits['MaxMemPerNode']} MB"
+        remedy = f"Ask for {memory:.0f}M a node or less."
+        yield Finding("error", subject.memory_key, what, NEVER, remedy)
 
 
 def _of_arrays(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:

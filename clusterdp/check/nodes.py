@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from clusterdp.check.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
 from clusterdp.check.subject import Subject
+from clusterdp.slurm.hostlist import HostlistError, expand
 from clusterdp.slurm.nodes import NodeGroup
-from clusterdp.slurm.quantities import megabytes_of
 from clusterdp.wording import counted
 
 AWAY = re.compile(r"(down|drain|drng|fail|inval|maint|unk)|.*\*")  # states of sinfo in which a node takes no job
@@ -19,6 +19,7 @@ AWAY = re.compile(r"(down|drain|drng|fail|inval|maint|unk)|.*\*")  # states of s
 def node_findings(subject: Subject, cluster: ClusterFacts, partition: str) -> Iterator[Finding]:
     groups = [group for group in cluster.groups if group.partition == partition]
     wanted = subject.config.resources.nodes
+    yield from _of_names(subject, partition, _hosts(cluster.partitions.get(partition, {}).get("Nodes", "")))
     if not groups:
         return
     fitting = [group for group in groups if not misfit(subject, group)]
@@ -39,6 +40,27 @@ def node_findings(subject: Subject, cluster: ClusterFacts, partition: str) -> It
     yield Finding("error", nearest.key, f"{nearest.asked}: no node in {partition} has that", NEVER, nearest.remedy)
 
 
+def _of_names(subject: Subject, partition: str, hosts: set[str]) -> Iterator[Finding]:
+    """hosts: of the partition; empty if they are not known."""
+    resources = subject.config.resources
+    listed = _hosts(resources.nodelist or "")
+    if hosts and (others := sorted(listed - hosts)):
+        what = f"{', '.join(others[:5])} of the list are not in {partition}"
+        yield Finding("error", "resources.nodelist", what, NEVER, "Name nodes of that partition.")
+    left = len(hosts - _hosts(resources.exclude or ""))
+    if left < min(resources.nodes, len(hosts)):
+        what = f"leaves {counted(left, 'node')} of {partition}, and {resources.nodes} are asked for"
+        yield Finding("error", "resources.exclude", what, NEVER, "Exclude fewer, or ask for fewer nodes.")
+
+
+def _hosts(expression: str) -> set[str]:
+    """Empty for a file, and for what is no host list."""
+    try:
+        return set(expand(expression)) if expression != "(null)" and "/" not in expression else set()
+    except HostlistError:
+        return set()
+
+
 NEVER = "the job is refused, or waits for ever"
 
 
@@ -55,23 +77,17 @@ class Misfit:
 def misfit(subject: Subject, group: NodeGroup) -> Misfit | None:
     """None if a node of the group has all that is asked of a node."""
     resources, ranks = subject.config.resources, subject.spec.ranks_per_node
-    gpus, memory = subject.gpus_per_node, megabytes_of(resources.mem or "") or 0.0
-    if gpus > group.gpus:
-        key = _gpu_key(subject)
-        remedy = f"Write {group.gpus} or less." if group.gpus else "Name a partition that has GPUs."
-        return Misfit(gpus - group.gpus, key, f"{counted(gpus, 'GPU')} on a node", remedy)
-    if gpus and subject.gpu_type and group.gpu_type and subject.gpu_type != group.gpu_type:
-        return Misfit(
-            1, _gpu_key(subject), f"GPUs of type {subject.gpu_type}", f"Those there are of type {group.gpu_type}."
-        )
+    memory = subject.memory_mb
+    if found := _of_gpus(subject, group):
+        return found
     if subject.cpus_per_node > group.cpus:
         asked = f"{ranks} x {resources.cpus_per_task} = {subject.cpus_per_node} CPUs on a node"
         most = group.cpus // ranks
         remedy = f"Write {most} or less (a node has {group.cpus})." if most else f"A node has {group.cpus} CPUs."
         return Misfit(subject.cpus_per_node - group.cpus, "resources.cpus_per_task", asked, remedy)
     if memory > group.memory_mb:
-        remedy = f"Write {group.memory_mb}M or less."
-        return Misfit(memory - group.memory_mb, "resources.mem", f"{resources.mem} on a node", remedy)
+        remedy = f"Ask for {group.memory_mb}M a node or less."
+        return Misfit(memory - group.memory_mb, subject.memory_key, f"{subject.memory_words} on a node", remedy)
     wanted = resources.constraint or ""
     features = wanted.split("&") if re.fullmatch(r"[\w.-]+(&[\w.-]+)*", wanted) else []
     for feature in features:
@@ -81,9 +97,18 @@ def misfit(subject: Subject, group: NodeGroup) -> Misfit | None:
     return None
 
 
-def _gpu_key(subject: Subject) -> str:
-    names = ("gpus_per_node", "gpus_per_task", "gres")
-    return next(f"resources.{name}" for name in names if getattr(subject.config.resources, name))
+def _of_gpus(subject: Subject, group: NodeGroup) -> Misfit | None:
+    """Those of the type that is asked for, where one is; of all types together, where none is."""
+    gpus, kind = subject.gpus_per_node, subject.gpu_type
+    types = dict(group.gpus_by_type)
+    if gpus and kind and types and kind not in types:
+        remedy = f"Those there are of type {', '.join(types)}."
+        return Misfit(1, subject.gpu_key, f"GPUs of type {kind}", remedy)
+    there, of_type = (types[kind], f" of type {kind}") if kind in types else (group.gpus, "")
+    if gpus <= there:
+        return None
+    remedy = f"Write {there} or less." if there else "Name a partition that has GPUs."
+    return Misfit(gpus - there, subject.gpu_key, f"{counted(gpus, 'GPU')}{of_type} on a node", remedy)
 
 
 def _count(groups: list[NodeGroup]) -> int:

@@ -56,7 +56,7 @@ def _mode(said: str) -> str:
 
 
 def _by_qos(subject: Subject, cluster: ClusterFacts, everywhere: str) -> Preemption | None:
-    name = subject.config.resources.qos
+    name = cluster.job_qos(subject.config.resources)
     if not name or not any(name in limits.get("Preempt", "").split(",") for limits in cluster.qos.values()):
         return None
     limits = cluster.qos.get(name, {})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING
 from clusterdp.config import Config
 from clusterdp.launch.script_spec import ScriptSpec, gpu_count
 from clusterdp.slurm.nodes import GPUS
-from clusterdp.slurm.quantities import seconds_of
+from clusterdp.slurm.quantities import megabytes_of, seconds_of
 
 if TYPE_CHECKING:  # `submit` looks at the room alone
     from clusterdp.check.last_run import LastRun
@@ -53,6 +55,11 @@ class Subject:
         return gpu_count(resources.gpus_per_node) or of_ranks or of_gres
 
     @property
+    def gpu_key(self) -> str:
+        names = ("gpus_per_node", "gpus_per_task", "gres")
+        return next((f"resources.{name}" for name in names if getattr(self.config.resources, name)), "resources")
+
+    @property
     def gpu_type(self) -> str:
         resources = self.config.resources
         of_gres = next((kind for kind, _ in GPUS.findall(resources.gres or "")), "")
@@ -60,5 +67,35 @@ class Subject:
 
     @cached_property
     def time_s(self) -> float | None:
-        """What the config asks for."""
-        return seconds_of(self.config.resources.time or "")
+        """What the config asks for; infinite for no limit."""
+        asked = self.config.resources.time or ""
+        if re.fullmatch(r"(?i)unlimited|infinite|-1", asked):
+            return math.inf
+        seconds = seconds_of(asked)
+        return math.inf if seconds == 0 else seconds
+
+    @cached_property
+    def _memory(self) -> tuple[str, str, float]:
+        """(key, words, megabytes of a node)"""
+        resources = self.config.resources
+        if amount := megabytes_of(resources.mem or ""):
+            return "resources.mem", f"{resources.mem}", amount
+        for option, count in (("mem-per-cpu", self.cpus_per_node), ("mem-per-gpu", self.gpus_per_node)):
+            said = str(resources.extra.get(option, ""))
+            if amount := megabytes_of(said):
+                total = amount * count
+                return f"resources.extra.{option}", f"{count} x {said} = {total:.0f}M", total
+        return "resources.mem", "", 0.0
+
+    @property
+    def memory_key(self) -> str:
+        return self._memory[0]
+
+    @property
+    def memory_words(self) -> str:
+        return self._memory[1]
+
+    @property
+    def memory_mb(self) -> float:
+        """Of each node; 0 if none is asked for."""
+        return self._memory[2]

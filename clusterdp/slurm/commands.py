@@ -20,7 +20,7 @@ from clusterdp.slurm.nodes import SINFO_FORMAT, NodeGroup, read_sinfo
 
 MOST_SAID = 500  # characters of an error message that are passed on
 LONGEST_ARGUMENT = 100_000  # characters; Linux takes 128 KiB
-QOS_FIELDS = ("MaxWall", "MaxTRES", "MaxSubmitPU", "GraceTime", "Preempt", "PreemptMode")
+QOS_FIELDS = ("MaxWall", "MaxTRES", "MaxSubmitPU", "GraceTime", "Preempt", "PreemptMode", "MaxTRESPU", "Flags")
 MAX_ARRAY_SIZE = 1001  # Slurm's own default
 ANSWER_TIMEOUT_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout is 10 s and each client retries
 
@@ -40,6 +40,15 @@ OWN_ROW = re.compile(r"([0-9]+)\|([A-Z_]+)\|(.*)")
 
 class CommandTimeout(SlurmError):
     """No answer in time."""
+
+
+@dataclass(frozen=True)
+class Association:
+    """Of this user with an account. `default_qos` is empty if it has none."""
+
+    account: str
+    qos: tuple[str, ...]
+    default_qos: str = ""
 
 
 @dataclass(frozen=True)
@@ -166,15 +175,20 @@ def show_partitions(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, dict[str, 
 
 
 def accounts(timeout_s: float = ANSWER_TIMEOUT_S) -> list[tuple[str, str]]:
-    """(account, its QOS, separated by commas) of each association of this user; SlurmError where accounting does not
-    answer."""
+    """(account, its QOS, separated by commas) of each association of this user; SlurmError as associations()."""
+    return [(each.account, ",".join(each.qos)) for each in associations(timeout_s)]
+
+
+def associations(timeout_s: float = ANSWER_TIMEOUT_S) -> list[Association]:
+    """Those of this user; SlurmError where accounting does not answer."""
     user = f"user={getpass.getuser()}"
-    words = ["show", "associations", "where", user, "format=account,qos"]
+    words = ["show", "associations", "where", user, "format=account,qos,defaultqos"]
     done = _call(["sacctmgr", "--noheader", "--parsable2", "--readonly", *words], timeout_s=timeout_s)
     if done.returncode != 0:
         raise SlurmError(f"sacctmgr: cannot show associations. It says: {_said(done)}")
     rows = [line.split("|") for line in done.stdout.splitlines()]
-    return list(dict.fromkeys((row[0], row[1]) for row in rows if len(row) == 2 and row[0]))
+    found = [(row[0], tuple(filter(None, row[1].split(","))), "".join(row[2:])) for row in rows if row[0] and row[1:]]
+    return [Association(*each) for each in dict.fromkeys(found)]
 
 
 def show_config(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, str]:
@@ -191,8 +205,8 @@ def max_array_size() -> int:
 
 
 def show_qos(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, dict[str, str]]:
-    """Of each QOS: MaxWall, MaxTRES (of a job), MaxSubmitPU, GraceTime, Preempt and PreemptMode; what has no value is
-    empty. SlurmError where accounting does not answer."""
+    """Of each QOS: MaxWall, MaxTRES (of a job), MaxTRESPU (of a user), MaxSubmitPU, GraceTime, Preempt, PreemptMode and
+    Flags; what has no value is empty. SlurmError where accounting does not answer."""
     fields = ("Name", *QOS_FIELDS)
     words = ["show", "qos", f"format={','.join(fields)}"]
     done = _call(["sacctmgr", "--noheader", "--parsable2", "--readonly", *words], timeout_s=timeout_s)

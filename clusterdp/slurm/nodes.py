@@ -30,6 +30,7 @@ class NodeGroup:
     features: tuple[str, ...]
     time_limit: str
     most_nodes: str
+    gpus_by_type: tuple[tuple[str, int], ...] = ()  # where they have types: (("a100", 7), ("1g.5gb", 7))
 
 
 def read_sinfo(lines: Iterable[str]) -> list[NodeGroup]:
@@ -52,6 +53,15 @@ def read_sinfo(lines: Iterable[str]) -> list[NodeGroup]:
                 features=tuple(features.split(",")) if features != "(null)" else (),
                 time_limit=limit,
                 most_nodes=sizes.rpartition("-")[2],
+                gpus_by_type=_by_type(gpus),
             )
         )
     return groups
+
+
+def _by_type(gpus: Iterable[tuple[str, str]]) -> tuple[tuple[str, int], ...]:
+    """Empty if some of them have no type."""
+    found: dict[str, int] = {}
+    for kind, count in gpus:
+        found[kind] = found.get(kind, 0) + int(count)
+    return () if "" in found else tuple(found.items())

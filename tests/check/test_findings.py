@@ -16,12 +16,16 @@ from clusterdp.check.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
 from clusterdp.check.last_run import LastRun
 from clusterdp.check.program import look_at, look_at_script
+from clusterdp.slurm.commands import Association
 from tests.check.builder import cluster, subject
 
 COMMAND = {"command": ["python", "train.py"]}
 OWN = {"slurm_script": "#!/bin/bash\n", "launch": {"template": "mine.j2"}}
 SAVES = "import torch\ntorch.save(x, 'last.pt')"
 TORCH = "import os, signal, sys, torch\ndef stop(*_):\n    sys.exit(75)\nsignal.signal(signal.SIGTERM, stop)\n"
+
+
+MIXED = {"gpu:a100:4(S:0-1)": "gpu:a100:7,gpu:1g.5gb:7", "gpu:a100:4|": "gpu:a100:7,gpu:1g.5gb:7|"}
 
 
 class Case(NamedTuple):
@@ -39,6 +43,20 @@ class Case(NamedTuple):
 
 CASES = [
     Case("error", "partition: there is no partition lwo", {"partition": "lwo"}, but={"partition": "low"}),
+    Case("error", "there is no partition nosuch", {"partition": "main,nosuch"}, but={"partition": "main,low"}),
+    Case("error", "partition: is not set, and this cluster has no default", of_cluster={"Default=YES": "Default=NO"},
+         but={"partition": "low"}),
+    Case("error", "partition: is not set, and this cluster has no default", of_cluster={"Default=YES": "Default=NO"},
+         but_cluster={"Default=YES": "Default=NO", "JobSubmitPlugins": "lua"}),
+    Case("error", "main takes jobs of a reservation alone", of_cluster={"ReqResv=NO": "ReqResv=YES"},
+         but={"reservation": "course"}),
+    Case("error", "main is for groups that you are not in", of_cluster={"AllowGroups=ALL": "AllowGroups=admin"},
+         but_cluster={"AllowGroups=ALL": "AllowGroups=admin,people"}),
+    Case("error", "main is for root alone", of_cluster={"RootOnly=NO": "RootOnly=YES"}, but_cluster={}),
+    Case("error", "account: nlp may not use main: Deny", {"account": "nlp"},
+         of_cluster={"AllowAccounts=ALL": "AllowAccounts=ALL DenyAccounts=nlp,law"}, but={"account": "vision"}),
+    Case("error", "UNLIMITED is more than gpu allows", {"partition": "gpu", "time": "UNLIMITED"}, but={"time": "5"}),
+    Case("error", "time: 0 is more than gpu allows", {"partition": "gpu", "time": "0"}, but={"partition": "main"}),
     Case("error", "main is DRAIN", of_cluster={"State=UP": "State=DRAIN"}, but_cluster={}),
     Case("warning", "main is DOWN", of_cluster={"State=UP": "State=DOWN"}, but_cluster={}),
     Case("error", "3-00:00:00 is more than gpu allows", {"partition": "gpu", "time": "3-00:00:00"},
@@ -62,6 +80,20 @@ CASES = [
     Case("error", "cpus_per_task: 2 x 5 = 10 CPUs", {"tasks_per_node": 2, "cpus_per_task": 5},
          but={"cpus_per_task": 4}),
     Case("error", "mem: 20G on a node", {"mem": "20G"}, but={"mem": "0"}),
+    Case("error", "mem-per-cpu: 8 x 3G = 24576M on a node", {"cpus_per_task": 8, "extra": {"mem-per-cpu": "3G"}},
+         but={"cpus_per_task": 4}),
+    Case("error", "mem-per-gpu: 2 x 9G = 18432M is more than", {"gpus_per_node": 2, "extra": {"mem-per-gpu": "9G"}},
+         of_cluster={"MaxMemPerNode=UNLIMITED": "MaxMemPerNode=8000"}, but={"gpus_per_node": 1, "tasks_per_node": 1,
+         "extra": {"mem-per-gpu": "7G"}}),
+    Case("error", "exclude: leaves 2 nodes of main, and 3", {"nodes": 3, "exclude": "n[1-2]"},
+         but={"exclude": "n1,x[1-9]"}),
+    Case("error", "nodelist: n5 of the list are not in main", {"nodelist": "n[4-5]"}, but={"nodelist": "n[1-4]"}),
+    Case("error", "8 GPUs of type a100 on a node", {"gpus_per_node": "a100:8", "partition": "gpu"},
+         of_cluster=MIXED, but={"gpus_per_node": "a100:7"}),
+    Case("error", "8 GPUs of type a100 on a node", {"gpus_per_node": "a100:8", "partition": "gpu"},
+         of_cluster=MIXED, but={"gpus_per_node": "8"}),
+    Case("error", "GPUs of type h100", {"gpus_per_node": "h100:1", "partition": "gpu"},
+         of_cluster=MIXED, but={"gpus_per_node": "1g.5gb:7"}),
     Case("error", "the feature h100", {"partition": "gpu", "constraint": "h100"}, but={"constraint": "a100&nvlink"}),
     Case("error", "the feature h100", {"partition": "gpu", "constraint": "h100"}, but={"constraint": "[h100|a100]"}),
     Case("warning", "the run ends at its first preemption", {"partition": "low"}, {"restart": {"requeue": False}},
@@ -167,6 +199,8 @@ CASES = [
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLUSTERDP_SITE", "")
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    monkeypatch.setattr("clusterdp.check.access.my_groups", lambda: {"people"})
     for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
 
@@ -212,25 +246,65 @@ def test_of_several_partitions_one_that_fits_is_enough(tmp_path: Path) -> None:
 QOS = {
     "short": {"MaxWall": "01:00:00", "MaxTRES": "node=2,gres/gpu=4", "MaxSubmitPU": "5", "Preempt": "scavenge"},
     "scavenge": {"GraceTime": "00:00:20", "PreemptMode": "requeue", "MaxWall": "", "MaxTRES": "", "MaxSubmitPU": ""},
+    "typed": {"MaxTRES": "gres/gpu:a100=4"},
+    "mine": {"MaxTRESPU": "gres/gpu=4,cpu=8", "Flags": "DenyOnLimit"},
+    "long": {"MaxWall": "7-00:00:00"},
+    "over": {"MaxWall": "7-00:00:00", "Flags": "DenyOnLimit,OverPartQOS"},
+    "lifts": {"Flags": "PartitionTimeLimit,PartitionMaxNodes,PartitionMinNodes"},
 }
+ENFORCED = {"AccountingStorageEnforce": "associations,limits,qos"}
 
 
 @pytest.mark.parametrize(
     ("said", "resources"),
     [
         ("time: 2:00:00 is more than the QOS short allows", {"qos": "short", "time": "2:00:00"}),
+        ("time: 2:00:00 is more than the QOS short allows", {"time": "2:00:00"}),  # the default of the account
+        ("time: UNLIMITED is more than the QOS short", {"qos": "short", "time": "UNLIMITED"}),
         ("nodes: 3 (node, of all nodes) are more", {"qos": "short", "nodes": 3}),
         ("6 (gres/gpu, of all nodes) are more", {"qos": "short", "nodes": 3, "gpus_per_node": 2}),
-        ("qos: long is none that you may use: scavenge, short", {"qos": "long"}),
+        ("8 (gres/gpu:a100, of all nodes) are more", {"qos": "typed", "nodes": 2, "gpus_per_node": "a100:4"}),
+        ("6 (gres/gpu, of all nodes) are more than the QOS mine allows a user at a time: 4. the job is refused",
+         {"qos": "mine", "nodes": 3, "gpus_per_node": 2}),
+        ("qos: none is none that you may use: ", {"qos": "none"}),
         ("account: visoin is none of your accounts", {"account": "visoin"}),
     ],
-)
+)  # fmt: skip
 def test_limits_of_accounting_hold_where_they_are_enforced(said: str, resources: Any, tmp_path: Path) -> None:
-    facts = {"qos": QOS, "accounts": [("vision", "short,scavenge")]}
+    facts = {"qos": QOS, "associations": [Association("vision", tuple(QOS), "short")]}
     values = {"resources": {"account": "vision", **resources}}
-    enforced = cluster({"AccountingStorageEnforce": "associations,limits,qos"}, **facts)
+    enforced = cluster(ENFORCED, **facts)
     assert [each.level for each in matching(found(tmp_path, values, enforced), said)] == ["error"]
     assert not matching(found(tmp_path, values, cluster({"AccountingStorageEnforce": "none"}, **facts)), said)
+
+
+@pytest.mark.parametrize(
+    ("of_partition", "qos", "hours", "by"),
+    [
+        ("short", "long", 2, "the QOS short"),  # that of the partition comes first
+        ("short", "over", 2, ""),
+        ("N/A", "long", 2, ""),
+        ("typed", "short", 2, "the QOS short"),  # that of the partition has no such limit
+        ("long", "short", 2, ""),
+        ("N/A", "long", 72, "gpu allows: 2-00:00:00"),
+        ("N/A", "lifts", 72, ""),
+        ("lifts", "long", 72, ""),
+    ],
+)
+def test_of_two_qos_one_decides_each_limit(of_partition: str, qos: str, hours: int, by: str, tmp_path: Path) -> None:
+    of = cluster(ENFORCED | {"QoS=N/A": f"QoS={of_partition}"}, qos=QOS)
+    values = {"resources": {"partition": "gpu", "qos": qos, "time": f"{hours}:00:00"}}
+    made = [each for each in found(tmp_path, values, of) if each.level == "error"]
+    assert len(made) == bool(by) and all(by in each.what for each in made)
+
+
+def test_a_qos_lifts_the_number_of_nodes_of_the_partition(tmp_path: Path) -> None:
+    of = cluster({"MinNodes=0": "MinNodes=4", "|3|32|": "|9|32|"}, qos=QOS)
+    for nodes in (2, 9):
+        values = {"resources": {"partition": "gpu", "nodes": nodes}}
+        assert matching(found(tmp_path, values, of), "resources.nodes: ")
+        values["resources"]["qos"] = "lifts"
+        assert not matching(found(tmp_path, values, of), "resources.nodes: ")
 
 
 def test_preemption_by_qos_is_that_of_the_qos_and_not_of_the_partition(tmp_path: Path) -> None:

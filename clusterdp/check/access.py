@@ -1,0 +1,68 @@
+"""Who may use a partition, an account or a QOS: Slurm refuses the job of whoever may not."""
+
+from __future__ import annotations
+
+import grp
+import os
+from collections.abc import Iterator, Mapping
+
+from clusterdp.check.cluster_facts import ClusterFacts
+from clusterdp.check.finding import Finding
+from clusterdp.check.subject import Subject
+from clusterdp.wording import did_you_mean
+
+REFUSED = "the job is refused"
+NAMED = "Name one of those."
+ALL = ("ALL", "(null)", "")
+
+
+def partition_access(
+    subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping[str, str]
+) -> Iterator[Finding]:
+    key, resources = "resources.partition", subject.config.resources
+    if os.geteuid() != 0:
+        groups = limits.get("AllowGroups", "ALL")
+        if groups not in ALL and (mine := my_groups()) and not mine & set(groups.split(",")):
+            what = f"{name} is for groups that you are not in: AllowGroups={groups}"
+            yield Finding("error", key, what, REFUSED, "Name another.")
+        if limits.get("RootOnly") == "YES":
+            yield Finding("error", key, f"{name} is for root alone: RootOnly=YES", REFUSED, "Name another.")
+    if limits.get("ReqResv") == "YES" and not resources.reservation and "reservation" not in resources.extra:
+        what = f"{name} takes jobs of a reservation alone: ReqResv=YES"
+        yield Finding("error", key, what, REFUSED, "Set resources.reservation, or name another partition.")
+    yield from _of_account(cluster.account_of(resources), name, limits)
+    qos, allowed = cluster.job_qos(resources), limits.get("AllowQos", "ALL")
+    if qos and allowed not in ALL and qos not in allowed.split(","):
+        what = f"{qos} may not use {name}: AllowQos={allowed}"
+        yield Finding("error", "resources.qos", what, REFUSED, NAMED)
+
+
+def my_groups() -> set[str]:
+    """Empty where they have no names."""
+    try:
+        return {grp.getgrgid(number).gr_name for number in {os.getegid(), *os.getgroups()}}
+    except KeyError:
+        return set()
+
+
+def _of_account(account: str, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
+    """DenyAccounts counts for nothing where AllowAccounts is set."""
+    key, allowed, denied = "resources.account", limits.get("AllowAccounts", "ALL"), limits.get("DenyAccounts", "")
+    if account and allowed not in ALL and account not in allowed.split(","):
+        yield Finding("error", key, f"{account} may not use {name}: AllowAccounts={allowed}", REFUSED, NAMED)
+    elif account and allowed in ALL and account in denied.split(","):
+        what = f"{account} may not use {name}: DenyAccounts={denied}"
+        yield Finding("error", key, what, REFUSED, "Name another, or another partition.")
+
+
+def accounting_access(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
+    """Whether the account and the QOS are mine."""
+    resources = subject.config.resources
+    mine = list(dict.fromkeys(each.account for each in cluster.associations))
+    if resources.account and mine and resources.account not in mine and cluster.enforces("associations"):
+        what = f"{resources.account} is none of your accounts: {', '.join(mine)}"
+        yield Finding("error", "resources.account", what, REFUSED, did_you_mean(resources.account, mine, NAMED))
+    qos = {qos for each in cluster.associations if resources.account in (None, each.account) for qos in each.qos}
+    if resources.qos and qos and resources.qos not in qos and cluster.enforces("qos"):
+        what = f"{resources.qos} is none that you may use: {', '.join(sorted(qos))}"
+        yield Finding("error", "resources.qos", what, REFUSED, NAMED)

@@ -1,0 +1,86 @@
+"""What is asked of Slurm, and what is said where it does not answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from clusterdp.check.check import check
+from clusterdp.check.cluster_facts import TIMEOUT_S, ask_cluster
+from clusterdp.config import read
+from clusterdp.config.tree import ResourcesConfig
+from clusterdp.slurm import commands
+from tests.check.builder import PARTITIONS, SETTINGS, SINFO
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What each command prints; `hangs` for one that does not answer in time. `asked` holds all calls."""
+    settings = "\n".join(f"{name} = {value}" for name, value in SETTINGS.items())
+    said = {"partition": PARTITIONS, "config": settings, "sinfo": SINFO, "hosts": "n1 n1", "sbatch": "", "asked": ""}
+
+    def call(argv: list[str], timeout_s: float = 60.0, **_: object) -> object:
+        key = argv[-1] if argv[0] == "scontrol" else "hosts" if "--Node" in argv else argv[0]
+        said["asked"] += f"{key}:{timeout_s:.0f} "
+        if said.get(key) == "hangs":
+            raise commands.CommandTimeout(f"{argv[0]}: no answer within {timeout_s:.0f} s.")
+        return commands.subprocess.CompletedProcess(argv, 0, said.get(key, ""), "")
+
+    monkeypatch.setattr(commands, "_call", call)
+    monkeypatch.setattr(commands, "have_slurm", lambda: True)
+    monkeypatch.delenv("SLURM_CLUSTERS", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "cfg.yaml").write_text("command: python train.py\n")
+    return said
+
+
+def notes() -> str:
+    return " ".join(check(read("cfg.yaml"), Path("cfg.yaml")).notes)
+
+
+def test_what_answers_is_asked_once_and_not_for_long(slurm: dict[str, str]) -> None:
+    assert "No " not in notes()
+    assert slurm["asked"].split() == [f"{key}:10" for key in ("partition", "sinfo", "config", "hosts", "sbatch")]
+
+
+@pytest.mark.parametrize(
+    ("key", "answer", "note"),
+    [
+        ("sinfo", "hangs", "No answer that is understood from sinfo"),
+        ("sinfo", "<html>", "No answer that is understood from sinfo"),
+        ("config", "hangs", "No answer that is understood from scontrol show config"),
+        ("config", "<html>", "No answer that is understood from scontrol show config"),
+        ("sbatch", "hangs", "sbatch: no answer within 10 s."),
+        ("partition", "hangs", "No scheduler was asked (Slurm gave no answer that is understood)"),
+        ("partition", "<html>", "No scheduler was asked (Slurm gave no answer that is understood)"),
+    ],
+)
+def test_what_does_not_answer_is_named_and_not_asked_again(
+    key: str, answer: str, note: str, slurm: dict[str, str]
+) -> None:
+    slurm[key] = answer
+    assert note in notes()
+    assert not (key == "sinfo" and "hosts" in slurm["asked"])
+    assert {each.rpartition(":")[2] for each in slurm["asked"].split()} == {f"{TIMEOUT_S:.0f}"}
+
+
+def test_another_cluster_is_not_judged_by_this_one(slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in ("clusters", "cluster"):
+        assert ask_cluster(ResourcesConfig(extra={key: "other"})).other == f"resources.extra.{key}: other"
+    monkeypatch.setenv("SLURM_CLUSTERS", "other")
+    assert "No scheduler was asked (SLURM_CLUSTERS=other is another cluster)" in notes()
+    assert slurm["asked"] == ""
+
+
+def test_accounting_is_asked_where_it_is_enforced(slurm: dict[str, str]) -> None:
+    slurm["config"] += "\nAccountingStorageEnforce = limits"
+    slurm["sacctmgr"] = "vision|short,long|short\nnlp|long\n"
+    facts = ask_cluster(ResourcesConfig())
+    assert [(each.account, each.qos, each.default_qos) for each in facts.associations] == [
+        ("vision", ("short", "long"), "short"),
+        ("nlp", ("long",), ""),
+    ]
+    assert [facts.job_qos(ResourcesConfig(account=name)) for name in ("vision", "nlp", None)] == ["short", "", ""]
