@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from clusterdp.check.finding import Finding
-from clusterdp.check.storage_room import existing
+from clusterdp.check.storage_room import checkpoint_folder, existing
 from clusterdp.check.subject import Subject
 from clusterdp.errors import ClusterdpError
 from clusterdp.storage import RetryPolicy, masked, open_storage
@@ -21,12 +21,16 @@ SLOW_S = 1.0
 
 
 def probe_findings(subject: Subject) -> Iterator[Finding]:
-    yield from _of_folder(existing(subject.spec.run_dir))
-    if "://" in (subject.config.checkpoint.url or ""):
+    """A folder that is not there yet is made by the job: the one above it is asked."""
+    run, folder = existing(subject.spec.run_dir), checkpoint_folder(subject)
+    yield from _of_folder(run, "run_dir", "neither can the run folder")
+    if folder is None:
         yield from _of_store(subject)
+    elif existing(folder) != run:
+        yield from _of_folder(existing(folder), "checkpoint.url", "neither can the checkpoints")
 
 
-def _of_folder(folder: Path) -> Iterator[Finding]:
+def _of_folder(folder: Path, key: str, why: str) -> Iterator[Finding]:
     began = time.monotonic()
     try:
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".clusterdp-probe-") as file:
@@ -35,9 +39,9 @@ def _of_folder(folder: Path) -> Iterator[Finding]:
             os.fsync(file.fileno())
     except OSError as error:
         what = f"a file in {folder} cannot be written: {error.strerror}"
-        yield Finding("error", "run_dir", what, "neither can the run folder", "Name another.")
+        yield Finding("error", key, what, why, "Name another.")
         return
-    yield from _slow("run_dir", f"an fsync in {folder}", time.monotonic() - began)
+    yield from _slow(key, f"an fsync in {folder}", time.monotonic() - began)
 
 
 def _of_store(subject: Subject) -> Iterator[Finding]:

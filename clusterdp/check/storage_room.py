@@ -24,10 +24,12 @@ def room_findings(subject: Subject) -> Iterator[Finding]:
     run = existing(subject.spec.run_dir)
     yield from _of_writing(run, "run_dir")
     folder = checkpoint_folder(subject)
+    key = "checkpoint.url" if subject.config.checkpoint.url else "run_dir"
     if folder is None:
+        if subject.config.checkpoint.keep_local:  # copies of what goes to the store
+            yield from _of_room(subject, run, "checkpoint.keep_local")
         return
     place = existing(folder)
-    key = "checkpoint.url" if subject.config.checkpoint.url else "run_dir"
     if place != run:
         yield from _of_writing(place, key)
     yield from _of_room(subject, place, key)
@@ -63,6 +65,7 @@ def _of_room(subject: Subject, folder: Path, key: str) -> Iterator[Finding]:
     if subject.spec.kind != "entry":
         return
     status, checkpoint = os.statvfs(folder), subject.config.checkpoint
+    keeps = "checkpoint.keep_local" if checkpoint.keep_local else "checkpoint.keep_last"
     kept = (checkpoint.keep_local or checkpoint.keep_last) + 1
     free = status.f_bavail * status.f_frsize
     if subject.last is not None:
@@ -72,9 +75,7 @@ def _of_room(subject: Subject, folder: Path, key: str) -> Iterator[Finding]:
             what = f"{folder} has {size(free)} free"
             each = f"{size(subject.last.bytes)} (as in {subject.last.path.name})"
             why = f"{kept} checkpoints of {each}{many} need {size(need)}"
-            yield Finding(
-                "error", key, what, why, "Make room, keep fewer (checkpoint.keep_last), or name another place."
-            )
+            yield Finding("error", key, what, why, f"Make room, keep fewer ({keeps}), or name another place.")
     files = (FILES_OF_A_RANK * subject.ranks + 2) * kept * subject.elements
     if status.f_files and 0 < status.f_favail < files:
         what = f"{folder} has {status.f_favail} files (inodes) left"

@@ -94,6 +94,9 @@ def test_probe_writes_and_leaves_nothing(project: Path, capsys: pytest.CaptureFi
     assert main(["check", "cfg.yaml", *store, "--probe"]) == 0
     assert fsspec.filesystem("memory").find("/check-probe") == []
     assert sorted(path.name for path in project.iterdir()) == ["cfg.yaml", "train.py"]
+    for url in (f"file://{project}/a/b", f"{project}/a/b"):  # the job makes the folder
+        assert main(["check", "cfg.yaml", f"checkpoint.url={url}", "--probe"]) == 0
+    assert not (project / "a").exists()
     assert main(["check", "cfg.yaml", "checkpoint.url=local:///dev/null/x", "--probe"]) == 1
     assert "a file cannot be put there" in " ".join(capsys.readouterr().out.split())
 
