@@ -19,7 +19,7 @@ AWAY = re.compile(r"(down|drain|drng|fail|inval|maint|unk)|.*\*")  # states of s
 def node_findings(subject: Subject, cluster: ClusterFacts, partition: str) -> Iterator[Finding]:
     groups = [group for group in cluster.groups if group.partition == partition]
     wanted = subject.config.resources.nodes
-    yield from _of_names(subject, partition, _hosts(cluster.partitions.get(partition, {}).get("Nodes", "")))
+    yield from _of_names(subject, partition, hosts_of(cluster.partitions.get(partition, {}).get("Nodes", "")))
     if not groups:
         return
     fitting = [group for group in groups if not misfit(subject, group)]
@@ -43,17 +43,17 @@ def node_findings(subject: Subject, cluster: ClusterFacts, partition: str) -> It
 def _of_names(subject: Subject, partition: str, hosts: set[str]) -> Iterator[Finding]:
     """hosts: of the partition; empty if they are not known."""
     resources = subject.config.resources
-    listed = _hosts(resources.nodelist or "")
+    listed = hosts_of(resources.nodelist or "")
     if hosts and (others := sorted(listed - hosts)):
         what = f"{', '.join(others[:5])} of the list are not in {partition}"
         yield Finding("error", "resources.nodelist", what, NEVER, "Name nodes of that partition.")
-    left = len(hosts - _hosts(resources.exclude or ""))
+    left = len(hosts - hosts_of(resources.exclude or ""))
     if left < min(resources.nodes, len(hosts)):
         what = f"leaves {counted(left, 'node')} of {partition}, and {resources.nodes} are asked for"
         yield Finding("error", "resources.exclude", what, NEVER, "Exclude fewer, or ask for fewer nodes.")
 
 
-def _hosts(expression: str) -> set[str]:
+def hosts_of(expression: str) -> set[str]:
     """Empty for a file, and for what is no host list."""
     try:
         return set(expand(expression)) if expression != "(null)" and "/" not in expression else set()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from clusterdp.check.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
+from clusterdp.check.nodes import hosts_of
 from clusterdp.check.subject import Subject
 from clusterdp.slurm.quantities import seconds_of
 from clusterdp.wording import duration
@@ -16,11 +17,17 @@ LITTLE_S = 1800.0  # of lost work
 
 @dataclass(frozen=True)
 class Preemption:
-    """`mode`: REQUEUE, CANCEL or SUSPEND. `grace_s` after TERM before it is carried out. `of`: what it is set for."""
+    """`mode`: REQUEUE, CANCEL or SUSPEND. `grace_s` after TERM before it is carried out. `of`: what it is set for, and
+    the `key` that names that."""
 
     mode: str
     grace_s: float
     of: str
+    key: str = "resources.partition"
+
+    @property
+    def another(self) -> str:
+        return f"name another {'QOS' if self.key == 'resources.qos' else 'partition'}"
 
     def in_words(self) -> str:
         grace = f"a grace time of {duration(self.grace_s)}" if self.grace_s else "no grace time"
@@ -36,13 +43,20 @@ def preemption_of(subject: Subject, cluster: ClusterFacts) -> Preemption | None:
     if kind != "preempt/partition_prio":
         return None
     found = []
-    tiers = [_tier(limits) for limits in cluster.partitions.values()]
     for name in cluster.asked(subject.config.resources.partition):
         limits = cluster.partitions.get(name, {})
         mode = _mode(limits.get("PreemptMode", "OFF"))
-        if mode and any(tier > _tier(limits) for tier in tiers):
+        if mode and any(_wins(other, limits) for other in cluster.partitions.values()):
             found.append(Preemption(mode, seconds_of(f"{limits.get('GraceTime', '0')} sec") or 0.0, name))
     return min(found, key=lambda each: ("CANCEL REQUEUE SUSPEND".split().index(each.mode), each.grace_s), default=None)
+
+
+def _wins(other: Mapping[str, str], limits: Mapping[str, str]) -> bool:
+    """Whether jobs of the other partition may take nodes of this one."""
+    if _tier(other) <= _tier(limits):
+        return False
+    theirs, ours = hosts_of(other.get("Nodes", "")), hosts_of(limits.get("Nodes", ""))
+    return not theirs or not ours or not theirs.isdisjoint(ours)
 
 
 def _tier(limits: Mapping[str, str]) -> int:
@@ -62,7 +76,8 @@ def _by_qos(subject: Subject, cluster: ClusterFacts, everywhere: str) -> Preempt
     limits = cluster.qos.get(name, {})
     own = limits.get("PreemptMode", "cluster")
     mode = _mode(everywhere if own in ("cluster", "") else own)
-    return Preemption(mode, seconds_of(limits.get("GraceTime", "")) or 0.0, f"the QOS {name}") if mode else None
+    grace_s = seconds_of(limits.get("GraceTime", "")) or 0.0
+    return Preemption(mode, grace_s, f"the QOS {name}", "resources.qos") if mode else None
 
 
 def survival_findings(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -75,20 +90,21 @@ def survival_findings(subject: Subject, cluster: ClusterFacts) -> Iterator[Findi
 
 
 def _of_mode(subject: Subject, cluster: ClusterFacts, preemption: Preemption) -> Iterator[Finding]:
-    key, what = "resources.partition", preemption.in_words()
+    key, what = preemption.key, preemption.in_words()
     restart = subject.config.restart
     if preemption.mode == "CANCEL" and not preemption.grace_s:
         why = f"it gets TERM, KILL after {duration(cluster.kill_wait_s)}, and is not requeued: the run is over"
-        yield Finding("warning", key, what, why, "Go on with `clusterdp resume RUN`, or name another partition.")
-    elif preemption.mode == "CANCEL":
-        why = "Slurm does not requeue it. The job's script does, if the ranks have saved and ended in the grace time"
+        yield Finding("warning", key, what, why, f"Go on with `clusterdp resume RUN`, or {preemption.another}.")
+    elif preemption.mode == "CANCEL" and restart.requeue:
+        does = "submits it again" if restart.how == "resubmit" else "does"
+        why = f"Slurm does not requeue it. The job's script {does}, if the ranks have saved and ended in the grace time"
         yield Finding("hint", key, what, why, "Look at `clusterdp status RUN` after a preemption.")
     elif preemption.mode == "SUSPEND":
         why = "it is stopped where it is and keeps its memory: no signal, no save, and its connections may break"
         yield Finding("hint", key, what, why, "Nothing, if train.timeout_s is longer than such a pause.")
     elif not restart.requeue:
         why = "with restart.requeue: false the run ends at its first preemption, until `clusterdp resume RUN`"
-        yield Finding("warning", "restart.requeue", what, why, "Leave restart.requeue out, or name another partition.")
+        yield Finding("warning", "restart.requeue", what, why, f"Leave restart.requeue out, or {preemption.another}.")
 
 
 def _of_save(subject: Subject, cluster: ClusterFacts, preemption: Preemption) -> Iterator[Finding]:

@@ -38,7 +38,12 @@ def _warning(subject: Subject) -> tuple[str, float] | None:
 def _of_lead(subject: Subject) -> Iterator[Finding]:
     """Entry jobs know the end of their time by themselves."""
     warning = _warning(subject)
-    if warning and warning[1] <= LOOKS_EVERY_S and subject.spec.kind != "entry":
+    if warning and subject.time_s is not None and warning[1] >= subject.time_s:
+        what = f"{subject.config.launch.signal}: {duration(warning[1])} before a limit of {duration(subject.time_s)}"
+        why = "Slurm sends it as soon as the job has begun"
+        remedy = f"Write {warning[0]}@{max(60, round(subject.time_s / 10))} or less."
+        yield Finding("warning", "launch.signal", what, why, remedy)
+    elif warning and warning[1] <= LOOKS_EVERY_S and subject.spec.kind != "entry":
         what = f"{subject.config.launch.signal}: {duration(warning[1])} before the time limit"
         why = "Slurm looks every 30 s: it comes up to that much early or late, and may leave no time at all"
         yield Finding("warning", "launch.signal", what, why, f"Write {warning[0]}@60 or more.")
@@ -79,7 +84,10 @@ def _of_shells(subject: Subject) -> Iterator[Finding]:
     for place in program.shells if program else []:
         what = "this shell waits for the program and has neither exec nor a trap"
         why = "it dies of SIGTERM, and the step ends while the program saves: that is killed, or left behind"
-        yield Finding("hint", subject.spec.kind, what, why, f"exec {place.text}", subject.where(place))
+        remedy = f"exec {place.text}"
+        if not place.is_last:
+            remedy = f"trap 'kill -TERM $pid' TERM; {place.text} & pid=$!; wait $pid; wait $pid"
+        yield Finding("hint", subject.spec.kind, what, why, remedy, subject.where(place))
 
 
 def _of_template(subject: Subject) -> Iterator[Finding]:

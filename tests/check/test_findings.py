@@ -28,6 +28,10 @@ TORCH = "import os, signal, sys, torch\ndef stop(*_):\n    sys.exit(75)\nsignal.
 MIXED = {"gpu:a100:4(S:0-1)": "gpu:a100:7,gpu:1g.5gb:7", "gpu:a100:4|": "gpu:a100:7,gpu:1g.5gb:7|"}
 
 
+# The partitions of a higher tier have other nodes.
+LOW_APART = {"Nodes=n[1-4] PriorityJobFactor=1 PriorityTier=10": "Nodes=n[8-9] PriorityJobFactor=1 PriorityTier=10"}
+
+
 class Case(NamedTuple):
     """`said`: in the finding's key and words. `resources`, `values`: of the config. `but`, `but_cluster`: what makes it
     silent, of the config or of the cluster."""
@@ -98,6 +102,12 @@ CASES = [
     Case("error", "the feature h100", {"partition": "gpu", "constraint": "h100"}, but={"constraint": "[h100|a100]"}),
     Case("warning", "the run ends at its first preemption", {"partition": "low"}, {"restart": {"requeue": False}},
          but={"partition": "main"}),
+    Case("warning", "the run ends at its first preemption", {"partition": "low"}, {"restart": {"requeue": False}},
+         of_cluster={"PreemptMode=REQUEUE": "PreemptMode=CANCEL"}, but={"restart": {}}),
+    Case("hint", "The job's script submits it again", {"partition": "low"}, {"restart": {"how": "resubmit"}},
+         of_cluster={"PreemptMode=REQUEUE": "PreemptMode=CANCEL"}, but={"restart": {}}),
+    Case("warning", "the run ends at its first preemption", {"partition": "low"}, {"restart": {"requeue": False}},
+         of_cluster=LOW_APART | {"n[8-9]": "n[2-9]"}, but_cluster=LOW_APART),
     Case("warning", "low0 can be preempted: CANCEL, no grace", {"partition": "low0"},
          of_cluster={"PreemptMode=REQUEUE": "PreemptMode=CANCEL"}, but_cluster={}),
     Case("hint", "CANCEL, a grace time of 10 s", {"partition": "low"},
@@ -121,6 +131,8 @@ CASES = [
          but={"launch": {"signal": "USR2@90"}}),
     Case("warning", "20 s before the time limit", values=COMMAND | {"launch": {"signal": "USR2@20"}},
          but={"launch": {"signal": "USR2@60"}}),
+    Case("warning", "10 h before a limit of 3 h", {"time": "3:00:00"}, {"launch": {"signal": "USR2@36000"}},
+         but={"time": "12:00:00"}),
     Case("warning", "USR2 is sent, and nothing", values=COMMAND | {"program": TORCH, "launch": {"signal": "USR2@90"}},
          but={"launch": {"signal": "TERM@90"}}),
     Case("warning", "after TERM the program ends with 0",
@@ -219,7 +231,7 @@ def test_a_finding_is_made_where_it_holds_and_nowhere_else(case: Case, tmp_path:
     made = found(tmp_path, values, cluster(case.of_cluster))
     assert [each.level for each in matching(made, case.said)] == [case.level]
     assert all(each.what and each.why and each.remedy for each in made)
-    of_config = ("program", "slurm_script", "launch", "checkpoint", "params", "script", "command")
+    of_config = ("program", "slurm_script", "launch", "checkpoint", "params", "script", "command", "restart")
     resources = {key: value for key, value in case.but.items() if key not in of_config}
     others = {key: value for key, value in case.but.items() if key in of_config}
     silent = {**case.values, **others, "resources": {**case.resources, **resources}}
@@ -316,6 +328,9 @@ def test_preemption_by_qos_is_that_of_the_qos_and_not_of_the_partition(tmp_path:
         )
 
     assert preempted("scavenge") and not preempted("short")
+    of = cluster({"PreemptType": "preempt/qos"}, qos=QOS | {"scavenge": {"PreemptMode": "cancel"}})
+    made = matching(found(tmp_path, {"resources": {"qos": "scavenge"}}, of), "the QOS scavenge can be preempted")
+    assert [(each.key, "name another QOS" in each.remedy) for each in made] == [("resources.qos", True)]
 
 
 @pytest.mark.parametrize(
@@ -340,6 +355,14 @@ def test_room_for_the_checkpoints_that_are_kept(tmp_path: Path) -> None:
     assert [each.level for each in errors(free // 3)] == ["error"]
     assert not errors(free // 9)
     assert errors(free // 9, elements=3)
+
+
+def test_room_for_the_copies_of_what_goes_to_a_store(tmp_path: Path) -> None:
+    status = os.statvfs(tmp_path)
+    last = LastRun(Path("runs/a-1"), status.f_bavail * status.f_frsize // 2, None)
+    for keep_local, keys in ((0, []), (3, ["checkpoint.keep_local"])):
+        of = subject(tmp_path, {"checkpoint": {"url": "s3://b/x", "keep_local": keep_local}}, last)
+        assert [each.key for each in matching([*all_findings(of, cluster(), set())], "4 checkpoints of")] == keys
 
 
 def test_more_elements_than_the_cluster_holds(tmp_path: Path) -> None:
@@ -457,19 +480,25 @@ def test_a_program_that_is_not_there(command: str, values: Mapping[str, Any], mi
 
 
 @pytest.mark.parametrize(
-    ("lines", "between"),
+    ("lines", "remedy"),
     [
-        ("python train.py", True),
-        ("exec python train.py", False),
-        ("trap : TERM\npython train.py &\nwait", False),
+        ("python train.py", "exec python train.py"),
+        ("python train.py\nexit $?", "exec python train.py"),
+        ("python train.py\ncp last.pt /data", "trap 'kill -TERM $pid' TERM; python train.py & pid=$!"),
+        ("python train.py | tee log", "trap 'kill"),
+        ("exec python train.py", ""),
+        ("python prepare.py\nexec python train.py", ""),
+        ("trap : TERM\npython train.py &\nwait", ""),
     ],
 )
-def test_a_shell_between_slurm_and_the_program(lines: str, between: bool, tmp_path: Path) -> None:
+def test_a_shell_between_slurm_and_the_program(lines: str, remedy: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
+    (tmp_path / "prepare.py").write_text("")
     (tmp_path / "run.sh").write_text(f"#!/bin/bash\nsource env.sh\n{lines}\n")
     program = look_at(["bash", "run.sh"], tmp_path)
     of = replace(subject(tmp_path, {"command": "bash run.sh"}), program=program)
     made = matching([*all_findings(of, cluster(), set())], "neither exec nor a trap")
-    assert [(each.where, each.remedy) for each in made] == [("run.sh:3", "exec python train.py")] * between
+    assert [each.where for each in made] == ["run.sh:3"] * bool(remedy)
+    assert all(each.remedy.startswith(remedy) for each in made)
     script = look_at_script(lines, tmp_path, tmp_path / "cfg.yaml")  # its shell has a trap of clusterdp's
     assert script and not script.shells

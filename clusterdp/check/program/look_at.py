@@ -8,7 +8,7 @@ from pathlib import Path
 from clusterdp.check.program.command_words import program_of
 from clusterdp.check.program.fixed_facts import add_fixed_facts
 from clusterdp.check.program.opened_paths import add_opened_paths
-from clusterdp.check.program.program_text import Place, ProgramText
+from clusterdp.check.program.program_text import Place, ProgramText, ShellCall
 from clusterdp.check.program.save_facts import add_save_facts
 from clusterdp.check.program.shell_lines import commands_of, fixed_ports, has_trap
 from clusterdp.check.program.signal_facts import add_signal_facts
@@ -16,6 +16,7 @@ from clusterdp.check.program.sources import sources_from
 from clusterdp.plainfile import read_plain
 
 MOST_SCRIPTS = 3  # that call one another
+ENDS = frozenset({"exit", "fi", "esac", "}"})  # of a branch; not of a loop
 
 
 def look_at(words: Sequence[str], folder: Path) -> ProgramText | None:
@@ -60,14 +61,18 @@ def _look_at_any(file: Path, folder: Path, hops: int) -> ProgramText | None:
 def _look_at_shell(text: str, folder: Path, file: Path, hops: int, traps: bool = False) -> ProgramText | None:
     found, shells = [], []
     traps = traps or has_trap(text)
-    for command in commands_of(text):
+    commands = [*commands_of(text)]
+    for at, command in enumerate(commands):
+        rest = commands[at + 1 :]
         program = program_of(command.words, folder) if hops else None
         each = _look_at_any(program, folder, hops - 1) if program else None
         if each is None:
             continue
         found.append(each)
-        if not traps and command.words[0] != "exec":
-            shells.append(Place(file, command.line, command.text))
+        # What comes before an exec prepares, and is short.
+        if not traps and "exec" not in [command.words[0], *(later.words[0] for later in rest)]:
+            is_last = not command.in_background and all(later.words[0] in ENDS for later in rest)
+            shells.append(ShellCall(file, command.line, command.text, is_last))
     if not found:
         return None
     ports = [Place(file, line, words) for line, words in fixed_ports(text)]

@@ -26,6 +26,13 @@ class PathUse(Place):
     named: bool = False
 
 
+@dataclass(frozen=True, order=True)
+class ShellCall(Place):
+    """Where a shell starts the program; `is_last`: it does nothing after it, and could become it by exec."""
+
+    is_last: bool = True
+
+
 @dataclass
 class ProgramText:
     """The facts of the program's own files. Each list is empty if there is no such line.
@@ -46,7 +53,7 @@ class ProgramText:
     collective_in_handler: list[Place] = field(default_factory=list)
     exits_zero_after_signal: list[Place] = field(default_factory=list)
 
-    shells: list[Place] = field(default_factory=list)  # of shell scripts: starts the program, without exec and a trap
+    shells: list[ShellCall] = field(default_factory=list)  # of shell scripts without an exec and a trap
 
     saves: list[Place] = field(default_factory=list)
     saves_in_place: list[Place] = field(default_factory=list)  # under the final name, without a rename
