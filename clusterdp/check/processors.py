@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from clusterdp.check.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
+from clusterdp.check.program_hints import is_given
 from clusterdp.check.subject import Subject
 from clusterdp.wording import counted
 
@@ -39,6 +40,7 @@ def _workers(subject: Subject) -> tuple[int, str]:
         if type(value) is int:
             return value, f"params.{name}"
     of_program = subject.program.workers if subject.program else []
+    of_program = [each for each in of_program if not is_given(each[0], subject.spec.command)]
     place, most = max(of_program, key=lambda each: each[1], default=(None, 0))
     return most, subject.where(place) if place else ""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clusterdp.check.finding import Finding
 from clusterdp.check.program import Place
 from clusterdp.check.program.command_words import missing_program
+from clusterdp.check.program.shell_lines import fixed_ports
 from clusterdp.check.subject import Subject
 from clusterdp.wording import did_you_mean
 
@@ -21,6 +24,7 @@ OF_ONE_NODE = ("/tmp/", "/dev/shm/", "/var/tmp/")
 
 def program_findings(subject: Subject) -> Iterator[Finding]:
     program, kind = subject.program, subject.spec.kind
+    yield from _of_command(subject)
     if program is None:
         yield from _of_no_program(subject)
         return
@@ -41,6 +45,18 @@ def program_findings(subject: Subject) -> Iterator[Finding]:
             "all ranks of a node use this one GPU",
             f"{subject.spec.ranks_per_node} ranks share its memory, and the others are idle",
             "Write f\"cuda:{os.environ['LOCAL_RANK']}\".",
+        ),
+        (
+            program.first_gpus if kind != "entry" and _sees_several_gpus(subject) else [],
+            "all ranks of a node use its first GPU, for nothing says which is theirs",
+            f"{subject.spec.ranks_per_node} ranks share its memory, and the others are idle",
+            "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) when it begins.",
+        ),
+        (
+            program.trains_anew if kind != "entry" and not program.resumes and program.complete else [],
+            "the Trainer begins anew in each attempt",
+            "after a preemption or a time-out it is at step 0 again",
+            "trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir)).",
         ),
         (
             program.saves_on_all_ranks if subject.ranks > 1 else [],
@@ -67,9 +83,23 @@ def program_findings(subject: Subject) -> Iterator[Finding]:
             "Set a flag, and agree on it between steps.",
         ),
     ):
-        yield from _hint(subject, places, what, why, remedy)
+        in_force = [each for each in places if not is_given(each, subject.spec.command)]
+        yield from _hint(subject, in_force, what, why, remedy)
     yield from _of_resuming(subject)
     yield from _of_paths(subject)
+
+
+def is_given(place: Place, command: Sequence[str]) -> bool:
+    """Whether it is the default of an option that the command sets."""
+    options = {f"--{name}" for name in re.findall(r"--([\w-]+)", place.text)} if "add_argument" in place.text else set()
+    return any(word.partition("=")[0] in options for word in command)
+
+
+def _of_command(subject: Subject) -> Iterator[Finding]:
+    """`accelerate launch --main_process_port 29501`"""
+    for _, text in fixed_ports(shlex.join(subject.spec.command)):
+        why = "two jobs on a node would meet there, or one cannot listen"
+        yield Finding("hint", "command", f"the port is written out: {text[:80]}", why, "Leave it to the job.")
 
 
 def _of_no_program(subject: Subject) -> Iterator[Finding]:

@@ -32,6 +32,13 @@ MIXED = {"gpu:a100:4(S:0-1)": "gpu:a100:7,gpu:1g.5gb:7", "gpu:a100:4|": "gpu:a10
 LOW_APART = {"Nodes=n[1-4] PriorityJobFactor=1 PriorityTier=10": "Nodes=n[8-9] PriorityJobFactor=1 PriorityTier=10"}
 
 
+HUGGING_FACE = "import transformers\ntransformers.Trainer(args=args).train({})"
+OPTIONS = (
+    "p.add_argument('--url', default='tcp://127.0.0.1:29500')\np.add_argument('--workers', default=8)\n"
+    "DataLoader(x, num_workers=args.workers)"
+)
+
+
 class Case(NamedTuple):
     """`said`: in the finding's key and words. `resources`, `values`: of the config. `but`, `but_cluster`: what makes it
     silent, of the config or of the cluster."""
@@ -187,6 +194,19 @@ CASES = [
     Case("hint", "no Python: ", values=COMMAND | {"program": "x = ("}, but={"program": "x = 1"}),
     Case("hint", "one GPU: m.to", {"gpus_per_node": 2}, {"program": "m.to('cuda:0')"}, but={"gpus_per_node": 1}),
     Case("hint", "one GPU: m.to", {"gpus_per_node": 2}, {"program": "m.to('cuda:0')"}, but={"gpus_per_task": 1}),
+    Case("hint", "use its first GPU", {"gpus_per_node": 2}, COMMAND | {"program": "m.cuda()"},
+         but={"gpus_per_task": 1}),
+    Case("hint", "the Trainer begins anew", values=COMMAND | {"program": HUGGING_FACE.format("")},
+         but={"program": HUGGING_FACE.format("resume_from_checkpoint=True")}),
+    Case("hint", "command: the port is written out: accelerate", {"tasks_per_node": 1},
+         {"command": "accelerate launch --main_process_port 29501 train.py"},
+         but={"command": "accelerate launch train.py"}),
+    Case("hint", "the port is written out: p.add", values=COMMAND | {"program": OPTIONS},
+         but={"command": "python train.py --url env://"}),
+    Case("warning", "starts 8 loader workers", values=COMMAND | {"program": OPTIONS},
+         but={"command": "python train.py --workers=0"}),
+    Case("warning", "starts 6 loader workers", values={"program": "N = 6\nDataLoader(x, num_workers=N)"},
+         but={"cpus_per_task": 6}),
     Case("hint", "the port is written out", values={"program": "import os\nos.environ['MASTER_PORT'] = '29500'"},
          but={"program": "import os\nos.environ['MASTER_PORT']"}),
     Case("hint", "all ranks save to one file", {"nodes": 2}, {"program": SAVES},

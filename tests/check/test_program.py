@@ -66,6 +66,10 @@ FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             SAVE.format("torch.save(state, new); new.rename(path)"),
             SAVE.format("torch.save(state, path)") + "def both():\n    save(x, 'a.new')\n    os.rename('a.new', 'a')",
             "import torch, io\nbuffer = io.BytesIO()\ntorch.save(x, buffer)",
+            "import torch\nwith atomic_write('last.pt', mode='wb') as f:\n    torch.save(x, f)",
+            "import torch, fsspec\nfs = fsspec.filesystem('s3')\nwith fs.open('b/x', 'wb') as f: torch.save(x, f)",
+            SAVE.format("torch.save(state, path); commit(path)") + "def commit(path):\n    os.replace(path, 'last.pt')",
+            SAVE.format("torch.save(state, path); os.system(f'mv {path} last.pt')"),
         ],
     ),
     "saves_on_all_ranks": (
@@ -111,11 +115,25 @@ FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             (2, "import torch\nmodel.load_state_dict(x)"),
             (2, "import torch\nx = torch.load('last.pt')"),
             (1, "trainer.train(resume_from_checkpoint=True)"),
+            (2, "import pickle\npickle.load(file)"),
+            (2, "from safetensors import safe_open\nsafe_open('a', 'pt')"),
+            (1, "Model.from_pretrained('out')"),
         ],
         ["import json\njson.load(file)", "trainer.train(resume_from_checkpoint=None)"],
     ),
+    "trains_anew": (
+        [
+            (2, "from transformers import Trainer\nTrainer(args=args).train()"),
+            (3, "import transformers\ntrainer = transformers.Trainer(args=args)\ntrainer.train()"),
+        ],
+        [
+            "from transformers import Trainer\nTrainer(args=args).train(resume_from_checkpoint=True)",
+            "import transformers\nmodel.train()",
+        ],
+    ),
     "fixed_ports": (
         [
+            (2, "import argparse\np.add_argument('--dist-url', default='tcp://127.0.0.1:29500')"),
             (2, "import os\nos.environ['MASTER_PORT'] = '29500'"),
             (3, "import os\nPORT = 29500\nos.environ['MASTER_PORT'] = str(PORT)"),
             (2, "import os\nos.environ.update({'MASTER_PORT': '29500'})"),
@@ -126,6 +144,8 @@ FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             "import os\nos.environ.setdefault('MASTER_PORT', '29500')",
             "import os\nif 'MASTER_PORT' not in os.environ:\n    os.environ['MASTER_PORT'] = '29500'",
             "import os\nos.environ['MASTER_PORT'] = str(free_port())",
+            "import os\ntry:\n    os.environ['MASTER_PORT']\nexcept KeyError:\n    os.environ['MASTER_PORT'] = '29500'",
+            "p.add_argument('--dist-url', default='env://', help='tcp://127.0.0.1:29500')",
             "import torch.distributed as dist\ndist.init_process_group('nccl', init_method='env://')",
         ],
     ),
@@ -134,12 +154,29 @@ FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             (2, "import torch\nmodel.to('cuda:0')"),
             (2, "import torch\ndevice = torch.device('cuda:0' if torch.cuda.is_available() else 'cpu')"),
             (2, "import torch\ntorch.cuda.set_device(0)"),
+            (2, "import torch\ndevice = 'cuda:0' if torch.cuda.is_available() else 'cpu'\nmodel.to(device)"),
             (2, "import torch, os\nx = torch.load(path, map_location='cuda:0'); os.environ['LOCAL_RANK']"),
         ],
         [
             "model.to('cuda')",
+            "os.environ['CUDA_VISIBLE_DEVICES'] = str(rank % 8)\nmodel.to('cuda:0')",
             "local_rank = int(os.environ['LOCAL_RANK'])\ndevice = 'cuda:0'\nmodel.to('cuda:0')",
             "import torch\ntorch.load(path, map_location='cpu')",
+        ],
+    ),
+    "first_gpus": (
+        [
+            (1, "model.cuda()"),
+            (1, "model.to('cuda')"),
+            (2, "device = 'cuda' if torch.cuda.is_available() else 'cpu'\nmodel.to(device)"),
+        ],
+        [
+            "torch.cuda.set_device(local_rank)\nmodel.cuda()",
+            "model.cuda(gpu)",
+            "model.to(rank)\nx.cuda()",
+            "import accelerate\nmodel.to('cuda')",
+            "device = torch.device('cuda', rank)\nmodel.to(device)\nx.to(torch.device(f'cuda:{rank}'))",
+            "model.to('cpu')",
         ],
     ),
 }  # fmt: skip

@@ -4,29 +4,59 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 
-from clusterdp.check.program.program_text import ProgramText
+from clusterdp.check.program.program_text import Place, ProgramText
 from clusterdp.check.program.source import Source, argument, last_name
 from clusterdp.check.program.sources import Sources
 
 TCP = re.compile(r"tcp://[^/\s]+:[0-9]{2,5}")
 CUDA = re.compile(r"cuda:[0-9]+")
-LOCAL_RANK = re.compile(r"local_rank|localid|set_device\((?![0-9])|%\s*[\w.]*device_count|local_process_index", re.I)
+LOCAL_RANK = re.compile(
+    r"local_rank|localid|set_device\((?![0-9])|%\s*[\w.]*device_count|local_process_index|CUDA_VISIBLE_DEVICES"
+    r"|gpu_?id|device_?id|cuda:\{|\.(?:to|cuda)\((?:self\.)?\w*(?:rank|gpu)",
+    re.I,
+)
+# They choose the device of each rank by themselves.
+CHOOSE_DEVICES = frozenset(
+    "accelerate composer deepspeed horovod ignite lightning pytorch_lightning transformers".split()
+)
 
 
 def add_fixed_facts(text: ProgramText, sources: Sources) -> None:
     # A program that knows its local rank has the fixed device for runs with one process.
     knows_its_device = any(LOCAL_RANK.search(line) for source in sources.each for line in source.lines)
+    chooses = knows_its_device or not sources.complete or sources.libraries & CHOOSE_DEVICES
     for source in sources.each:
         for node in source.nodes:
             if _is_fixed_port(node, source):
                 text.fixed_ports.append(source.place(node))
-            if _is_map_location(node) or (not knows_its_device and _is_fixed_device(node, source)):
+            if _is_map_location(node):
                 text.fixed_devices.append(source.place(node))
+            elif not knows_its_device and isinstance(node, ast.Call):
+                devices = [*_devices(node, source)]
+                text.fixed_devices += [source.place(each) for each in devices if each.value != "cuda"]
+                if not chooses and (_is_bare_cuda(node) or any(each.value == "cuda" for each in devices)):
+                    text.first_gpus.append(source.place(node))
             if isinstance(node, ast.keyword) and node.arg == "num_workers":
-                number = node.value.value if isinstance(node.value, ast.Constant) else None
-                if type(number) is int:
-                    text.workers.append((source.place(node.value), number))
+                text.workers += [(place, number) for place, number in _number(node.value, source)]
+
+
+def _number(node: ast.expr, source: Source) -> Iterator[tuple[Place, int]]:
+    """Written out, or of a name that stands for one, or the default of an option."""
+    value = _stands_for(node, source)
+    if isinstance(value, ast.Constant) and type(value.value) is int:
+        option = source.parents.get(source.parents.get(value, value))
+        is_option = isinstance(option, ast.Call) and last_name(option.func) == "add_argument"
+        yield source.place(option if is_option and option else value), value.value
+
+
+def _stands_for(node: ast.expr, source: Source) -> ast.expr:
+    """The one value of a name; of `args.x`, the default of the option `--x`."""
+    values = source.names.get(node.id, []) if isinstance(node, ast.Name) else []
+    if isinstance(node, ast.Attribute):
+        values = source.attributes.get(node.attr) or source.options.get(node.attr, [])
+    return values[0] if len(values) == 1 else node
 
 
 def _is_fixed_port(node: ast.AST, source: Source) -> bool:
@@ -34,6 +64,8 @@ def _is_fixed_port(node: ast.AST, source: Source) -> bool:
         method = argument(node, 99, "init_method")
         if method is not None and TCP.fullmatch(_constant(method, source)):
             return True
+        if last_name(node.func) == "add_argument":
+            return bool(TCP.fullmatch(_constant(argument(node, 99, "default"), source)))
         if last_name(node.func) == "TCPStore":
             return bool(_constant(argument(node, 1, "port"), source))
         if source.name(node.func) == "os.environ.update":
@@ -60,7 +92,9 @@ def _pairs(node: ast.Dict) -> list[tuple[str, ast.expr]]:
 
 
 def _is_default(node: ast.AST, source: Source) -> bool:
-    """Below `if "MASTER_PORT" not in os.environ`, or where the program is one process of its own."""
+    """Below `if "MASTER_PORT" not in os.environ` or `except KeyError:`, or where it is one process of its own."""
+    if any(isinstance(each, ast.ExceptHandler) for each in source.above(node)):
+        return True
     tests = [ast.unparse(each.test) for each in source.above(node) if isinstance(each, (ast.If, ast.IfExp))]
     return any(re.search(r"MASTER_PORT|environ|RANK|WORLD_SIZE|SLURM", test, re.I) for test in tests)
 
@@ -79,15 +113,24 @@ def _is_map_location(node: ast.AST) -> bool:
     return isinstance(node, ast.keyword) and node.arg == "map_location" and _is_cuda(node.value)
 
 
-def _is_fixed_device(node: ast.AST, source: Source) -> bool:
-    if not isinstance(node, ast.Call) or any(each.arg == "map_location" for each in node.keywords):
-        return False
-    if last_name(node.func) in ("to", "device") or source.name(node.func) == "torch.device":
-        return any(_is_cuda(each) for argument in node.args for each in ast.walk(argument))
-    if last_name(node.func) in ("cuda",) or source.name(node.func) == "torch.cuda.set_device":
+def _devices(node: ast.Call, source: Source) -> Iterator[ast.Constant]:
+    """`cuda:0`, `cuda` and the numbers that a call puts things on: written out, or by a name that stands for one."""
+    if any(each.arg == "map_location" for each in node.keywords):
+        return
+    if last_name(node.func) == "to" or (last_name(node.func) == "device" and len(node.args) == 1):
+        given = [_stands_for(each, source) for each in node.args]
+        for each in (each for value in given for each in ast.walk(value) if not isinstance(value, ast.Call)):
+            if isinstance(each, ast.Constant) and (_is_cuda(each) or each.value == "cuda"):
+                yield each
+    elif last_name(node.func) == "cuda" or source.name(node.func) == "torch.cuda.set_device":
         first = node.args[0] if node.args else None
-        return isinstance(first, ast.Constant) and type(first.value) is int
-    return False
+        if isinstance(first, ast.Constant) and type(first.value) is int:
+            yield first
+
+
+def _is_bare_cuda(node: ast.Call) -> bool:
+    """`model.cuda()`"""
+    return isinstance(node.func, ast.Attribute) and node.func.attr == "cuda" and not node.args and not node.keywords
 
 
 def _is_cuda(node: ast.AST) -> bool:

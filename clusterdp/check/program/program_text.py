@@ -58,11 +58,13 @@ class ProgramText:
     saves: list[Place] = field(default_factory=list)
     saves_in_place: list[Place] = field(default_factory=list)  # under the final name, without a rename
     saves_on_all_ranks: list[Place] = field(default_factory=list)  # each rank to the same name
+    trains_anew: list[Place] = field(default_factory=list)  # Hugging Face's Trainer, without a checkpoint
     resumes: list[Place] = field(default_factory=list)  # loads a state
 
     opened: list[PathUse] = field(default_factory=list)
     fixed_ports: list[Place] = field(default_factory=list)
     fixed_devices: list[Place] = field(default_factory=list)
+    first_gpus: list[Place] = field(default_factory=list)  # `.cuda()` in a program that does not know its local rank
     workers: list[tuple[Place, int]] = field(default_factory=list)  # num_workers=N of loaders, where N is written out
 
     @property

@@ -12,7 +12,18 @@ from clusterdp.check.program.source import Source, argument, last_name, paramete
 from clusterdp.check.program.sources import Sources
 
 SAVES = {"torch.save": (1, "f"), "safetensors.torch.save_file": (1, "filename"), "torch.jit.save": (1, "f")}
-LOADS = frozenset({"torch.load", "safetensors.torch.load_file", "torch.distributed.checkpoint.load"})
+LOADS = frozenset(
+    {
+        "torch.load",
+        "safetensors.torch.load_file",
+        "safetensors.safe_open",
+        "torch.distributed.checkpoint.load",
+        "pickle.load",
+        "dill.load",
+        "joblib.load",
+        "numpy.load",
+    }
+)
 LOADING = frozenset(
     {
         "load_state_dict",
@@ -21,10 +32,14 @@ LOADING = frozenset(
         "restore_checkpoint",
         "set_state_dict",
         "resume_from_checkpoint",
+        "from_pretrained",
     }
 )
 RESUMING_KEYWORDS = frozenset({"resume_from_checkpoint", "ckpt_path", "resume"})
 RENAMES = frozenset({"os.replace", "os.rename", "os.renames", "os.link", "shutil.move"})
+# Appears under its name when it is complete.
+ATOMIC = re.compile(r"atomic|[a-z]://|fsspec|s3fs|gcsfs|smart_open", re.I)
+MOVES = re.compile(r"\bmv\b")  # os.system("mv a b")
 TEMPORARY = re.compile(r"(?<![a-z/])te?mp|partial|bytesio|buffer", re.I)  # but for /tmp and `attempt`
 MOST_TEXTS = 200  # that a name may stand for, one by another
 OF_A_RANK = re.compile(r"rank|procid|hostname|getpid|uuid", re.I)
@@ -35,6 +50,8 @@ def add_save_facts(text: ProgramText, sources: Sources) -> None:
     for source in sources.each:
         for call in source.calls:
             name = source.name(call.func)
+            if _trains_anew(call, source):
+                text.trains_anew.append(source.place(call))
             if name in LOADS or last_name(call.func) in LOADING or _resumes_by_keyword(call):
                 text.resumes.append(source.place(call))
             if name not in SAVES:
@@ -46,7 +63,7 @@ def add_save_facts(text: ProgramText, sources: Sources) -> None:
             written = _written(target, source, sources, call)
             if written is None or TEMPORARY.search(written):
                 continue
-            if not _is_renamed(call, source, sources, set()):
+            if not ATOMIC.search(written) and not _is_renamed(call, source, sources, set()):
                 text.saves_in_place.append(source.place(call))
             if not OF_A_RANK.search(written) and guards.for_one_rank(call, source) is False:
                 text.saves_on_all_ranks.append(source.place(call))
@@ -58,6 +75,15 @@ def _resumes_by_keyword(call: ast.Call) -> bool:
         and not (isinstance(each.value, ast.Constant) and each.value.value in (None, False))
         for each in call.keywords
     )
+
+
+def _trains_anew(call: ast.Call, source: Source) -> bool:
+    """`trainer.train()` of Hugging Face: without resume_from_checkpoint it begins at step 0."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "train" or call.args or call.keywords:
+        return False
+    values = [call.func.value, *source.values.get(last_name(call.func.value), [])]
+    made = [source.name(each.func) for each in values if isinstance(each, ast.Call)]
+    return any(re.fullmatch(r"(?:transformers|trl)\..*Trainer", name) for name in made)
 
 
 def _written(target: ast.expr, source: Source, sources: Sources, call: ast.Call) -> str | None:
@@ -95,8 +121,8 @@ def _is_renamed(call: ast.Call, source: Source, sources: Sources, seen: set[ast.
     """Whether the function that saves, or one that calls it, renames a file as well."""
     function = source.function_of(call)
     if function is None:
-        return any(_renames(each, source) for each in source.calls if source.function_of(each) is None)
-    if any(isinstance(each, ast.Call) and _renames(each, source) for each in ast.walk(function)):
+        return any(_renames(each, source, sources) for each in source.calls if source.function_of(each) is None)
+    if any(isinstance(each, ast.Call) and _renames(each, source, sources) for each in ast.walk(function)):
         return True
     if function in seen:
         return False
@@ -104,9 +130,20 @@ def _is_renamed(call: ast.Call, source: Source, sources: Sources, seen: set[ast.
     return any(_is_renamed(each, where, sources, seen) for where, each in sources.callers(function, source))
 
 
-def _renames(call: ast.Call, source: Source) -> bool:
-    """os.replace(a, b), path.rename(b), path.replace(b); but not "a".replace("b", "c")."""
+def _renames(call: ast.Call, source: Source, sources: Sources) -> bool:
+    """By itself, or in a function of the program that it calls."""
+    return _is_rename(call, source) or any(
+        isinstance(each, ast.Call) and _is_rename(each, where)
+        for where, function in sources.called(call, source)
+        for each in ast.walk(function)
+    )
+
+
+def _is_rename(call: ast.Call, source: Source) -> bool:
+    """os.replace(a, b), path.rename(b), path.replace(b), os.system("mv a b"); but not "a".replace("b", "c")."""
     if source.name(call.func) in RENAMES:
         return True
+    if source.name(call.func).startswith(("os.system", "subprocess.")):
+        return bool(MOVES.search(" ".join(map(ast.unparse, call.args))))
     of_a_path = isinstance(call.func, ast.Attribute) and call.func.attr in ("rename", "replace")
     return (of_a_path and len(call.args) + len(call.keywords) == 1) or last_name(call.func) in ("mv", "move")

@@ -25,6 +25,7 @@ class Source:
     values: dict[str, list[ast.expr]] = field(default_factory=dict)  # what is assigned to a name, or an attribute
     names: dict[str, list[ast.expr]] = field(default_factory=dict)  # what is assigned to a name
     attributes: dict[str, list[ast.expr]] = field(default_factory=dict)  # to `self.x`, or another's `x`
+    options: dict[str, list[ast.expr]] = field(default_factory=dict)  # of argparse: `x` of `--x`, with its default
     aliases: dict[str, str] = field(default_factory=dict)  # `dist` -> `torch.distributed`
     imported: list[ast.Import | ast.ImportFrom] = field(default_factory=list)
 
@@ -42,6 +43,7 @@ class Source:
     def _note(self, node: ast.AST) -> None:
         if isinstance(node, ast.Call):
             self.calls.append(node)
+            self._note_option(node)
         elif isinstance(node, Definition):
             self.functions.setdefault(node.name, []).append(node)
         elif isinstance(node, ast.Assign):
@@ -66,6 +68,13 @@ class Source:
             self.values.setdefault(name, []).append(value)
             apart = self.attributes if isinstance(target, ast.Attribute) else self.names
             apart.setdefault(name, []).append(value)
+
+    def _note_option(self, call: ast.Call) -> None:
+        names = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        default = argument(call, 99, "default")
+        if last_name(call.func) == "add_argument" and default is not None:
+            for name in names:
+                self.options.setdefault(name.lstrip("-").replace("-", "_"), []).append(default)
 
     def place(self, node: ast.AST) -> Place:
         line = getattr(node, "lineno", 1)
