@@ -118,9 +118,9 @@ def job_states(jobs: Sequence[str], timeout_s: float = ANSWER_TIMEOUT_S) -> dict
     return {job: row for job, row in rows.items() if job in wanted or job.partition("_")[0] in wanted}
 
 
-def element_states(arrays: Sequence[str]) -> dict[str, SqueueRow]:
+def element_states(arrays: Sequence[str], timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, SqueueRow]:
     """What squeue knows of all elements of these arrays: `7_2` -> row."""
-    return _states(arrays, "--array")
+    return _states(arrays, "--array", timeout_s=timeout_s)
 
 
 def _states(jobs: Sequence[str], *options: str, timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, SqueueRow]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterdp.errors import SlurmError
+from clusterdp.operate.formatting import shown_path
 from clusterdp.operate.queue import RunStatus, status_by
 from clusterdp.operate.run_cluster import commands_of, is_gone, is_here
 from clusterdp.operate.run_history import RunHistory
@@ -26,8 +27,11 @@ def ask_squeue(histories: Sequence[RunHistory]) -> tuple[list[tuple[RunStatus, b
     errors, alone = [], 0
     for history in histories:
         rows = answers[history.cluster]
-        if history.unread:  # there may be jobs of which nothing can be read
-            rows = SlurmError(f"{history.unread}. So it is not known which jobs there are. Make it readable first.")
+        if history.job is None and not history.unread:  # there is nothing to ask
+            rows = {}
+        elif history.unread:  # there may be jobs of which nothing can be read
+            what = f"{shown_path(history.run.path)}/{history.unread}"
+            rows = SlurmError(f"{what}. So it is not known which jobs there are. Make it readable first.")
         as_recorded = not history.state.over and (rows is None or isinstance(rows, SlurmError))
         found.append((status_by(history, rows), as_recorded))
         if as_recorded and isinstance(rows, SlurmError):
@@ -47,6 +51,9 @@ def _ask(cluster: str, jobs: Sequence[str]) -> Rows | SlurmError | None:
         if not is_here(cluster):
             return None
         try:
-            return commands.job_states(jobs, TIMEOUT_S)
+            if not any("_" in job for job in jobs):
+                return commands.job_states(jobs, TIMEOUT_S)
+            arrays = dict.fromkeys(job.partition("_")[0] for job in jobs)  # a thousand elements are one word
+            return commands.element_states(list(arrays), TIMEOUT_S)
         except SlurmError as error:
             return error

@@ -47,7 +47,7 @@ def _goodput(run: Summary, now: float) -> str:
 
 NAME = Column("run", 9, lambda run, now: run["run"])
 STATE = Column("state", 8, lambda run, now: run["state"] + ("?" if run["as_recorded"] else ""))
-NOTE = Column("note", 5, lambda run, now: run["note"])
+NOTE = Column("note", 5, lambda run, now: run["note"] or (run["why"] if run["elements"] else ""))  # a sweep's counts
 COLUMNS = (
     NAME,
     STATE,

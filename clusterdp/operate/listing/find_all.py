@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Set
 from pathlib import Path
 
 from clusterdp.operate.find_run import RUNS, is_run
@@ -24,7 +25,14 @@ def find_all(everywhere: bool) -> list[NotedRun]:
         run = RunDir(Path(path))
         if is_run(run.path):
             found.append(NotedRun(path, modified(run.config) or modified(run.path) or 0.0, here))
-    return sorted(found, key=lambda run: run.time, reverse=True)
+    paths = {run.path for run in found}
+    return sorted((run for run in found if not _is_element(run.path, paths)), key=lambda run: run.time, reverse=True)
+
+
+def _is_element(path: str, paths: Set[str]) -> bool:
+    """By the names alone. An element is noted once it was resumed by itself; its sweep has a row already."""
+    parent, _, name = path.rpartition("/")
+    return name.isdecimal() and parent in paths
 
 
 def _folders() -> list[str]:

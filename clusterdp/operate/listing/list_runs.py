@@ -15,9 +15,10 @@ from clusterdp.operate.listing.ask_squeue import ask_squeue
 from clusterdp.operate.listing.columns import table
 from clusterdp.operate.listing.filters import Filters
 from clusterdp.operate.listing.find_all import TypedName, find_all
-from clusterdp.operate.listing.look import Look, keep, look_at
+from clusterdp.operate.listing.look import Look, look_at
 from clusterdp.operate.listing.read_in_time import PATIENCE_S, read_in_time
 from clusterdp.operate.listing.summaries import Summaries, summaries_path
+from clusterdp.operate.listing.sweep_row import row_of
 from clusterdp.operate.width import width_of
 from clusterdp.wording import some_of
 
@@ -115,23 +116,18 @@ class Reading:
                 self.err.flush()
         looks, silent = read_in_time(paths, lambda path: look_at(path, self.kept, self.now))
         self.silent += silent
-        self.unread += [f"{path}: {look.unread}" for path, look in looks.items() if look.unread]
+        for path, look in looks.items():
+            parts = [(f"{path}/{number}", each) for number, each in (look.elements or {}).items()]
+            self.unread += [f"{where}: {each.unread}" for where, each in [(path, look), *parts] if each.unread]
         return {path: looks[path] for path in paths if path in looks and (looks[path].text or looks[path].history)}
 
     def _summaries(self, looks: Mapping[str, Look]) -> list[str]:
         """One squeue for all that may not be over."""
-        live = {path: look for path, look in looks.items() if look.history}
-        statuses, complaints = ask_squeue([look.history for look in live.values() if look.history])
+        live = [history for look in looks.values() for history in look.open]
+        statuses, complaints = ask_squeue(live)
         self.complaints += [f"{complaint} A ? marks what was last recorded." for complaint in complaints]
-        by_path = dict(zip(live, statuses, strict=True))
-        found = []
-        for path, look in looks.items():
-            if path in by_path:
-                status, as_recorded = by_path[path]
-                found.append(keep(look, status, self.kept, self.now, as_recorded=as_recorded))
-            else:
-                found.append(look.text)
-        return found
+        answers = {str(history.run.path): answer for history, answer in zip(live, statuses, strict=True)}
+        return [row_of(look, answers, self.kept, self.now) for look in looks.values()]
 
 
 def _none(wanted: Wanted) -> str:

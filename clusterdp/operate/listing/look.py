@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from clusterdp.errors import RunError
 from clusterdp.operate.account.run_account import account_so_far
 from clusterdp.operate.find_run import is_run
 from clusterdp.operate.listing.summaries import Summaries, stamp_of
 from clusterdp.operate.queue import RunStatus, is_open
 from clusterdp.operate.run_data import in_brief
 from clusterdp.operate.run_history import RunHistory, newest, read_history
-from clusterdp.operate.run_state import RunState
 from clusterdp.operate.status import left_s
+from clusterdp.operate.sweep.elements import arrays_of, with_job_of_array
 from clusterdp.rundir import RunDir, SweepDir, is_sweep
 from clusterdp.rundir.lenient_reads import forget
 
@@ -27,21 +28,24 @@ SETTLED_S = 120.0
 SILENT_S = 86400.0
 
 
-# What a sweep is as a whole: the first of these that an element of it is.
-OF_A_SWEEP = [RunState.RUNNING, RunState.WAITING, RunState.FAILED, RunState.GAVE_UP, RunState.VANISHED]
-OF_A_SWEEP += [RunState.STOPPED, RunState.CANCELLED]
-
-
 @dataclass(frozen=True)
 class Look:
-    """One of these: the summary as JSON, of a run that is over; the history, of one of which Slurm may know more; or
-    why the folder cannot be read. Nothing, if there is no run (any more)."""
+    """One of these: the summary as JSON, of a run that is over; the history, of one of which Slurm may know more, or of
+    a sweep, with the looks at its elements; or why the folder cannot be read. Nothing, if there is no run."""
 
     text: str = ""
     history: RunHistory | None = None
+    elements: Mapping[int, Look] | None = None  # None: it is no sweep
     unread: str = ""
     stamp: str = ""
     changed: float = 0.0  # when the folder last did
+
+    @property
+    def open(self) -> list[RunHistory]:
+        """Those of which Slurm may know more: of a sweep, the histories of its elements."""
+        if self.elements is not None:
+            return [history for element in self.elements.values() for history in element.open]
+        return [self.history] if self.history else []
 
 
 def look_at(run: str, kept: Summaries, now: float) -> Look:
@@ -55,7 +59,7 @@ def look_at(run: str, kept: Summaries, now: float) -> Look:
             kept.drop(run)
             return Look()
         if is_sweep(path):
-            return Look(text=_summary_of_sweep(SweepDir(path), kept, now))
+            return _look_at_sweep(SweepDir(path), kept, now)
         history = read_history(RunDir(path))
         forget(history.run)
     except (FileNotFoundError, NotADirectoryError):
@@ -69,21 +73,21 @@ def look_at(run: str, kept: Summaries, now: float) -> Look:
     return Look(text=keep(found, RunStatus(history.state, history.why), kept, now))
 
 
-def _summary_of_sweep(sweep: SweepDir, kept: Summaries, now: float) -> str:
-    """A sweep is one row: its state is that of what is not over, else the worst, as last recorded; `why` has counts."""
-    looks = [look_at(str(sweep.element(number).path), kept, now) for number in sweep.numbers()]
-    states = Counter(state for look in looks if (state := _state_of(look)))
-    state = next((each for each in OF_A_SWEEP if states[each]), RunState.DONE)
-    said = ", ".join(f"{states[each]} {each.value}" for each in RunState if states[each])
-    history = replace(read_history(sweep.files), state=state)
-    found = summary_of(history, RunStatus(state, said), now, as_recorded=not state.over)
-    return json.dumps({**found, "note": found["note"] or said}, separators=(",", ":"))
-
-
-def _state_of(look: Look) -> RunState | None:
-    if look.history:
-        return look.history.state
-    return RunState(json.loads(look.text)["state"]) if look.text else None
+def _look_at_sweep(sweep: SweepDir, kept: Summaries, now: float) -> Look:
+    try:
+        name, rows = sweep.read_table()
+    except RunError as error:
+        return Look(unread=str(error).removeprefix(f"{sweep.path}/"))
+    arrays = arrays_of(sweep)
+    looks = {}
+    for number in (number for number in sweep.numbers() if number in rows):
+        look = look_at(str(sweep.element(number).path), kept, now)
+        if look.history:
+            look = replace(look, history=with_job_of_array(look.history, number, arrays))
+        looks[number] = look
+    history = read_history(sweep.files)
+    forget(sweep.files)
+    return Look(history=replace(history, name=name), elements=looks)
 
 
 def keep(found: Look, status: RunStatus, kept: Summaries, now: float, as_recorded: bool = False) -> str:
@@ -100,7 +104,8 @@ def keep(found: Look, status: RunStatus, kept: Summaries, now: float, as_recorde
 
 
 def summary_of(history: RunHistory, status: RunStatus, now: float, as_recorded: bool = False) -> dict[str, Any]:
-    """For `clusterdp list --json`: what `status` has, and more. as_recorded: Slurm could not be asked."""
+    """For `clusterdp list --json`: what `status` has, and more. as_recorded: Slurm could not be asked. elements: of a
+    sweep, how many are in which state."""
     last = newest(history.attempts)
     return {
         **in_brief(history, status),
@@ -108,4 +113,5 @@ def summary_of(history: RunHistory, status: RunStatus, now: float, as_recorded: 
         "goodput": account_so_far(history, status, now).goodput,
         "left_s": left_s(history, status),
         "as_recorded": as_recorded,
+        "elements": None,
     }

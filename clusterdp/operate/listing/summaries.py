@@ -19,7 +19,7 @@ from clusterdp.plainfile import MOST, read_plain
 from clusterdp.rundir import write_durably
 
 # Another version may read more in the same folder: it begins anew.
-HEADER = f"clusterdp {__version__}, summaries 2".encode()
+HEADER = f"clusterdp {__version__}, summaries 3".encode()
 
 
 class Summaries:

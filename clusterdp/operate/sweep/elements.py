@@ -43,11 +43,12 @@ def read_sweep(folder: SweepDir, ended: Mapping[int, ElementStatus] | None = Non
     name, rows = folder.read_table()
     there = set(folder.numbers())  # some may have been removed
     rows = {number: row for number, row in rows.items() if number in there}
-    arrays = _arrays(folder)
+    arrays = arrays_of(folder)
     histories = {}
     for number in rows:
         if number not in ended:
-            histories[number] = _history(folder, number, arrays)
+            history = read_history(folder.element(number), all_metrics=False)
+            histories[number] = with_job_of_array(history, number, arrays)
             forget(histories[number].run)
     going = [history for history in histories.values() if not history.state.over]
     said = ""
@@ -77,7 +78,7 @@ def ask_for_all(histories: Sequence[RunHistory]) -> dict[str, SqueueRow] | None:
     return commands.element_states(list(jobs)) if is_here(cluster) else None
 
 
-def _arrays(folder: SweepDir) -> list[tuple[int, int, str]]:
+def arrays_of(folder: SweepDir) -> list[tuple[int, int, str]]:
     """(first element, how many, job) of each array that was submitted at first, by the sweep's own ledger."""
     first: dict[int, tuple[int, int, str]] = {}  # later ones of the same elements have only some of them
     for event in read_events(folder.files):
@@ -87,9 +88,9 @@ def _arrays(folder: SweepDir) -> list[tuple[int, int, str]]:
     return list(first.values())
 
 
-def _history(folder: SweepDir, number: int, arrays: Sequence[tuple[int, int, str]]) -> RunHistory:
-    history = read_history(folder.element(number), all_metrics=False)
-    if history.job is None:  # submit was killed before it had written that down for each
+def with_job_of_array(history: RunHistory, number: int, arrays: Sequence[tuple[int, int, str]]) -> RunHistory:
+    """The history of that element, with its job if submit was killed before it had written that down for each."""
+    if history.job is None:
         jobs = tuple(f"{job}_{number - offset}" for offset, size, job in arrays if offset <= number < offset + size)
         return replace(history, jobs=jobs)
     return history

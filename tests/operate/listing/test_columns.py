@@ -21,6 +21,7 @@ def run(**values: Any) -> dict[str, Any]:
         "run": "/p/runs/x",
         "state": "done",
         "as_recorded": False,
+        "elements": None,
         "attempt_number": 1,
         "step": 400,
         "total": 400,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.cancel import cancel
 from clusterdp.operate.find_run import find_run
 from clusterdp.operate.formatting import Colour
+from clusterdp.operate.note import write_note
 from clusterdp.operate.run_index import remember
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.sweep.elements import read_sweep
@@ -286,11 +289,91 @@ def test_a_mistake_is_told(
 def test_a_sweep_is_one_row_of_the_list(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list"]) == 0
     _, *rows = capsys.readouterr().out.splitlines()
-    assert [row.split() for row in rows] == ["s running? 1 waiting, 1 running, 1 done, 1 failed".split()]
+    assert [row.split() for row in rows] == ["s running 1 waiting, 1 running, 1 done, 1 failed".split()]
     for element in built.elements[1:]:
         element.attempt(f"7_{element.run.path.name}.5").finished(100)
     assert main(["list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["state"] == "done"
+
+
+def row_of(built: SweepBuilder, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[str, Any], str]:
+    """What `clusterdp list --json` says of the sweep, and what it complains about."""
+    assert main(["list", "--json", *words]) == 0
+    said = capsys.readouterr()
+    rows = {row["run"]: row for row in json.loads(said.out)}
+    return rows[str(built.sweep.path)], said.err
+
+
+def test_the_row_of_a_sweep_is_what_slurm_says_of_its_elements(
+    built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row, said = row_of(built, capsys)
+    assert (row["name"], row["state"], row["as_recorded"], said) == ("digits", "running", False, "")
+    assert row["elements"] == {"waiting": 1, "running": 1, "done": 1, "failed": 1}
+    queue.answers("7_2|CANCELLED|None|n1", "7_3|CANCELLED|None|")
+    row, _ = row_of(built, capsys)
+    assert (row["state"], row["why"]) == ("failed", "1 done, 1 failed, 2 cancelled")
+    queue.answers()
+    assert row_of(built, capsys)[0]["why"] == "1 done, 1 failed, 2 vanished"
+
+
+def test_one_squeue_for_runs_and_the_elements_of_sweeps(
+    built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunBuilder(built.sweep.path.parent / "beside").submitted("9")
+    queue.answers("7_2|RUNNING|None|n1", "7_3|PENDING|Priority|", "9|PENDING|Priority|")
+    assert main(["list", "--state", "waiting", "--json"]) == 0
+    (beside,) = json.loads(capsys.readouterr().out)
+    assert (beside["name"], beside["slurm_reason"]) == ("digits", "Priority")
+    assert [line.split("--jobs=")[1].split()[0] for line in queue.asked] == ["7,9"]
+    assert "--array" in queue.asked[0]
+
+
+def test_a_sweep_of_which_slurm_says_nothing_is_marked_and_the_mark_explained(
+    built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue.answers(error="Unable to contact slurm controller")
+    assert main(["list"]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1].split()[:2] == ["s", "running?"]
+    assert said.err.startswith("clusterdp: squeue: failed (exit 1)")
+    assert said.err.endswith("A ? marks what was last recorded.\n")
+    assert row_of(built, capsys)[0]["as_recorded"]
+
+
+def test_an_element_that_submit_did_not_note_is_asked_for_by_its_array(
+    built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(built.elements[3].run.events)
+    queue.answers("7_2|RUNNING|None|n1", "7_3|RUNNING|None|n1")
+    assert row_of(built, capsys)[0]["elements"]["running"] == 2
+
+
+def test_a_sweep_whose_table_is_damaged_is_left_out_and_named(
+    built: SweepBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (built.sweep.path / "sweep.json").write_text("{")
+    assert main(["list"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("No runs of this folder")
+    assert said.err.startswith(f"clusterdp: left out: {built.sweep.path}: sweep.json: is not the table of a sweep. ")
+
+
+def test_the_counts_of_a_sweep_are_no_note(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert row_of(built, capsys)[0]["note"] == ""
+    assert main(["list", "--tag", "failed"]) == 0
+    assert capsys.readouterr().out == "No run is meant by these words.\n"
+    write_note(built.sweep.files, "failed baseline")
+    assert row_of(built, capsys, "--tag", "failed")[0]["note"] == "failed baseline"
+
+
+def test_an_element_that_was_resumed_has_no_row_beside_its_sweep(
+    built: SweepBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remember(built.sweep.files)
+    remember(built.elements[0].run)
+    assert main(["list"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["run", "s"]
 
 
 def test_a_sweep_is_removed_once_all_elements_are_over(
