@@ -8,6 +8,7 @@ remove             `clusterdp rm`
 account/           `clusterdp goodput`
 logs/              `clusterdp logs`
 report/            `clusterdp report`
+output_file        the file that -o names, of report and plot
 html_page/         what the pages of report and of rehearse share
 plot               `clusterdp plot`
 diff               `clusterdp diff`

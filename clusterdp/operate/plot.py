@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from clusterdp.errors import ConfigError, OutputError, RunError
+from clusterdp.errors import ConfigError, RunError
 from clusterdp.operate.curves import Curve, RunCurves, by_interest, read_curves, thin
 from clusterdp.operate.formatting import number, shown_path
+from clusterdp.operate.output_file import write_output
 from clusterdp.operate.run_history import read_history
 from clusterdp.operate.terminal import printable
 from clusterdp.rundir import RunDir
@@ -99,9 +101,9 @@ def _picture(chosen: Mapping[str, Curve], resumed: Sequence[tuple[int, int]], ti
         axes.set_ylabel(name.replace("$", r"\$"))  # a pair of them would be a formula
         axes.grid(alpha=0.3)
     axes.set_xlabel("step")
+    picture = io.BytesIO()
     try:
-        figure.savefig(file)
+        figure.savefig(picture, format=file.suffix[1:] or None)
     except ValueError as error:
         raise ConfigError(f"-o {file}: {str(error).splitlines()[0]}. Name a file such as curves.png.") from None
-    except OSError as error:
-        raise OutputError(f"{file}: cannot be written: {error.strerror}. Name another with -o FILE.png.") from None
+    write_output(file, picture.getvalue(), "FILE.png")

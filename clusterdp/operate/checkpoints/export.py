@@ -17,6 +17,7 @@ from clusterdp.operate.checkpoints import safetensors_file
 from clusterdp.operate.checkpoints.place import Place
 from clusterdp.operate.checkpoints.read_progress import read_progress
 from clusterdp.operate.formatting import shown_path, size
+from clusterdp.operate.output_file import is_plain
 from clusterdp.plainfile import sync_folder
 
 KINDS = (".safetensors", ".pt", ".pth")
@@ -65,19 +66,23 @@ def check_target(target: Path, force: bool) -> None:
     if target.is_dir() or (target.exists() and not force):
         what = "is a folder" if target.is_dir() else "is there already, and --force was not given"
         raise ConfigError(f"{target}: {what}. Name another file.")
+    if not is_plain(target):  # some formats are not written from the first byte to the last
+        raise ConfigError(f"{target}: is a pipe or a device. Name a file.")
 
 
 @contextmanager
 def new_file(target: Path) -> Iterator[BinaryIO]:
-    """A file that has a temporary name until it is complete and durable."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    """A file that has a temporary name until it is complete and durable. A link stays, and what it points to is
+    replaced."""
+    place = Path(os.path.realpath(target))
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("xb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(target)
-        sync_folder(target.absolute().parent)
+        temporary.replace(place)
+        sync_folder(place.parent)
     except OSError as error:
         if error.filename is not None and Path(os.fsdecode(error.filename)) != temporary:
             raise  # of the checkpoint

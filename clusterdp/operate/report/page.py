@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from clusterdp import __version__
-from clusterdp.errors import ConfigError, OutputError
+from clusterdp.errors import ConfigError
 from clusterdp.operate.curves import read_curves
 from clusterdp.operate.formatting import shown_path, size
 from clusterdp.operate.html_page.document import base_style, policy, template
+from clusterdp.operate.output_file import write_output
 from clusterdp.operate.report.chart_data import chart_data
 from clusterdp.operate.report.differences import differences
 from clusterdp.operate.report.run_view import view_of
 from clusterdp.operate.run_history import read_history
-from clusterdp.rundir import RunDir, write_durably
+from clusterdp.rundir import RunDir
 from clusterdp.wording import counted
 
 HERE = Path(__file__).parent
@@ -34,10 +35,7 @@ def write_report(runs: Sequence[RunDir], file: str | None) -> str:
         raise ConfigError(f"report: {len(runs)} runs are too many for one page. Name {MOST_RUNS} at most.")
     path = Path(file).expanduser() if file else Path(default_name(runs))
     page = page_of(runs, time.time())
-    try:
-        write_durably(path, page)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}. Name another with -o FILE.html.") from None
+    write_output(path, page, "FILE.html")
     return f"{shown_path(path)}: {counted(len(runs), 'run')}, {size(len(page))}. Open it in a browser."
 
 

@@ -167,6 +167,17 @@ def test_a_file_that_is_there_is_not_touched_without_force(save: Save, cli: Run)
     assert torch.load("x.pt")["model"]["name"] == "m"
 
 
+def test_a_link_stays_with_force_and_a_pipe_is_refused(save: Save, cli: Run) -> None:
+    save(1)
+    Path("old.pt").write_text("old")
+    os.symlink("old.pt", "x.pt")
+    assert cli("export", "saved", "x.pt", "--force")[0] == 0
+    assert os.readlink("x.pt") == "old.pt" and Path("old.pt").read_bytes() != b"old"
+    os.mkfifo("pipe.pt")
+    code, out = cli("export", "saved", "pipe.pt", "--force")
+    assert code == 2 and "pipe.pt: is a pipe or a device. Name a file." in out
+
+
 @pytest.mark.parametrize("name", ["x.pt", "x.safetensors"])
 def test_damaged_bytes_leave_no_file_and_the_old_one_as_it_was(save: Save, folder: Path, cli: Run, name: str) -> None:
     flip(data_file(folder, save(1).token), -100)
