@@ -50,9 +50,7 @@ def test_what_the_verbs_make_goes_into_a_pipe_and_the_pipe_stays(
 def test_a_pipe_whose_reader_goes_away_is_one_line(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    closes = threading.Thread(target=lambda: (os.read(reader, 1), os.close(reader)), daemon=True)
-    os.set_blocking(reader, True)
+    closes = threading.Thread(target=lambda: os.close(os.open(pipe, os.O_RDONLY)), daemon=True)  # open() waits for us
     closes.start()
     with pytest.raises(OutputError, match=r"pipe: cannot be written: Broken pipe\. Name another with -o FILE\.html\."):
         write_output(pipe, bytes(1 << 20), "FILE.html")
