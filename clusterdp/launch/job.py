@@ -9,7 +9,7 @@ from typing import Any
 
 from clusterdp.errors import RunError
 from clusterdp.plainfile import reading
-from clusterdp.rundir import RunDir, mark_cancelled, read_events
+from clusterdp.rundir import RunDir, mark_cancelled, mark_told, read_events
 from clusterdp.slurm import commands
 from clusterdp.slurm.state import JobState
 
@@ -55,6 +55,7 @@ class Job:
         job = self.current_id
         mark_cancelled(self.run, job)
         commands.cancel(job)
+        mark_told(self.run, job)
 
     def logs(self, rank: int = 0) -> str:
         """What this rank printed, in all attempts so far."""

@@ -56,6 +56,11 @@ class RunHistory:
         return tuple(a for a in self.attempts if a.ran) or self.attempts
 
     @property
+    def untold(self) -> bool:
+        """Whether `clusterdp cancel` has marked the run, and it is not on record that Slurm was told."""
+        return self.cancelled and _untold(self.events, self.job)
+
+    @property
     def closed(self) -> bool:
         """Whether the run is over and the batch script has ended as well."""
         return self.state.over and (self.last is None or self.last.closed)
@@ -106,7 +111,9 @@ def read_history(run: RunDir, all_metrics: bool = True) -> RunHistory:
     attempts = _read_attempts(run, events, cancelled, all_metrics)
     attempts = _count_losses(attempts, events) if all_metrics else attempts
     jobs = _jobs(attempts, events)
-    state, why = state_of(attempts, jobs[-1] if jobs else None, cancelled, asked_to_stop)
+    job = jobs[-1] if jobs else None
+    in_queue = cancelled and _untold(events, job)
+    state, why = state_of(attempts, job, cancelled, asked_to_stop, in_queue)
     return RunHistory(
         run=run,
         name=_said(submitted, "name") or run.path.absolute().name,
@@ -130,12 +137,19 @@ def newest(attempts: Sequence[AttemptHistory]) -> AttemptHistory | None:
 
 
 def state_of(
-    attempts: Sequence[AttemptHistory], job: str | None, cancelled: bool, asked_to_stop: bool = False
+    attempts: Sequence[AttemptHistory],
+    job: str | None,
+    cancelled: bool,
+    asked_to_stop: bool = False,
+    in_queue: bool = False,
 ) -> tuple[RunState, str]:
-    """The state, and more words on it. `job` is the current one; `cancelled`, `asked_to_stop`: no attempt may start."""
+    """The state, and more words on it. `job` is the current one; `cancelled`, `asked_to_stop`: no attempt may start.
+    in_queue: all the same, the job may still wait in the queue, for Slurm was not told."""
     ended = RunState.CANCELLED if cancelled else RunState.STOPPED if asked_to_stop else None
     last = newest([a for a in attempts if a.cause != "overtaken"] or attempts)
     if last is None or (job is not None and last.job != job):
+        if in_queue:
+            return RunState.WAITING, ""
         return (ended, "before it began") if ended else (RunState.WAITING, "")
     if not last.cause:
         return RunState.RUNNING, ""
@@ -202,6 +216,11 @@ def _count_losses(attempts: Sequence[AttemptHistory], events: Sequence[Record]) 
         elif after.first_step is not None:  # it trained, and had restored nothing
             counted[i] = replace(before, lost=before.last_step)
     return tuple(counted)
+
+
+def _untold(events: Sequence[Record], job: str | None) -> bool:
+    told = {event.get("event") for event in events if event.get("job") == job and event.get("cause") is None}
+    return "cancelled" in told and "cancel-told" not in told
 
 
 def _jobs(attempts: Sequence[AttemptHistory], events: Sequence[Record]) -> tuple[str, ...]:

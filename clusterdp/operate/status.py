@@ -31,6 +31,7 @@ STATE_COLOURS = {
     RunState.WAITING: "yellow",
     RunState.CANCELLED: "yellow",
 }
+STILL_ENDING = "; cancelled, it is still ending"
 GIVES_WAY = ("job", "lasted", "began", "steps")  # columns for which a narrow terminal has no room, the first first
 LONG_ENDING = 28  # characters; a longer one may take several lines
 MANY = 20  # attempts; a preemptible queue can make hundreds
@@ -51,7 +52,8 @@ def as_text(history: RunHistory, status: RunStatus, now: float, colour: Colour, 
     state = colour(STATE_COLOURS.get(status.state, "red"), status.state.value)
     state += f" ({status.why})" if status.why else ""
     if history.cancelled and not status.state.over:
-        state += "; cancelled, it is still ending"
+        again = f"`clusterdp cancel {shown_path(history.run.path)}` again"
+        state += f"; marked as cancelled, but Slurm was not told: {again}" if history.untold else STILL_ENDING
     elif history.asked_to_stop and not status.state.over:
         state += "; asked to stop, which it does after the next steps"
     lines = filled(f"{colour('bold', history.name)}  ", state, columns)

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,13 @@ def mark_cancelled(run: RunDir, job: str | None, durably: bool = True) -> None:
     _mark(run, run.cancelled, "cancelled", job, writer="cancel", durably=durably)
 
 
+def mark_told(run: RunDir, job: str) -> None:
+    """Slurm has been told of the cancellation of this job, or it was not alive any more. Call it after scancel. It is
+    no error if that cannot be written."""
+    with suppress(OSError):
+        Ledger(run, f"submit-{job}", "cancel").write("cancel-told", job=job)
+
+
 def mark_stopped(run: RunDir, job: str | None, durably: bool = True) -> None:
     """From now on no attempt starts, and the ranks stop at the next agreed step. Otherwise as mark_cancelled()."""
     _mark(run, run.stop, "stop-asked", job, writer="stop", durably=durably)
@@ -120,7 +128,8 @@ def _mark(run: RunDir, marker: Path, event: str, job: str | None, *, writer: str
         write_durably(marker, said) if durably else marker.write_text(said)
         Ledger(run, f"submit-{job}", writer).write(event, job=job)
     except OSError as error:
+        only = f"; `scancel {job}` ends this attempt only" if job else ""
         raise RunError(
             f"{marker}: cannot be written: {error.strerror}. Without it the job would come back: "
-            f"make room or ask the run's owner, and try again; `scancel {job}` ends this attempt only."
+            f"make room or ask the run's owner, and try again{only}."
         ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import pytest
 
 from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.cancel import cancel
+from clusterdp.operate.formatting import Colour
+from clusterdp.operate.queue import current_status
 from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import RunState
-from clusterdp.rundir import read_events
+from clusterdp.operate.status import as_text
+from clusterdp.rundir import mark_cancelled, read_events
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 
@@ -83,9 +87,40 @@ def test_a_failed_run_that_somebody_requeued_is_cancelled(builder: RunBuilder, q
 def test_a_silent_controller_leaves_the_marker_and_says_so(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted()
     queue.answers(error="Unable to contact slurm controller")
-    with pytest.raises(SlurmError, match=r"Unable to contact.*marked as cancelled"):
+    queue.write("scancel", "echo 'Unable to contact slurm controller' >&2; exit 1\n")
+    again = r"Job 7 may still run: `clusterdp cancel runs/digits` again, or `scancel 7`\."
+    with pytest.raises(SlurmError, match=rf"Unable to contact.*marked as cancelled.* {again}"):
         cancel(builder.run)
     assert builder.run.cancelled.exists()
+
+
+def test_without_an_answer_of_squeue_the_jobs_on_record_are_cancelled(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted("7").attempt("7.0").failed()
+    builder.submitted("8").submitted("9")
+    queue.answers(error="Unable to contact slurm controller")
+    assert cancel(builder.run).startswith("runs/digits: told Slurm to cancel job 8, 9, though squeue did not answer; ")
+    assert [line for line in queue.asked if line.startswith("scancel")] == ["scancel 8", "scancel 9"]
+
+
+def test_a_run_of_which_slurm_was_not_told_is_not_over_while_it_waits(builder: RunBuilder, queue: FakeQueue) -> None:
+    builder.submitted()
+    queue.answers("7|PENDING|Priority|")
+    queue.write("scancel", "exit 1\n")
+    with pytest.raises(SlurmError):
+        cancel(builder.run)
+    status = current_status(read_history(builder.run))
+    assert status.state is RunState.WAITING
+    *_, words = as_text(read_history(builder.run), status, builder.now, Colour(io.StringIO()))[0].partition("; ")
+    assert words == "marked as cancelled, but Slurm was not told: `clusterdp cancel runs/digits` again"
+    queue.write("scancel", "exit 0\n")
+    cancel(builder.run)
+    assert current_status(read_history(builder.run)).state is RunState.CANCELLED
+
+
+def test_an_error_names_no_job_where_none_is_known(builder: RunBuilder) -> None:
+    (builder.run.path / f".cancelled.{os.getpid()}").mkdir()
+    with pytest.raises(RunError, match=r"cannot be written.* and try again\.$"):
+        mark_cancelled(builder.run, None)
 
 
 def test_a_marker_that_cannot_be_written_tells_slurm_nothing(builder: RunBuilder, queue: FakeQueue) -> None:

@@ -14,7 +14,7 @@ from clusterdp.launch.job import Job
 from clusterdp.launch.lock import RunLock
 from clusterdp.launch.plan import with_key
 from clusterdp.launch.script_spec import ArraySpec
-from clusterdp.rundir import Ledger, SweepDir, mark_cancelled
+from clusterdp.rundir import Ledger, SweepDir, mark_cancelled, mark_told
 from clusterdp.slurm import commands
 
 if TYPE_CHECKING:
@@ -108,6 +108,8 @@ def _undo(plan: SweepPlan, arrays: Sequence[str], jobs: Sequence[Job], said: str
     for job in jobs:
         mark_cancelled(job.run, job.id, durably=False)
     commands.cancel(*arrays)
+    for job in jobs:
+        mark_told(job.run, job.id)
     return SubmitError(
         f"{said} The {len(jobs)} before them are cancelled; sweep.on_refusal=keep would let them run. "
         f"What there is of them is in {plan.folder.path}."

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterdp.errors import RunError, SlurmError
+from clusterdp.operate.cancel import may_still_run
 from clusterdp.operate.formatting import shown_path
 from clusterdp.operate.queue import WAITS, alive
 from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus, ask_for_all, read_sweep
 from clusterdp.operate.sweep.table import listed
-from clusterdp.rundir import SweepDir, mark_cancelled, mark_stopped
+from clusterdp.rundir import SweepDir, mark_cancelled, mark_stopped, mark_told
 from clusterdp.slurm import commands
 from clusterdp.wording import counted
+
+MARKED = " They are marked: no attempt of them starts any more."
 
 
 def cancel_sweep(folder: SweepDir) -> str:
@@ -28,15 +31,30 @@ def cancel_sweep(folder: SweepDir) -> str:
         mark_cancelled(each.history.run, each.history.job, durably=False)
     told: list[str] = []
     # Twice, for a batch script that had not seen its mark may have put a new job into the queue meanwhile.
+    silent = ""
     for _ in range(2):
-        live = [job for job in _live(status, going) if job not in told]
-        if live:
-            commands.cancel(*dict.fromkeys(job.partition("_")[0] for job in live))  # an array by its own id
-        told += live
+        try:
+            live = _live(status, going)
+        except SlurmError:  # that of a scancel says whether Slurm can be told at all
+            live, silent = _recorded(status, going), " Squeue did not answer, so Slurm was told of all that may live."
+        new = [job for job in live if job not in told]
+        if new:
+            _scancel(list(dict.fromkeys(job.partition("_")[0] for job in new)), path)  # an array by its own id
+        told += new
         status = read_sweep(folder) if told else status
+    for each in going:
+        if each.history.job:
+            mark_told(each.history.run, each.history.job)
     if not going:
         return f"{path}: every element is over already; nothing to cancel."
-    return f"{path}: cancelled {counted(len(going), 'element')}; no attempt of them starts any more."
+    return f"{path}: cancelled {counted(len(going), 'element')}; no attempt of them starts any more.{silent}"
+
+
+def _scancel(arrays: list[str], path: str) -> None:
+    try:
+        commands.cancel(*arrays)
+    except SlurmError as error:
+        raise SlurmError(f"{error}{MARKED} {may_still_run(path, arrays)}") from None
 
 
 def stop_sweep(folder: SweepDir) -> str:
@@ -78,19 +96,21 @@ def _going(status: SweepStatus) -> list[ElementStatus]:
 
 
 def _rows(status: SweepStatus, going: Sequence[ElementStatus]) -> dict[str, commands.SqueueRow]:
-    marked = " They are marked: no attempt of them starts any more."
     try:
         rows = ask_for_all([each.history for each in going])
     except SlurmError as error:
-        raise SlurmError(f"{error}{marked}") from None
+        raise SlurmError(f"{error}{MARKED}") from None
     if rows is None:
         path = shown_path(status.folder.path)
-        raise RunError(f"{path}: there is no squeue here that knows its cluster, so Slurm was not told.{marked}")
+        raise RunError(f"{path}: there is no squeue here that knows its cluster, so Slurm was not told.{MARKED}")
     return rows
 
 
 def _live(status: SweepStatus, going: Sequence[ElementStatus]) -> list[str]:
     rows = _rows(status, going)
+    return [job for job in _recorded(status, going) if job in rows and alive(rows[job])]
+
+
+def _recorded(status: SweepStatus, going: Sequence[ElementStatus]) -> list[str]:
     numbers = {each.number for each in going}
-    jobs = [job for each in status.elements if each.number in numbers for job in each.history.jobs]
-    return [job for job in dict.fromkeys(jobs) if job in rows and alive(rows[job])]
+    return list(dict.fromkeys(job for each in status.elements if each.number in numbers for job in each.history.jobs))

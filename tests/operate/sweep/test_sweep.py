@@ -171,8 +171,12 @@ def test_cancelling_an_element_leaves_the_others_alone(built: SweepBuilder, queu
 
 def test_elements_stay_marked_though_slurm_does_not_answer(built: SweepBuilder, queue: FakeQueue) -> None:
     queue.answers(error="Unable to contact slurm controller")
-    with pytest.raises(SlurmError, match="They are marked"):
+    queue.write("scancel", "echo 'Unable to contact slurm controller' >&2; exit 1\n")
+    with pytest.raises(SlurmError, match=r"They are marked.* Job 7 may still run: `clusterdp cancel runs/s` again"):
         cancel_sweep(built.sweep)
+    queue.write("scancel", "exit 0\n")
+    assert cancel_sweep(built.sweep).endswith("Squeue did not answer, so Slurm was told of all that may live.")
+    assert "scancel 7" in queue.asked
     assert (built.sweep.path / "3/cancelled").exists()
     assert not (built.sweep.path / "0/cancelled").exists()
 
