@@ -116,8 +116,10 @@ def _folders() -> list[Path]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a run lies there, be it half written. What an interrupted `clusterdp rm` has left is none."""
-    return whole_name(path) is None and any((path / name).exists() for name in ("config.yaml", "events", "attempts"))
+    """Whether a run lies there, be it half written. What an interrupted `clusterdp rm` has left is none, nor what may
+    not be looked into."""
+    names = ("config.yaml", "events", "attempts")
+    return whole_name(path) is None and any(os.path.exists(path / name) for name in names)  # Path.exists() may raise
 
 
 def whole_name(path: Path) -> Path | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from clusterdp import cli
 from clusterdp.config import dump, from_mapping
 from clusterdp.errors import RunError
 from clusterdp.operate.find_run import find_run
@@ -154,3 +156,26 @@ def test_a_home_that_cannot_be_written_does_not_spoil_a_submit(monkeypatch: pyte
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     remember(RunDir(tmp_path))
     assert not index_path().exists()
+
+
+def test_a_folder_that_may_not_be_looked_into_hides_no_other_run(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunBuilder(elsewhere / "runs/mine").submitted("8")
+    (elsewhere / "runs/closed").mkdir()
+    real = os.stat
+
+    def denied(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
+        if "runs/closed/" in os.fspath(path):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, *args, **kwargs)
+
+    monkeypatch.setattr(os, "stat", denied)
+    monkeypatch.setattr(os, "access", lambda path, mode: "closed" not in os.fspath(path))
+    assert find_run("8").path == find_run().path == elsewhere / "runs/mine"
+    with pytest.raises(RunError, match=r"nothing: no such run folder, nor one of that name in runs/\. The latest is"):
+        find_run("nothing")
+    assert cli.main(["list"]) == 0
+    said = capsys.readouterr()
+    assert said.out.splitlines()[1].split()[0] == "mine"
+    assert f"clusterdp: left out: {elsewhere}/runs/closed: Permission denied." in said.err

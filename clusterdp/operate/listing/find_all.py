@@ -23,7 +23,7 @@ def find_all(everywhere: bool) -> list[NotedRun]:
     known = {run.path for run in noted}
     for path in set(_folders()) - known:
         run = RunDir(Path(path))
-        if is_run(run.path):
+        if is_run(run.path) or not os.access(path, os.X_OK):  # then a look at it says why it is left out
             found.append(NotedRun(path, modified(run.config) or modified(run.path) or 0.0, here))
     paths = {run.path for run in found}
     return sorted((run for run in found if not _is_element(run.path, paths)), key=lambda run: run.time, reverse=True)
