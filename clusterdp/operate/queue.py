@@ -102,7 +102,7 @@ def ask_for_all_jobs(history: RunHistory) -> dict[str, SqueueRow] | None:
     from clusterdp.slurm import commands
 
     rows = ask_squeue(history)
-    if is_here(history.cluster):
+    if is_here(history.cluster) and not is_gone(history.cluster):
         return {**commands.jobs_of_scripts_in(history.run.path), **(rows or {})}
     return rows
 

@@ -263,3 +263,17 @@ def test_space_is_what_becomes_free(over: RunDir, tmp_path: Path) -> None:
     assert module.plan_removal("digits").nbytes == before
     os.link(over.path / "big", tmp_path / "of another run")
     assert module.plan_removal("digits").nbytes < 200_000
+
+
+def test_a_run_of_a_cluster_that_is_down_can_go_though_its_commands_are_on_the_path(
+    builder: RunBuilder, queue: FakeQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conf = tmp_path / "fake/slurm.conf"
+    (tmp_path / "fake/state").mkdir(parents=True)
+    for file in (conf, tmp_path / "fake/state/shape.json"):
+        file.touch()
+    monkeypatch.setenv("SLURM_CONF", str(conf))
+    builder.submitted(cluster=str(conf)).attempt()
+    queue.answers(error="squeue: the cluster is down")
+    assert rm("digits", "--yes") == 0
+    assert not builder.run.path.exists()
