@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.errors import RunError, SubmitError
-from clusterdp.rundir import RunDir, SweepDir, is_sweep, sweep_of
+from clusterdp.rundir import RunDir, SweepDir
 from clusterdp.wording import counted
 
 if TYPE_CHECKING:
@@ -108,16 +108,13 @@ def status(run: RunDir, as_json: bool = False) -> int:
 
 def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
     """`clusterdp sweep`: the results, best first. resume: what `clusterdp resume` does with a run."""
-    from clusterdp.operate.formatting import Colour, shown_path
-    from clusterdp.operate.sweep.elements import read_sweep
+    from clusterdp.operate.formatting import Colour
+    from clusterdp.operate.sweep.elements import read_sweep, sweep_meant
     from clusterdp.operate.sweep.results import as_rows, best_first, columns
     from clusterdp.operate.sweep.table import status_table
     from clusterdp.operate.width import filled, width_of
 
-    folder = SweepDir(run.path) if is_sweep(run.path) else sweep_of(run)
-    if folder is None:
-        raise RunError(f"{shown_path(run.path)}: is a single run. `clusterdp status` says how it stands.")
-    found = read_sweep(folder)
+    found = read_sweep(sweep_meant(run))
     if options.retry:
         return _retry(found, options, resume)
     ranking = best_first(found.elements, options.by or "", options.lower)

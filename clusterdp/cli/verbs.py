@@ -125,17 +125,15 @@ def goodput(options: argparse.Namespace) -> int:
 
 def diff(options: argparse.Namespace) -> int:
     from clusterdp.operate.diff import show_diff
-    from clusterdp.operate.find_run import find_run
 
-    show_diff(find_run(options.first), find_run(options.second), sys.stdout, as_json=options.json)
+    show_diff(known_run(options.first), known_run(options.second), sys.stdout, as_json=options.json)
     return 0
 
 
 def plot(options: argparse.Namespace) -> int:
-    from clusterdp.operate.find_run import find_run
     from clusterdp.operate.plot import plot as plot_metrics
 
-    plot_metrics(find_run(options.run), options.metrics, sys.stdout, options.file)
+    plot_metrics(known_run(options.run), options.metrics, sys.stdout, options.file)
     return 0
 
 

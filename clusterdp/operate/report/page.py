@@ -21,7 +21,7 @@ from clusterdp.operate.report.chart_data import chart_data
 from clusterdp.operate.report.differences import differences
 from clusterdp.operate.report.run_view import view_of
 from clusterdp.operate.run_history import read_history
-from clusterdp.rundir import RunDir
+from clusterdp.rundir import RunDir, SweepDir, is_sweep
 from clusterdp.wording import counted
 
 HERE = Path(__file__).parent
@@ -29,11 +29,12 @@ MOST_RUNS = 20  # of one page: more lines cannot be told apart
 
 
 def write_report(runs: Sequence[RunDir], file: str | None) -> str:
-    """Writes the page, by default report-<name of the run folder>.html here, and returns a line about it. ConfigError
-    for too many runs; OutputError if it cannot be written."""
+    """Writes the page, by default report-<name of the run folder>.html here, and returns a line about it. Of a sweep
+    all elements are meant. ConfigError for too many runs; OutputError if it cannot be written."""
+    path = Path(file).expanduser() if file else Path(default_name(runs))
+    runs = [each for run in runs for each in _elements(run)]
     if len(runs) > MOST_RUNS:
         raise ConfigError(f"report: {len(runs)} runs are too many for one page. Name {MOST_RUNS} at most.")
-    path = Path(file).expanduser() if file else Path(default_name(runs))
     page = page_of(runs, time.time())
     write_output(path, page, "FILE.html")
     return f"{shown_path(path)}: {counted(len(runs), 'run')}, {size(len(page))}. Open it in a browser."
@@ -44,6 +45,12 @@ def default_name(runs: Sequence[RunDir]) -> str:
     return f"report-{runs[0].path.name}{more}.html"
 
 
+def _elements(run: RunDir) -> list[RunDir]:
+    """Of a sweep; else the run alone."""
+    sweep = SweepDir(run.path)
+    return [sweep.element(number) for number in sweep.numbers()] if is_sweep(run.path) else [run]
+
+
 def page_of(runs: Sequence[RunDir], now: float) -> bytes:
     histories = [read_history(run) for run in runs]
     curves = [read_curves(history) for history in histories]
@@ -52,6 +59,8 @@ def page_of(runs: Sequence[RunDir], now: float) -> bytes:
     labels = [view.name for view in views]
     if len(set(labels)) < len(labels):
         labels = [run.path.name for run in runs]
+    if len(set(labels)) < len(labels):  # elements of several sweeps
+        labels = [f"{run.path.parent.name}/{run.path.name}" for run in runs]
     styles = [_asset("uplot/uPlot.min.css"), base_style() + _asset("page.css")]
     scripts = [_asset("uplot/uPlot.iife.min.js"), _asset("page.js")]
     page: str = template(HERE).render(

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from clusterdp.errors import SlurmError
+from clusterdp.errors import RunError, SlurmError
+from clusterdp.operate.formatting import shown_path
 from clusterdp.operate.queue import RunStatus, combine
 from clusterdp.operate.run_cluster import is_gone, is_here
 from clusterdp.operate.run_history import RunHistory, read_history
-from clusterdp.rundir import SweepDir, read_events
+from clusterdp.rundir import RunDir, SweepDir, is_sweep, read_events, sweep_of
 from clusterdp.rundir.lenient_reads import forget, integer
 
 if TYPE_CHECKING:
@@ -35,6 +36,14 @@ class SweepStatus:
     name: str
     elements: Sequence[ElementStatus]
     said: str = ""
+
+
+def sweep_meant(run: RunDir) -> SweepDir:
+    """The sweep that the run is, or of which it is an element. RunError if it is neither."""
+    folder = SweepDir(run.path) if is_sweep(run.path) else sweep_of(run)
+    if folder is None:
+        raise RunError(f"{shown_path(run.path)}: is a single run. `clusterdp status` says how it stands.")
+    return folder
 
 
 def read_sweep(folder: SweepDir, ended: Mapping[int, ElementStatus] | None = None) -> SweepStatus:

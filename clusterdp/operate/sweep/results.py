@@ -12,8 +12,7 @@ from typing import Any
 from clusterdp.errors import RunError
 from clusterdp.operate.run_history import newest
 from clusterdp.operate.status import metric_rank
-from clusterdp.operate.sweep.elements import ElementStatus, read_sweep
-from clusterdp.rundir import SweepDir
+from clusterdp.operate.sweep.elements import ElementStatus, read_sweep, sweep_meant
 from clusterdp.wording import did_you_mean
 
 OTHERS = 2  # the rank of metrics that are neither of held-out data nor losses
@@ -70,7 +69,7 @@ def sweep(run: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """
     from clusterdp.operate.find_run import find_run
 
-    return as_rows(best_first(read_sweep(SweepDir(find_run(run).path)).elements).elements)
+    return as_rows(best_first(read_sweep(sweep_meant(find_run(run))).elements).elements)
 
 
 def as_rows(elements: Sequence[ElementStatus]) -> list[dict[str, Any]]:

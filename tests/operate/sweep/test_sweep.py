@@ -140,6 +140,28 @@ def test_status_of_a_sweep_is_its_table_and_of_an_element_that_of_a_run(
     assert len(json.loads(capsys.readouterr().out)["elements"]) == 4
 
 
+def test_the_verbs_of_one_run_refuse_a_sweep_in_one_sentence(
+    built: SweepBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["why"], ["goodput"], ["plot"], ["diff", "runs/s/0"], ["diff"]):
+        others = ["runs/s/1"] if words == ["diff"] else []
+        assert main([*words, "runs/s", *others]) == 4
+        assert capsys.readouterr().err.startswith("clusterdp: runs/s: is a sweep. Name an element, as runs/s/0;")
+
+
+def test_the_report_of_a_sweep_has_its_elements(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", "runs/s"]) == 0
+    assert capsys.readouterr().out.startswith("report-s.html: 4 runs, ")
+    assert "<title>0, 1, 2, 3</title>" in Path("report-s.html").read_text()
+
+
+def test_the_table_for_programs_is_that_of_a_sweep(built: SweepBuilder) -> None:
+    assert len(clusterdp.sweep("runs/s/1")) == 4
+    RunBuilder(built.sweep.path.parent / "one").submitted("9")
+    with pytest.raises(RunError, match=r"runs/one: is a single run\. `clusterdp status` says how it stands\."):
+        clusterdp.sweep("runs/one")
+
+
 def test_an_element_is_found_by_its_job_and_a_sweep_by_its_array(built: SweepBuilder) -> None:
     remember(built.sweep.files, ["7"])
     assert find_run("7_2").path == built.sweep.element(2).path
