@@ -220,7 +220,7 @@ def ask_test_only(script: str, cwd: Path, timeout_s: float = ANSWER_TIMEOUT_S) -
     """`sbatch --test-only` of this script: whether Slurm accepts it, and what it says. It uses up a job id. That it is
     accepted does not mean that it will start: limits of the partition, held nodes and a queue are not all looked at."""
     done = _call(["sbatch", "--test-only"], cwd=cwd, timeout_s=timeout_s, given=script)
-    return done.returncode == 0, _said(done)
+    return done.returncode == 0, _words(done)
 
 
 def node_hosts(partition: str, timeout_s: float = ANSWER_TIMEOUT_S) -> set[str]:
@@ -288,6 +288,12 @@ def _unheard(lines: Sequence[str]) -> SlurmError:
 
 
 def _said(done: subprocess.CompletedProcess[str]) -> str:
+    """As a sentence: another may follow."""
+    said = _words(done)
+    return said if said.endswith((".", "!", "?")) else f"{said}."
+
+
+def _words(done: subprocess.CompletedProcess[str]) -> str:
     said = " ".join((done.stderr or done.stdout).split()) or "nothing"
     return said if len(said) <= MOST_SAID else f"{said[:MOST_SAID]}..."
 

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterdp.errors import SlurmError
 from clusterdp.operate.queue import ENDED_AS, alive, current_status
+from clusterdp.operate.resume_check import check_resumable
 from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.slurm.commands import SqueueRow
@@ -101,3 +103,10 @@ def test_the_ids_of_a_fake_cluster_are_never_looked_for_in_another_queue(
     mine = RunBuilder(elsewhere / "s").submitted("3", cluster=str(ours))
     queue.answers("3|RUNNING|None|n1")
     assert current_status(read_history(mine.run)).state is RunState.RUNNING
+
+
+@pytest.mark.parametrize("said", ["Connection refused", "Connection refused."])
+def test_what_slurm_says_is_a_sentence_before_the_next(said: str, builder: RunBuilder, queue: FakeQueue) -> None:
+    queue.answers(error=said)
+    with pytest.raises(SlurmError, match=r"It says: Connection refused\. So it is not known"):
+        check_resumable(builder.submitted().run)
