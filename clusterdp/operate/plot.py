@@ -13,7 +13,7 @@ from clusterdp.errors import ConfigError, RunError
 from clusterdp.operate.curves import Curve, RunCurves, by_interest, read_curves, thin
 from clusterdp.operate.formatting import number, shown_path
 from clusterdp.operate.output_file import write_output
-from clusterdp.operate.run_history import read_history
+from clusterdp.operate.run_history import RunHistory, check_read, read_history
 from clusterdp.operate.terminal import printable
 from clusterdp.rundir import RunDir
 from clusterdp.wording import did_you_mean, some_of
@@ -28,7 +28,7 @@ def plot(run: RunDir, names: Sequence[str], out: TextIO, file: str | None = None
     that the run has not, and where the library is missing; RunError where nothing was measured."""
     history = read_history(run)
     curves = read_curves(history)
-    chosen = _chosen(curves, names, MANY if file else FEW, run)
+    chosen = _chosen(history, curves, names, MANY if file else FEW)
     title = f"{history.name} ({run.path.name})" if history.name != run.path.name else history.name
     if file:
         _picture(chosen, curves.resumed, title, Path(file).expanduser())
@@ -42,11 +42,12 @@ def plot(run: RunDir, names: Sequence[str], out: TextIO, file: str | None = None
         out.write(f"also measured: {some_of(others, 12)}\n")
 
 
-def _chosen(curves: RunCurves, names: Sequence[str], most: int, run: RunDir) -> dict[str, Curve]:
+def _chosen(history: RunHistory, curves: RunCurves, names: Sequence[str], most: int) -> dict[str, Curve]:
     measured = {name: curves.metrics[name] for name in by_interest(curves.metrics) if len(curves.metrics[name].kept)}
     if not measured:
+        check_read(history)
         raise RunError(
-            f"{shown_path(run.path)}: no metrics are on record. loop.log(loss=...) and job.metrics write them."
+            f"{shown_path(history.run.path)}: no metrics are on record. loop.log(loss=...) and job.metrics write them."
         )
     for name in names:
         if name not in measured:

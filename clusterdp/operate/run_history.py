@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from clusterdp.errors import RunError
 from clusterdp.operate.attempt_history import AttemptHistory, Metrics, read_attempt
 from clusterdp.operate.attempt_order import ATTEMPT, by_beginning
 from clusterdp.operate.claims import with_owners
+from clusterdp.operate.formatting import shown_path
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.slurmstepd_notice import with_notices
 from clusterdp.rundir import RunDir
@@ -129,6 +131,12 @@ def read_history(run: RunDir, all_metrics: bool = True) -> RunHistory:
         asked_to_stop=asked_to_stop,
         unread=unread,
     )
+
+
+def check_read(history: RunHistory) -> None:
+    """Call it before saying that there is nothing. RunError if that is not known, for something cannot be read."""
+    if history.unread:
+        raise RunError(f"{shown_path(history.run.path)}: {history.unread}. Make it readable first.")
 
 
 def newest(attempts: Sequence[AttemptHistory]) -> AttemptHistory | None:

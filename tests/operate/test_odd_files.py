@@ -178,3 +178,20 @@ def test_a_number_in_a_log_that_is_no_rank_is_no_rank(builder: RunBuilder, queue
     builder.batch_log(f"srun: error: n1: task {'9' * 5000}: Killed\n")
     attempt.printed(f"clusterdp: another failed: rank {'9' * 5000}: x\n", 1)
     assert find_failure(read_history(RunDir(builder.run.path))).rank == 0
+
+
+@pytest.mark.parametrize("name", ["events", "attempts"])
+def test_no_verb_says_that_there_is_nothing_where_nothing_can_be_read(
+    name: str, builder: RunBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `status` does."""
+    os.mkfifo(builder.run.path / name)
+    for words in (["logs"], ["logs", "--attempt", "1"], ["plot"], ["goodput"]):
+        main([words[0], "runs/digits", *words[1:]])
+        out, err = capsys.readouterr()
+        assert f"{name}/: cannot be read: " in out + err, words
+    assert main(["report", "runs/digits", "-o", "page.html"]) == 0
+    page = Path("page.html").read_text()
+    assert f"{name}/: cannot be read" in page and ">attempts<" not in page
+    assert main(["list"]) == 0
+    assert f"clusterdp: runs/digits/{name}/: cannot be read" in capsys.readouterr().err

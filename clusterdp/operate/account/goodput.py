@@ -98,7 +98,8 @@ def as_text(history: RunHistory, status: RunStatus, account: RunAccount, colour:
     facts = [("run", shown_path(history.run.path)), *_facts(account)]
     lines += [f"{colour('dim', key.ljust(9))}  {value}" for key, value in facts]
     if not account.total.allocated:
-        return [*lines, "", "Nothing is on record yet of time that was allocated."]
+        nothing = f"{history.unread}." if history.unread else "Nothing is on record yet of time that was allocated."
+        return [*lines, "", nothing]
     head, *rows = _attempts_table(account, columns)
     lines += ["", colour("dim", head), *rows]
     if len(_shown(account)) > MANY:

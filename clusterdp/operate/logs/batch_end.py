@@ -8,7 +8,7 @@ from clusterdp.operate.formatting import shown_path
 from clusterdp.operate.log_files import batch_log
 from clusterdp.operate.logs.choice import Choice
 from clusterdp.operate.logs.printer import Printer
-from clusterdp.operate.run_history import RunHistory
+from clusterdp.operate.run_history import RunHistory, check_read
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rundir.lenient_reads import modified
 from clusterdp.rundir.tail import last_lines
@@ -22,6 +22,7 @@ def print_batch_end(history: RunHistory, choice: Choice, printer: Printer, attem
     shown = attempt or history.last
     batch = batch_log(history.run, shown.job if shown else history.job)
     if attempt is None and not batch.exists():
+        check_read(history)
         begun = "nothing was printed yet" if shown else "no attempt has begun"
         raise RunError(f"{shown_path(history.run.path)}: no logs, for {begun}. `-f` waits for them.")
     if choice.since is not None and (modified(batch) or 0.0) < choice.since:

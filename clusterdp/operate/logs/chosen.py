@@ -13,7 +13,7 @@ from clusterdp.operate.logs.choice import Choice
 from clusterdp.operate.logs.errors import BATCH
 from clusterdp.operate.logs.ranks import in_words, named
 from clusterdp.operate.logs.timed_log import TimedLog, same_file
-from clusterdp.operate.run_history import RunHistory
+from clusterdp.operate.run_history import RunHistory, check_read
 
 
 def attempts_of(history: RunHistory, choice: Choice) -> tuple[AttemptHistory, ...]:
@@ -33,6 +33,8 @@ def attempt_of(history: RunHistory, wanted: str | None, patient: bool = False) -
             return attempt
     if patient and wanted == str(len(history.attempts) + 1):
         return None
+    if not history.attempts:
+        check_read(history)
     known = ", ".join(f"{a.number} ({a.name})" for a in history.attempts[-10:]) or "none yet"
     raise RunError(f"--attempt {wanted}: no such attempt. There are: {known}.")
 

@@ -87,7 +87,10 @@ def _facts(history: RunHistory, account: RunAccount, now: float) -> list[tuple[s
         if account.unit:
             words += f", {hours(account.hours)} {account.unit}-hours"
         facts.append(("allocated", words))
-    facts.append(("attempts", str(len(history.ran))))
+    if history.unread:
+        facts.append(("not read", history.unread))
+    if history.ran or not history.unread:
+        facts.append(("attempts", str(len(history.ran))))
     if history.step is not None:
         facts.append(("steps lost", f"{history.lost:,}"))
     if any(attempt.queue_s is not None for attempt in account.attempts):
