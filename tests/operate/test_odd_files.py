@@ -186,10 +186,10 @@ def test_no_verb_says_that_there_is_nothing_where_nothing_can_be_read(
 ) -> None:
     """As `status` does."""
     os.mkfifo(builder.run.path / name)
-    for words in (["logs"], ["logs", "--attempt", "1"], ["plot"], ["goodput"]):
-        main([words[0], "runs/digits", *words[1:]])
+    for verb, *others in (["logs"], ["logs", "--attempt", "1"], ["plot"], ["goodput"]):
+        main([verb, "runs/digits", *others])
         out, err = capsys.readouterr()
-        assert f"{name}/: cannot be read: " in out + err, words
+        assert f"{name}/: cannot be read: " in out + err, verb
     assert main(["report", "runs/digits", "-o", "page.html"]) == 0
     page = Path("page.html").read_text()
     assert f"{name}/: cannot be read" in page and ">attempts<" not in page
