@@ -38,6 +38,7 @@ event_order        the events of a run in the order in which they happened
 event_text         one line for each event
 run_summary        what is printed at the end of a run
 next_command       what to type next
+length_param       the param that says how long a run trains
 formatting         tables, times, sizes and colours
 width              text in lines no wider than the terminal
 terminal           text without control characters

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clusterdp.operate.formatting import Colour, shown_path
+from clusterdp.operate.length_param import length_param
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.width import LEAST, NONE, filled
@@ -20,7 +21,8 @@ def next_commands(history: RunHistory, state: RunState) -> list[tuple[str, str]]
     why = (f"clusterdp why {run}", "the first error, its cause, what to do")
     where = f"from step {history.saved[0]}" if history.saved else "with it"
     resume = (f"clusterdp resume {run}", f"goes on {where}")
-    trains_on = [(f"clusterdp resume {run} params.epochs=..", "trains on")] if history.entry and history.step else []
+    longer = length_param(history.run) if state is RunState.DONE and history.entry and history.step else ""
+    trains_on = [(f"clusterdp resume {run} {longer}=..", "trains on")] if longer else []
     return {
         RunState.WAITING: [
             (f"clusterdp why {run}", "what it waits for"),

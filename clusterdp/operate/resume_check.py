@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 
 from clusterdp.errors import RunError, SlurmError, SubmitInDoubt
 from clusterdp.operate.formatting import shown_path
+from clusterdp.operate.length_param import length_param
 from clusterdp.operate.queue import WAITS, ask_for_all_jobs, is_held, live_jobs, queued_again
 from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.run_state import RunState
@@ -41,7 +42,8 @@ def nothing_left(run: RunDir) -> str | None:
     if not history.entry:
         return f"{shown_path(run.path)}: this run is done. Submit a new one."
     at = "" if history.step is None else f" at step {history.step}"
-    return f"{shown_path(run.path)}: is done{at}; nothing is left. To train on, raise what ends it: params.epochs=..."
+    longer = f": {name}=..." if (name := length_param(run)) else ", if its params have that."
+    return f"{shown_path(run.path)}: is done{at}; nothing is left. To train on, raise what ends it{longer}"
 
 
 @contextmanager

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from clusterdp.errors import RunError, SlurmError
-from clusterdp.operate.resume_check import check_resumable, uncancelled
+from clusterdp.operate.next_command import next_commands
+from clusterdp.operate.resume_check import check_resumable, nothing_left, uncancelled
+from clusterdp.operate.run_history import read_history
 from tests.operate.builder import RunBuilder
 from tests.operate.conftest import FakeQueue
 
@@ -150,3 +152,20 @@ def test_preparing_changes_nothing(builder: RunBuilder, queue: FakeQueue, checkp
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ("params:\n  lr: 0.1\n  max_steps: 30\n", "To train on, raise what ends it: params.max_steps=..."),
+        ("params:\n  opt:\n    epochs: 2\n", "To train on, raise what ends it, if its params have that."),
+        ("params: {}\nother:\n  epochs: 2\n", "To train on, raise what ends it, if its params have that."),
+    ],
+)
+def test_what_would_train_on_is_a_param_that_the_run_has(params: str, said: str, builder: RunBuilder) -> None:
+    builder.run.config.write_text(f"name: digits\n{params}backend: sbatch\n")
+    builder.submitted().attempt().trained(1, 40).finished(40)
+    assert (nothing_left(builder.run) or "").endswith(said)
+    history = read_history(builder.run)
+    offered = [command for command, _ in next_commands(history, history.state) if "resume" in command]
+    assert offered == ["clusterdp resume runs/digits params.max_steps=.."] * ("max_steps" in params)

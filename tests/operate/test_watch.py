@@ -48,6 +48,7 @@ def watched(builder: RunBuilder, *happenings: Callable[[], object], **options: o
 
 def test_a_preempted_run_is_told_as_it_happens_and_summed_up(elsewhere: Path, queue: FakeQueue) -> None:
     builder = preempted_once(elsewhere / "r")
+    builder.run.config.write_text("name: digits\nparams:\n  lr: 0.1\n  epochs: 3\nbackend: sbatch\n")
     queue.answers("7|RUNNING|None|n[1-2]")
     second = builder.attempt("7.2")  # also preempted meanwhile
 
