@@ -127,7 +127,7 @@ def _logs(sub: CliParser) -> None:
 
 
 def _sweep(sub: CliParser) -> None:
-    sub.set_defaults(step=None, dry_run=False, cluster="auto", watch=False)  # of --resume, which is as `resume` is
+    sub.set_defaults(step=None, cluster="auto", watch=False)  # of --resume, which is as `resume` is
     sub.add_argument("--by", metavar="METRIC", help="default: a test's or a validation's, else a loss")
     best = sub.add_mutually_exclusive_group()
     best.add_argument("--min", dest="lower", action="store_true", default=None, help="the lowest is best")
@@ -140,6 +140,7 @@ def _sweep(sub: CliParser) -> None:
     does.add_argument("--resume", action="store_true", help="go on with them, with key=value as for `clusterdp resume`")
     states = ("failed", "stopped", "cancelled", "unsubmitted")
     does.add_argument("--retry", choices=states, help="submit the elements that are so once more")
+    sub.add_argument("--dry-run", action="store_true", help="only say which elements --retry or --resume would submit")
 
 
 def _diff(sub: CliParser) -> None:

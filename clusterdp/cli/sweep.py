@@ -167,6 +167,8 @@ def _retry(found: SweepStatus, options: argparse.Namespace, resume: Resume) -> i
     if not chosen:
         print(f"No element is {options.retry}.")
         return 0
+    if options.dry_run:
+        return _only_say(chosen)
     own = with_own_script(chosen)
     rest = [each for each in chosen if each not in own]
     if rest:
@@ -190,6 +192,17 @@ def _resume_best(ranking: Ranking, options: argparse.Namespace, resume: Resume) 
         raise RunError("--resume: no element has measured anything, so none is best. Name elements: clusterdp resume.")
     for each in ranking.elements:
         check_resumable(each.history.run)
+    if options.dry_run:
+        return _only_say(ranking.elements)
     for each in ranking.elements:
         resume(each.history.run, options)
+    return 0
+
+
+def _only_say(elements: Sequence[ElementStatus]) -> int:
+    from clusterdp.operate.formatting import shown_path
+
+    for each in elements:
+        where = f"from step {each.history.saved[0]}" if each.history.saved else "from its beginning"
+        print(f"would go on {where}: {shown_path(each.history.run.path)}")
     return 0

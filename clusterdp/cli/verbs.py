@@ -220,6 +220,11 @@ def sweep(options: argparse.Namespace) -> int:
         raise ConfigError(f"{options.overrides[0]}: is for elements that go on. Write it with --top 3 --resume.")
     if options.top is not None and options.top < 1:
         raise ConfigError(f"--top {options.top}: is no number of elements. Write 1 or more.")
+    if options.retry and (options.top is not None or options.by):
+        other = f"--by {options.by}" if options.top is None else f"--top {options.top}"
+        raise ConfigError(f"{other}: does not go with --retry, which takes all elements in a state. Leave it out.")
+    if options.dry_run and not acts:
+        raise ConfigError("--dry-run: is for --retry and --resume. Without them nothing is submitted.")
     if options.resume and options.top is None:
         raise ConfigError("--resume: say how many of the best: --top 3 --resume.")
     run = named_run("sweep", options.run, others, sweeps=True) if acts else known_run(options.run, sweeps=True)

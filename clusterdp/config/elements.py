@@ -136,6 +136,8 @@ def _check_values(rows: Sequence[Values], given: Given) -> None:
     """Whether there are such keys, and whether each value is of its key's type."""
     places = _places(given)
     for key in rows[0]:
+        if key.partition(".")[0] == "sweep":
+            raise ConfigError(f"{places.get(key, 'sweep')}: {key}: is one value for the whole sweep. Do not sweep it.")
         seen = {repr(row[key]): row[key] for row in rows}
         for value in seen.values():
             check_key(key, value, Config, places.get(key, "sweep"))

@@ -39,7 +39,12 @@ def read_sweeps(words: Sequence[str]) -> Layer:
 
 
 def _listed(text: str, where: str) -> Any:
-    items = value_of_text(f"[{text}]", where) if text.strip() else []
+    try:
+        items = value_of_text(f"[{text}]", where) if text.strip() else []
+    except ConfigError:
+        if not re.search(r"^\s*,|,\s*,", text):
+            raise
+        raise ConfigError(f"{where}: {text} has an empty value between two commas. Write null for none.") from None
     if not isinstance(items, list):  # `1], [2`
         raise ConfigError(f"{where}: {text!r} is not a list of values. {FORMS}.")
     if any(isinstance(item, str) and CALL.match(item) for item in items):
@@ -49,6 +54,7 @@ def _listed(text: str, where: str) -> Any:
 
 def values_of(given: Any, key: str) -> list[Any]:
     """The values of a key of `grid` or `zip`. ConfigError names `key`, as `sweep.grid.params.lr`."""
+    _refuse_nested(given, key)
     if isinstance(given, str) and (function := FUNCTION.fullmatch(given)):
         if function[1] == "range":
             return _range(given, function[2], key)
@@ -60,6 +66,14 @@ def values_of(given: Any, key: str) -> list[Any]:
     if not given:
         raise ConfigError(f"{key}: has no values. {FORMS}.")
     return given
+
+
+def _refuse_nested(given: Any, key: str) -> None:
+    if isinstance(given, dict):
+        name = ".".join(key.split(".")[2:])
+        while isinstance(given, dict) and given:
+            name, given = f"{name}.{next(iter(given))}", next(iter(given.values()))
+        raise ConfigError(f"{key}: has keys below it. Keys here are dotted: write `{name}: {given}`.")
 
 
 def _range(given: str, inside: str, key: str) -> list[int]:
@@ -79,6 +93,7 @@ def _range(given: str, inside: str, key: str) -> list[int]:
 
 def draws_of(given: Any, key: str, samples: int, seed: int) -> list[Any]:
     """`samples` values of a key of `random`. The same seed and key give the same values. Numbers have six digits."""
+    _refuse_nested(given, key)
     function = FUNCTION.fullmatch(given) if isinstance(given, str) else None
     if not function or function[1] not in DISTRIBUTIONS:
         raise ConfigError(f"{key}: {given!r} is not uniform(0, 1), log(1e-5, 1e-2) or choice(16, 32). Write one.")

@@ -140,6 +140,11 @@ def test_values_drawn_at_random_are_the_same_again_and_within_their_bounds() -> 
         (["train.accumulate=1,2,0"], r"element 2 \(train\.accumulate=0\): .*train\.accumulate: 0 is less than 1"),
         (["params.lr=1,2", "params.lr.x=1"], r"params\.lr\.x is a part of params\.lr"),
         (["params.lr=1], [2"], r"is not"),
+        (["params.lr=0.1,,0.2"], r"--sweep params\.lr: 0\.1,,0\.2 has an empty value between two commas\. Write null"),
+        (
+            ["sweep.parallel=1,2"],
+            r"command line: sweep\.parallel: is one value for the whole sweep\. Do not sweep it\.",
+        ),
         (["params.lr=uniform(0,1)"], r"sweep\.samples: is not set"),
         (["params.api_key=aB3dE6gH9jK2mN5pQ8,sT1vW4yZ7bC0eF3hJ6"], r"params\.api_key: is a secret"),
     ],
@@ -162,6 +167,11 @@ def test_a_mistake_on_the_command_line_is_told_with_key_and_remedy(words: list[s
         ({"random": {"params.a": "uniform(1, 0)"}, "samples": 2}, r"needs two numbers, the smaller one first"),
         ({"random": {"params.a": "uniform(0, 1"}, "samples": 2}, r"'uniform\(0, 1' is not uniform\(0, 1\)"),
         ({"random": {"params.a": "range(3)"}, "samples": 2}, r"'range\(3\)' is not uniform"),
+        ({"random": {"params": {"a": "log(1, 2)"}}, "samples": 2}, r"keys below it.* write `params\.a: log\(1, 2\)`\."),
+        (
+            {"grid": {"params": {"a": {"b": [1, 2]}}}},
+            r"sweep\.grid\.params: .* dotted: write `params\.a\.b: \[1, 2\]`\.",
+        ),
         ({"random": {"params.a": "choice()"}, "samples": 2}, r"nothing to choose from"),
         ({"random": {"params.a": "uniform(0, 1)"}, "samples": 20_000}, r"20000 are more than 10000"),
         ({"grid": {"params.a": [1, 2]}, "samples": 2}, r"sweep\.samples: has no effect without sweep\.random"),

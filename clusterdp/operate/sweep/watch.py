@@ -14,6 +14,7 @@ from clusterdp.operate.formatting import Colour, clock, is_terminal, shown_path
 from clusterdp.operate.run_state import INTERRUPTED, RunState
 from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus, read_sweep
 from clusterdp.operate.sweep.results import best_first
+from clusterdp.operate.sweep.retry import STATES
 from clusterdp.operate.sweep.table import counts, listed, status_table
 from clusterdp.operate.terminal import printable, underlying
 from clusterdp.rundir import SweepDir
@@ -98,6 +99,8 @@ def summary(status: SweepStatus, colour: Colour) -> list[str]:
     failed = [each for each in status.elements if each.status.state.over and each.status.state is not RunState.DONE]
     lines += ["", "next:", f"  clusterdp sweep {path}"]
     if failed:
-        lines += [f"  clusterdp status {path}/{failed[0].number}", f"  clusterdp sweep {path} --retry failed"]
+        states = {each.status.state for each in failed}
+        lines.append(f"  clusterdp status {path}/{failed[0].number}")
+        lines += [f"  clusterdp sweep {path} --retry {word}" for word, those in STATES.items() if those & states]
         lines.insert(1, f"not done: {listed(failed)}")
     return lines

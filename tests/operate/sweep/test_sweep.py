@@ -234,6 +234,23 @@ def test_an_end_that_only_squeue_knows_is_believed_when_it_lasts(built: SweepBui
     watch_sweep(built.sweep, out, pace=SweepPace(clock=lambda: clock.now, sleep=clock.sleep))
     assert clock.now >= SweepPace.settle_s
     assert "2 cancelled" in out.getvalue()
+    offered = [line.split()[-1] for line in out.getvalue().splitlines() if "--retry" in line]
+    assert offered == ["failed", "cancelled"]
+
+
+def test_what_retry_and_resume_would_submit_is_said_without_a_submit(
+    built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue.answers("7_3|PENDING|Priority|")
+    assert main(["sweep", "runs/s", "--retry", "failed", "--dry-run"]) == 0
+    said = [f"would go on from its beginning: runs/s/{number}" for number in (1, 2)]
+    assert capsys.readouterr().out.splitlines() == said
+    queue.answers()
+    built.elements[0].attempt("7_0.1").saved(100).finished(100)
+    assert main(["sweep", "runs/s", "--by", "test_accuracy", "--top", "2", "--resume", "--dry-run"]) == 0
+    said = ["would go on from its beginning: runs/s/2", "would go on from step 100: runs/s/0"]
+    assert capsys.readouterr().out.splitlines() == said
+    assert not [line for line in queue.asked if line.startswith("sbatch")]
 
 
 def test_an_element_whose_submission_was_not_noted_is_known_by_the_array(built: SweepBuilder, queue: FakeQueue) -> None:
@@ -302,6 +319,9 @@ def test_the_best_go_on_with_other_values_once_all_of_them_are_over(
         (["--resume"], "--resume: say how many of the best"),
         (["params.epochs=3"], r"params.epochs=3: is for elements that go on"),
         (["--top", "0"], "--top 0: is no number of elements. Write 1 or more."),
+        (["--retry", "failed", "--top", "2"], "--top 2: does not go with --retry"),
+        (["--retry", "failed", "--by", "loss"], "--by loss: does not go with --retry"),
+        (["--dry-run"], "--dry-run: is for --retry and --resume."),
         (["--by", "los"], "--by los: no element has measured it. Did you mean loss?"),
     ],
 )
