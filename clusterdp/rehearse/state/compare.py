@@ -66,7 +66,8 @@ def _usual(expected: EndState, spread: Mapping[str, float]) -> dict[Part, float]
 
 def _unsteady(expected: EndState, spread: Mapping[str, float]) -> set[Part]:
     """Parts that are drawn by chance: a flag or a small number of one may have been equal twice all the same."""
-    return {leaf.part for key in spread if (leaf := expected.values.get(key)) and leaf.part in ("rng", "sampler")}
+    parts: set[Part] = {leaf.part for key in spread if (leaf := expected.values.get(key))} & {"rng", "sampler"}
+    return parts | {"scaler"} if "rng" in parts else parts  # which steps overflow follows from what is drawn
 
 
 def _allowed(
@@ -76,8 +77,10 @@ def _allowed(
     usual: Mapping[Part, float],
     unsteady: Collection[Part],
 ) -> float:
+    if each.part in unsteady:
+        return UNSTEADY
     if not _is_float(expected.values.get(each.key)):
-        return UNSTEADY if each.part in unsteady else spread.get(each.key, 0.0)
+        return spread.get(each.key, 0.0)
     return max(spread.get(each.key, 0.0), usual.get(each.part, 0.0))
 
 

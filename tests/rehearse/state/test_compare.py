@@ -152,6 +152,9 @@ def test_of_random_numbers_that_are_drawn_anew_nothing_is_compared(state: States
     spread = spread_of(state(a), state(b))
     assert not compare(state(a), state(c), spread), "a flag may be equal twice by chance"
     assert one(compare(state(a), state(c | {"step": 4}), spread)).key == "step"
+    scaled = [{**each, "scaler": {"scale": scale}} for each, scale in ((a, 4.0), (b, 4.0), (c, 2.0))]
+    spread = spread_of(state(scaled[0]), state(scaled[1]))
+    assert not compare(state(scaled[0]), state(scaled[2]), spread), "other draws overflow in other steps"
 
 
 def test_times_and_places_are_never_a_difference(state: States) -> None:
