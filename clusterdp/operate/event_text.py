@@ -15,6 +15,9 @@ STOPPED_BY = {
 # Of these the step at which they came is said.
 AT_A_STEP = FAULTS | {"preempted", "timeout", "signal", "asked", "cancelled", "requeued", "node-lost"}
 
+# With this srun ends when it has ended the other ranks because of one. That one's own code is in the log: `why` has it.
+ENDED_BY_SRUN = 143
+
 
 def event_line(event: Record, history: RunHistory) -> str | None:
     """The line of an event. None for periodic saves, and for an event whose cause another event tells better."""
@@ -79,7 +82,7 @@ def ending_text(attempt: AttemptHistory) -> str:
         words += f": {STOPPED_BY.get(attempt.why, attempt.why)}"
     if attempt.cause == "overtaken":
         words += f" {attempt.why}"
-    if attempt.exit is not None and attempt.cause in FAULTS:
+    if attempt.exit not in (None, ENDED_BY_SRUN) and attempt.cause in FAULTS:
         words += f" (exit {attempt.exit})"
     if attempt.last_step is not None and (attempt.cause in AT_A_STEP or attempt.stopped_by_user):
         words += f" at step {attempt.last_step}"
@@ -127,4 +130,4 @@ def _failed(event: Record, attempt: AttemptHistory | None) -> str:
     words = CAUSES.get(str(cause), str(cause)) if cause else "failed"
     if reason:
         words += f", {STOPPED_BY.get(str(reason), str(reason))}"
-    return words + (f" (exit {exit_code})" if exit_code is not None else "")
+    return words + (f" (exit {exit_code})" if exit_code not in (None, ENDED_BY_SRUN) else "")

@@ -11,7 +11,7 @@ from clusterdp.operate.queue import RunStatus
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.status import STATE_COLOURS, attempts_table, measured
-from clusterdp.operate.why.failure_words import remedy, whose
+from clusterdp.operate.why.failure_words import exit_words, remedy, whose
 from clusterdp.operate.why.first_failure import Failure, find_failure
 from clusterdp.operate.width import NONE
 from clusterdp.rundir.causes import CAUSES, FAULTS
@@ -24,7 +24,9 @@ def summary(
     history: RunHistory, status: RunStatus, colour: Colour, now: float | None = None, columns: int = NONE
 ) -> list[str]:
     now = time.time() if now is None else now
-    lines = [_headline(history, status, colour, now)]
+    wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
+    failure = find_failure(history) if status.state in FAILED and not wanted else None
+    lines = [_headline(history, status, failure, colour, now)]
     if len(history.attempts) > 1:
         head, *rows = attempts_table(history.attempts[-10:], status, now, columns)
         lines += ["", colour("dim", head), *rows, ""]
@@ -37,9 +39,8 @@ def summary(
     if history.metrics:
         lines.append(f"{colour('dim', 'measured')}    {measured(history.metrics)}")
     lines.append(f"{colour('dim', 'run folder')}  {shown_path(history.run.path)}")
-    wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
-    if status.state in FAILED and not wanted:
-        lines += ["", *failure_lines(history, find_failure(history), colour)]
+    if failure is not None:
+        lines += ["", *failure_lines(history, failure, colour)]
     return [*lines, "", "next:", *next_command_lines(history, status.state, colour, columns)]
 
 
@@ -49,7 +50,8 @@ def failure_lines(history: RunHistory, failure: Failure, colour: Colour) -> list
         return [f"No log was written. `scontrol show job {history.job}` may know more."]
     said = f" (srun: {failure.said})" if failure.said else ""
     lines = [f"{colour('red', whose(failure))}{said}, from {shown_path(failure.log)}:"]
-    lines += [f"  {colour('dim', '|')} {line}" for line in failure.lines] or ["  (it is empty)"]
+    nothing = "  (it is empty)" if failure.rank is None else "  (it printed nothing)"
+    lines += [f"  {colour('dim', '|')} {line}" for line in failure.lines] or [nothing]
     if failure.rank:  # `clusterdp logs` shows rank 0 by itself
         what = "what it printed" if failure.evidence == "hang" else "all of it"
         lines.append(f"  {what}: clusterdp logs {shown_path(history.run.path)} --rank {failure.rank}")
@@ -60,7 +62,7 @@ def failure_lines(history: RunHistory, failure: Failure, colour: Colour) -> list
     return lines
 
 
-def _headline(history: RunHistory, status: RunStatus, colour: Colour, now: float) -> str:
+def _headline(history: RunHistory, status: RunStatus, failure: Failure | None, colour: Colour, now: float) -> str:
     state = colour(STATE_COLOURS.get(status.state, "red"), status.state.value)
     words = f"{colour('bold', history.name)}  {state}"
     if history.step is not None:
@@ -71,16 +73,18 @@ def _headline(history: RunHistory, status: RunStatus, colour: Colour, now: float
         words += f", {counted(len(ran), 'attempt')}"
         if ran[0].started:
             words += f" in {duration(end - ran[0].started)}"
-    why = _why(history, status)
+    why = _why(history, status, failure)
     return f"{words}: {why}" if why else words
 
 
-def _why(history: RunHistory, status: RunStatus) -> str:
+def _why(history: RunHistory, status: RunStatus, failure: Failure | None) -> str:
     if status.why:
         return STOPPED_BY.get(status.why, status.why)
     cause = history.last.cause if history.last else ""
     if status.state is RunState.FAILED and history.last:
-        code = f" (exit {history.last.exit})" if history.last.exit is not None and cause in FAULTS else ""
+        code = (
+            f" ({exit_words(history.last.exit, failure)})" if history.last.exit is not None and cause in FAULTS else ""
+        )
         again = "" if cause in FAULTS else ", and not requeued"
         return CAUSES.get(cause, cause) + code + again
     if status.state is RunState.GAVE_UP:

@@ -44,7 +44,7 @@ def explanation(history: RunHistory, status: RunStatus, now: float) -> Explanati
     wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
     if status.state in FAILED and not wanted:
         failure = find_failure(history)
-        facts = [*_of_an_end(history, status, now), *failure_words.facts(history, failure)]
+        facts = [*_of_an_end(history, status, now, failure), *failure_words.facts(history, failure)]
         return Explanation(history, status, facts, failure)
     return Explanation(history, status, _of_an_end(history, status, now))
 
@@ -106,8 +106,10 @@ def _of_running(history: RunHistory, status: RunStatus, now: float) -> list[tupl
     return facts
 
 
-def _of_an_end(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str, str]]:
-    facts = [("ended", words)] if (words := _how_it_ended(history, status, now)) else []
+def _of_an_end(
+    history: RunHistory, status: RunStatus, now: float, failure: Failure | None = None
+) -> list[tuple[str, str]]:
+    facts = [("ended", words)] if (words := _how_it_ended(history, status, now, failure)) else []
     if (faults := sum(attempt.cause in FAULTS for attempt in history.attempts)) > 1:
         facts.append(("tried", f"{faults} attempts ended with a fault; this is the last"))
     if status.state is RunState.VANISHED:
@@ -116,13 +118,13 @@ def _of_an_end(history: RunHistory, status: RunStatus, now: float) -> list[tuple
     return facts
 
 
-def _how_it_ended(history: RunHistory, status: RunStatus, now: float) -> str:
+def _how_it_ended(history: RunHistory, status: RunStatus, now: float, failure: Failure | None) -> str:
     last, words = history.last, STOPPED_BY.get(status.why, status.why)
     cause = CAUSES.get(last.cause, last.cause) if last is not None else ""
     if status.state is RunState.DONE:
         return words or ("it finished" if history.step is None else f"it finished at step {history.step}")
     if status.state is RunState.FAILED and last is not None and last.exit is not None and last.cause in FAULTS:
-        return f"{cause} (exit {last.exit})" + (f"; {words}" if words else "")
+        return f"{cause} ({failure_words.exit_words(last.exit, failure)})" + (f"; {words}" if words else "")
     asked = next((e for e in reversed(history.events) if e.get("event") in ("cancelled", "stop-asked")), None)
     when = f", {ago(time_of(asked), now)}" if asked is not None else ""
     if status.state is RunState.CANCELLED and history.cancelled:

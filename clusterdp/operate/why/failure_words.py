@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from clusterdp.operate.run_history import RunHistory
@@ -37,6 +38,14 @@ def remedy(history: RunHistory, failure: Failure) -> str:
     if missed := left_out(history, failure):
         return missed
     return failure.known.remedy.replace("JOB", history.job or "JOB") if failure.known else ""
+
+
+def exit_words(code: int, failure: Failure | None) -> str:
+    """`exit 1`; `rank 1: exit 3` where the code is another, of the ranks that srun ended because of that one."""
+    own = re.search(r"exit code ([0-9]+)", failure.said) if failure else None
+    if failure and own and failure.rank is not None and int(own[1]) != code:
+        return f"rank {failure.rank}: exit {own[1]}"
+    return f"exit {code}"
 
 
 def facts(history: RunHistory, failure: Failure) -> list[tuple[str, str]]:

@@ -190,7 +190,7 @@ def _named(logs: Sequence[RankLog], note: Note) -> Failure | None:
         log = by_rank[rank]
         if not log.echoes or log.own is not None:
             # It may have said why in one line, which is no traceback.
-            return _of_log(log, "named", note.error if note.usable else log.excerpt()[-1])
+            return _of_log(log, "named", note.error if note.usable else "".join(log.excerpt()[-1:]))
     return None
 
 

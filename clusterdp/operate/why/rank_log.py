@@ -40,7 +40,9 @@ class RankLog:
         return self.own is None and not self.echoes
 
     def excerpt(self) -> list[str]:
-        """The lines of the error; the last lines if there is none."""
+        """The lines of the error; the last lines if there is none. None of a log that is empty."""
+        if not self.text:
+            return []
         if self.own is None:
             return _decoded(self.lines[-MOST_LINES:])
         after = self.own.at + 1

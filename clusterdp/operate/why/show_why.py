@@ -56,7 +56,8 @@ def _log_lines(failure: Failure, colour: Colour) -> list[str]:
     if failure.log is None:
         return ["No log was written."]
     lines = [f"{shown_path(failure.log)}:"]
-    return lines + ([f"  {colour('dim', '|')} {line}" for line in failure.lines] or ["  (it is empty)"])
+    nothing = "  (it is empty)" if failure.rank is None else f"  (rank {failure.rank} printed nothing)"
+    return lines + ([f"  {colour('dim', '|')} {line}" for line in failure.lines] or [nothing])
 
 
 def as_data(found: Explanation) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 from clusterdp.operate.formatting import Colour
 from clusterdp.operate.queue import current_status
 from clusterdp.operate.run_history import read_history
+from clusterdp.operate.run_summary import summary
 from clusterdp.operate.status import as_text as status_text
 from clusterdp.operate.why.explanation import explanation
 from clusterdp.operate.why.show_why import as_text, show_why
@@ -241,3 +242,16 @@ def test_status_has_it_in_one_line(elsewhere: Path) -> None:
     history = read_history(restore("memory-error", elsewhere / "runs" / "memory"))
     lines = status_text(history, current_status(history), NOW, Colour(io.StringIO()))
     assert "why    the program asked for more memory than the node gives it (rank 0 on n1)" in lines
+
+
+def test_a_rank_that_printed_nothing_is_said_to_have_and_its_own_exit_code_counts(builder: RunBuilder) -> None:
+    """srun ends the other ranks, and then itself with 143."""
+    attempt = builder.submitted().attempt()
+    attempt.printed("step 1\n", 0).printed("", 1).failed("start", exit=143)
+    builder.batch_log("srun: error: n2: task 1: Exited with exit code 3\nsrun: error: n1: task 0: Terminated\n")
+    text = screen(builder.run)
+    assert "(rank 1: exit 3)" in text and "143" not in text
+    assert "rank-00001.out:\n  (rank 1 printed nothing)\n" in text
+    history = read_history(builder.run)
+    assert "(rank 1: exit 3)" in summary(history, current_status(history), Colour(io.StringIO()))[0]
+    assert "143" not in "".join(status_text(history, current_status(history), NOW, Colour(io.StringIO())))
