@@ -81,6 +81,10 @@ def _file(path: Path, schema: type, above: tuple[Path, ...]) -> Layer:
     place = own.sources.pop("defaults", "")
     layer = Layer()
     for word in named:
+        if not word.strip() or "${" in word:
+            raise ConfigError(
+                f"{place}: defaults: {word!r} is no path. Nothing is filled in there: write a file's name."
+            )
         below = Path(os.path.normpath(path.parent / Path(word).expanduser()))
         if below.resolve() in [each.resolve() for each in (*above, path)]:
             raise ConfigError(f"{place}: defaults: {word} leads back to {below}. Remove one of the two.")
@@ -115,13 +119,13 @@ def read_words(words: Sequence[str], schema: type) -> Layer:
     return layer
 
 
-def read_mapping(values: Mapping[str, Any], schema: type) -> Layer:
-    """The layer of a dictionary of Python code."""
+def read_mapping(values: Mapping[str, Any], schema: type, place: str = "Python") -> Layer:
+    """The layer of a dictionary. `place`: where it is from, for messages."""
     if "defaults" in values:
         raise ConfigError("defaults: only a file can have them. Read a file, or merge the dictionaries.")
     node = _compose(yaml.safe_dump(_plain(values)), "config") or yaml.MappingNode("tag:yaml.org,2002:map", [])
     layer = Layer()
-    layer.values = _mapping(node, schema, (), lambda n: "Python", layer.sources)
+    layer.values = _mapping(node, schema, (), lambda n: place, layer.sources)
     return layer
 
 

@@ -57,21 +57,25 @@ def load_with_sources(path: str | os.PathLike[str], overrides: Sequence[str] = (
     return resolve(read(path, overrides))
 
 
-def from_mapping(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
-    """The config of a plain dictionary, as Python code passes it."""
-    return resolve(read(values, overrides)).config
+def from_mapping(values: Mapping[str, Any], overrides: Sequence[str] = (), place: str = "Python") -> Config:
+    """The config of a plain dictionary, as Python code passes it. `place`: where it is from, for messages."""
+    return resolve(read(values, overrides, place=place)).config
 
 
 def read(
-    what: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = (), sweeps: Sequence[str] = ()
+    what: str | os.PathLike[str] | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    sweeps: Sequence[str] = (),
+    place: str = "Python",
 ) -> Given:
-    """The layers of a YAML file or a dictionary, merged. sweeps: `KEY=VALUES` words, as `--sweep` takes them."""
+    """The layers of a YAML file or a dictionary, merged. sweeps: `KEY=VALUES` words, as `--sweep` takes them. place:
+    where a dictionary is from."""
     from clusterdp.config import files
 
     profile = site_profile()
     layers = [files.read_file(profile, Config) if profile else files.Layer()]
     if isinstance(what, Mapping):
-        layers.append(files.read_mapping(what, Config))
+        layers.append(files.read_mapping(what, Config, place))
     else:
         layers.append(files.read_file(Path(what), Config, name=Path(what).stem))
     layers.append(files.read_words(overrides, Config))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
 import re
+import shlex
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -13,6 +15,7 @@ from typing import Any
 Misfit = tuple[str, str, str]  # the key, what is wrong, what to do
 
 WANTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+PLAIN = re.compile(r"[\w./-]+")  # what needs no quotes in a list
 UNITS = {"_s": "seconds", "_mb": "megabytes"}
 PER_UNIT = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "ms": 0.001}
 
@@ -44,11 +47,21 @@ def _without_none(hint: Any) -> tuple[bool, Any]:
 
 def _misfits_of_list(value: Any, kind: Any, key: str) -> Iterator[Misfit]:
     if not isinstance(value, list):
-        example = value if isinstance(value, (str, int, float)) else "..."
-        yield key, f"{_shown(value)} is not a list", f"Write {key.rpartition('.')[2]}: [{example}]"
+        yield key, f"{_shown(value)} is not a list", f"Write {key.rpartition('.')[2]}: [{_as_items(value)}]"
         return
     for number, item in enumerate(value):
         yield from misfits(item, kind, f"{key}[{number}]")
+
+
+def _as_items(value: Any) -> str:
+    """`mail, me` of `mail me`: the words as a shell splits them."""
+    if not isinstance(value, str):
+        return str(value) if isinstance(value, (int, float)) else "..."
+    try:
+        words = shlex.split(value)
+    except ValueError:  # an open quote
+        return json.dumps(value, ensure_ascii=False)
+    return ", ".join(word if PLAIN.fullmatch(word) else json.dumps(word, ensure_ascii=False) for word in words)
 
 
 def _misfits_of_mapping(value: Any, kind: Any, key: str) -> Iterator[Misfit]:

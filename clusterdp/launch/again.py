@@ -6,9 +6,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from clusterdp import config as config_module
 from clusterdp.launch.plan import Plan, new_name, plan_for
-from clusterdp.launch.resume import escaped, read_config, submit_dir_of
+from clusterdp.launch.resume import config_again, read_config, submit_dir_of
 from clusterdp.rundir import RunDir, sweep_of
 
 
@@ -18,7 +17,7 @@ def plan_new(old: RunDir, overrides: Sequence[str]) -> Plan:
     restart = values.get("restart")
     if isinstance(restart, dict):
         values["restart"] = {**restart, "from_step": None}
-    config = config_module.from_mapping(escaped(values), overrides)
+    config = config_again(old, values, overrides)
     if config.run_dir:
         path = Path(os.path.normpath(Path.cwd() / Path(config.run_dir).expanduser()))
     else:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterdp import config as config_module
+from clusterdp.config import Config
 from clusterdp.errors import ConfigError, RunError, SubmitInDoubt
 from clusterdp.launch.job import Job
 from clusterdp.launch.plan import Plan, plan_for
@@ -28,8 +29,17 @@ def plan_again(run: RunDir, from_step: int | None, overrides: Sequence[str]) -> 
             raise ConfigError(f"{word}: cannot change in an existing run. Submit a new run with it.")
     values = read_config(run)
     values["restart"] = {**_section(values, "restart", run), "from_step": from_step}
-    config = config_module.from_mapping(escaped(values), overrides)
-    return plan_for(config, run, submit_dir_of(run))
+    return plan_for(config_again(run, values, overrides), run, submit_dir_of(run))
+
+
+def config_again(run: RunDir, values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
+    """The config of the run, of values that were read from its file. ConfigError names that file."""
+    try:
+        return config_module.from_mapping(escaped(values), overrides, str(run.config))
+    except ConfigError as error:
+        if str(error).startswith(f"{run.config}: ") and "there is no such key" in str(error):
+            raise ConfigError(f"{error} A newer clusterdp may have written the file.") from None
+        raise
 
 
 def read_config(run: RunDir) -> dict[str, Any]:

@@ -94,3 +94,16 @@ def test_of_a_program_that_is_done_says_to_submit_a_new_run(queue: Path, capsys:
     assert os.listdir(queue) == ["1"]
     assert cli.main(["resume", "run", "--cluster=slurm", "launch.env.EPOCHS=3"]) == 0
     assert sorted(os.listdir(queue)) == ["1", "2"]
+
+
+@pytest.mark.parametrize("verb", ["resume", "again"])
+def test_a_key_of_a_newer_version_is_told_with_its_file(
+    verb: str, queue: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = submitted(command="true")
+    run.config.write_text(run.config.read_text() + "futurekey: 1\n")
+    capsys.readouterr()
+    assert cli.main([verb, "run", "--cluster=slurm"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"clusterdp: {run.config}: futurekey: there is no such key.")
+    assert said.endswith(" A newer clusterdp may have written the file.\n")

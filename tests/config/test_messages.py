@@ -256,3 +256,16 @@ def test_the_help_of_each_verb_has_an_example(verb: str, capsys: pytest.CaptureF
     with pytest.raises(SystemExit):
         main([*verb.split(), "--help"])
     assert f"example: clusterdp {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("mail me", "[mail, me]"),
+        ("mail -s 'a run' me@x", '[mail, -s, "a run", "me@x"]'),
+        ("mail 'me", '["mail \'me"]'),
+    ],
+)
+def test_a_command_in_one_text_is_answered_with_its_words(text: str, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"is not a list. Write command: {remedy}")):
+        config.from_mapping({"command": "true", "notify": {"command": text}})
