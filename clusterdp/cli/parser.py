@@ -35,7 +35,7 @@ class CliParser(argparse.ArgumentParser):
         if found := re.match(r"argument (\S+): expected (?:one|at least one) argument", message):
             return f"{found[1]}: has no value. Write one after it."
         if found := re.match(r"the following arguments are required: (.*)", message):
-            return f"{found[1]} is missing. Write e.g. {self.example or f'`{self.prog} --help`'}."
+            return f"{_missing(found[1].split(', '))} missing. Write e.g. {self.example or f'`{self.prog} --help`'}."
         if found := re.match(r"unrecognized arguments: (.*)", message):
             return self._unrecognized(found[1].split())
         return f"{message}. {help_}"
@@ -51,6 +51,14 @@ class CliParser(argparse.ArgumentParser):
             value = first.partition("=")[2] or (words[1] if len(words) > 1 else "...")
             return f"{first}: there is no such option. Values of the config are words: {key}={value}."
         return f"{first}: is not expected here. `{self.prog} --help` lists what is."
+
+
+def _missing(names: Sequence[str]) -> str:
+    """`RUN is`, `RUN twice is`, `RUN, METRIC are`."""
+    once = list(dict.fromkeys(names))
+    if len(once) > 1:
+        return f"{', '.join(once)} are"
+    return f"{once[0]} is" if len(names) == 1 else f"{once[0]} twice is"
 
 
 def _words(listed: str) -> list[str]:

@@ -16,8 +16,6 @@ from clusterdp.operate.remove import Removal, check_over, plan_removal, remove, 
 
 def rm(options: argparse.Namespace) -> int:
     """`options.runs` names one at least."""
-    if not (options.dry_run or options.yes or (sys.stdin.isatty() and sys.stdout.isatty())):
-        raise ConfigError("rm: no terminal to ask on. --yes removes, --dry-run only says what would go.")
     code = 0
     removals: dict[Path, Removal] = {}
     for word in options.runs:
@@ -29,6 +27,8 @@ def rm(options: argparse.Namespace) -> int:
             code = error.exit_code
     if not removals:
         return code
+    if not (options.dry_run or options.yes or (sys.stdin.isatty() and sys.stdout.isatty())):
+        raise ConfigError("rm: no terminal to ask on. --yes removes, --dry-run only says what would go.")
     if not options.yes:
         show_removals(list(removals.values()), sys.stdout)
     if options.dry_run:

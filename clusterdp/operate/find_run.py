@@ -42,7 +42,7 @@ def find_run(word: str | os.PathLike[str] | None = None) -> RunDir:
         return _with_job(name)
     if is_run(RUNS / name):
         return RunDir((RUNS / name).absolute())
-    raise RunError(f"{name}: no such run folder, nor one of that name in {RUNS}/. {_offer()}")
+    raise RunError(f"{name}: no such run folder, nor one of that name in {RUNS}/. {_offer(name)}")
 
 
 def known_runs() -> Iterator[Path]:
@@ -141,6 +141,10 @@ def _made(path: Path) -> float:
     return modified(path / "config.yaml") or modified(path / "sweep.json") or modified(path) or 0.0
 
 
-def _offer() -> str:
+def _offer(begin: str = "") -> str:
+    """The run that is meant by the beginning of its name, if there is one; else the latest."""
+    meant = [path.name for path in _folders() if begin and path.name.startswith(begin)]
+    if len(meant) == 1:
+        return f"Did you mean {meant[0]}?"
     latest = next(known_runs(), None)
     return f"The latest is {latest}." if latest else "There is none yet."

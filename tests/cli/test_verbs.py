@@ -217,3 +217,13 @@ def test_a_closed_stream_is_no_reason_to_fail_nor_a_files_number(work: Path, clo
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "Submitted" not in "".join(file.read_text() for file in Path("r").rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["diff"], "RUN twice is missing."), (["diff", "a"], "RUN is missing."), (["submit"], "CFG.yaml is missing.")],
+)
+def test_what_is_missing_is_named_once(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(words)
+    assert said in capsys.readouterr().err

@@ -179,3 +179,12 @@ def test_a_folder_that_may_not_be_looked_into_hides_no_other_run(
     said = capsys.readouterr()
     assert said.out.splitlines()[1].split()[0] == "mine"
     assert f"clusterdp: left out: {elsewhere}/runs/closed: Permission denied." in said.err
+
+
+def test_the_beginning_of_a_name_offers_the_run_that_has_it(elsewhere: Path) -> None:
+    for name in ("digits-1", "digits-2", "lenet-1"):
+        RunBuilder(elsewhere / "runs" / name)
+    with pytest.raises(RunError, match=r"len: no such run folder, .* Did you mean lenet-1\?"):
+        find_run("len")
+    with pytest.raises(RunError, match=r"digits: no such run folder, .* The latest is "):
+        find_run("digits")

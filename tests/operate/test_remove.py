@@ -277,3 +277,18 @@ def test_a_run_of_a_cluster_that_is_down_can_go_though_its_commands_are_on_the_p
     queue.answers(error="squeue: the cluster is down")
     assert rm("digits", "--yes") == 0
     assert not builder.run.path.exists()
+
+
+def test_a_run_that_is_not_there_is_told_before_a_terminal_is_wanted(
+    over: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert rm("nosuch") == 4
+    assert "nosuch: no such run folder" in capsys.readouterr().err
+
+
+def test_a_config_that_is_no_file_is_told_in_words(over: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    over.config.unlink()
+    os.mkfifo(over.config)
+    assert rm("digits", "--dry-run") == 0
+    said = capsys.readouterr().out
+    assert "(runs/digits/config.yaml: cannot be read: not a plain file. Name the checkpoints' folder.)" in said

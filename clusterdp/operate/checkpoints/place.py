@@ -136,8 +136,7 @@ def url_of(run: RunDir) -> str:
         saving = read_resolved(run.config).get("checkpoint") or {}
         url = saving.get("url")
     except Exception as error:  # of the YAML parser, or of what else somebody wrote there
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RunError(f"{shown_path(run.config)}: cannot be read: {reason}. Name the checkpoints' folder.") from None
+        raise RunError(f"{shown_path(run.config)}: {_why_not(error)}. Name the checkpoints' folder.") from None
     if not url:
         return str(run.checkpoints)
     url = str(url)
@@ -146,3 +145,9 @@ def url_of(run: RunDir) -> str:
     submitted = (event["dir"] for event in read_events(run) if event.get("dir"))
     base = run.code if run.code.is_dir() else Path(next(submitted, "."))
     return str(base / url)
+
+
+def _why_not(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror or error}"
+    return "is not the config of a run"

@@ -13,6 +13,7 @@ from clusterdp.errors import ConfigError
 from clusterdp.operate.run_state import RunState
 from clusterdp.wording import did_you_mean
 
+ALIASES = {"pending": "waiting"}  # as Slurm calls it
 AGE = re.compile(r"([0-9]{1,6})([mhdw])")
 UNITS_S = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 DATES = ("%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S")
@@ -57,9 +58,9 @@ def _states(words: str | None) -> frozenset[str]:
     known = [state.value for state in RunState]
     named = [word.strip().lower() for word in words.split(",") if word.strip()]
     for word in named or [words]:
-        if word not in known:
+        if word not in known and word not in ALIASES:
             raise ConfigError(f"--state {word}: is no state. {did_you_mean(word, known, f'Write {_any_of(known)}.')}")
-    return frozenset(named)
+    return frozenset(ALIASES.get(word, word) for word in named)
 
 
 def _any_of(words: list[str]) -> str:

@@ -45,7 +45,7 @@ def test_a_relative_url_counts_from_where_the_ranks_run(builder: RunBuilder, sav
 @pytest.mark.parametrize("text", ["checkpoint: 3\n", "a: [\n", "- 1\n"])
 def test_a_config_that_cannot_be_read_is_said(builder: RunBuilder, text: str) -> None:
     builder.run.config.write_text(text)
-    with pytest.raises(RunError, match=r"config\.yaml: cannot be read"):
+    with pytest.raises(RunError, match=r"config\.yaml: is not the config of a run\. Name"):
         locate("digits")
 
 

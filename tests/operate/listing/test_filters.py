@@ -65,3 +65,7 @@ def test_since_is_an_age_or_a_date(word: str, ago_s: int) -> None:
 def test_since_that_means_nothing_is_refused(word: str) -> None:
     with pytest.raises(ConfigError, match=r"Write e\.g\. 12h, 3d, 2w or 2026-01-31"):
         make_filters(None, None, None, word, NOW)
+
+
+def test_pending_is_what_slurm_calls_waiting() -> None:
+    assert make_filters("pending,running", None, None, None, 0.0).states == {"waiting", "running"}
