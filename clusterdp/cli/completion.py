@@ -9,9 +9,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from clusterdp.cli.parser import CliParser
+
+if TYPE_CHECKING:
+    from clusterdp.operate.run_history import RunHistory
 
 MOST_RUNS = 50  # offered, the newest first
 
@@ -44,6 +47,9 @@ def _attach(parser: argparse.ArgumentParser) -> None:
         "RUN_OR_URL": _runs,
         "NAME": _examples,
         "STATES": _states,
+        "METRIC": _metrics,
+        "A": _attempts,
+        "KEY=VALUES": _swept,
         "DIR": DirectoriesCompleter(),
     }
     for action in parser._actions:
@@ -61,6 +67,36 @@ def _runs(prefix: str, **_: Any) -> Iterator[str]:
     from clusterdp.operate.formatting import shown_path
 
     return islice((name for name in map(shown_path, known_runs()) if name.startswith(prefix)), MOST_RUNS)
+
+
+def _metrics(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """Those of the run on the line."""
+    history = _history(parsed_args)
+    return list(history.metrics) if history else []
+
+
+def _attempts(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    history = _history(parsed_args)
+    return [*(str(attempt.number) for attempt in history.attempts), "all"] if history else []
+
+
+def _history(parsed_args: argparse.Namespace) -> RunHistory | None:
+    from clusterdp.errors import RunError
+    from clusterdp.operate.find_run import find_run
+    from clusterdp.operate.run_history import read_history
+
+    word = getattr(parsed_args, "run", None)
+    if not word:  # to look for the latest may print
+        return None
+    try:
+        return read_history(find_run(word))
+    except (RunError, OSError):
+        return None
+
+
+def _swept(parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """`params.lr=`: what is swept most often."""
+    return [f"params.{name}=" for name in _params(getattr(parsed_args, "config", None))]
 
 
 def _states(**_: Any) -> list[str]:

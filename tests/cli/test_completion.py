@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.operate.builder import RunBuilder
+
 BIN = Path(sys.executable).parent
 
 
@@ -19,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "train.yaml").write_text("entry: train:main\nparams: {lr: 0.1, layers: 2}\n")
     (tmp_path / "notes.txt").write_text("")
     for name in ("first", "second"):
-        (tmp_path / "runs" / name / "events").mkdir(parents=True)
+        RunBuilder(tmp_path / "runs" / name).submitted().attempt().trained(1, 3, lr=0.1)
     return tmp_path
 
 
@@ -45,6 +47,9 @@ def completed(line: str) -> set[str]:
         ("clusterdp submit train.yaml --cluster ", {"auto", "slurm", "local"}),
         ("clusterdp status ", {"runs/first", "runs/second"}),
         ("clusterdp checkpoint ls runs/f", {"runs/first"}),
+        ("clusterdp plot runs/first ", {"loss", "lr"}),
+        ("clusterdp logs runs/first --attempt ", {"1", "all"}),
+        ("clusterdp submit train.yaml --sweep params.l", {"params.lr=", "params.layers="}),
         ("clusterdp configs dig", {"digits"}),
         ("clusterdp show --explain checkpoint.keep_", {f"checkpoint.keep_{n}" for n in ("last", "every", "local")}),
     ],
