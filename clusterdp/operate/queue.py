@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from clusterdp.slurm.commands import SqueueRow
 
 WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT", "EXPEDITING"})
+NO_CLUSTER = "its records do not say on which cluster its job is"
 # What ended a job that left no word itself, by the state that Slurm gives it.
 ENDED_AS = {
     "CANCELLED": (RunState.CANCELLED, "by scancel, outside clusterdp"),
@@ -66,7 +67,8 @@ def status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | 
         said = str(rows)
         return RunStatus(history.state, f"as last recorded; {said if len(said) <= 120 else said[:117] + '...'}")
     if rows is None:
-        return RunStatus(history.state, "as last recorded; there is no squeue here that knows its cluster")
+        no_squeue = "there is no squeue here that knows its cluster"
+        return RunStatus(history.state, f"as last recorded; {no_squeue if history.submitted else NO_CLUSTER}")
     return combine(history, rows)
 
 

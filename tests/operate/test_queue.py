@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from clusterdp.cli import main
 from clusterdp.errors import SlurmError
 from clusterdp.operate.queue import ENDED_AS, alive, current_status
 from clusterdp.operate.resume_check import check_resumable
@@ -110,3 +111,16 @@ def test_what_slurm_says_is_a_sentence_before_the_next(said: str, builder: RunBu
     queue.answers(error=said)
     with pytest.raises(SlurmError, match=r"It says: Connection refused\. So it is not known"):
         check_resumable(builder.submitted().run)
+
+
+def test_records_that_name_no_cluster_are_said_to_and_squeue_is_not_blamed(
+    builder: RunBuilder, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", "/site/slurm.conf")
+    builder.submitted(cluster="/site/slurm.conf").attempt().trained(1, 3)
+    for path in builder.run.events.iterdir():
+        path.write_text(path.read_text()[:20])
+    said = "its records do not say on which cluster its job is"
+    assert current_status(read_history(builder.run)).why == f"as last recorded; {said}"
+    assert main(["list"]) == 0
+    assert capsys.readouterr().err == f"clusterdp: runs/digits: {said}. A ? marks what was last recorded.\n"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from clusterdp.errors import SlurmError
 from clusterdp.operate.formatting import shown_path
-from clusterdp.operate.queue import RunStatus, status_by
+from clusterdp.operate.queue import NO_CLUSTER, RunStatus, status_by
 from clusterdp.operate.run_cluster import commands_of, is_gone, is_here
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.slurm import commands
@@ -36,7 +36,9 @@ def ask_squeue(histories: Sequence[RunHistory]) -> tuple[list[tuple[RunStatus, b
         found.append((status_by(history, rows), as_recorded))
         if as_recorded and isinstance(rows, SlurmError):
             errors.append(str(rows))
-        alone += as_recorded and rows is None
+        if as_recorded and rows is None:
+            alone += bool(history.submitted)
+            errors += [] if history.submitted else [f"{shown_path(history.run.path)}: {NO_CLUSTER}."]
     complaints = list(dict.fromkeys(errors))
     if alone:
         complaints.append(f"there is no squeue here that knows the cluster of {counted(alone, 'run')}.")
