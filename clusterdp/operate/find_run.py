@@ -30,8 +30,7 @@ def find_run(word: str | os.PathLike[str] | None = None) -> RunDir:
         return _latest()
     path = Path(word).expanduser()
     if path.is_dir():
-        if not os.access(path, os.R_OK | os.X_OK):
-            raise RunError(f"{word}: you may not read this folder. Ask its owner to let you.")
+        _check_access(path)
         if is_run(path):
             return RunDir(path.absolute())
         if whole := whole_name(path):
@@ -40,9 +39,16 @@ def find_run(word: str | os.PathLike[str] | None = None) -> RunDir:
     name = os.fspath(word)
     if is_job_id(name):
         return _with_job(name)
+    if name and os.path.isdir(RUNS / name):
+        _check_access(RUNS / name)
     if is_run(RUNS / name):
         return RunDir((RUNS / name).absolute())
     raise RunError(f"{name}: no such run folder, nor one of that name in {RUNS}/. {_offer(name)}")
+
+
+def _check_access(path: Path) -> None:
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise RunError(f"{path}: you may not read this folder. Ask its owner to let you.")
 
 
 def known_runs() -> Iterator[Path]:

@@ -175,6 +175,9 @@ def test_a_folder_that_may_not_be_looked_into_hides_no_other_run(
     assert find_run("8").path == find_run().path == elsewhere / "runs/mine"
     with pytest.raises(RunError, match=r"nothing: no such run folder, nor one of that name in runs/\. The latest is"):
         find_run("nothing")
+    for word in ("closed", "runs/closed"):
+        with pytest.raises(RunError, match=r"^runs/closed: you may not read this folder\."):
+            find_run(word)
     assert cli.main(["list"]) == 0
     said = capsys.readouterr()
     assert said.out.splitlines()[1].split()[0] == "mine"
