@@ -254,7 +254,7 @@ LONG_CHAIN = "\n".join(f"def f{i}(x):\n    torch.save(x, x)\n    f{i + 1}(x)" fo
         (f"import torch\n{MANY_SAVES}\nfor each in many:\n    each.save('last.pt')\n", True),
         ("import torch\n" + "x = x + str(0)\n" * 1200 + "torch.save({}, x)", True),
         ("open(" + "+".join(["'a'"] * 1500) + ")", False),
-        (f"import torch\n{LONG_CHAIN}\nf0(x)", True),
+        (f"import torch\n{LONG_CHAIN}\nf0(x)", False),
     ],
     ids=["many saves", "many saves of values", "a long text", "a long expression", "a long chain"],
 )  # fmt: skip

@@ -12,7 +12,7 @@ from clusterdp.check.program.program_text import Place, ProgramText, ShellCall
 from clusterdp.check.program.save_facts import add_save_facts
 from clusterdp.check.program.shell_lines import commands_of, fixed_ports, has_trap
 from clusterdp.check.program.signal_facts import add_signal_facts
-from clusterdp.check.program.sources import sources_from
+from clusterdp.check.program.sources import TooMuch, sources_from
 from clusterdp.plainfile import read_plain
 
 MOST_SCRIPTS = 3  # that call one another
@@ -41,7 +41,7 @@ def look_at_file(file: Path, folder: Path) -> ProgramText:
     for add_facts in (add_signal_facts, add_save_facts, add_fixed_facts, add_opened_paths):
         try:
             add_facts(text, sources)
-        except RecursionError:  # an expression of a thousand terms, functions that call one another as deep
+        except (RecursionError, TooMuch):  # an expression of a thousand terms, functions that call one another as deep
             text.complete = False
     return _each_once(text)
 

@@ -36,6 +36,7 @@ class RankGuards:
 
     def for_one_rank(self, node: ast.AST, source: Source) -> bool | None:
         """None if that cannot be seen: in a function that is passed on, and called from elsewhere."""
+        self._sources.spend()
         child = node
         for above in source.above(node):
             if self._is_below(child, above, source):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from clusterdp.check.program.program_text import ProgramText
 from clusterdp.check.program.rank_guards import RankGuards
-from clusterdp.check.program.source import Source, argument, last_name, parameters
+from clusterdp.check.program.source import Definition, Source, argument, last_name, parameters
 from clusterdp.check.program.sources import Sources
 
 SAVES = {"torch.save": (1, "f"), "safetensors.torch.save_file": (1, "filename"), "torch.jit.save": (1, "f")}
@@ -46,7 +47,7 @@ OF_A_RANK = re.compile(r"rank|procid|hostname|getpid|uuid", re.I)
 
 
 def add_save_facts(text: ProgramText, sources: Sources) -> None:
-    guards = RankGuards(sources)
+    guards, renaming = RankGuards(sources), _renaming(sources)
     for source in sources.each:
         for call in source.calls:
             name = source.name(call.func)
@@ -63,7 +64,7 @@ def add_save_facts(text: ProgramText, sources: Sources) -> None:
             written = _written(target, source, sources, call)
             if written is None or TEMPORARY.search(written):
                 continue
-            if not ATOMIC.search(written) and not _is_renamed(call, source, sources, set()):
+            if not ATOMIC.search(written) and not _is_renamed(call, source, sources, renaming):
                 text.saves_in_place.append(source.place(call))
             if not OF_A_RANK.search(written) and guards.for_one_rank(call, source) is False:
                 text.saves_on_all_ranks.append(source.place(call))
@@ -93,6 +94,7 @@ def _written(target: ast.expr, source: Source, sources: Sources, call: ast.Call)
     seen, texts = {target}, []
     while todo:
         node, where, at = todo.pop()
+        sources.spend(5)
         texts.append(ast.unparse(node))
         for each in _stands_for(node, where, sources, at):
             if each[0] not in seen:
@@ -117,26 +119,31 @@ def _stands_for(
                     yield passed, where, call
 
 
-def _is_renamed(call: ast.Call, source: Source, sources: Sources, seen: set[ast.AST]) -> bool:
+def _renaming(sources: Sources) -> set[Definition | Path]:
+    """The functions, and the files outside of them, that rename, by themselves or in a function that they call."""
+    found: set[Definition | Path] = set()
+    for source in sources.each:
+        found |= {source.function_of(call) or source.file for call in source.calls if _is_rename(call, source)}
+    names = {each.name for each in found if not isinstance(each, Path)}
+    for source in sources.each:
+        for call in source.calls:
+            if last_name(call.func) in names and any(called in found for _, called in sources.called(call, source)):
+                found.add(source.function_of(call) or source.file)
+    return found
+
+
+def _is_renamed(call: ast.Call, source: Source, sources: Sources, renaming: set[Definition | Path]) -> bool:
     """Whether the function that saves, or one that calls it, renames a file as well."""
-    function = source.function_of(call)
-    if function is None:
-        return any(_renames(each, source, sources) for each in source.calls if source.function_of(each) is None)
-    if any(isinstance(each, ast.Call) and _renames(each, source, sources) for each in ast.walk(function)):
-        return True
-    if function in seen:
-        return False
-    seen.add(function)
-    return any(_is_renamed(each, where, sources, seen) for where, each in sources.callers(function, source))
-
-
-def _renames(call: ast.Call, source: Source, sources: Sources) -> bool:
-    """By itself, or in a function of the program that it calls."""
-    return _is_rename(call, source) or any(
-        isinstance(each, ast.Call) and _is_rename(each, where)
-        for where, function in sources.called(call, source)
-        for each in ast.walk(function)
-    )
+    todo, seen = [(call, source)], set()
+    while todo and renaming:
+        call, source = todo.pop()
+        function = source.function_of(call)
+        if (function or source.file) in renaming:
+            return True
+        if function is not None and function not in seen:
+            seen.add(function)
+            todo += [(each, where) for where, each in sources.callers(function, source)]
+    return False
 
 
 def _is_rename(call: ast.Call, source: Source) -> bool:

@@ -17,6 +17,12 @@ MOST_FILES, MOST_BYTES = 80, 800_000  # to parse that much takes about half a se
 MOST_VALUES = 4  # of a name, that are looked at
 OURS = "clusterdp"  # is no part of the program, wherever it lies
 
+MOST_STEPS = 100_000  # from a call to a function and back; about a third of a second
+
+
+class TooMuch(Exception):
+    """To follow all calls of this program would take long."""
+
 
 @dataclass
 class Sources:
@@ -25,12 +31,19 @@ class Sources:
     libraries: set[str] = field(default_factory=set)
     needed: set[Path] = field(default_factory=set)  # the first, and what it imports without an `if` or a `try`
     unparsed: list[Place] = field(default_factory=list)
+    _steps: int = 0
     _callers: dict[Definition, list[tuple[Source, ast.Call]]] = field(default_factory=dict, repr=False)
 
     def functions(self, name: str, near: Source) -> list[tuple[Source, Definition]]:
         """Those of this bare name, of the file `near` if it has any."""
         own = [(near, function) for function in near.functions.get(name, [])]
         return own or [(source, function) for source in self.each for function in source.functions.get(name, [])]
+
+    def spend(self, steps: int = 1) -> None:
+        """TooMuch, when the budget of the program is spent."""
+        self._steps += steps
+        if self._steps > MOST_STEPS:
+            raise TooMuch
 
     def called(self, call: ast.Call, source: Source) -> list[tuple[Source, Definition]]:
         """The functions of the program that a call may run."""
@@ -52,6 +65,7 @@ class Sources:
 
     def _may_run(self, call: ast.Call, where: Source, function: Definition, source: Source) -> bool:
         """A plain name runs a function. An attribute runs one of a module, or a method of a value."""
+        self.spend()
         of_class = source.parents.get(function)
         is_method, target = isinstance(of_class, ast.ClassDef), call.func
         if isinstance(target, ast.Name):
@@ -80,10 +94,10 @@ class Sources:
 
     @cached_property
     def _calls(self) -> dict[str, list[tuple[Source, ast.Call]]]:
-        """By the name that is called, and by the one that it was imported by."""
+        """Those of no library, by the name that is called, and by the one that it was imported by."""
         found: dict[str, list[tuple[Source, ast.Call]]] = {}
         for source in self.each:
-            for call in source.calls:
+            for call in (each for each in source.calls if not self._is_of_library(each.func, source)):
                 for name in {last_name(call.func), source.name(call.func).rpartition(".")[2]}:
                     found.setdefault(name, []).append((source, call))
         return found
