@@ -42,16 +42,21 @@ class ClusterFacts:
             return names.split(",")
         return [name for name, limits in self.partitions.items() if limits.get("Default") == "YES"]
 
+    @property
+    def has_plugins(self) -> bool:
+        """They may change a job when it is submitted."""
+        return self.settings.get("JobSubmitPlugins", "") not in ("", "(null)")
+
     def account_of(self, resources: ResourcesConfig) -> str:
-        """The one that is named, or the only one that there is."""
+        """The one that is named, or the only one that there is; empty where a plugin of the site may choose it."""
         mine = {each.account for each in self.associations}
-        return resources.account or (next(iter(mine)) if len(mine) == 1 else "")
+        return resources.account or (next(iter(mine)) if len(mine) == 1 and not self.has_plugins else "")
 
     def job_qos(self, resources: ResourcesConfig) -> str:
-        """The one that is named, or the account's default."""
+        """The one that is named, or the account's default; empty where a plugin of the site may choose it."""
         account = self.account_of(resources)
         defaults = {each.default_qos for each in self.associations if each.account == account}
-        return resources.qos or (next(iter(defaults)) if len(defaults) == 1 else "")
+        return resources.qos or (next(iter(defaults)) if len(defaults) == 1 and not self.has_plugins else "")
 
     def qos_of(self, resources: ResourcesConfig, partition: str) -> list[str]:
         """Those whose limits hold for a job there. Of each limit, the first one that has it decides."""

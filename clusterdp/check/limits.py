@@ -44,8 +44,7 @@ def _of_partitions(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]
 def _of_no_partition(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
     yield from qos_findings(subject, cluster, "")
     resources = subject.config.resources
-    by_plugin = cluster.settings.get("JobSubmitPlugins", "(null)") not in ("(null)", "")
-    if not resources.partition and "partition" not in resources.extra and not by_plugin:
+    if not resources.partition and "partition" not in resources.extra and not cluster.has_plugins:
         what = "is not set, and this cluster has no default partition"
         remedy = f"Name one: {', '.join(sorted(cluster.partitions))}."
         yield Finding("error", "resources.partition", what, "the job is refused", remedy)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clusterdp.check.finding import Finding
-from clusterdp.check.program import Place
+from clusterdp.check.program import Place, ProgramText
 from clusterdp.check.program.command_words import missing_program
 from clusterdp.check.program.shell_lines import fixed_ports
 from clusterdp.check.subject import Subject
@@ -32,8 +32,17 @@ def program_findings(subject: Subject) -> Iterator[Finding]:
         why = "this interpreter cannot run it, and its text was not looked at"
         remedy = "Correct it, unless the job has another Python."
         yield Finding("hint", kind, f"no Python: {place.text}", why, remedy, subject.where(place))
-    many = subject.ranks > 1 and not subject.spec.is_torchrun
-    for places, what, why, remedy in (
+    for places, what, why, remedy in _kinds(subject, program):
+        in_force = [each for each in places if not is_given(each, subject.spec.command)]
+        yield from _hint(subject, in_force, what, why, remedy)
+    yield from _of_resuming(subject)
+    yield from _of_paths(subject)
+
+
+def _kinds(subject: Subject, program: ProgramText) -> tuple[tuple[Sequence[Place], str, str, str], ...]:
+    """(places, what, why, remedy) of each kind."""
+    kind, many = subject.spec.kind, subject.ranks > 1 and not subject.spec.is_torchrun
+    return (
         (
             program.fixed_ports,
             "the port is written out",
@@ -82,11 +91,7 @@ def program_findings(subject: Subject) -> Iterator[Finding]:
             "ranks get the signal at other places of their step: it hangs",
             "Set a flag, and agree on it between steps.",
         ),
-    ):
-        in_force = [each for each in places if not is_given(each, subject.spec.command)]
-        yield from _hint(subject, in_force, what, why, remedy)
-    yield from _of_resuming(subject)
-    yield from _of_paths(subject)
+    )
 
 
 def is_given(place: Place, command: Sequence[str]) -> bool:

@@ -308,6 +308,8 @@ def test_limits_of_accounting_hold_where_they_are_enforced(said: str, resources:
     enforced = cluster(ENFORCED, **facts)
     assert [each.level for each in matching(found(tmp_path, values, enforced), said)] == ["error"]
     assert not matching(found(tmp_path, values, cluster({"AccountingStorageEnforce": "none"}, **facts)), said)
+    if "qos" not in resources and "account" not in resources:  # a plugin may choose another
+        assert not matching(found(tmp_path, values, cluster(ENFORCED | {"JobSubmitPlugins": "lua"}, **facts)), said)
 
 
 @pytest.mark.parametrize(
