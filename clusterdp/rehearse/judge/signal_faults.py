@@ -3,12 +3,9 @@ them, by what it wrote afterwards, and by its text."""
 
 from __future__ import annotations
 
-import itertools
-from statistics import median
-
 from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.program_parts import at
-from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, FileUse
+from clusterdp.rehearse.observe.file_use import FileUse
 from clusterdp.rehearse.run_spec import Hit
 from clusterdp.wording import counted, some_of
 
@@ -54,13 +51,10 @@ def unsaved(case: Case, may_lose: int) -> str:
 
 def _is_stale(case: Case, hit: Hit) -> bool:
     """It had saved before, though not just now, and did not save when it was warned."""
-    uses = case.result.files.values()
-    times = sorted(time for use in uses for time in (*use.written, *use.named) if time < hit.at)
+    times = [time for use in case.result.files.values() for time in (*use.written, *use.named) if time < hit.at]
     if not times or _saved(case, hit):
         return False
-    gaps = [b - a for a, b in itertools.pairwise(times) if b - a > ONE_SAVE_S]
-    just_now_s = JUST_NOW * median(gaps) if gaps else JUST_NOW_S
-    return hit.at - times[-1] > max(just_now_s, ONE_SAVE_S)
+    return hit.at - max(times) > (JUST_NOW * case.facts.save_every_s or JUST_NOW_S)
 
 
 def is_deaf(hit: Hit) -> bool:

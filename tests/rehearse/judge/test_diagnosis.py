@@ -113,6 +113,9 @@ def test_a_program_that_tells_no_steps_has_saved_if_a_file_has_come(tmp_path: Pa
     assert said(a=before, b=FileUse(named=[HIT + 1])) == "", "it came under its name, which is no writing"
     assert said(a=FileUse(written=[HIT - 0.5])) == "", "it has saved just before"
     assert said() == "", "nothing is known of its files"
+    each_second = {"a": FileUse(written=[1.0, 2.0, 3.0])}
+    quick = case(tmp_path, stop(HANDLED), files={"a": FileUse(written=[HIT - 0.5])}, lost=None, undisturbed=each_second)
+    assert unsaved(quick, 0).startswith("it was warned, and ended without a save"), "half of its interval ago"
     killed = case(tmp_path, stop(HANDLED), KILLED, SECOND, files={"a": before}, lost=None)
     assert unsaved(killed, 0) == "it was warned, and ended without a save (rehearse.may_lose is 0)"
 
