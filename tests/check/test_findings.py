@@ -179,6 +179,7 @@ CASES = [
         ("time srun a", "srun a & pid=$!; wait $pid"),
         ("timeout 60 srun a", "srun hostname\nsrun a 2>&1 | tee log &  # the ranks\nwait"),
         ("srun a  # and not &", "step() {\n  srun a\n}\nstep &\nwait"),
+        ("srun a |& tee log", "srun a |& tee log &\nwait"),
         ("srun a && echo done", "{\n  srun a\n} &\nwait"),
     )),
     Case("error", "is no folder", values={"checkpoint": {"url": "/dev/null/x"}}, but={"checkpoint": {"url": "/tmp/x"}}),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 HERE = re.compile(r"<<-?\s*['\"]?(\w+)")
-SPLIT = re.compile(r"\|\||&&|;|(?<![<>])[|&](?![<>])")
+SPLIT = re.compile(r"\|\||&&|\|&|;|(?<![<>])[|&](?![<>])")
 FIXED_PORT = re.compile(
     r"\bMASTER_PORT=[\"']?[0-9]{2,5}\b|--master[_-]port[= ][\"']?[0-9]{2,5}\b|--main_process_port[= ][\"']?[0-9]{2,5}\b"
     r"|--rdzv[_-]endpoint[= ][\"']?[^\s\"']*:[0-9]{2,5}\b"
