@@ -94,9 +94,10 @@ class Scene:
     def _is_between_saves(self) -> bool:
         """By their usual interval: a warning that comes just before a save is used by luck. Before the first one, a
         program may still load its libraries, and has no handler yet."""
-        if not self.facts.save_every_s or self.files is None:
+        every_s = self.facts.save_every_s
+        if not every_s or self.files is None:
             return True
-        return 0.3 < (time.time() - self.files.last_saved) / self.facts.save_every_s < 0.7
+        return 0.3 < (time.time() - self.files.last_saved) / every_s < 0.7
 
     def _between_saves(self, step: int) -> int:
         """This step, or a later one in the middle between two saves: right after one there is nothing to lose."""

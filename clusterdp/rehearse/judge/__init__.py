@@ -11,5 +11,5 @@ signal_faults  with its handlers, by what they are and what came of the signal
 resumed_from   with the checkpoint that it went on from
 lost_state     with what its checkpoints keep
 program_parts  what it makes that has a state, by its text
-beside         what two undisturbed runs show: a port or a file of both, ranks that write over each other, ...
+beside         what the undisturbed runs alone show: a shared port or file, a scaler that is not saved
 """

@@ -63,7 +63,7 @@ def went_on(first: Sequence[int], second: Sequence[int]) -> str:
     if not second:
         return "the second undisturbed run did no step"
     apart = max(b - a for a, b in itertools.pairwise(first))
-    late = second[0] > max(first[0], 0) + apart
+    late = second[0] > first[0] + apart
     return f"the second undisturbed run began at step {second[0]}, and the first at {first[0]}" if late else ""
 
 

@@ -12,7 +12,7 @@ from clusterdp.rehearse.observe.file_use import FileUse, is_best, is_checkpoint
 from clusterdp.rehearse.observe.live_run import LiveRun
 
 WAIT_S = 0.2
-ONE_SAVE_S = 0.5
+HEARD_TWICE_S = 0.5  # at most, between finding a file in a new folder and hearing that it was closed
 WRITTEN = inotify.CLOSE_WRITE | inotify.FOUND
 LOOKS = 200  # at most, for who has a file open
 
@@ -64,7 +64,7 @@ class FileWatch:
             self._found.add(path)
         elif mask & inotify.CLOSE_WRITE and path in self._found:
             self._found.remove(path)
-            if now - use.written[-1] < ONE_SAVE_S:  # it was not whole yet
+            if now - use.written[-1] < HEARD_TWICE_S:  # it was not whole yet
                 use.written.pop()
                 use.steps.pop()
         if mask & WRITTEN:
