@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from clusterdp.rundir import Attempt, RunDir
 from clusterdp.rundir.lenient_reads import (
     Record,
-    first_record,
+    ends_of,
     integer,
-    last_records,
-    latest_records,
     modified,
     time_of,
     words,
@@ -33,12 +30,6 @@ ENDINGS = frozenset({"finished", "failed", "requeued", "cancelled"})  # the batc
 # What the batch script notes if Slurm ends the attempt, and not it itself. (The ranks name the step as well.)
 SIGNALS = frozenset({"TERM", "ending"})
 NOT_MEASURED = frozenset({"time", "step", "total", "phase"})
-Metrics = Literal["all", "latest", "none"]
-READ: dict[Metrics, Callable[[Path], Sequence[Record]]] = {
-    "all": last_records,
-    "latest": latest_records,
-    "none": lambda path: (),
-}
 
 
 @dataclass(frozen=True)
@@ -91,10 +82,10 @@ class AttemptHistory:
 
 
 def read_attempt(
-    run: RunDir, attempt: Attempt, number: int, events: Sequence[Record], metrics: Metrics = "all"
+    run: RunDir, attempt: Attempt, number: int, events: Sequence[Record], metrics: bool = True
 ) -> AttemptHistory:
-    """Read one attempt. `events`: its own, by time, and what the next attempt found out about its end. `metrics`: what
-    is read of those; without "all" neither its first step nor its rate are known."""
+    """Read one attempt. `events`: its own, by time, and what the next attempt found out about its end. `metrics`:
+    whether those are read."""
     by_kind: dict[str, Record] = {str(event.get("event")): event for event in events}  # the last of each kind
     own = [event for event in events if event.get("attempt") == attempt.name]
     endings = [event for event in events if event.get("event") in ENDINGS]
@@ -102,7 +93,7 @@ def read_attempt(
     written = "".join(words(attempt.cause)[:1])
     cause = written or _cause(endings, outcome)
     measured = run.path / f"metrics/{attempt.name}.jsonl"
-    records = READ[metrics](measured)  # of steps, and of results that belong to none
+    first, records = ends_of(measured) if metrics else ({}, ())  # of steps, and of results that belong to none
     saved_file = integer("".join(words(attempt.saved)[:1]))
     saved_event = integer(by_kind.get("saved", {}).get("step"))
     trained = _last_of_steps(records)
@@ -135,7 +126,7 @@ def read_attempt(
         requeued="requeued" in by_kind,
         exit=integer(failed.get("exit")),
         why=why,
-        first_step=integer(first_record(measured).get("step")) if metrics == "all" else None,
+        first_step=integer(first.get("step")),
         last_step=max((step for step in [*steps, saved_file] if step is not None), default=None),
         restored=integer(by_kind.get("restored", {}).get("step")),
         saved=saved_event if saved_event is not None else saved_file,
@@ -143,7 +134,7 @@ def read_attempt(
         measured_at=time_of(records[-1]) if records else None,
         heard_at=max((time_of(record) for record in [*own[-1:], *records[-1:]]), default=None),
         printed_at=modified(attempt.rank_log(0)) if "exited" not in by_kind else None,
-        rate=_rate(trained) if metrics == "all" else None,
+        rate=_rate(trained),
         total=next((t for record in reversed(records) if (t := integer(record.get("total"))) is not None), None),
         phase=str(records[-1].get("phase") or "") if records else "",
         metrics=_latest(records),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterdp.errors import RunError
-from clusterdp.operate.attempt_history import AttemptHistory, Metrics, read_attempt
+from clusterdp.operate.attempt_history import AttemptHistory, read_attempt
 from clusterdp.operate.attempt_order import ATTEMPT, by_beginning
 from clusterdp.operate.claims import with_owners
 from clusterdp.operate.formatting import shown_path
@@ -185,12 +185,12 @@ def _read_attempts(
     own = {name: [event for event in told if event.get("attempt") == name] for name, told in by_name.items()}
     names = by_beginning(run, own)
     attempts: list[AttemptHistory] = []
-    metrics: Metrics = "all" if all_metrics else "latest"
+    metrics = True
     for number, name in reversed(list(enumerate(names, start=1))):
         attempt = read_attempt(run, run.attempt(name), number, by_name[name], metrics)
         attempts.insert(0, attempt)
         if not all_metrics and attempt.last_step is not None and attempt.total is not None and attempt.metrics:
-            metrics = "none"
+            metrics = False
     return _with_reasons(with_owners(run, with_notices(run, attempts, cancelled)))
 
 

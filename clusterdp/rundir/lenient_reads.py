@@ -9,48 +9,43 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from clusterdp.plainfile import MOST, open_plain, reading
+from clusterdp.plainfile import MOST, open_plain
 from clusterdp.rundir.ledger import as_event, parse, parse_lines
 from clusterdp.rundir.names import RunDir
-from clusterdp.rundir.tail import CHUNK, end_of, last_bytes
+from clusterdp.rundir.tail import CHUNK, end_of
 
 Record = dict[str, Any]
+Read = TypeVar("Read")
 LONGEST = 4096  # bytes of a one-line file
-FEW = 4096  # bytes of the latest records
+LAST = 50  # records
 
 
-def first_record(path: Path) -> Record:
-    """The first line of a file of JSON lines; empty if there is none yet."""
-    (_, size, _), records = _seen.get(os.fspath(path), ((0, 0, 0), ()))
-    if records and size <= CHUNK:  # last_records() has just read it all
-        return records[0]
+def ends_of(path: Path) -> tuple[Record, Sequence[Record]]:
+    """Of a file of JSON lines its first record, empty if there is none yet, and its last ones, so that its length costs
+    nothing: LAST of them, or all in its last 64 KiB if what one of those has a value for is not among the LAST. The
+    others are not parsed."""
     try:
-        with reading(path) as file:
-            return parse(file.readline(CHUNK)) or {}
+        return _once(os.fspath(path), _ends)
     except OSError:
-        return {}
+        return {}, ()
 
 
-def last_records(path: Path) -> Sequence[Record]:
-    """The records in the last 64 KiB of a file of JSON lines, so that its length costs nothing."""
-    try:
-        return _records(os.fspath(path), CHUNK)
-    except OSError:
-        return ()
+def _ends(file: FileIO) -> tuple[Record, Sequence[Record]]:
+    file.seek(0)
+    first = file.read(CHUNK).partition(b"\n")[0]
+    return parse(first) or {}, _latest(end_of(file, CHUNK).splitlines())
 
 
-def latest_records(path: Path) -> Sequence[Record]:
-    """The last of these, back to where each name that is in any of them has had a value: a few out of hundreds, as a
-    rule. The others are not parsed."""
-    data = last_bytes(path)
-    start = data.rfind(b"\n", 0, max(0, len(data) - FEW)) + 1
-    records = parse_lines(data[start:].splitlines())
+def _latest(lines: Sequence[bytes]) -> Sequence[Record]:
+    records = parse_lines(lines[-LAST:])
     names = {name for record in records for name, value in record.items() if value is not None}
-    known = sum(data.count(json.dumps(name).encode() + b":", 0, start) for name in names)
-    return records if data.count(b'":', 0, start) == known else parse_lines(data.splitlines())
+    others = b"\n".join(lines[:-LAST])
+    known = sum(others.count(json.dumps(name).encode() + b":") for name in names)
+    return records if others.count(b'":') == known else parse_lines(lines)
 
 
 def read_ledger(run: RunDir) -> tuple[list[Record], str]:
@@ -61,7 +56,7 @@ def read_ledger(run: RunDir) -> tuple[list[Record], str]:
     unread = [each for each in (why, more) if each]
     for name in sorted(name for name in names if name.endswith(".jsonl")):
         try:
-            records += _records(f"{folder}/events/{name}", MOST, as_event)
+            records += _once(f"{folder}/events/{name}", _events)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -118,18 +113,22 @@ def integer(value: object) -> int | None:
     return number if abs(number) < 1 << 63 else None
 
 
-_seen: dict[str, tuple[tuple[int, int, int], Sequence[Record]]] = {}
+def _events(file: FileIO) -> Sequence[Record]:
+    return tuple(map(as_event, parse_lines(end_of(file, MOST).splitlines())))
 
 
-def _records(path: str, limit: int, clean: Callable[[Record], Record] | None = None) -> Sequence[Record]:
-    """A file is always read with the same limit, and cleaned in the same way."""
+_seen: dict[str, tuple[tuple[int, int, int], Any]] = {}
+
+
+def _once(path: str, read: Callable[[FileIO], Read]) -> Read:
+    """A file is always read in the same way."""
     with os.fdopen(open_plain(path), "rb", buffering=0) as file:
         stat = os.fstat(file.fileno())
         stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
         if path not in _seen or _seen[path][0] != stamp:
-            records = parse_lines(end_of(file, limit).splitlines())
-            _seen[path] = (stamp, tuple(map(clean, records) if clean else records))
-    return _seen[path][1]
+            _seen[path] = (stamp, read(file))
+    read_once: Read = _seen[path][1]
+    return read_once
 
 
 def forget(run: RunDir) -> None:

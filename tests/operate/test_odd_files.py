@@ -23,7 +23,7 @@ from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import RunState
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, append_line, read_lines
-from clusterdp.rundir.lenient_reads import first_record, last_records, read_ledger, words
+from clusterdp.rundir.lenient_reads import ends_of, read_ledger, words
 from clusterdp.rundir.tail import Tail, last_bytes
 from clusterdp.slurm import commands
 from clusterdp.slurm.commands import job_states
@@ -44,8 +44,8 @@ def test_what_is_no_plain_file_is_not_waited_for(make: Callable[[Path], Any], tm
     path = tmp_path / "x"
     make(path)
     assert words(path) == []
-    assert first_record(path) == {}
-    assert list(last_records(path)) == list(read_lines(path)) == []
+    assert ends_of(path) == ({}, ())
+    assert list(read_lines(path)) == []
     assert last_bytes(path) == b""
     assert Tail(path).read(final=True) == ""
     for use in (read_plain, lambda path: append_line(path, {})):

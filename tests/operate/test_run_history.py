@@ -10,7 +10,8 @@ import pytest
 from clusterdp.operate import attempt_history
 from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import RunState
-from clusterdp.rundir.lenient_reads import FEW, last_records, latest_records
+from clusterdp.rundir import read_lines
+from clusterdp.rundir.lenient_reads import LAST, ends_of
 from tests.operate.builder import RunBuilder, preempted_once
 
 
@@ -177,7 +178,7 @@ def test_only_the_end_of_the_metrics_is_read(builder: RunBuilder) -> None:
         file.writelines(f'{{"time":{i},"step":{i},"loss":0.5}}\n' for i in range(1, 200_001))
     history = read_history(builder.run)
     assert (history.step, history.attempts[0].first_step) == (200_000, 1)
-    assert len(last_records(path)) < 3000
+    assert len(ends_of(path)[1]) < 3000
 
 
 @pytest.mark.parametrize("life", ["trained on", "has measured nothing yet", "no total", "overtaken"])
@@ -201,10 +202,7 @@ def test_what_older_attempts_have_measured_is_read_only_if_it_is_asked_for(
 ) -> None:
     builder = preempted_once(elsewhere / "r")
     read: list[str] = []
-    for name, reads in attempt_history.READ.items():
-        if name != "none":
-            looked = lambda path, reads=reads: read.append(path.stem) or reads(path)  # noqa: E731
-            monkeypatch.setitem(attempt_history.READ, name, looked)
+    monkeypatch.setattr(attempt_history, "ends_of", lambda path: read.append(path.stem) or ends_of(path))
     history = read_history(builder.run, all_metrics=False)
     assert (read, history.step, history.lost) == (["7.1"], 240, 0)
     read.clear()
@@ -222,17 +220,17 @@ def test_the_latest_records_have_the_last_value_of_everything(then: dict[str, An
         .measured(**dict.fromkeys(then))
     )
     path = builder.run.metrics / f"{attempt.files.name}.jsonl"
-    records, latest = last_records(path), latest_records(path)
-    assert path.stat().st_size > 2 * FEW
+    records, (first, latest) = list(read_lines(path)), ends_of(path)
+    assert len(records) > 2 * LAST
     assert attempt_history._latest(latest) == attempt_history._latest(records)
-    assert latest[-1] == records[-1]
+    assert (first, latest[-1]) == (records[0], records[-1])
 
 
 def test_of_many_records_with_the_same_names_few_are_read(builder: RunBuilder) -> None:
     attempt = builder.attempt("7.0").trained(1, 300, lr=0.2)
     path = builder.run.metrics / f"{attempt.files.name}.jsonl"
-    assert 0 < len(latest_records(path)) < 100 < len(last_records(path)) == 300
+    assert len(ends_of(path)[1]) == LAST
     path.write_bytes(path.read_bytes()[:-9])  # torn
-    assert latest_records(path)[-1]["step"] == 299
+    assert ends_of(path)[1][-1]["step"] == 299
     path.write_text("")
-    assert list(latest_records(path)) == []
+    assert ends_of(path) == ({}, [])

@@ -63,17 +63,16 @@ COLUMNS = (
 
 def table(runs: Sequence[Summary], typed: Sequence[str], now: float, width: int, colour: Colour) -> list[str]:
     """`typed`: what one can type for each run. `width` in columns of the terminal."""
-    cells = {column: [_clean(column.cell(run, now)) for run in runs] for column in COLUMNS}
-    cells[NAME] = [_clean(name) for name in typed]
-    needed = {column: max(map(wide, [column.head, *texts])) for column, texts in cells.items() if any(texts)}
+    cells = {column: _clean([column.cell(run, now) for run in runs]) for column in COLUMNS}
+    cells[NAME] = _clean(typed)
+    needed = {column: max(len(column.head), _widest(texts)) for column, texts in cells.items() if any(texts)}
     widths = _fitted(needed, width)
     columns = []
     for column in (column for column in COLUMNS if column in widths):
-        width = widths[column]
-        texts = [_padded(text, width) for text in cells[column]]
+        head, *texts = _padded([column.head, *cells[column]], widths[column])
         if column is STATE:
             texts = [_coloured(text, run, colour) for text, run in zip(texts, runs, strict=True)]
-        columns.append((_padded(column.head, width), texts))
+        columns.append((head, texts))
     head = colour("dim", _row([head for head, _ in columns]))
     return [head, *map(_row, zip(*(texts for _, texts in columns), strict=True))]
 
@@ -102,16 +101,21 @@ def _row(cells: Sequence[str]) -> str:
     return (" " * GAP).join(cells).rstrip()
 
 
-def _clean(text: str) -> str:
-    """In one line, and without what moves a cursor: it would have a width of its own."""
-    return text if text.isprintable() else " ".join(printable(text).split())
+# To ask about all of a column at once takes a tenth of the time.
+def _clean(texts: Sequence[str]) -> Sequence[str]:
+    """Each in one line, and without what moves a cursor: it would have a width of its own."""
+    return texts if "".join(texts).isprintable() else [" ".join(printable(text).split()) for text in texts]
 
 
-def _padded(text: str, width: int) -> str:
-    if text.isascii() and len(text) <= width:
-        return text.ljust(width)
-    text = _cut(text, width)
-    return text + " " * (width - wide(text))
+def _widest(texts: Sequence[str]) -> int:
+    return max(map(len if "".join(texts).isascii() else wide, texts))
+
+
+def _padded(texts: Sequence[str], width: int) -> list[str]:
+    if "".join(texts).isascii() and _widest(texts) <= width:
+        return [text.ljust(width) for text in texts]
+    cut = [_cut(text, width) for text in texts]
+    return [text + " " * (width - wide(text)) for text in cut]
 
 
 def _cut(text: str, width: int) -> str:

@@ -94,11 +94,9 @@ def stamp_of(run: str) -> tuple[str, float]:
     A new attempt, a cancellation and a stop have event files of their own; a resume and a note write into the run
     folder. FileNotFoundError if there is no such folder."""
     folder = os.stat(run)
-    parts, latest = [folder.st_ino, folder.st_mtime_ns], folder.st_mtime
+    own = f"{folder.st_ino}.{folder.st_mtime_ns}"
     try:
         events = os.stat(f"{run}/events")
-        parts += [events.st_ino, events.st_mtime_ns]
-        latest = max(latest, events.st_mtime)
     except FileNotFoundError:
-        pass
-    return ".".join(map(str, parts)), latest
+        return own, folder.st_mtime
+    return f"{own}.{events.st_ino}.{events.st_mtime_ns}", max(folder.st_mtime, events.st_mtime)
