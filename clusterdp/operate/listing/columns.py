@@ -104,7 +104,9 @@ def _row(cells: Sequence[str]) -> str:
 # To ask about all of a column at once takes a tenth of the time.
 def _clean(texts: Sequence[str]) -> Sequence[str]:
     """Each in one line, and without what moves a cursor: it would have a width of its own."""
-    return texts if "".join(texts).isprintable() else [" ".join(printable(text).split()) for text in texts]
+    if "".join(texts).isprintable():
+        return texts
+    return [text if text.isprintable() else " ".join(printable(text).split()) for text in texts]
 
 
 def _widest(texts: Sequence[str]) -> int:
