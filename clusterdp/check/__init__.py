@@ -9,7 +9,7 @@ last_run       the newest run of the same name
 cluster_facts  what Slurm says of the cluster
 limits         what a partition allows, arrays
 access         who may use a partition, an account or a QOS
-qos_limits     what the QOS of the partition and of the job allow
+accounting     what the QOS of the partition, that of the job and the accounts allow
 nodes          whether nodes of that shape exist
 preemption     how the partition preempts, and whether the run survives
 launchers      torchrun, accelerate or srun below the ranks

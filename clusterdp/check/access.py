@@ -30,8 +30,13 @@ def partition_access(
     if limits.get("ReqResv") == "YES" and not resources.reservation and "reservation" not in resources.extra:
         what = f"{name} takes jobs of a reservation alone: ReqResv=YES"
         yield Finding("error", key, what, REFUSED, "Set resources.reservation, or name another partition.")
-    yield from _of_account(cluster.account_of(resources), name, limits)
-    qos, allowed = cluster.job_qos(resources), limits.get("AllowQos", "ALL")
+    account = cluster.account_of(resources)
+    yield from _of_account(account, name, limits)
+    only = {each.partition for each in cluster.associations if each.account == account}
+    if only.isdisjoint({name, ""}) and only and cluster.enforces("associations"):
+        what = f"you may use {account} in {', '.join(sorted(only))} alone, and not in {name}"
+        yield Finding("error", "resources.account", what, REFUSED, "Name another, or another partition.")
+    qos, allowed = cluster.job_qos(resources, name), limits.get("AllowQos", "ALL")
     if qos and allowed not in ALL and qos not in allowed.split(","):
         what = f"{qos} may not use {name}: AllowQos={allowed}"
         yield Finding("error", "resources.qos", what, REFUSED, NAMED)

@@ -10,12 +10,13 @@ from typing import TypeVar
 from clusterdp.config.tree import ResourcesConfig
 from clusterdp.errors import SlurmError
 from clusterdp.slurm import commands
-from clusterdp.slurm.commands import Association
+from clusterdp.slurm.accounting import Association
 from clusterdp.slurm.nodes import NodeGroup
 from clusterdp.slurm.quantities import seconds_of
 
 T = TypeVar("T")
 TIMEOUT_S = 10.0  # for each question
+MOST_LEVELS = 8  # of accounts below accounts
 # The words of AccountingStorageEnforce by which each is enforced: some imply others.
 ENFORCING = {
     "associations": {"associations", "limits", "safe", "qos", "wckeys", "all"},
@@ -33,6 +34,7 @@ class ClusterFacts:
     settings: Mapping[str, str] = field(default_factory=dict)
     associations: Sequence[Association] = ()
     qos: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    accounts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # GrpTRES of the job's and of those above
     silent: tuple[str, ...] = ()
     other: str = ""  # what names another cluster than this one, which then was not asked
 
@@ -48,39 +50,39 @@ class ClusterFacts:
         return self.settings.get("JobSubmitPlugins", "") not in ("", "(null)")
 
     def account_of(self, resources: ResourcesConfig) -> str:
-        """The one that is named, or the only one that there is; empty where a plugin of the site may choose it."""
-        mine = {each.account for each in self.associations}
-        return resources.account or (next(iter(mine)) if len(mine) == 1 and not self.has_plugins else "")
+        """The one that is named, or my default one; empty where a plugin of the site may choose it."""
+        if resources.account or self.has_plugins:
+            return resources.account or ""
+        accounts = {each.account for each in self.associations}
+        return next((each.account for each in self.associations if each.is_default or len(accounts) == 1), "")
 
-    def job_qos(self, resources: ResourcesConfig) -> str:
-        """The one that is named, or the account's default; empty where a plugin of the site may choose it."""
+    def association_of(self, resources: ResourcesConfig, partition: str) -> Association | None:
+        """By which the job would run there: one for this partition comes before one for all."""
         account = self.account_of(resources)
-        defaults = {each.default_qos for each in self.associations if each.account == account}
-        return resources.qos or (next(iter(defaults)) if len(defaults) == 1 and not self.has_plugins else "")
+        mine = {each.partition: each for each in self.associations if each.account == account}
+        return mine.get(partition) or mine.get("")
+
+    def job_qos(self, resources: ResourcesConfig, partition: str) -> str:
+        """The one that is named, or the default there; empty where a plugin of the site may choose it."""
+        association = self.association_of(resources, partition)
+        return resources.qos or (association.default_qos if association and not self.has_plugins else "")
 
     def qos_of(self, resources: ResourcesConfig, partition: str) -> list[str]:
         """Those whose limits hold for a job there. Of each limit, the first one that has it decides."""
         of_partition = self.partitions.get(partition, {}).get("QoS", "")
-        of_job = self.job_qos(resources)
+        of_job = self.job_qos(resources, partition)
         names = [of_partition, of_job]
-        if "OverPartQOS" in self.qos.get(of_job, {}).get("Flags", ""):
+        if "OverPartQOS" in self._flags(of_job):
             names.reverse()
         return [name for name in names if name not in ("", "N/A", "(null)")]
 
-    def qos_limit(self, resources: ResourcesConfig, partition: str, kind: str, tres: str = "") -> tuple[str, str]:
-        """(QOS, value) of `MaxWall`, or of `node` in `MaxTRES`; two empty texts if none has it."""
-        for name in self.qos_of(resources, partition):
-            said = self.qos.get(name, {}).get(kind, "")
-            if tres:
-                said = dict(each.split("=", 1) for each in said.split(",") if "=" in each).get(tres, "")
-            if said:
-                return name, said
-        return "", ""
+    def has_flag(self, resources: ResourcesConfig, partition: str, flag: str) -> bool:
+        """Whether a QOS of the job has it: `DenyOnLimit`; or, to lift that limit of a partition, `PartitionTimeLimit`,
+        `PartitionMaxNodes`, ..."""
+        return any(flag in self._flags(name) for name in self.qos_of(resources, partition))
 
-    def lifts(self, resources: ResourcesConfig, partition: str, flag: str) -> bool:
-        """Whether a QOS lifts a limit of the partition: `PartitionTimeLimit`, `PartitionMaxNodes`, ..."""
-        flags = [self.qos.get(name, {}).get("Flags", "") for name in self.qos_of(resources, partition)]
-        return any(flag in each.split(",") for each in flags)
+    def _flags(self, qos: str) -> list[str]:
+        return self.qos.get(qos, {}).get("Flags", "").split(",")
 
     def enforces(self, what: str) -> bool:
         """Whether Slurm refuses jobs because of `associations`, `limits` or `qos`."""
@@ -120,11 +122,24 @@ def ask_cluster(resources: ResourcesConfig) -> ClusterFacts:
     settings = answer("scontrol show config", lambda: commands.show_config(TIMEOUT_S)) or {}
     facts = ClusterFacts(groups, partitions, settings)
     if resources.account or resources.qos or facts.enforces("associations"):
-        asked = answer("sacctmgr show associations", lambda: commands.associations(TIMEOUT_S), may_be_empty=True)
-        facts = replace(facts, associations=asked or [])
+        name = settings.get("ClusterName", "")
+        mine = answer("sacctmgr show user", lambda: commands.associations(name, TIMEOUT_S), may_be_empty=True)
+        facts = replace(facts, associations=mine or [])
+        if facts.enforces("limits") and (account := facts.account_of(resources)):
+            above = answer("sacctmgr show associations", lambda: _accounts(account, name))
+            facts = replace(facts, accounts=above or {})
     if any(facts.qos_of(resources, name) for name in facts.asked(resources.partition) or [""]):
         facts = replace(facts, qos=answer("sacctmgr show qos", lambda: commands.show_qos(TIMEOUT_S)) or {})
     return replace(facts, silent=tuple(silent))
+
+
+def _accounts(account: str, cluster: str) -> dict[str, dict[str, str]]:
+    """GrpTRES of the account, and of those above it."""
+    found: dict[str, dict[str, str]] = {}
+    while account and account not in found and len(found) < MOST_LEVELS:
+        limit, above = commands.account_limit(account, cluster, TIMEOUT_S)
+        found[account], account = {"GrpTRES": limit}, above
+    return found
 
 
 def _other_cluster(resources: ResourcesConfig, environ: Mapping[str, str]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from clusterdp.check.access import accounting_access, partition_access
+from clusterdp.check.accounting import accounting_findings
 from clusterdp.check.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
 from clusterdp.check.nodes import node_findings
-from clusterdp.check.qos_limits import qos_findings
 from clusterdp.check.subject import Subject
 from clusterdp.slurm.quantities import clock_of, megabytes_of, seconds_of
 from clusterdp.wording import counted, did_you_mean, duration
@@ -42,7 +42,7 @@ def _of_partitions(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]
 
 
 def _of_no_partition(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
-    yield from qos_findings(subject, cluster, "")
+    yield from accounting_findings(subject, cluster, "")
     resources = subject.config.resources
     if not resources.partition and "partition" not in resources.extra and not cluster.has_plugins:
         what = "is not set, and this cluster has no default partition"
@@ -61,14 +61,14 @@ def _of_partition(subject: Subject, cluster: ClusterFacts, name: str) -> Iterato
     yield from partition_access(subject, cluster, name, limits)
     yield from _of_time(subject, cluster, name, limits)
     yield from _of_size(subject, cluster, name, limits)
-    yield from qos_findings(subject, cluster, name)
+    yield from accounting_findings(subject, cluster, name)
     yield from node_findings(subject, cluster, name)
 
 
 def _of_time(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
     most, asked, key = seconds_of(limits.get("MaxTime", "")), subject.time_s, "resources.time"
     default = seconds_of(limits.get("DefaultTime", ""))
-    if cluster.lifts(subject.config.resources, name, "PartitionTimeLimit"):
+    if cluster.has_flag(subject.config.resources, name, "PartitionTimeLimit"):
         most = None
     if most is not None and asked is not None and asked > most:
         what = f"{subject.config.resources.time} is more than {name} allows: {limits['MaxTime']}"
@@ -87,7 +87,7 @@ NEVER = "the job is refused, or waits for ever (EnforcePartLimits decides)"
 def _of_size(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
     resources = subject.config.resources
     most, least = (
-        "" if cluster.lifts(resources, name, f"Partition{key}") else limits.get(key, "")
+        "" if cluster.has_flag(resources, name, f"Partition{key}") else limits.get(key, "")
         for key in ("MaxNodes", "MinNodes")
     )
     if most.isdecimal() and resources.nodes > int(most):

@@ -70,7 +70,8 @@ def _mode(said: str) -> str:
 
 
 def _by_qos(subject: Subject, cluster: ClusterFacts, everywhere: str) -> Preemption | None:
-    name = cluster.job_qos(subject.config.resources)
+    resources = subject.config.resources
+    name = cluster.job_qos(resources, next(iter(cluster.asked(resources.partition)), ""))
     if not name or not any(name in limits.get("Preempt", "").split(",") for limits in cluster.qos.values()):
         return None
     limits = cluster.qos.get(name, {})

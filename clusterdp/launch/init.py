@@ -14,6 +14,7 @@ from pathlib import Path
 from clusterdp import config as config_module
 from clusterdp.errors import RunError, SlurmError
 from clusterdp.slurm import commands
+from clusterdp.slurm.accounting import Association
 from clusterdp.slurm.nodes import NodeGroup
 from clusterdp.wording import counted
 
@@ -28,7 +29,7 @@ class Site:
 
     groups: Sequence[NodeGroup] = ()
     limits: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of each partition, as scontrol has them
-    accounts: Sequence[tuple[str, str]] = ()
+    associations: Sequence[Association] = ()
 
     @property
     def partition(self) -> str:
@@ -90,7 +91,8 @@ def look_at_site() -> Site:
     except SlurmError:
         return Site()
     try:
-        return Site(groups, limits, commands.accounts(timeout_s=TIMEOUT_S))
+        cluster = commands.show_config(timeout_s=TIMEOUT_S).get("ClusterName", "")
+        return Site(groups, limits, commands.associations(cluster, timeout_s=TIMEOUT_S))
     except SlurmError:  # no accounting
         return Site(groups, limits)
 
@@ -127,12 +129,12 @@ def site_config(site: Site) -> str:
     lines += ["resources:", f"  partition: {site.partition}"]
     for name in dict.fromkeys(group.partition for group in site.groups):
         lines.append(f"  #   {name}: {_in_words(site, name)}")
-    names = list(dict.fromkeys(account for account, _ in site.accounts))
+    names = list(dict.fromkeys(each.account for each in site.associations))
     if len(names) == 1:
         lines.append(f"  account: {names[0]}")
     elif names:
         lines.append(f"  # account: {names[0]}    yours are {', '.join(names)}; without it, your default one")
-    qos = list(dict.fromkeys(each for _, listed in site.accounts for each in listed.split(",") if each))
+    qos = list(dict.fromkeys(name for each in site.associations for name in each.qos))
     if len(qos) > 1:
         lines.append(f"  # qos: {qos[0]}    you may use {', '.join(qos)}")
     return "\n".join([*lines, ""])

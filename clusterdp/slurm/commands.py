@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
+from clusterdp.slurm.accounting import ASSOCIATION_FIELDS, QOS_FIELDS, Association, read_associations
 from clusterdp.slurm.jobid import JOB_ID, is_job_id
 from clusterdp.slurm.nodes import SINFO_FORMAT, NodeGroup, read_sinfo
 
 MOST_SAID = 500  # characters of an error message that are passed on
 LONGEST_ARGUMENT = 100_000  # characters; Linux takes 128 KiB
-QOS_FIELDS = ("MaxWall", "MaxTRES", "MaxSubmitPU", "GraceTime", "Preempt", "PreemptMode", "MaxTRESPU", "Flags")
 MAX_ARRAY_SIZE = 1001  # Slurm's own default
 ANSWER_TIMEOUT_S = 60.0  # a busy slurmctld answers late; Slurm's own MessageTimeout is 10 s and each client retries
 
@@ -40,15 +40,6 @@ OWN_ROW = re.compile(r"([0-9]+)\|([A-Z_]+)\|(.*)")
 
 class CommandTimeout(SlurmError):
     """No answer in time."""
-
-
-@dataclass(frozen=True)
-class Association:
-    """Of this user with an account. `default_qos` is empty if it has none."""
-
-    account: str
-    qos: tuple[str, ...]
-    default_qos: str = ""
 
 
 @dataclass(frozen=True)
@@ -174,21 +165,22 @@ def show_partitions(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, dict[str, 
     return {each["PartitionName"]: each for each in shown if "PartitionName" in each}
 
 
-def accounts(timeout_s: float = ANSWER_TIMEOUT_S) -> list[tuple[str, str]]:
-    """(account, its QOS, separated by commas) of each association of this user; SlurmError as associations()."""
-    return [(each.account, ",".join(each.qos)) for each in associations(timeout_s)]
+def associations(cluster: str = "", timeout_s: float = ANSWER_TIMEOUT_S) -> list[Association]:
+    """Those of this user. `cluster`: one of several that share a database, by its ClusterName. SlurmError where
+    accounting does not answer."""
+    where = ["where", f"user={getpass.getuser()}", *_of_cluster(cluster), "withassoc"]
+    return read_associations(_accounting("user", *where, f"format={','.join(ASSOCIATION_FIELDS)}", timeout_s=timeout_s))
 
 
-def associations(timeout_s: float = ANSWER_TIMEOUT_S) -> list[Association]:
-    """Those of this user; SlurmError where accounting does not answer."""
-    user = f"user={getpass.getuser()}"
-    words = ["show", "associations", "where", user, "format=account,qos,defaultqos"]
-    done = _call(["sacctmgr", "--noheader", "--parsable2", "--readonly", *words], timeout_s=timeout_s)
-    if done.returncode != 0:
-        raise SlurmError(f"sacctmgr: cannot show associations. It says: {_said(done)}")
-    rows = [line.split("|") for line in done.stdout.splitlines()]
-    found = [(row[0], tuple(filter(None, row[1].split(","))), "".join(row[2:])) for row in rows if row[0] and row[1:]]
-    return [Association(*each) for each in dict.fromkeys(found)]
+def account_limit(account: str, cluster: str = "", timeout_s: float = ANSWER_TIMEOUT_S) -> tuple[str, str]:
+    """(GrpTRES, parent) of an account: the limit of all its jobs together, and the account above it. Two empty texts if
+    it is not shown. SlurmError as associations()."""
+    where = ["where", f"account={account}", "user=", *_of_cluster(cluster)]
+    rows = [
+        line.split("|")
+        for line in _accounting("associations", *where, "format=GrpTRES,ParentName", timeout_s=timeout_s)
+    ]
+    return next(((row[0], row[1]) for row in rows if len(row) == 2), ("", ""))
 
 
 def show_config(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, str]:
@@ -205,15 +197,21 @@ def max_array_size() -> int:
 
 
 def show_qos(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, dict[str, str]]:
-    """Of each QOS: MaxWall, MaxTRES (of a job), MaxTRESPU (of a user), MaxSubmitPU, GraceTime, Preempt, PreemptMode and
-    Flags; what has no value is empty. SlurmError where accounting does not answer."""
-    fields = ("Name", *QOS_FIELDS)
-    words = ["show", "qos", f"format={','.join(fields)}"]
-    done = _call(["sacctmgr", "--noheader", "--parsable2", "--readonly", *words], timeout_s=timeout_s)
+    """Of each QOS the QOS_FIELDS; what has no value is empty. SlurmError as associations()."""
+    fields = ",".join(("Name", *QOS_FIELDS))
+    rows = [line.split("|") for line in _accounting("qos", f"format={fields}", timeout_s=timeout_s)]
+    return {row[0]: dict(zip(QOS_FIELDS, row[1:], strict=True)) for row in rows if len(row) == 1 + len(QOS_FIELDS)}
+
+
+def _accounting(*what: str, timeout_s: float = ANSWER_TIMEOUT_S) -> list[str]:
+    done = _call(["sacctmgr", "--noheader", "--parsable2", "--readonly", "show", *what], timeout_s=timeout_s)
     if done.returncode != 0:
-        raise SlurmError(f"sacctmgr: cannot show QOS. It says: {_said(done)}")
-    rows = [line.split("|") for line in done.stdout.splitlines()]
-    return {row[0]: dict(zip(QOS_FIELDS, row[1:], strict=True)) for row in rows if len(row) == len(fields)}
+        raise SlurmError(f"sacctmgr: cannot show {what[0]}. It says: {_said(done)}")
+    return done.stdout.splitlines()
+
+
+def _of_cluster(name: str) -> list[str]:
+    return [f"cluster={name}"] if name else []
 
 
 def ask_test_only(script: str, cwd: Path, timeout_s: float = ANSWER_TIMEOUT_S) -> tuple[bool, str]:

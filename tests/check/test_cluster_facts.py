@@ -11,17 +11,31 @@ from clusterdp.check.cluster_facts import TIMEOUT_S, ask_cluster
 from clusterdp.config import read
 from clusterdp.config.tree import ResourcesConfig
 from clusterdp.slurm import commands
+from clusterdp.slurm.accounting import Association
 from tests.check.builder import PARTITIONS, SETTINGS, SINFO
 
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What each command prints; `hangs` for one that does not answer in time. `asked` holds all calls."""
+    """What each command prints; `hangs` for one that does not answer in time. `asked` holds all calls, `words`
+    all of their words."""
     settings = "\n".join(f"{name} = {value}" for name, value in SETTINGS.items())
-    said = {"partition": PARTITIONS, "config": settings, "sinfo": SINFO, "hosts": "n1 n1", "sbatch": "", "asked": ""}
+    said = {
+        "partition": PARTITIONS,
+        "config": settings,
+        "sinfo": SINFO,
+        "hosts": "n1 n1",
+        "sbatch": "",
+        "asked": "",
+        "words": "",
+    }
 
     def call(argv: list[str], timeout_s: float = 60.0, **_: object) -> object:
         key = argv[-1] if argv[0] == "scontrol" else "hosts" if "--Node" in argv else argv[0]
+        if key == "sacctmgr":
+            what = argv[argv.index("show") + 1]
+            key = " ".join([key, what, *(word for word in argv if word.startswith("account="))])
+        said["words"] += f"{' '.join(argv)}\n"
         said["asked"] += f"{key}:{timeout_s:.0f} "
         if said.get(key) == "hangs":
             raise commands.CommandTimeout(f"{argv[0]}: no answer within {timeout_s:.0f} s.")
@@ -76,11 +90,40 @@ def test_another_cluster_is_not_judged_by_this_one(slurm: dict[str, str], monkey
 
 
 def test_accounting_is_asked_where_it_is_enforced(slurm: dict[str, str]) -> None:
-    slurm["config"] += "\nAccountingStorageEnforce = limits"
-    slurm["sacctmgr"] = "vision|short,long|short\nnlp|long\n"
+    slurm["config"] += "\nAccountingStorageEnforce = associations\nClusterName = east"
+    slurm["sacctmgr user"] = "vision||short,long|short|nlp||cpu=8||\nnlp|gpu|long||nlp|1:00||3|node=2\n\ntorn|x\n"
     facts = ask_cluster(ResourcesConfig())
-    assert [(each.account, each.qos, each.default_qos) for each in facts.associations] == [
-        ("vision", ("short", "long"), "short"),
-        ("nlp", ("long",), ""),
+    limited = {"MaxWall": "1:00", "MaxSubmit": "3", "GrpTRES": "node=2"}
+    assert list(facts.associations) == [
+        Association("vision", ("short", "long"), "short", limits={"MaxTRES": "cpu=8"}),
+        Association("nlp", ("long",), partition="gpu", is_default=True, limits=limited),
     ]
-    assert [facts.job_qos(ResourcesConfig(account=name)) for name in ("vision", "nlp", None)] == ["short", "", ""]
+    assert "cluster=east" in slurm["words"]
+    asked = [ResourcesConfig(account=name) for name in ("vision", "nlp", None)]
+    assert [facts.account_of(each) for each in asked] == ["vision", "nlp", "nlp"]
+    assert [facts.job_qos(each, "main") for each in asked] == ["short", "", ""]
+    assert [getattr(facts.association_of(each, "gpu"), "account", "") for each in asked] == ["vision", "nlp", "nlp"]
+    assert facts.association_of(asked[1], "main") is None
+    assert (facts.accounts, "sacctmgr associations" in slurm["asked"]) == ({}, False)
+
+
+GROUPS = {"vision": "cpu=8", "lab": "", "root": ""}
+
+
+def test_accounts_above_that_of_the_job_are_asked_for_what_limits_them(slurm: dict[str, str]) -> None:
+    slurm["config"] += "\nAccountingStorageEnforce = limits"
+    slurm["sacctmgr user"] = "vision||||vision||||\n"
+    slurm["sacctmgr associations account=vision"] = "cpu=8|lab\n"
+    slurm["sacctmgr associations account=lab"] = "|root\n"
+    slurm["sacctmgr associations account=root"] = "|\n"
+    facts = ask_cluster(ResourcesConfig())
+    assert {name: limits["GrpTRES"] for name, limits in facts.accounts.items()} == {
+        "vision": "cpu=8",
+        "lab": "",
+        "root": "",
+    }
+    slurm["sacctmgr associations account=root"] = "|vision\n"  # nobody's tree is like this
+    assert list(ask_cluster(ResourcesConfig()).accounts) == ["vision", "lab", "root"]
+    slurm["sacctmgr associations account=lab"] = "hangs"
+    facts = ask_cluster(ResourcesConfig())
+    assert (facts.accounts, facts.silent) == ({}, ("sacctmgr show associations",))

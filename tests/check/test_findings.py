@@ -16,7 +16,7 @@ from clusterdp.check.cluster_facts import ClusterFacts
 from clusterdp.check.finding import Finding
 from clusterdp.check.last_run import LastRun
 from clusterdp.check.program import look_at, look_at_script
-from clusterdp.slurm.commands import Association
+from clusterdp.slurm.accounting import Association
 from tests.check.builder import cluster, subject
 
 COMMAND = {"command": ["python", "train.py"]}
@@ -294,10 +294,10 @@ ENFORCED = {"AccountingStorageEnforce": "associations,limits,qos"}
         ("time: 2:00:00 is more than the QOS short allows", {"qos": "short", "time": "2:00:00"}),
         ("time: 2:00:00 is more than the QOS short allows", {"time": "2:00:00"}),  # the default of the account
         ("time: UNLIMITED is more than the QOS short", {"qos": "short", "time": "UNLIMITED"}),
-        ("nodes: 3 (node, of all nodes) are more", {"qos": "short", "nodes": 3}),
-        ("6 (gres/gpu, of all nodes) are more", {"qos": "short", "nodes": 3, "gpus_per_node": 2}),
-        ("8 (gres/gpu:a100, of all nodes) are more", {"qos": "typed", "nodes": 2, "gpus_per_node": "a100:4"}),
-        ("6 (gres/gpu, of all nodes) are more than the QOS mine allows a user at a time: 4. the job is refused",
+        ("nodes: 3 nodes, and the QOS short allows 2", {"qos": "short", "nodes": 3}),
+        ("6 GPUs, and the QOS short allows 4", {"qos": "short", "nodes": 3, "gpus_per_node": 2}),
+        ("8 a100 GPUs, and the QOS typed allows 4", {"qos": "typed", "nodes": 2, "gpus_per_node": "a100:4"}),
+        ("6 GPUs, and the QOS mine allows 4 for each user. the job is refused",
          {"qos": "mine", "nodes": 3, "gpus_per_node": 2}),
         ("qos: none is none that you may use: ", {"qos": "none"}),
         ("account: visoin is none of your accounts", {"account": "visoin"}),
@@ -311,6 +311,67 @@ def test_limits_of_accounting_hold_where_they_are_enforced(said: str, resources:
     assert not matching(found(tmp_path, values, cluster({"AccountingStorageEnforce": "none"}, **facts)), said)
     if "qos" not in resources and "account" not in resources:  # a plugin may choose another
         assert not matching(found(tmp_path, values, cluster(ENFORCED | {"JobSubmitPlugins": "lua"}, **facts)), said)
+
+
+ACCOUNTS = {
+    "accounts": {"vision": {"GrpTRES": "cpu=64"}, "lab": {"GrpTRES": "cpu=32,node=4,mem=100G"}},
+    "associations": [
+        Association("vision", (), limits={"MaxWall": "01:00:00", "MaxTRES": "gres/gpu=4", "MaxSubmit": "5"}),
+        Association("vision", (), "roomy", partition="gpu", limits={"MaxWall": "02:00:00"}),
+        Association("nlp", (), partition="low"),
+    ],
+    "qos": {
+        "roomy": {"GrpTRES": "cpu=128", "MaxWall": "1-00:00:00", "MaxSubmitPU": "50"},
+        "big": {"MinTRES": "node=2,gres/gpu=1", "MaxTRESPA": "node=3", "MaxTRESPerNode": "mem=50G,cpu=8"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("said", "resources", "but"),
+    [
+        ("time: 2:00:00 is more than your account vision allows: 01:00:00", {"time": "2:00:00"}, {"qos": "roomy"}),
+        ("time: 3:00:00 is more than your account vision", {"time": "3:00:00"}, {"partition": "gpu"}),  # by its QOS
+        ("6 GPUs, and your account vision allows 4", {"nodes": 3, "gpus_per_node": 2}, {"nodes": 2}),
+        ("40 CPUs, and the account lab allows 32 for all jobs", {"nodes": 5, "cpus_per_task": 8}, {"qos": "roomy"}),
+        ("120000M of memory, and the account lab allows 100G", {"nodes": 4, "mem": "30000"}, {"nodes": 3}),
+        ("nodes: 1 node, and the QOS big asks for 2 or more", {"qos": "big"}, {"nodes": 2}),
+        ("0 GPUs, and the QOS big asks for 1 or more", {"qos": "big", "nodes": 2}, {"gpus_per_node": 1}),
+        ("4 nodes, and the QOS big allows 3 for each account", {"qos": "big", "nodes": 4}, {"nodes": 3}),
+        ("61440M of memory on a node, and the QOS big allows 50G", {"qos": "big", "mem": "60G"}, {"mem": "50G"}),
+        (
+            "10 CPUs on a node, and the QOS big allows 8",
+            {"qos": "big", "cpus_per_task": 10},
+            {"cpus_per_task": 8, "nodes": 2},
+        ),
+        ("account: you may use nlp in low alone, and not in main", {"account": "nlp"}, {"partition": "low"}),
+    ],
+)
+def test_limits_of_accounts_hold_where_no_qos_has_them(said: str, resources: Any, but: Any, tmp_path: Path) -> None:
+    def made(more: Any) -> list[Finding]:
+        values = {"resources": {"account": "vision", **resources, **more}}
+        return found(tmp_path, values, cluster(ENFORCED, **ACCOUNTS))
+
+    assert [each.level for each in matching(made({}), said)] == ["error"]
+    assert not matching(made(but), said.rpartition(", and ")[2])  # whatever is asked for
+
+
+@pytest.mark.parametrize(
+    ("qos", "elements", "by"),
+    [
+        (None, 6, "your account vision allows a user: 5"),
+        (None, 5, ""),
+        ("roomy", 6, ""),
+        ("roomy", 51, "the QOS roomy allows"),
+    ],
+)
+def test_a_sweep_may_have_as_many_jobs_as_accounting_allows(
+    qos: str | None, elements: int, by: str, tmp_path: Path
+) -> None:
+    values = {"resources": {"account": "vision", "qos": qos}}
+    of = cluster(ENFORCED, **ACCOUNTS)
+    made = [*all_findings(subject(tmp_path, values, elements=elements), of, set())]
+    assert [by in each.what for each in made if each.key == "sweep"] == [True] * bool(by)
 
 
 @pytest.mark.parametrize(

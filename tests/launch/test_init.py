@@ -33,7 +33,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "sbatch": "",
         "sinfo": SINFO,
         "scontrol": PARTITIONS,
-        "sacctmgr": "vision|normal,high\nnlp|normal\n",
+        "sacctmgr": "vision||normal,high||||||\nnlp||normal||||||\n",
     }.items():
         (folder / f"{name}.txt").write_text(text)
         (folder / name).write_text(f'#!/bin/sh\ncat "{folder}/{name}.txt"\n')
@@ -83,7 +83,7 @@ def test_nothing_is_overwritten(slurm: Path, tmp_path: Path) -> None:
 
 def test_the_only_account_and_a_short_limit_are_written(slurm: Path, tmp_path: Path) -> None:
     (slurm / "sinfo.txt").write_text("short*|up|idle|2|8|16000|(null)|(null)|30:00|1-infinite\n")
-    (slurm / "sacctmgr.txt").write_text("vision|normal\n")
+    (slurm / "sacctmgr.txt").write_text("vision||normal||||||\n")
     write(plan(Path()))
     resources = config.load("train.yaml").resources
     assert (resources.partition, resources.account, resources.time) == ("short", "vision", "30:00")

@@ -35,7 +35,12 @@ TITLES = {"DefaultQOS": "Def QOS", "DefaultAccount": "Def Acct"}
 OF_USERS = (
     "Cluster Account Partition Share Priority MaxJobs MaxNodes MaxCPUs MaxSubmit MaxWall MaxCPUMins QOS DefaultQOS"
 )
-MORE = {"user": OF_USERS, "account": "Cluster User", "cluster": "Account User"}
+MORE = {
+    "user": f"{OF_USERS} MaxTRES GrpTRES",
+    "account": "Cluster User",
+    "association": "ParentName",
+    "cluster": "Account User",
+}
 
 
 async def run(client: Connection, daemon: Daemon) -> int:

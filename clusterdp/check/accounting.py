@@ -1,0 +1,129 @@
+"""What accounting allows a job: the QOS of the partition, its own, and the accounts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from clusterdp.check.cluster_facts import ClusterFacts
+from clusterdp.check.finding import Finding
+from clusterdp.check.subject import Subject
+from clusterdp.slurm.quantities import clock_of, megabytes_of, seconds_of
+from clusterdp.wording import counted
+
+# Of what a job asks for in all: what limits it, and for whom.
+MOST = {
+    "MaxTRES": "",
+    "MaxTRESPU": " for each user",
+    "MaxTRESPA": " for each account",
+    "GrpTRES": " for all jobs together",
+}
+
+
+def accounting_findings(subject: Subject, cluster: ClusterFacts, partition: str) -> Iterator[Finding]:
+    if cluster.enforces("limits"):
+        limits = Limits(subject, cluster, partition)
+        yield from _of_time(subject, limits)
+        yield from _of_size(subject, limits)
+        yield from _of_number(subject, limits)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Those that hold for the job in one partition."""
+
+    subject: Subject
+    cluster: ClusterFacts
+    partition: str
+
+    def of(self, kind: str, tres: str = "") -> list[tuple[str, str]]:
+        """(whose, value) of `MaxWall`, or of `node` in `MaxTRES`. Of the QOS the first one that has it decides. What
+        none of them limits, the accounts do, and then all of these hold.
+        https://slurm.schedmd.com/resource_limits.html#hierarchy"""
+        resources, cluster = self.subject.config.resources, self.cluster
+        named = [(f"the QOS {name}", cluster.qos.get(name, {})) for name in cluster.qos_of(resources, self.partition)]
+        if of_qos := _with_value(named, kind, tres):
+            return of_qos[:1]
+        named = [(f"the account {name}", limits) for name, limits in cluster.accounts.items()]
+        if association := cluster.association_of(resources, self.partition):
+            named.append((f"your account {association.account}", association.limits))
+        return _with_value(named, kind, tres)
+
+    @property
+    def outcome(self) -> str:
+        """Of a job beyond a limit."""
+        denies = self.cluster.has_flag(self.subject.config.resources, self.partition, "DenyOnLimit")
+        return "the job is refused (DenyOnLimit)" if denies else "the job waits for ever"
+
+
+def _with_value(holders: list[tuple[str, Mapping[str, str]]], kind: str, tres: str) -> list[tuple[str, str]]:
+    said = [(whose, limits.get(kind, "")) for whose, limits in holders]
+    if tres:  # `cpu=8,node=2`
+        said = [(whose, dict(re.findall(r"([^=,]+)=([^,]*)", text)).get(tres, "")) for whose, text in said]
+    return [(whose, value) for whose, value in said if value]
+
+
+def _of_time(subject: Subject, limits: Limits) -> Iterator[Finding]:
+    for whose, said in limits.of("MaxWall"):
+        wall = seconds_of(said)
+        if wall is not None and subject.time_s is not None and subject.time_s > wall:
+            what = f"{subject.config.resources.time} is more than {whose} allows: {said}"
+            yield Finding("error", "resources.time", what, limits.outcome, f'Write "{clock_of(wall)}" or less.')
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of a TRES a job asks for. `words`: `16 CPUs`."""
+
+    key: str
+    count: float
+    words: str
+
+
+def _of_size(subject: Subject, limits: Limits) -> Iterator[Finding]:
+    less = "Ask for less, or name another QOS or account."
+    for tres, size in sizes(subject, subject.config.resources.nodes).items():
+        for whose, said, whom in ((*each, whom) for kind, whom in MOST.items() for each in limits.of(kind, tres)):
+            if size.count > _count(said):
+                what = f"{size.words}, and {whose} allows {said}{whom}"
+                yield Finding("error", size.key, what, limits.outcome, less)
+        for whose, said in limits.of("MinTRES", tres):
+            if size.count < _count(said):
+                what = f"{size.words}, and {whose} asks for {said} or more"
+                yield Finding("error", size.key, what, limits.outcome, "Ask for more, or name another QOS.")
+    for tres, size in sizes(subject, 1).items():
+        for whose, said in limits.of("MaxTRESPerNode", tres):
+            if size.count > _count(said):
+                what = f"{size.words} on a node, and {whose} allows {said}"
+                yield Finding("error", size.key, what, limits.outcome, less)
+
+
+def sizes(subject: Subject, nodes: int) -> dict[str, Size]:
+    """By TRES, what the job asks for on so many of its nodes. Memory only where it is asked for."""
+    cpus, gpus, megabytes = nodes * subject.cpus_per_node, nodes * subject.gpus_per_node, nodes * subject.memory_mb
+    found = {
+        "node": Size("resources.nodes", nodes, counted(nodes, "node")),
+        "cpu": Size("resources.cpus_per_task", cpus, counted(cpus, "CPU")),
+        "gres/gpu": Size(subject.gpu_key, gpus, counted(gpus, "GPU")),
+    }
+    if subject.gpu_type:
+        words = counted(gpus, f"{subject.gpu_type} GPU")
+        found[f"gres/gpu:{subject.gpu_type}"] = Size(subject.gpu_key, gpus, words)
+    if megabytes:
+        found["mem"] = Size(subject.memory_key, megabytes, f"{megabytes:.0f}M of memory")
+    return found
+
+
+def _count(said: str) -> float:
+    """Of memory in megabytes. What is no number limits nothing: it is compared with as NaN."""
+    amount = megabytes_of(said)
+    return math.nan if amount is None else amount
+
+
+def _of_number(subject: Subject, limits: Limits) -> Iterator[Finding]:
+    for whose, most in limits.of("MaxSubmitPU") or limits.of("MaxSubmit"):
+        if most.isdecimal() and subject.elements > int(most):
+            what = f"{subject.elements} elements are more jobs than {whose} allows a user: {most}"
+            yield Finding("error", "sweep", what, "the array is refused", f"Sweep over {most} or fewer at a time.")
