@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 
 from clusterdp.check.access import accounting_access, partition_access
@@ -106,6 +107,27 @@ def _of_size(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping
         what = f"{subject.memory_words} is more than {name} allows on a node: {limits['MaxMemPerNode']} MB"
         remedy = f"Ask for {memory:.0f}M a node or less."
         yield Finding("error", subject.memory_key, what, NEVER, remedy)
+    yield from _of_memory_per_cpu(subject, cluster, name, limits)
+
+
+def _of_memory_per_cpu(
+    subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping[str, str]
+) -> Iterator[Finding]:
+    """Slurm gives a job the CPUs that its memory takes, also where it asks for fewer."""
+    own = limits.get("MaxMemPerCPU", limits.get("MaxMemPerNode", "UNLIMITED"))
+    said = cluster.settings.get("MaxMemPerCPU", "") if own == "UNLIMITED" else limits.get("MaxMemPerCPU", "")
+    most = megabytes_of(said)
+    taken, asked = math.ceil(subject.memory_mb / most) if most else 0, subject.cpus_per_node
+    if not most or taken <= asked:
+        return
+    there = max((group.cpus for group in cluster.groups if group.partition == name), default=taken)
+    what = f"{subject.memory_words} takes {counted(taken, 'CPU')} on a node: {name} allows {said} MB for each"
+    if taken > there:
+        remedy = f"Ask for {there * most:.0f}M a node or less."
+        yield Finding("error", subject.memory_key, what, f"the job is refused: a node has {there}", remedy)
+    else:
+        remedy = f"Ask for {asked * most:.0f}M a node, or for the CPUs as well."
+        yield Finding("hint", subject.memory_key, what, f"Slurm counts them all, and {asked} would be used", remedy)
 
 
 def _of_arrays(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:

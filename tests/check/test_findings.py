@@ -79,6 +79,12 @@ CASES = [
          of_cluster={"MaxCPUsPerNode=UNLIMITED": "MaxCPUsPerNode=4"}, but={"cpus_per_task": 4}),
     Case("error", "mem: 15G is more than main allows", {"mem": "15G"},
          of_cluster={"MaxMemPerNode=UNLIMITED": "MaxMemPerNode=8000"}, but={"mem": "7G"}),
+    Case("error", "mem: 9G takes 10 CPUs on a node: main allows 1000 MB for each", {"mem": "9G"},
+         of_cluster={"MaxMemPerNode=UNLIMITED": "MaxMemPerCPU=1000"}, but={"mem": "7G"}),
+    Case("hint", "mem: 3000M takes 3 CPUs on a node", {"mem": "3000M", "cpus_per_task": 2},
+         of_cluster={"MaxMemPerCPU": "1000"}, but={"cpus_per_task": 3}),
+    Case("hint", "mem: 3000M takes 3 CPUs on a node", {"mem": "3000M"}, of_cluster={"MaxMemPerCPU": "1000"},
+         but_cluster={"MaxMemPerCPU": "1000", "MaxMemPerNode=UNLIMITED": "MaxMemPerNode=8000"}),  # its own comes first
     Case("error", "account: nlp may not use main", {"account": "nlp"},
          of_cluster={"AllowAccounts=ALL": "AllowAccounts=vision"}, but={"account": "vision"}),
     Case("error", "nodes: 5 nodes asked for, and main has 4", {"nodes": 5}, but={"nodes": 4}),

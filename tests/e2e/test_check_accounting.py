@@ -52,6 +52,8 @@ def environ() -> Iterator[dict[str, str]]:
         for line in SACCTMGR.replace("CLUSTER", name).splitlines():
             done = subprocess.run(["sacctmgr", "-i", *line.split()], env=found, capture_output=True, text=True)
             assert done.returncode == 0, f"{line}: {done.stdout}{done.stderr}"
+        words = "create partitionname=memory nodes=ALL maxmempercpu=1000".split()
+        subprocess.run(["scontrol", *words], env=found, check=True)
         yield found
 
 
@@ -76,6 +78,8 @@ def environ() -> Iterator[dict[str, str]]:
         ({"account": "nlp", "partition": "low", "cpus_per_task": 3}, "3 CPUs, and your account nlp allows 2",
          "AssocMaxCpuPerJobLimit"),
         ({"account": "nlp"}, "account: you may use nlp in low alone, and not in main", "is refused"),
+        ({"partition": "memory", "mem": "9000"}, "mem: 9000 takes 9 CPUs on a node", "is refused"),
+        ({"partition": "memory", "mem": "6000"}, "", "starts"),
         ({"account": "far"}, "account: far is none of your accounts: ", "is refused"),  # it is one on another cluster
         ({"qos": "closed"}, "qos: closed is none that you may use", "is refused"),
         ({"account": "nlp", "partition": "low", "qos": "waits"}, "qos: waits is none that you may use", "is refused"),
