@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import Group, JobHandle, Rendezvous, StopSignal
-from clusterdp.train.dist.group import seed_everything
+from clusterdp.train.dist.group import _outlived, seed_everything
 from clusterdp.train.settings import WorkerSettings
 
 
@@ -18,6 +19,11 @@ def group() -> Iterator[Group]:
     group = Group.start(Rendezvous.find(SlurmEnv("single"), {}))
     yield group
     group.close()
+    # A group has six threads, and two of them wake up a hundred times a second. Models go before it: see _outlived.
+    gc.collect()
+    _outlived.clear()
+    if not gc.get_freeze_count():
+        gc.freeze()  # torch, which takes 50 ms to look through
 
 
 @pytest.fixture
