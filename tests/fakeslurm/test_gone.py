@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from clusterdp.fakeslurm.core import processes, wire
 from clusterdp.fakeslurm.core.job_desc import JobDesc
 from clusterdp.fakeslurm.core.model import JobRecord, Step
 from clusterdp.fakeslurm.core.step_plan import ComponentPlan, StepPlan, StreamTarget, TaskPlan
+from clusterdp.fakeslurm.slurmctld import job_end, requeue
 from clusterdp.fakeslurm.slurmctld.stepds import Stepds
 from clusterdp.fakeslurm.slurmstepd.event_loop import EventLoop
 from clusterdp.fakeslurm.slurmstepd.messages import StepMessages
@@ -121,23 +123,34 @@ def test_what_is_ordered_before_a_supervisor_has_found_the_new_daemon_is_done(mo
     mortal.until_said(late, "task 0: Killed")
 
 
-def test_nobody_is_killed_for_a_supervisor_that_is_dead_or_not_yet_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    killed, lost = list[int](), list[str]()
+@pytest.mark.parametrize("look", ["recover", "end_missing"])
+def test_of_a_dead_supervisor_only_a_step_that_had_begun_is_lost(look: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose daemon was killed when its pid was in the journal was not yet told to begin. Its job was requeued as
+    after the loss of a node, and the script ran twice."""
+    killed, lost, never = list[int](), list[str](), list[str]()
     monkeypatch.setattr(processes, "send", lambda pids, number: killed.extend(pids))
-    monkeypatch.setattr(Stepds, "_lost", lambda self, job, step: lost.append(step.id))
+    monkeypatch.setattr(requeue, "lose_node", lambda controller, job, node: lost.append(node))
+    monkeypatch.setattr(job_end, "step_never_started", lambda controller, job, step: never.append(step.id))
     with subprocess.Popen(["sleep", "300"]) as stranger:
         job = JobRecord(1, JobDesc("job", "main"), 1, 0)
-        about: Any = (["n1"], [1], {}, {})
-        dead = Step("1", "dead", *about, stepd_pid=stranger.pid, stepd_start_time="long ago")
-        job.steps = [Step("0", "begins", *about), dead]
+        about: Any = ([1], {}, {})
+        gone: Any = {"stepd_pid": stranger.pid, "stepd_start_time": "long ago"}
+        lives: Any = {"stepd_pid": stranger.pid, "stepd_start_time": processes.start_time(stranger.pid)}
+        job.steps = [Step("0", "dead", ["n1"], *about, **gone, begun=True), Step("1", "waited", ["n2"], *about, **gone)]
+        # After a while that is one that the daemon is about to have forked; it kills who lives and does not connect.
+        job.steps += [Step("2", "begins", ["n3"], *about)] * (look == "end_missing")
+        job.steps += [Step("3", "lives", ["n4"], *about, **lives, begun=True)] * (look == "recover")
         daemon: Any = SimpleNamespace(
-            model=SimpleNamespace(live_jobs=lambda: [job]), controller=SimpleNamespace(settle=lambda: None),
-            paths=SimpleNamespace(folder=Path("/")),
+            model=SimpleNamespace(live_jobs=lambda: [job]), paths=SimpleNamespace(folder=Path("/")),
+            controller=SimpleNamespace(settle=list, wake=list, clock=time.time, model=SimpleNamespace(jobs={})),
         )  # fmt: skip
         forkserver: Any = None
-        Stepds(daemon, forkserver).end_missing()
-        stranger.kill()
-    assert (killed, lost) == ([], ["1"])
+        monkeypatch.setattr(job_end, "end_mirrors", lambda *_: None)
+        try:
+            getattr(Stepds(daemon, forkserver), look)()
+        finally:
+            stranger.kill()
+    assert (killed, lost, never) == ([], ["n1"], ["1"])
 
 
 def test_a_batch_script_that_is_cancelled_as_it_ends_keeps_its_output(tmp_path: Path) -> None:

@@ -179,16 +179,27 @@ def test_another_shape_of_the_same_release_differs_by_its_settings_alone(site: F
     assert sorted(path.name for path in tmp_path.iterdir()) == ["records", "report.txt", "site.json"]
 
 
+HEARD = """
+import os, signal, sys
+signal.signal(int(sys.argv[1]), signal.SIG_DFL)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
 def test_ctrl_c_cancels_the_scenarios_jobs_and_no_others(number: signal.Signals, tmp_path: Path) -> None:
     with FakeCluster(shape=foreign()) as cluster:
         words = [sys.executable, HERE / "record_site.py", tmp_path, "--yes", "cancel"]
-        # a test may itself run where SIGINT is ignored
+        # A test may itself run where one of them is ignored: SIGHUP is under nohup.
+        words = [sys.executable, "-c", HEARD, str(int(number)), *words]
         recorder = subprocess.Popen(words, env=environ(cluster), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        wait_for("its job", lambda: "cancel" in cluster.run("squeue", "-h", "-t", "R", "-o", "%j"), 60)
-        mine = cluster.run("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 100").strip()
-        recorder.send_signal(number)
-        _, said = recorder.communicate(timeout=60)
+        try:
+            wait_for("its job", lambda: "cancel" in cluster.run("squeue", "-h", "-t", "R", "-o", "%j"), 60)
+            mine = cluster.run("sbatch", "--parsable", "--output=/dev/null", "--wrap=sleep 100").strip()
+            recorder.send_signal(number)
+            _, said = recorder.communicate(timeout=60)
+        finally:
+            recorder.kill()
         assert (recorder.returncode, said.decode()) == (
             130, "stopped; its jobs are cancelled. What is recorded stays.\n"
         )  # fmt: skip

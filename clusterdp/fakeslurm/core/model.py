@@ -89,6 +89,7 @@ class Step:
     restart: int = 0  # the attempt of the job that it belongs to
     stepd_pid: int = 0  # pid
     stepd_start_time: str = ""
+    begun: bool = False  # its slurmstepd has reported
     pids: list[int] = field(default_factory=list)  # of its tasks
     cyclic: bool = True
     runs_in: int = 0  # the component whose slurmstepd runs it, if it is another one's

@@ -152,7 +152,7 @@ class Stepds:
             self._daemon.controller.settle()
             connection.send_order(orders.Received())
         elif job and step:
-            step.pids = list(report.pids)
+            step.begun, step.pids = True, list(report.pids)
             self._daemon.controller.changed(job)
             self._daemon.controller.settle()
             if job.completing and isinstance(report, reports.Reconnected):
@@ -266,10 +266,8 @@ class Stepds:
             for step in list(job.steps):
                 if step.runs_in or not (step.live or step.lingers):
                     continue
-                if not step.stepd_pid:
-                    job_end.step_never_started(self._daemon.controller, job, step)
-                elif processes.start_time(step.stepd_pid) != step.stepd_start_time:
-                    self._lost(job, step)
+                if not _stepd_lives(step):
+                    self._dead(job, step)
         self._daemon.controller.wake()
         self._daemon.controller.settle()
 
@@ -285,8 +283,18 @@ class Stepds:
                     # this daemon itself may have been started from there
                     below = processes.descendants(step.stepd_pid, lambda pid: is_daemon(pid, folder))
                     processes.send([*below, step.stepd_pid], signal.SIGKILL)
-                self._lost(job, step)
+                    self._lost(job, step)
+                else:
+                    self._dead(job, step)
         self._daemon.controller.settle()
+
+    def _dead(self, job: JobRecord, step: Step) -> None:
+        """One that has never reported was not told to begin: the daemon was killed when the pid was in the journal."""
+        if step.begun:
+            self._lost(job, step)
+        else:
+            step.stepd_pid = 0
+            job_end.step_never_started(self._daemon.controller, job, step)
 
     def _lost(self, job: JobRecord, step: Step) -> None:
         """Treat the step as Slurm does after the loss of its node: the job is requeued or fails."""
