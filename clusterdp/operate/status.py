@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from itertools import islice
 from typing import Any, TextIO
 
 from clusterdp.errors import SlurmError
@@ -142,9 +143,8 @@ def _why(history: RunHistory) -> list[tuple[str, str]]:
 
 def measured(metrics: dict[str, Any], most: int = 6) -> str:
     """`test_accuracy 0.981  loss 0.0123  lr 0.1`: what people look for stands first; long texts are left to --json."""
-
-    short = [key for key in sorted(metrics, key=metric_rank) if len(number(metrics[key])) <= 12]
-    return "  ".join(f"{key} {number(metrics[key])}" for key in short[:most])
+    values = ((key, number(metrics[key])) for key in sorted(metrics, key=metric_rank))
+    return "  ".join(f"{key} {value}" for key, value in islice((each for each in values if len(each[1]) <= 12), most))
 
 
 def metric_rank(name: str) -> int:

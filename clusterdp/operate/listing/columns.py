@@ -70,7 +70,7 @@ def table(runs: Sequence[Summary], typed: Sequence[str], now: float, width: int,
     columns = []
     for column in (column for column in COLUMNS if column in widths):
         head, *texts = _padded([column.head, *cells[column]], widths[column])
-        if column is STATE:
+        if column is STATE and colour.on:
             texts = [_coloured(text, run, colour) for text, run in zip(texts, runs, strict=True)]
         columns.append((head, texts))
     head = colour("dim", _row([head for head, _ in columns]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Set
 from pathlib import Path
@@ -12,6 +13,8 @@ from clusterdp.operate.run_index import NotedRun, noted_runs
 from clusterdp.rundir import RunDir
 from clusterdp.rundir.lenient_reads import modified
 from clusterdp.slurm.jobid import is_job_id
+
+PLAIN = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)  # what no shell and nobody here takes for something else
 
 
 def find_all(everywhere: bool) -> list[NotedRun]:
@@ -53,6 +56,8 @@ class TypedName:
     def __call__(self, path: str) -> str:
         """As shown_path() has it, without a Path: of ten thousand runs each takes its time."""
         name = path[len(self.runs) :] if path.startswith(self.runs) else ""
+        if PLAIN.fullmatch(name) and name not in self.beside:
+            return name
         first = name.partition("/")[0]
         # A folder of that name here would be meant first, and a number is a job.
         if name and first not in self.beside and not first.startswith(("-", "~")) and not is_job_id(name):
