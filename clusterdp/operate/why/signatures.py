@@ -29,7 +29,7 @@ SIGNATURES = (
     ),
     Signature(
         "step-cancelled",
-        r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+ \*\*\*",
+        r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO TASK FAILURE| DUE to SIGNAL \w+)? \*\*\*",
         "Slurm ended the rank, for another had failed or the job was cancelled",
         "See the other ranks.",
         "slurmstepd-n1: error: *** STEP 89533.0 ON n1 CANCELLED AT 2026-11-23T08:14:33 ***",

@@ -18,6 +18,13 @@ def test_its_example_is_found_by_it_and_by_none_before_it(signature: Signature) 
     assert found.name == signature.name
 
 
+@pytest.mark.parametrize("why", ["", " DUE TO TASK FAILURE", " DUE to SIGNAL Terminated"])
+def test_the_end_of_a_step_is_a_consequence_on_each_release(why: str) -> None:
+    found = known(f"[2026-11-24T14:02:41.113] error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-24T14:02:41{why} ***")
+    assert found is not None
+    assert (found.name, found.consequence) == ("step-cancelled", True)
+
+
 def test_names_are_unique_and_words_are_complete() -> None:
     assert len({each.name for each in SIGNATURES}) == len(SIGNATURES) >= 25
     for each in SIGNATURES:
