@@ -44,12 +44,15 @@ def command_of(pid: int) -> list[str]:
 
 
 def daemons(cluster: Cluster, *words: str) -> list[int]:
-    """The processes of this cluster whose commands begin so."""
+    """The processes of this cluster whose commands begin so. A slurmstepd goes by its title, which has the job's id in
+    it: on 26.05 it lies over the environment."""
     mark, found = f"SLURM_CONF={cluster.variables['SLURM_CONF']}".encode(), []
+    by_id = words[0].startswith("slurmstepd:")
     for folder in Path("/proc").glob("[0-9]*"):
         if command_of(int(folder.name))[: len(words)] == [*words]:
             with suppress(OSError):
-                found += [int(folder.name)] if mark in (folder / "environ").read_bytes().split(b"\0") else []
+                if by_id or mark in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(int(folder.name))
     return found
 
 
