@@ -48,6 +48,7 @@ class AttemptHistory:
     heard: bool = True  # anything at all is on record beside its folder
     ran: bool = True  # it got past the look at what the earlier ones came to
     signalled: bool = False  # Slurm sent it a signal to end
+    exited: bool = False  # its ranks have ended
     outcome: str = ""  # the ranks' word: done, requeue, stop
     started: float | None = None
     ended: float | None = None
@@ -116,6 +117,7 @@ def read_attempt(
         heard=bool(own or written or outcome or records),
         ran="started" in by_kind or bool(outcome or records),
         signalled=any(e.get("event") == "signal" and e.get("name") in SIGNALS and "step" not in e for e in own),
+        exited="exited" in by_kind,
         outcome="".join(outcome[:1]),
         started=time_of(own[0]) if own else modified(attempt.path),
         ended=_ended(attempt, cause, own, endings, records),

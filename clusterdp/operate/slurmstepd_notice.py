@@ -36,7 +36,7 @@ def with_notices(run: RunDir, attempts: Sequence[AttemptHistory], cancelled: boo
     known = list(attempts)
     outputs: dict[str, list[tuple[float, str]]] = {}  # by job: an output holds all its attempts
     for i, attempt in enumerate(known):
-        ended = bool(attempt.cause) or attempt.signalled
+        ended = bool(attempt.cause) or attempt.signalled or attempt.exited
         if ended and not attempt.settled and attempt.cause in GUESSED:
             if attempt.job not in outputs:
                 outputs[attempt.job] = _notices(batch_log(run, attempt.job))

@@ -185,6 +185,17 @@ def test_an_end_before_the_first_save_has_the_cause_that_slurm_gave(
     assert endings(builder) == [words, ""]
 
 
+@pytest.mark.parametrize(("notice", "words"), [("DUE TO PREEMPTION", "preempted"), ("", "cancelled"), (None, "")])
+def test_an_attempt_whose_ranks_have_exited_has_the_cause_that_slurm_gave_before_the_next_one_writes_it(
+    builder: RunBuilder, notice: str | None, words: str
+) -> None:
+    """Seen on 20.11: its script survived a preemption without a grace time, and had noted no TERM."""
+    builder.submitted().attempt().exited(143)
+    if notice is not None:
+        builder.notice(notice)
+    assert [attempt.cause for attempt in read_history(builder.run).attempts] == [words]
+
+
 def test_somebody_elses_requeue_is_not_called_a_preemption(builder: RunBuilder) -> None:
     first = builder.submitted().attempt()
     builder.notice("DUE TO JOB REQUEUE")
