@@ -264,12 +264,16 @@ class FakeCluster:
         """Let a node fail as if its power failed: its processes die at once, and Slurm notices later."""
         self._line.ask("fail", node)
 
+    def kill_slurmd(self, node: str) -> None:
+        """Let a node's slurmd die, unknown to Slurm: what runs there goes on, and srun can launch no tasks there."""
+        self._line.ask("kill-slurmd", node)
+
     def drain(self, node: str) -> None:
         """Drain a node: what runs there goes on; nothing more starts there."""
         self._line.ask("drain", node)
 
     def resume(self, node: str) -> None:
-        """Let a failed or drained node take jobs again."""
+        """Let a node take jobs again that failed, was drained, or lost its slurmd."""
         self._line.ask("resume", node)
 
     def kill_rank(self, job: str | int, rank: int) -> None:

@@ -60,6 +60,25 @@ def test_a_drained_node_ends_what_it_runs_and_takes_no_more_until_it_is_resumed(
     desk.cluster.wait(waiting, "COMPLETED")
 
 
+def test_srun_launches_nothing_on_a_node_without_slurmd_until_it_is_resumed(desk: Desk) -> None:
+    """As a Slurm 22.05 and a 24.11 did whose slurmd was killed."""
+    desk.cluster.kill_slurmd("n2")
+    try:
+        job = desk.submit("-N2", "--nodelist=n[1-2]", script="srun true; echo srun $?; srun -N1 -w n1 echo well")
+        desk.cluster.wait(job, "COMPLETED")
+    finally:
+        desk.cluster.resume("n2")
+    lost = "Communication connection failure"
+    assert desk.output(job).splitlines() == [
+        f"srun: error: Task launch for StepId={job}.0 failed on node n2: {lost}",
+        f"srun: error: Application launch failed: {lost}",
+        "srun: Job step aborted",
+        "srun 233",
+        "well",
+    ]
+    desk.cluster.wait(desk.submit("-N2", "--nodelist=n[1-2]", script="srun true"), "COMPLETED")
+
+
 def test_while_the_controller_is_away_commands_fail_as_slurm_s_do(desk: Desk) -> None:
     held = desk.submit("--hold", script="true")
     desk.cluster.unreachable(60)

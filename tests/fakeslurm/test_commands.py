@@ -174,7 +174,8 @@ IN_USE = """
 
 @pytest.mark.parametrize("option", IN_USE)
 def test_every_option_that_well_known_clients_use_is_taken(shared_desk: Desk, option: str) -> None:
-    done = shared_desk.run("sbatch", "--hold", "--output=/dev/null", option, "--wrap=true")
+    of_gpus = {"--cpus-per-gpu=1": "--gpus=1", "--gpus-per-task=1": "--ntasks=1"}.get(option, "--parsable")
+    done = shared_desk.run("sbatch", "--hold", "--output=/dev/null", of_gpus, option, "--wrap=true")
     assert done.returncode == 0, done.stderr
     shared_desk.say(f"scancel {done.stdout.split()[-1]}")
 

@@ -205,7 +205,7 @@ def test_mpi_that_needs_a_library_is_refused(shared_desk: Desk) -> None:
     shared_desk.say("srun --mpi=none true")
 
 
-@pytest.mark.parametrize("command", ["sattach", "sbcast", "scrontab", "sgather", "strigger", "sview"])
+@pytest.mark.parametrize("command", ["sattach", "scrontab", "sgather", "strigger", "sview"])
 def test_commands_that_the_fake_lacks_never_reach_a_real_cluster(shared_desk: Desk, command: str) -> None:
     done = shared_desk.run(command, "1.0")
     assert (done.returncode, done.stderr) == (1, f"{command}: error: not supported by this fake cluster\n")

@@ -6,7 +6,7 @@ from clusterdp.fakeslurm.commands.getopt import GetoptParser
 from clusterdp.fakeslurm.commands.job_desc_of_options import job_desc
 from clusterdp.fakeslurm.commands.options import SBATCH
 from clusterdp.fakeslurm.commands.parsed_options import ParsedOptions
-from clusterdp.fakeslurm.core.model import Model
+from clusterdp.fakeslurm.core.model import Model, Share
 from clusterdp.fakeslurm.core.release import Release
 from clusterdp.fakeslurm.core.shape import Shape
 from clusterdp.fakeslurm.slurmctld.node_selection import all_free, place
@@ -56,6 +56,39 @@ CASES = [
     for release, lines in (("24.11", RECORDED_24_11), ("22.05", RECORDED_22_05), ("26.05", RECORDED_26_05))
     for line in lines.strip().splitlines()
 ]
+
+
+# sbatch's options: GPUs of each node, where this many are busy on some
+GPUS_RECORDED = """
+    --gpus=2 -N2: n1=1 n2=1
+    --gpus=3 -N3: n1=1 n2=1 n3=1
+    --gpus=4 -N3: n1=2 n2=1 n3=1
+    --gpus=6 -N4: n1=2 n2=2 n3=1 n4=1
+    --gpus=3: n1=2 n2=1
+    --gpus=4 -N2-4: n1=2 n2=2
+    --gpus=2 -N2 -n4: n1=1 n2=1
+    --gpus=4 with n1: n2=2 n3=2
+    --gpus=3 -N2 with n1: n2=2 n3=1
+    --gpus=5 -N4 with n1: n1=1 n2=2 n3=1 n4=1
+    --gpus=5 with n1,n3: n1=1 n2=2 n4=2
+    --gpus-per-node=1 -N2 with n1: n1=1 n2=1
+"""
+
+
+@pytest.mark.parametrize("line", GPUS_RECORDED.strip().splitlines())
+@pytest.mark.parametrize("release", ["22.05", "24.11"])
+def test_job_gpus_lie_on_the_nodes_of_a_real_slurm(release: str, line: str) -> None:
+    asked, expected = line.strip().split(": ")
+    options, _, busy = asked.partition(" with ")
+    model, rules = Model.of(Shape.simple(), 0), Release(release)
+    free = all_free(model)
+    for name in busy.split(",") if busy else ():
+        free[name] = free[name].less(Share(name, 1, 1, [0], [7]))
+    parsed = ParsedOptions("sbatch", rules)
+    parsed.add(GetoptParser("sbatch", SBATCH).parse(options.split(), permute=False)[0])
+    shares = place(job_desc(parsed, "/", "main", print, 0, rules), list(free.values()), rules)
+    assert shares
+    assert " ".join(f"{share.node}={len(share.gpus)}" for share in shares) == expected
 
 
 @pytest.mark.parametrize(("release", "options", "expected"), CASES)

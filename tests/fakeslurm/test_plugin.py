@@ -65,11 +65,12 @@ def test_who_does_not_use_the_fixture_does_not_pay_for_it(tmp_path: Path) -> Non
 
 @pytest.fixture
 def fake_slurm_options() -> dict[str, object]:
-    return {"nodes": 2, "quick": True}
+    return {"nodes": 2}
 
 
 def test_its_commands_are_on_path_and_its_options_can_be_chosen(fake_slurm: FakeCluster) -> None:
     """Also for what the test calls without passing an environment."""
     said = subprocess.run(["sinfo", "-h", "-p", "main", "-o", "%N"], capture_output=True, text=True).stdout
     assert said == "n[1-2]\n"
+    assert fake_slurm._shape.settings.requeue_delay_s == 1  # quick, though the options have only nodes
     assert fake_slurm.env["PATH"].startswith(f"{fake_slurm.bin}{os.pathsep}")

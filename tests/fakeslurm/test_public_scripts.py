@@ -14,7 +14,11 @@ from tests.fakeslurm.differential.compare import differences, like_the_real_one
 from tests.fakeslurm.public_scripts.playing import RECORDS, SCRIPTS, play
 from tests.slurm.testbed import RealSlurm
 
-QUICK = ("command-in-a-variable", "experiments-side-by-side", "modules-of-a-login-shell", "whole-nodes")
+QUICK = (
+    *("command-in-a-variable", "experiments-side-by-side", "modules-of-a-login-shell", "whole-nodes"),
+    *("data-that-is-there-already", "gpus-bound-to-tasks", "gpus-over-nodes", "in-a-container", "labelled-logs"),
+    "looks-at-itself",
+)
 ALL = sorted(SCRIPTS.glob("*.sh"))
 
 

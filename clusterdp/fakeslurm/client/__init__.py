@@ -10,6 +10,7 @@ sacctmgr  `sacctmgr`
 sstat     `sstat`
 sshare    `sshare`
 sdiag     `sdiag`
+sbcast    `sbcast`
 sreport   `sreport`
 srun      `srun`: it also passes on stdin and signals
 salloc    `salloc`: it also runs a program while the job has its nodes

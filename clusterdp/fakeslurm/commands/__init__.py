@@ -19,6 +19,7 @@ scontrol_update      `scontrol update`
 sacctmgr             lists accounts, users and clusters
 sstat                what running steps use
 sshare               the one user's share
+sbcast               copies a file to the nodes of a job
 sdiag                figures of the controller
 sreport              reports, all of them empty
 control              not a command of Slurm: FakeCluster's way to break things, to wait, and to move the clock
@@ -30,6 +31,7 @@ parsed_options       the options that were given, and what each value means
 directives           the #SBATCH and #PBS lines of a script
 job_desc_of_options  from the options to a JobDesc
 clusters             --clusters: there is one
+iterate              --iterate of squeue and sinfo
 columns              tables as squeue and sinfo print them
 as_json              --json and --yaml of squeue, sinfo and scontrol, as in 22.05
 as_newer_json        the same from 23.11 on
@@ -46,7 +48,9 @@ if TYPE_CHECKING:
 
 Command = Callable[["Connection", "Daemon"], Awaitable[int]]
 # `control` is not a command of Slurm: FakeCluster uses it.
-NAMES = "sbatch srun salloc squeue scancel scontrol sacct sacctmgr sstat sinfo sshare sdiag sreport control".split()
+NAMES = (
+    "sbatch srun salloc squeue scancel scontrol sacct sacctmgr sstat sbcast sinfo sshare sdiag sreport control".split()
+)
 
 
 def find(name: str) -> Command | None:

@@ -125,6 +125,7 @@ def _flaky(controller: Controller, rate: str, seed: str) -> None:
 BREAKING: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
     "preempt": (_preempt, ("job", "grace_s")),
     "fail": (_node(nodes.fail_node), ("node",)),
+    "kill-slurmd": (_node(nodes.kill_slurmd), ("node",)),
     "drain": (_node(_drain), ("node",)),
     "resume": (_node(nodes.restore_node), ("node",)),
     "kill-rank": (_kill_rank, ("job", "rank")),

@@ -50,6 +50,8 @@ def _size(options: ParsedOptions, desc: JobDesc, folder: str, warn: Warn, releas
         desc.min_nodes, desc.max_nodes, desc.nodes_asked = nodes[0], nodes[1], True
     elif nodelist:
         desc.min_nodes = len(nodelist)
+    elif per_node and tasks:
+        desc.min_nodes = -(-tasks // per_node)
     if "use-min-nodes" in options and desc.max_nodes is not None:
         desc.max_nodes = desc.min_nodes
     desc.tasks, desc.tasks_per_node = tasks, per_node or None
@@ -68,11 +70,15 @@ def _gpus(options: ParsedOptions, desc: JobDesc, release: Release) -> None:
     desc.cpus_per_gpu, per_gpu = options.number("cpus-per-gpu"), options.number("ntasks-per-gpu")
     if gpus.per_job and gpus.per_node and not desc.nodes_asked:
         desc.min_nodes = -(-gpus.per_job // gpus.per_node)
+    _check_gpus(options, desc, release)
     if per_gpu and not gpus and not desc.nodes_asked and desc.tasks is None:
         text = "gres_job_state_validate: --ntasks-per-tres needs either a GRES GPU specification or a node/ntask"
         raise _no_gres(options, f"{text} specification")
     if "gpus-per-socket" in options:
         raise _no_gres(options, "--gpus-per-socket option requires --sockets-per-node specification")
+    if desc.cpus_per_gpu and not gpus and release.refuses_cpus_per_no_gpu:
+        asked = f"cpus_per_tres={release.gpu_prefix.rstrip(':')}:{desc.cpus_per_gpu}"
+        raise _no_gres(options, f"Requested {asked} but did not request any GPU.")
     desc.mem_per_gpu = options.megabytes("mem-per-gpu")
     if desc.mem_per_gpu is not None and not gpus:
         raise _no_gres(
@@ -82,8 +88,32 @@ def _gpus(options: ParsedOptions, desc: JobDesc, release: Release) -> None:
         desc.tasks = gpus.per_job // gpus.per_task if gpus.per_task else gpus.per_job * (per_gpu or 1)
     elif desc.tasks is None and gpus.per_node and per_gpu:
         desc.tasks = gpus.per_node * per_gpu * desc.min_nodes
+    desc.gpu_bind = options.gpu_bind()
     desc.gpus_option, desc.gpus_per_node_option = options.get("gpus"), options.get("gpus-per-node")
     desc.gpus_per_task_option = options.get("gpus-per-task")
+
+
+def _check_gpus(options: ParsedOptions, desc: JobDesc, release: Release) -> None:
+    gpus, most = desc.gpus, desc.max_nodes if desc.nodes_asked and desc.max_nodes is not None else 1 << 30
+    invalid, per_job, per_node = "Failed to validate job spec", gpus.per_job or 0, gpus.per_node or 0
+    if per_job and per_node and per_job % per_node:
+        raise _no_gres(options, f"{invalid}, --gpus is not multiple of --gres=gpu/--gpus-per-node")
+    if per_job and per_node and not desc.min_nodes <= per_job // per_node <= most:
+        raise _no_gres(
+            options,
+            f"{invalid}. Based on --gpu and --gres=gpu/--gpus-per-node required nodes ({per_job // per_node}) doesn't "
+            f"fall between min_nodes ({desc.min_nodes}) and max_nodes ({most}) boundaries.",
+        )
+    if per_job and per_job < desc.min_nodes:
+        raise _no_gres(options, f"{invalid}, --gpus < -N")
+    counted = {"ntasks", "nodes", "nodelist", *(() if release.tres_per_task else ("ntasks-per-node",))}
+    if gpus.per_task and not per_job and not counted & options.values.keys():
+        raise _no_gres(options, f"{invalid}. {release.per_task_alone}")
+    if gpus.per_task and per_job and desc.tasks and per_job != gpus.per_task * desc.tasks:
+        raise _no_gres(
+            options,
+            f"{invalid}. Based on --gpus and --gpus-per-task number of requested tasks differ from -n/--ntasks.",
+        )
 
 
 def _no_gres(options: ParsedOptions, why: str) -> Refusal:

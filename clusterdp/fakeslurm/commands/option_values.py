@@ -28,7 +28,7 @@ PROFILES = frozenset("all none energy task filesystem lustre network".split())
 
 def check(command: str, name: str, value: str, complaints: Mapping[str, str]) -> None:
     """Check the value of an option; raises Refusal. `complaints` are the words of a release where they are its own."""
-    if name in NUMBERS and not re.fullmatch(r"0*[1-9]\d*" if name != "ntasks-per-node" else r"\d+", value):
+    if name in NUMBERS and not re.fullmatch(r"0*[1-9]\d*" if name not in MAY_BE_0 else r"\d+", value):
         raise Refusal(f'{command}: error: Invalid numeric value "{value}" for --{name}.', 1)
     if name in CHECKS:
         complaint = CHECKS[name](value)
@@ -46,10 +46,11 @@ def check(command: str, name: str, value: str, complaints: Mapping[str, str]) ->
             raise Refusal(f"Invalid time specification (pos=0): {value}\n{complaint}", BAD) from None
 
 
+MAY_BE_0 = ("ntasks-per-node", "wait-all-nodes")
 NUMBERS = frozenset(
     """
     core-spec cpus-per-gpu cpus-per-task mincpus ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node
-    ntasks-per-socket sockets-per-node cores-per-socket threads-per-core
+    ntasks-per-socket sockets-per-node cores-per-socket threads-per-core wait-all-nodes
     """.split()
 )
 MOMENTS = frozenset({"begin", "deadline"})
@@ -83,6 +84,15 @@ def _profile(value: str) -> str | None:
     return None if known else f"invalid --profile={value} option"
 
 
+def _wait_all_nodes(value: str) -> str | None:
+    return None if value in ("0", "1") else "Invalid --wait-all-nodes specification"
+
+
+def _extra_node_info(value: str) -> str | None:
+    first = value.split(":")[0]
+    return None if re.fullmatch(r"\*|\d+(-\d+)?", first) else f'Invalid numeric value "{first}" for first arg of -B.'
+
+
 def _cpu_freq(value: str) -> str | None:
     speed = r"(low|medium|high|highm1|\d+)"
     if re.fullmatch(rf"{speed}(-{speed})?(:\w+)?|conservative|ondemand|performance|powersave", value, re.IGNORECASE):
@@ -90,6 +100,9 @@ def _cpu_freq(value: str) -> str | None:
     return f'unrecognized --cpu-freq argument "{value}"\nInvalid --cpu-freq argument'
 
 
+BINDING = r"(verbose,)?(none|closest|(single|per_task):0*[1-9]\d*|(map|mask)_gpu:{0}(,{0})*)".format(
+    r"(0x[\da-f]+|\d+)(\*\d+)?"
+)
 CHECKS: dict[str, Check] = {
     "accel-bind": _matches("[gmnv]+", "Invalid --accel-bind specification"),
     "acctg-freq": _matches(r"((task|energy|network|filesystem)=\d+,?)+|\d+", "Invalid --acctg-freq specification: {}"),
@@ -99,9 +112,8 @@ CHECKS: dict[str, Check] = {
     "distribution": _invalid(
         "distribution", r"(\*|arbitrary|(block|cyclic|plane=\d+)(:(\*|block|cyclic|fcyclic)){0,2})(,(no)?pack)?"
     ),
-    "gpu-bind": _matches(
-        r"(verbose,)?(none|closest|(single|per_task):\d+|(map|mask)_gpu:[\w,*]+)", "Invalid --gpu-bind argument: gpu:{}"
-    ),
+    "gpu-bind": _matches(BINDING, "Invalid --gpu-bind argument: gpu:{}"),
+    "tres-bind": _matches(f"gres/gpu:{BINDING}", "Invalid --tres-bind argument: {}"),
     "gpu-freq": _matches(
         r"((memory=)?(low|medium|high|highm1|\d+),?)+(verbose)?", "Invalid --gpu-freq argument: gpu:{}"
     ),
@@ -121,7 +133,8 @@ CHECKS: dict[str, Check] = {
     "tmp": _invalid("tmp", r"\d+[kmgt]?b?"),
     "uid": _matches(f"{os.getuid()}", "Invalid --uid specification"),
     "gid": _matches(f"{os.getgid()}", "Invalid --gid specification"),
-    "wait-all-nodes": _matches(r"\d+", 'Invalid numeric value "{}" for --wait-all-nodes.'),
+    "wait-all-nodes": _wait_all_nodes,
+    "extra-node-info": _extra_node_info,
 }
 # Where it is not 255.
-CODES = dict.fromkeys(("bbf", "hint", "propagate", "switches", "wait-all-nodes"), 1)
+CODES = dict.fromkeys(("bbf", "extra-node-info", "hint", "propagate", "switches"), 1)

@@ -57,10 +57,10 @@ def ever(command: str) -> list[Option]:
 IDLE = frozenset(
     """
     accel-bind acctg-freq bcast bcast-exclude bell cluster-constraint comment compress consolidate-segments contiguous
-    cores-per-socket extra ignore-signals mem-update oom-kill-step segment spread-segments stepmgr treewidth tres-bind
+    cores-per-socket extra ignore-signals mem-update oom-kill-step segment spread-segments stepmgr treewidth
     wait-for-children
-    cpu-bind cpu-freq debugger-test delay-boot disable-status extra-node-info get-user-env gid gpu-bind gpu-freq
-    gres-flags interactive mail-type mail-user mcs-label mem-bind mpi msg-timeout network no-bell ntasks-per-core
+    cpu-bind cpu-freq debugger-test delay-boot disable-status extra-node-info get-user-env gid gpu-freq gres-flags
+    interactive mail-type mail-user mcs-label mem-bind mpi msg-timeout network no-bell ntasks-per-core
     ntasks-per-socket oversubscribe power preserve-env profile propagate reboot send-libs slurmd-debug
     sockets-per-node spread-job switches threads threads-per-core time-min tmp uid wait-all-nodes wckey whole
     """.split()
@@ -80,7 +80,7 @@ PER_COMPONENT = frozenset(
     constraint contiguous core-spec cpus-per-gpu cpus-per-task exclude exclusive gpu-bind gpu-freq gpus gpus-per-node
     gpus-per-socket gpus-per-task gres gres-flags het-group hint licenses mincpus nodelist nodes ntasks
     ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket oversubscribe partition relative spread-job
-    threads-per-core tmp use-min-nodes
+    threads-per-core tmp tres-bind use-min-nodes
     """.split()
 )
 
@@ -258,6 +258,7 @@ SRUN_ENVIRON = {
     "SLURM_THREADS_PER_CORE": "threads-per-core",
     "SLURM_THREAD_SPEC": "thread-spec",
     "SLURM_TIMELIMIT": "time",
+    "SLURM_TRES_BIND": "tres-bind",
     "SLURM_UNBUFFEREDIO": "unbuffered",
     "SLURM_USE_MIN_NODES": "use-min-nodes",
     "SLURM_WAIT": "wait",

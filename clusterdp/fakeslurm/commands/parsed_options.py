@@ -14,6 +14,8 @@ from clusterdp.fakeslurm.core.job_desc import Gpus
 from clusterdp.fakeslurm.core.release import Release
 from clusterdp.slurm.hostlist import HostlistError, expand
 
+MEMORY = frozenset({"mem", "mem-per-cpu", "mem-per-gpu"})
+
 
 @dataclass
 class ParsedOptions:
@@ -38,10 +40,10 @@ class ParsedOptions:
             if name in ("requeue", "no-requeue"):
                 self.values.pop("requeue", None)
                 self.values.pop("no-requeue", None)
-            if name == "mem-per-cpu":
-                self.values.pop("mem", None)
-            if name == "mem":
-                self.values.pop("mem-per-cpu", None)
+            if name in MEMORY and MEMORY & {other for other, _ in pairs} - {name}:
+                raise Refusal(f"{self.command}: fatal: --mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive.")
+            for other in MEMORY & {name} and MEMORY:
+                self.values.pop(other, None)
             self.values[name] = value
 
     def after(self) -> ParsedOptions:
@@ -145,6 +147,12 @@ class ParsedOptions:
         """The parts of --tres-per-task=cpu=3,gres/gpu:1."""
         parts = [re.split("[=:]", part) for part in (self.values.get("tres-per-task") or "").split(",")]
         return {part[0]: part[-1] for part in parts if len(part) > 1}
+
+    def gpu_bind(self) -> str | None:
+        """How tasks are to see the GPUs of their node, as --gpu-bind says it."""
+        of_tres = (self.values.get("tres-bind") or "").partition("gres/gpu:")[2]
+        per_gpu = self.values.get("ntasks-per-gpu")
+        return self.values.get("gpu-bind") or of_tres or (f"single:{per_gpu}" if per_gpu else None)
 
     def _gpu_count(self, name: str, gpus: Gpus) -> int | None:
         """The number. The type goes into `gpus`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -32,6 +33,7 @@ OPTIONS = table("""
 """)
 ARRAY = Option("array", takes="")
 DEFAULT = "JobID,JobName,Partition,Account,AllocCPUS,State,ExitCode"
+UNITS = "KMGTP"
 BRIEF = "JobID,State,ExitCode"
 STATES = tuple(
     """
@@ -52,9 +54,14 @@ async def run(client: Connection, daemon: Daemon) -> int:
         raise CommandDone
     if rest:
         raise Refusal(f"sacct: error: Unknown arguments:\nsacct: error:  {rest[0]}")
-    for option in ("completion",):
-        if option in options:
-            raise Refusal(f"sacct: error: --{option} is not supported by this fake cluster")
+    if "completion" in options:
+        raise Refusal("sacct: error: --completion is not supported by this fake cluster")
+    if "file" in options:
+        found = os.path.isfile(os.path.join(client.cwd, options["file"]))
+        raise Refusal("Slurm job completion is disabled" if found else f"{options['file']} is not a valid file")
+    if "units" in options and options["units"][:1] not in tuple(UNITS):
+        text = f"Invalid unit type '{options['units']}'. Possible options are '{UNITS}'"
+        raise Refusal(f"sacct: error: {text}\nsacct: fatal: Invalid unit type")
     names = [_name(text) for option, value in pairs if option == "jobs" for text in split_list(value)]
     rows = _rows(options, names, daemon)
     for option, title in (("batch-script", "Batch Script"), ("env-vars", "Environment used")):
@@ -121,6 +128,11 @@ def _rows(options: dict[str, str], names: list[SelectedStep], daemon: Daemon) ->
     for option, of in checks:
         if option in options:
             rows = [row for row in rows if of(row) in options[option].split(",")]
+    if options.get("wckeys") or "associations" in options:
+        rows = []  # there are none
+    least, most = _limit(options.get("timelimit-min")), _limit(options.get("timelimit-max"))
+    if least:
+        rows = [row for row in rows if row.minutes and least <= row.minutes <= (most or least)]
     user = options.get("uid")
     me = daemon.controller.user
     if user and not {me.name, str(me.uid)} & set(user.split(",")):
@@ -131,6 +143,26 @@ def _rows(options: dict[str, str], names: list[SelectedStep], daemon: Daemon) ->
         wanted = set(expand(options["nodelist"]))
         rows = [row for row in rows if wanted & set(row.nodes)]
     return rows
+
+
+def _limit(text: str | None) -> int | None:
+    try:
+        found = None if text is None else times.minutes(text)
+    except times.BadTime:
+        found = 0
+    if found == 0:
+        raise Refusal("sacct: fatal: Invalid time limit specification")
+    return found
+
+
+def in_unit(text: str, unit: str) -> str:
+    """3588K in M is 3.50M; also within cpu=1,mem=2G."""
+
+    def converted(match: re.Match[str]) -> str:
+        number = float(match[1]) * 1024 ** (UNITS.index(match[2]) - UNITS.index(unit))
+        return (f"{number:.0f}" if number.is_integer() else f"{number:.2f}") + unit
+
+    return re.sub(rf"\b(\d+(?:\.\d+)?)([{UNITS}])\b", converted, text)
 
 
 def _finds(name: SelectedStep, row: AccountingJob) -> bool:
@@ -205,6 +237,12 @@ def _print(client: Connection, options: dict[str, str], lines: list[SacctLine], 
     header = "noheader" not in options
     values = [FIELDS[field].value for field in fields]
     rows = [tuple([value(line) for value in values]) for line in lines]
+    if "units" in options:
+        sizes_of = [place for place, field in enumerate(fields) if re.search("Mem|RSS|VMSize|TRES", field)]
+        unit = options["units"][0]
+        rows = [
+            tuple(in_unit(text, unit) if place in sizes_of else text for place, text in enumerate(row)) for row in rows
+        ]
     if "parsable" in options or "parsable2" in options:
         delimiter = options.get("delimiter", "|")
         end = delimiter if "parsable" in options and "parsable2" not in options else ""

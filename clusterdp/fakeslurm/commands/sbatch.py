@@ -47,7 +47,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
     if "version" in given:
         client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
         raise CommandDone
-    rest = rest[:1] and [_found(client.cwd, given, rest[0]), *rest[1:]]
+    rest = rest[:1] and [_found(client, given, rest[0]), *rest[1:]]
     wrapped = any(name == "wrap" for line in lines for name, _ in line)
     script = await _script(client, next((v for line in lines for n, v in line if n == "wrap"), None), rest)
     groups = [[]] if wrapped else directives.read(parser, script, "ignore-pbs" in given, daemon.shape.settings.release)
@@ -71,8 +71,9 @@ async def run(client: Connection, daemon: Daemon) -> int:
         if "test-only" in first:
             return test_only(client, daemon, descs[0], "sbatch")
         release = daemon.shape.settings.release
-        variables = job_environ.of_submitter(client.environ, first.get("export"), release)
-        variables |= await _export_file(client, first)
+        variables = await _export_file(client, first)
+        if variables is None or first.get("export") not in (None, "ALL"):
+            variables = job_environ.of_submitter(client.environ, first.get("export"), release) | (variables or {})
         variables |= job_environ.of_launchers(client.environ | variables, release)
         job = daemon.controller.submit_together(descs, array, script, variables)
     except ControllerError as error:
@@ -111,11 +112,11 @@ def _desc(client: Connection, daemon: Daemon, options: ParsedOptions, name: str,
     return desc
 
 
-async def _export_file(client: Connection, options: ParsedOptions) -> dict[str, str]:
-    """--export-file: NAME=VALUE, separated by NUL."""
+async def _export_file(client: Connection, options: ParsedOptions) -> dict[str, str] | None:
+    """--export-file: NAME=VALUE, separated by NUL. The job has these variables in the place of the submitter's."""
     name = options.get("export-file")
     if name is None:
-        return {}
+        return None
     content = await client.read_file(f"/dev/fd/{name}" if name.isdigit() else name)
     if isinstance(content, int):
         raise Refusal(f"sbatch: error: Could not open user environment file {name}")
@@ -148,10 +149,16 @@ async def _script(client: Connection, wrap: str | None, rest: list[str]) -> byte
     return content
 
 
-def _found(here: str, given: dict[str, str], name: str) -> str:
-    """The path of the script with --chdir on the command line; its name as given if there is none."""
-    path = os.path.normpath(os.path.join(here, given.get("chdir") or "", name))
-    return path if os.access(path, os.R_OK) else name
+def _found(client: Connection, given: dict[str, str], name: str) -> str:
+    """The path of the script: in the folder of --chdir on the command line, else on PATH; its name as given if there is
+    none.
+    """
+    here = os.path.join(client.cwd, given.get("chdir") or "")
+    for folder in [here, *(client.environ.get("PATH", "").split(":") if "/" not in name else ())]:
+        path = os.path.normpath(os.path.join(folder, name))
+        if os.access(path, os.R_OK) and (folder == here or os.path.isfile(path)):
+            return path
+    return name
 
 
 def _name(rest: list[str]) -> str:

@@ -46,6 +46,8 @@ async def run(client: Connection, daemon: Daemon) -> int:
     filters = any(option in options for option in FILTERS)
     if not names and not filters:
         raise Refusal("scancel: error: No job identification provided")
+    if "user" in options and not _is_user(options["user"]):
+        raise Refusal(f"scancel: error: Invalid user name: {options['user']}")
     code = 0
     for name in names:
         code = max(code, _one(client, daemon, options, name, number))
@@ -55,19 +57,28 @@ async def run(client: Connection, daemon: Daemon) -> int:
     return code
 
 
+def _is_user(text: str) -> bool:
+    import pwd
+
+    try:
+        return bool(text.isdigit() or pwd.getpwnam(text))
+    except KeyError:
+        return False
+
+
 def _signal(options: dict[str, str]) -> int | None:
     """The number of --signal; None for the ordinary end."""
     if "signal" not in options:
         return None
     number = signal_number(options["signal"])
-    if not number:
+    if not number or options["signal"].upper().removeprefix("SIG") in ("RTMIN", "RTMAX"):
         raise Refusal(f"Unknown job signal: {options['signal']}")
     return number
 
 
 def _name(text: str) -> SelectedStep:
     name = parse(text)
-    if not name:
+    if not name or not (name.step or "0").isdigit():
         raise Refusal(f"scancel: error: Invalid job id {text}")
     return name
 
@@ -75,6 +86,17 @@ def _name(text: str) -> SelectedStep:
 def _one(client: Connection, daemon: Daemon, options: dict[str, str], name: SelectedStep, number: int | None) -> int:
     jobs = [job for job in find(daemon.model, name) if _meant(daemon, options, job)]
     live = [job for job in jobs if not job.over]
+    shown = f"{name.job}" + ("" if name.step is None else f".{name.step}")
+    if "verbose" in options:
+        what = "step" if name.step is not None else "full job" if "full" in options else "job"
+        client.error(f"scancel: {f'Signal {number} to' if number else 'Terminating'} {what} {shown}")
+    gone = name.step is not None and not any(step.live for job in live for step in job.steps if step.id == name.step)
+    if gone and number is None and (jobs or live):
+        part = name.job if live else shown
+        client.error(f"scancel: error: Kill job error on job step id {part}: {error_texts.INVALID_JOB_ID}")
+        return 225 if live else 1
+    if "verbose" in options and jobs and not live and number is None:
+        client.error(f"scancel: error: Kill job error on job id {name.job}: {error_texts.ALREADY_DONE}")
     if any(job.het and job.waits and (name.offset or job.het.leader != name.job) for job in live):
         text = name.job if name.offset is None else f"{name.job}+{name.offset}"
         client.error(f"scancel: error: Kill job error on job id {text}: {error_texts.ONE_COMPONENT}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from clusterdp.fakeslurm.commands import clusters
 from clusterdp.fakeslurm.commands import scontrol_show as show
 from clusterdp.fakeslurm.commands.as_newer_json import NewerJsonWriter, writer_for
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
@@ -13,7 +14,8 @@ from clusterdp.fakeslurm.commands.scontrol_update import parts, update
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import CommandDone, ControllerError, Refusal
 from clusterdp.fakeslurm.core.job_ids import SelectedStep, find, parse, single_element
-from clusterdp.fakeslurm.core.model import JobRecord
+from clusterdp.fakeslurm.core.model import BATCH, JobRecord
+from clusterdp.fakeslurm.core.orders import Say
 from clusterdp.fakeslurm.core.shape import host_name
 from clusterdp.fakeslurm.slurmctld import requeue
 from clusterdp.slurm import hostlist
@@ -29,7 +31,8 @@ OPTIONS = table("""
 VERBS = tuple(
     """
     hold uhold holdu listpids ping release requeue requeuehold show update version write suspend resume top
-    reconfigure shutdown create delete notify token reboot wait_job
+    reconfigure shutdown create delete notify token reboot wait_job completing setdebug setdebugflags schedloglevel
+    takeover cancel_reboot errnumstr pidinfo abort cluster fsdampeningfactor
     """.split()
 )
 OF_JOBS = {verb: verb for verb in ("requeue", "requeuehold", "hold", "uhold", "release", "suspend", "resume", "top")}
@@ -52,6 +55,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
     if "version" in options:
         client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
         raise CommandDone
+    clusters.named("scontrol", options.get("clusters") or options.get("cluster"), daemon)
     if not words:
         return 0
     verb = _abbreviated(words[0].lower(), VERBS)
@@ -61,22 +65,67 @@ async def run(client: Connection, daemon: Daemon) -> int:
         except show.NotFound as missing:
             client.print(str(missing))
             return 1
-    if verb == "update":
-        return update(client, daemon, words[1:])
     if verb in OF_JOBS:
         return _each(client, daemon, words[1:], OF_JOBS[verb])
+    return await _change(client, daemon, verb, words)
+
+
+async def _change(client: Connection, daemon: Daemon, verb: str, words: list[str]) -> int:
+    if verb == "update":
+        return update(client, daemon, words[1:])
+    if verb == "write":
+        return await _write(client, daemon, words[1:])
+    if verb == "wait_job":
+        return await _wait_job(client, daemon, words[1:])
+    if verb == "notify":
+        return _notify(client, daemon, words[1:])
     if verb == "ping":
         client.print(f"Slurmctld(primary) at {host_name()} is UP")
     elif verb == "version":
         client.print(f"slurm-wlm {daemon.shape.settings.slurm_version}")
-    elif verb == "write":
-        return await _write(client, daemon, words[1:])
     elif verb == "listpids":
         _list_pids(client, daemon)
     elif verb:
         raise Refusal(f"scontrol: error: {verb} is not supported by this fake cluster")
     else:
         raise Refusal(f"invalid keyword: {words[0]}")
+    return 0
+
+
+def _job(client: Connection, daemon: Daemon, words: list[str], verb: str, least: int) -> JobRecord | None:
+    """The job that the first word means; None, with a complaint, if that is no id."""
+    if len(words) < least:
+        raise Refusal(f"too few arguments for keyword:{verb}")
+    name = parse(words[0])
+    if not name:
+        client.write(f"Invalid job_id {words[0]}")
+        return None
+    return next(iter(find(daemon.model, name)), None)
+
+
+async def _wait_job(client: Connection, daemon: Daemon, words: list[str]) -> int:
+    job = _job(client, daemon, words, "wait_job", 1)
+    if job and job.running:
+        client.error(f"scontrol: Nodes are ready for job {words[0]}")
+        return 0
+    if words[0].isdigit():
+        client.error(f"scontrol: {f'Job {words[0]} no longer running' if job else f'Problem running job {words[0]}'}")
+    return 1
+
+
+def _notify(client: Connection, daemon: Daemon, words: list[str]) -> int:
+    """Print a text in the output of a job's script, or of what made the job."""
+    job = _job(client, daemon, words, "notify", 2)
+    why = "No error" if not parse(words[0]) else error_texts.INVALID_JOB_ID if not job else ""
+    why = (
+        why or (job and (error_texts.DISABLED if job.waits else "" if job.running else error_texts.ALREADY_DONE)) or ""
+    )
+    if why or not job:
+        raise Refusal(f"job notify failure: {why}")
+    steps = [step for step in job.steps if step.live and (step.id == BATCH or job.made_by_srun)]
+    for step in steps[:1]:
+        who = "slurmstepd: error" if step.id == BATCH else "srun"
+        daemon.controller.runner.order(job, step, Say(f"{who}: {' '.join(words[1:])}"))
     return 0
 
 
@@ -220,13 +269,13 @@ def _each(client: Connection, daemon: Daemon, words: list[str], verb: str) -> in
     for text in ",".join(words).split(","):
         if not text:
             continue
-        by_name, text = text.lower().startswith(("jobname=", "name=")), text.partition("=")[2] or text
-        name = SelectedStep(0) if by_name else parse(text)
-        jobs = find(daemon.model, name) if name else []
-        if by_name:
-            jobs = [job for job in daemon.model.live_jobs() if job.desc.name == text]
+        name, jobs, by_name = _named(daemon, text, verb)
+        text = text.partition("=")[2] if by_name else text
+        if by_name and any(job.running for job in jobs):
+            client.error("slurm_suspend error: No error")
+            code = 1
         try:
-            if not name or not jobs:
+            if not name or not (jobs or by_name):
                 raise ControllerError(error_texts.INVALID_JOB_ID)
             if verb.startswith("requeue"):  # a heterogeneous job is changed with its leader
                 jobs = [job for job in jobs if not job.het or not job.het.offset] or jobs
@@ -234,13 +283,22 @@ def _each(client: Connection, daemon: Daemon, words: list[str], verb: str) -> in
                 for one in parts(daemon, job, name):
                     _do(daemon, one, verb, state)
         except ControllerError as error:
-            if verb == "suspend" and str(error) == error_texts.INVALID_JOB_ID:
+            if verb == "suspend" and name and str(error) == error_texts.INVALID_JOB_ID:
                 error = ControllerError("Unexpected message received")  # slurmctld says so
             client.error(f"{error} for job {text}")
             if verb in ("hold", "uhold", "release"):
                 client.error(f"slurm_suspend error:{release.after_suspend_error}{error}")
             code = 1
     return code
+
+
+def _named(daemon: Daemon, text: str, verb: str) -> tuple[SelectedStep | None, list[JobRecord], bool]:
+    """The jobs that are meant by an id, or by JobName=, which only hold and release know."""
+    if text.lower().startswith(("jobname=", "name=")) and verb in ("hold", "uhold", "release"):
+        wanted = text.partition("=")[2]
+        return SelectedStep(0), [job for job in daemon.model.live_jobs() if job.desc.name == wanted], True
+    name = parse(text)
+    return name, find(daemon.model, name) if name else [], False
 
 
 def _do(daemon: Daemon, job: JobRecord, verb: str, state: str) -> None:
@@ -251,7 +309,7 @@ def _do(daemon: Daemon, job: JobRecord, verb: str, state: str) -> None:
         requeue.requeue(
             controller, job, hold="special" if state.startswith("special") else "job requeued in held state"
         )
-    elif job.over:
+    elif job.over or (verb == "hold" and job.completing):
         raise ControllerError(error_texts.FINISHED)
     elif verb == "release":
         controller.release(job)

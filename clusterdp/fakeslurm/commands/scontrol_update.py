@@ -27,8 +27,18 @@ READ = {"DOWN", "DRAIN", "FAIL", "RESUME", "UNDRAIN", "IDLE", "FUTURE", "POWER_D
 
 
 def update(client: Connection, daemon: Daemon, words: list[str]) -> int:
+    words = list(words)
+    for place, word in enumerate(words[:-1]):  # `job 12` means job=12
+        if word.lower() in ("job", "jobid", "jobname", "name") and "=" not in words[place + 1]:
+            words[place : place + 2] = [f"{word}={words[place + 1]}"]
+            break
     fields = [(word.partition("=")[0].lower(), word.partition("=")[2], word) for word in words]
     names = {name for name, _, _ in fields}
+    for name, _, word in fields:
+        if "=" not in word and name in ("node", "nodename", "partition"):
+            raise Refusal(f"scontrol: error: Invalid input: {word}  Request aborted")
+        if "=" not in word and name in ("job", "jobid", "jobname", "name"):
+            raise Refusal(f"Invalid input: {word}\nRequest aborted")
     if names & {"jobid", "job"} or (fields and fields[0][0] in ("jobname", "name")):
         return update_jobs(client, daemon, fields)
     if "nodename" in names:
@@ -110,6 +120,8 @@ def update_jobs(client: Connection, daemon: Daemon, fields: list[tuple[str, str,
     if not ids and changes[0][0] in ("jobname", "name"):  # all jobs of that name
         name = changes.pop(0)[1]
         ids = ",".join(str(job.id) for job in daemon.model.live_jobs() if job.desc.name == name)
+        if not ids:
+            raise Refusal(f"scontrol: error: No jobs with name '{name}'")
     if not changes:
         raise Refusal("No changes specified")
     for name, _, word in changes:

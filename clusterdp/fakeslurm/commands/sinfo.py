@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from clusterdp.fakeslurm.commands import clusters, columns
+from clusterdp.fakeslurm.commands import clusters, columns, iterate
 from clusterdp.fakeslurm.commands.as_json import Json, JsonWriter
 from clusterdp.fakeslurm.commands.as_newer_json import NewerJsonWriter, writer_for
 from clusterdp.fakeslurm.commands.columns import PrintField
@@ -81,6 +81,8 @@ def matches(model: Model, node: Node, states: list[str]) -> bool:
     names = {word(model, node).rstrip("*"), state_words(model, node).split("+")[0].lower()}
     if node.drain:
         names.add("drain")
+    if "mixed" in names:
+        names.add("allocated")
     if not node.responding:
         names.add("no_respond")
     return bool(names & set(states))
@@ -91,6 +93,9 @@ OPTIONS = table("""
     long,l list-reasons,R Node,N noconvert nodes,n= noheader,h partition,p= responding,r sort,S= states,t= summarize,s
     reservation,T usage verbose,v version,V
 """)
+EVERYTHING = "".join(
+    [*(f"%{letter}|" for letter in "abcdefghilmnoprstuvwz"), *(f"%{letter} |" for letter in "ABCDEFGHILMNOPRSTUVXYZ")]
+)[:-1]
 DEFAULT = "%9P %.5a %.10l %.6D %.6t %N"
 SUMMARY = "%9P %.5a %.10l %.16F %N"
 PER_NODE = "%#N %.6D %#P %6t"
@@ -109,14 +114,18 @@ async def run(client: Connection, daemon: Daemon) -> int:
         write = writer.write if "json" in options else writer.write_yaml
         client.print(write(writer.sinfo_kind, what))
         return 0
-    for name in ("iterate", "reservation"):
-        if name in options:
-            raise Refusal(f"sinfo: error: --{name} is not supported by this fake cluster")
+    if "reservation" in options:
+        raise Refusal("sinfo: error: --reservation is not supported by this fake cluster")
+    if not re.fullmatch(r"[1-9]\d*", options.get("iterate", "1")):
+        raise Refusal(f"sinfo: error: Error: invalid entry for --iterate={options['iterate']}")
+    return await iterate.show(client, options, lambda: _show(options, client, daemon))
+
+
+def _show(options: dict[str, str], client: Connection, daemon: Daemon) -> int:
+    release = daemon.shape.settings.release
     cluster = clusters.named("sinfo", options.get("clusters") or client.environ.get("SLURM_CLUSTERS"), daemon)
     found = _nodes(options, client, daemon)
     header = "noheader" not in options
-    if "long" in options and header:
-        client.print(time.strftime("%a %b %d %H:%M:%S %Y"))
     if cluster and header:
         client.print(f"CLUSTER: {cluster}")
     bad: list[str] = []
@@ -125,7 +134,11 @@ async def run(client: Connection, daemon: Daemon) -> int:
         bad.append(key)
         return f"%{key}"
 
-    if "Format" in options:
+    if options.get("Format") == "all" and daemon.shape.settings.release.all_is_no_field:
+        client.error("sinfo: error: Invalid job format specification: all")
+    if options.get("Format") == "all" or options.get("format") == "%all":
+        first, cells = columns.parse_short(EVERYTHING if "i" in _letters(release) else EVERYTHING.replace("%i|", ""))
+    elif "Format" in options:
         first, cells = "", columns.parse_long(options["Format"])
     else:
         first, cells = columns.parse_short(_format(options, client, found, release))
@@ -133,7 +146,7 @@ async def run(client: Connection, daemon: Daemon) -> int:
     rows = SinfoGrouping(shown, per_node="Node" in options, exact="exact" in options).rows(found)
     if options.get("sort") == "-N":
         rows.sort(key=lambda row: list(daemon.model.nodes).index(row.nodes[0].name), reverse=True)
-    fields = NAMES if "Format" in options else _letters(release)
+    fields = NAMES if options.get("Format", "all") != "all" else _letters(release)
     lines = columns.render(first, cells, fields, rows, header, complain)
     for key in bad:
         client.error(f"Invalid node format specification: {key}")
@@ -195,7 +208,7 @@ def _nodes(options: dict[str, str], client: Connection, daemon: Daemon) -> list[
         SinfoRow(model, p, [n for n in map(model.nodes.__getitem__, p.nodes) if asked(n)], user.name, user.uid)
         for p in partitions
     ]
-    narrowed = options.keys() & {"nodes", "states", "list-reasons"}
+    narrowed = "list-reasons" in options or (options.keys() & {"nodes", "states"} and any(row.nodes for row in found))
     return [row for row in found if row.nodes or not narrowed]
 
 

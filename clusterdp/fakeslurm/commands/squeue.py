@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from clusterdp.fakeslurm.commands import clusters, columns
+from clusterdp.fakeslurm.commands import clusters, columns, iterate
 from clusterdp.fakeslurm.commands.as_json import Json, JsonWriter
 from clusterdp.fakeslurm.commands.as_newer_json import writer_for
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
@@ -64,13 +63,16 @@ async def run(client: Connection, daemon: Daemon) -> int:
     _check(options, release)
     if "only-job-state" in options and ("json" in options or "yaml" in options):
         options["state"] = "all"
+    return await iterate.show(client, options, lambda: _show(options, client, daemon, rest))
+
+
+def _show(options: dict[str, str], client: Connection, daemon: Daemon, rest: list[str]) -> int:
+    release = daemon.shape.settings.release
     cluster = clusters.named("squeue", options.get("clusters") or client.environ.get("SLURM_CLUSTERS"), daemon)
     jobs = _chosen(options, client, daemon, rest)
     if "json" in options or "yaml" in options:
         client.print(_as_data(options, jobs, daemon))
         return 0
-    if "long" in options and "noheader" not in options:
-        client.print(time.strftime("%a %b %d %H:%M:%S %Y"))
     if cluster and "noheader" not in options:
         client.print(f"CLUSTER: {cluster}")
     form = client.environ.get("SLURM_TIME_FORMAT", "")
@@ -85,6 +87,12 @@ async def run(client: Connection, daemon: Daemon) -> int:
         rows = [row for row in rows if row.job.waits]
     _print(client, options, rows, release)
     return 0
+
+
+def _everything(release: Release) -> str:
+    """`-o %all`: all letters."""
+    letters = sorted(LETTERS, key=lambda letter: (letter.isupper(), letter))
+    return "|".join(f"%{letter}" for letter in letters if letter != "s" or "selectjobinfo" in names_in(release))
 
 
 def _answer_alone(options: dict[str, str], client: Connection, daemon: Daemon) -> None:
@@ -107,7 +115,7 @@ def _check(options: dict[str, str], release: Release) -> None:
     """Raises Refusal."""
     if "iterate" in options and not re.fullmatch(r"[1-9]\d*", options["iterate"]):
         raise Refusal(f"squeue: error: --iterate={options['iterate']}\n")
-    for name in ("iterate", "licenses", "reservation"):
+    for name in ("licenses", "reservation"):
         if name in options:
             raise Refusal(f"squeue: error: --{name} is not supported by this fake cluster")
     if "format" in options and "Format" in options:
@@ -323,7 +331,7 @@ def _print(client: Connection, options: dict[str, str], rows: list[SqueueJob], r
     else:
         short = options.get("format") or (LONG if "long" in options else START if "start" in options else None)
         short = short or variables.get("SQUEUE_FORMAT") or (ONLY_STATE if "only-job-state" in options else DEFAULT)
-        first, cells = columns.parse_short(short)
+        first, cells = columns.parse_short(_everything(release) if short == "%all" else short)
         lines = columns.render(first, cells, LETTERS, rows, header, complain)
     client.write("".join([line + "\n" for line in lines]))
 

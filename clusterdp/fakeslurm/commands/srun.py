@@ -57,6 +57,8 @@ TEXTS = AllocationTexts(
 # As on a Slurm without the libraries that they need.
 UNAVAILABLE_MPI = ("pmix", "pmix_v1", "pmix_v2", "pmix_v3", "pmix_v4", "pmix_v5", "cray_shasta")
 
+LAUNCH_FAILED = 233  # srun's exit status
+
 
 @dataclass
 class Component:
@@ -130,6 +132,10 @@ async def _run(client: Connection, daemon: Daemon) -> int:
 def _check_options(client: Connection, options: ParsedOptions) -> None:
     if "pty" in options and client.terminal:
         raise Refusal("srun: error: --pty on a terminal is not supported by this fake cluster", BAD)
+    if (options.get("distribution") or "").startswith("arbitrary") or "SLURM_HOSTFILE" in client.environ:
+        raise Refusal(
+            "srun: error: --distribution=arbitrary (SLURM_HOSTFILE) is not supported by this fake cluster", BAD
+        )
     if "parsable" in options:  # --async is refused
         raise Refusal("srun: error: --parsable requires --async.")
 
@@ -243,6 +249,7 @@ async def _begin(client: Connection, daemon: Daemon, components: list[Component]
     first = components[0]
     try:
         await _create(client, daemon, components)
+        _check_slurmds(daemon, components)
         plan = plan_of(client, daemon, components)
         await client.flush()
     except Exception:  # the step is refused, or srun was killed
@@ -287,6 +294,16 @@ async def _create(client: Connection, daemon: Daemon, components: list[Component
     leader = daemon.model.components(first.job)[0]
     if leader not in [component.job for component in components]:
         daemon.controller.changed(leader)
+
+
+def _check_slurmds(daemon: Daemon, components: list[Component]) -> None:
+    """Raises Refusal where a task cannot be launched. A real srun tries to connect for 10 s before it says so."""
+    lost = "Communication connection failure"
+    for step in (component.step for component in components):
+        if dead := next((node for node in step.nodes if daemon.model.nodes[node].slurmd_killed), None):
+            launch = f"Task launch for StepId={components[0].job.id}.{step.id} failed on node {dead}: {lost}"
+            said = f"srun: error: {launch}\nsrun: error: Application launch failed: {lost}\nsrun: Job step aborted"
+            raise Refusal(said, LAUNCH_FAILED)
 
 
 def _failed(component: Component) -> str:

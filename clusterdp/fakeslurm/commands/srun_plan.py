@@ -45,6 +45,10 @@ def request_of(component: Component, pid: int, gpu_prefix: str) -> StepRequest:
     gpus.per_task = gpus.per_task or int(inherited.get("gres/gpu", 0)) or None
     request.gpus_per_node, request.gpus_per_task, request.gpus = gpus.per_node, gpus.per_task, gpus.per_job
     request.gpu_kind = gpus.kind
+    bind = options.gpu_bind()
+    if gpus.per_task and not (bind and given.keys() & {"gpu-bind", "tres-bind"}):
+        bind = f"per_task:{gpus.per_task}"
+    request.gpu_bind = bind
     request.cpus_per_gpu = options.number("cpus-per-gpu") or 0
     request.no_gres = (options.get("gres") or "").lower() == "none"
     if "gpus-per-node" in options:
@@ -73,7 +77,6 @@ def plan_of(client: Connection, daemon: Daemon, components: list[Component]) -> 
         label=_labels(options),
         unbuffered="unbuffered" in options,
         quit_on_interrupt="quit-on-interrupt" in options,
-        last_program_counts=bool(first.programs) and daemon.shape.settings.release.last_program_counts,
         kill_on_bad_exit="kill-on-bad-exit" in options and options.get("kill-on-bad-exit") != "0",
         memory_mb={
             node: limit for each in components for node, limit in memory_limits(daemon.controller, each.job).items()
@@ -89,7 +92,7 @@ def plan_of(client: Connection, daemon: Daemon, components: list[Component]) -> 
 def _tasks(component: Component, release: Release) -> list[TaskPlan]:
     request = component.request
     cyclic = (request.distribution or "").startswith("cyclic")
-    tasks = step_tasks(component.step, request.gpus_per_task, cyclic, release)
+    tasks = step_tasks(component.step, request.gpu_bind, cyclic, release)
     if component.programs:
         return [replace(task, argv=component.programs[task.rank]) for task in tasks]
     return tasks
@@ -159,6 +162,8 @@ def _of_options(component: Component, release: Release, inherited: str) -> dict[
         found["SLURM_CPUS_PER_TASK"] = str(request.cpus_per_task)
     if release.tres_per_task:
         found |= _tres_per_task(component, inherited)
+    if release.step_sets_gpus and "gpus" in options:
+        found["SLURM_GPUS"] = options.get("gpus") or ""
     if request.tasks_per_node:
         found["SLURM_NTASKS_PER_NODE"] = str(request.tasks_per_node)
     if request.overcommit:
@@ -176,7 +181,8 @@ def _tres_per_task(component: Component, inherited: str) -> dict[str, str]:
     if gpus:
         tres["gres/gpu"] = str(gpus)
     found = {"SLURM_TRES_PER_TASK": ",".join(f"{name}={count}" for name, count in sorted(tres.items()))} if tres else {}
-    return found | ({"SLURM_TRES_BIND": f"gres/gpu:per_task:{gpus}"} if gpus else {})
+    bind = component.request.gpu_bind
+    return found | ({"SLURM_TRES_BIND": f"gres/gpu:{bind}"} if bind else {})
 
 
 def _tres(text: str) -> dict[str, str]:
@@ -194,9 +200,9 @@ def _follows(stdout: StreamTarget) -> StreamTarget | None:
 
 
 def _target(pattern: str | None, options: ParsedOptions, job: JobRecord) -> StreamTarget:
-    if pattern is None or pattern == "all":
+    if pattern is None or pattern.lower().startswith("all"):  # all.log, too
         return StreamTarget("srun")
-    if pattern == "none":
+    if pattern.lower() == "none":
         return StreamTarget("null")
     if pattern.isdigit():
         return StreamTarget("one", rank=int(pattern))
@@ -205,9 +211,9 @@ def _target(pattern: str | None, options: ParsedOptions, job: JobRecord) -> Stre
 
 
 def _input(pattern: str | None) -> StreamTarget:
-    if pattern == "none":
+    if pattern and pattern.lower() == "none":
         return StreamTarget("null")
-    if pattern is None or pattern == "all":
+    if pattern is None or pattern.lower().startswith("all"):
         return StreamTarget("srun")
     if pattern.isdigit():
         return StreamTarget("one", rank=int(pattern))

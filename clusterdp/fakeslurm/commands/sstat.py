@@ -29,9 +29,10 @@ FIELDS = {name.lower(): name for name in (*sacct_fields.FIELDS, *OTHERS)}
 
 
 async def run(client: Connection, daemon: Daemon) -> int:
-    pairs, _ = read_words(client, daemon, GetoptParser("sstat", OPTIONS), "sstat [<OPTION>]")
+    pairs, words = read_words(client, daemon, GetoptParser("sstat", OPTIONS), "sstat [<OPTION>]")
     options = dict(pairs)
-    if not options.get("jobs"):
+    options["jobs"] = ",".join([*filter(None, [options.get("jobs")]), *words[:1]])
+    if not options["jobs"]:
         raise Refusal("sstat: error: You didn't give me any jobs to stat.")
     names = (options.get("fields") or options.get("format") or DEFAULT).split(",")
     for name in names:
@@ -47,8 +48,10 @@ def _steps(client: Connection, daemon: Daemon, options: dict[str, str]) -> list[
     found = []
     for text in split_list(options["jobs"]):
         name = parse(text)
-        jobs = [job for job in find(daemon.model, name) if not job.over] if name else []
-        if not name or (not jobs and name.step is None):
+        if not name:
+            raise Refusal(f"sstat: fatal: Bad job/step specified: {text}")
+        jobs = [job for job in find(daemon.model, name) if not job.over]
+        if not jobs and name.step is None:
             client.error(f"sstat: error: couldn't get steps for job {text}")
             continue
         steps = [(job, step) for job in jobs for step in job.steps if step.live]
@@ -88,7 +91,7 @@ def _print(client: Connection, options: dict[str, str], fields: list[str], rows:
         for row in [fields] * header + table_rows:
             client.print("|".join(row) + end)
         return
-    sizes = [-12 if field == "JobID" else 10 for field in fields]
+    sizes = [{"JobID": -12, "NTasks": 8}.get(field, 10) for field in fields]
     if header:
         client.print("".join(fit(field, size, title=True) + " " for field, size in zip(fields, sizes, strict=True)))
         client.print("".join("-" * abs(size) + " " for size in sizes))

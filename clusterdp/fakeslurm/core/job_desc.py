@@ -36,6 +36,7 @@ class JobDesc:
     gpus_per_node_option: str | None = None
     gpus_option: str | None = None
     gpus_per_task_option: str | None = None
+    gpu_bind: str | None = None  # single:1, ...
     cpus_per_gpu: int | None = None
     min_cpus: int | None = None  # per node
     mem_per_node: int | None = None  # MB

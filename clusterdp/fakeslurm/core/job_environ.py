@@ -88,9 +88,12 @@ def split_words(text: str) -> list[str]:
     return [word for word in words if word]
 
 
+OF_GPUS = ("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND")
+
+
 def hidden_from_own(release: Release) -> set[str]:
     """The variables that the tasks of an srun outside of jobs do not have."""
-    return {*IN_OTHERS_JOBS_ONLY, *(() if release.own_gpus_per_node else ("SLURM_GPUS_PER_NODE",))}
+    return {*IN_OTHERS_JOBS_ONLY, *(() if release.own_gpus_per_node else OF_GPUS)}
 
 
 def of_launchers(environ: Mapping[str, str], release: Release) -> dict[str, str]:
@@ -152,6 +155,7 @@ def of_job(job: JobRecord, user: User, shape: Shape, conf: str) -> dict[str, str
         "SLURM_OVERCOMMIT": "1" if desc.overcommit else None,
         "SLURM_GPUS": desc.gpus_option,
         "SLURM_GPUS_PER_NODE": desc.gpus_per_node_option,
+        "SLURM_GPU_BIND": None if settings.release.bind_is_tres else desc.gpu_bind,
         "SLURM_GPUS_PER_TASK": None if settings.release.tres_per_task else desc.gpus_per_task_option,
         "SLURM_RESTART_COUNT": job.restarts or None,
         "SLURM_JOB_DEPENDENCY": desc.dependency,
@@ -196,17 +200,18 @@ def tres_per_task(job: JobRecord, gpu: str) -> dict[str, str]:
     asked = {"cpu": job.desc.cpus_per_task, "gres/gpu": job.desc.gpus.per_task}
     words = [f"{name}={count}" for name, count in asked.items() if count]
     found = {"SLURM_TRES_PER_TASK": ",".join(words)} if words else {}
-    if job.desc.gpus.per_task:
-        found["SLURM_TRES_BIND"] = f"{gpu}:per_task:{job.desc.gpus.per_task}"
+    if job.desc.gpu_bind or job.desc.gpus.per_task:
+        found["SLURM_TRES_BIND"] = f"{gpu}:{job.desc.gpu_bind or f'per_task:{job.desc.gpus.per_task}'}"
     return found
 
 
+OF_GROUPS_ONLY = ("SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK")
 # The variables that a batch script, or the command of an salloc, has for each component.
 OF_COMPONENTS = (
     *("SLURM_JOB_ID", "SLURM_JOB_ACCOUNT", "SLURM_JOB_CPUS_PER_NODE", "SLURM_JOB_NAME", "SLURM_JOB_NODELIST"),
     *("SLURM_JOB_NUM_NODES", "SLURM_JOB_PARTITION", "SLURM_JOB_QOS", "SLURM_NPROCS", "SLURM_NTASKS"),
     *("SLURM_TASKS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_NODE"),
-    *("SLURM_CPUS_PER_TASK", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_DISTRIBUTION"),
+    *("SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU", "SLURM_DISTRIBUTION"),
 )
 
 
@@ -314,10 +319,12 @@ def of_task(
     local: int,
     ranks: list[int],
     gpus: list[int],
-    per_task: int | None,
+    bind: str | None,
     release: Release,
 ) -> dict[str, str]:
-    """The variables of one task; `gpus` are those that it may see, of all that the step has on its node."""
+    """The variables of one task; `gpus` are those that it may see, of all that the step has on its node; `bind` says
+    why.
+    """
     node = step.nodes[node_index]
     on_node = step.gpus.get(node, [])
     found = {
@@ -329,10 +336,12 @@ def of_task(
         "SLURM_NODEID": str(node_index),
         "SLURM_PROCID": str(rank),
     }
-    if per_task and step.tasks > len(step.nodes):
-        found["SLURMD_TRES_BIND"] = f"{release.gpu_in_bind}:per_task:{per_task}"
+    if bind and len(ranks) > 1:
+        found["SLURMD_TRES_BIND"] = f"{release.gpu_in_bind}:{bind}"
     if gpus:
         found |= {"SLURM_STEP_GPUS": _list(gpus), **gpu_variables(gpus, len(on_node))}
+    elif on_node:
+        found["SLURM_GPUS_ON_NODE"] = str(len(on_node))
     return found
 
 

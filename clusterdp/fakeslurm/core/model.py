@@ -33,6 +33,7 @@ class Node:
     reason_time: float = 0
     returns_at: float | None = None  # when a node that was set DOWN, but is well, comes back by itself
     fails_at: float | None = None  # when it is noticed that the node failed
+    slurmd_killed: bool = False  # no task can be launched there, and the controller does not know it
     boot_time: float = 0
     busy_time: float = 0
     gpu_type: str = ""
@@ -271,7 +272,8 @@ class JobRecord:
 
     @property
     def batch_host(self) -> str | None:
-        return self.nodes[0] if self.nodes else None
+        batch = self.step(BATCH)
+        return batch.nodes[0] if batch and self.nodes else self.nodes[0] if self.nodes else None
 
 
 class JobTable(dict[int, JobRecord]):

@@ -83,8 +83,8 @@ class Release:
     status_of_node_fail = Since[int | None]({"22.05": None, "24.11": 1})
     # sacct has a row of the attempt that waits after a failed node (recorded)
     accounts_after_node_fail = Since({"22.05": False, "24.11": True})
-    # a step of --multi-prog ends as its last task did, not as its worst (recorded)
-    last_program_counts = Since({"22.05": True, "24.11": False})
+    # a step ends as the last task of a node did, not as the worst (recorded)
+    last_task_counts = Since({"22.05": True, "24.11": False})
     # a job that asks for more than its partition has: refused, or PartitionConfig (recorded)
     refuses_oversized = Since({"22.05": False, "24.11": True, "26.05": False})
     # --dependency on a job that is not there is refused (recorded)
@@ -114,6 +114,8 @@ class Release:
     tasks_follow_nodes = Since({"22.05": False, "24.05": True})
     # tasks whose number follows from --cpus-per-task are said to be laid out in blocks, even one a node (recorded)
     tasks_by_cpus_are_block = Since({"22.05": False, "24.11": True})
+    # slurmstepd says why a job ends although its script has ended already (recorded)
+    says_late_why = Since({"22.05": False, "24.11": True})
     # before `Terminating StepId=` (23.02 has no launch plugin any more)
     step_signal = Since({"22.05": "launch/slurm: _step_signal: ", "23.02": ""})
     # what slurmstepd says about the end of a job or step: DUE to SIGNAL Terminated, DUE TO TASK FAILURE (recorded)
@@ -154,6 +156,21 @@ class Release:
     nodes_variable = Since({"22.05": "SLURM_NODELIST", "23.02": "SLURM_JOB_NODELIST"})
     # scontrol show step JOB.batch finds the batch step; 22.05 reads a number there (recorded)
     finds_batch_step = Since({"22.05": False, "24.11": True})
+    # --gpus-per-task where the number of tasks is unknown (recorded)
+    per_task_alone = Since(
+        {
+            "22.05": "--gpus-per-task used without either --gpus or -n/--ntasks is not allowed.",
+            "24.11": "--gpus-per-task or --tres-per-task used without either --gpus or -n/--ntasks is not allowed.",
+        }
+    )
+    # --cpus-per-gpu without GPUs; -B that no node has, of a job that need not have a node at once (recorded)
+    refuses_cpus_per_no_gpu = Since({"22.05": False, "24.11": True})
+    # --gpu-bind in jobs: SLURM_GPU_BIND, or as --tres-bind (recorded)
+    bind_is_tres = Since({"22.05": False, "24.11": True})
+    # srun --gpu-bind=none hides the GPUs from the tasks (recorded)
+    bind_none_hides = Since({"22.05": True, "24.11": False})
+    # srun sets SLURM_GPUS as its own --gpus (recorded)
+    step_sets_gpus = Since({"22.05": False, "24.11": True})
     # options that came and went (source: slurm_opt.c and the opts.c of each command), as in options.py
     job_options_added = Added(
         {
@@ -254,6 +271,8 @@ class Release:
     accounts_held_jobs = Since({"22.05": False, "24.11": True})
     # after what sacct -B prints (recorded)
     after_script = Since({"22.05": "\n", "24.11": ""})
+    # sinfo -O all complains, and shows all nevertheless (recorded)
+    all_is_no_field = Since({"22.05": False, "24.11": True})
     # fields of squeue -O (source: squeue/opts.c)
     squeue_fields_added = Added({"24.05": "excnodes"})
     squeue_fields_gone = Added({"23.02": "selectjobinfo"})

@@ -59,7 +59,6 @@ class StepPlan:
     umask: int
     label: bool = False
     unbuffered: bool = False
-    last_program_counts: bool = False  # --multi-prog, on older releases
     quit_on_interrupt: bool = False
     kill_on_bad_exit: bool = False
     memory_mb: dict[str, int] = field(default_factory=dict)  # by node, where it is limited
@@ -84,16 +83,26 @@ class StepPlan:
     def component_of(self, task: TaskPlan) -> ComponentPlan:
         return self.components[task.component]
 
-    def records(self, statuses: dict[int, int]) -> dict[int, int]:
-        """From the wait statuses by rank to the status of the step's record in each component: the worst of its tasks.
+    def records(self, statuses: dict[int, int], forced: bool = False) -> dict[int, int]:
+        """From the wait statuses by rank to the status of the step's record in each component: that of its worst node.
 
-        Where last_program_counts, the status of the last task counts, unless a signal killed one.
+        On a node the first task that a signal killed counts, else the worst; where last_task_counts, the last one. In a
+        step that was ended by force, the worst task counts.
         """
-        found: dict[int, int] = {}
+        of_nodes: dict[tuple[int, str], int] = {}
         for task in self.tasks:
-            job, status = self.component_of(task).job, statuses.get(task.rank, 0)
-            before = found.get(job, 0)
-            found[job] = status if self.last_program_counts and not before & 0x7F else max(before, status)
+            key, status = (self.component_of(task).job, task.node), statuses.get(task.rank, 0)
+            before = of_nodes.get(key, 0)
+            if forced:
+                status = max(before, status)
+            elif before & 0x7F:
+                status = before
+            elif not self.release.last_task_counts and not status & 0x7F:
+                status = max(before, status)
+            of_nodes[key] = status
+        found: dict[int, int] = {}
+        for (job, _), status in of_nodes.items():
+            found[job] = max(found.get(job, 0), status)
         return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -213,6 +212,10 @@ class Controller:
 
     def schedule(self) -> None:
         now = self.clock()
+        for job in list(self.model.jobs.live.values()):
+            if job.array and job.waits and "aftercorr" in (job.desc.dependency or "") and job.considered_from <= now:
+                for index in list(job.array.indexes):  # each element waits for its own
+                    self.split(job, index)
         for decision in scheduler.schedule(self.model, now):
             job = self.model.jobs[decision.job]
             job.last_sched = now
@@ -325,8 +328,8 @@ class Controller:
                 continue
             if step.id == BATCH and script:
                 self.runner.order(job, step, SignalScript(number))
-            elif full and number == signal.SIGTERM and step.id != BATCH and job.desc.batch:
-                pass  # the script's srun gets the signal and kills its step
+            elif full and step.id != BATCH and job.desc.batch:
+                pass  # the script's srun gets the signal, and hands it on or kills its step
             elif full or (step.id != BATCH and not script):
                 self.runner.order(job, step, Signal(number))
 

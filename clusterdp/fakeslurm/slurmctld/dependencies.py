@@ -55,6 +55,8 @@ def parse(text: str) -> tuple[list[Dependency], bool]:
             match = re.fullmatch(r"(\d+)(?:_(\d+|\*))?(?:\+(\d+))?", job)
             if not match:
                 raise ControllerError(DEPENDENCY, numbered=True)
+            if match[3] and not int(match[3]):
+                raise ControllerError(DEPENDENCY, numbered=True)
             index = int(match[2]) if match[2] and match[2] != "*" else None
             terms.append(Dependency(kind, int(match[1]), index, int(match[3] or 0)))
     return terms, "?" in text

@@ -30,11 +30,15 @@ def step_ended(controller: Controller, job: JobRecord, step: Step, report: Ended
     step.timed_out = step.timed_out or report.timed_out
     if report.killer is not None:
         step.cancelled_by = report.killer
-    step.state = _state_of_step(step)
+    headless = step.id == BATCH and step.nodes[0] not in job.nodes  # its node was lost, and the job goes on (--no-kill)
+    step.state = JobState.CANCELLED if headless else _state_of_step(step)
+    step.status = 0 if headless else step.status
     if step.id != BATCH and (not report.lost_srun or controller.settings.release.derived_counts_all):
         job.derived = max(job.derived, step.status)
     end_mirrors(controller, job, step, report)
-    if step.id == BATCH or (job.made_by_srun and not any(other.live for other in job.steps)):
+    if headless:
+        pass
+    elif step.id == BATCH or (job.made_by_srun and not any(other.live for other in job.steps)):
         if job.made_by_srun and (report.interrupted or report.lost_srun):
             job.cancelled_by, step.state = controller.user.uid, JobState.CANCELLED
             terminate_job(controller, job, JobState.CANCELLED, "None", "")

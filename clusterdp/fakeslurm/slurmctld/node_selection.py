@@ -140,7 +140,8 @@ def most_tasks(desc: JobDesc, free: FreeNode, release: Release) -> int | None:
     if desc.gpus.per_task:
         limits.append(len(free.gpus) // desc.gpus.per_task)
     if release.gpus_share_tasks_out and _even(desc):
-        limits.append(len(free.gpus) * (desc.tasks or 1) // (desc.gpus.per_job or 1))
+        per_job = desc.gpus.per_job or 1
+        limits.append(min(len(free.gpus), per_job - desc.min_nodes + 1) * (desc.tasks or 1) // per_job)
     return min(limits, default=None)
 
 
@@ -254,9 +255,12 @@ class _Selection:
         order: Iterable[FreeNode] = neighbours
         if first is not None:  # up from the first required node, then down from it
             order = chain(neighbours[first:], reversed(neighbours[:first]))
-        elif self.wanted_nodes <= 1:
-            alone = [free for free in neighbours if self._does_alone(free)]
-            order = [min(alone, key=lambda free: self.rooms[free.index])] if alone else neighbours
+        else:
+            alone = [free for free in neighbours if self.wanted_nodes <= 1 and self._does_alone(free)]
+            if alone:
+                order = [min(alone, key=lambda free: self.rooms[free.index])]
+            elif self.desc.gpus.per_job:  # those with the most GPUs first
+                order = sorted(neighbours, key=lambda free: -len(free.gpus))
         for free in order:
             if self.most <= 0 or self.enough:
                 return
@@ -295,14 +299,16 @@ def place(desc: JobDesc, candidates: Sequence[FreeNode], release: Release) -> li
 def _share_out(desc: JobDesc, taken: list[SelectedNode], release: Release) -> list[Share]:
     gpus_left = desc.gpus.per_job or 0
     shares = []
-    for each, (tasks, cpus) in zip(taken, _dealt(desc, taken, release), strict=True):
+    for place, (each, (tasks, cpus)) in enumerate(zip(taken, _dealt(desc, taken, release), strict=True), 1):
         free = each.free
         gpus = max(desc.gpus.per_node or 0, (desc.gpus.per_task or 0) * tasks)
         if desc.gpus.per_job and not desc.gpus.per_task and not desc.gpus.per_node:
-            gpus = min(gpus_left, len(free.gpus))
+            gpus = min(gpus_left - (len(taken) - place), len(free.gpus))  # one for each of the others
             gpus_left -= gpus
         if desc.exclusive:
             gpus, cpus = len(free.gpus), free.node.cpus
+        if desc.cpus_per_gpu and desc.tasks is None:
+            cpus = desc.cpus_per_task or 1
         cpus = min(max(cpus, (desc.cpus_per_gpu or 0) * gpus), len(free.cpu_ids))
         most = most_tasks(desc, free, release)
         beside = free.cpu_ids if most is None else free.cpu_ids[-most * (desc.cpus_per_task or 1) :]

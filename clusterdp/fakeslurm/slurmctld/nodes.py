@@ -61,9 +61,16 @@ def fail_node(controller: Controller, name: str) -> None:
                 controller.runner.order(job, step, FailNode(name))
 
 
+def kill_slurmd(controller: Controller, name: str) -> None:
+    """Let srun launch no more tasks on a node that the controller takes for well; what runs there goes on."""
+    controller.model.nodes[name].slurmd_killed = True
+    controller.records.node(name)
+
+
 def restore_node(controller: Controller, name: str) -> None:
     node = controller.model.nodes[name]
     node.fails_at, node.responding, node.down, node.drain = None, True, False, False
+    node.slurmd_killed = False
     node.reason = ""
     controller.records.node(name)
     controller.wake()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from clusterdp.fakeslurm.core import error_texts
 from clusterdp.fakeslurm.core.error_texts import ControllerError
 from clusterdp.fakeslurm.core.model import BATCH, WAITING, JobRecord
-from clusterdp.fakeslurm.core.orders import Say, Signal, Terminate, Warn
+from clusterdp.fakeslurm.core.orders import OutliveSrun, Say, Signal, Terminate, Warn
 from clusterdp.fakeslurm.slurmctld import job_end
 from clusterdp.slurm.state import JobState
 
@@ -62,6 +62,8 @@ def _restart(controller: Controller, job: JobRecord, word: str, why: str, hold: 
         job.state = job.outcome = state
         controller.changed(job, job.next_word)
     elif job.over:
+        if controller.settings.release.requeue_renames_attempt:
+            controller.changed(job, word)
         job.state = state
         job.next_word = "COMPLETED"
         _requeue_finished(controller, job)
@@ -162,7 +164,7 @@ def lose_node(controller: Controller, job: JobRecord, node: str) -> None:
     """Handle the loss of a node on which the job had processes."""
     if job.completing or not job.shares:
         return
-    if job.desc.no_kill and job.batch_host != node:
+    if job.desc.no_kill and len(job.shares) > 1:
         _shrink(controller, job, node)
         return
     for step in job.steps:
@@ -184,14 +186,24 @@ def _end_all(controller: Controller, job: JobRecord, outcome: JobState, reason: 
 
 
 def _shrink(controller: Controller, job: JobRecord, node: str) -> None:
-    """Take a lost node from a job with --no-kill. It goes on without it, and without the steps on it."""
+    """Take a lost node from a job with --no-kill. It goes on without it, and without the steps on it; without its batch
+    script, too, if that was there: then nobody is in charge.
+    """
+    batch = job.step(BATCH)
+    headless = batch is not None and batch.live and node in batch.nodes
+    if batch and headless:
+        batch.state = JobState.CANCELLED
     job.end = controller.clock()  # the end of the part that accounting knows so far
     controller.changed(job, "RESIZING")
     job.end = None
     code = controller.settings.release.srun_code_of_node_fail or 0
     lost = Terminate((signal.SIGKILL,), kill_after=None, why=None, srun_code=code)
-    for step in job.steps:
-        if step.live and node in step.nodes:
+    live = [step for step in job.steps if step.live]
+    for step in live if headless else []:
+        if step.id != BATCH:
+            controller.runner.order(job, step, OutliveSrun())
+    for step in sorted(live, key=lambda step: step.id != BATCH):
+        if node in step.nodes or headless:
             controller.runner.order(job, step, Say(f"srun: error: Node failure on {node}"))
             controller.runner.order(job, step, lost)
     if controller.settings.release.no_kill_keeps_node and not controller.model.nodes[node].responding:

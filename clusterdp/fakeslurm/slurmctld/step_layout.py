@@ -54,6 +54,7 @@ class StepRequest:
     gpus_per_task: int | None = None
     gpus: int | None = None
     gpu_kind: str = ""
+    gpu_bind: str | None = None
     cpus_per_gpu: int = 0
     no_gres: bool = False
     minutes: int | None = None
@@ -80,7 +81,8 @@ def settle(request: StepRequest, cpus: Sequence[int], release: Release) -> list[
     tasks = request.tasks = nodes * (request.tasks_per_node or 1) if asked is None else asked
     said = f"srun: {release.warning}: "
     if tasks < nodes:
-        warnings.append(f"{said}can't run {tasks} processes on {nodes} nodes, setting nnodes to {tasks}")
+        if request.nodes:
+            warnings.append(f"{said}can't run {tasks} processes on {nodes} nodes, setting nnodes to {tasks}")
         nodes = tasks
     per_node = request.tasks_per_node
     if per_node and asked is not None and _contradict(per_node, tasks, nodes, release):
@@ -266,10 +268,10 @@ def _gpus(
     request: StepRequest, job: JobRecord, chosen: list[Share], counts: list[int], free: dict[str, list[int]]
 ) -> dict[str, list[int]]:
     found, left = {}, request.gpus
-    for share, count in zip(chosen, counts, strict=True):
+    for others, share, count in zip(reversed(range(len(chosen))), chosen, counts, strict=True):
         wanted = _gpus_wanted(request, job, share, count)
         if left is not None:
-            wanted = min(wanted, left)
+            wanted = min(wanted, max(left - others, min(left, 1)))  # one for each of the others
             left -= wanted
         if len(free[share.node]) < wanted:
             raise StepBusy

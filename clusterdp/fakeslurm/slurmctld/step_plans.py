@@ -51,6 +51,8 @@ def batch_plan(controller: Controller, job: JobRecord, paths: Paths) -> StepPlan
     variables |= job_environ.of_job(job, controller.user, controller.shape, str(controller.conf_path()))
     variables |= job_environ.of_het(controller.model, job, controller.user, controller.shape)
     variables |= job_environ.of_batch(job, controller.settings.release)
+    if job.het:  # only with _HET_GROUP_0
+        variables = {name: value for name, value in variables.items() if name not in job_environ.OF_GROUPS_ONLY}
     append = desc.open_mode == "append"
     task = TaskPlan(0, job.nodes[0], 0, {})
     component = ComponentPlan(
@@ -88,7 +90,7 @@ def memory_limits(controller: Controller, job: JobRecord) -> dict[str, int]:
     return {share.node: desc.mem_per_node or (desc.mem_per_cpu or 0) * share.cpus for share in job.shares}
 
 
-def step_tasks(step: Step, gpus_per_task: int | None, cyclic_ranks: bool, release: Release) -> list[TaskPlan]:
+def step_tasks(step: Step, gpu_bind: str | None, cyclic_ranks: bool, release: Release) -> list[TaskPlan]:
     """The plans of the tasks. Ranks go node after node, or round the nodes."""
     ranks: list[list[int]] = [[] for _ in step.nodes]
     if cyclic_ranks:
@@ -108,10 +110,27 @@ def step_tasks(step: Step, gpus_per_task: int | None, cyclic_ranks: bool, releas
     for i, (node, mine) in enumerate(zip(step.nodes, ranks, strict=True)):
         on_node = step.gpus.get(node, [])
         for local, rank in enumerate(mine):
-            seen = on_node[local * gpus_per_task : (local + 1) * gpus_per_task] if gpus_per_task else on_node
-            about = job_environ.of_task(step, i, rank, local, mine, seen, gpus_per_task, release)
+            seen = bound(gpu_bind, local, on_node, release) if gpu_bind and len(mine) > 1 else on_node
+            about = job_environ.of_task(step, i, rank, local, mine, seen, gpu_bind, release)
             plans.append(TaskPlan(rank, node, i, about, number=rank))
     return sorted(plans, key=lambda plan: plan.rank)
+
+
+def bound(bind: str, local: int, gpus: list[int], release: Release) -> list[int]:
+    """The GPUs of its node that a task sees with this --gpu-bind: by their numbers, or by their places among `gpus`."""
+    kind, _, value = bind.removeprefix("verbose,").partition(":")
+    if kind == "closest" or not gpus:
+        return gpus
+    if kind == "none":
+        return [] if release.bind_none_hides else gpus
+    if kind == "single":
+        return [gpus[local // int(value) % len(gpus)]]
+    if kind == "per_task":
+        return gpus[local * int(value) :][: int(value)] or gpus[:1]
+    words = [part.partition("*") for part in value.split(",")]
+    numbers = [int(word, 0) for word, _, times in words for _ in range(int(times or 1))]
+    number = numbers[local % len(numbers)]
+    return [gpu for gpu in gpus if (gpu == number if kind == "map_gpu" else number >> gpu & 1)] or gpus[:1]
 
 
 def shown_path(job: JobRecord, pattern: str | None, user: str, release: Release) -> str:

@@ -209,7 +209,7 @@ class Stepds:
 
     async def _send(self, job: JobRecord, step: Step, order: orders.Order) -> None:
         connection = await self._connection((step.runs_in or job.id, step.id))
-        if not connection or not step.live:
+        if not connection or not (step.live or step.lingers):
             return
         name = f"{job.id}.{step.id}.{time.monotonic_ns()}"
         event = self._acks[name] = asyncio.Event()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clusterdp.fakeslurm.core import constraints, error_texts
 from clusterdp.fakeslurm.core.error_texts import ControllerError
 from clusterdp.fakeslurm.core.job_desc import JobDesc
-from clusterdp.fakeslurm.core.model import Model
+from clusterdp.fakeslurm.core.model import Model, Node
 from clusterdp.fakeslurm.slurmctld import dependencies
 from clusterdp.fakeslurm.slurmctld.node_selection import all_free, place
 
@@ -63,6 +63,8 @@ def _check_configuration(model: Model, desc: JobDesc) -> None:
         raise _numbered(error_texts.NODE_CONFIG)
     if oversized(model, desc) and not model.settings.release.refuses_oversized:
         return
+    if not _has_layout(desc, nodes):
+        raise _numbered(error_texts.NODE_CONFIG, "Socket, core and/or thread specification can not be satisfied")
     if desc.cpus_of_a_node > max(node.cpus for node in nodes):
         raise _numbered(error_texts.NODE_CONFIG, "CPU count per node can not be satisfied")
     if oversized(model, desc):
@@ -86,6 +88,15 @@ def _check_configuration(model: Model, desc: JobDesc) -> None:
     everything = all_free(model)
     if not place(desc, [everything[node.name] for node in nodes], model.settings.release):
         raise _numbered(error_texts.NODE_CONFIG)
+
+
+def _has_layout(desc: JobDesc, nodes: list[Node]) -> bool:
+    """Whether a node has the asked sockets, cores of a socket and threads of a core: each CPU is a socket here."""
+    asked = [*desc.shown.get("extra-node-info", "").split(":"), "", ""][:3]
+    for i, name in enumerate(("sockets-per-node", "cores-per-socket", "threads-per-core")):
+        asked[i] = desc.shown.get(name) or asked[i]
+    sockets, cores, threads = (int(word) if word.isdigit() else 1 for word in asked)
+    return sockets <= max(node.cpus for node in nodes) and cores == threads == 1
 
 
 def oversized(model: Model, desc: JobDesc) -> str:

@@ -157,7 +157,7 @@ def _row(model: Model, job: JobRecord, created: int, word: str | None) -> Accoun
     mine = [step for step in job.steps if step.start >= job.resized_at]
     steps = tuple(_step_row(step) for step in _in_order(mine))
     if state == "RESIZING" and model.settings.release.steps_resize:
-        steps = tuple(replace(step, state=state, end=job.end) if step.end is None else step for step in steps)
+        steps = tuple(replace(step, state=state, end=job.end) if step.state == "RUNNING" else step for step in steps)
     array, desc = job.array, job.desc
     memory = min((node.memory_mb for node in model.nodes.values()), default=0)
     asked_nodes = desc.min_nodes

@@ -66,15 +66,21 @@ class StepMessages:
                 groups.setdefault((task.component, task.node_index, task.node, status), []).append(task.number)
         for (_, _, node, status), ranks in sorted(groups.items()):
             number, code = status & 0x7F, status >> 8
-            if number == signal.SIGKILL and not self._said_aborted and not self._said_forced:
-                self._said_forced = True
-                self.say(f"srun: Force Terminated StepId={self._plan.full_name}")
+            if number == signal.SIGKILL and not self._said_aborted:
+                self._force_terminated()
             how: str | None = "Out Of Memory"
             if status != OUT_OF_MEMORY:
                 how = signal.strsignal(number) if number else f"Exited with exit code {code}"
             if status & 0x80:
                 how = f"{how} (core dumped)"
             self.say(f"srun: error: {node}: {_tasks(sorted(ranks))}: {how}")
+            if number == signal.SIGTERM and self._plan.kill_on_bad_exit and not self._said_aborted:
+                self._force_terminated()
+
+    def _force_terminated(self) -> None:
+        if not self._said_forced:
+            self._said_forced = True
+            self.say(f"srun: Force Terminated StepId={self._plan.full_name}")
 
     def conditions(self, statuses: dict[int, int]) -> None:
         """Print the state of each task. `statuses` has the tasks that ended, by rank."""

@@ -118,10 +118,11 @@ class Stepd:
     def _tasks_ended(self, ended: list[tuple[TaskPlan, int]]) -> None:
         self._report.ended(ended)
         bad = any(status for _, status in ended)
-        if bad and self.plan.kill_on_bad_exit and self._tasks and not self._terminating:
+        if bad and self.plan.kill_on_bad_exit and not self._terminating:
             self._report.say(f"srun: {self.plan.release.step_signal}Terminating StepId={self.plan.full_name}")
-            why = "DUE TO TASK FAILURE" if self.plan.release.says_signal else ""
-            self._terminate(why, [CONT, TERM], self.plan.kill_wait_s)
+            if self._tasks:
+                why = "DUE TO TASK FAILURE" if self.plan.release.says_signal else ""
+                self._terminate(why, [CONT, TERM], self.plan.kill_wait_s)
         if not self._somebody_ended and self.plan.wait_s and self._tasks:
             self._somebody_ended = True
             self._loop.after(self.plan.wait_s, self._waited_long_enough)
@@ -238,10 +239,10 @@ class Stepd:
                 for number in order.signals:
                     self._signal_all(number)
             case orders.Signal():
+                self._report.cancelled("" if order.number in (TERM, KILL) else None, order.number)
                 self._signal_all(order.number)
             case orders.SignalScript():
-                if order.number == KILL:
-                    self._report.cancelled("", KILL)
+                self._report.cancelled("" if order.number in (TERM, KILL) else None, order.number)
                 processes.send(self._tasks, order.number)
             case orders.FailNode():
                 self._dead_nodes.add(order.node)
@@ -261,7 +262,7 @@ class Stepd:
         self._timed_out = self._timed_out or order.timed_out
         self._srun_code = order.srun_code or self._srun_code
         self._terminate(order.why, order.signals, order.kill_after, order.details)
-        if not self._tasks:
+        if not self._tasks and not self.plan.batch:
             self._kill()
 
     def _kill_tasks(self, meant: Callable[[TaskPlan], bool]) -> None:
@@ -283,11 +284,12 @@ class Stepd:
         if not self.plan.batch:
             self._signal_all(KILL)
         left = self.plan.batch and bool(self._below())
-        self._outputs.files.close()
+        if not (left and self.plan.release.says_late_why):
+            self._outputs.files.close()
         answer = self._daemon.report(
             reports.Ended(
                 status=max(statuses, default=0),
-                statuses=self.plan.records(self._statuses),
+                statuses=self.plan.records(self._statuses, self._killer is not None),
                 usages=self._used_by_part(),
                 killer=self._killer,
                 timed_out=self._timed_out,

@@ -23,7 +23,6 @@ class TaskOutput:
         self._pipes: dict[
             int, tuple[LineBuffer, str, int | None]
         ] = {}  # by the end to read: its lines, the stream, the file
-        self._sinks: dict[tuple[int, str], int] = {}  # files that take the output of all tasks
         self._held = False
 
     @property
@@ -42,14 +41,15 @@ class TaskOutput:
 
     def _end(self, target: StreamTarget, task: TaskPlan, stream: str) -> tuple[int, bool]:
         """A descriptor for the task; and whether it is the end of a pipe, so that its bytes must be passed on."""
-        if goes_straight(target) or self._plan.batch or (target.kind == "one" and target.rank != task.rank):
+        if (
+            (goes_straight(target) and not (self._plan.label and target.kind == "file"))
+            or self._plan.batch
+            or (target.kind == "one" and target.rank != task.rank)
+        ):
             return self.files.descriptor(target, task), False
         sink = None
         if target.kind == "file":
-            key = task.component, target.pattern
-            if key not in self._sinks:
-                self._sinks[key] = self.files.descriptor(target, task)
-            sink = self._sinks[key]
+            sink = self.files.descriptor(target, task)
         reader, writer = _wide_pipe()
         os.set_blocking(reader, False)
         prefix = label(task.rank, len(self._plan.tasks)) if self._plan.label else b""

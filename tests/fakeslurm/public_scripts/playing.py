@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from tests.fakeslurm.differential.workload import JobRecord, Workload
 
 SCRIPTS, RECORDS = Path(__file__).parent / "scripts", Path(__file__).parent / "records"
 PATIENCE_S = 60
-MAY_START = ("None", "Priority", "Resources", "BeginTime", "Dependency", "RequeueDelay")
+MAY_START = ("None", "Priority", "Resources", "BeginTime", "Dependency", "JobArrayTaskLimit", "RequeueDelay")
 # Says how it was called, and keeps the environment that it saw.
 STAND_IN = """\
 #!/bin/bash
@@ -73,7 +74,7 @@ class Play:
     def _until_over(self, job: str, said: list[str]) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            rows = [(state, reason) for i, state, reason in self.cluster.queue() if i.partition("+")[0] == job]
+            rows = [(state, reason) for i, state, reason in self.cluster.queue() if re.split("[_+]", i)[0] == job]
             if rows and all(JobState(state).final for state, _ in rows):
                 return
             if any(reason == "BeginTime" for _, reason in rows):  # it was requeued, and would wait for two minutes
