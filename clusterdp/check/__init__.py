@@ -7,7 +7,9 @@ finding        Finding: what, why, and what to change
 subject        Subject: what is looked at
 last_run       the newest run of the same name
 cluster_facts  what Slurm says of the cluster
+extra_options  options that sbatch does not have
 limits         what a partition allows, arrays
+misread        hours that are minutes, GPUs without ranks, directives in a script
 access         who may use a partition, an account or a QOS
 accounting     what the QOS of the partition, that of the job and the accounts allow
 nodes          whether nodes of that shape exist

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 from clusterdp import config as config_module
 from clusterdp.check.cluster_facts import TIMEOUT_S, ClusterFacts, ask_cluster
 from clusterdp.check.environment import environment_findings
+from clusterdp.check.extra_options import option_findings
 from clusterdp.check.finding import LEVELS, Finding, place_of
 from clusterdp.check.ignored_files import ignored_findings
 from clusterdp.check.last_run import last_run
 from clusterdp.check.launchers import launcher_findings
 from clusterdp.check.limits import limit_findings
+from clusterdp.check.misread import misread_findings
 from clusterdp.check.preemption import preemption_of, survival_findings
 from clusterdp.check.processors import processor_findings
 from clusterdp.check.program import ProgramText, look_at, look_at_file, look_at_script
@@ -95,7 +97,9 @@ def program_of(spec: ScriptSpec, sources: Mapping[str, str], config_file: Path) 
 
 def all_findings(subject: Subject, cluster: ClusterFacts, hosts: set[str]) -> Iterator[Finding]:
     """hosts: names and addresses of the nodes."""
+    yield from option_findings(subject)
     yield from limit_findings(subject, cluster)
+    yield from misread_findings(subject)
     yield from survival_findings(subject, cluster)
     yield from launcher_findings(subject)
     yield from signal_findings(subject, cluster)
@@ -121,8 +125,13 @@ def _hosts(subject: Subject, cluster: ClusterFacts) -> set[str]:
 
 def _notes(subject: Subject, cluster: ClusterFacts) -> Iterator[str]:
     if not cluster.partitions:
-        said = "Slurm gave no answer that is understood" if cluster.silent else "there is no sbatch here"
-        said = f"{cluster.other} is another cluster" if cluster.other else said
+        if cluster.silent:
+            yield (
+                f"Slurm was asked, and gave no answer that is understood ({cluster.silent[0]}): limits of partition, "
+                "QOS and nodes were not looked at. `scontrol ping` says whether the controller is up."
+            )
+            return
+        said = f"{cluster.other} is another cluster" if cluster.other else "there is no sbatch here"
         yield f"No scheduler was asked ({said}): limits of partition, QOS and nodes were not looked at."
         return
     if cluster.silent:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from clusterdp.check.finding import Finding
+from clusterdp.check.launchers import launcher_of
 from clusterdp.check.program import Place, ProgramText
 from clusterdp.check.program.command_words import missing_program
 from clusterdp.check.program.shell_lines import fixed_ports
@@ -16,6 +18,11 @@ from clusterdp.wording import did_you_mean
 
 LOADS_BY_THEMSELVES = frozenset(
     {"lightning", "pytorch_lightning", "composer", "transformers", "deepspeed", "clusterdp"}
+)
+# They form the process group themselves.
+FORM_GROUPS = LOADS_BY_THEMSELVES | frozenset(
+    "accelerate colossalai fairscale fastai horovod ignite lightning_fabric megatron mmengine mpi4py ray trl "
+    "ultralytics".split()
 )
 # As seen from a node: the same on all, and there when the job is over.
 SYSTEM = ("/dev/", "/proc/", "/sys/", "/etc/", "/usr/", "/opt/")
@@ -35,6 +42,7 @@ def program_findings(subject: Subject) -> Iterator[Finding]:
     for places, what, why, remedy in _kinds(subject, program):
         in_force = [each for each in places if not is_given(each, subject.spec.command)]
         yield from _hint(subject, in_force, what, why, remedy)
+    yield from _of_ranks(subject)
     yield from _of_resuming(subject)
     yield from _of_paths(subject)
 
@@ -116,6 +124,12 @@ def _of_no_program(subject: Subject) -> Iterator[Finding]:
         there = [str(path.relative_to(spec.submit_dir)) for path in spec.submit_dir.glob(f"*{Path(name).suffix}")]
         remedy = did_you_mean(name, there, "Correct it, or submit from the folder that has it.")
         yield Finding("warning", "command", what, "the job ends at once: can't open file", remedy)
+        return
+    name, is_elsewhere = spec.command[0], config.launch.modules or "PATH" in config.launch.env
+    if "/" not in name and not is_elsewhere and shutil.which(name) is None:
+        why = "the job ends at once, unless the nodes have it"
+        remedy = "Correct it, or load it in launch.setup or launch.modules."
+        yield Finding("warning", "command", f"there is no program {name} on the PATH here", why, remedy)
 
 
 def _sees_several_gpus(subject: Subject) -> bool:
@@ -129,6 +143,19 @@ def _hint(subject: Subject, places: Sequence[Place], what: str, why: str, remedy
     others = f" (and {len(places) - 1} more)" if len(places) > 1 else ""
     said = f"{what}: {places[0].text[:80]}{others}"
     yield Finding("hint", subject.spec.kind, said, why, remedy, subject.where(places[0]))
+
+
+def _of_ranks(subject: Subject) -> Iterator[Finding]:
+    """A program for one GPU, unmodified."""
+    program, spec = subject.program, subject.spec
+    assert program is not None
+    unknown = spec.kind != "command" or not program.complete or program.libraries & FORM_GROUPS
+    if unknown or subject.ranks == 1 or program.knows_ranks or not program.trains or launcher_of(spec.command):
+        return
+    what = f"{program.files[0].name} trains, and nothing in it forms a process group or reads RANK"
+    why = f"each of {subject.ranks} ranks trains by itself: {subject.ranks} copies of the same, on all of the data"
+    remedy = "Begin with the eleven lines of ANY_CODE.md, or ask for one rank: nodes: 1, tasks_per_node: 1."
+    yield Finding("warning", "command", what, why, remedy, subject.where(program.trains[0]))
 
 
 def _of_resuming(subject: Subject) -> Iterator[Finding]:

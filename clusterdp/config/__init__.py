@@ -5,7 +5,9 @@ load          layers merged and resolved into one Config; and the config of a ru
 files         one layer: a YAML file, `key=value` words or a mapping, each value with its place
 value_types   whether a value is of its key's type
 checks        what each value must be beyond its type, and what all must be together
+shell_words   text of a command on which only a shell acts
 secrets       no secret stands in a config
+foreign_keys  keys of other tools, each with the key to write instead
 params        whether `params:` fits the entry's parameters
 swept_values  the values of a key of a sweep: lists, range(5), log(1e-5, 1e-2)
 elements      the elements of a sweep, each with its config
@@ -18,6 +20,7 @@ from clusterdp.config.load import (
     dump,
     from_mapping,
     from_plain,
+    from_resolved,
     load,
     load_with_sources,
     read,
@@ -35,6 +38,7 @@ __all__ = [
     "dump",
     "from_mapping",
     "from_plain",
+    "from_resolved",
     "load",
     "load_with_sources",
     "read",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from operator import attrgetter
@@ -82,6 +83,7 @@ def _misfits(c: Config) -> Iterator[tuple[str, str, str]]:
         "restart.how": (c.restart.how, ("requeue", "resubmit")),
         "train.strategy": (c.train.strategy, ("ddp", "fsdp", "hsdp", "dp")),
         "train.comm_hook": (c.train.comm_hook, (None, "fp16", "bf16", "powersgd")),
+        "launch.setup_errors": (c.launch.setup_errors, ("record", "stop")),
         "restart.on_hang": (c.restart.on_hang, (None, "report", "restart")),
         "profile.find": (c.profile.find, (None, "batch-size", "workers")),
         "train.on_nan": (c.train.on_nan, (None, "stop", "skip")),
@@ -225,7 +227,11 @@ def _bad_values(c: Config) -> Iterator[tuple[str, str, str]]:
         ("command", c.command, "a command", "Write words: [python, train.py]"),
     ):
         words = given if isinstance(given, list) else [given]
-        if given is not None and not all(isinstance(word, str) for word in words):
+        bad = [at for at, word in enumerate(words) if not isinstance(word, str)]
+        if given is not None and bad and isinstance(given, list):
+            part = "word" if key == "command" else "line"
+            yield key, f"{part} {bad[0] + 1} is {json.dumps(words[bad[0]])}, and not text", "Put it in quotes"
+        elif given is not None and bad:
             yield key, f"{given!r} is not {what}", remedy
     yield from _bad_environment(c.launch.env)
     yield from _bad_options(r.extra)
@@ -262,7 +268,12 @@ def _bad_options(extra: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:
         if option.replace("-", "_") in {f.name for f in dataclasses.fields(ResourcesConfig)}:
             yield key, "has a key of its own", f"Write resources.{option.replace('-', '_')}"
         if not re.fullmatch(r"[a-z][a-z0-9-]+", option):
-            yield key, "is not a long option of sbatch", "Write it without dashes in front: mail-type: END"
+            name = option.strip("-").replace("_", "-") or "mail-type"
+            yield (
+                key,
+                "is not a long option of sbatch",
+                f"Write it as sbatch has it, without dashes in front: {name}",
+            )
 
 
 def _bad_secrets(c: Config) -> Iterator[tuple[str, str, str]]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from clusterdp.config.files import check_key, merge
-from clusterdp.config.load import BLOCKS, Given, as_words, explain, from_plain, merged, resolve
+from clusterdp.config.load import BLOCKS, Given, as_words, explain, from_plain, merged, refuse_shell_text, resolve
 from clusterdp.config.swept_values import MOST, draws_of, values_of
 from clusterdp.config.tree import Config, SweepConfig
 from clusterdp.errors import ConfigError
@@ -141,6 +141,8 @@ def _check_values(rows: Sequence[Values], given: Given) -> None:
         seen = {repr(row[key]): row[key] for row in rows}
         for value in seen.values():
             check_key(key, value, Config, places.get(key, "sweep"))
+            if key == "command":
+                refuse_shell_text(value, places.get(key, "sweep"))
 
 
 def _refuse_twins(rows: Sequence[Values]) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from clusterdp.config.tree import Config
 from clusterdp.config.value_types import misfits
 from clusterdp.errors import ConfigError
 from clusterdp.wording import did_you_mean
@@ -30,6 +31,14 @@ TOO_DEEP = "is nested too deeply, or refers to itself. Write the values out."
 class Layer:
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)  # dotted key -> place
+
+
+class OctalError(yaml.YAMLError):
+    """`010`, which YAML 1.1 takes for 8, and those who write it for 10 or for text."""
+
+    def __init__(self, text: str, decimal: int, octal: int):
+        self.problem = f"{text} is {octal} to YAML, because of the 0 in front"
+        self.remedy = f'Write {decimal}, or "{text}" as text, or {octal}'
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
@@ -52,7 +61,15 @@ def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
     return table
 
 
+def _whole_number(loader: Any, node: Any) -> int:
+    value = int(loader.construct_yaml_int(node))
+    if re.fullmatch(r"[-+]?0[0-7]+", node.value) and (decimal := int(node.value)) != value:
+        raise OctalError(node.value, decimal, value)
+    return value
+
+
 _Loader.yaml_implicit_resolvers = _resolvers()
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 def read_file(path: Path, schema: type, **defaults: Any) -> Layer:
@@ -67,9 +84,10 @@ def _file(path: Path, schema: type, above: tuple[Path, ...]) -> Layer:
     """above: the files whose `defaults:` led here."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigError(f"{path}: cannot be read: {why}. Name a YAML file.") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}. Name a YAML file.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: cannot be read: it is not UTF-8 text{_encoding_of(error.object, path)}") from None
     node = _compose(text, str(path))
     own = Layer()
     if node is None:
@@ -93,6 +111,17 @@ def _file(path: Path, schema: type, above: tuple[Path, ...]) -> Layer:
         _put(layer, _file(below, schema, (*above, path)))
     _put(layer, own)
     return layer
+
+
+def _encoding_of(data: bytes, path: Path) -> str:
+    """Which one it seems to have, or what to do about it."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        found = "UTF-16"
+    elif b"\0" not in data:
+        found = "ISO-8859-1"
+    else:
+        return ". Name a YAML file."
+    return f", but {found}, as it seems. Save it as UTF-8: iconv -f {found} -t UTF-8 {path} > NEW."
 
 
 def _put(layer: Layer, more: Layer) -> None:
@@ -186,7 +215,13 @@ def _compose(text: str, where: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error)
+        if mark and text.splitlines()[mark.line : mark.line + 1] and "\t" in _indentation(text.splitlines()[mark.line]):
+            raise ConfigError(f"{where}{line}: begins with a tab. YAML takes blanks alone there: write them.") from None
         raise ConfigError(f"{where}{line}: is not YAML: {problem}. Check indentation and quotes there.") from None
+
+
+def _indentation(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
 
 
 def compose(text: str, loader: Any, where: str) -> Any:
@@ -288,18 +323,27 @@ def _value(node: Any, where: str) -> Any:
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none, a number of 5,000 digits
         shown = str(node.value)[:60]
         problem = getattr(error, "problem", None) or "it cannot be read as a value"
-        raise ConfigError(f"{where}: {shown}: {problem}. Put it in quotes, or write another.") from None
+        remedy = getattr(error, "remedy", "Put it in quotes, or write another")
+        shown = "" if isinstance(error, OctalError) else f"{shown}: "
+        raise ConfigError(f"{where}: {shown}{problem}. {remedy}.") from None
     finally:
         loader.dispose()
 
 
 def _meant(key: str, path: tuple[str, ...], schema: type) -> str:
     names = [f.name for f in dataclasses.fields(schema)]
+    if path[0] == "sweep" and key.partition(".")[0] in _hints_of(Config):
+        return f"Write it below grid: sweep: {{grid: {{{key}: [...]}}}}, with dots down to the value."
+    if len(path) == 1 or path[0] in ("resources", "launch", "train"):
+        from clusterdp.config.foreign_keys import remedy_for
+
+        if remedy := remedy_for(key):
+            return remedy
     if meant := did_you_mean(key, names, prefix="".join(f"{part}." for part in path[:-1])):
         return meant
     from clusterdp.config.explain import key_named
 
-    if meant := key_named(key):
+    if meant := key_named(key.removeprefix("slurm_")):  # as submitit has it
         return f"Did you mean {meant}?"
     where = ".".join(path[:-1]) or "the top level"
     return f"Keys of {where}: {', '.join(names)}. What your code takes goes under params."

@@ -62,6 +62,21 @@ def from_mapping(values: Mapping[str, Any], overrides: Sequence[str] = (), place
     return resolve(read(values, overrides, place=place)).config
 
 
+def from_resolved(values: Mapping[str, Any], overrides: Sequence[str] = (), place: str = "Python") -> Config:
+    """The same of values that were resolved before. They hold no interpolation: a `${HOME}` in them is meant for a
+    shell, and stays. Nor is the text of their command judged again: a `&` in it may be of a param."""
+    given = read(_escaped(values), overrides, place=place)
+    return resolve(given, judged=place).config
+
+
+def _escaped(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _escaped(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    return value.replace("${", "\\${") if isinstance(value, str) else value
+
+
 def read(
     what: str | os.PathLike[str] | Mapping[str, Any],
     overrides: Sequence[str] = (),
@@ -91,13 +106,17 @@ def read(
     return Given(values, sources)
 
 
-def resolve(given: Given) -> Loaded:
-    """Convert to the types of the tree, resolve `${...}`: OmegaConf's work; then our own checks."""
+def resolve(given: Given, judged: str = "") -> Loaded:
+    """Convert to the types of the tree, resolve `${...}`: OmegaConf's work; then our own checks.
+
+    judged: the place of which the text of the command is not judged."""
     from omegaconf import OmegaConf  # 80 ms, which only loading a config pays
     from omegaconf.errors import OmegaConfBaseException
 
     from clusterdp.config import checks
 
+    if (place := given.sources.get("command", "")) != judged:
+        refuse_shell_text(given.values.get("command"), place)
     try:
         found: Any = OmegaConf.to_object(merged(given))
     except OmegaConfBaseException as error:
@@ -106,6 +125,18 @@ def resolve(given: Given) -> Loaded:
     config.command, config.script = as_words(config.command), as_words(config.script)
     checks.check(config, given.sources)
     return Loaded(config, given.sources)
+
+
+def refuse_shell_text(command: Any, place: str) -> None:
+    """ConfigError for a command, as it stands in the config, that holds what only a shell acts on. A list of words may
+    hold anything."""
+    if not isinstance(command, str):
+        return
+    from clusterdp.config.secrets import holds_secret
+    from clusterdp.config.shell_words import for_a_shell
+
+    if (found := for_a_shell(command)) and not holds_secret(command):  # which is refused in other words, and not shown
+        raise ConfigError(f"{place}: command: {found[0]}. {found[1]}.")
 
 
 def as_words(value: Any) -> Any:

@@ -39,8 +39,10 @@ def read_sweeps(words: Sequence[str]) -> Layer:
 
 
 def _listed(text: str, where: str) -> Any:
+    # Within brackets, a word of YAML has no braces outside of quotes.
+    quoted = re.sub(r"(?<![^\s,\[])[^\s,\"'\[\]{]*\$\{[^}]*\}[^\s,\"'\[\]]*", r'"\g<0>"', text)
     try:
-        items = value_of_text(f"[{text}]", where) if text.strip() else []
+        items = value_of_text(f"[{quoted}]", where) if text.strip() else []
     except ConfigError:
         if not re.search(r"^\s*,|,\s*,", text):
             raise

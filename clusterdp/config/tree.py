@@ -63,6 +63,9 @@ class LaunchConfig:
     modules: list[str] = field(default_factory=list)  # `module load` of each, before setup; e.g. `[cuda/12.4]`
     # Bash lines, run once, on the first node, before the ranks start; e.g. `source ~/envs/torch/bin/activate`
     setup: Any = field(default=None, metadata=TEXT)
+    # record: `clusterdp why` shows the lines of setup that failed. stop: each of them ends the attempt as a crash at
+    # its start. A line whose program, file or folder is not there does that in any case; e.g. `stop`
+    setup_errors: str = "record"
     # NAME@SECONDS: a signal sent that long before the time limit; entry jobs get one by default; e.g. `USR2@90`
     signal: str | None = None
     # Entry jobs stop this long before the end of the time, and earlier if steps and saves take longer; e.g. `120`
@@ -304,7 +307,8 @@ class Config:
 
     name: str = "job"  # Slurm's job name; default: the file's; e.g. `digits`
     entry: str | None = None  # package.module:function, called as function(job, **params); e.g. `train:main`
-    # Any program, without a shell: words, or a string that is split into words; e.g. `[python, train.py, --lr, "0.1"]`
+    # Any program, without a shell: words, or a string that is split into words, where what only a shell acts on is
+    # refused; e.g. `[python, train.py, --lr, "0.1"]`
     command: Any = field(default=None, metadata=TEXT)
     script: Any = field(default=None, metadata=TEXT)  # bash lines, where a shell is needed; e.g. `./prepare | ./train`
     params: dict[str, Any] = field(default_factory=dict)  # what the function is called with; e.g. `{lr: 0.1}`

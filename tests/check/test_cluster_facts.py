@@ -68,8 +68,16 @@ def test_what_answers_is_asked_once_and_not_for_long(slurm: dict[str, str]) -> N
         ("config", "hangs", "No answer that is understood from scontrol show config"),
         ("config", "<html>", "No answer that is understood from scontrol show config"),
         ("sbatch", "hangs", "sbatch: no answer within 10 s."),
-        ("partition", "hangs", "No scheduler was asked (Slurm gave no answer that is understood)"),
-        ("partition", "<html>", "No scheduler was asked (Slurm gave no answer that is understood)"),
+        (
+            "partition",
+            "hangs",
+            "Slurm was asked, and gave no answer that is understood (scontrol show partition): limits",
+        ),
+        (
+            "partition",
+            "<html>",
+            "Slurm was asked, and gave no answer that is understood (scontrol show partition): limits",
+        ),
     ],
 )
 def test_what_does_not_answer_is_named_and_not_asked_again(

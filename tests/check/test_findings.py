@@ -13,14 +13,28 @@ import pytest
 
 from clusterdp.check.check import all_findings
 from clusterdp.check.cluster_facts import ClusterFacts
+from clusterdp.check.extra_options import KNOWN
 from clusterdp.check.finding import Finding
 from clusterdp.check.last_run import LastRun
 from clusterdp.check.program import look_at, look_at_script
+from clusterdp.fakeslurm.commands.options import ever
 from clusterdp.slurm.accounting import Association
 from tests.check.builder import cluster, subject
 
 COMMAND = {"command": ["python", "train.py"]}
 OWN = {"slurm_script": "#!/bin/bash\n", "launch": {"template": "mine.j2"}}
+ALONE = "import torch\nloss = net(x)\nloss.backward()"
+KNOWS_RANKS = (
+    "torch.distributed.init_process_group()",
+    "rank = int(os.environ['RANK'])",
+    "rank = os.environ.get('SLURM_PROCID')",
+    "parser.add_argument('--local-rank')",
+    "import lightning",
+    "from accelerate import Accelerator",
+    "from clusterdp.train import own_job",
+    "import horovod.torch as hvd",
+    "import_module(name)",
+)
 SAVES = "import torch\ntorch.save(x, 'last.pt')"
 TORCH = "import os, signal, sys, torch\ndef stop(*_):\n    sys.exit(75)\nsignal.signal(signal.SIGTERM, stop)\n"
 
@@ -97,6 +111,8 @@ CASES = [
     Case("error", "cpus_per_task: 2 x 5 = 10 CPUs", {"tasks_per_node": 2, "cpus_per_task": 5},
          but={"cpus_per_task": 4}),
     Case("error", "mem: 20G on a node", {"mem": "20G"}, but={"mem": "0"}),
+    Case("warning", "sbatch has no option --foo", {"extra": {"foo": "bar"}},
+         but={"extra": {"mail-type": "END", "mail-us": 1}}),
     Case("error", "mem-per-cpu: 8 x 3G = 24576M on a node", {"cpus_per_task": 8, "extra": {"mem-per-cpu": "3G"}},
          but={"cpus_per_task": 4}),
     Case("error", "mem-per-gpu: 2 x 9G = 18432M is more than", {"gpus_per_node": 2, "extra": {"mem-per-gpu": "9G"}},
@@ -136,6 +152,25 @@ CASES = [
          but={"time": "4:00:00"}),
     Case("warning", "every_s: a checkpoint every 10 min, and", {"time": "5"}, {"checkpoint": {"every_s": 600}},
          but={"checkpoint": {}}),  # who says nothing of it has a short job, and loses little
+    Case("hint", "time: 24:00 is 24 min: Slurm reads MINUTES:SECONDS", {"time": "24:00"}, but={"time": "24:00:00"}),
+    Case("warning", "gres: one rank on each node, for its 2 GPUs", {"gres": "gpu:2"}, but={"gres": "gpu:1"}),
+    Case("warning", "gres: one rank on each node, for its 2 GPUs", {"gres": "shard:1,gpu:a100:2"},
+         but={"tasks_per_node": 2}),
+    Case("warning", "extra.gpus: one rank on each node, for its 2 GPUs", {"nodes": 2, "extra": {"gpus": "a100:4"}},
+         but={"extra": {"gpus": 2}}),
+    Case("warning", "script: directives in it do nothing: #SBATCH --nodes=4 (and 1 more)",
+         values={"script": "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH -t 3\ntrue"},
+         but={"script": "# as #SBATCH --nodes=4\ntrue"}),
+    Case("warning", "train.py trains, and nothing in it forms a process group", {"nodes": 2},
+         COMMAND | {"program": ALONE}, but={"nodes": 1}),
+    *(Case("warning", "train.py trains, and nothing in it forms a process group", {"tasks_per_node": 2},
+           COMMAND | {"program": ALONE}, but={"program": f"{line}\n{ALONE}"}) for line in KNOWS_RANKS),
+    Case("warning", "train.py trains, and nothing in it forms a process group", {"nodes": 2},
+         COMMAND | {"program": ALONE}, but={"command": ["accelerate", "launch", "train.py"]}),
+    Case("warning", "there is no program nosuchprog on the PATH", values={"command": ["nosuchprog", "x"]},
+         but={"command": ["true", "x"]}),
+    Case("warning", "there is no program nosuchprog on the PATH", values={"command": ["nosuchprog", "x"]},
+         but={"launch": {"modules": ["mine"]}}),
     Case("error", "gres: 4 GPUs on a node", {"gres": "gpu:4"}, but={"gres": "gpu:2"}),
     Case("hint", "gains no priority by age", values={"restart": {"how": "resubmit", "chain": 3}},
          of_cluster={"PriorityType": "priority/multifactor"},
@@ -173,7 +208,7 @@ CASES = [
          but={"tasks_per_node": 1}),
     Case("warning", "torchrun is started by each of 2 ranks", {"nodes": 2},
          {"command": "torchrun --standalone train.py"},
-         but={"command": "torchrun --nnodes 2 --rdzv_endpoint=$HOST train.py"}),
+         but={"command": "torchrun --nnodes 2 --rdzv_endpoint=n1 train.py"}),
     Case("warning", "torchrun is started by each of 2 workers of a torchrun", {"tasks_per_node": 2},
          {"command": "torchrun train.py", "launch": {"launcher": "torchrun"}}, but={"command": "train.py"}),
     *(Case("warning", "--signal=B: goes to the batch shell", values=COMMAND | {
@@ -593,3 +628,7 @@ def test_a_shell_between_slurm_and_the_program(lines: str, remedy: str, tmp_path
     assert all(each.remedy.startswith(remedy) for each in made)
     script = look_at_script(lines, tmp_path, tmp_path / "cfg.yaml")  # its shell has a trap of clusterdp's
     assert script and not script.shells
+
+
+def test_options_that_sbatch_has_in_any_release_are_known() -> None:
+    assert {option.name for option in ever("sbatch")} <= KNOWN

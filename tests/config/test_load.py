@@ -152,6 +152,16 @@ def test_a_resolved_config_without_a_bottom_is_one_line(tmp_path: Path, text: st
         ),
         (MINIMAL + "train: {strategy: fsdp, amp: {level: O2}}\n", "train.amp.level: O2 halves the weights, and fsdp"),
         (MINIMAL + "resources: {extra: {--x: y}}\n", "is not a long option of sbatch."),
+        (MINIMAL + "params:\n\tlr: 1\n", "cfg.yaml:3: begins with a tab. YAML takes blanks alone there"),
+        (
+            MINIMAL + "params: {x: [1, 010]}\n",
+            '010 is 8 to YAML, because of the 0 in front. Write 10, or "010"',
+        ),
+        (MINIMAL + "resources: {nodes: 012}\n", "cfg.yaml:2: resources.nodes: 012 is 10 to YAML"),
+        (MINIMAL + "sweep: {params.x: [1, 2]}\n", "Write it below grid: sweep: {grid: {params.x: [...]}}"),
+        ("command: [a, [b]]\n", 'cfg.yaml:1: command: word 2 is ["b"], and not text. Put it in quotes.'),
+        ("command: [a, ~]\n", "cfg.yaml:1: command: word 2 is null, and not text. Put it in quotes."),
+        ("script: [a, {b: c}]\n", 'cfg.yaml:1: script: line 2 is {"b": "c"}, and not text.'),
         (MINIMAL + "a: [\n", "cfg.yaml:3: is not YAML:"),
         ("- a\n- b\n", "cfg.yaml:1: is not a mapping."),
         (MINIMAL + "params: {x: '${SCRATCH}'}\n", "cfg.yaml:2: params.x: ${SCRATCH} names no key of this file."),
@@ -180,6 +190,19 @@ def test_a_file_that_is_missing_or_no_text_is_named(tmp_path: Path) -> None:
         config.load(tmp_path / "bin.yaml")
 
 
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("name: x\n".encode("utf-16"), r"but UTF-16, as it seems\. Save it as UTF-8: iconv -f UTF-16"),
+        ("name: caf\xe9\n".encode("latin-1"), r"but ISO-8859-1, as it seems\. Save it as UTF-8"),
+    ],
+)
+def test_a_config_in_another_encoding_is_to_be_saved_as_utf_8(tmp_path: Path, data: bytes, said: str) -> None:
+    (tmp_path / "cfg.yaml").write_bytes(data)
+    with pytest.raises(ConfigError, match=rf"cfg\.yaml: cannot be read: it is not UTF-8 text, {said}"):
+        config.load(tmp_path / "cfg.yaml")
+
+
 def test_an_escaped_dollar_is_the_shells(tmp_path: Path) -> None:
     assert load(tmp_path, "script: 'echo \\${HOME} $USER'\n").script == "echo ${HOME} $USER"
 
@@ -191,6 +214,11 @@ def test_every_config_that_comes_along_loads() -> None:
     assert paths
     for path in paths:
         config.load(path)
+
+
+def test_a_zero_in_front_is_accepted_where_it_changes_nothing(tmp_path: Path) -> None:
+    c = load(tmp_path, MINIMAL + "params: {a: 007, b: 0, c: 0o10, d: '010', e: 08, f: -0x10, g: 0.10, h: 00}\n")
+    assert c.params == {"a": 7, "b": 0, "c": 8, "d": "010", "e": "08", "f": -16, "g": 0.1, "h": 0}
 
 
 def test_an_interpolation_may_name_a_section_that_is_not_given(tmp_path: Path) -> None:

@@ -269,3 +269,51 @@ def test_the_help_of_each_verb_has_an_example(verb: str, capsys: pytest.CaptureF
 def test_a_command_in_one_text_is_answered_with_its_words(text: str, remedy: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(f"is not a list. Write command: {remedy}")):
         config.from_mapping({"command": "true", "notify": {"command": text}})
+
+
+@pytest.mark.parametrize(
+    ("key", "remedy"),
+    [
+        ("gpus", "Write resources.gpus_per_node"),
+        ("resources.gpus", "Write resources.gpus_per_node"),
+        ("num_nodes", "Write resources.nodes."),
+        ("ntasks", "Write resources.tasks_per_node"),
+        ("resources.ntasks_per_node", "Write resources.tasks_per_node"),
+        ("mail_user", "Write resources.extra: {mail-user: ...}."),
+        ("resources.mail_type", "Write resources.extra: {mail-type: ...}."),
+        ("output", "Leave it out: each rank has a log"),
+        ("resources.error", "Leave it out: each rank has a log"),
+        ("mem", "resources.mem"),
+        ("walltime", "Write resources.time."),
+        ("queue", "Write resources.partition."),
+        ("devices", "Write resources.gpus_per_node"),
+        ("launch.nproc_per_node", "Write resources.gpus_per_node"),
+        ("job_name", "Write name."),
+        ("slurm_partition", "resources.partition"),
+        ("train.epochs", "Write params.epochs."),
+        ("nodes", "Did you mean resources.nodes?"),
+        ("resources.node", "Did you mean resources.nodes?"),
+    ],
+)
+def test_a_key_of_another_tool_is_answered_with_ours(key: str, remedy: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config.from_mapping({"entry": "train:main"}, [f"{key}=1"])
+    assert str(caught.value).startswith(f"command line: {key}: there is no such key. ")
+    assert remedy in str(caught.value)
+
+
+def test_remedies_for_keys_of_other_tools_name_existing_keys() -> None:
+    from clusterdp.config.foreign_keys import KEYS as foreign
+    from clusterdp.config.foreign_keys import LOGS, OPTIONS, PARAMS
+
+    sections = {key.partition(".")[0] for key in KEYS}
+    assert set(foreign) <= {*KEYS, *sections}
+    top = {key for key in KEYS if "." not in key} | sections
+    names = {name for names in foreign.values() for name in names.split()} | LOGS | OPTIONS | PARAMS
+    assert not names & top
+    assert not names & {key.partition(".")[2] for key in KEYS if key.startswith(("resources.", "launch."))}
+
+
+def test_a_config_from_the_standard_input_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "-"]) == 2
+    assert capsys.readouterr().err == "clusterdp: -: a config is not read from the standard input. Name a YAML file.\n"

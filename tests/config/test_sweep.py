@@ -197,3 +197,9 @@ def test_what_is_missing_in_the_file_may_be_swept(tmp_path: Path) -> None:
     file.write_text("entry: train:main\nparams:\n  lr: ???\n")
     found = resolve_sweep(config.read(file, sweeps=["params.lr=1,2"]))
     assert [element.config.params["lr"] for element in found.elements] == [1, 2]
+
+
+def test_values_after_sweep_may_be_interpolated_without_quotes() -> None:
+    words = ["params.tag=${params.lr},a${params.lr}-${params.n}x,'b${params.lr}',[c],${oc.env:NONE,d}"]
+    sweep = resolve_sweep(config.read({"entry": "a:b", "params": {"lr": 1, "n": 2}}, sweeps=words))
+    assert [element.config.params["tag"] for element in sweep.elements] == [1, "a1-2x", "b1", ["c"], "d"]

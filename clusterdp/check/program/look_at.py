@@ -9,6 +9,7 @@ from clusterdp.check.program.command_words import program_of
 from clusterdp.check.program.fixed_facts import add_fixed_facts
 from clusterdp.check.program.opened_paths import add_opened_paths
 from clusterdp.check.program.program_text import Place, ProgramText, ShellCall
+from clusterdp.check.program.rank_facts import add_rank_facts
 from clusterdp.check.program.save_facts import add_save_facts
 from clusterdp.check.program.shell_lines import commands_of, fixed_ports, has_trap
 from clusterdp.check.program.signal_facts import add_signal_facts
@@ -38,7 +39,7 @@ def look_at_file(file: Path, folder: Path) -> ProgramText:
     text = ProgramText([source.file for source in sources.each], complete=sources.complete, libraries=sources.libraries)
     text.optional |= {*text.files} - sources.needed
     text.unparsed += sources.unparsed
-    for add_facts in (add_signal_facts, add_save_facts, add_fixed_facts, add_opened_paths):
+    for add_facts in (add_rank_facts, add_signal_facts, add_save_facts, add_fixed_facts, add_opened_paths):
         try:
             add_facts(text, sources)
         except (RecursionError, TooMuch):  # an expression of a thousand terms, functions that call one another as deep

@@ -55,6 +55,10 @@ class ProgramText:
 
     shells: list[ShellCall] = field(default_factory=list)  # of shell scripts without an exec and a trap
 
+    trains: list[Place] = field(default_factory=list)  # a backward pass of torch
+    # A process group, or a look at what tells the ranks apart: RANK, WORLD_SIZE, SLURM_PROCID, --local_rank.
+    knows_ranks: list[Place] = field(default_factory=list)
+
     saves: list[Place] = field(default_factory=list)
     saves_in_place: list[Place] = field(default_factory=list)  # under the final name, without a rename
     saves_on_all_ranks: list[Place] = field(default_factory=list)  # each rank to the same name
