@@ -8,7 +8,7 @@
     data/           from a data set to the batches of one rank
     optim/          precision, accumulation, clipping, averages
     parallel/       a model on many devices
-    dist/           the ranks: rendezvous, agreement, stop, failure
+    ranks/          the ranks: rendezvous, agreement, stop, failure
     profile/        where the time goes
     preflight/      the check of each node before the ranks start
     output/         metrics, events, the log
@@ -70,12 +70,6 @@ if TYPE_CHECKING:
     from clusterdp.train.data.seeded import SeededDataset as SeededDataset
     from clusterdp.train.data.shards import Shards as Shards
     from clusterdp.train.data.shards import read_tar as read_tar
-    from clusterdp.train.dist.group import Group as Group
-    from clusterdp.train.dist.group import seed_everything as seed_everything
-    from clusterdp.train.dist.rendezvous import Rendezvous as Rendezvous
-    from clusterdp.train.dist.shared_flags import SharedFlags as SharedFlags
-    from clusterdp.train.dist.stop import Stopped as Stopped
-    from clusterdp.train.dist.stop import StopSignal as StopSignal
     from clusterdp.train.job import JobHandle as JobHandle
     from clusterdp.train.loop.history import History as History
     from clusterdp.train.loop.loop import Epoch as Epoch
@@ -95,6 +89,12 @@ if TYPE_CHECKING:
     from clusterdp.train.process.own_job import own_job as own_job
     from clusterdp.train.profile.tracer import Tracer as Tracer
     from clusterdp.train.profile.worker_finder import find_workers as find_workers
+    from clusterdp.train.ranks.group import Group as Group
+    from clusterdp.train.ranks.group import seed_everything as seed_everything
+    from clusterdp.train.ranks.rendezvous import Rendezvous as Rendezvous
+    from clusterdp.train.ranks.shared_flags import SharedFlags as SharedFlags
+    from clusterdp.train.ranks.stop import Stopped as Stopped
+    from clusterdp.train.ranks.stop import StopSignal as StopSignal
     from clusterdp.train.trainer.callbacks import early_stopping as early_stopping
     from clusterdp.train.trainer.callbacks import keep_best as keep_best
     from clusterdp.train.trainer.callbacks import plateau as plateau
@@ -104,23 +104,23 @@ if TYPE_CHECKING:
 _HOMES = {
     "Amp": "optim.amp",
     "BatchSize": "optim.batch_size",
-    "SharedFlags": "dist.shared_flags",
+    "SharedFlags": "ranks.shared_flags",
     "Ema": "optim.ema",
     "Epoch": "loop.loop",
     "NanGuard": "optim.nan_guard",
-    "Group": "dist.group",
+    "Group": "ranks.group",
     "History": "loop.history",
     "JobHandle": "job",
     "Loop": "loop.loop",
     "Meters": "trainer.meters",
     "Prefetcher": "data.prefetch",
-    "Rendezvous": "dist.rendezvous",
+    "Rendezvous": "ranks.rendezvous",
     "ResumableSampler": "data.sampler",
     "SeededDataset": "data.seeded",
     "Shards": "data.shards",
     "ModelParallel": "parallel.model_parallel",
-    "StopSignal": "dist.stop",
-    "Stopped": "dist.stop",
+    "StopSignal": "ranks.stop",
+    "Stopped": "ranks.stop",
     "Tracer": "profile.tracer",
     "Trainer": "trainer.trainer",
     "early_stopping": "trainer.callbacks",
@@ -133,7 +133,7 @@ _HOMES = {
     "plateau": "trainer.callbacks",
     "read_tar": "data.shards",
     "recompute": "parallel.activation_checkpointing",
-    "seed_everything": "dist.group",
+    "seed_everything": "ranks.group",
     "settle_buckets": "parallel.buckets",
     "sync_batchnorm": "parallel.syncbn",
     "warmup_cosine": "optim.lr_schedule",
@@ -149,3 +149,8 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"clusterdp.train.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """For pydoc and help(), which list what is named here."""
+    return [*globals(), *_HOMES]

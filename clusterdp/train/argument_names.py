@@ -28,19 +28,36 @@ INSTEAD = {
     "Split the data beforehand, as by torch.utils.data.random_split, and pass fit(train, val)": "validation_split",
     "Write val_options={'batch_size': ...}": "validation_batch_size val_batch_size eval_batch_size",
     "Write fit(epochs=...)": "max_epochs num_epochs num_epoch n_epochs nb_epoch num_train_epochs",
-    "Call trainer.stop() in Trainer(on_step=[...])": "max_steps steps_per_epoch limit_train_batches num_steps",
+    "The config has it, as train.max_steps; without one, call trainer.stop() in Trainer(on_step=[...])": "max_steps "
+    "num_steps num_iters max_iters max_iterations fast_dev_run max_time",
+    "Pass a part of the data, such as torch.utils.data.Subset(data, range(1000))": "steps_per_epoch validation_steps "
+    "limit_train_batches limit_val_batches limit_test_batches limit_predict_batches overfit_batches max_eval_batches",
+    "fit() evaluates after each epoch; at others, call trainer.evaluate(data) in Trainer(on_epoch=[...])": ""
+    "val_check_interval check_val_every_n_epoch validation_freq eval_freq eval_every eval_steps "
+    "eval_strategy evaluation_strategy num_sanity_val_steps do_eval",
     "A run goes on from where it was by itself": "initial_epoch begin_epoch ckpt_path resume resume_from_checkpoint",
     "Write Trainer(on_epoch=[...]): functions of (trainer, row), such as early_stopping()": "callbacks callback "
-    "epoch_end_callback eval_end_callback on_epoch_end early_stopping patience",
+    "epoch_end_callback eval_end_callback on_epoch_end early_stopping early_stop patience",
+    "Write Trainer(on_epoch=[keep_best('val_loss')]), and trainer.load_best() after fit()": "save_best_only "
+    "load_best_model_at_end metric_for_best_model greater_is_better restore_best_weights monitor mode",
     "Write Trainer(on_step=[...]): functions of (trainer, values)": "batch_end_callback on_batch_end",
     "A line an epoch is printed, and a terminal shows the progress": "verbose progress_bar enable_progress_bar "
-    "show_progress disable_tqdm log_every_n_steps",
+    "show_progress disable_tqdm quiet log_every_n_steps log_every log_interval log_freq log_steps logging_steps "
+    "print_every report_every",
     "It is for the loss, such as CrossEntropyLoss(weight=...)": "class_weight class_weights",
     "Pass sampler=WeightedRandomSampler(...), or weigh the loss in forward=": "sample_weight sample_weights",
-    "Write num_workers=...": "workers n_workers num_processes_loader",
+    "Write num_workers=...": "workers n_workers num_processes_loader dataloader_num_workers use_multiprocessing",
+    "Write fit(batch_size=...), which is of one rank": "train_batch_size per_device_train_batch_size bs batchsize",
+    "Write collate_fn=...": "collate data_collator batchify_fn batchify",
+    "Split the data beforehand, and pass fit(train, val)": "train_split eval_split",
     "Write loss=...": "criterion loss_fn loss_function losses objective",
     "Write optimizer=..., an object": "optimizers optim opt",
-    "It is for the optimizer": "lr learning_rate weight_decay momentum",
+    "It is for the optimizer": "lr learning_rate weight_decay momentum optimizer_params optim_args learning_rates",
+    "Write scheduler=..., such as LambdaLR(optimizer, warmup_cosine(100, steps))": "warmup_steps "
+    "warmup_ratio num_warmup_steps lr_scheduler_type",
+    "Train the model before you pass it, or load it: model.load_state_dict(...)": "initializer arg_params aux_params "
+    "pretrained weights checkpoint",
+    "Write model=..., an object": "module net network backbone",
     "Write scheduler=...": "lr_scheduler schedulers lr_schedule",
     "Write metrics=...": "metric eval_metric eval_metrics compute_metrics",
     "Write Trainer(amp=...): 'bf16', 'fp16' or O0 to O3": "precision fp16 bf16 use_amp mixed_precision amp_level",
@@ -50,14 +67,40 @@ INSTEAD = {
     "The config has it, as resources": "devices gpus accelerator num_nodes num_gpus tpu_cores num_processes",
     "A rank has one device, job.device; the config says how many ranks": "device ctx context devices_ids device_ids",
     "The config has it, as train.strategy": "strategy distributed_backend kvstore plugins",
-    "The config has it, as train.compile": "compile jit_compile torch_compile",
+    "The config has it, as train.compile": "compile jit_compile torch_compile run_eagerly",
+    "The config has it, as train.recompute": "gradient_checkpointing activation_checkpointing",
+    "Call trainer.summary()": "enable_model_summary weights_summary",
+    "Run `clusterdp profile`": "profiler auto_scale_batch_size profile",
     "The config has it, as train.sync_batchnorm": "sync_bn",
     "The config has it, as metrics.to": "logger loggers log_dir report_to tensorboard wandb",
-    "The config has it, as checkpoint": "enable_checkpointing checkpoint_callback save_steps save_every checkpoint_dir",
+    "The config has it, as checkpoint": "enable_checkpointing checkpoint_callback save_steps save_every checkpoint_dir "
+    "save_freq save_interval save_strategy save_total_limit save save_model checkpoint_every",
     "The config has it, as run_dir": "default_root_dir output_dir save_dir work_dir",
-    "The config has it": "seed deterministic",
+    "The config has it, as train.seed": "seed random_seed random_state",
+    "The config has it, as train.deterministic": "deterministic benchmark",
+}
+METHODS = {
+    "Pass loss, optimizer and metrics to Trainer(...); the config's train.compile compiles the model": "compile",
+    "Checkpoints save themselves. For the weights: torch.save(trainer.net.state_dict(), file), on rank 0": "save "
+    "save_model save_weights save_checkpoint save_params",
+    "A run goes on from where it was by itself. For weights: trainer.net.load_state_dict(...)": "load load_model "
+    "load_weights load_params load_checkpoint load_from_checkpoint resume",
+    "Call trainer.evaluate(data)": "test validate score eval evaluate_generator",
+    "Call trainer.fit(train, val)": "train train_model fit_generator fit_loop partial_fit fit_one_cycle",
+    "Write Trainer(step=...), a function of (trainer, batch)": "train_on_batch train_batch training_step train_step",
+    "Write Trainer(forward=...), a function of (trainer, batch)": "test_on_batch eval_batch validation_step test_step "
+    "predict_on_batch predict_batch predict_step",
+    "Call trainer.predict(data)": "predict_proba predict_generator transform",
+    "Write Trainer(on_epoch=[...]): functions of (trainer, row)": "add_callback register_callback",
+    "fit() returns the history: history.plot('history.png')": "plot plot_history plot_metrics",
+    "The Trainer puts the model on this rank's device, trainer.job.device": "to cuda cpu",
 }
 MEANT = {word: remedy for remedy, words in INSTEAD.items() for word in words.split()}
+METHOD = {word: remedy for remedy, words in METHODS.items() for word in words.split()}
+
+
+class NoSuchMethod(ConfigError, AttributeError):
+    """In one line; an AttributeError, too, so that hasattr() is False."""
 
 
 def check_arguments(
@@ -76,6 +119,13 @@ def _remedy(word: str, known: Collection[str], elsewhere: Mapping[str, Any]) -> 
     if word in MEANT:
         return f"{MEANT[word]}."
     return did_you_mean(word, known, f"There are: {', '.join(known)}.")
+
+
+def no_such_method(word: str) -> AttributeError:
+    """What a Trainer raises for a method that it does not have."""
+    if word in METHOD:
+        return NoSuchMethod(f"Trainer.{word}: it is not a method here. {METHOD[word]}.")
+    return AttributeError(f"'Trainer' object has no attribute {word!r}")
 
 
 def arguments_of(function: Any) -> list[str]:
@@ -105,6 +155,18 @@ def check_parts(model: Any, loss: Any, optimizer: Any, scheduler: Any) -> None:
         raise ConfigError(
             f"scheduler: {type(scheduler).__name__}.step() wants arguments. Call it in on_epoch=[lambda trainer, row: "
             "scheduler.step(...)], and have it saved: state={'schedule': scheduler}."
+        )
+
+
+def check_trains(model: torch.nn.Module, loss: Any, optimizer: Any) -> None:
+    """ConfigError if the optimizer would change nothing of the model, nor of a loss that has parameters."""
+    modules = [part for part in (model, loss) if isinstance(part, torch.nn.Module)]
+    ours = {id(parameter) for module in modules for parameter in module.parameters()}
+    theirs = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    if ours and not ours & theirs:
+        raise ConfigError(
+            f"optimizer: its {len(theirs)} parameters are not of this model, which it would not train. Make it of "
+            "model.parameters(), after the model is complete; a copy of the model has parameters of its own."
         )
 
 

@@ -18,14 +18,14 @@ from clusterdp.config.tree import CheckpointConfig, MetricsConfig, ProfileConfig
 from clusterdp.rundir import RunDir
 from clusterdp.train.data.loader_defaults import check_can_be_read_again
 from clusterdp.train.data.make_loader import make_loader
-from clusterdp.train.dist.claim import Claim
-from clusterdp.train.dist.group import Group
-from clusterdp.train.dist.rank import Rank
-from clusterdp.train.dist.stop import StopSignal
 from clusterdp.train.loop.phases import Phases
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
 from clusterdp.train.profile.stopwatch import Stopwatch
+from clusterdp.train.ranks.claim import Claim
+from clusterdp.train.ranks.group import Group
+from clusterdp.train.ranks.rank import Rank
+from clusterdp.train.ranks.stop import StopSignal
 from clusterdp.train.settings import WorkerSettings
 
 if TYPE_CHECKING:  # a function that keeps to its own loop need not wait for these
@@ -144,6 +144,7 @@ class JobHandle:
         Tensors and arrays, in a tuple or a mapping too, a TensorDataset or a Subset of one are sliced by the batch,
         unless options say how samples are read. Shards are dealt out by the file, see there. Any other iterable data
         set shards itself, by job.rank and job.world_size; see Batches for its position.
+        Its length is that of the whole epoch; see ResumableLoader for `done` and `left`, after a resume in mid-epoch.
         ConfigError on all ranks alike if there would be no batch at all.
         options: DataLoader's; see loader_defaults() for the defaults.
         """

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clusterdp.errors import ClusterdpError
-from clusterdp.train.dist.stop import STOPPED_EXIT, StopSignal
 from clusterdp.train.output.say import say
+from clusterdp.train.ranks.stop import STOPPED_EXIT, StopSignal
 
 if TYPE_CHECKING:
     from clusterdp.train.process.attempt import Ending

@@ -213,3 +213,15 @@ def grow(rank: int, size: int, folder: str) -> list[Any]:
 def test_caches_are_each_ranks_own(tmp_path: Path) -> None:
     answers = on_ranks(2, grow, str(tmp_path))
     assert answers == [[[0.0, 1.0, 2.0], [*map(float, range(6))]], [[1.0, 2.0, 3.0, 4.0], [*map(float, range(1, 7))]]]
+
+
+def test_observer_keeping_its_given_tensors_goes_on_after_a_restore(tmp_path: Path) -> None:
+    from torch.ao.quantization.observer import HistogramObserver
+
+    observer, again = HistogramObserver(), HistogramObserver()
+    observer(torch.rand(4, 2))
+    Checkpointer(tmp_path, {"observer": observer}).save(1)
+    restore(tmp_path, observer=again)
+    for each in (observer, again):
+        each(torch.arange(8.0))
+    assert torch.equal(observer.histogram, again.histogram)

@@ -9,7 +9,7 @@ import pytest
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.slurm.env import SlurmEnv
 from clusterdp.train import Group, JobHandle, Rendezvous, StopSignal
-from clusterdp.train.dist.group import _outlived, seed_everything
+from clusterdp.train.ranks.group import _outlived, seed_everything
 from clusterdp.train.settings import WorkerSettings
 
 

@@ -18,7 +18,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.data import Dataset
 
 from clusterdp.train import Amp, JobHandle
-from clusterdp.train.dist import shared_flags
+from clusterdp.train.ranks import shared_flags
 from tests.checkpoint.training import digest
 
 SAMPLES = 176  # with 16 in a global batch, 11 batches an epoch: windows of 3, 3, 3 and 2

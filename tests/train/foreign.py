@@ -17,8 +17,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import StateError
 from clusterdp.train import JobHandle, Stopped, StopSignal
-from clusterdp.train.dist import shared_flags
-from clusterdp.train.dist.group import seed_everything
+from clusterdp.train.ranks import shared_flags
+from clusterdp.train.ranks.group import seed_everything
 from clusterdp.train.settings import WorkerSettings
 from tests.checkpoint.training import digest
 from tests.train.programs import start
@@ -43,16 +43,25 @@ class Buffered(IterableDataset[torch.Tensor]):
 
 
 def train(
-    job: JobHandle, stop_at: int | None = None, break_at: int | None = None, batch_size: int = 2, **options: Any
+    job: JobHandle,
+    stop_at: int | None = None,
+    break_at: int | None = None,
+    batch_size: int = 2,
+    beside: bool = False,
+    **options: Any,
 ) -> dict[str, Any]:
-    """stop_at: the step in which the last rank gets a TERM. break_at: the one in which the attempt is given up."""
+    """stop_at: the step in which the last rank gets a TERM. break_at: the one in which the attempt is given up.
+    beside: a second model has an optimizer that steps at each batch."""
     torch.manual_seed(3)  # the same weights on all ranks
     net = nn.Sequential(nn.Linear(8, 64), nn.Dropout(0.3), nn.Linear(64, 1))
     seed_everything(job.seed, job.rank)
     model = job.wrap(net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     loader = DataLoader(Buffered(job.rank, job.world_size), batch_size)
-    loop = job.loop(loader, {"model": model, "optimizer": optimizer}, epochs=3, **options)
+    state: dict[str, Any] = {"model": model, "optimizer": optimizer}
+    if beside:
+        state |= {"second": (second := nn.Linear(8, 1)), "every": (every := torch.optim.SGD(second.parameters(), 1e-3))}
+    loop = job.loop(loader, state, epochs=3, **options)
     seen = []
     try:
         for x in loop:
@@ -62,6 +71,10 @@ def train(
                 os.kill(os.getpid(), signal.SIGTERM)
             if loop.step == break_at:
                 break
+            if beside:
+                every.zero_grad()
+                second(x).square().mean().backward()
+                every.step()
             if (loop.step + 1) % WINDOW == 0:
                 optimizer.step()
                 optimizer.zero_grad()

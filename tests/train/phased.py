@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
 from clusterdp.train import JobHandle, Loop, Trainer, keep_best
-from clusterdp.train.dist import shared_flags
+from clusterdp.train.ranks import shared_flags
 from tests.checkpoint.training import digest
 
 Strike = Callable[[str], None]

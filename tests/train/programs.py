@@ -21,7 +21,7 @@ from torch.utils.data import TensorDataset
 from clusterdp.checkpoint import Checkpointer
 from clusterdp.errors import ConfigError
 from clusterdp.train import Group, JobHandle, Meters, Rendezvous, SharedFlags, StopSignal, settle_buckets, worker
-from clusterdp.train.dist.shared_flags import Agreed
+from clusterdp.train.ranks.shared_flags import Agreed
 from clusterdp.train.settings import WorkerSettings
 
 

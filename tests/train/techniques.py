@@ -33,7 +33,7 @@ from clusterdp.train import (
     warmup_cosine,
     windows,
 )
-from clusterdp.train.dist import shared_flags
+from clusterdp.train.ranks import shared_flags
 from clusterdp.train.settings import WorkerSettings
 from tests.checkpoint.training import digest
 

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader
 
 from clusterdp.errors import ConfigError
-from clusterdp.train import JobHandle, Trainer
+from clusterdp.train import Amp, JobHandle, Trainer
 from clusterdp.train.argument_names import LOADER, MEANT, arguments_of
 
 X, Y = torch.randn(8, 3), torch.arange(8) % 2
@@ -67,6 +67,8 @@ class Timm:
             {"on_epoch": [EarlyStopping()]},
             "on_epoch: a EarlyStopping is not a function. Pass one; see clusterdp.",
         ),
+        ({"optimizer": OPTIMIZER}, "optimizer: its 2 parameters are not of this model, which it would not train."),
+        ({"metrics": [lambda outputs, targets: 0]}, "metrics: a lambda has no name. Give it one: metrics={"),
         ({"on_step": EarlyStopping}, "on_step: a EarlyStopping is not a function."),
     ],
 )
@@ -107,7 +109,7 @@ def test_a_trainer_is_made_of_the_right_parts_or_one_line_names_them(
         (lambda t: t.evaluate(DATA, epochs=2), "evaluate: 'epochs' is not an argument here. It is one of fit()."),
         (
             lambda t: t.predict(X, steps_per_epoch=3),
-            "predict: 'steps_per_epoch' is not an argument here. Call trainer.st",
+            "predict: 'steps_per_epoch' is not an argument here. Pass a part of the data",
         ),
         (
             lambda t: t.job.loader(DATA, 4, suffle=True),
@@ -132,7 +134,13 @@ def test_a_step_that_returns_nothing_is_one_line(job: JobHandle) -> None:
 
 def test_inputs_alone_are_enough_for_a_forward_of_ones_own(job: JobHandle) -> None:
     net = nn.Linear(3, 3)
-    coder = trainer(job, model=net, forward=lambda trainer, batch: (trainer.model(batch[0]) - batch[0]).square().mean())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    coder = trainer(
+        job,
+        model=net,
+        optimizer=optimizer,
+        forward=lambda trainer, batch: (trainer.model(batch[0]) - batch[0]).square().mean(),
+    )
     assert coder.fit(X, X)[0]["val_loss"] > 0
 
 
@@ -149,3 +157,42 @@ def test_no_word_that_we_know_is_explained_away() -> None:
     ours = {*LOADER, *arguments_of(Trainer), *arguments_of(Trainer.fit), *arguments_of(Trainer.predict)}
     assert not ours & MEANT.keys()
     assert {*inspect.signature(DataLoader).parameters} - {"dataset", "batch_size"} < {*LOADER}
+
+
+# Arguments of Keras, Lightning, Hugging Face, Paddle and MXNet that no table had a remedy for.
+WORDS = """fast_dev_run limit_val_batches val_check_interval check_val_every_n_epoch log_every save max_steps num_iters
+limit_train_batches overfit_batches validation_freq eval_freq logging_steps save_freq train_batch_size data_collator
+warmup_steps monitor benchmark profiler initializer gradient_checkpointing quiet"""
+
+
+def test_arguments_of_other_libraries_have_a_remedy(job: JobHandle) -> None:
+    for word in WORDS.split():
+        with pytest.raises(ConfigError) as caught:
+            trainer(job, **{word: 1})
+        assert str(caught.value) == f"Trainer: {word!r} is not an argument here. {MEANT[word]}."
+
+
+def test_methods_of_other_libraries_have_a_remedy(job: JobHandle) -> None:
+    trained = trainer(job)
+    for method in ("compile", "save", "test", "train_on_batch", "load_from_checkpoint", "to"):
+        assert not hasattr(trained, method)
+        with pytest.raises(ConfigError, match=rf"^Trainer\.{method}: it is not a method here\. .*\.$"):
+            getattr(trained, method)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = trained.nonsense  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("own", ["forward", "step", "loss", "amp"])
+def test_trainer_accepts_other_parameters_in_functions_of_ones_own(job: JobHandle, own: str) -> None:
+    loss, net = nn.Linear(2, 2), nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(loss.parameters(), lr=0.1)
+    changes: dict[str, Any] = {"forward": lambda t, b: loss(b[0]), "step": lambda t, b: {}}
+    if own == "amp":
+        net = job.wrap(net)  # type: ignore[assignment]
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        changes["amp"] = amp = Amp("O2", job.device)
+        amp.cast(net)
+        amp.adopt(optimizer)  # which has fp32 copies from here on
+    elif own == "loss":
+        changes["loss"] = loss
+    trainer(job, optimizer=optimizer, model=net, **({own: changes[own]} if own in changes else {}))

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from clusterdp.operate.why.signatures import SIGNATURES
 from clusterdp.rundir import RunDir
+from clusterdp.train.process.attempt import follows
 from tests.train import programs
 from tests.train.ranks import Ranks, free_port, rank_environ, running
 from tests.train.runs import Run
@@ -146,6 +148,18 @@ def test_when_one_rank_is_killed_all_end_at_once(tmp_path: Path) -> None:
     ranks = one(run, size=3)
     assert ranks.join() == [1, -signal.SIGKILL, 1]
     assert run.outcome("1.0") is None
+    assert not run.dir.attempt("1.0").error.exists(), "a lost connection follows from the death of another rank"
+
+
+@pytest.mark.parametrize("name", ["gloo-peer-gone", "nccl-peer-gone", "nccl-aborted", "store-gone", "connection-lost"])
+def test_a_rank_knows_the_same_lost_connections_as_why(name: str) -> None:
+    (signature,) = (each for each in SIGNATURES if each.name == name)
+    _, _, said = signature.example.partition(": ")
+    assert follows(RuntimeError(said))
+    raised_while_handled = ValueError("the loss is nan")
+    raised_while_handled.__context__ = RuntimeError(said)
+    assert follows(raised_while_handled)
+    assert not follows(ConnectionResetError(104, "Connection reset by peer")), "of a server that the program asks"
 
 
 def test_a_run_that_another_attempt_has_claimed_stops_before_it_commits(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,7 @@ LOADERS: dict[str, Any] = {
 @pytest.fixture
 def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Runs an attempt of a run: what it saw, with the random numbers that it drew."""
-    monkeypatch.setattr("clusterdp.train.dist.shared_flags.MOST_STEPS", 1)
+    monkeypatch.setattr("clusterdp.train.ranks.shared_flags.MOST_STEPS", 1)
 
     def run(
         name: str, make_loader: Any, stop_at: int | None = None, watch_at_end: bool = False
@@ -439,9 +440,107 @@ class Own(Noisy):
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_a_generator_that_a_data_set_keeps_comes_back_in_the_first_epoch_alone(attempt: Any, epoch: int) -> None:
-    """As EXACT.md says: nobody knows of it; what is read again draws again."""
+def test_generator_of_a_data_set_comes_back_in_the_first_epoch_alone(
+    attempt: Any, epoch: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As EXACT.md says: what is read again draws again, and the last batch that is read shows whether it is the one."""
     whole, _ = attempt("whole", lambda: DataLoader(Own(), 2))
     first, _ = attempt("run", lambda: DataLoader(Own(), 2), 2 + 5 * epoch)
-    second, _ = attempt("run", lambda: DataLoader(Own(), 2))
-    assert (first + second == whole) is (epoch == 0)
+    second, loop = attempt("run", lambda: DataLoader(Own(), 2))
+    said = "is not the one that it was: what comes is not exact" in capsys.readouterr().out
+    assert [first + second == whole, not said, loop.restored.exact] == [epoch == 0] * 3
+
+
+class ByTheClock(Stream):
+    """Shuffles in a buffer by a generator that is seeded by the clock, as WebDataset does."""
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor]]:
+        items = [*super().__iter__()]
+        random.Random(time.time_ns()).shuffle(items)
+        return iter(items)
+
+
+def test_a_stream_that_is_shuffled_by_the_clock_is_reported_once(
+    attempt: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempt("run", lambda: DataLoader(ByTheClock(1000), 100), 7)
+    assert "exact" not in capsys.readouterr().out
+    _, loop = attempt("run", lambda: DataLoader(ByTheClock(1000), 100))
+    assert capsys.readouterr().out.count("of epoch 0 is not the one that it was: what comes is not exact") == 1
+    assert not loop.restored.exact
+    assert "WebDataset does with .shuffle(1000, rng=random)" in loop.restored.differences[-1]
+
+
+class BufferShuffledExamplesIterable:
+    """Named as that of Hugging Face's datasets."""
+
+    def __init__(self, ex_iterable: Any) -> None:
+        self.ex_iterable = ex_iterable
+
+
+class HuggingFace(Stream):
+    def __init__(self, shuffled: bool) -> None:
+        super().__init__()
+        self._ex_iterable = BufferShuffledExamplesIterable(None) if shuffled else object()
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("stop_at", [2, 5])
+def test_place_in_a_shuffling_stream_is_not_exact_in_mid_epoch(
+    attempt: Any, shuffled: bool, stop_at: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempt("run", lambda: StatefulDataLoader(HuggingFace(shuffled), 2), stop_at, watch_at_end=stop_at == 5)
+    _, loop = attempt("run", lambda: StatefulDataLoader(HuggingFace(shuffled), 2))
+    inexact = shuffled and stop_at == 2
+    assert loop.restored.exact is not inexact
+    assert ("its data set shuffles in a buffer" in capsys.readouterr().out) is inexact
+
+
+def test_loop_refuses_a_stream_shorter_than_its_position(attempt: Any) -> None:
+    attempt("run", lambda: DataLoader(Stream(), 2), 2)
+    with pytest.raises(StateError, match=r"epoch 0 ended after 2 batches, of which 3 had been counted\. Resume"):
+        attempt("run", lambda: DataLoader(Stream(4), 2))
+
+
+DRAWS = random.Random(7)
+
+
+class Mixed:
+    """A collate_fn that draws from a generator: of its module, of its own, or from the global one."""
+
+    def __init__(self, draws: Any):
+        self.draws = draws
+
+    def __call__(self, samples: Any) -> Any:
+        return [torch.utils.data.default_collate(samples)[0] + self.draws.random()]
+
+
+def mixed(samples: Any) -> Any:
+    return [torch.utils.data.default_collate(samples)[0] + DRAWS.random()]
+
+
+@pytest.mark.parametrize(
+    ("collate_fn", "kept"),
+    [
+        (Mixed(random.Random(7)), "Random"),
+        (Mixed(random.Random(7)).__call__, "Random"),
+        (mixed, "Random"),
+        (lambda samples, draws=DRAWS: Mixed(draws)(samples), "Random"),
+        (Mixed(random), None),
+    ],
+)
+def test_loop_reports_the_generator_of_a_collate_fn_after_a_resume(
+    attempt: Any, job: JobHandle, capsys: pytest.CaptureFixture[str], collate_fn: Any, kept: str | None
+) -> None:
+    def make() -> Any:
+        return job.loader(DATA, 2, collate_fn=collate_fn)
+
+    whole, _ = attempt("whole", make)
+    first, _ = attempt("run", make, 2)
+    assert "collate_fn" not in capsys.readouterr().out
+    second, loop = attempt("run", make)
+    assert loop.restored.exact is (kept is None)
+    if kept is None:
+        assert first + second == whole
+    else:
+        assert f"its collate_fn keeps a {kept} of its own, which is in no checkpoint" in capsys.readouterr().out

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.errors import RunError
-from clusterdp.train.dist.claim import Claim
+from clusterdp.train.ranks.claim import Claim
 
 
 def test_the_newest_claim_owns_the_folder(tmp_path: Path) -> None:

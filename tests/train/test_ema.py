@@ -160,7 +160,7 @@ def test_a_run_that_ends_while_they_are_evaluated_goes_on_from_its_own_weights(
     job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """Stopped, it saves in there; killed, it goes on from the save that was due in there."""
-    monkeypatch.setattr("clusterdp.train.dist.shared_flags.MOST_STEPS", 1)
+    monkeypatch.setattr("clusterdp.train.ranks.shared_flags.MOST_STEPS", 1)
 
     def strike(step: int, item: int) -> None:
         if (step, item) == (3, 2):

@@ -16,13 +16,13 @@ from clusterdp.config.tree import CheckpointConfig, MetricsConfig
 from clusterdp.errors import RunError
 from clusterdp.rundir import append_line, read_events, read_lines
 from clusterdp.train import JobHandle
-from clusterdp.train.dist.claim import Claim
 from clusterdp.train.loop import save_schedule
 from clusterdp.train.output import best_effort
 from clusterdp.train.output.metric_log import MetricLog
 from clusterdp.train.output.sinks import TensorBoard
 from clusterdp.train.process import attempt
 from clusterdp.train.process.attempt import Ending
+from clusterdp.train.ranks.claim import Claim
 from tests.small_disk import fill, small_disk
 from tests.train import programs
 from tests.train.ranks import running
@@ -60,7 +60,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def run(disk: Disk, job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> JobHandle:
     """A job whose run folder is on that disk."""
-    monkeypatch.setattr("clusterdp.train.dist.shared_flags.MOST_STEPS", 1)
+    monkeypatch.setattr("clusterdp.train.ranks.shared_flags.MOST_STEPS", 1)
     folder = disk.path / "run"
     saving = CheckpointConfig(url=str(folder / "checkpoints"), every_steps=4, async_save=False, keep_last=2)
     settings = replace(job._settings, run_dir=folder, checkpoint=saving, metrics=MetricsConfig(every_s=0.0))

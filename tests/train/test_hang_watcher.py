@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from clusterdp.rundir import RunDir
+from clusterdp.rundir import RunDir, read_events
 from clusterdp.train.hang import phases
 from clusterdp.train.hang.note import Note
 from clusterdp.train.hang.phases import BACKWARD, DATA, EVALUATION, FIRST, PHASE, SAVE, SIGNS, STEP, STEP_BODY
+from clusterdp.train.hang.silence import Silence
 from clusterdp.train.hang.watched_rank import Task
 from clusterdp.train.hang.watcher import Watcher
 
@@ -103,6 +104,17 @@ def begun(folder: Path, **task: Any) -> Scene:
     scene = Scene(folder, **task)
     scene.rank.page[FIRST] = 0
     return scene
+
+
+@pytest.mark.parametrize(("rank", "slept_s", "noted"), [(0, 60.0, [60.0]), (0, 4.0, []), (1, 60.0, [])])
+def test_watcher_of_rank_0_records_for_how_long_the_job_was_suspended(
+    tmp_path: Path, rank: int, slept_s: float, noted: list[float]
+) -> None:
+    scene = begun(tmp_path, rank=rank).steps(2, 1.0)
+    scene.now += slept_s  # nobody looks
+    scene.watcher.look()
+    scene.steps(1, 1.0)
+    assert [event["seconds"] for event in read_events(scene.run) if event["event"] == "suspended"] == noted
 
 
 def test_a_step_may_take_five_times_as_long_as_the_longest_before_and_300_s(scene: Scene) -> None:
@@ -207,3 +219,21 @@ def test_a_rank_for_which_another_waits_may_save_until_the_collective_times_out(
     assert (scene.reported, scene.rank.killed) == (ends, ends)
     scene.passes(400)
     assert (scene.reported, scene.rank.killed) == (True, ends)
+
+
+@pytest.mark.parametrize("reported", [False, True])
+def test_a_rank_that_is_ended_names_the_report_where_there_is_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], reported: bool
+) -> None:
+    """Before the loop a rank may have left no note, and then nobody writes the report."""
+    rank = FakeRank()
+    silence = Silence(Watcher(TASK._replace(run_dir=str(tmp_path)), rank))  # type: ignore[arg-type]
+    hang = RunDir(tmp_path).attempt("7.0").hang
+    if reported:
+        hang.parent.mkdir(parents=True)
+        hang.write_text("...")
+    silence._end("the attempt has hung")
+    said = "".join(capsys.readouterr())
+    assert rank.killed
+    assert "clusterdp: ending rank 0: the attempt has hung" in said
+    assert (f"see {hang}" in said) is reported

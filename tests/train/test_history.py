@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,34 @@ def test_columns_and_rows() -> None:
 def test_a_picture_of_it(tmp_path: Path) -> None:
     file = History(ROWS).plot(tmp_path / "history.png")
     assert file.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture
+def panels(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The lines of each panel, and its ticks, of the figures that are saved."""
+    from matplotlib.figure import Figure
+
+    seen: list[Any] = []
+
+    def savefig(figure: Any, file: Any) -> None:
+        figure.canvas.draw()
+        for axes in figure.axes:
+            ticks = [tick for tick in axes.get_xticks() if 1 <= tick <= 3]
+            seen.append([[line.get_label() for line in axes.lines], ticks])
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return seen
+
+
+def test_plot_has_no_panel_of_a_constant_and_ticks_at_epochs(panels: list[Any]) -> None:
+    History(ROWS).plot("history.png")
+    assert panels == [[["loss", "val_loss"], [1, 2, 3]], [["val_f1"], [1, 2, 3]]]
+
+
+def test_plot_of_a_column_draws_it_alone(panels: list[Any]) -> None:
+    assert History(ROWS).plot("loss") == Path("loss.png")
+    assert History(ROWS).plot("lr") == Path("lr.png")
+    assert [lines for lines, _ in panels] == [["loss", "val_loss"], ["lr"]]
 
 
 def test_a_plot_without_matplotlib_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,3 +73,11 @@ def test_a_state_that_a_run_could_not_go_on_from_is_refused(
     else:
         with pytest.raises(ConfigError, match=f'state: has no amp, which at {level} has .* Add "amp": job.amp'):
             job.loop([1, 2], state)
+
+
+def test_pydoc_lists_the_classes_of_the_package_with_their_methods() -> None:
+    import pydoc
+
+    text = pydoc.plain(pydoc.render_doc("clusterdp.train"))
+    for name in ("class Trainer(", "class JobHandle(", "class Loop(", " fit(", " epochs(", " own_job("):
+        assert name in text, name

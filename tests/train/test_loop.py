@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -11,14 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from clusterdp.checkpoint import list_checkpoints
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.rundir import read_events
 from clusterdp.train import JobHandle, Loop, Stopped, StopSignal
-from clusterdp.train.dist.shared_flags import SharedFlags
+from clusterdp.train.ranks.shared_flags import SharedFlags
 from clusterdp.train.settings import WorkerSettings
 
 DATA = TensorDataset(torch.arange(10.0))
@@ -62,7 +63,7 @@ def seen(
 def another(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes handles for further runs, with folders of their own."""
     monkeypatch.setattr(
-        "clusterdp.train.dist.shared_flags.MOST_STEPS", 1
+        "clusterdp.train.ranks.shared_flags.MOST_STEPS", 1
     )  # these steps take microseconds; look after each
 
     def make(name: str, **saving: Any) -> JobHandle:
@@ -105,6 +106,117 @@ def test_stopped_at_any_step_and_resumed_it_sees_the_same_batches_and_random_num
     second, _, counter = seen(job, loader(job))
     assert first + second == whole
     assert counter.value == 15
+
+
+@pytest.mark.parametrize("stop_at", [3, 5, 7, 12])
+def test_cosine_over_the_loader_length_is_unchanged_by_a_resume(another: Any, stop_at: int) -> None:
+    whole = rates(another("whole"))
+    job = another("run")
+    first = rates(job, stop_at)
+    assert len(first) < 15
+    assert first + rates(another_attempt(job)) == whole
+    assert whole[0] == 1
+    assert whole == sorted(whole, reverse=True)
+
+
+def rates(job: JobHandle, stop_at: int | None = None) -> list[float]:
+    """The learning rate of each step, by a schedule over 3 epochs of len(loader) steps, and another in its length."""
+    stop = job.this_rank.stop = StopSignal()
+    job.this_rank.flags = SharedFlags(None, stop)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+    loader = job.loader(DATA, 2)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: (1 + math.cos(math.pi * step / (3 * len(loader)))) / 2
+    )
+    found: list[float] = []
+    with stop:
+        loop = job.loop(loader, {"optimizer": optimizer, "scheduler": scheduler}, epochs=3)
+        try:
+            for epoch in loop.epochs():
+                for i, _ in enumerate(epoch, epoch.done):
+                    assert i == loader.done == loop.step % 5  # type: ignore[attr-defined]
+                    found.append(scheduler.get_last_lr()[0])
+                    optimizer.step()
+                    scheduler.step()
+                    if loop.step + 1 == stop_at:
+                        os.kill(os.getpid(), signal.SIGTERM)
+                    if i + 1 == len(loader):
+                        assert loop.window_ends
+        except Stopped:
+            pass
+    return found
+
+
+@pytest.mark.parametrize("at", [(0, 2), (1, 6)], ids=str)
+def test_left_epoch_is_over_for_a_repeated_evaluation(another: Any, at: tuple[int, int]) -> None:
+    whole = evaluated(another("whole"), leave_at=3)
+    job = another("run")
+    first = evaluated(job, at, leave_at=3)
+    assert len(first) == 4 * (at[0] + 1)
+    assert first + evaluated(another_attempt(job), leave_at=3) == whole
+    assert len(whole) == 12
+
+
+@pytest.mark.parametrize("leaves", ["epoch", "training", "flat"])
+def test_left_epoch_is_over_unless_the_training_was_left(job: JobHandle, leaves: str) -> None:
+    loop = job.loop(job.loader(DATA, 2), {}, epochs=2)
+    ended = []
+    if leaves == "flat":
+        for _ in loop:
+            break
+    else:
+        for epoch in loop.epochs():
+            for _ in epoch:
+                break
+            if leaves == "training":
+                break
+            ended += [loop.position.ended for _ in loop.watch([0])]
+    ended += [loop.position.ended for _ in loop.watch([0])]
+    assert ended == ([True, True, False] if leaves == "epoch" else [False])
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+@pytest.mark.parametrize("at", [(0, 2), (1, 0), (1, 6)], ids=str)
+def test_evaluation_of_a_dataloader_is_repeated_with_the_same_random_numbers(
+    another: Any, at: tuple[int, int], in_background: bool
+) -> None:
+    """Its iterator draws, and so does what is evaluated. A stop saves within it, or a periodic save before a kill."""
+    whole = evaluated(another("whole"))
+    job = another("run", async_save=False)
+    first = evaluated(job, at, in_background)
+    assert 5 <= len(first) < 15
+    assert first + evaluated(another_attempt(job)) == whole
+
+
+def evaluated(
+    job: JobHandle, at: tuple[int, int] | None = None, in_background: bool = False, leave_at: int | None = None
+) -> list[float]:
+    """The random number of each step, of three epochs with an evaluation after each. at: epoch and batch of the
+    evaluation that is interrupted. leave_at: the batch after which each epoch is left."""
+    stop = job.this_rank.stop = StopSignal()
+    job.this_rank.flags = SharedFlags(None, stop)
+    found = []
+    with stop:
+        loop: Loop[Any] = job.loop(job.loader(DATA, 2), {}, epochs=3)
+        try:
+            for epoch in loop.epochs():
+                for i, _ in enumerate(epoch, epoch.done):
+                    found.append(torch.rand(()).item())
+                    if i == leave_at:
+                        break
+                order = torch.randperm(10).tolist()
+                for i, _ in enumerate(loop.watch(DataLoader(Subset(DATA, order), 1))):
+                    torch.rand(3), random.random()
+                    if (epoch.index, i) == at:
+                        if in_background:
+                            job.this_rank.flags.set("save")
+                        else:
+                            os.kill(os.getpid(), signal.SIGTERM)
+                    if in_background and (epoch.index, i - 3) == at:
+                        raise Stopped("killed", loop.step)
+        except Stopped:
+            pass
+    return found
 
 
 def another_attempt(job: JobHandle) -> JobHandle:
@@ -336,3 +448,59 @@ def test_the_training_ends_at_the_steps_that_are_asked_for_in_mid_epoch_and_afte
     assert [*first, *rest] == straight[:8] and first and rest
     assert (loop.step, loop.total_steps, counter.value, loop.over) == (8, 8, 8, True)
     assert limited(another_attempt(job))[0] == []
+
+
+def load_data() -> Any:
+    yield (torch.zeros(2),)
+
+
+def test_function_in_place_of_batches_is_refused_with_what_to_pass(job: JobHandle) -> None:
+    said = "load_data is a function, .* Pass an object whose __iter__ calls it"
+    watched = job.loop([], {}).watch(load_data)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=f"loop.watch: {said}"):
+        list(watched)
+    with pytest.raises(ConfigError, match=f"loader: {said}"):
+        job.loop(load_data, {}, name="second")  # type: ignore[arg-type]
+
+
+def test_single_rank_ends_after_the_step_at_hand(job: JobHandle) -> None:
+    loop = job.loop([torch.zeros(1)] * 100, {}, epochs=3)
+    for epoch in loop.epochs():
+        for _ in epoch:
+            if loop.step == 2:
+                loop.end()
+    assert (loop.step, loop.epoch) == (3, 1)
+
+
+@pytest.mark.parametrize("counts_on", [False, True])
+@pytest.mark.parametrize("stop_at", [1, 5])
+def test_loop_reports_an_epoch_left_at_another_batch_after_a_resume(
+    another: Any, capsys: pytest.CaptureFixture[str], counts_on: bool, stop_at: int
+) -> None:
+    """Each epoch is left after four of ten batches. An attempt that begins in the first does not know after which."""
+
+    def run(job: JobHandle, stop_at: int | None = None) -> int:
+        stop = job.this_rank.stop = StopSignal()
+        job.this_rank.flags = SharedFlags(None, stop)
+        loop = job.loop(job.loader(DATA, 1), {}, epochs=2)
+        with stop:
+            try:
+                for epoch in loop.epochs():
+                    for i, _ in enumerate(epoch, epoch.done if counts_on else 0):
+                        if loop.step + 1 == stop_at:
+                            os.kill(os.getpid(), signal.SIGTERM)
+                        if i == 3:
+                            break
+            except Stopped:
+                pass
+        return loop.step
+
+    assert run(another("whole")) == 8
+    job = another("run")
+    first = run(job, stop_at)
+    assert 0 < first % 4 < 3
+    assert "this attempt began it" not in capsys.readouterr().out
+    assert (run(another_attempt(job)) == 8) is counts_on
+    left = 4 if counts_on else 6
+    said = f"epoch {first // 4} was left after batch {left}, and this attempt began it after batch {first % 4}. A"
+    assert (said in capsys.readouterr().out) is (first < 4 if counts_on else True)

@@ -14,8 +14,8 @@ from torch import nn
 from clusterdp.checkpoint import list_checkpoints
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.train import JobHandle, Stopped, StopSignal
-from clusterdp.train.dist.group import seed_everything
 from clusterdp.train.optim.open_window import LONGEST, SHORTEST, OpenWindow
+from clusterdp.train.ranks.group import seed_everything
 from tests.train import foreign
 from tests.train.ranks import running
 
@@ -24,7 +24,7 @@ Attempt = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def attempt(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Attempt:
-    monkeypatch.setattr("clusterdp.train.dist.shared_flags.MOST_STEPS", 1)
+    monkeypatch.setattr("clusterdp.train.ranks.shared_flags.MOST_STEPS", 1)
 
     def run(name: str, number: int = 0, **options: Any) -> dict[str, Any]:
         saving = CheckpointConfig(url=str(tmp_path / name / "checkpoints"), async_save=False)
@@ -49,6 +49,15 @@ def test_a_stop_waits_for_the_end_of_a_window_that_the_loop_was_not_told_of(
     whole = attempt("whole")
     for stop_at in (1, 4, 5, 6, 9, 22):
         check(whole, attempt(f"run{stop_at}", stop_at=stop_at), attempt(f"run{stop_at}", 1))
+    assert "not exact" not in "".join(capsys.readouterr())
+
+
+def test_a_stop_waits_for_the_optimizer_that_accumulates_beside_another(
+    attempt: Attempt, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = attempt("whole", beside=True)
+    for stop_at in (1, 5, 6):
+        check(whole, attempt(f"run{stop_at}", stop_at=stop_at, beside=True), attempt(f"run{stop_at}", 1, beside=True))
     assert "not exact" not in "".join(capsys.readouterr())
 
 
@@ -97,7 +106,7 @@ def test_a_save_that_the_training_asks_for_in_a_window_is_told_not_to_be_exact(
 def test_a_stop_while_evaluating_in_a_window_is_told_not_to_be_exact(
     job: JobHandle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clusterdp.train.dist.shared_flags.MOST_STEPS", 1)
+    monkeypatch.setattr("clusterdp.train.ranks.shared_flags.MOST_STEPS", 1)
     model = nn.Linear(1, 1)
     loop = job.loop(job.loader(range(3), 1), {"model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.1)})
     for epoch in loop.epochs():
@@ -130,7 +139,7 @@ def model_and(kind: Any, **options: Any) -> tuple[nn.Module, Any, Callable[[], A
     return model, kind(model.parameters(), **options), lambda: model(torch.ones(1, 2)).sum().backward()
 
 
-def test_two_optimizers_that_take_turns_put_nothing_off(job: JobHandle) -> None:
+def test_two_optimizers_that_take_turns_put_nothing_off_after_their_first_turns(job: JobHandle) -> None:
     """As those of a GAN, where each one's losses leave gradients in the other's parameters."""
     a, one, back_a = model_and(torch.optim.SGD, lr=0.1)
     b, other, back_b = model_and(torch.optim.Adam)
@@ -144,7 +153,41 @@ def test_two_optimizers_that_take_turns_put_nothing_off(job: JobHandle) -> None:
 
         return body
 
-    assert Batches(job, a=a, b=b, one=one, other=other).put_off(*[turn(one), turn(other)] * 3) == [False] * 6
+    assert (
+        Batches(job, a=a, b=b, one=one, other=other).put_off(*[turn(one), turn(other)] * 3) == [True] * 2 + [False] * 4
+    )
+
+
+def test_an_optimizer_that_never_steps_puts_off_the_first_batches_alone(job: JobHandle) -> None:
+    """As that of a discriminator while the generator is trained alone."""
+    a, one, back_a = model_and(torch.optim.SGD, lr=0.1)
+    b, other, back_b = model_and(torch.optim.SGD, lr=0.1)
+
+    def body() -> None:
+        one.zero_grad()
+        back_a()
+        back_b()
+        one.step()
+
+    assert Batches(job, a=a, b=b, one=one, other=other).put_off(*[body] * (LONGEST + 4))[-4:] == [False] * 4
+
+
+def test_a_window_of_two_optimizers_ends_where_both_end(job: JobHandle) -> None:
+    a, one, back_a = model_and(torch.optim.SGD, lr=0.1)
+    b, other, back_b = model_and(torch.optim.SGD, lr=0.1)
+
+    def body(*steps: Any) -> Callable[[], None]:
+        def run() -> None:
+            back_a()
+            back_b()
+            for optimizer in steps:
+                optimizer.step()
+                optimizer.zero_grad()
+
+        return run
+
+    period = [body(), body(one), body(other), body(one), body(), body(one, other)]
+    assert Batches(job, a=a, b=b, one=one, other=other).put_off(*period * 3) == [*[True] * 5, False] * 3
 
 
 def test_lbfgs_which_calls_for_its_gradients_puts_nothing_off(job: JobHandle) -> None:

@@ -9,8 +9,8 @@ from multiprocessing.connection import Connection
 import pytest
 import torch.distributed as dist
 
-from clusterdp.train.dist.peers import PeerWatch
-from clusterdp.train.dist.store_notes import StoreNotes
+from clusterdp.train.ranks.peers import PeerWatch
+from clusterdp.train.ranks.store_notes import StoreNotes
 
 KEY = bytes(range(32))
 FORK = multiprocessing.get_context("forkserver")
@@ -64,7 +64,7 @@ def test_rank_0_does_not_wait_for_one_that_died_without_a_word(monkeypatch: pyte
     def leave_now(code: int) -> None:
         left.append(code)
 
-    monkeypatch.setattr("clusterdp.train.dist.peers.leave_now", leave_now)
-    monkeypatch.setattr("clusterdp.train.dist.peers.LAST_WAIT_S", 0.05)
+    monkeypatch.setattr("clusterdp.train.ranks.peers.leave_now", leave_now)
+    monkeypatch.setattr("clusterdp.train.ranks.peers.LAST_WAIT_S", 0.05)
     PeerWatch(StoreNotes(dist.HashStore(), KEY, "7.0"), 0, 2).leave(5)
     assert left == [5]

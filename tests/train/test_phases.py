@@ -21,7 +21,7 @@ from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError, EntryError, StateError
 from clusterdp.rundir import read_events
 from clusterdp.train import JobHandle, Stopped, StopSignal, Trainer
-from clusterdp.train.dist.group import seed_everything
+from clusterdp.train.ranks.group import seed_everything
 from tests.train import phased, programs
 from tests.train.ranks import Ranks, running, wait_until
 from tests.train.runs import Run
@@ -83,7 +83,7 @@ Make = Callable[..., Program]
 @pytest.fixture
 def program(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(
-        "clusterdp.train.dist.shared_flags.MOST_STEPS", 1
+        "clusterdp.train.ranks.shared_flags.MOST_STEPS", 1
     )  # these steps take microseconds; look after each
     return lambda name, folder="run", **saving: Program(job, name, tmp_path / folder, **saving)
 

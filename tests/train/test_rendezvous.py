@@ -9,8 +9,8 @@ import pytest
 
 from clusterdp.errors import RendezvousError
 from clusterdp.slurm.env import SlurmEnv
-from clusterdp.train.dist import rendezvous
-from clusterdp.train.dist.rendezvous import Rendezvous, derive_address, derive_port
+from clusterdp.train.ranks import rendezvous
+from clusterdp.train.ranks.rendezvous import Rendezvous, derive_address, derive_port
 from tests.slurm_types.test_env import STEP
 
 TWO_NODES = SlurmEnv.read(STEP)
@@ -23,7 +23,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, names: dict[str, str]) -> None:
             raise OSError("unknown")
         return names[host]
 
-    monkeypatch.setattr("clusterdp.train.dist.rendezvous.socket", SimpleNamespace(gethostbyname=look_up))
+    monkeypatch.setattr("clusterdp.train.ranks.rendezvous.socket", SimpleNamespace(gethostbyname=look_up))
 
 
 def test_what_the_batch_script_exported_is_taken_as_it_is() -> None:

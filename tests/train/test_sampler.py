@@ -52,7 +52,7 @@ def test_resumed_at_any_sample_it_goes_on_as_if_it_had_never_stopped(
     resumed = of(size, 0, world, drop_last=drop_last)
     resumed.load_state_dict(trained.state_dict())
     assert list(resumed) == whole[done:]
-    assert len(resumed) == len(whole) - done
+    assert (resumed.left, len(resumed)) == (len(whole) - done, len(whole))
 
 
 @given(size=sizes, before=worlds, after=worlds, data=st.data())
@@ -94,9 +94,9 @@ def test_an_epoch_begins_anew_and_in_another_order() -> None:
     first = list(sampler)
     sampler.advance(10)
     sampler.set_epoch(0)
-    assert len(sampler) == 15
+    assert (sampler.left, len(sampler)) == (15, 25)
     sampler.set_epoch(1)
-    assert len(sampler) == 25
+    assert (sampler.left, len(sampler)) == (25, 25)
     assert list(sampler) != first
 
 

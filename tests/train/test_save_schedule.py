@@ -22,7 +22,7 @@ Make = Callable[..., JobHandle]
 def make(job: JobHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """A handle with these settings of checkpoint."""
     monkeypatch.setattr(
-        "clusterdp.train.dist.shared_flags.MOST_STEPS", 1
+        "clusterdp.train.ranks.shared_flags.MOST_STEPS", 1
     )  # these steps take microseconds; look after each
 
     def settings(**saving: Any) -> JobHandle:

@@ -82,7 +82,7 @@ def test_after_an_evaluation_a_rank_has_items_again() -> None:
 
 def test_the_flags_are_exchanged_every_200_ms_of_steps_and_at_least_every_32(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("clusterdp.train.dist.shared_flags.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("clusterdp.train.ranks.shared_flags.time", SimpleNamespace(monotonic=lambda: now))
 
     def settled(step_s: float) -> int:
         nonlocal now
@@ -121,7 +121,7 @@ class Ring:
 
 
 def train(ring: Ring, steps: int, monkeypatch: pytest.MonkeyPatch, *, step_s: float = 0.05) -> SharedFlags:
-    monkeypatch.setattr("clusterdp.train.dist.shared_flags.time", ring)
+    monkeypatch.setattr("clusterdp.train.ranks.shared_flags.time", ring)
     flags = SharedFlags(ring)  # type: ignore[arg-type]
     go_on(ring, flags, steps, step_s=step_s)
     return flags
@@ -173,7 +173,7 @@ def test_the_lead_before_the_end_of_the_time_is_two_exchanges_and_a_save_and_som
 
 def test_time_before_the_first_step_and_in_saves_is_no_step_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr("clusterdp.train.dist.shared_flags.time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr("clusterdp.train.ranks.shared_flags.time", SimpleNamespace(monotonic=lambda: now))
     flags = SharedFlags(None)
     now += 100.0  # loading data
     flags.tick()

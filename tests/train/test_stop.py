@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clusterdp.train.dist.stop import Stopped, StopSignal
+from clusterdp.train.ranks.stop import Stopped, StopSignal
 
 
 @pytest.mark.parametrize(("number", "reason"), [(signal.SIGTERM, "term"), (signal.SIGUSR2, "time")])
@@ -37,7 +37,7 @@ def test_the_handlers_before_are_given_back() -> None:
 
 def test_the_end_of_the_time_is_a_reason_as_early_as_a_save_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("clusterdp.train.dist.stop.time", SimpleNamespace(time=lambda: now))
+    monkeypatch.setattr("clusterdp.train.ranks.stop.time", SimpleNamespace(time=lambda: now))
     stop = StopSignal(end_time=2000.0, margin_s=60.0)
     stop.needed_s = 15.0  # less than the margin
     now = 1939.0
@@ -50,8 +50,32 @@ def test_the_end_of_the_time_is_a_reason_as_early_as_a_save_needs(monkeypatch: p
     assert stop.name_of("time") == "end of time"
 
 
+@pytest.mark.parametrize(
+    ("answers", "asked", "stops_at"),
+    [([2600.0], 2, 2540.0), ([2000.4, 9999.0], 1, 1940.0), ([None], 1, 1940.0), ([2600.0, 3200.0], 3, 3140.0)],
+)
+def test_a_raised_time_limit_is_used_and_the_last_answer_is_final(
+    monkeypatch: pytest.MonkeyPatch, answers: list[float | None], asked: int, stops_at: float
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("clusterdp.train.ranks.stop.time", SimpleNamespace(time=lambda: now))
+    stop = StopSignal(end_time=2000.0, margin_s=60.0)
+    times: list[float] = []
+
+    def ask() -> float | None:
+        times.append(now)
+        return answers[len(times) - 1] if len(times) <= len(answers) else answers[-1]
+
+    stop.ask_end = ask
+    while stop.reason() is None:
+        now += 10
+    assert (now, len(times)) == (stops_at, asked)
+    now += 10
+    assert (stop.reason(), len(times)) == ("time", asked)
+
+
 def test_a_margin_longer_than_the_job_still_leaves_it_time_to_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clusterdp.train.dist.stop.time", SimpleNamespace(time=lambda: 1000.0))
+    monkeypatch.setattr("clusterdp.train.ranks.stop.time", SimpleNamespace(time=lambda: 1000.0))
     assert StopSignal(end_time=1060.0, margin_s=300.0).lead_s == 15.0
 
 
@@ -80,7 +104,7 @@ def test_a_process_with_shielded_workers_left_over_ends_all_the_same() -> None:
     """multiprocessing sends them TERM and waits for them; they do not hear it."""
     program = (
         "import multiprocessing, time\n"
-        "from clusterdp.train.dist.stop import StopSignal\n"
+        "from clusterdp.train.ranks.stop import StopSignal\n"
         "def work(): time.sleep(600)\n"
         "if __name__ == '__main__':\n"
         "    with StopSignal().shielded():\n"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from clusterdp.train.dist.peers import FAILED, PeerWatch
-from clusterdp.train.dist.store_notes import MOST, StoreNotes, make_key, read_key
+from clusterdp.train.ranks.peers import FAILED, PeerWatch
+from clusterdp.train.ranks.store_notes import MOST, StoreNotes, make_key, read_key
 
 KEY = bytes(range(32))
 

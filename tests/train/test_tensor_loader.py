@@ -10,10 +10,11 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from torch.utils.data import DataLoader, Subset, TensorDataset, WeightedRandomSampler, default_collate
+from torch.utils.data import Subset, TensorDataset, WeightedRandomSampler, default_collate
 
 from clusterdp.errors import ConfigError
 from clusterdp.train import JobHandle, Trainer
+from clusterdp.train.data.resumable_loader import ResumableLoader
 from clusterdp.train.data.tensor_loader import TensorLoader
 from tests.train.test_trainer import trained
 
@@ -63,7 +64,7 @@ def all_bits(loader: Iterable[Any]) -> list[Any]:
 def test_its_batches_are_those_of_a_dataloader_in_every_bit(job: JobHandle, kind: str, options: dict[str, Any]) -> None:
     data = KINDS[kind]
     ours, theirs = job.loader(data, 4, **options), job.loader(data, 4, collate_fn=default_collate, **options)
-    assert (type(ours), type(theirs)) == (TensorLoader, DataLoader)
+    assert (type(ours), type(theirs)) == (TensorLoader, ResumableLoader)
     assert len(ours) == len(theirs)
     for epoch, done in ((0, 0), (1, 0), (1, 5)):
         for sampler in (ours.sampler, theirs.sampler):
@@ -106,7 +107,7 @@ class Named(torch.Tensor):
     ],
 )
 def test_anything_else_is_read_as_before(job: JobHandle, data: Any, options: dict[str, Any]) -> None:
-    assert type(job.loader(data, 2, **options)) is DataLoader
+    assert type(job.loader(data, 2, **options)) is ResumableLoader
 
 
 def test_a_type_that_torch_cannot_index_is_read_as_before(job: JobHandle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +115,7 @@ def test_a_type_that_torch_cannot_index_is_read_as_before(job: JobHandle, monkey
         raise NotImplementedError("\"index_select\" not implemented for 'UInt16'")
 
     monkeypatch.setattr(torch.Tensor, "index_select", index_select)
-    assert type(job.loader(TensorDataset(X), 2)) is DataLoader
+    assert type(job.loader(TensorDataset(X), 2)) is ResumableLoader
 
 
 def test_a_sampler_of_ones_own_gives_the_order(job: JobHandle) -> None:

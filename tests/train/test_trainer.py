@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from clusterdp.config import from_plain
 from clusterdp.config.tree import AmpConfig, TrainConfig
-from clusterdp.errors import ConfigError
+from clusterdp.errors import ConfigError, EntryError
 from clusterdp.train import Amp, JobHandle, Trainer
 from clusterdp.train.settings import WorkerSettings
 from tests.train import programs, techniques, trainings
@@ -516,3 +516,85 @@ def test_the_signal_is_heard_while_it_predicts(job: JobHandle) -> None:
 
     with job.stop_signal.install(), pytest.raises(Stopped):
         trainer.predict(Slow(), batch_size=1)
+
+
+@pytest.mark.parametrize("how", ["bare", "wrapped", "hand"])
+def test_step_on_parts_of_a_model_exchanges_gradients_or_is_refused(tmp_path: Path, how: str) -> None:
+    with running(tmp_path, programs.with_job, ENTRY + "adversaries", {"how": how}, size=2) as ranks:
+        (error, weights, at_once), (_, others, _) = ranks.answers
+    assert (weights == others) is (how != "bare")
+    if how == "bare":
+        assert at_once
+        assert error.startswith("model: its parts were called, and never the model itself")
+        assert "[job.wrap(generator), job.wrap(discriminator)]" in error
+        assert "per_rank" not in ranks.log
+    else:
+        assert error is None
+
+
+def test_loop_reports_loaders_with_all_samples_on_every_rank(tmp_path: Path) -> None:
+    with running(tmp_path, programs.with_job, ENTRY + "reports_of_loaders", {}, size=2) as ranks:
+        batches, others = ranks.answers
+    assert batches == others
+    parts = ranks.rank_log(0).split("<")[1:]
+    reported = [part.split(">")[0] for part in parts if "each of the 2 ranks trains on all samples" in part]
+    assert reported == ["shuffled", "in order", "iterable", "list", "stream"]
+    assert ranks.log.count("job.loader(data, batch_size) deals them out") == len(reported)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2 * trainings.FEATURES, 3)
+
+    def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer(torch.cat([x, z], 1))
+        return out
+
+
+def test_model_of_two_inputs_is_explained_and_then_takes_the_right_data(job: JobHandle) -> None:
+    net = TwoInputs()
+    trainer = Trainer(net, nn.CrossEntropyLoss(), torch.optim.SGD(net.parameters(), lr=0.1), job=job)
+    x, y = held().tensors
+    with pytest.raises(
+        ConfigError, match=r"TwoInputs.forward\(\) takes \(x: .*has 1 \(list\) before.*fit\(\(x1, x2, y\)\)"
+    ):
+        trainer.fit(((x, x), y))
+    assert len(trainer.fit((x, x, y))) == 1
+    with pytest.raises(EntryError, match="not the data of the first fit"):
+        trainer.fit(((x, x), y), epochs=2)
+
+
+def test_error_within_the_model_is_not_called_a_wrong_input_count(job: JobHandle) -> None:
+    class Wrong(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return len(3)  # type: ignore[arg-type,return-value]
+
+    trainer = Trainer(Wrong(3, 3), nn.CrossEntropyLoss(), job=job)
+    with pytest.raises(TypeError, match="has no len"):
+        trainer.evaluate(held())
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_fit_after_an_interrupt_keeps_position_and_history(job: JobHandle, kept: bool) -> None:
+    """With a run folder, but before its first save; and without one."""
+    if not kept:
+        job = JobHandle(WorkerSettings(), job.group, job.stop_signal, "1.0")
+    loader: Any = job.loader(held(), 17)
+
+    def interrupt(trainer: Trainer, values: Any) -> None:
+        if interrupts and trainer.loop is not None and trainer.loop.step == 4:
+            interrupts.clear()
+            raise KeyboardInterrupt
+
+    interrupts = [True]
+    net = nn.Linear(trainings.FEATURES, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    trainer = Trainer(net, nn.CrossEntropyLoss(), optimizer, job=job, on_step=[interrupt])
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(loader, epochs=3)
+    assert job.metrics.sinks == []
+    history = trainer.fit(loader, epochs=3)
+    assert history["epoch"] == [1, 2, 3]
+    assert history["step"] == [3, 7, 10]  # a step of the second epoch was done before it began anew
+    assert trainer.loop is not None

@@ -10,11 +10,19 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    default_collate,
+)
 
-from clusterdp.errors import ConfigError
+from clusterdp.errors import ClusterdpError, ConfigError
 from clusterdp.train import JobHandle, Trainer, early_stopping, keep_best
-from clusterdp.train.dist import shared_flags
+from clusterdp.train.ranks import shared_flags
 from tests.checkpoint.training import digest
 
 SAMPLES, FEATURES = 176, 16
@@ -333,3 +341,93 @@ def in_tensors(job: JobHandle, record: str, by_sample: str, fault: list[Any] | N
     scores = [trainer.evaluate(held_out(), **options), trainer.predict(held_out(), **options)]
     end = [history.rows, digest([dict(net.named_parameters()), scores, torch.get_rng_state()])]
     Path(record, f"end-{job.rank}").write_text(json.dumps(end))
+
+
+def adversaries(job: JobHandle, how: str) -> tuple[str | None, str, bool]:
+    """A GAN whose step calls both parts. how: "bare" parts, parts that are "wrapped", or gradients added up by "hand".
+    The error, if one came, a digest of the weights, and whether the first one was called after the first step."""
+    torch.manual_seed(0)
+    g, d = nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, 1)
+    if how == "wrapped":
+        g, d = job.wrap(g), job.wrap(d)  # type: ignore[assignment]
+    g_opt, d_opt = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (g, d))
+
+    def descend(trainer: Trainer, loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        loss.backward()
+        if how == "hand":
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    torch.distributed.all_reduce(parameter.grad)
+        optimizer.step()
+
+    def step(trainer: Trainer, batch: Any) -> dict[str, torch.Tensor]:
+        descend(trainer, (d(g(batch[0]).detach()) - d(batch[0])).mean(), d_opt)
+        loss = -d(g(batch[0])).mean()
+        descend(trainer, loss, g_opt)
+        return {"loss": loss.detach()}
+
+    trainer = Trainer(nn.ModuleList([g, d]), job=job, step=step)
+    error = None
+    try:
+        trainer.fit(Noisy(), batch_size=16)
+    except ClusterdpError as caught:
+        error = str(caught)
+    assert trainer.loop is not None
+    return error, digest(dict(trainer.net.named_parameters())), trainer.loop.step == 1
+
+
+class Part(Dataset[Any]):
+    """Of ranks that know theirs."""
+
+    def __init__(self, numbers: range):
+        self.numbers = numbers
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.arange(16.0) + self.numbers[index]
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self, numbers: range):
+        self.numbers = numbers
+
+    def __iter__(self) -> Any:
+        return iter(Iterated(self.numbers))
+
+
+class Iterated:
+    def __init__(self, numbers: range):
+        self.numbers = numbers
+
+    def __iter__(self) -> Any:
+        return (torch.arange(16.0) + number for number in self.numbers)
+
+
+def reports_of_loaders(job: JobHandle) -> dict[str, int]:
+    """How many lines rank 0 printed of ranks that have the same samples, by loader; and how many batches there were."""
+    rank, ranks = job.rank, job.world_size
+    whole, own = Part(range(12)), Part(range(rank, 12, ranks))
+    loaders: dict[str, Any] = {
+        "shuffled": DataLoader(whole, 2, shuffle=True),
+        "in order": DataLoader(whole, 2),
+        "iterable": Iterated(range(12)),
+        "list": [*Iterated(range(12))],
+        "stream": DataLoader(Stream(range(12)), 2),
+        "dealt out": DataLoader(whole, 2, sampler=DistributedSampler(whole)),
+        "ours": job.loader(whole, 2),
+        "own part, shuffled": DataLoader(own, 2, shuffle=True),
+        "subset": DataLoader(Subset(whole, range(rank, 12, ranks)), 2, shuffle=True),
+        "own stream": DataLoader(Stream(range(rank, 12, ranks)), 2),
+        "own iterable": Iterated(range(rank, 12, ranks)),
+        "own batches": DataLoader(whole, batch_sampler=[[rank, rank + 2], [rank + 4, rank + 6]]),
+        "no data": range(3),
+        "made up": [torch.zeros(4, 4)] * 3,
+    }
+    found = {}
+    for name, loader in loaders.items():
+        print(f"<{name}>", flush=True)
+        found[name] = sum(1 for _ in job.loop(loader, {}, epochs=2))
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -32,15 +33,22 @@ from clusterdp.checkpoint.state.tree import DTYPES, as_bytes, is_sharded, key_of
 from clusterdp.storage import Storage
 
 
-def live_tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def live_tensors(
+    state: Mapping[str, Any], orders: Mapping[str, list[int] | None] = MappingProxyType({})
+) -> dict[str, torch.Tensor]:
     """The tensors of the objects as they are now, by the names that a checkpoint has for them, and the parameters that
-    an optimizer has yet to make its state for: `optimizer/state/0` is like what will be in there."""
+    an optimizer has yet to make its state for: `optimizer/state/0` is like what will be in there. orders: of optimizers
+    that count their parameters otherwise, the numbers in the checkpoint."""
     found: dict[str, torch.Tensor] = {}
     for name, thing in state.items():
-        found |= dict(_leaves(thing.state_dict(), name))
+        tree, order = thing.state_dict(), orders.get(name)
+        if order is not None:
+            tree = {**tree, "state": {order[i]: of for i, of in tree["state"].items()}}
+        found |= dict(_leaves(tree, name))
         if isinstance(thing, torch.optim.Optimizer):
             parameters = [parameter for group in thing.param_groups for parameter in group["params"]]
-            found |= {key_of(name, "state", i): parameter for i, parameter in enumerate(parameters)}
+            numbers = range(len(parameters)) if order is None else order
+            found |= {key_of(name, "state", i): parameter for i, parameter in zip(numbers, parameters, strict=True)}
     return found
 
 

@@ -11,7 +11,7 @@ import torch
 from clusterdp.checkpoint.format.manifest import CheckpointInfo, Manifest, decode
 from clusterdp.checkpoint.format.verified_reads import check_sizes, ranges_of, read_manifest
 from clusterdp.checkpoint.load.flat_reader import FlatReader, live_tensors, read_own
-from clusterdp.checkpoint.state import as_built, mismatch, module_buffers, stateful
+from clusterdp.checkpoint.state import as_built, mismatch, module_buffers, parameter_names, stateful
 from clusterdp.checkpoint.state.rank_group import RankGroup
 from clusterdp.checkpoint.state.tree import cloned, copied, is_sharded, unflatten
 from clusterdp.storage import Storage
@@ -49,11 +49,15 @@ class LoadedCheckpoint:
         """The state_dict() of that object, made of the tensors as they are here: row by row."""
         return unflatten(self.manifest.state[name], self.tensors)
 
-    def given(self, name: str) -> Any:
-        """The same for a module, which copies it, but for what set_extra_state() may keep."""
+    def given(self, name: str, module: torch.nn.Module) -> Any:
+        """The same for a module, which copies it, but for what a set_extra_state() or a loading of its own may keep:
+        torch's observers keep the very tensors, and views of the buffer are of no use to them."""
         state = self.views(name)
-        for key in [key for key in state if str(key).rpartition(".")[2] == stateful.EXTRA_STATE]:
-            state[key] = cloned(state[key])
+        own = stateful.with_a_loading_of_its_own(module)
+        for key in state:
+            path, _, last = str(key).rpartition(".")
+            if last == stateful.EXTRA_STATE or path in own:
+                state[key] = cloned(state[key])
         return state
 
     def state(self, name: str, *, copy: bool) -> Any:
@@ -141,6 +145,7 @@ def put_back(loaded: LoadedCheckpoint, state: Mapping[str, Any], world_size: int
             given = loaded.state(name, copy=not keeps)
             if keeps and loaded.flat is not None:
                 as_built.add_groups(thing, given, changed.get(name, {}), shared)
+            given = parameter_names.by_name(name, thing, given, changed.get(name, {}).get("names"), shared)
             stateful.load(name, thing, given)
             different += mismatch.differences(name, thing, given, loaded.manifest.strides, loaded.tensors)
         loaded.release(name, everything=not keeps)
@@ -159,7 +164,7 @@ def _into_module(
     loaded: LoadedCheckpoint, name: str, module: torch.nn.Module, changed: Mapping[str, Any], resized: Collection[str]
 ) -> list[str]:
     noted = loaded.manifest.strides
-    given = loaded.given(name)
+    given = loaded.given(name, module)
     module_buffers.make_room(module, given, resized)
     stateful.load(name, module, given)
     different = [*as_built.put_back(name, module, changed)]
@@ -172,7 +177,9 @@ def _read_parts(storage: Storage, manifest: Manifest, state: Mapping[str, Any]) 
     from clusterdp.checkpoint.load import resharding  # imported here: it takes two seconds, and DDP does not need it
 
     check_sizes(storage, ranges_of(manifest))  # first: no manifest makes us ask for memory that its files do not fill
-    live = resharding.live_tensors(stateful.shared(state))
+    shared, changed = stateful.shared(state), manifest.changed or {}
+    orders = {name: parameter_names.numbers(name, some.get("names"), shared) for name, some in changed.items()}
+    live = resharding.live_tensors(shared, orders)
     return resharding.read(storage, manifest, live)
 
 

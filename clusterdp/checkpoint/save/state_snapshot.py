@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from clusterdp.checkpoint.format.layout import FlatLayout
-from clusterdp.checkpoint.state import as_built, module_buffers, rng, stateful
+from clusterdp.checkpoint.state import as_built, module_buffers, parameter_names, rng, stateful
 from clusterdp.checkpoint.state.rank_group import RankGroup, tried
 from clusterdp.checkpoint.state.tree import Flattener, as_bytes, dtype_name, is_sharded, key_of
 from clusterdp.errors import StateError
@@ -110,8 +110,12 @@ def _changed(state: Mapping[str, Any], ranks: RankGroup) -> tuple[dict[str, dict
     """
 
     def find() -> dict[str, dict[str, Any]]:
+        shared = stateful.shared(state)
         with stateful.as_trained(state):
-            return as_built.changes(stateful.shared(state))
+            changed = as_built.changes(shared)
+        for name, names in parameter_names.recorded(shared).items():
+            changed.setdefault(name, {})["names"] = names
+        return changed
 
     found, failure = tried(find)
     changed = found or {}
@@ -160,7 +164,11 @@ def _explain_difference(outline: dict[str, Any], ranks: RankGroup) -> NoReturn:
     """Raises StateError on all ranks: which key differs, and where."""
     key = _first_difference(ranks.agree(conclude=lambda _: outline), outline)
     failure = None
-    if key is not None:
+    if key is not None and "/names/" in key:
+        failure = StateError(
+            f"{key}: its parameters come in another order here than on rank 0. {parameter_names.IN_ORDER}"
+        )
+    elif key is not None:
         failure = StateError(
             f"{key}: it is not the same here as on rank 0, and only one can be saved. Make it equal on all ranks, "
             "or give its object an attribute `per_rank = True` to save each rank's own."

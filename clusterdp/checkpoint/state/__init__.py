@@ -3,6 +3,8 @@
 tree             nested state taken apart into JSON and tensors, and put together again
 stateful         what is taken from modules, optimizers, ..., and how it is put back
 as_built         what the program had built before training changed it
+plain_holders    dicts and tensors that are in a state as they are
+parameter_names  the names of the parameters in an optimizer's groups, and their order
 module_buffers   the buffers of modules, which may differ between ranks and change their size
 mismatch         where an object differs from what was saved although its state fits
 rng              the random number generators of a rank

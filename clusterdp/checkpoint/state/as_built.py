@@ -3,7 +3,8 @@ loaded back: buffers that are not persistent, buffers of another size, requires_
 an optimizer was given later. It is saved beside the state:
 
     {module: {"from": {key: what it was built as}, "buffers": {key: tensor}, "requires_grad": {name: bool}},
-     optimizer: {"groups": [[[module, name of a parameter], ...], ...]}}
+     optimizer: {"groups": [[[module, name of a parameter], ...], ...],   # those that were added
+                 "names": ...}}                                           # of all, see parameter_names.py
 
 It is put back only where the program builds the same again: in a program that was changed, its own counts.
 """

@@ -105,7 +105,10 @@ class RankGroup:
         try:
             yield
         except RuntimeError as error:  # what gloo raises when a peer dies or does not answer in time
-            self._lost = f"checkpoint: the ranks have lost contact: {error}. Another rank failed first; see its log."
+            self._lost = (
+                f"checkpoint: the ranks have lost contact: {error}. Another rank failed first, or waits elsewhere; see "
+                "the logs of all."
+            )
             raise LostContact(self._lost) from error
 
     def _gather(self, message: Any) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from clusterdp.checkpoint.state import as_built
+from clusterdp.checkpoint.state import as_built, parameter_names, plain_holders
 from clusterdp.checkpoint.state.tree import Flattener, is_sharded, key_of
 from clusterdp.errors import CheckpointError, StateError
 from clusterdp.wording import some_of
@@ -27,13 +27,16 @@ class Stateful(Protocol):
 
 
 def check(state: Mapping[Any, Any]) -> dict[str, Any]:
-    """The same objects without their wrappers; raises StateError on what cannot be saved."""
+    """The same objects without their wrappers, plain ones with a holder; raises StateError on what cannot be saved."""
+    state = {name: plain_holders.held(thing) for name, thing in state.items()}
     for name, thing in state.items():
         if not isinstance(name, str) or not name or isinstance(thing, type) or not isinstance(thing, Stateful):
             raise StateError(
                 f"{name}: a {type(thing).__qualname__} has no state_dict() and load_state_dict(). "
-                "Pass name -> object with both, such as a Module, an Optimizer, a scheduler or a sampler."
+                "Pass name -> object with both, such as a Module, an Optimizer, a scheduler or a sampler; a tensor; or "
+                "a dict of values, as in {'best': {'loss': 0.5}}, which a restore fills."
             )
+    parameter_names.check_held(state)
     return {name: unwrap(thing) for name, thing in state.items()}
 
 
@@ -94,6 +97,11 @@ def live_tensors(name: str, thing: Any) -> Mapping[str, torch.Tensor]:
                 flattener.flatten(thing.state_dict(), name)
             return flattener.tensors
     return {}
+
+
+def with_a_loading_of_its_own(module: torch.nn.Module) -> set[str]:
+    """The paths of the parts that may keep what they are given."""
+    return {path for path, part in module.named_modules() if not _loads_plainly(part)}
 
 
 def _loads_plainly(part: torch.nn.Module) -> bool:

@@ -11,18 +11,17 @@ from torch.utils.data import (
     DataLoader,
     Dataset,
     IterableDataset,
-    RandomSampler,
-    SequentialSampler,
     Subset,
     TensorDataset,
 )
 
 from clusterdp.errors import ConfigError
-from clusterdp.train.data.loader_defaults import loader_defaults, one_line_errors
+from clusterdp.train.data.dealt_out import is_whole
+from clusterdp.train.data.loader_defaults import check_can_be_read, loader_defaults, one_line_errors
 from clusterdp.train.data.make_loader import make_loader
 from clusterdp.train.data.seeded import SeededDataset
 from clusterdp.train.data.tensor_loader import TensorLoader, in_columns, rows_of
-from clusterdp.train.dist.rank import Rank
+from clusterdp.train.ranks.rank import Rank
 
 OF_TRAINING = ("shuffle", "drop_last", "sampler", "batch_sampler", "seed_samples")  # which samples, in which order
 
@@ -33,7 +32,7 @@ def training_data(rank: Rank, data: Any, batch_size: int | None, options: Mappin
     if dataset is not None:
         return make_loader(rank, dataset, batch_size, **options)
     _refuse_options(options)
-    if rank.world_size > 1 and _is_whole(data):
+    if rank.world_size > 1 and is_whole(data):
         raise ConfigError(
             f"train: a DataLoader over the whole data set, which each of {rank.world_size} ranks would train on. "
             "Pass the data set itself, or a job.loader() of it."
@@ -75,7 +74,7 @@ def evaluation_data(
             return DataLoader(dataset, sampler=share, **options), whole
     if dataset is not None:
         return make_loader(rank, dataset, **options), None
-    if rank.world_size > 1 and (what == "predict" or _is_whole(data)):
+    if rank.world_size > 1 and (what == "predict" or is_whole(data)):
         raise ConfigError(
             f"{what}: a {type(data).__name__}, for which it is not known which of {rank.world_size} ranks has which "
             "sample. Pass the data set itself."
@@ -98,13 +97,10 @@ def as_dataset(data: Any) -> Dataset[Any] | None:
         return None if _is_webloader(data) else data
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list | Mapping | str):
         return data  # type: ignore[no-any-return]  # as DataLoader takes it: a data set need not be a Dataset
+    check_can_be_read("data", data)
     if not isinstance(data, Iterable) or isinstance(data, str):
         raise ConfigError(f"data: a {type(data).__name__} is not a data set, tensors or batches. Pass one of these.")
     return None
-
-
-def _is_whole(loader: Any) -> bool:
-    return isinstance(loader, DataLoader) and type(loader.sampler) in (RandomSampler, SequentialSampler)
 
 
 def _is_webloader(dataset: Any) -> bool:

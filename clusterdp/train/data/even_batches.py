@@ -19,7 +19,7 @@ from clusterdp.errors import TrainError
 from clusterdp.train.parallel.strategy import is_sharded
 
 if TYPE_CHECKING:
-    from clusterdp.train.dist.group import Group
+    from clusterdp.train.ranks.group import Group
 
 Item = TypeVar("Item")
 END: Any = object()

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from clusterdp.errors import ConfigError
+from clusterdp.train.data.resumable_loader import ResumableLoader
 
 MOST_WORKERS = 16
 
@@ -57,12 +58,25 @@ def cpus_of_rank(local_world_size: int) -> int:
 def check_can_be_read_again(what: str, data: Any, epochs: int) -> None:
     """ConfigError for what can be read only once (a generator, a map, a zip, a file), where several epochs read it. A
     class of the user's may be its own iterator and begin anew each time."""
+    check_can_be_read(what, data)
     own = isinstance(getattr(type(data), "__iter__", None), FunctionType)
     if epochs > 1 and isinstance(data, Iterator) and not own:
         raise ConfigError(
             f"{what}: a {type(data).__name__} is read once, and {epochs} epochs read it {epochs} times. Pass what can "
             "be read again: the loader itself, or an object whose __iter__ makes the generator."
         )
+
+
+def check_can_be_read(what: str, data: Any) -> None:
+    """ConfigError for what has no batches to iterate over, such as a function that makes a generator of them."""
+    if hasattr(data, "__iter__") or hasattr(data, "__getitem__"):
+        return
+    if isinstance(data, type) or not callable(data):
+        raise ConfigError(f"{what}: a {type(data).__name__} is not a data set, tensors or batches. Pass one of these.")
+    raise ConfigError(
+        f"{what}: {getattr(data, '__name__', type(data).__name__)} is a function, and batches are iterated over. Pass "
+        "an object whose __iter__ calls it: that is read anew in each epoch."
+    )
 
 
 def gives_batches(dataset: Any) -> bool:
@@ -80,8 +94,9 @@ def _size_after(stage: Any) -> str | None:
 def end_workers(loader: Any) -> None:
     """Ends workers that would stay for another epoch. If they are left to the garbage collector, it stops the threads
     that talk to them before it asks them to end, and waits 10 s for each in vain (torch 2.13)."""
-    if type(loader) is DataLoader and loader.persistent_workers and loader._iterator is not None:
-        loader._iterator._shutdown_workers()  # type: ignore[attr-defined]
+    ours = type(loader) is DataLoader or isinstance(loader, ResumableLoader)
+    if ours and loader.persistent_workers and loader._iterator is not None:
+        loader._iterator._shutdown_workers()
         loader._iterator = None
 
 

@@ -3,9 +3,13 @@ of the next ones are as they would have been."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any
 
+import numpy
+import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, TensorDataset, default_collate
 
 from clusterdp.train.data.seeded import SeededDataset
@@ -61,6 +65,21 @@ def why_not_exact(loader: Any, *, begun: bool, epoch: int, replayed: bool) -> st
     begun: not at the epoch's start. replayed: the epoch is read again from its start.
     """
     dataset = getattr(loader, "dataset", None)
+    if begun and not replayed and _has_shuffle_buffer(loader if dataset is None else dataset):
+        return (
+            "its data set shuffles in a buffer, whose samples are in no state: those that were in it do not come any "
+            "more in this epoch. torch's DataLoader, which is read again, is exact with shuffle(seed=...), and so is "
+            "job.loader() of a data set with indices."
+        )
+    if (
+        (begun or epoch)
+        and not (replayed and not epoch)
+        and (kept := _generator_of(getattr(loader, "collate_fn", None)))
+    ):
+        return (
+            f"its collate_fn keeps a {kept} of its own, which is in no checkpoint: what it draws is not exact. Let it "
+            "draw from the global random numbers of Python, numpy or torch."
+        )
     draws_nothing = type(dataset) is TensorDataset and getattr(loader, "collate_fn", None) is default_collate
     if not getattr(loader, "num_workers", 0) or isinstance(dataset, SeededDataset | Shards) or draws_nothing:
         return None
@@ -77,6 +96,35 @@ def why_not_exact(loader: Any, *, begun: bool, epoch: int, replayed: bool) -> st
             "sample, and is."
         )
     return None
+
+
+def _has_shuffle_buffer(dataset: Any) -> bool:
+    """Hugging Face's streams: their place is kept, the content of a shuffle buffer is not."""
+    if type(dataset).__name__ == "BufferShuffledExamplesIterable":
+        return True
+    inner = [getattr(dataset, name, None) for name in ("_ex_iterable", "ex_iterable")]
+    inner += getattr(dataset, "ex_iterables", None) or []
+    return any(_has_shuffle_buffer(part) for part in inner if part is not None)
+
+
+def _generator_of(function: Any) -> str | None:
+    """The type of a random generator that a function, or an object that is called, refers to; None if none is seen."""
+    function = getattr(function, "collate_fn", function)  # of our wrapper, which seeds the global ones
+    seen = [*getattr(function, "__dict__", {}).values(), getattr(function, "__self__", None)]
+    seen += [*getattr(seen[-1], "__dict__", {}).values(), *(getattr(function, "__defaults__", None) or ())]
+    seen += [*(getattr(function, "args", None) or ()), *(getattr(function, "keywords", None) or {}).values()]
+    call = getattr(type(function), "__call__", None)  # noqa: B004  # not whether, but which
+    for part in (function, getattr(function, "__func__", None), getattr(function, "func", None), call):
+        if isinstance(part, FunctionType):
+            seen += [part.__globals__.get(name) for name in part.__code__.co_names]
+            seen += [cell.cell_contents for cell in part.__closure__ or ()]
+    return next((type(each).__name__ for each in seen if _is_generator(each)), None)
+
+
+def _is_generator(thing: Any) -> bool:
+    if isinstance(thing, torch.Generator):
+        return thing is not torch.default_generator
+    return isinstance(thing, random.Random | numpy.random.Generator | numpy.random.RandomState)
 
 
 def length_of(thing: Any) -> int | None:

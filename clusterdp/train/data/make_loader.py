@@ -9,12 +9,13 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 from clusterdp.errors import ConfigError
 from clusterdp.train.argument_names import LOADER, check_arguments
 from clusterdp.train.data.loader_defaults import default_workers, gives_batches, loader_defaults, one_line_errors
+from clusterdp.train.data.resumable_loader import ResumableLoader
 from clusterdp.train.data.sampler import ResumableSampler
 from clusterdp.train.data.seeded import SeededDataset
 from clusterdp.train.data.shard_loader import ShardLoader
 from clusterdp.train.data.shards import Shards
 from clusterdp.train.data.tensor_loader import TensorLoader, in_columns, rows_of
-from clusterdp.train.dist.rank import Rank
+from clusterdp.train.ranks.rank import Rank
 
 
 def make_loader(
@@ -30,6 +31,11 @@ def make_loader(
 ) -> DataLoader[Any]:
     """See JobHandle.loader."""
     check_arguments("loader", options, LOADER)
+    if options.get("batch_sampler") is not None:
+        raise ConfigError(
+            "batch_sampler: job.loader() makes the batches itself. Pass sampler=, an order of all samples; or make a "
+            "DataLoader(data, batch_sampler=...) whose batches are those of this rank, and pass that to job.loop()."
+        )
     share = {"rank": rank.number, "world_size": rank.world_size, "seed": rank.seed, "drop_last": drop_last}
     if isinstance(dataset, Shards):
         return _shard_loader(rank, dataset, batch_size, options | share)
@@ -55,7 +61,7 @@ def make_loader(
         if collate_fn is not None:
             options["collate_fn"] = dataset.collation(collate_fn)
     with one_line_errors():
-        return DataLoader(dataset, sampler=ours, **options)
+        return ResumableLoader(dataset, sampler=ours, **options)
 
 
 def _shard_loader(rank: Rank, shards: Shards, batch_size: int | None, options: dict[str, Any]) -> DataLoader[Any]:

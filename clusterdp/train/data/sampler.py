@@ -80,6 +80,11 @@ class ResumableSampler(Sampler[Any]):
         return self.consumed + left - over if self.drop_last else self.consumed + left + self.world_size - over
 
     def __len__(self) -> int:
+        """This rank's samples of a whole epoch, as this number of ranks deals it out, however much of it is done."""
+        return self.size // self.world_size if self.drop_last else -(-self.size // self.world_size)
+
+    @property
+    def left(self) -> int:
         """This rank's samples from here to the end of the epoch."""
         return (self.total - self.consumed) // self.world_size
 

@@ -54,6 +54,16 @@ class ShardLoader:
             raise TypeError("shards have no length, unless batches= gives it")
         return self.dataset.batches
 
+    @property
+    def done(self) -> int:
+        """Batches of this epoch that were handed out."""
+        return self._done
+
+    @property
+    def left(self) -> int:
+        """The others. TypeError where they have no length."""
+        return len(self) - self._done
+
     def set_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
             self.epoch, self._places, self._turn, self._done = epoch, [], 0, 0

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy
 import torch
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import Dataset, Subset, TensorDataset
 
 from clusterdp.errors import ConfigError
+from clusterdp.train.data.resumable_loader import ResumableLoader
 from clusterdp.train.data.sampler import ResumableSampler
 
 Indices = torch.Tensor | range
@@ -24,7 +25,7 @@ Rows = Callable[[Indices], Any]  # a batch, by the indices of its samples
 OWN = {"batch_size", "drop_last", "pin_memory", "num_workers"}  # with any other option a DataLoader makes the batches
 
 
-class TensorLoader(DataLoader[Any]):
+class TensorLoader(ResumableLoader):
     """sampler: a ResumableSampler, or a range of indices."""
 
     def __init__(

@@ -169,6 +169,7 @@ class Silence:
         return nodes[place] if place < len(nodes) else "an unknown node"
 
     def _end(self, why: str) -> None:
-        say(f"clusterdp: ending rank {self.task.rank}: {why}; see {self._attempt.hang}")
+        see = f"; see {self._attempt.hang}" if self._attempt.hang.exists() else ""  # some rank has left no note
+        say(f"clusterdp: ending rank {self.task.rank}: {why}{see}")
         self.has_killed = True
         self.rank.kill()

@@ -7,7 +7,7 @@ import re
 HEADER = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)")
 FRAME = re.compile(r'  File "(.*)", line (\d+|\?\?\?) in (.*)')
 # Where a rank waits for the others. In a backward pass, which waits in the engine, it computes there as well.
-WAITING = ("/torch/distributed/", "/torch/cuda/", "/clusterdp/train/dist/")
+WAITING = ("/torch/distributed/", "/torch/cuda/", "/clusterdp/train/ranks/")
 ENGINE = "/torch/autograd/"
 LIBRARIES = ("/torch/", "/clusterdp/", "/lib/python", "<frozen", "<string>")
 

@@ -17,6 +17,7 @@ import select
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from clusterdp.train.hang.phases import FIRST, LONG, PHASE, STEP, phase_name
@@ -29,6 +30,7 @@ LEAST_S = 300.0  # of hang_after_s, where it follows from the steps
 TIMES = 5  # the longest step so far
 SHARE = 0.9  # of a collective's time-out, after which a phase that may take long is reported
 LONGEST_TICK_S = 1.0
+SUSPENDED_S = 10.0  # a busy machine may leave a process out for some seconds
 IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -61,8 +63,11 @@ class Watcher:
 
     def look(self) -> None:
         self.now = self.clock()
-        if self.now - self._looked > max(10 * self.tick_s, 2.0):
+        slept_s = self.now - self._looked
+        if slept_s > max(10 * self.tick_s, 2.0):
             self._last_sign = self.now  # this process did not run, and probably no other of the job
+            if slept_s > SUSPENDED_S and self.task.rank == 0:
+                self._note_suspension(slept_s)
         numbers, stopped = self.rank.numbers(), self.rank.is_stopped()
         if numbers != self.seen:
             self._note_sign(numbers)
@@ -73,6 +78,16 @@ class Watcher:
             self._be_silent()
         self._was_stopped = stopped
         self._looked = self.clock()
+
+    def _note_suspension(self, seconds: float) -> None:
+        """For `clusterdp goodput`: Slurm does not count that time either."""
+        from pathlib import Path
+
+        from clusterdp.rundir import Ledger, RunDir
+
+        with suppress(OSError):
+            ledger = Ledger(RunDir(Path(self.task.run_dir)), self.task.attempt, f"hang{self.task.rank}")
+            ledger.write("suspended", seconds=round(seconds, 3))
 
     def _note_sign(self, numbers: tuple[int, ...]) -> None:
         if numbers[STEP] != self.seen[STEP]:

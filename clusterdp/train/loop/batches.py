@@ -14,23 +14,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch.utils.data import TensorDataset
 
 from clusterdp.errors import ConfigError, StateError
+from clusterdp.train.data.batch_mark import LastBatch, mark_of
+from clusterdp.train.data.dealt_out import of_batch, of_data_set
 from clusterdp.train.data.loader_defaults import end_workers
 from clusterdp.train.data.loader_identity import batch_size_of, changes, length_of, same_place, why_not_exact
 from clusterdp.train.data.loader_rng import OwnStreams
 from clusterdp.train.data.prefetch import Prefetcher
-from clusterdp.train.data.sampler import ResumableSampler
+from clusterdp.train.data.resumable_loader import batches_left, our_sampler
 from clusterdp.train.data.seeded import SeededDataset
 from clusterdp.train.data.tensor_loader import TensorLoader
-from clusterdp.train.dist.rank import Rank
 from clusterdp.train.loop.position import EpochRng, LoaderState, Position, counts_samples
 from clusterdp.train.output.say import say
+from clusterdp.train.ranks.rank import Rank
 from clusterdp.wording import counted
 
 Batch = TypeVar("Batch")
@@ -53,15 +55,18 @@ class Batches(Generic[Batch]):
         self.move = move
         self.loader = loader
         self.batch_size = batch_size_of(loader) or 1  # of a full batch; the last one, shorter, ends the epoch
-        self.sampler = _our_sampler(loader)
+        self.sampler = our_sampler(loader)
         self.is_global = self.sampler is not None or counts_samples(getattr(loader, "dataset", None))
         self.position = Position(self.batch_size * rank.world_size if self.is_global else 0)
         self.per_epoch: int | None = None  # batches; None if the loader has no length
         self.left: int | None = None
+        self._compared = self.is_global or rank.world_size == 1  # whether the ranks have other batches than each other
         self._surplus = False  # this rank has more batches than another
         self._ready: Iterator[Batch] | None = None  # of the epoch that is opened next
         self._epoch_rng = EpochRng(loader)
         self._streams = OwnStreams()
+        self._draws = False  # it is read again on resume, and may draw other random numbers then
+        self.differs: str | None = None  # in words, where it has drawn others
         self._place: LoaderState | None = None
         self.state: dict[str, Any] = {"loop": self.position}
         if self.sampler is not None:
@@ -89,6 +94,20 @@ class Batches(Generic[Batch]):
             number = self.rank.number
             say(f"clusterdp: rank {number} has {own} batches, another rank only {least}; {own - least} dropped.")
         self.per_epoch = least if least >= 0 else None
+        if not self._compared:
+            self._compare(of_data_set(self.loader))
+
+    def _compare(self, here: str | None) -> None:
+        """Collective, until it has found something: reports that what is `here` is the same on all ranks."""
+        each = self.rank.group.gather(here)
+        if each[0] is None or any(other != each[0] for other in each):
+            return
+        self._compared = True
+        self._say(
+            f"each of the {self.rank.world_size} ranks trains on all samples, since this "
+            f"{type(self.loader).__name__} gives every rank the same. job.loader(data, batch_size) deals them out; so "
+            "does a DistributedSampler, or an iterable that takes every job.world_size-th batch from job.rank on."
+        )
 
     def say_share(self, what: str = "") -> None:
         """Each rank its own, after measure(). Nothing if the loader has no length. what: a phase with a name."""
@@ -148,6 +167,13 @@ class Batches(Generic[Batch]):
             place.batch = batch
         self._say(f"it has changed since the checkpoint: {changed}. The run goes on with it.")
 
+    def go_on_from(self, position: Position) -> None:
+        """Another loop's, in memory. An epoch that was left in its middle begins anew, with the loader of that one,
+        too."""
+        self.position.go_on_from(position)
+        if self.sampler is not None and not position.ended:
+            self.sampler.consumed = 0
+
     def rest(self) -> int | None:
         """Batches from the position to the end of the epoch."""
         if self.per_epoch is None:
@@ -155,14 +181,19 @@ class Batches(Generic[Batch]):
         if self.position.ended:
             return 0
         # From the sampler: a run that resumes with another number of ranks has been counting other batches.
-        return len(self.loader) if self.sampler else max(0, self.per_epoch - self.position.batch)  # type: ignore[arg-type]
+        left = batches_left(self.loader)
+        return max(0, self.per_epoch - self.position.batch) if left is None else left
+
+    def done(self) -> int:
+        """The others, as this number of ranks would have counted them."""
+        rest = self.rest()
+        return self.position.batch if rest is None or self.per_epoch is None else self.per_epoch - rest
 
     def open(self) -> Iterator[Batch]:
         """The rest of the epoch. When it returns, the loader's iterator exists and has found its place.
 
         The caller restores the random numbers then, for all of that draws from them.
         """
-        self._tell_epoch()
         self.left = self.rest()
         if self.position.ended:
             self._pass_end()
@@ -190,7 +221,8 @@ class Batches(Generic[Batch]):
             self._epoch_rng.note()
         iterator = self._iterator()
         self._streams.end()
-        if self._place is None and self._epoch_rng.apart and not isinstance(self.loader, Sequence):
+        self._draws = self._place is None and not isinstance(self.loader, Sequence)
+        if self._draws and self._epoch_rng.apart:
             self._streams.begin()
         if self._place is None or not self._place.restored:
             self._skip(iterator, self.position.batch)
@@ -210,6 +242,11 @@ class Batches(Generic[Batch]):
             # torchdata makes two iterators of the state of an end, of which the first is over. Each draws from the
             # random numbers, and only one has done so in the uninterrupted run; so both are made here.
             self._place.load_state_dict(self._place.state_dict())
+
+    @property
+    def can_be_left(self) -> bool:
+        """Whether an epoch that the program leaves may count as ended: not where its loader knows where it stands."""
+        return self._place is None
 
     def pass_all(self) -> None:
         """The checkpoint is of the end of all epochs: puts what the next loop may share where this one left it."""
@@ -240,6 +277,12 @@ class Batches(Generic[Batch]):
     def _batches(self, iterator: Iterator[Batch]) -> Iterator[Batch]:
         unmeasured = self.per_epoch is None and self.rank.world_size > 1
         empty = self.position.batch == 0
+        if not self._compared and self.left != 0:  # which all ranks know alike
+            with self._streams:
+                first = [*islice(iterator, 1)]
+            self._compare(of_batch(first))
+            self._compared = True
+            iterator = chain(first, iterator)
         while not (self._surplus and self.left == 0):
             with self._streams:
                 batch = next(iterator, END)
@@ -250,6 +293,8 @@ class Batches(Generic[Batch]):
             if not here:
                 break
             empty = False
+            if self._draws:
+                self._epoch_rng.last = LastBatch(batch)
             yield batch
         if empty:  # on all ranks alike
             raise ConfigError(
@@ -269,7 +314,8 @@ class Batches(Generic[Batch]):
         with self.rank.stop.shielded():
             return iter(self.loader) if ready is None else ready
 
-    def _tell_epoch(self) -> None:
+    def tell_epoch(self) -> None:
+        """Before the epoch is handed out: its length and its place are right from here on."""
         loader = self.loader
         for part in (loader, *(getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))):
             if callable(set_epoch := getattr(part, "set_epoch", None)):
@@ -278,14 +324,31 @@ class Batches(Generic[Batch]):
     def _skip(self, iterator: Iterator[Batch], batches: int) -> None:
         if not batches:
             return
-        began = time.monotonic()
+        began, read, dropped = time.monotonic(), 0, list[Batch]()
         with self._streams:
-            for _ in islice(iterator, batches):
-                pass
+            for batch in islice(iterator, batches):
+                read, dropped = read + 1, [batch]  # the last of them
+        if read < batches:
+            raise StateError(
+                f"loader: it has changed since the checkpoint: epoch {self.position.epoch} ended after {read} batches, "
+                f"of which {batches} had been counted. Resume with the data as they were; at the end of an epoch they "
+                "may change."
+            )
         self._say(
             f"it has no state to resume from: {batches} batches of epoch {self.position.epoch} were read again and "
             f"dropped, in {time.monotonic() - began:.1f} s. job.loader() would not read them."
         )
+        was, rng = self._epoch_rng.saved_mark, self._epoch_rng
+        if was is None or not self._draws or rng.saved_facts != rng.facts:
+            return
+        if mark_of(dropped[0]) != was:
+            self.differs = (
+                f"batch {batches} of epoch {self.position.epoch} is not the one that it was: what comes is not exact, "
+                "and samples of this epoch may come twice or not at all. Something in it draws from random numbers of "
+                "its own: seed it from the epoch in set_epoch(epoch), or let it draw from the global ones, as "
+                "WebDataset does with .shuffle(1000, rng=random), or use job.loader()."
+            )
+            self._say(self.differs)
 
     @staticmethod
     def _drop(iterator: Iterator[Batch]) -> None:
@@ -295,10 +358,3 @@ class Batches(Generic[Batch]):
     def _say(self, what: str) -> None:
         if self.rank.is_first:
             say(f"clusterdp: loader: {what}")
-
-
-def _our_sampler(loader: Any) -> ResumableSampler | None:
-    for holder in (loader, getattr(loader, "batch_sampler", None)):
-        if isinstance(sampler := getattr(holder, "sampler", None), ResumableSampler):
-            return sampler
-    return None

@@ -58,19 +58,27 @@ class History:
         return "\n".join(table(cells, str.rjust))
 
     def plot(self, file: str | Path) -> Path:
-        """A picture of each measurement beside that of the validation, for a file such as history.png."""
+        """A picture of each measurement beside that of the validation, for a file such as history.png; or, by its
+        name, of a single one: "loss" is drawn into loss.png. What is the same in all epochs is left out of several."""
         try:
             from matplotlib.figure import Figure  # no window, no global state
+            from matplotlib.ticker import MaxNLocator
         except ImportError:
             raise ConfigError("history: matplotlib is not installed. pip install 'clusterdp[plots]'.") from None
-        names = [n for n in self.columns if n not in SHAPE and _numeric(self[n]) and n.removeprefix("val_") == n]
+        names = [n for n in self.columns if n not in SHAPE and n.removeprefix("val_") == n]
         names += [n for n in self.columns if n.startswith("val_") and n.removeprefix("val_") not in names]
-        figure = Figure(figsize=(6, 2.6 * max(1, len(names))), layout="constrained")
-        for place, name in enumerate(names):
-            axes = figure.add_subplot(len(names), 1, place + 1)
-            for line in (name, f"val_{name}"):
-                if line in self.columns and _numeric(self[line]):
-                    axes.plot(self["epoch"], self[line], marker="." if len(self) < 30 else None, label=line)
+        if str(file) in self.columns:
+            names, file = [str(file)], f"{file}.png"
+        lines = {name: [n for n in (name, f"val_{name}") if n in self.columns and _numeric(self[n])] for name in names}
+        told = {name: of for name, of in lines.items() if any(len({*self[n]}) > 1 for n in of)} or lines
+        told = {name: of for name, of in told.items() if of}
+        figure = Figure(figsize=(6, 2.6 * max(1, len(told))), layout="constrained")
+        for place, columns in enumerate(told.values()):
+            axes = figure.add_subplot(len(told), 1, place + 1)
+            for column in columns:
+                axes.plot(self["epoch"], self[column], marker="." if len(self) < 30 else None, label=column)
+            axes.set_xlim(min(self["epoch"]) - 0.5, max(self["epoch"]) + 0.5)  # where a column has a single number, too
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
             axes.set_xlabel("epoch")
             axes.legend()
             axes.grid(alpha=0.3)

@@ -11,7 +11,9 @@ At an agreed stop it saves and raises Stopped. The training step itself is the u
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
@@ -19,10 +21,11 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from clusterdp.checkpoint.state import rng
+from clusterdp.checkpoint.state.parameter_names import check_held
 from clusterdp.errors import ConfigError, StateError
 from clusterdp.train.data.even_batches import same_number
-from clusterdp.train.dist.shared_flags import Agreed
-from clusterdp.train.dist.stop import Stopped
+from clusterdp.train.data.loader_defaults import check_can_be_read
 from clusterdp.train.hang import page
 from clusterdp.train.hang.phases import FIRST, PROGRAM, RESTORE, STEP
 from clusterdp.train.loop.batches import Batches
@@ -31,8 +34,10 @@ from clusterdp.train.loop.save_schedule import SaveSchedule
 from clusterdp.train.optim.open_window import OpenWindow
 from clusterdp.train.output.say import say
 from clusterdp.train.parallel.buckets import settle_buckets
-from clusterdp.train.parallel.ddp import check_finished, check_never_skips
+from clusterdp.train.parallel.ddp import check_exchanged, check_finished, check_never_skips, is_unused
 from clusterdp.train.profile.stopwatch import report_times
+from clusterdp.train.ranks.shared_flags import Agreed
+from clusterdp.train.ranks.stop import Stopped
 from clusterdp.wording import counted
 
 if TYPE_CHECKING:
@@ -44,10 +49,13 @@ Item = TypeVar("Item")
 
 
 class Epoch(Generic[Batch]):
-    """One pass over the data, or what is left of it. Iterate over it once."""
+    """One pass over the data, or what is left of it. Iterate over it once.
 
-    def __init__(self, index: int, batches: Callable[[], Iterator[Batch]]):
-        self.index = index
+    done: its batches that were done before: `for i, batch in enumerate(epoch, epoch.done)`.
+    """
+
+    def __init__(self, index: int, batches: Callable[[], Iterator[Batch]], done: int = 0):
+        self.index, self.done = index, done
         self._batches = batches
 
     def __repr__(self) -> str:
@@ -70,9 +78,9 @@ class Loop(Generic[Batch]):
             for batch in loop.watch(validation): ...      # evaluate, stoppable
             scheduler.step()                              # state changes after what may be stopped
 
-    An attempt that is stopped while it evaluates repeats that evaluation after the resume. So change state after the
-    evaluation, not before. All ranks do the same. `step` counts the batches that are done with; the run's steps count
-    on from `first`, where other loops came before this one (see Phases).
+    An attempt that is stopped while it evaluates repeats all that follows the epoch after the resume, with the same
+    random numbers. So change state after the evaluation, not before. All ranks do the same. `step` counts the batches
+    that are done with; the run's steps count on from `first`, where other loops came before this one (see Phases).
 
     With accumulate=k, every k batches are a window, and what is left at the end of an epoch is a shorter one:
 
@@ -111,6 +119,7 @@ class Loop(Generic[Batch]):
         if accumulate < 1:
             raise ConfigError(f"accumulate: {accumulate} is less than 1. Use 1 or more.")
         check_never_skips(state)
+        check_held(state)
         self.accumulate = accumulate
         self.window = accumulate  # batches of the window at hand
         modules = (module for part in state.values() if isinstance(part, torch.nn.Module) for module in part.modules())
@@ -122,8 +131,12 @@ class Loop(Generic[Batch]):
         self.saves = SaveSchedule(phases.rank, phases.record, phases.saving, checkpointer, self._meta, *every)
         self._open = False  # the user's code is at work on a batch
         self._in_window = 0  # batches of the window that are done
+        self._first_window = True
+        self._unused: list[DistributedDataParallel] = []  # models that have not been called
         self._enough = False  # this rank has called end()
         self._rng_pending = False
+        self._left = False  # the program has left the epoch before its end
+        self._rng_of_end: dict[str, Any] = {}  # as it was at the end of the epoch
         self._logged: dict[str, Any] = {}
         self._graphs = GraphWatch()
         self._open_window = OpenWindow(state if accumulate == 1 else {})
@@ -177,6 +190,7 @@ class Loop(Generic[Batch]):
         with page.during(RESTORE):
             self._phases.begin(self)
             self._restore()
+        self._unused = [model for model in self._models if self._rank.world_size > 1 and is_unused(model)]
         if self.continues is None and not self.position.finished:
             self.batches.say_share(str(self) if self.name else "")
         self._count_steps()
@@ -186,14 +200,36 @@ class Loop(Generic[Batch]):
         if self.position.finished:
             self._say_complete()
         while not self.position.finished:
-            yield Epoch(self.position.epoch, self._epoch_batches)
+            self.batches.tell_epoch()
+            done, over = self.batches.done(), self.position.ended
+            try:
+                yield Epoch(self.position.epoch, self._epoch_batches, done)
+            except GeneratorExit:
+                self._left = False  # the whole training was left, and may go on in this epoch
+                raise
             self._close_step()
             page.enter(PROGRAM)
+            if not over:
+                self._note_where_left(done)
+            self._left = False
             self.position.next_epoch()
             self._in_window = 0  # the epoch was left before its end
             if self._rank.group.agree(self._enough)[0]:
                 self.position.last = self.epoch
         self._finish()
+
+    def _note_where_left(self, done: int) -> None:
+        """Reports an epoch, begun in its middle, that the program has left at another batch than it would have."""
+        place = self.position
+        left = place.batch if (self._left or not place.ended) and self.batches.left != 0 else None
+        before = place.left
+        place.left = left
+        if done and left != before and (before is not None or place.epoch == 0) and self._rank.is_first:
+            where = "read to its end" if left is None else f"left after batch {left}"
+            say(
+                f"clusterdp: epoch {place.epoch} was {where}, and this attempt began it after batch {done}. A program "
+                "that leaves an epoch after so many batches counts them from there: enumerate(epoch, epoch.done)."
+            )
 
     def log(self, **values: Any) -> None:
         """Numbers of this step. Rank 0's are kept; tensors stay on their device, without their graphs."""
@@ -206,6 +242,10 @@ class Loop(Generic[Batch]):
         """Iterates over anything but training batches, on all ranks, and reads the shared flags meanwhile.
         Ranks may have uneven numbers of items, unless the model is sharded: see even_batches(). In mid-epoch, the
         step at hand counts as done from here on."""
+        check_can_be_read("loop.watch", items)
+        if self._left and not self.position.ended and self.batches.can_be_left:
+            self._between_windows("watch")
+            self.position.ended = True  # an attempt that resumes goes on behind it
         with self._rank.stop.shielded():
             iterator = iter(items)
         yield from self._phases.watch(same_number(iterator, self._rank.group, self.state))
@@ -221,7 +261,8 @@ class Loop(Generic[Batch]):
                 if self._stopping:
                     self._stop(self._stopping)
                 if self.saves.is_due(self.step, agreed, window=0):
-                    self.saves.in_background(self.step)
+                    with self._as_repeated():
+                        self.saves.in_background(self.step)
 
     def save(self) -> None:
         """Saves now, and waits until it is durable; the current step counts as done. Periodic saves, and the one at a
@@ -230,12 +271,15 @@ class Loop(Generic[Batch]):
         if self._phases.loop is not self:
             raise StateError(f"loop.save(): {self} is not at work. Save between its first batch and the next loop.")
         self._between_windows("save")
+        self._check_exchanged()
         self._tell_of_gradients()
-        self.saves.now(self.step)
+        with self._as_repeated():
+            self.saves.now(self.step)
 
     def end(self) -> None:
-        """Ends the training early. One rank or several may call it, at any time. All stop at the same step: within two
-        exchanges of flags, or at the end of the epoch. What follows the epoch is still done."""
+        """Ends the training early. One rank or several may call it, at any time. A single rank stops after the step at
+        hand; several stop at the same step, within two exchanges of flags, or at the end of the epoch. What follows the
+        epoch is still done. For a number of steps that is known beforehand: the config's train.max_steps."""
         self._enough = True
         self._rank.flags.set("enough")
 
@@ -249,11 +293,13 @@ class Loop(Generic[Batch]):
         phases = self._phases
         if self.saves.checkpointer is None:
             if self.continues is not None:
-                self.position.go_on_from(self.continues.position)
+                self.batches.go_on_from(self.continues.position)
             return
         restored = self.saves.checkpointer.restore(phases.resume_step, retire_later=True)
         if restored is None:
-            if phases.begun == 1:
+            if self.continues is not None:  # which was interrupted before its first save
+                self.batches.go_on_from(self.continues.position)
+            elif phases.begun == 1:
                 self._start_from(self.saves.checkpointer)
             return
         if restored.step == phases.resume_step:
@@ -303,6 +349,9 @@ class Loop(Generic[Batch]):
         watch.begin(self.first + self.position.step)
         batches = self.batches.open()
         self._restore_rng()
+        if self.restored is not None and self.batches.differs is not None:
+            differences = (*self.restored.differences, f"loader: {self.batches.differs}")
+            self.restored, self.batches.differs = replace(self.restored, exact=False, differences=differences), None
         watch.skip()
         try:
             for batch in batches:
@@ -315,9 +364,14 @@ class Loop(Generic[Batch]):
                 if self.position.last is not None:
                     self.position.ended = True
                     break
+        except GeneratorExit:
+            if not sys.is_finalizing():
+                self._left, self._rng_of_end = True, rng.capture()
+            raise
         finally:
             time.turn("evaluation")  # or whatever else is done between epochs
             page.enter(PROGRAM)
+        self._rng_of_end = rng.capture()
         if self._in_window:
             raise StateError(
                 f"accumulate: the loader ended {self.batches.left} batches before its length, in the middle of a "
@@ -351,6 +405,9 @@ class Loop(Generic[Batch]):
         self._in_window = 0
         for model in self._models:
             check_finished(model)
+        if self._first_window:
+            self._first_window = False
+            self._check_exchanged()
         self.saves.ask_if_due()
         if self._phases.steps is not None and watch.steps >= self._phases.steps:
             self._end_profile()
@@ -358,13 +415,14 @@ class Loop(Generic[Batch]):
         if agreed is not None:
             watch.lap("agreement")
             self._apply(agreed)
-        if self._at_limit:
+        if self._at_limit or (self._enough and self._rank.world_size == 1):
             self._no_more_steps()
         self._due = self.saves.is_due(position.step, agreed, self.window) or self._due
         if (self._stopping or self._due) and not self._open_window.put_off(self._rank.group):
             if self._stopping:
                 self._stop(self._stopping)
             self._due = False
+            self._check_exchanged()
             self._tell_of_gradients()
             self.saves.in_background(position.step)
             if agreed is not None and agreed["save"]:  # by the clock, and so rarely: who is slow is in `status`
@@ -387,6 +445,11 @@ class Loop(Generic[Batch]):
         """All ranks know. What follows the epoch is still done."""
         self.position.last, self.total_steps = self.epoch + 1, self.step
 
+    def _check_exchanged(self) -> None:
+        """Collective: after the first window, and before a save, while a model has not been called."""
+        if self._unused:
+            check_exchanged(self._unused, self._rank.group)
+
     def _tell_of_gradients(self) -> None:
         """Warns, once, of a save that cannot be exact."""
         if self._open_window.wait and not self._told and self._rank.is_first:
@@ -397,6 +460,19 @@ class Loop(Generic[Batch]):
                 "job.loop(accumulate=...), loop.window_ends.",
                 error=True,
             )
+
+    @contextmanager
+    def _as_repeated(self) -> Iterator[None]:
+        """For a save: what has followed the epoch is done again after a resume, with the random numbers of its end."""
+        if not (self.position.ended and self._rng_of_end):
+            yield
+            return
+        now = rng.capture()
+        rng.apply(self._rng_of_end)
+        try:
+            yield
+        finally:
+            rng.apply(now)
 
     def _between_windows(self, what: str) -> None:
         with page.as_before():  # a step is closed that may lie behind us
@@ -422,6 +498,7 @@ class Loop(Generic[Batch]):
 
     def _finish(self) -> None:
         self._restore_rng()
+        self._check_exchanged()
         self._rank.flags.drain()
         self._rank.flags.set("enough", False)
         self._record.time.turn("evaluation")

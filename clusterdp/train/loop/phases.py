@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from clusterdp.checkpoint.format.layout import is_phase
 from clusterdp.config.tree import CheckpointConfig
 from clusterdp.errors import ConfigError, EntryError
-from clusterdp.train.dist.rank import Rank
-from clusterdp.train.dist.shared_flags import agree_on_stop
-from clusterdp.train.dist.stop import Stopped
 from clusterdp.train.hang import page
 from clusterdp.train.hang.phases import EVALUATION
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.profile.stopwatch import Stopwatch
+from clusterdp.train.ranks.rank import Rank
+from clusterdp.train.ranks.shared_flags import agree_on_stop
+from clusterdp.train.ranks.stop import Stopped
 
 if TYPE_CHECKING:
     from clusterdp.checkpoint import Checkpointer

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from clusterdp.checkpoint.state import rng
+from clusterdp.train.data.batch_mark import LastBatch
 from clusterdp.train.data.loader_identity import facts
 
-SAVED = "step epoch batch ended epochs last continued global_batch"  # of a Position
+SAVED = "step epoch batch ended epochs last continued global_batch left"  # of a Position
 
 
 class Position:
@@ -23,6 +24,7 @@ class Position:
     ended: the epoch has no more batches. What follows it, such as an evaluation, may not be done yet.
     epochs: how many are asked for. last: after how many the training was ended early; None if it was not.
     If more epochs are asked for later, the training continues; `continued` is the epoch where it had ended.
+    left: after how many batches the program left the epoch before this one; None if it did not.
     global_batch: samples that all ranks together take in a step; 0 if unknown.
     """
 
@@ -34,6 +36,7 @@ class Position:
         self.epochs = 0
         self.last: int | None = None
         self.continued = 0
+        self.left: int | None = None
         self.global_batch = global_batch
         self.saved_global_batch = global_batch  # that of the checkpoint which was restored
 
@@ -61,7 +64,7 @@ class Position:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.step, self.epoch, self.batch = state["step"], state["epoch"], state["batch"]
         self.ended = bool(state["ended"])
-        self.last, self.continued = state.get("last"), state.get("continued", 0)
+        self.last, self.continued, self.left = state.get("last"), state.get("continued", 0), state.get("left")
         if self.last is not None and self.epochs > state.get("epochs", self.epochs):
             self.continued = self.last
             self.last = None
@@ -80,6 +83,8 @@ class EpochRng:
         self.facts = facts(loader)
         self.saved_facts: Mapping[str, Any] = {}  # those of the checkpoint which was restored
         self.apart = True  # the loader draws from streams of its own; not where an older version has begun the epoch
+        self.last: LastBatch | None = None  # of the epoch
+        self.saved_mark: int | None = None  # that of the checkpoint which was restored
         self._before: dict[str, Any] = {}
         self._restored: dict[str, Any] = {}
 
@@ -101,11 +106,13 @@ class EpochRng:
 
     def state_dict(self) -> dict[str, Any]:
         streams = {"before": self._before, "generator": self._generator_state()}
-        return {**streams, "facts": self.facts, "apart": self.apart}
+        mark = self.last.mark if self.last is not None else self.saved_mark
+        return {**streams, "facts": self.facts, "apart": self.apart, "mark": mark}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._restored, self._before = state, state["before"]
         self.saved_facts, self.apart = state.get("facts", {}), state.get("apart", False)
+        self.last, self.saved_mark = None, state.get("mark")
 
     def _generator_state(self) -> torch.Tensor | None:
         return self.generator.get_state() if self.generator is not None else None

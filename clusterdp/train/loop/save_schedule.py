@@ -10,12 +10,12 @@ from typing import Any
 
 from clusterdp.checkpoint import Checkpointer, CheckpointError, ClaimLost, Commit, LostContact, StateError
 from clusterdp.config.tree import CheckpointConfig
-from clusterdp.train.dist.rank import Rank
-from clusterdp.train.dist.shared_flags import Agreed
 from clusterdp.train.hang import page
 from clusterdp.train.hang.phases import SAVE
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
+from clusterdp.train.ranks.rank import Rank
+from clusterdp.train.ranks.shared_flags import Agreed
 
 LAST_UPLOAD_S = 600.0  # how long the end of a run waits for the store
 LAST_CHANCE_S = 600.0  # how long a save is tried again before the attempt ends without it

@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from clusterdp.errors import ConfigError
+from clusterdp.train.data.resumable_loader import batches_left
 
 Batch = TypeVar("Batch")
 AS_IT_IS = nullcontext()
@@ -33,10 +34,14 @@ class Window(NamedTuple):
 
 
 def windows(loader: Collection[Batch], size: int) -> Iterator[tuple[Batch, Window]]:
-    """Each batch, and its place in its window. The last window of the loader may be shorter."""
+    """Each batch, and its place in its window. The last window of the loader may be shorter.
+
+    In an epoch that a ResumableSampler resumes, the windows are those of what is left of it.
+    """
     if size < 1:
         raise ConfigError(f"accumulate: {size} is less than 1. Use 1 or more.")
-    total = len(loader)
+    left = batches_left(loader)
+    total = len(loader) if left is None else left
     for i, batch in enumerate(loader):
         begin = i - i % size
         yield batch, Window(min(size, total - begin), i + 1 == min(begin + size, total))

@@ -86,6 +86,7 @@ class MasterWeights:
         if parameter.dtype != torch.float16:
             return parameter
         master = nn.Parameter(parameter.detach().float(), parameter.requires_grad)
+        master.master_of = parameter  # type: ignore[attr-defined]  # its name is that parameter's
         if parameter in optimizer.state:
             optimizer.state[master] = optimizer.state.pop(parameter)
         self._halves.append(parameter)

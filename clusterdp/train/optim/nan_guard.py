@@ -26,7 +26,7 @@ from clusterdp.train.output.say import say
 from clusterdp.train.parallel.ddp import cannot_skip
 
 if TYPE_CHECKING:
-    from clusterdp.train.dist.group import Group
+    from clusterdp.train.ranks.group import Group
 
 POLICIES = ("stop", "skip")
 MOST_IN_A_ROW = 10  # steps that are skipped; after one more the training has failed

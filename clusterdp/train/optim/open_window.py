@@ -7,8 +7,12 @@
             optimizer.zero_grad()
 
 Gradients are in no checkpoint. A hook tells when an optimizer has stepped. If none has, and there are gradients, the
-loop delays a save or a stop to the end of the window. That is exact. It knows the windows of one optimizer: if several
-step at different batches, any step ends the window.
+loop delays a save or a stop to the end of the window. That is exact.
+
+Of several optimizers each has a window of its own. In a GAN one's losses leave gradients in the other's parameters,
+which are cleared before the next backward pass: those wait for nothing. So an optimizer that does not step at each
+batch counts once it has been seen to step on a gradient that was there at the end of the batch before, and until it has
+been seen to step at all, for LONGEST batches at most.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 if TYPE_CHECKING:
-    from clusterdp.train.dist.group import Group
+    from clusterdp.train.ranks.group import Group
 
 LONGEST = 32  # batches to wait at most where no window has ended yet: a stop must come all the same
 SHORTEST = 8  # batches to wait at least: a step that is skipped for a loss that is not finite ends no window
@@ -32,38 +36,42 @@ class OpenWindow:
 
     def __init__(self, state: Mapping[str, Any]):
         parts = list(state.values())
-        self._optimizers = [part for part in parts if isinstance(part, torch.optim.Optimizer)]
+        self._windows = [_Window(part) for part in parts if isinstance(part, torch.optim.Optimizer)]
         self._modules = [part for part in parts if isinstance(part, torch.nn.Module)]
-        self._stepped = False  # in the batch at hand
+        self._steppers: weakref.WeakKeyDictionary[Any, list[_Window]] = weakref.WeakKeyDictionary()
         self._batches = 0  # since then
         self._longest = 0  # window that has been seen
         self._put_off = 0  # how many batches, by now
         self.wait = False  # on this rank, after the last batch
-        if self._optimizers:
+        if self._windows:
             # Of all optimizers: one that wraps another may be in the state, and the other one steps.
             mine = weakref.ref(self)
 
-            def note(*_: Any) -> None:
-                if (gradients := mine()) is not None:
-                    gradients._stepped = True
+            def note(optimizer: Any, *_: Any) -> None:
+                if (windows := mine()) is not None:
+                    windows._note_step(optimizer)
 
             weakref.finalize(self, register_optimizer_step_post_hook(note).remove)
 
     def close_step(self) -> None:
         """The loop is done with a batch."""
-        if not self._optimizers:
+        if not self._windows:
             return
-        self.wait = not self._stepped and any(parameter.grad is not None for parameter in self._parameters())
+        if len(self._windows) == 1:
+            window = self._windows[0]
+            self.wait = not window.stepped and any(parameter.grad is not None for parameter in self._parameters())
+            window.stepped = False
+        else:
+            self.wait = sum(window.close_step() for window in self._windows) > 0  # of all, whatever the first one has
         self._batches += 1
         if not self.wait:
             self._longest = max(self._longest, self._batches)
             self._batches = 0
-        self._stepped = False
 
     def put_off(self, group: Group) -> bool:
         """Collective, where all ranks would save or stop: whether they wait for another batch. They wait for about as
         many batches as the longest window had."""
-        if not self._optimizers:
+        if not self._windows:
             return False
         wait, longest = group.agree(int(self.wait), self._longest)
         if not wait or self._put_off >= (max(longest, SHORTEST) if longest else LONGEST):
@@ -72,9 +80,51 @@ class OpenWindow:
         self._put_off += 1
         return True
 
+    def _note_step(self, optimizer: Any) -> None:
+        if optimizer not in self._steppers:
+            its = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+            own = [window for window in self._windows if any(id(parameter) in its for parameter in window.parameters())]
+            self._steppers[optimizer] = own or self._windows  # it steps on copies of somebody's
+        for window in self._steppers[optimizer]:
+            window.note_step()
+
     def _parameters(self) -> Iterator[torch.nn.Parameter]:
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                yield from group["params"]
+        for window in self._windows:
+            yield from window.parameters()
         for module in self._modules:  # mixed precision has its optimizer step on copies
             yield from module.parameters()
+
+
+class _Window:
+    """That of one optimizer among several."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer):
+        self._optimizer = optimizer
+        self.stepped = False  # in the batch at hand
+        self._accumulates: bool | None = None  # None: not known yet
+        self._left: tuple[torch.nn.Parameter, Any] | None = None  # with a gradient at the end of the last batch, which
+        self._batches = 0  # without a step, before the first one
+
+    def note_step(self) -> None:
+        if self._left is not None and not self.stepped:
+            parameter, gradient = self._left
+            self._accumulates = bool(self._accumulates) or (gradient() is not None and parameter.grad is gradient())
+        self.stepped = True
+
+    def close_step(self) -> bool:
+        """Whether it has gradients that wait for a step."""
+        self._left = None
+        if self.stepped:
+            self.stepped = False
+            return False
+        parameter = next((parameter for parameter in self.parameters() if parameter.grad is not None), None)
+        if parameter is None:
+            return False
+        self._left = parameter, weakref.ref(parameter.grad)
+        self._batches += 1
+        return self._accumulates is True or (self._accumulates is None and self._batches <= LONGEST)
+
+    def parameters(self) -> Iterator[torch.nn.Parameter]:
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                yield getattr(parameter, "master_of", parameter)  # of a copy in fp32, the one that has the gradient

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -15,6 +16,10 @@ from clusterdp.train.argument_names import check_options
 from clusterdp.train.parallel.buckets import reduced, settle_buckets
 from clusterdp.wording import some_of
 
+if TYPE_CHECKING:
+    from clusterdp.train.ranks.group import Group
+
+SETTLING = 2  # forward passes of settle_buckets(), as DDP counts before each
 HOOKS = ("fp16", "bf16", "powersgd")
 
 
@@ -81,6 +86,31 @@ def check_finished(model: DistributedDataParallel) -> None:
         if (told := explained(error, model)) is None:
             raise
         raise told from None
+
+
+def is_unused(model: DistributedDataParallel) -> bool:
+    """Whether no forward pass of training has gone through DDP itself, but for those that settle its buckets."""
+    return int(model._get_ddp_logging_data().get("iteration", 0)) < SETTLING  # type: ignore[no-untyped-call]
+
+
+def check_exchanged(models: list[DistributedDataParallel], group: Group) -> None:
+    """Collective. TrainError on all ranks where a model has been trained without its own forward(), in which DDP gets
+    ready to add up the gradients. Models that have been called are removed from the list."""
+    for model in [*models]:
+        if not group.agree(int(is_unused(model)), least=True)[0]:
+            models.remove(model)
+            continue
+        hashed = hashlib.blake2b(digest_size=7)
+        for parameter in reduced(model).values():
+            hashed.update(parameter.detach().cpu().reshape(-1).view(torch.uint8).numpy().data)
+        number = int.from_bytes(hashed.digest(), "big")
+        most, least = group.agree(number, -number)
+        if most != -least:  # else it has not been trained, or the gradients were added up by hand
+            raise TrainError(
+                "model: its parts were called, and never the model itself, so DistributedDataParallel has exchanged no "
+                "gradient, and the ranks differ. Give it a forward() that calls the parts; or wrap each part: "
+                "nn.ModuleList([job.wrap(generator), job.wrap(discriminator)])."
+            )
 
 
 def explained(error: RuntimeError, model: DistributedDataParallel) -> TrainError | None:

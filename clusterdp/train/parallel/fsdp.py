@@ -15,7 +15,7 @@ from clusterdp.train.parallel.lockstep import Lockstep
 from clusterdp.train.parallel.same_model import broadcast_weights
 
 if TYPE_CHECKING:
-    from clusterdp.train.dist.group import Group
+    from clusterdp.train.ranks.group import Group
 
 DTYPES = ("param_dtype", "reduce_dtype", "output_dtype")  # MixedPrecisionPolicy's
 OPTIONS = ("reshard_after_forward", *DTYPES, "cast_forward_inputs", "cpu_offload", "units", "shard_size")

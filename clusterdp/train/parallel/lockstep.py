@@ -21,7 +21,7 @@ from clusterdp.errors import TrainError
 from clusterdp.wording import some_of
 
 if TYPE_CHECKING:
-    from clusterdp.train.dist.group import Group
+    from clusterdp.train.ranks.group import Group
 
 STEPS = 2  # that are looked at, in each attempt
 END = ""  # the unit that comes after the last

@@ -13,7 +13,7 @@ from clusterdp.errors import TrainError
 from clusterdp.wording import some_of
 
 if TYPE_CHECKING:
-    from clusterdp.train.dist.group import Group
+    from clusterdp.train.ranks.group import Group
 
 
 def check_same_model(model: nn.Module, group: Group) -> None:

@@ -25,7 +25,7 @@ from clusterdp.train.parallel.syncbn import sync_batchnorm
 
 if TYPE_CHECKING:
     from clusterdp.config.tree import TrainConfig
-    from clusterdp.train.dist.group import Group
+    from clusterdp.train.ranks.group import Group
 
 STRATEGIES = ("ddp", "fsdp", "hsdp", "dp")
 

@@ -38,22 +38,22 @@ from clusterdp import __version__
 from clusterdp.errors import ClusterdpError, ConfigError, EntryError, RunError
 from clusterdp.rundir import RunDir, write_durably
 from clusterdp.slurm.env import SlurmEnv
-from clusterdp.train.dist.rendezvous import Rendezvous
-from clusterdp.train.dist.stop import Stopped, StopSignal
 from clusterdp.train.hang import page
 from clusterdp.train.hang.hung_file import leave_hung
 from clusterdp.train.hang.phases import END, PROGRAM
 from clusterdp.train.output.best_effort import LONGEST_WAIT_S, retry_while_full
 from clusterdp.train.output.say import say
 from clusterdp.train.process import entry
+from clusterdp.train.ranks.rendezvous import Rendezvous
+from clusterdp.train.ranks.stop import Stopped, StopSignal
 from clusterdp.train.settings import WorkerSettings
 
 if TYPE_CHECKING:
-    from clusterdp.train.dist.claim import Claim
-    from clusterdp.train.dist.group import Group
-    from clusterdp.train.dist.peers import PeerWatch
     from clusterdp.train.hang.hang_watch import HangWatch
     from clusterdp.train.job import JobHandle
+    from clusterdp.train.ranks.claim import Claim
+    from clusterdp.train.ranks.group import Group
+    from clusterdp.train.ranks.peers import PeerWatch
 
 ENTRY_EXIT = 2
 # Errors that another node would meet again: a run without a checkpoint would fail at the same line, after another wait
@@ -61,6 +61,13 @@ ENTRY_EXIT = 2
 BUGS = (AttributeError, ModuleNotFoundError, NameError, SyntaxError, TypeError)
 # What gloo and NCCL say of a collective that another rank has not come to. (torch's store says `wait timeout`.)
 COLLECTIVE_TIMEOUT = re.compile(r"Timed out waiting \d+ms for|ollective operation timeout")
+# What torch raises on a rank whose peer is gone. A killed rank leaves no note, and those that outlive it must not be
+# blamed for that: once the healthy node was avoided, and the bad one kept.
+LOST_CONNECTION = re.compile(
+    r"gloo/transport|[Cc]onnection (?:closed|reset|refused|was likely closed)|Broken pipe|Socket (?:closed|Timeout)|"
+    r"remote process exited or there was a network error|ncclRemoteError|NCCL communicator was aborted|"
+    r"TCPStore.*failed|recvValue failed"
+)
 WAIT_FOR_OUTCOME_S = 10.0
 WAIT_FOR_RANK_0_S = 3.0  # in mid-run, where it may well have met no mistake
 
@@ -181,15 +188,19 @@ def start_hang_watch(settings: WorkerSettings) -> HangWatch:
 def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, PeerWatch, str]:
     """Collective: the rendezvous, the seeds, and the attempt's name. If the ranks do not find each other, reports that
     and ends the process."""
-    from clusterdp.train.dist.group import Group, seed_everything  # loads torch
-    from clusterdp.train.dist.peers import PeerWatch, leave_now
-    from clusterdp.train.dist.store_notes import StoreNotes, make_key, read_key
     from clusterdp.train.job import new_attempt_name
+    from clusterdp.train.ranks.group import Group, seed_everything  # loads torch
+    from clusterdp.train.ranks.peers import PeerWatch, leave_now
+    from clusterdp.train.ranks.store_notes import StoreNotes, make_key, read_key
 
-    if settings.run_dir and settings.attempt and SlurmEnv.read().rank == 0:
-        stop.file = RunDir(settings.run_dir).stop
-    if settings.end_time is not None:
-        stop.set_end_time(settings.end_time, settings.margin_s)
+    slurm = SlurmEnv.read()
+    if slurm.rank == 0:
+        if settings.run_dir and settings.attempt:
+            stop.file = RunDir(settings.run_dir).stop
+        if settings.end_time is not None:
+            stop.set_end_time(settings.end_time, settings.margin_s)
+        if slurm.attempt is not None:  # of an array it names the element, which the job's id may not
+            stop.ask_end = partial(_ask_end, slurm.attempt.rpartition(".")[0])
     attempt = settings.attempt or new_attempt_name()
     run = RunDir(settings.run_dir) if settings.run_dir else None
     try:
@@ -205,6 +216,12 @@ def start_group(settings: WorkerSettings, stop: StopSignal) -> tuple[Group, Peer
     return group, PeerWatch(notes, place.rank, place.world_size).start(), attempt
 
 
+def _ask_end(job: str) -> float | None:
+    from clusterdp.slurm.commands import end_time  # 8 ms, which only a job that comes near its end pays
+
+    return end_time(job)
+
+
 def _run_in_group(
     function: Callable[..., Any],
     settings: WorkerSettings,
@@ -213,9 +230,9 @@ def _run_in_group(
     attempt: str,
     peers: PeerWatch,
 ) -> Ending:
-    from clusterdp.train.dist.claim import Claim
-    from clusterdp.train.dist.shared_flags import agree_on_stop
     from clusterdp.train.job import JobHandle
+    from clusterdp.train.ranks.claim import Claim
+    from clusterdp.train.ranks.shared_flags import agree_on_stop
 
     first = group.rendezvous.rank == 0
     run = RunDir(settings.run_dir) if settings.run_dir else None
@@ -334,9 +351,20 @@ def _has_saved(run_dir: Path) -> bool:
     return any(attempt.saved.exists() for attempt in RunDir(run_dir).attempts())
 
 
+def follows(error: BaseException) -> bool:
+    """Whether the error is, or comes of, a lost connection between ranks, which follows from the end of another one. (A
+    connection of the program's own raises an OSError.)"""
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__ or link.__context__
+    return any(isinstance(each, RuntimeError) and LOST_CONNECTION.search(str(each)) for each in chain)
+
+
 def note_error(said: str, peers: PeerWatch, run_dir: Path | None) -> None:
     """Writes node, step and message for the batch script, which compares them with those of other attempts, and the
-    rank. The first to fail does so, and nobody else; on a full disk nobody."""
+    rank. Only the first rank to fail does so; none does where the first was killed, or on a full disk."""
     attempt = WorkerSettings.bare({}).attempt
     if attempt is None or run_dir is None:
         return
@@ -378,7 +406,7 @@ def report_failure(error: BaseException, peers: PeerWatch, run_dir: Path | None)
     peers.tell(said)
     if COLLECTIVE_TIMEOUT.search(str(error)):
         _tell_of_timeout(peers, run_dir)
-    elif not first_failure:
+    elif not first_failure and not follows(error):
         note_error(said, peers, run_dir)
     if first_failure and first_failure.partition(": ")[2] != said:  # else all ranks found the same, together
         say(f"clusterdp: this follows from another rank's failure: {first_failure}", error=True)

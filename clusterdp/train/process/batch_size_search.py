@@ -11,10 +11,10 @@ import torch
 
 from clusterdp.errors import ConfigError, TrainError
 from clusterdp.rundir import write_durably
-from clusterdp.train.dist.group import seed_everything
 from clusterdp.train.job import JobHandle
 from clusterdp.train.profile.batch_size_finder import BatchSizeRow, BatchSizeTable
 from clusterdp.train.profile.profiling import Profiled, step_seconds, tell
+from clusterdp.train.ranks.group import seed_everything
 
 PARAMETER = "batch_size"
 

@@ -17,8 +17,6 @@ from types import TracebackType
 from clusterdp.checkpoint.errors import ClaimLost
 from clusterdp.errors import ClusterdpError
 from clusterdp.rundir import RunDir
-from clusterdp.train.dist.claim import Claim
-from clusterdp.train.dist.stop import STOPPED_EXIT, Stopped, StopSignal
 from clusterdp.train.hang import page
 from clusterdp.train.hang.phases import END, PROGRAM
 from clusterdp.train.job import JobHandle
@@ -34,6 +32,8 @@ from clusterdp.train.process.attempt import (
     start_hang_watch,
     write_outcome,
 )
+from clusterdp.train.ranks.claim import Claim
+from clusterdp.train.ranks.stop import STOPPED_EXIT, Stopped, StopSignal
 from clusterdp.train.settings import WorkerSettings
 
 

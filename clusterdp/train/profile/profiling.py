@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from clusterdp.rundir import write_durably
-from clusterdp.train.dist.rank import Rank
 from clusterdp.train.output.attempt_record import AttemptRecord
 from clusterdp.train.output.say import say
 from clusterdp.train.profile.stopwatch import Stopwatch, report_times
 from clusterdp.train.profile.worker_finder import find_workers
+from clusterdp.train.ranks.rank import Rank
 
 
 class Profiled(BaseException):

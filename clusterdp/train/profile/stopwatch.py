@@ -28,9 +28,9 @@ from clusterdp.train.output.say import say
 from clusterdp.train.profile.diagnosis import NOTHING, diagnose, stragglers, table
 
 if TYPE_CHECKING:
-    from clusterdp.train.dist.group import Group
-    from clusterdp.train.dist.rank import Rank
     from clusterdp.train.output.attempt_record import AttemptRecord
+    from clusterdp.train.ranks.group import Group
+    from clusterdp.train.ranks.rank import Rank
 
 WORTH_A_LINE_S = 60.0  # of training; after less than that, the report is in the file alone
 WARM_UP = 5  # first steps, which allocate, compile, and wait for the loader's first batches

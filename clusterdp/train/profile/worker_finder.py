@@ -25,10 +25,10 @@ from clusterdp.train.data.loader_defaults import cpus_of_rank, end_workers
 from clusterdp.train.data.sampler import ResumableSampler
 from clusterdp.train.data.seeded import streams_restored
 from clusterdp.train.data.tensor_loader import TensorLoader
-from clusterdp.train.dist.stop import StopSignal
+from clusterdp.train.ranks.stop import StopSignal
 
 if TYPE_CHECKING:
-    from clusterdp.train.dist.group import Group
+    from clusterdp.train.ranks.group import Group
 
 END: Any = object()
 SECONDS = 2.0  # of reading, for each number of workers

@@ -25,7 +25,7 @@ from clusterdp.train.loop.graph_watch import GraphWatch
 from clusterdp.train.output.say import say
 
 if TYPE_CHECKING:
-    from clusterdp.train.dist.group import Group
+    from clusterdp.train.ranks.group import Group
 
 Value = torch.Tensor | float
 ROUNDING = 1e-4  # by which compute() may differ between ranks that have the same samples: GPUs add up in any order

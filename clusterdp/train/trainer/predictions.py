@@ -11,7 +11,7 @@ import torch.distributed as dist
 from clusterdp.errors import ConfigError
 
 if TYPE_CHECKING:
-    from clusterdp.train.dist.group import Group
+    from clusterdp.train.ranks.group import Group
 
 
 Flat = tuple[Any, list[torch.Tensor]]  # the form of an output, as JSON has it, and the tensors in it

@@ -11,7 +11,7 @@ import torch
 from clusterdp.errors import ConfigError
 from clusterdp.train.data.datasets import size_of
 from clusterdp.train.data.prefetch import map_tensors
-from clusterdp.train.dist.group import Group
+from clusterdp.train.ranks.group import Group
 from clusterdp.train.trainer.meters import Meters
 
 Metrics = Mapping[str, Any] | Sequence[Callable[..., Any]] | Callable[..., Any]
@@ -24,6 +24,8 @@ class Scores:
         self.meters = Meters(group)
         self.added = False  # in the step at hand
         listed: Any = metrics if isinstance(metrics, Mapping | list | tuple) else [metrics]
+        if not isinstance(listed, Mapping) and any(getattr(metric, "__name__", "") == "<lambda>" for metric in listed):
+            raise ConfigError('metrics: a lambda has no name. Give it one: metrics={"accuracy": lambda ...}.')
         named = listed if isinstance(listed, Mapping) else {_name_of(metric): metric for metric in listed}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._objects: list[Any] = []

@@ -11,6 +11,7 @@ def step(trainer, batch):                          # Trainer(..., step=step): tw
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -33,8 +34,26 @@ def forward(trainer: Trainer, batch: Any) -> Any:
             "loss are needed. Pass forward=, a function of (trainer, batch) that returns the loss."
         )
     *inputs, targets = batch
-    outputs = trainer.model(*inputs)
+    try:
+        outputs = trainer.model(*inputs)
+    except TypeError:
+        _check_inputs(trainer.net, inputs)
+        raise
     return trainer.loss(outputs, targets), outputs, targets
+
+
+def _check_inputs(net: torch.nn.Module, inputs: list[Any]) -> None:
+    """ConfigError if the model does not take so many."""
+    signature = inspect.signature(net.forward)
+    try:
+        signature.bind(*inputs)
+    except TypeError:
+        given = f"{len(inputs)} ({', '.join(type(each).__name__ for each in inputs)})"
+        raise ConfigError(
+            f"Trainer: {type(net).__name__}.forward() takes {signature}, and a batch has {given} before its target. "
+            "For two inputs pass fit((x1, x2, y)), the target last; else forward=, a function of (trainer, batch) that "
+            "returns (loss, outputs, targets)."
+        ) from None
 
 
 def step(trainer: Trainer, batch: Any) -> Mapping[str, Any]:

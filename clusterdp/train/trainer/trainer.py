@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy
 import torch
@@ -22,7 +22,14 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from clusterdp.checkpoint.state.stateful import unwrap
 from clusterdp.errors import ConfigError, EntryError
-from clusterdp.train.argument_names import LOADER, arguments_of, check_arguments, check_parts
+from clusterdp.train.argument_names import (
+    LOADER,
+    arguments_of,
+    check_arguments,
+    check_parts,
+    check_trains,
+    no_such_method,
+)
 from clusterdp.train.data.datasets import evaluation_data, is_same, options_of_val, training_data
 from clusterdp.train.data.even_batches import even_batches
 from clusterdp.train.data.loader_defaults import check_can_be_read_again
@@ -99,6 +106,9 @@ class Trainer:
         self.job = job = own_job() if job is None else job
         self.name = name
         self.amp = job.amp if amp is None else amp if isinstance(amp, Amp) else Amp(amp, job.device)
+        usual = step is train_step.step and forward is train_step.forward
+        if usual and optimizer is not None and self.amp.masters is None:  # else it has the masters alone
+            check_trains(model, loss, optimizer)
         self._wrapped = self._wrap(model, optimizer, wrap or {})
         self._sharded = is_sharded(self._wrapped)
         self.net = unwrap(self._wrapped)
@@ -130,6 +140,11 @@ class Trainer:
             raise ConfigError(f"state.{taken[0]}: the Trainer keeps its own under this name. Give yours another.")
         self._state |= state or {}
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise no_such_method(name)
+
     def fit(
         self,
         train: Any,
@@ -157,7 +172,7 @@ class Trainer:
         usual = self.forward is train_step.forward and self.step is train_step.step
         if usual and isinstance(train, ARRAYS) and isinstance(val, ARRAYS):
             raise ConfigError("fit: inputs and targets are one argument. Write fit((x, y), (x_val, y_val)).")
-        if self.loop is not None and not is_same(train, self._data):
+        if self.loop is not None and self.loop.step and not is_same(train, self._data):
             raise EntryError(
                 "Trainer.fit: this is not the data of the first fit(), whose position this Trainer keeps. Make another "
                 'one: Trainer(model, ..., name="finetune").'
@@ -179,12 +194,14 @@ class Trainer:
         if progress is not None:
             self.job.metrics.sinks.append(progress)
         self._mode(training=True)
-        for epoch in loop.epochs():
-            self._train(epoch)
-            self._close_epoch(self._evaluate(val, batch_size, options, transform) if val is not None else {})
-        if progress is not None:
-            progress.close()
-            self.job.metrics.sinks.remove(progress)
+        try:
+            for epoch in loop.epochs():
+                self._train(epoch)
+                self._close_epoch(self._evaluate(val, batch_size, options, transform) if val is not None else {})
+        finally:
+            if progress is not None:
+                progress.close()
+                self.job.metrics.sinks.remove(progress)
         return self.history
 
     def evaluate(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -17,11 +17,12 @@ from typing import Any
 
 STOPPED_EXIT = 75  # of a bare run that was stopped: EX_TEMPFAIL, run it again and it goes on
 REASONS = {signal.SIGTERM: "term", signal.SIGUSR2: "time"}  # NCCL takes USR1 for itself
+SAME_S = 5.0  # Slurm counts the time that is left in whole seconds
 LOOK_EVERY_S = 2.0  # at the file of `clusterdp stop`, which may be on a shared file system
 
 
 class Stopped(BaseException):
-    """Raised when all ranks have agreed to stop and have saved. Not an Exception: `except Exception` must not catch it."""
+    """Raised when all ranks have agreed to stop and have saved. `except Exception` must not catch it."""
 
     def __init__(self, reason: str, step: int):
         super().__init__(reason, step)
@@ -40,6 +41,8 @@ class StopSignal:
 
     end_time: when the job's time ends, in seconds since the epoch. margin_s: the least time before that to stop.
     needed_s: what the steps until the agreement, the save and the end of all processes are measured to take, and some.
+    ask_end: returns end_time as it is by now, or None if that is not known. It is called when the time is up, because
+    an administrator may have raised the limit. Only rank 0 has it, and an end_time: one rank asks Slurm, and all obey.
     """
 
     def __init__(self, end_time: float | None = None, margin_s: float = 60.0):
@@ -51,6 +54,7 @@ class StopSignal:
         self._look_at = 0.0
         self.end_time: float | None = None
         self.margin_s = 0.0
+        self.ask_end: Callable[[], float | None] | None = None
         if end_time is not None:
             self.set_end_time(end_time, margin_s)
 
@@ -115,9 +119,18 @@ class StopSignal:
         for number, why in REASONS.items():
             if self._seen[number]:
                 return why
-        if self.end_time is not None and time.time() >= self.end_time - self.lead_s:
-            return "time"
-        return None
+        return "time" if self._time_is_up() else None
+
+    def _time_is_up(self) -> bool:
+        if self.end_time is None or time.time() < self.end_time - self.lead_s:
+            return False
+        if self.ask_end is not None:
+            end = self.ask_end()
+            if end is not None and end - self.end_time > SAME_S:
+                self.end_time = end
+                return self._time_is_up()
+            self.ask_end = None  # the answer is final: the ranks are about to stop
+        return True
 
     @staticmethod
     @contextmanager

@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from clusterdp.train.dist.group import Group
-from clusterdp.train.dist.stop import StopSignal
+from clusterdp.train.ranks.group import Group
+from clusterdp.train.ranks.stop import StopSignal
 
 Item = TypeVar("Item")
 
@@ -101,8 +101,8 @@ class SharedFlags:
         self._flags[flag] = value
 
     def tick(self) -> Agreed | None:
-        """Call it once a step. If an exchange is due, returns what the last one agreed on, and starts the next one unless
-        that was a stop.
+        """Call it once a step. If an exchange is due, returns what the last one agreed on, and starts the next one
+        unless that was a stop.
 
         Where gradients are accumulated, call it once a step of the optimizer: in between, they are in no checkpoint.
         """
@@ -178,7 +178,7 @@ class SharedFlags:
         if self._work:
             waiting = not self._work.is_completed()
             self._work.wait()
-            # The last rank to send did not wait for other ranks: the least of all ranks' waits is the time of an exchange.
+            # The last rank to send waits for no other rank: the least of all ranks' waits is the time of an exchange.
             self._way_s = time.monotonic() - self._sent_at if waiting else DECAY * self._way_s
         self._work = None
         *flags, progress, step_us, way_us = self._numbers

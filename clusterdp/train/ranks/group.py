@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import socket
 import struct
-import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -19,7 +17,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from clusterdp.checkpoint.state import rng
 from clusterdp.errors import ConfigError, RendezvousError
-from clusterdp.train.dist.rendezvous import PortTaken, Rendezvous
+from clusterdp.train.ranks.rendezvous import PortTaken, Rendezvous
 
 # Process groups of closed Groups. DDP's Reducer, when it is the last owner of one, waits with the GIL held for gloo's
 # threads to end, and one of them may be waiting for the GIL to free its last work: a model that outlives close() hung

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from clusterdp.train.dist.group import Group, own_devices
-from clusterdp.train.dist.shared_flags import SharedFlags
-from clusterdp.train.dist.stop import StopSignal
+from clusterdp.train.ranks.group import Group, own_devices
+from clusterdp.train.ranks.shared_flags import SharedFlags
+from clusterdp.train.ranks.stop import StopSignal
 
 
 class Rank:

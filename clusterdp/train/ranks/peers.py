@@ -16,8 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from clusterdp.train.dist.store_notes import StoreNotes
 from clusterdp.train.output.say import say
+from clusterdp.train.ranks.store_notes import StoreNotes
 
 FAILED = "failed"
 LEAVING = "leaving"  # /<rank>
@@ -42,13 +42,13 @@ class PeerWatch:
         return self
 
     def stop(self) -> None:
-        """Ends the thread, before the store is closed. A daemon thread that is inside torch at interpreter exit crashes."""
+        """Ends the thread, before the store is closed: a daemon thread inside torch at interpreter exit crashes."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def tell(self, what: str) -> None:
-        """Tells the others that this rank has failed. The first rank to do so is the cause; the others are consequences."""
+        """Records for the others that this rank has failed. The first rank to do so is the cause."""
         if self.alone:
             return
         with suppress(RuntimeError):  # rank 0, which holds the store, may be gone already

@@ -1,0 +1,44 @@
+"""ResumableLoader: a DataLoader over a ResumableSampler. Its length is that of the whole epoch, whatever is left of it.
+
+for i, batch in enumerate(loader, loader.done):     # i + 1 == len(loader) in the last step, after a resume too
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils.data import BatchSampler, DataLoader
+
+from clusterdp.train.data.sampler import ResumableSampler
+
+
+class ResumableLoader(DataLoader[Any]):
+    """left: batches of the epoch that are not done; those of another number of ranks are counted as this one deals
+    them. done: the others."""
+
+    @property
+    def left(self) -> int:
+        left = batches_left(self)
+        return len(self) if left is None else left
+
+    @property
+    def done(self) -> int:
+        return len(self) - self.left
+
+
+def our_sampler(loader: Any) -> ResumableSampler | None:
+    """The ResumableSampler from which a loader takes its indices."""
+    for holder in (loader, getattr(loader, "batch_sampler", None)):
+        if isinstance(sampler := getattr(holder, "sampler", None), ResumableSampler):
+            return sampler
+    return None
+
+
+def batches_left(loader: Any) -> int | None:
+    """Batches from a ResumableSampler's position to the end of the epoch; None if there is none, or if batches are made
+    of its samples in a way of one's own."""
+    sampler, batches = our_sampler(loader), getattr(loader, "batch_sampler", None)
+    if sampler is None or type(batches) not in (BatchSampler, type(None)):
+        return None
+    size = (loader if batches is None else batches).batch_size or 1
+    return sampler.left // size if loader.drop_last else -(-sampler.left // size)
