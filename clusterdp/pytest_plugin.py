@@ -25,7 +25,8 @@ def fake_slurm(fake_slurm_options: dict[str, Any], monkeypatch: pytest.MonkeyPat
     """A fake Slurm of four nodes for this test alone, its sbatch, srun, squeue, ... first on PATH; gone afterwards."""
     from clusterdp.fakeslurm import FakeCluster
 
-    with FakeCluster(**fake_slurm_options) as cluster:
+    options = fake_slurm_options if "shape" in fake_slurm_options else {"quick": True, **fake_slurm_options}
+    with FakeCluster(**options) as cluster:
         for name in ("PATH", "SLURM_CONF"):
             monkeypatch.setenv(name, cluster.env[name])
         yield cluster

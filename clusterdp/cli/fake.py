@@ -26,6 +26,7 @@ EXAMPLES = {
     "preempt": "preempt 10001",
     "kill-rank": "kill-rank 10001 3",
     "fail": "fail n2",
+    "kill-slurmd": "kill-slurmd n2",
     "drain": "drain n2",
     "resume": "resume n2",
     "slow": "slow 5 --for 60",
@@ -71,8 +72,10 @@ def add_to(fake: CliParser) -> None:
     act("kill-rank", about, "Rank {rank} of job {job} is being killed.", "job", "rank")
     back = "`clusterdp fake resume {node}` brings it back."
     act("fail", "let a node die, and all that runs there", f"Node {{node}} is dead. {back}", "node")
+    about = "let a node's slurmd die: srun launches no more tasks there, and Slurm does not know it"
+    act("kill-slurmd", about, f"The slurmd of node {{node}} is dead. {back}", "node")
     act("drain", "let a node take no more jobs", f"Node {{node}} takes no more jobs. {back}", "node")
-    act("resume", "bring back a node that died or was drained", "Node {node} is back.", "node")
+    act("resume", "bring back a node that died, was drained, or lost its slurmd", "Node {node} is back.", "node")
     sub = verb("slow", slow, "let the controller answer each command that much later; 0 ends it", "seconds")
     sub.add_argument("--for", dest="for_s", type=float, default=0, metavar="SECONDS", help="default: until told")
     verb("unreachable", unreachable, "let commands find no controller for so long; 0 ends it", "seconds")

@@ -45,6 +45,8 @@ def named_run(verb: str, word: str | None, others: Sequence[str] = (), sweeps: b
 
 def config_path(word: str) -> str:
     """A file; or, away from a checkout, one of the configs that came with the package, as `configs/digits.yaml`."""
+    if word == "-":
+        raise ConfigError("-: a config is not read from the standard input. Name a YAML file.")
     is_ours = word.startswith("configs/") or not ("/" in word or word.endswith((".yaml", ".yml")))
     if not is_ours or os.path.exists(word):  # pathlib takes 10 ms
         return word

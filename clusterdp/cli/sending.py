@@ -57,11 +57,13 @@ def resume(options: argparse.Namespace) -> int:
 def resume_run(run: RunDir, options: argparse.Namespace) -> int:
     """`options`: those of `clusterdp resume`."""
     from clusterdp.launch.lock import RunLock
-    from clusterdp.launch.resume import changes_the_work, plan_again
-    from clusterdp.operate.resume_check import check_resumable, nothing_left
+    from clusterdp.launch.resume import changes_the_work, old_code, plan_again
+    from clusterdp.operate.resume_check import check_resumable, check_step, nothing_left
 
     plan = plan_again(run, options.step, options.overrides)
     if options.dry_run:
+        if options.step is not None:
+            check_step(run, options.step, plan.spec.checkpoint_url)
         _print_script(plan, named=True)
         return 0
     if options.step is None and not changes_the_work(plan) and (said := nothing_left(run)):
@@ -69,6 +71,8 @@ def resume_run(run: RunDir, options: argparse.Namespace) -> int:
         return 0
     with RunLock(run) as lock:  # until the job is submitted
         check_resumable(run, options.step, plan.spec.checkpoint_url)
+        if said := old_code(run):
+            print(said)
         return send_plan(plan, options, lock)
 
 

@@ -101,7 +101,9 @@ def status(run: RunDir, as_json: bool = False) -> int:
     colour, columns = Colour(sys.stdout), width_of(sys.stdout)
     results = (f"clusterdp sweep {shown_path(run.path)}", "its results, best first")
     _print_headline(found, colour)
-    print("\n".join(["", *status_table(found.elements, colour, width=columns), ""]))
+    print("\n".join(["", *status_table(found.elements, colour, width=columns)]))
+    _print_reasons(found.elements, colour, columns)
+    print()
     print("\n".join(command_lines([results], colour, columns)))
     return 0
 
@@ -135,7 +137,39 @@ def sweep(options: argparse.Namespace, run: RunDir, resume: Resume) -> int:
         _print_headline(found, colour)
         table = status_table(ranking.elements, colour, ranking.metrics, width)
         print("\n".join(["", *table, "", *filled("", words, width)]))
+        _print_reasons(ranking.elements, colour, width)
     return 0
+
+
+def why(run: RunDir, as_json: bool) -> int:
+    """`clusterdp why` of a sweep: the reasons of all elements that wait or failed."""
+    from clusterdp.operate.formatting import Colour, shown_path
+    from clusterdp.operate.run_state import RunState
+    from clusterdp.operate.sweep.elements import read_sweep
+    from clusterdp.operate.sweep.reasons import reason_lines
+    from clusterdp.operate.why.explanation import FAILED
+    from clusterdp.operate.width import width_of
+    from clusterdp.rundir import SweepDir
+
+    found = read_sweep(SweepDir(run.path))
+    if as_json:
+        return _print_json(found, found.elements)
+    colour = Colour(sys.stdout)
+    _print_headline(found, colour)
+    lines = reason_lines(found.elements, colour, width_of(sys.stdout), of_all=True)
+    of_interest = [each for each in found.elements if each.status.state in (*FAILED, RunState.WAITING)]
+    one = next(iter(sorted(of_interest, key=lambda each: each.status.state is RunState.WAITING)), None)
+    if one is not None:
+        lines += ["", f"  clusterdp why {shown_path(run.path)}/{one.number}   # that element, with its log"]
+    print("\n".join(["", *lines]))
+    return 0
+
+
+def _print_reasons(elements: Sequence[ElementStatus], colour: Colour, columns: int) -> None:
+    from clusterdp.operate.sweep.reasons import reason_lines
+
+    if lines := reason_lines(elements, colour, columns):
+        print("\n".join(["", *lines]))
 
 
 def _print_json(found: SweepStatus, elements: Sequence[ElementStatus], **ranked: Any) -> int:
@@ -159,6 +193,7 @@ def _print_headline(found: SweepStatus, colour: Colour) -> None:
 def _retry(found: SweepStatus, options: argparse.Namespace, resume: Resume) -> int:
     """Those with a script of their own as `resume` does it, one by one; the others as arrays of the sweep's script."""
     from clusterdp.launch.lock import RunLock
+    from clusterdp.launch.resume import old_code
     from clusterdp.launch.sweep.again import submit_again
     from clusterdp.operate.resume_check import uncancelled
     from clusterdp.operate.sweep.retry import to_retry, with_own_script
@@ -172,6 +207,8 @@ def _retry(found: SweepStatus, options: argparse.Namespace, resume: Resume) -> i
     own = with_own_script(chosen)
     rest = [each for each in chosen if each not in own]
     if rest:
+        if said := old_code(rest[0].history.run):
+            print(said)
         with ExitStack() as stack:
             lock = stack.enter_context(RunLock(found.folder.files))
             for each in rest:

@@ -111,8 +111,14 @@ def status(options: argparse.Namespace) -> int:
 
 def why(options: argparse.Namespace) -> int:
     from clusterdp.operate.why.show_why import show_why
+    from clusterdp.rundir import is_sweep
 
-    show_why(known_run(options.run), sys.stdout, as_json=options.json)
+    run = known_run(options.run, sweeps=True)
+    if is_sweep(run.path):
+        from clusterdp.cli import sweep
+
+        return sweep.why(run, as_json=options.json)
+    show_why(run, sys.stdout, as_json=options.json)
     return 0
 
 

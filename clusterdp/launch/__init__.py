@@ -17,6 +17,7 @@ excluded_folders  folders that no snapshot takes in
 git_ignored       what git ignores, and a job may need all the same
 job_secrets       how secrets reach a job without being in the run folder
 lock              one process at a time submits a job of a run
+refusals          sbatch's refusals, each with the key that it means
 in_doubt          a submission of which nobody knows how it ended
 entry_check       whether the entry exists and takes the params, without importing it
 installed_check   whether the packages are installed that the config asks for

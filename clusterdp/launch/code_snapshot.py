@@ -6,6 +6,7 @@ files but those below hidden folders, caches and virtual environments.
 
 from __future__ import annotations
 
+import filecmp
 import os
 import stat
 from collections.abc import Collection, Iterator
@@ -50,7 +51,8 @@ def take(
     """
     inside = leave_out.relative_to(source).as_posix() + "/" if source in leave_out.parents else None
     hidden = {os.path.relpath(os.path.realpath(path), os.path.realpath(source)) for path in secrets}
-    linked = [link.rstrip("/") for link in limits.link]
+    links = {link.rstrip("/") for link in limits.link}
+    linked = sorted(link for link in links if links.isdisjoint(map(str, PurePath(link).parents)))  # the outermost
     found = {
         name: status
         for name, status in sorted(list_files(source))
@@ -103,6 +105,22 @@ def _all_files(code: Path) -> Iterator[tuple[str, str]]:
             subfolders.remove("__pycache__")
         yield from ((folder, name) for name in files)
         yield from ((folder, name) for name in subfolders if os.path.islink(os.path.join(folder, name)))
+
+
+def changed_since(code: Path, source: Path) -> list[str]:
+    """The files of a snapshot that are others in the submit directory now, or gone from it."""
+    found = []
+    for folder, _, files in os.walk(os.path.realpath(code)):
+        for name in files:
+            taken = Path(folder, name)
+            relative = taken.relative_to(os.path.realpath(code))
+            try:
+                same = taken.is_symlink() or filecmp.cmp(taken, source / relative)
+            except OSError:
+                same = False
+            if not same:
+                found.append(str(relative))
+    return sorted(found)
 
 
 def list_files(source: Path) -> Iterator[tuple[str, os.stat_result]]:

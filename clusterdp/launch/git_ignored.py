@@ -37,10 +37,11 @@ class Ignored:
 def find_ignored(source: Path, linked: Collection[str]) -> list[Ignored]:
     """The largest first. Nothing outside a git work tree, for nothing is ignored there."""
     budget = iter(range(MOST_FILES))
-    found = []
-    for name in _git_ignores(source):
+    found: list[Ignored] = []
+    for name in sorted(_git_ignores(source)):  # a folder before what is in it, which comes with it
         above = {name, *map(str, PurePath(name).parents)}
-        if not above.isdisjoint(linked) or any(part.startswith(".") for part in PurePath(name).parts):
+        covered = {*linked, *(one.name for one in found)}
+        if not above.isdisjoint(covered) or any(part.startswith(".") for part in PurePath(name).parts):
             continue
         one = _look_at(source, name, itertools.islice(budget, MOST_OF_A_FOLDER))
         if one:

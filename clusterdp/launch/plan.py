@@ -59,6 +59,7 @@ class Plan:
             "entry": self.spec.config.entry,
             "backend": self.spec.config.backend,
             "dir": str(self.spec.submit_dir),
+            "folder": str(self.run.path.absolute()),
             "cluster": os.environ.get("SLURM_CONF", ""),
             "from_step": self.spec.config.restart.from_step,
         }
@@ -73,6 +74,8 @@ class Plan:
                     Ledger(self.run, "submit-unknown", "submit").write("submit-in-doubt", **about)
                 raise
         except SubmitError as error:
+            from clusterdp.launch.refusals import with_key
+
             raise with_key(error, self.spec.config) from None
         try:
             Ledger(self.run, f"submit-{job.id}", "submit").write("submitted", job=job.id, **about)
@@ -112,15 +115,6 @@ class Plan:
         whatever the umask, which is the user's and goes with the job."""
         write_durably(self.run.config, config_module.dump(self.spec.config), mode=0o600)
         write_durably(self.run.script, self.script.text, mode=0o600)
-
-
-def with_key(error: SubmitError, config: Config) -> SubmitError:
-    """sbatch names an option; what stands in the config is its key. Which options it knows, it alone can say."""
-    for option, value in config.resources.extra.items():
-        if re.search(rf"--{re.escape(option)}(?![\w-])", str(error)):
-            key = f"resources.extra.{option}: {value!r}"
-            return SubmitError(f"{key} is refused by sbatch. Correct it or leave it out. {error}")
-    return error
 
 
 def make_plan(config: Config) -> Plan:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 from clusterdp import config as config_module
 from clusterdp.config import Config
 from clusterdp.errors import ConfigError, RunError, SubmitInDoubt
+from clusterdp.launch.code_snapshot import changed_since
 from clusterdp.launch.job import Job
 from clusterdp.launch.plan import Plan, plan_for
 from clusterdp.plainfile import read_plain
 from clusterdp.rundir import RunDir, read_events, write_durably
+from clusterdp.wording import some_of
 
 if TYPE_CHECKING:
     from clusterdp.launch.lock import RunLock
@@ -35,7 +37,7 @@ def plan_again(run: RunDir, from_step: int | None, overrides: Sequence[str]) -> 
 def config_again(run: RunDir, values: Mapping[str, Any], overrides: Sequence[str]) -> Config:
     """The config of the run, of values that were read from its file. ConfigError names that file."""
     try:
-        return config_module.from_mapping(escaped(values), overrides, str(run.config))
+        return config_module.from_resolved(values, overrides, str(run.config))
     except ConfigError as error:
         if str(error).startswith(f"{run.config}: ") and "there is no such key" in str(error):
             raise ConfigError(f"{error} A newer clusterdp may have written the file.") from None
@@ -56,6 +58,22 @@ def submit_dir_of(run: RunDir) -> Path:
     """Where `clusterdp submit` was called; the current folder if that is not on record."""
     folders = [event["dir"] for event in read_events(run) if event.get("dir")]  # one in doubt has it, too
     return Path(folders[0]) if folders else Path.cwd()
+
+
+def old_code(run: RunDir) -> str:
+    """One line: the job runs the snapshot of the first submit, and which files have changed since; empty if none has,
+    or if there is no snapshot or no submit directory any more."""
+    source = submit_dir_of(run)
+    if not run.code.exists() or not source.is_dir():
+        return ""
+    changed = changed_since(run.code, source)
+    if not changed:
+        return ""
+    return (
+        f"It runs the code as it was at its submit; {some_of(changed, 4)} "
+        f"{'has' if len(changed) == 1 else 'have'} changed since. `clusterdp submit` makes a new run of the code as it "
+        "is now."
+    )
 
 
 def _section(values: dict[str, Any], name: str, run: RunDir) -> dict[str, Any]:
@@ -89,12 +107,3 @@ def send_again(plan: Plan, lock: RunLock) -> Job:
         if isinstance(error, OSError):
             raise RunError(f"{plan.run.path}: cannot be written: {error.strerror}. Make room, then resume.") from None
         raise
-
-
-def escaped(value: Any) -> Any:
-    """Escape resolved values. They hold no interpolation: a `${HOME}` in them is meant for a shell, and stays."""
-    if isinstance(value, dict):
-        return {key: escaped(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [escaped(item) for item in value]
-    return value.replace("${", "\\${") if isinstance(value, str) else value

@@ -103,6 +103,7 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
     """All that a template may use."""
     config = spec.config
     script = lines_of(config.script, "script")
+    setup = lines_of(config.launch.setup, "launch.setup")
     return {
         "directives": [Shell(directive(option, value)) for option, value in spec.directives()],
         "title": Shell(re.sub(r"[^\w .,:+@-]", "_", config.name)),  # it stands in a comment
@@ -123,7 +124,7 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "container_prefix": spec.container_prefix(),
         "command": spec.command,
         "script": Shell(script),
-        "delimiter": Shell(_delimiter(script)),
+        "delimiter": Shell(_delimiter("END_OF_SCRIPT", script)),
         "env": {Shell(name): value for name, value in config.launch.env.items()},
         "secrets": [Shell(name) for name in config.launch.secrets],
         "secret_files": {Shell(name): secret_path(path) for name, path in config.launch.secret_files.items()},
@@ -132,7 +133,9 @@ def template_values(spec: ScriptSpec) -> dict[str, Any]:
         "webhook_file": secret_path(config.notify.webhook_file) if config.notify.webhook_file else "",
         "notify_command": config.notify.command,
         "causes": [Shell(f"{cause} {words}") for cause, words in CAUSES.items()],
-        "setup": Shell(lines_of(config.launch.setup, "launch.setup")),
+        "setup": Shell(setup),
+        "setup_delimiter": Shell(_delimiter("END_OF_SETUP", setup)),
+        "setup_errors": config.launch.setup_errors,
         "checkpoint_url": _checkpoint_url(spec),
         "from_step": config.restart.from_step,
         "requeue": config.restart.requeue,
@@ -201,9 +204,8 @@ def directive(option: str, value: str | None) -> str:
     return f'--{option}="{escaped}"'
 
 
-def _delimiter(script: str) -> str:
-    """A heredoc's end that is no line of the script."""
-    word = "END_OF_SCRIPT"
-    while word in script.splitlines():
+def _delimiter(word: str, lines: str) -> str:
+    """A heredoc's end that none of its lines is: `word`, or that and underscores."""
+    while word in lines.splitlines():
         word += "_"
     return word

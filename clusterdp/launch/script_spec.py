@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from clusterdp.errors import ConfigError
 
 # Options of sbatch that stand in the config under their own name, in the order in which they are printed.
 PLAIN = ("partition", "account", "qos", "constraint", "nodelist", "exclude", "reservation", "gres", "mem", "time")
+
+# Where a shell drops a backslash, and shlex.split() does not: at a line's end, and in double quotes before $ and `.
+BACKSLASHES = re.compile(r"(?P<kept>'[^']*'|\\[^\n])|\"(?P<quoted>(?:\\.|[^\"\\])*)\"|\\\n", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -161,7 +165,7 @@ def words_of(value: Any, key: str) -> list[str]:
     """A list of words, or a string split as a shell splits it, without any expansion."""
     if isinstance(value, str):
         try:
-            return shlex.split(value)
+            return shlex.split(BACKSLASHES.sub(_as_shlex_reads, value))
         except ValueError as error:
             raise ConfigError(f"{key}: {value!r} cannot be split into words: {error}. Write a list of words.") from None
     if isinstance(value, Sequence) and all(isinstance(word, str) for word in value):
@@ -172,6 +176,13 @@ def words_of(value: Any, key: str) -> list[str]:
     if value is None:
         return []
     raise ConfigError(f"{key}: {value!r} is neither a string nor a list of words. Write e.g. [python, train.py].")
+
+
+def _as_shlex_reads(found: re.Match[str]) -> str:
+    if found["quoted"] is None:
+        return found["kept"] or ""
+    dropped = re.sub(r"\\(?:\n|([$`])|(.))", lambda each: each[1] or (each[2] and each[0]) or "", found["quoted"])
+    return f'"{dropped}"'
 
 
 def lines_of(value: Any, key: str) -> str:

@@ -21,6 +21,7 @@ find_run           which run the user means
 run_index          the index of the user's runs
 run_cluster        which cluster the jobs of a run are on
 run_history        what a run folder says has happened
+moved_folder       a run folder that was copied or moved
 run_data           what --json says of a run; json.schema.json beside it has the keys of all verbs
 curves             what a run measured, over all attempts
 attempt_history    one attempt, as its files tell it

@@ -20,7 +20,7 @@ from clusterdp.rundir.lenient_reads import (
 # What an outcome's reason means while the batch script has not written a `cause` yet, or was killed before it could.
 CAUSE_OF_REASON = {
     "finished": "done",
-    "term": "preempted",
+    "term": "signal",  # whose it was the ranks do not know
     "time": "timeout",
     "claim": "overtaken",
     "entry": "stopped",
@@ -105,7 +105,8 @@ def read_attempt(
     if cause == "stopped" and why == "cancelled":  # the ranks saw the marker before they began
         cause, why = "cancelled", ""
     if cause == "stopped" and "user" in (why, *outcome[1:2]):
-        why = next((str(e["name"]) for e in own if e.get("event") == "signal" and "step" in e), "clusterdp stop")
+        agreed = own if "user" in outcome[1:2] else []  # else the ranks had ended for another reason
+        why = next((str(e["name"]) for e in agreed if e.get("event") == "signal" and "step" in e), "clusterdp stop")
     if cause == "lost" and settled:  # Slurm did not answer whether it may go on
         cause = "unknown"
     return AttemptHistory(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.formatting import shown_path
+from clusterdp.operate.moved_folder import refuse_copy
 from clusterdp.operate.queue import ask_squeue, live_jobs
 from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.run_state import RunState
@@ -19,6 +20,7 @@ def cancel(run: RunDir) -> str:
     SlurmError or RunError if Slurm could not be told. The run stays marked even then: no attempt starts any more.
     """
     history = read_history(run)
+    refuse_copy(history)
     path = shown_path(run.path)
     over = history.state.over and not history.cancelled
     # A failed run's job may have been requeued by somebody: it is not over until squeue says so.

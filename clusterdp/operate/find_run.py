@@ -63,23 +63,26 @@ def known_runs() -> Iterator[Path]:
 
 
 def _latest() -> RunDir:
-    """The latest of the runs that lie below this folder or were submitted from it. Else the latest of all; its name is
-    printed, for the user may mean another. All of `runs/` is read only if no run is noted."""
-    here, elsewhere = os.getcwd(), None
+    """The latest of the runs that lie below this folder or were submitted from it. Else that of the folders above: its
+    name is printed, because the user may mean another. All of `runs/` is read only if no run is noted."""
+    here, above, elsewhere = os.getcwd(), None, None
     for noted in noted_runs():
         path, is_here = Path(noted.path), noted.is_of(here)
-        if (is_here or elsewhere is None) and is_run(path) and not _is_profile(path):
+        is_above = above is None and noted.is_of_above(here)
+        if (is_here or is_above or elsewhere is None) and is_run(path) and not _is_profile(path):
             if is_here:
                 return RunDir(path)
-            elsewhere = path
+            above, elsewhere = path if is_above else above, elsewhere or path
     if folders := _folders():
         newest = sorted(folders, key=_made, reverse=True)
         return RunDir(next((path for path in newest if not _is_profile(path)), newest[0]))
     if elsewhere is None:
         looked = f"{RUNS.absolute()} nor in {index_path()}"
         raise RunError(f"RUN: none yet, neither in {looked}. Submit one, or name a run folder or a job id.")
-    print(f"clusterdp: no run in this folder; the latest elsewhere is {elsewhere}", file=sys.stderr)
-    return RunDir(elsewhere)
+    if above is None:
+        raise RunError(f"RUN: there is none of this folder; the latest elsewhere is {elsewhere}. Name it, or a job id.")
+    print(f"clusterdp: no run in this folder; the latest elsewhere is {above}", file=sys.stderr)
+    return RunDir(above)
 
 
 def _with_job(job: str) -> RunDir:

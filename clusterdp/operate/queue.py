@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from clusterdp.errors import SlurmError
+from clusterdp.operate.formatting import shown_path
+from clusterdp.operate.moved_folder import copied_from, moved_from
 from clusterdp.operate.run_cluster import is_gone, is_here
 from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.run_state import RunState
@@ -29,6 +31,10 @@ ENDED_AS = {
     "DEADLINE": (RunState.FAILED, "its deadline has passed"),
     "BOOT_FAIL": (RunState.FAILED, "its nodes did not boot"),
 }
+OF_A_SIGNAL = (
+    "JobLaunchFailure",
+    "RaisedSignal",
+)  # reasons of a job whose script a signal ended; until 23.02, and since
 
 
 @dataclass(frozen=True)
@@ -58,11 +64,22 @@ def is_open(history: RunHistory) -> bool:
 
 def status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | None) -> RunStatus:
     """The status of a run that is_open. `rows`: squeue's; why it did not answer; or None if there is none to ask."""
+    if (first := copied_from(history)) is not None:
+        return RunStatus(history.state, f"as it was copied; the job is that of {shown_path(first)}")
+    if (before := moved_from(history)) is not None:
+        status = _status_by(history, rows)
+        moved = f"its folder was moved here from {before}, where the job looks for it: move it back"
+        return status if status.state.over else replace(status, why="; ".join(filter(None, [status.why, moved])))
+    return _status_by(history, rows)
+
+
+def _status_by(history: RunHistory, rows: Mapping[str, SqueueRow] | SlurmError | None) -> RunStatus:
     if history.may_come_again:  # it is done, whatever Slurm does with its job
         row = None if rows is None or isinstance(rows, SlurmError) else rows.get(history.job or "")
         if row is None or row.state not in WAITS:
             return RunStatus(history.state, history.why)
-        return RunStatus(history.state, queued_again(history.job, row), row)
+        also = "" if is_held(row) else ": nothing to do"
+        return RunStatus(history.state, f"{queued_again(history.job, row)}{also}", row)
     if isinstance(rows, SlurmError):
         said = str(rows)
         return RunStatus(history.state, f"as last recorded; {said if len(said) <= 120 else said[:117] + '...'}")
@@ -76,7 +93,7 @@ def queued_again(job: str | None, row: SqueueRow) -> str:
     """What Slurm does with the job of a run that is over."""
     if is_held(row):
         return f"Slurm has put job {job} into its queue again, and holds it ({row.reason}); `scancel {job}` removes it"
-    return f"Slurm has put job {job} into its queue again; that attempt will end at once"
+    return f"Slurm starts job {job} once more, which finds the run over and ends by itself"
 
 
 def is_held(row: SqueueRow) -> bool:
@@ -145,4 +162,7 @@ def combine(history: RunHistory, rows: Mapping[str, SqueueRow]) -> RunStatus:
     if alive(row):
         return RunStatus(RunState.RUNNING, "" if row.state == "RUNNING" else row.state.lower(), row)
     state, why = ENDED_AS.get(row.state, (RunState.FAILED, f"Slurm ended it as {row.state}"))
+    began = last is not None and last.job == history.job and last.ran
+    if row.state == "FAILED" and began and row.reason.startswith(OF_A_SIGNAL):
+        why = "its batch script was killed, and Slurm has ended the ranks"
     return RunStatus(state, why, row)

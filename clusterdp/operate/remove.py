@@ -17,6 +17,7 @@ from typing import TextIO
 from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.find_run import REMOVING, RUNS, find_run, is_run, whole_name
 from clusterdp.operate.formatting import Colour, shown_path, size
+from clusterdp.operate.moved_folder import refuse_copy
 from clusterdp.operate.queue import ask_for_all_jobs, live_jobs
 from clusterdp.operate.run_cluster import commands_of, is_gone, is_here
 from clusterdp.operate.run_history import RunHistory, read_history
@@ -66,6 +67,7 @@ def check_over(run: RunDir) -> None:
                 f"({history.cluster or 'unknown'}). Remove it where it was submitted."
             )
     for job in live_jobs(rows or {}):
+        refuse_copy(history)
         state = (rows or {})[job].state
         end = f"scancel {job}" if history.state is RunState.DONE else f"clusterdp cancel {path}"
         raise RunError(f"{path}: is not over, for job {job} is {state}. Wait for its end, or `{end}`; then remove it.")

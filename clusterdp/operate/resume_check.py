@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from clusterdp.errors import RunError, SlurmError, SubmitInDoubt
 from clusterdp.operate.formatting import shown_path
 from clusterdp.operate.length_param import length_param
+from clusterdp.operate.moved_folder import refuse_copy
 from clusterdp.operate.queue import WAITS, ask_for_all_jobs, is_held, live_jobs, queued_again
 from clusterdp.operate.run_history import RunHistory, read_history
 from clusterdp.operate.run_state import RunState
@@ -25,9 +26,14 @@ def check_resumable(
 ) -> None:
     """RunError if a job of the run lives or waits, or if there is no checkpoint of `from_step`. Changes nothing."""
     _refuse_if_alive(read_history(run))
+    # Also where no step was named: whoever cannot read the checkpoints learns it here, not after the queue.
+    check_step(run, from_step, checkpoint_url)
+
+
+def check_step(run: RunDir, from_step: int | None, checkpoint_url: str | os.PathLike[str] | None = None) -> None:
+    """RunError if there is no checkpoint of `from_step`."""
     from clusterdp.checkpoint.format.manifest import list_checkpoints
 
-    # Also where no step was named: whoever cannot read the checkpoints learns it here, not after the queue.
     found = list_checkpoints(os.fspath(checkpoint_url or run.checkpoints))
     steps = tuple(sorted({checkpoint.step for checkpoint in found}))
     if from_step is not None and from_step not in steps:
@@ -81,6 +87,7 @@ def _refuse_if_alive(history: RunHistory) -> None:
             f"cluster ({history.cluster or 'unknown'}). Look there; if it is gone, `clusterdp cancel {run}` settles it."
         )
     for job in live_jobs(rows):
+        refuse_copy(history)
         state = rows[job].state
         if state in WAITS and job == history.job and _ends_at_once(history):
             how = "" if is_held(rows[job]) else f"Wait for it, or `scancel {job}`. "

@@ -35,6 +35,7 @@ class RunHistory:
     why: str  # more about the state, in words; may be empty
     jobs: tuple[str, ...]  # every job of the run, by when it last came up
     cluster: str  # the SLURM_CONF that submit had; empty: none
+    folder: str  # where the run lay at the last submit; empty where that is not on record
     submitted: float | None
     attempts: tuple[AttemptHistory, ...]  # in the order they began
     events: tuple[Record, ...]
@@ -124,6 +125,7 @@ def read_history(run: RunDir, all_metrics: bool = True) -> RunHistory:
         why=why or ("" if state.over else unread),
         jobs=jobs,
         cluster=_said(submitted, "cluster"),
+        folder=_said(submitted, "folder"),
         submitted=time_of(submitted[-1]) if submitted else None,
         attempts=attempts,
         events=tuple(events),

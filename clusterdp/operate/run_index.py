@@ -32,6 +32,10 @@ class NotedRun(NamedTuple):
         inside = here.rstrip("/") + "/"
         return here in (self.submit_dir, self.path) or self.path.startswith(inside) or here.startswith(f"{self.path}/")
 
+    def is_of_above(self, here: str) -> bool:
+        """Whether it was submitted from a folder above `here`."""
+        return bool(self.submit_dir) and here.startswith(f"{self.submit_dir.rstrip('/')}/")
+
 
 def remember(run: RunDir, jobs: Sequence[str] = ()) -> None:
     """Note a run that was submitted, and as which jobs. It is no error if the file cannot be written (no home, no

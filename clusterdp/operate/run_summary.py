@@ -12,7 +12,7 @@ from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.status import STATE_COLOURS, attempts_table, measured
 from clusterdp.operate.why.failure_words import exit_words, remedy, whose
-from clusterdp.operate.why.first_failure import Failure, find_failure
+from clusterdp.operate.why.first_failure import Failure, recorded_failure
 from clusterdp.operate.width import NONE
 from clusterdp.rundir.causes import CAUSES, FAULTS
 from clusterdp.wording import counted, duration
@@ -25,7 +25,7 @@ def summary(
 ) -> list[str]:
     now = time.time() if now is None else now
     wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
-    failure = find_failure(history) if status.state in FAILED and not wanted else None
+    failure = recorded_failure(history) if status.state in FAILED and not wanted else None
     lines = [_headline(history, status, failure, colour, now)]
     if len(history.attempts) > 1:
         head, *rows = attempts_table(history.attempts[-10:], status, now, columns)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
+LEAST_BAR = 8  # columns, with the blanks between it and its neighbours
+
+
 def screen_for(out: TextIO) -> RunBar | RunLines:
     return RunBar(out) if is_terminal(out) else RunLines(out)
 
@@ -91,14 +94,20 @@ class RunBar:
         history = update.history
         step, total = history.step or 0, history.total
         # Without a total the bar would pulse for ever as if it knew something: it stays empty, and the step counts.
+        said, count = printable(_state(update)), f"{step}/{total}" if total else (f"step {step}" if step else "")
+        loss, left = printable(loss_words(update)), left_words(update)
+        # In a narrow terminal, also after a resize, the state and the step are whole, and the others give way.
+        room = self.progress.console.width - len(said) - len(count) - LEAST_BAR
+        left = left if len(loss) + len(left) + 2 <= room else ""
+        loss = loss if len(loss) + 1 <= room else ""
         self.progress.update(
             self.task,
-            description=printable(_state(update)),
+            description=said,
             total=total or 1,
             completed=step if total else 0,
-            count=f"{step}/{total}" if total else (f"step {step}" if step else ""),
-            loss=printable(loss_words(update)),
-            left=left_words(update),
+            count=count,
+            loss=loss,
+            left=left,
         )
         self.progress.refresh()
 
@@ -128,7 +137,7 @@ def left_words(update: RunUpdate) -> str:
     last = history.last
     if not (last and last.rate and history.total and history.step is not None and not last.cause):
         return ""
-    left = (history.total - history.step) / last.rate
+    left = (history.total - history.step) / last.rate - max(0.0, time.time() - (history.measured_at or time.time()))
     return f"{duration(left)} left" if left > 0 else ""
 
 

@@ -28,7 +28,9 @@ CAUSES = {
     "DUE TO TIME LIMIT": "timeout",
     "DUE TO NODE FAILURE": "node-lost",
 }
-GUESSED = frozenset({"", "lost", "preempted"})  # causes that the next attempt wrote, or that follow from a TERM
+GUESSED = frozenset(
+    {"", "lost", "preempted", "signal"}
+)  # causes that the next attempt wrote, or that follow from a TERM
 
 
 def with_notices(run: RunDir, attempts: Sequence[AttemptHistory], cancelled: bool) -> tuple[AttemptHistory, ...]:
@@ -83,6 +85,6 @@ def _given_by_slurm(attempt: AttemptHistory, next_began: float | None, notices: 
 def _guess(attempt: AttemptHistory, came_back: bool, cancelled: bool) -> str:
     if attempt.signalled and attempt.cause == "lost" and came_back:
         return "preempted"
-    if cancelled and not attempt.closed and attempt.cause == "preempted":
+    if cancelled and not attempt.closed and attempt.cause in ("preempted", "signal"):
         return "cancelled"
     return attempt.cause

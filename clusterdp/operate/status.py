@@ -106,7 +106,7 @@ def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str
         where = status.row.nodes if status.row else ""
         facts.append(("job", history.job + (f" on {where}" if where else "")))
     if history.step is not None:
-        facts.append(("step", _progress(history, status)))
+        facts.append(("step", _progress(history, status, now)))
     if history.saved:
         step, when = history.saved
         facts.append(("saved", f"step {step}" + (f", {ago(when, now)}" if when else "")))
@@ -133,10 +133,12 @@ def _facts(history: RunHistory, status: RunStatus, now: float) -> list[tuple[str
 def _why(history: RunHistory) -> list[tuple[str, str]]:
     """The cause of the last failure. The tables that know it take some time to load."""
     from clusterdp.operate.why.failure_words import cause_line
-    from clusterdp.operate.why.first_failure import find_failure
+    from clusterdp.operate.why.first_failure import recorded_failure
     from clusterdp.operate.why.missing_file import left_out
 
-    failure = find_failure(history)
+    failure = recorded_failure(history)
+    if failure is None:
+        return []
     facts = [("why", words)] if (words := cause_line(failure)) else []
     return facts + ([("file", said)] if (said := left_out(history, failure)) else [])
 
@@ -152,20 +154,22 @@ def metric_rank(name: str) -> int:
     return 0 if name.startswith(("test", "val", "eval")) else 1 if name.endswith("loss") else 2
 
 
-def _progress(history: RunHistory, status: RunStatus) -> str:
+def _progress(history: RunHistory, status: RunStatus, now: float) -> str:
     step, total = history.step or 0, history.total
     words = f"{step} of {total} ({100 * step // total} %)" if total else str(step)
     words += f", phase {history.phase}" if history.phase else ""
-    if (left := left_s(history, status)) is not None:
+    if (left := left_s(history, status, now)) is not None:
         words += f", about {duration(left)} left"
     return words
 
 
-def left_s(history: RunHistory, status: RunStatus) -> float | None:
-    """How long the run has still to train, by its rate lately; None if that is not known."""
+def left_s(history: RunHistory, status: RunStatus, now: float) -> float | None:
+    """How long the run has still to train, by its rate lately; None if that is not known, or if it should have ended by
+    now: it does something else."""
     step, total, last = history.step or 0, history.total, history.last
     if total and last and last.rate and step < total and status.state is RunState.RUNNING:
-        return (total - step) / last.rate
+        left = (total - step) / last.rate - max(0.0, now - (history.measured_at or now))
+        return left if left > 0 else None
     return None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from clusterdp.errors import RunError
 from clusterdp.operate.formatting import shown_path
+from clusterdp.operate.moved_folder import refuse_copy
 from clusterdp.operate.queue import WAITS, alive, ask_squeue
 from clusterdp.operate.run_history import read_history
 from clusterdp.rundir import RunDir, mark_stopped
@@ -20,6 +21,7 @@ def stop(run: RunDir) -> str:
     SlurmError if Slurm does not answer. The mark stays then.
     """
     history = read_history(run)
+    refuse_copy(history)
     path = shown_path(run.path)
     if history.state.over:
         return f"{path}: is over already ({history.state.value}); nothing to stop."

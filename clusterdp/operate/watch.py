@@ -9,7 +9,9 @@ from typing import TextIO
 
 from clusterdp.operate.follow import Pace, RunUpdate, follow
 from clusterdp.operate.formatting import Colour, shown_path
+from clusterdp.operate.moved_folder import refuse_copy
 from clusterdp.operate.queue import current_status
+from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import INTERRUPTED
 from clusterdp.operate.run_summary import summary
 from clusterdp.operate.screen import screen_for
@@ -30,6 +32,8 @@ def watch(
     `on_progress(step, total)` is called whenever the step has changed, between two drawings.
     """
     out = out or sys.stdout
+    if not (history := read_history(run)).state.over:
+        refuse_copy(history)
     update: RunUpdate | None = None
     reported: int | None = None
     try:

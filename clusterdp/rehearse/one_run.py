@@ -23,7 +23,6 @@ from clusterdp.config import Config
 from clusterdp.errors import ClusterdpError, SlurmError
 from clusterdp.fakeslurm.errors import FakeSlurmError
 from clusterdp.launch.plan import plan_for
-from clusterdp.launch.resume import escaped
 from clusterdp.operate.follow import Pace, RunUpdate, follow
 from clusterdp.rehearse.clusters import small_disk
 from clusterdp.rehearse.clusters.drill_cluster import DrillCluster
@@ -73,7 +72,7 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
     if disk is not None:
         small_disk.mount(disk, _disk_bytes(spec))
         overrides.append(f"checkpoint.url={json.dumps(str(disk))}")
-    config = config_module.from_mapping(escaped(dict(spec.values)), overrides)
+    config = config_module.from_resolved(spec.values, overrides)
     plan = plan_for(config, folder, submit_dir, RunDir(Path(spec.code_of)) if spec.code_of else None)
     with _cluster(spec, config, plan.spec.ranks_per_node) as cluster:
         began = time.monotonic()

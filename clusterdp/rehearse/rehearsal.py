@@ -271,7 +271,7 @@ class Rehearsal:
 
 
 def values_of(config: Config) -> dict[str, Any]:
-    """As config.from_mapping() takes them."""
+    """As config.from_resolved() takes them."""
     values = dataclasses.asdict(config)
     del values["defaults"]
     return values

@@ -11,7 +11,7 @@ CAUSES = {
     "preempted": "preempted",
     "timeout": "out of time",
     "requeued": "requeued by the program or an administrator",
-    "node-lost": "ended, for its node failed",
+    "node-lost": "ended, for its node failed",  # also: srun could launch nothing there
     "signal": "stopped by a signal",
     "asked": "asked to be requeued",
     "bad-node": "did not start, for it had a node that the run avoids",

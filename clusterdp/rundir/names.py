@@ -29,6 +29,7 @@ class Attempt:
     cause = _Within("cause")
     saved = _Within("saved")
     error = _Within("error")
+    setup = _Within("setup")
     avoid = _Within("avoid")
     logs = _Within("logs")
     key = _Within("key")

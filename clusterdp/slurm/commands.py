@@ -6,10 +6,12 @@ Each function makes one call, whatever the number of jobs: a controller may serv
 from __future__ import annotations
 
 import getpass
+import math
 import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
 from clusterdp.slurm.accounting import ASSOCIATION_FIELDS, QOS_FIELDS, Association, read_associations
 from clusterdp.slurm.jobid import JOB_ID, is_job_id
 from clusterdp.slurm.nodes import SINFO_FORMAT, NodeGroup, read_sinfo
+from clusterdp.slurm.quantities import seconds_of
 
 MOST_SAID = 500  # characters of an error message that are passed on
 LONGEST_ARGUMENT = 100_000  # characters; Linux takes 128 KiB
@@ -137,6 +140,18 @@ def _states(jobs: Sequence[str], *options: str, timeout_s: float = ANSWER_TIMEOU
     if odd and not rows.keys() >= wanted:  # that a job is not there would only be a guess
         raise _unheard(odd)
     return rows if only else {job: row for job, row in rows.items() if {job, job.partition("_")[0]} & wanted}
+
+
+def end_time(job: str, timeout_s: float = 5.0) -> float | None:
+    """When the time of a running job ends, in seconds since the epoch; infinity without a limit, None if nobody knows:
+    in a container there is no squeue, and a silent controller is waited for as long as timeout_s."""
+    try:
+        done = _call(["squeue", "--noheader", f"--jobs={_checked(job)}", "--format=%L"], timeout_s=timeout_s)
+    except SlurmError:
+        return None
+    left = done.stdout.strip()
+    seconds = math.inf if left == "UNLIMITED" else seconds_of(left)
+    return None if seconds is None else time.time() + seconds
 
 
 def show_job(job: str) -> dict[str, str]:

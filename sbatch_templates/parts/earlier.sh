@@ -53,6 +53,7 @@ while read -r name; do
   [ ! -e "$then/cause" ] || read -r cause <"$then/cause"
   [ ! -e "$then/exit" ] || read -r code took over_at <"$then/exit"
   [ ! -e "$then/began" ] || read -r since_s since_stamp _ then_nodes <"$then/began"
+  case $took$over_at$since_s in *[!0-9]*) took='' over_at='' since_s='' ;; esac # bash runs what it counts: a[$(command)]
   # An attempt that is taken for lost may still run on a node that was cut off. What it writes later does not count.
   [ "$cause" = lost ] || [ ! -e "$then/outcome" ] || read -r word reason _ <"$then/outcome"
   if [ -z "$cause" ]; then
@@ -84,7 +85,7 @@ while read -r name; do
       echo "clusterdp: attempt $name was cancelled. \`clusterdp resume $run_dir\` goes on with the run." >&2
       over cancelled cancelled 1
       ;;
-    *:stop:user | stopped::)
+    *:stop:user | stopped:: | stopped:requeue:*) # by the ranks' agreement, or when they had ended otherwise
       echo "clusterdp: attempt $name was asked to stop. \`clusterdp resume $run_dir\` goes on with the run." >&2
       over_by_user
       ;;

@@ -61,6 +61,13 @@ case $word:$now in
     ;;
 {% endif %}
 esac
+unlaunched=$([ ! -e "$out" ] || tail -c +$((out_began + 1)) "$out" | not_launched)
+if [ -z "$cause" ] && [ -n "$unlaunched" ]; then
+  cause="node-lost"
+  policy node-lost
+  [ "$avoid" = no ] || note avoid "${unlaunched% }"
+  echo "clusterdp: srun could not launch tasks on ${unlaunched% }: that node has failed, not the program." >&2
+fi
 idle_s=$took
 [ ! -e "$here/saved" ] || spent=0 idle_s=0
 if [ -n "$cause" ]; then
@@ -78,17 +85,17 @@ fi
 find_fault
 find_error
 count "$fault" "$idle_s"
-said=${error//[\\\"[:cntrl:]]/ } said=${said:0:300}
+said=${error:-$reported} said=${said//[\\\"[:cntrl:]]/ } said=${said:0:300}
 details=",\"exit\":$code${said:+,\"error\":\"$said\"}" why=''
-case $missing:$code in
+case $missing:$code:${setup_failed-} in
   0:*) ;;
-  *:12[67]) why='the program was not found or cannot be executed' ;; # twice: not one node's fault
+  *:12[67]:) why='the program was not found or cannot be executed' ;; # twice: not one node's fault
 esac
 if [ -z "$why" ] && is_repeated; then why="the same error as before: $said"; fi
 if [ -z "$why" ] && ! exhausted "$fault"; then
   echo "clusterdp: $how with exit code $code ($faults of {{ max_crashes }} faults that are tried again); see $logs" >&2
   event failed ",\"cause\":\"$fault\"$details"
-  case $node in *[],[]*) ;; *) [ -z "$error" ] || once=$node ;; esac # would it have failed elsewhere?
+  case $node in *[],[]*) ;; *) [ -z "$error$reported" ] || once=$node ;; esac # would it have failed elsewhere?
   requeue "$fault" || leave "$code"
   exit 0
 fi

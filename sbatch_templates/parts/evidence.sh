@@ -24,25 +24,38 @@ disk_full='No space left on device|Disk quota exceeded'
 # Of cgroups (two spellings), of srun, of a Slurm without cgroups, of torch, Python and C++.
 out_of_memory='oom[-_]kill event|task [0-9]+: Out Of Memory|exceeded memory limit|OutOfMemoryError|^MemoryError|bad_alloc'
 
-find_error() { # sets `error`, `node` and `step`: the message of the rank that failed first, and where that was. Empty if unknown
-  local log rank
-  error='' node='' step=''
+own_error() { # own_error LOG   print the last error at its end that did not follow from the end of another rank
+  tail -c 4096 "$1" 2>/dev/null | grep -aE '^[A-Za-z_][A-Za-z0-9_.]*(Error|Exception)(:|$)|([Ff]atal|[Ee]rror): ' |
+    grep -avE "$lost_connection" |
+    grep -avE '^slurmstepd[-:]|error: \*\*\* (JOB|STEP) [0-9]' | tail -n 1 # how Slurm has ended the other ranks
+}
+find_error() { # sets `error`, `node` and `step`: the message of the rank that failed first, and where that was; and
+  # `reported`, srun's words on it. Empty if unknown
+  local log rank how ended
+  error='' node='' step='' reported=''
+  [ "$fault" != hung ] || return 0 # clusterdp has ended the ranks: srun reports a healthy one as killed
   if [ -e "$here/error" ]; then # one of our ranks has written it
     { read -r node; read -r step; IFS= read -r error; } <"$here/error"
     : "${node:=$SLURM_JOB_NODELIST}"
     return
   fi
-  read -r node rank < <([ ! -e "$out" ] || tail -c +$((out_began + 1)) "$out" |
-    sed -nE 's/^srun: error: ([^: ]+): tasks? ([0-9]+)[^:]*: (Exited|Segmentation|Aborted|Out).*/\1 \2/p' | head -n 1)
-  [ -z "$rank" ] || printf -v rank '%05d' "$rank"
+  ended=$([ ! -e "$out" ] || tail -c +$((out_began + 1)) "$out" | # in the order in which the ranks ended
+    sed -nE '/: Terminated$/d; s/^srun: error: ([^: ]+): tasks? ([0-9]+)[^:]*: (.*)/\1 \2 \3/p')
+  while read -r node rank how; do # a rank that outlives another may end before it, of a lost connection
+    printf -v log "$logs/rank-%05d.out" "${rank:-0}"
+    error=$(own_error "$log")
+    if [ -n "$error" ] || ! tail -c 4096 "$log" 2>/dev/null | grep -qaE "$lost_connection"; then break; fi
+  done <<<"$ended"
+  [ -n "$node" ] || read -r node rank how <<<"$ended"
+  [ -z "$node" ] || reported="srun: $node: task $rank: $how"
   : "${node:=$SLURM_JOB_NODELIST}"
-  for log in "$logs/rank-$rank.out" "$logs"/rank-*.out; do
-    error=$(tail -c 4096 "$log" 2>/dev/null | grep -aE '^[A-Za-z_][A-Za-z0-9_.]*(Error|Exception)(:|$)|([Ff]atal|[Ee]rror): ' |
-      grep -avE 'DistBackendError|DistNetworkError|Connection (closed|reset|refused)|Broken pipe' |
-      grep -avE '^slurmstepd[-:]|error: \*\*\* (JOB|STEP) [0-9]' | tail -n 1) # how Slurm has ended the other ranks
-    [ -z "$error" ] || break
+  for log in "$logs"/rank-*.out; do
+    case $error$how in '' | Exited*) ;; *) break ;; esac # a signal has killed that rank: the others can only follow
+    error=$(own_error "$log")
   done
 }
+# What a rank says whose peer is gone. It is never an error of its own.
+lost_connection='DistBackendError|DistNetworkError|Connection (closed|reset|refused)|Broken pipe|another (rank.s failure|failed): rank'
 is_repeated() { # has the same error ended an earlier attempt, at the same step or both within a minute of the start, with no
   # newer checkpoint since, on another node if there are others? It is compared without addresses, pids, times and hosts.
   local name what was where when briefly short=no

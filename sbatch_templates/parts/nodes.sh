@@ -12,6 +12,10 @@ usable_nodes() { # print the nodes that are up and like those of this job, so th
     case $likes in *$'\n'"$shape"$'\n'*) echo "$node" ;; esac
   done < <(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --format='%T %N %c|%m|%G|%f' 2>/dev/null | sort -u)
 }
+not_launched() { # print the nodes on which srun, by what it writes here, could not launch a task: slurmd is dead there, and
+  # Slurm does not know it yet
+  sed -nE 's/^srun: error: Task launch for .* failed on node ([^: ]+): .*/\1/p' | sort -u | tr '\n' ' '
+}
 exclude() { # sets `excluded`: resources.exclude, `once` and the bad nodes; but the oldest of these are left out where fewer
   # usable nodes than the job needs would remain, for it would wait for ever
   local node usable left avoided

@@ -41,6 +41,7 @@ send() { # send TEXT   in a process group of its own, which is killed when the t
   { sleep 10; kill -KILL -- -$told; } >/dev/null 2>&1 &
   timer=$!
   wait $told 2>/dev/null || echo "clusterdp: notify: ended, for it took longer than 10 s." >&2
+  event told # its time is the attempt's, too
   kill -KILL -- -$timer 2>/dev/null
 }
 detail() { # print what the ledger has of an end under that key

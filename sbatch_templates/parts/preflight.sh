@@ -7,12 +7,15 @@ export RANK=$SLURM_PROCID
 {% include "parts/interface.sh" %}
 exec "$@"
 END_OF_CHECK
-preflight() {
+preflight() { # a task always exits with 0: one that does not has died, and nobody waits for it
   exec srun --nodes={{ nodes }} --ntasks={{ nodes }} --ntasks-per-node=1 \
-    --cpus-per-task={{ cpus_per_task * ranks_per_node }} {% for flag in preflight_flags %}{{ flag }} {% endfor %}--export=ALL --kill-on-bad-exit=0 --wait=420 \
+    --cpus-per-task={{ cpus_per_task * ranks_per_node }} {% for flag in preflight_flags %}{{ flag }} {% endfor %}--export=ALL --kill-on-bad-exit=1 --wait=420 \
     bash -c "$check" check {% for word in container_prefix %}{{ word }} {% endfor %}"$python" -u -m clusterdp.train.preflight "$run_dir" \
     >"$logs/preflight.out" 2>&1
 }
+{% if setup %}
+if [ -z "$setup_failed" ]; then
+{% endif %}
 began=$SECONDS
 for again in yes no; do
   preflight &
@@ -24,10 +27,17 @@ for again in yes no; do
 done
 took=$((SECONDS - began))
 failed='' failures='' heard=''
+dead=$(not_launched <"$logs/preflight.out") how='srun could not launch a task there'
+[ -n "$dead" ] || {
+  read -r node how # the first that ended by itself
+  [ -z "$node" ] || dead=$(scontrol show hostnames "$node" | tr '\n' ' ')
+} < <(sed -nE '/: Terminated$/d; s/^srun: error: ([^: ]+): tasks? [^:]*: (.*)/\1 its task has died: \2/p' "$logs/preflight.out")
 while read -r node; do
   said=$(grep -am 1 "^preflight $node failed " "$logs/preflight.out" 2>/dev/null)
   if [ -n "$said" ]; then heard=yes
   elif [ "$node" = - ]; then continue
+  elif [ -n "$dead" ]; then # srun ends the tasks of all nodes then
+    case " $dead" in *" $node "*) heard=yes said=$how ;; *) continue ;; esac
   elif grep -qas "^preflight $node ok" "$logs/preflight.out"; then heard=yes; continue
   else said='left no result'
   fi
@@ -53,6 +63,14 @@ if [ -n "$failures$asks_anew" ]; then # in a preemption the tasks have died, and
       [ -n "$heard" ] || failed='' # not all nodes are bad: the preflight itself could not run
 {% endif %}
       [ "$avoid" = no ] || [ -z "$failed" ] || note avoid "${failed# }"
+{% if nodelist %}
+      for node in $failed; do
+        case " $(scontrol show hostnames {{ nodelist }} | tr '\n' ' ')" in *" $node "*) ;; *) continue ;; esac
+        why="$node failed the preflight, and resources.nodelist asks for it"
+        echo "clusterdp: $why; giving up. \`clusterdp resume $run_dir resources.nodelist=null\` goes on elsewhere." >&2
+        over gave-up failed 1 ",\"reason\":\"$why\""
+      done
+{% endif %}
       ;;
     preempted:*) cause=preempted ;;
     time-limit:*) cause=timeout ;;
@@ -71,3 +89,6 @@ if [ -n "$failures$asks_anew" ]; then # in a preemption the tasks have died, and
   fi
 fi
 
+{% if setup %}
+fi
+{% endif %}

@@ -35,9 +35,33 @@ export {{ name }}
 {% endfor %}
 export PYTHONPATH={{ work_dir }}${PYTHONPATH:+:$PYTHONPATH}
 {% if setup %}
+setup_failed='' setup_errors=''
+# shellcheck disable=SC2329 # by the trap
+setup_error() { # setup_error CODE COMMAND LINE DEPTH   a line of launch.setup has failed; false: no other one is run
+  local said="line $3 ended with exit code $1: ${2%%$'\n'*}" ends={% if setup_errors == "stop" %}yes{% else %}no{% endif %}
+
+  case $-:$4 in
+    *e*:2) ends=yes ;; # setup asks for that itself
+    *:2) ;;
+    *) set +e; return 0 ;; # within a file that setup sources, or the last line once more
+  esac
+  set +e
+  case $1:$2 in
+    *:'source '* | *:'. '*) (eval "set -- $2"; [ -r "$2" ] || type -P "$2") >/dev/null 2>&1 || ends=yes ;;
+    12[67]:* | *:'cd '*) ends=yes ;;
+  esac
+  case $'\n'$setup_errors in *$'\n'"$said"$'\n'*) ;; *) setup_errors=$setup_errors$said$'\n' ;; esac
+  [ "$ends" = no ] || setup_failed="launch.setup: $said" setup_code=$1
+  [ "$ends" = no ]
+}
+trap 'setup_error $? "$BASH_COMMAND" $LINENO ${#BASH_SOURCE[@]} || return' ERR
 # launch.setup:
+source /dev/stdin <<'{{ setup_delimiter }}'
 {{ setup }}
-set +eu +o pipefail # setup may have set these
+{{ setup_delimiter }}
+trap - ERR
+set +efuC +o pipefail +o posix # setup may have set these
+IFS=$' \t\n'
 {% endif %}
 
 job=$SLURM_JOB_ID # in an array, the last element has the array's own id, which would name all elements
@@ -77,6 +101,13 @@ note began "$(date '+%s %Y-%m-%dT%H:%M:%S') $restart $SLURM_JOB_NODELIST"
 gpus=$((${SLURM_GPUS_ON_NODE:-0} * ${SLURM_JOB_NUM_NODES:-1}))
 event started ",\"job\":\"$job\",\"restart\":$restart,\"nodes\":\"$SLURM_JOB_NODELIST\",\"awake\":${awake/,/.}\
 ,\"cpus\":\"${SLURM_JOB_CPUS_PER_NODE-}\",\"gpus\":$gpus"
+{% if setup %}
+[ -z "$setup_errors" ] || note setup "${setup_errors%?}"
+if [ -n "$setup_failed" ]; then
+  echo "clusterdp: $setup_failed. The program is not started." >&2
+  note error "${SLURMD_NODENAME:-$HOSTNAME}"$'\n\n'"$setup_failed"
+fi
+{% endif %}
 if [ -e "$run_dir/cancelled" ] || was_cancelled; then
   echo "clusterdp: this run was cancelled; not starting. \`clusterdp resume $run_dir\` goes on with it." >&2
   over cancelled cancelled 1

@@ -18,6 +18,9 @@ end_srun() { # if srun has not ended minutes after the ranks left their outcome:
   kill "$srun"
 }
 {% endif %}
+{% if setup %}
+[ -z "$setup_failed" ] || step() { exit "$setup_code"; }
+{% endif %}
 {% if "hang" in notify %}
 watch_hang &
 hang_watcher=$!

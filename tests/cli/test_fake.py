@@ -36,8 +36,9 @@ def test_a_cluster_is_started_broken_looked_at_and_stopped(
     assert fake(place, "flaky", "0") == 0
     job = cluster.submit("--output=/dev/null", "--time=60", "-n2", "--wrap=srun sleep 60")
     cluster.wait(job, "RUNNING")
-    for words in (["drain", "n2"], ["resume", "n2"], ["fail", "n2"], ["resume", "n2"], ["preempt", job],
-                  ["advance", "3600"], ["slow", "1", "--for", "0.01"], ["unreachable", "0.01"]):  # fmt: skip
+    for words in (["drain", "n2"], ["resume", "n2"], ["fail", "n2"], ["resume", "n2"], ["kill-slurmd", "n2"],
+                  ["resume", "n2"], ["preempt", job], ["advance", "3600"], ["slow", "1", "--for", "0.01"],
+                  ["unreachable", "0.01"]):  # fmt: skip
         assert fake(place, *words) == 0, words
     cluster.run("scancel", job)
     cluster.wait(job)
@@ -46,8 +47,8 @@ def test_a_cluster_is_started_broken_looked_at_and_stopped(
     assert fake(place, "history") == 0
     told = capsys.readouterr().out
     events = [line.split()[2] for line in told.splitlines() if " state " not in line]
-    expected = ["flaky", "flaky", "flaky", "drain", "resume", "fail", "resume", "preempt", "advance", "slow"]
-    assert events == [*expected, "unreachable"]
+    expected = ["flaky", "flaky", "flaky", "drain", "resume", "fail", "resume", "kill-slurmd", "resume", "preempt"]
+    assert events == [*expected, "advance", "slow", "unreachable"]
     assert re.search(rf"state +job={job} state=RUNNING restarts=0 nodes=n1", told)
     monkeypatch.setenv("SLURM_CONF", str(Path(place) / "slurm.conf"))  # a shell that has its commands
     assert main(["fake", "status"]) == 0

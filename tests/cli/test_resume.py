@@ -107,3 +107,34 @@ def test_a_key_of_a_newer_version_is_told_with_its_file(
     said = capsys.readouterr().err
     assert said.startswith(f"clusterdp: {run.config}: futurekey: there is no such key.")
     assert said.endswith(" A newer clusterdp may have written the file.\n")
+
+
+def test_a_dry_run_from_a_step_without_a_checkpoint_is_refused(queue: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    submitted(command="true")
+    (queue / "1/row").unlink()
+    capsys.readouterr()
+    assert cli.main(["resume", "run", "--from", "97", "--dry-run"]) == 4
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == (
+        "",
+        "clusterdp: --from 97: there is no checkpoint of that step. There is none at all.\n",
+    )
+    assert cli.main(["resume", "run", "--dry-run"]) == 0
+    assert "#SBATCH" in capsys.readouterr().out
+
+
+def test_resume_names_files_changed_since_the_snapshot(queue: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("lib.py").write_text("x = 1\n")
+    Path("gone.py").write_text("")
+    submitted(entry="train:main", params={"epochs": 2})
+    for words, expected in (([], ""), (["edited"], "It runs the code as it was at its submit; gone.py, lib.py have")):
+        if words:
+            Path("lib.py").write_text("x = 2\n")
+            Path("gone.py").unlink()
+        for row in queue.glob("*/row"):
+            row.unlink()
+        capsys.readouterr()
+        assert cli.main(["resume", "run", "--cluster=slurm"]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith(expected or "Resumed job")
+        assert ("`clusterdp submit` makes a new run of the code as it is now." in said) is bool(words)

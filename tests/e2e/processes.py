@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from clusterdp.fakeslurm import FakeCluster
 from tests.e2e.cluster import Cluster
 from tests.e2e.run import Run
+from tests.waiting import wait_for
 
 Variables = dict[str, str]
 
@@ -59,3 +64,26 @@ def daemons(cluster: Cluster, *words: str) -> list[int]:
 def parent_of(pid: int) -> int:
     """OSError if it is gone."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@contextmanager
+def without_slurmd(cluster: Cluster, node: str) -> Iterator[None]:
+    """The slurmd of a node is dead, and Slurm does not know it. Back at the end."""
+    if cluster.name == "fake":
+        fake = FakeCluster.attach(Path(cluster.variables["SLURM_CONF"]).parent)
+        fake.kill_slurmd(node)
+        try:
+            yield
+        finally:
+            fake.resume(node)
+        return
+    (slurmd,) = daemons(cluster, "slurmd", "-D", "-N", node)
+    supervisor = parent_of(slurmd)  # which would start it again
+    os.kill(supervisor, signal.SIGSTOP)
+    os.kill(slurmd, signal.SIGKILL)
+    try:
+        yield
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    state = ("sinfo", "-h", "-n", node, "-o", "%t")
+    wait_for(f"{node} to be back", lambda: set(cluster.run(*state).split()) == {"idle"}, 60, every_s=0.5)

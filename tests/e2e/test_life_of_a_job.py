@@ -112,6 +112,17 @@ def test_out_of_time_it_stops_before_the_limit_and_goes_on_in_the_next_attempt(
     assert run.digest() == reference_on(cluster).digest
 
 
+@pytest.mark.slow
+@pytest.mark.long
+def test_a_raised_time_limit_is_used(cluster: Cluster, start: Callable[..., Run]) -> None:
+    limit = ('resources.time="0:01:00"', f"launch.grace_s={cluster.minute_s // 6:.0f}")
+    run = start(*limit, delay_s=cluster.minute_s / STEPS)
+    run.wait_step(5)
+    cluster.run("scontrol", "update", f"JobId={run.job}", "TimeLimit=5")
+    assert run.wait_end(300) == "COMPLETED", run.account()
+    assert run.causes() == ["done"], run.account()
+
+
 @pytest.mark.slow  # on the fake; test-slurm runs the first one all the same
 @pytest.mark.parametrize("by", ["scancel", pytest.param("clusterdp cancel", marks=pytest.mark.slow)])
 def test_cancelled_it_stays_cancelled_though_its_ranks_cannot_tell_that_from_a_preemption(

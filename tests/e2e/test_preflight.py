@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.run import clusterdp, submit
+from tests.e2e.run import Run, clusterdp, submit
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.slow, pytest.mark.long]
 
@@ -28,9 +28,10 @@ def main(job):
 """
 
 
-def test_a_run_goes_on_elsewhere_when_a_node_fails(cluster: Cluster, project: Path) -> None:
+def run_with(cluster: Cluster, project: Path, lines: str) -> Run:
+    """A run whose interpreter is this shell script: it fails the preflight on n2, and ends on other nodes."""
     python = project / "python"
-    python.write_text(PYTHON)
+    python.write_text(lines)
     python.chmod(0o755)
     (project / "train.py").write_text(ENTRY)
     (project / "job.yaml").write_text(CONFIG)
@@ -40,8 +41,21 @@ def test_a_run_goes_on_elsewhere_when_a_node_fails(cluster: Cluster, project: Pa
     finally:
         cluster.run("scancel", run.job)
     assert run.causes() == ["preflight", "done"], run.account()
+    assert [event["nodes"] for event in run.events("started")] == ["n[1-2]", "n[3-4]"]
+    return run
+
+
+def test_a_run_goes_on_elsewhere_when_a_node_fails(cluster: Cluster, project: Path) -> None:
+    run = run_with(cluster, project, PYTHON)
     first, second = run.events("preflight")
     assert first["failures"] == ["n2: cannot write to the run folder: File too large"], run.account()
     assert second["failures"] == [], run.account()
-    assert [event["nodes"] for event in run.events("started")] == ["n[1-2]", "n[3-4]"]
     assert "for a node failed the preflight" in clusterdp(cluster, project, "status", "run").stdout
+
+
+def test_preflight_ends_as_soon_as_a_task_dies(cluster: Cluster, project: Path) -> None:
+    dies = PYTHON.replace("ulimit -f 0", 'case "$*" in *preflight*) exit 9 ;; esac')  # before it can say anything
+    run = run_with(cluster, project, dies)
+    first, _ = run.events("preflight")
+    assert first["failures"] == ["n2: its task has died: Exited with exit code 9"], run.account()
+    assert first["seconds"] < 20, run.account()  # the others would wait for it for two minutes

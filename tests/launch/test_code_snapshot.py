@@ -92,6 +92,12 @@ def test_what_is_linked_is_not_copied_and_does_not_count(source: Path, tmp_path:
             take(source, tmp_path / f"code{i}", SnapshotConfig(link=[wrong]), leave_out=tmp_path / "run")
 
 
+def test_a_link_within_a_linked_folder_is_that_folder(source: Path, tmp_path: Path) -> None:
+    take(source, tmp_path / "code", SnapshotConfig(link=["data/big.bin", "data", "data/"]), leave_out=tmp_path / "run")
+    assert (tmp_path / "code/data").readlink() == source / "data"
+    assert (tmp_path / "code/data/big.bin").exists()
+
+
 def test_links_go_on_leading_where_they_lead(source: Path, tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("outside")
     (source / "inner").symlink_to("train.py")

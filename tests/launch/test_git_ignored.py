@@ -98,3 +98,9 @@ def test_many_are_counted_and_odd_names_are_quoted() -> None:
     assert " and 2 more. " in in_words(many)
     assert 'link: ["a, b\\u001b]"]' in in_words([Ignored("a, b\x1b]", 9_000_000, more=True)])
     assert "(over 9.0 MB)" in in_words([Ignored("d", 9_000_000, more=True)])
+
+
+def test_a_folder_of_ignored_files_alone_is_named_once(source: Path) -> None:
+    (source / "corpus/big").mkdir(parents=True)
+    (source / "corpus/big/train.bin").touch()
+    assert [one.name for one in find_ignored(source, []) if "corpus" in one.name] == ["corpus"]

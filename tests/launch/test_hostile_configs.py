@@ -44,7 +44,7 @@ def test_values_of_launch_env_arrive_as_they_are_written(run_script: RunScript, 
 
 def test_a_string_is_split_into_words_without_any_expansion(run_script: RunScript, tmp_path: Path) -> None:
     done = run_script(
-        {"command": f"{sys.executable} -c '{TELL.replace(chr(39), chr(34))}' $HOME '*' `id` 'a  b'"},
+        {"command": f"{sys.executable} -c '{TELL.replace(chr(39), chr(34))}' '$HOME' * '`id`' 'a  b'"},
         TELL=str(tmp_path / "told"),
     )
     assert done.returncode == 0, done.stderr

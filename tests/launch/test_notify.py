@@ -121,6 +121,8 @@ def test_what_goes_wrong_is_one_line_and_the_job_ends_as_it_would(
     assert done.returncode == 9
     [line] = [line for line in done.stderr.splitlines() if "for the last time" not in line]
     assert line.startswith("clusterdp: notify") and said in line
+    (ledger,) = (tmp_path / "run").glob("events/*-batch.jsonl")
+    assert '"event":"told"' in ledger.read_text().splitlines()[-1], "its time is the attempt's"
     if how == "hangs":
         pid = (stubs.folder / "pid").read_text().strip()
         wait_for("its end", lambda: not Path(f"/proc/{pid}").exists(), 10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ def program(lines: str, **restart: Any) -> dict[str, object]:
     """A program of these bash lines, whose `say` writes into its log as srun would."""
     say = 'say() { echo "$*" >>"$CLUSTERDP_LOGS/rank-00000.out"; }; '
     return {"command": ["bash", "-c", say + lines], "restart": restart}
+
+
+def batch_ledger(tmp_path: Path, attempt: str) -> list[str]:
+    return (tmp_path / f"run/events/{attempt}-batch.jsonl").read_text().splitlines()
 
 
 def nodes(stubs: Stubs, *names: str, state: str = "idle") -> None:
@@ -76,8 +81,9 @@ def test_a_training_that_has_measured_steps_has_not_crashed_at_its_start(run_scr
 def test_a_hang_is_one_whatever_the_exit_code_and_its_node_is_avoided(
     run_script: RunScript, stubs: Stubs, tmp_path: Path
 ) -> None:
-    nodes(stubs, "n1", "n2", "n3")
-    run_script(program("echo n1 >$CLUSTERDP_RUN_DIR/attempts/7.0/hung; exit 137"))
+    out = two_nodes(stubs, tmp_path)
+    killed = f"echo 'srun: error: n2: task 1: Killed' >>{out}"  # it only waited for the one that hung
+    run_script(program(f"echo n1 >$CLUSTERDP_RUN_DIR/attempts/7.0/hung; {killed}; exit 137"))
     assert cause(tmp_path) == "hung"
     assert (tmp_path / "run/attempts/7.0/avoid").read_text() == "n1\n"
     calls = stubs.calls("scontrol")
@@ -182,6 +188,68 @@ def test_the_same_error_counts_at_the_same_step_without_a_newer_checkpoint(
             mistake = here / "mistake"
             mistake.write_text(mistake.read_text().replace(" yes", " no"))
     assert (len(requeues(stubs)) == 1) is ends
+
+
+def two_nodes(stubs: Stubs, tmp_path: Path) -> Path:
+    """A job on n1 and n2 of four nodes; returns its output."""
+    stubs.on("scontrol", '[ "$1 $2" != "show hostnames" ] || { echo n1; echo n2; exit; }')
+    nodes(stubs, "n1", "n2", "n3", "n4")
+    out = tmp_path / "run/slurm-7.out"
+    out.parent.mkdir()
+    out.touch()
+    return out
+
+
+PEER_GONE = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:537] Read error [10.0.0.2]:1: Connection reset by peer"
+SURVIVOR = "srun: error: n1: task 0: Exited with exit code 1"
+LAUNCH = "srun: error: Task launch for StepId=7.0 failed on node {}: Communication connection failure"
+
+
+@pytest.mark.parametrize(
+    ("reported", "error"),
+    [
+        (("srun: error: n2: task 1: Killed", SURVIVOR), "srun: n2: task 1: Killed"),
+        ((SURVIVOR, "srun: error: n2: task 1: Killed"), "srun: n2: task 1: Killed"),
+        (("srun: error: n2: tasks 1-2: Bus error (core dumped)",), "srun: n2: task 1: Bus error (core dumped)"),
+    ],
+    ids=["first", "last", "all of a node"],
+)
+def test_node_of_a_killed_rank_is_avoided_not_its_survivors(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, reported: tuple[str, ...], error: str
+) -> None:
+    out = two_nodes(stubs, tmp_path)
+    words = "; ".join(f"echo '{line}' >>{out}" for line in reported)
+    for restart in range(2):  # the second time the survivor reports the very same
+        run_script(program(f'say "{PEER_GONE}"; {words}; exit 137'), restart=restart, SLURM_JOB_NODELIST="n[1-2]")
+    assert updates(stubs) == ["update JobId=7 ExcNodeList=n2"] * 2
+    assert len(requeues(stubs)) == 2, "two kills are no mistake that repeats itself"
+    (failed,) = (json.loads(line) for line in batch_ledger(tmp_path, "7.0") if '"failed"' in line)
+    assert failed["error"] == error
+
+
+def test_rank_with_an_error_beside_a_lost_connection_is_to_blame(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    out = two_nodes(stubs, tmp_path)
+    lines = "printf 'ValueError: mine\\nBroken pipe\\n' >$CLUSTERDP_LOGS/rank-00001.out; "
+    for line in ("n2: task 1: Exited with exit code 1", "n1: task 0: Killed"):
+        lines += f"echo 'srun: error: {line}' >>{out}; "
+    run_script(program(lines + "exit 137"), SLURM_JOB_NODELIST="n[1-2]")
+    (failed,) = (json.loads(line) for line in batch_ledger(tmp_path, "7.0") if '"failed"' in line)
+    assert (failed["error"], updates(stubs)) == ("ValueError: mine", ["update JobId=7 ExcNodeList=n2"])
+
+
+def test_node_without_launched_tasks_is_avoided_and_spends_no_fault(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path
+) -> None:
+    out = two_nodes(stubs, tmp_path)
+    lines = f"echo '{LAUNCH.format('n2')}' >>{out}; exit 233"
+    run_script(program(lines, max_crashes=0), SLURM_JOB_NODELIST="n[1-2]")
+    assert cause(tmp_path) == "node-lost"
+    assert (tmp_path / "run/attempts/7.0/avoid").read_text() == "n2\n"
+    assert updates(stubs) == ["update JobId=7 ExcNodeList=n2"]
+    stubs.on("scontrol", ":")
+    assert run_script(program("exit 3", max_crashes=0), restart=1).returncode == 3, "that was the attempt before"
 
 
 def test_a_message_cannot_break_the_ledger(run_script: RunScript, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def job(stubs: Stubs, tmp_path: Path) -> dict[str, Any]:
     python = tmp_path / "python"
     python.write_text(PYTHON)
     python.chmod(0o755)
-    stubs.on("scontrol", '[ "$1 $2" != "show hostnames" ] || { echo n1; echo n2; exit; }')
+    stubs.on("scontrol", 'case "$*" in "show hostnames n1" | "show hostnames n[1-2]") echo n1; echo n2; exit ;; esac')
     nodes(stubs, "n1", "n2", "n3")
     return {"entry": "a:b", "resources": {"nodes": 2}, "launch": {"python": str(python), "preflight": True}}
 
@@ -67,6 +67,8 @@ def test_a_node_that_fails_is_named_and_the_job_goes_elsewhere(
     [
         ("preflight n1 ok 1.0\n", "n2\n"),
         ("preflight n1 failed x\npreflight n2 failed y\n", "n1 n2\n"),
+        ("srun: error: Task launch for StepId=7.0 failed on node n2: Communication connection failure\n", "n2\n"),
+        ("srun: error: n2: task 1: Exited with exit code 9\nsrun: error: n1: task 0: Terminated\n", "n2\n"),
         ("Traceback: no module clusterdp\n", None),  # the preflight's own fault, not that of all nodes
         (GOOD + "preflight - failed the all-reduce failed\n", None),
     ],
@@ -86,6 +88,16 @@ def test_restart_preflight_limits_it(run_script: RunScript, stubs: Stubs, tmp_pa
     assert [run_script(job, restart=restart).returncode for restart in range(2)] == [0, 1]
     assert last_event(tmp_path, "7.1")["reason"].endswith("where restart.preflight.limit is 1")
     assert updates(stubs) == []
+
+
+def test_failed_preflight_of_a_nodelist_node_ends_the_run(
+    run_script: RunScript, stubs: Stubs, tmp_path: Path, job: dict[str, Any]
+) -> None:
+    (stubs.folder / "said").write_text(BAD)
+    job["resources"]["nodelist"] = "n[1-2]"
+    done = run_script(job)
+    assert (done.returncode, requeues(stubs)) == (1, []), done.stderr
+    assert last_event(tmp_path, "7.0")["reason"] == "n2 failed the preflight, and resources.nodelist asks for it"
 
 
 def test_a_preemption_meanwhile_is_no_fault_of_a_node(

@@ -72,6 +72,23 @@ def test_each_attempt_is_in_parts_that_add_up_to_what_slurm_gave_it(builder: Run
     assert [round(attempt.again_s) for attempt in found.attempts] == [0, 0, 19]
 
 
+def test_suspended_time_is_neither_allocated_nor_steps(builder: RunBuilder) -> None:
+    """Slurm's Elapsed leaves it out, too. The second suspension falls into the last step before a crash."""
+    attempt = builder.submitted().attempt(awake=T0 + 2)
+    builder.now = T0 + 19
+    attempt.spent(1, startup=17)
+    builder.now = T0 + 99
+    builder.event("suspended", "7.0", "hang0", seconds=60.0)
+    attempt.saved(10).spent(10, startup=17, steps=81)
+    builder.now = T0 + 139
+    builder.event("suspended", "7.0", "hang0", seconds=30.0)
+    attempt.spent(15, startup=17, steps=121)
+    attempt.exited(1).requeued("crash")
+    found = account(builder).attempts[0]
+    assert parts(found) == {"startup": 18, "kept": 21, "lost": 10, "shutdown": 1, "unseen": 1}
+    assert found.parts.allocated == pytest.approx(found.place.seconds)
+
+
 def test_goodput_is_the_share_of_kept_steps_and_hours_are_counted_by_cause(builder: RunBuilder) -> None:
     preempted_and_killed(builder)
     found = account(builder)
@@ -143,6 +160,14 @@ def test_a_program_that_ended_by_itself_was_shutting_down(builder: RunBuilder, c
     builder.passes(20)
     attempt.exited(code).requeued("asked")
     assert account(builder).attempts[0].parts.unseen == 0
+
+
+def test_the_time_in_which_people_are_told_is_shutdown(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt().spent(5, startup=0, steps=1)
+    attempt.exited(134).requeued("crash")
+    builder.passes(8)
+    builder.event("told", "7.0", "batch")
+    assert parts(account(builder).attempts[0])["shutdown"] == 10
 
 
 def test_a_start_up_is_charged_to_one_cause_alone(builder: RunBuilder) -> None:

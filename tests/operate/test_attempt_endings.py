@@ -77,9 +77,9 @@ def test_that_slurm_requeues_a_finished_job_is_said_and_no_more(builder: RunBuil
     builder.submitted().attempt().stopped(9).requeued("preempted")
     builder.attempt("7.1").restored(9).trained(10, 400).finished()
     queue.answers("7|PENDING|BeginTime|")
-    said = "Slurm has put job 7 into its queue again; that attempt will end at once"
+    said = "Slurm starts job 7 once more, which finds the run over and ends by itself: nothing to do"
     assert headline(builder) == f"digits  done ({said})"
-    with pytest.raises(RunError, match="is done, and Slurm has put job 7 into its queue again"):
+    with pytest.raises(RunError, match="is done, and Slurm starts job 7 once more"):
         check_resumable(builder.run)
     queue.answers(error="Unable to contact slurm controller")
     assert headline(builder) == "digits  done"
@@ -225,9 +225,9 @@ def test_its_own_scripts_requeue_is_nobody_elses_though_that_script_was_killed_a
     assert endings(builder)[0] == "preempted at step 40, saved"
 
 
-def test_ranks_that_stopped_were_preempted_as_long_as_nobody_says_otherwise(builder: RunBuilder) -> None:
+def test_stopped_ranks_count_as_signalled_until_a_record_names_the_cause(builder: RunBuilder) -> None:
     builder.submitted().attempt().stopped(40)
-    assert endings(builder) == ["preempted at step 40, saved"]
+    assert endings(builder) == ["stopped by a signal at step 40, saved"]
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -353,3 +353,10 @@ def test_nothing_in_a_run_folder_makes_status_raise(builder: RunBuilder, elsewhe
     for as_json in (False, True):
         show_status(builder.run, out, as_json=as_json, now=builder.now)
     assert "digits" in out.getvalue()
+
+
+def test_stop_beside_a_preemption_is_reported_as_the_users(builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt().stopped(40)  # by TERM, and `clusterdp stop` had come too
+    attempt.exited().files.cause.write_text("stopped\n")
+    builder.event("failed", "7.0", "batch", cause="stopped", reason="user")
+    assert ending_text(read_history(builder.run).attempts[0]) == "stopped by clusterdp stop at step 40, saved"

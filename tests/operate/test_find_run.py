@@ -56,6 +56,11 @@ def test_the_latest_is_that_of_the_folder_where_the_user_is(
     assert find_run().path == tmp_path / "scratch" / "b"
     said = f"clusterdp: no run in this folder; the latest elsewhere is {tmp_path}/scratch/b\n"
     assert capsys.readouterr().err == said
+    (tmp_path / "third").mkdir()
+    monkeypatch.chdir(tmp_path / "third")  # another project
+    with pytest.raises(RunError, match=rf"RUN: there is none of this folder; the latest elsewhere is {tmp_path}/sc"):
+        find_run()
+    monkeypatch.chdir(other / "src")
     RunBuilder(other / "src" / "runs" / "c")  # that nobody has remembered
     assert find_run().path.name == "c"
     assert capsys.readouterr().err == ""

@@ -33,6 +33,19 @@ def test_squeue_is_asked_once_for_all_jobs_and_not_at_all_when_the_run_is_over(
     assert status.why.startswith("Resources: next in line")
 
 
+@pytest.mark.parametrize("reason", ["JobLaunchFailure", "RaisedSignal:9(Killed)"])
+def test_killed_batch_script_is_named_as_the_end_of_the_run(builder: RunBuilder, queue: FakeQueue, reason: str) -> None:
+    builder.submitted()
+    queue.answers(f"7|FAILED|{reason}|")
+    assert "batch script was killed" not in current_status(read_history(builder.run)).why, "it has not begun"
+    builder.attempt().stopped(40)
+    status = current_status(read_history(builder.run))
+    assert (status.state, status.why) == (
+        RunState.FAILED,
+        "its batch script was killed, and Slurm has ended the ranks",
+    )
+
+
 def test_a_job_that_slurm_forgot_without_an_ending_is_said_to_be_so(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt()
     status = current_status(read_history(builder.run))

@@ -44,7 +44,7 @@ def test_a_finished_run_whose_job_slurm_queues_again_says_what_will_become_of_it
 ) -> None:
     builder.submitted().attempt().finished(9)
     queue.answers("7|PENDING|BeginTime|")
-    with pytest.raises(RunError, match=r"is done, and Slurm has put job 7 into its queue again.*will end at once"):
+    with pytest.raises(RunError, match=r"is done, and Slurm starts job 7 once more, which finds .* ends by itself"):
         check_resumable(builder.run)
     queue.answers("7|REQUEUE_HOLD|launch failure limit exceeded requeued held|")
     with pytest.raises(
@@ -57,7 +57,9 @@ def test_a_finished_run_whose_job_slurm_queues_again_says_what_will_become_of_it
 def test_a_job_of_a_failed_run_that_slurm_queues_again_does_not_go_on(builder: RunBuilder, queue: FakeQueue) -> None:
     builder.submitted().attempt().failed()
     queue.answers("7|PENDING|BeginTime|")
-    with pytest.raises(RunError, match=r"is failed, .*that attempt will end at once. Wait for it, or `scancel 7`"):
+    with pytest.raises(
+        RunError, match=r"is failed, .*which finds the run over and ends by itself. Wait for it, or `scancel 7`"
+    ):
         check_resumable(builder.run)
 
 

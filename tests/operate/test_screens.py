@@ -66,7 +66,7 @@ def project(elsewhere: Path, queue: FakeQueue) -> Path:
     sweep = SweepBuilder(runs / "rates")
     running = RunBuilder(runs / RUNNING).passes(3600).submitted("123459")
     running.attempt("123459.0").trained(1, 120).stopped(120).requeued("preempted")
-    running.passes(3400).attempt("123459.1").restored(120).trained(121, 240).saved(240)
+    running.passes(3560).attempt("123459.1").restored(120).trained(121, 240).saved(240)
     waiting = RunBuilder(runs / WAITING).passes(6600).submitted("123460", name="gpt2")
     for run in (done.run, failed.run, sweep.sweep.files, running.run, waiting.run):
         remember(run)

@@ -22,13 +22,14 @@ def status(run: RunDir, now: float) -> str:
 def test_a_running_run_shows_attempts_step_checkpoint_and_time_left(elsewhere: Path, queue: FakeQueue) -> None:
     builder = preempted_once(elsewhere / "r")
     queue.answers("7|RUNNING|None|n[1-2]")
-    text = status(builder.run, builder.now + 60)
+    assert "step   240 of 400 (60 %)" in status(builder.run, builder.now + 60).splitlines(), "no step for too long"
+    text = status(builder.run, builder.now + 4)
     lines = text.splitlines()
     assert lines[0] == "digits  running"
     assert "job    7 on n[1-2]" in lines
-    assert "step   240 of 400 (60 %), about 16 s left" in lines
-    assert "saved  step 120, 75 s ago" in lines
-    assert "last   loss 0.004167, 60 s ago" in lines
+    assert "step   240 of 400 (60 %), about 12 s left" in lines
+    assert "saved  step 120, 19 s ago" in lines
+    assert "last   loss 0.004167, 4 s ago" in lines
     first, second = (line.split() for line in lines if line.startswith(("1 ", "2 ")))
     assert first[-5:] == ["preempted", "at", "step", "120,", "saved"]
     assert (second[-2], second[-1]) == ("120-240", "running")

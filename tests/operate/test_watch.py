@@ -297,6 +297,24 @@ def test_a_terminal_gets_a_bar_that_leaves_only_the_events_behind(
     assert out.getvalue().count("\x1b[?25l") == out.getvalue().count("\x1b[?25h") == 1  # the cursor is back
 
 
+@pytest.mark.parametrize("columns", [28, 40, 52])
+def test_a_bar_in_a_narrow_terminal_keeps_the_state_and_the_step(
+    elsewhere: Path, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    builder = preempted_once(elsewhere / "r")
+    queue.answers("7|RUNNING|None|n1")
+    out = Terminal()
+    last = builder.attempt("7.2").restored(240).trained(241, 300)
+    assert watch(builder.run, out, pace=Clock(nothing, last.finished).pace()) == 0
+    bars = re.findall(r"attempt 3 running[^\r\n]*", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue()))
+    assert any("300/400" in bar for bar in bars)
+    assert all("…" not in bar and len(bar) <= columns for bar in bars)
+    assert any("loss 0.003333" in bar for bar in bars) == (columns == 52)
+
+
 @pytest.mark.parametrize("variable", ["NO_COLOR", "TERM"])
 def test_a_terminal_that_wants_no_drawing_gets_plain_lines(
     builder: RunBuilder, queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, variable: str
@@ -477,4 +495,4 @@ def test_watch_ends_as_done_though_slurm_has_requeued_the_job(builder: RunBuilde
     queue.answers("7|PENDING|BeginTime|")
     code, text = watched(builder)
     assert code == 0
-    assert "Slurm has put job 7 into its queue again; that attempt will end at once" in text
+    assert "Slurm starts job 7 once more, which finds the run over and ends by itself: nothing to do" in text

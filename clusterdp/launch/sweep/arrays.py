@@ -12,7 +12,7 @@ from clusterdp.errors import SubmitError, SubmitInDoubt
 from clusterdp.launch.in_doubt import find_job, known_jobs
 from clusterdp.launch.job import Job
 from clusterdp.launch.lock import RunLock
-from clusterdp.launch.plan import with_key
+from clusterdp.launch.refusals import with_key
 from clusterdp.launch.script_spec import ArraySpec
 from clusterdp.rundir import Ledger, SweepDir, mark_cancelled, mark_told
 from clusterdp.slurm import commands
@@ -67,7 +67,8 @@ def note_submitted(
         )
         for number in numbers:
             run, job = folder.element(number), f"{array}_{number - offset}"
-            Ledger(run, f"submit-{job}", "submit").write("submitted", job=job, **about)
+            where = str(run.path.absolute())
+            Ledger(run, f"submit-{job}", "submit").write("submitted", job=job, folder=where, **about)
             yield Job(job, run)
     except OSError as error:
         raise SubmitInDoubt(

@@ -5,6 +5,7 @@ Clocks differ by some seconds: nothing here takes the order of two writers' time
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,8 @@ CPUS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 @dataclass(frozen=True)
 class Allocation:
     """Of one attempt. queued: since when it waited; None if that is not on record. runs: it has not ended. on_record:
-    whether its end is; else it is taken to be its last sign of life. cpus, gpus: of all nodes together."""
+    whether its end is; else it is taken to be its last sign of life. cpus, gpus: of all nodes together. suspended_s: of
+    the time between, which Slurm does not count."""
 
     queued: float | None
     begin: float
@@ -28,10 +30,11 @@ class Allocation:
     on_record: bool
     cpus: int | None
     gpus: int | None
+    suspended_s: float = 0.0
 
     @property
     def seconds(self) -> float:
-        return self.end - self.begin
+        return max(0.0, self.end - self.begin - self.suspended_s)
 
 
 def own_events(history: RunHistory) -> list[list[Record]]:
@@ -61,6 +64,7 @@ def allocations(history: RunHistory, now: float | None, ended: Mapping[str, floa
                 on_record=on_record or runs,
                 cpus=_cpus(started.get("cpus")),
                 gpus=integer(started.get("gpus")),
+                suspended_s=suspended_s(own),
             )
         )
     return found
@@ -112,6 +116,12 @@ def _cpus(text: object) -> int | None:
     """`4(x2),8` is 16."""
     found = CPUS.findall(text) if isinstance(text, str) else []
     return sum(int(cpus) * int(nodes or 1) for cpus, nodes in found) or None
+
+
+def suspended_s(own: Sequence[Record], until: float = math.inf, since: float = 0.0) -> float:
+    """For how long the job was suspended, as the watcher of rank 0 saw it when it went on."""
+    during = (e for e in own if e.get("event") == "suspended" and since < time_of(e) <= until)
+    return math.fsum(s for e in during if isinstance(s := e.get("seconds"), int | float) and 0 <= s < 1e11)
 
 
 def last_of(events: Sequence[Record], kind: str) -> Record:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from clusterdp.operate.account.allocation import Allocation, last_of
+from clusterdp.operate.account.allocation import Allocation, last_of, suspended_s
 from clusterdp.operate.account.kept_steps import ALL, seconds_at
 from clusterdp.operate.attempt_history import AttemptHistory
 from clusterdp.rundir.lenient_reads import Record, integer, time_of
@@ -27,7 +27,7 @@ ENDED_BY_ITSELF = (0, 75)  # the program's exit codes
 
 @dataclass(frozen=True)
 class Parts:
-    """Seconds. They add up to the allocated time, for one of shutdown and unseen is what the others leave."""
+    """Seconds. They add up to the allocated time, because one of shutdown and unseen is what the others leave."""
 
     startup: float = 0.0
     restore: float = 0.0
@@ -66,19 +66,23 @@ def told_by(attempt: AttemptHistory, own: Sequence[Record], place: Allocation, *
     spent = [event for event in own if event.get("event") == "spent"]
     started = time_of(last_of(own, "started")) or place.begin
     if spent:
-        return _told_by_steps(attempt, spent, place)
+        return _told_by_steps(attempt, own, spent, place)
     seen = place.end if place.runs else time_of(last_of(own, "exited")) or _last_sign(attempt, own)
     if has_steps:
         return Told({"startup": seen - place.begin})
     return Told({"startup": started - place.begin, "running": seen - started})
 
 
-def _told_by_steps(attempt: AttemptHistory, spent: Sequence[Record], place: Allocation) -> Told:
+def _told_by_steps(attempt: AttemptHistory, own: Sequence[Record], spent: Sequence[Record], place: Allocation) -> Told:
+    def of_steps(event: Record) -> float:  # a rank that was suspended has counted on
+        return _seconds(event, "steps") - suspended_s(own, time_of(event), since=time_of(spent[0]))
+
     last, when = spent[-1], time_of(spent[-1])
-    seconds = {kind: _seconds(last, kind) for kind in ("startup", "restore", "steps", "saves", "evaluation")}
-    seconds["startup"] += when - sum(seconds.values()) - place.begin
+    seconds = {kind: _seconds(last, kind) for kind in ("startup", "restore", "saves", "evaluation")}
+    seconds["steps"] = of_steps(last)
+    seconds["startup"] += when - suspended_s(own, when) - sum(seconds.values()) - place.begin
     points = [(attempt.restored or 0, 0.0)]
-    points += [(integer(event.get("step")) or 0, _seconds(event, "steps")) for event in spent]
+    points += [(integer(event.get("step")) or 0, of_steps(event)) for event in spent]
     after = max(0.0, (attempt.measured_at or 0.0) - when)  # the metrics go on
     if attempt.last_step is not None and attempt.last_step > points[-1][0]:
         seconds["steps"] += after

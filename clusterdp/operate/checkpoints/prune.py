@@ -13,10 +13,11 @@ from clusterdp.operate.checkpoints.place import Place
 from clusterdp.operate.checkpoints.read_progress import read_progress
 from clusterdp.operate.checkpoints.verify import check
 from clusterdp.operate.formatting import Colour, shown_path, size
+from clusterdp.operate.moved_folder import refuse_copy
 from clusterdp.operate.queue import ask_squeue, live_jobs
 from clusterdp.operate.run_history import read_history
 from clusterdp.rundir import RunDir
-from clusterdp.wording import counted
+from clusterdp.wording import counted, some_of
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,7 @@ def refuse_if_alive(run: RunDir) -> None:
             "Run this where it was submitted; --force prunes nevertheless."
         )
     for job in live_jobs(rows or {}):
+        refuse_copy(history)
         raise RunError(
             f"{name}: job {job} is {(rows or {})[job].state}, and prunes by itself (checkpoint.keep_last). "
             "Wait for its end; --force prunes nevertheless."
@@ -103,17 +105,21 @@ def show_plan(place: Place, pruning: Pruning, out: TextIO) -> None:
 
 
 def prune(place: Place, pruning: Pruning, out: TextIO) -> None:
-    """Delete them, each manifest first: wherever this ends, every checkpoint is complete or gone."""
+    """Delete them, each manifest first: wherever this ends, every checkpoint is complete or gone. CheckpointError, once
+    the others are gone, if some could not be."""
     remaining = list(pruning.commits)
-    for done, info in enumerate(pruning.victims):
+    failed = []
+    for info in pruning.victims:
         remaining.remove(info)
         try:
             retention.delete(place.storage, info, remaining)
         except OSError as error:
-            raise CheckpointError(
-                f"{place.name}: step {info.step} could not be deleted: {error.strerror or error}. "
-                f"{done} of {len(pruning.victims)} are gone; the others are as they were."
-            ) from None
+            failed.append(f"step {info.step} could not be deleted: {error.strerror or error}")
+    if failed:
+        raise CheckpointError(
+            f"{place.name}: {some_of(failed, 3, ';')}. {len(pruning.victims) - len(failed)} of {len(pruning.victims)} "
+            "are gone."
+        )
     out.write(f"{place.name}: {counted(len(pruning.victims), 'checkpoint')} deleted, {size(pruning.freed)} freed\n")
 
 

@@ -111,7 +111,7 @@ def summary_of(history: RunHistory, status: RunStatus, now: float, as_recorded: 
         **in_brief(history, status),
         "attempt_number": last.number if last else None,
         "goodput": account_so_far(history, status, now).goodput,
-        "left_s": left_s(history, status),
+        "left_s": left_s(history, status, now),
         "as_recorded": as_recorded,
         "elements": None,
     }

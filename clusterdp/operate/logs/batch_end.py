@@ -9,7 +9,7 @@ from clusterdp.operate.log_files import batch_log
 from clusterdp.operate.logs.choice import Choice
 from clusterdp.operate.logs.printer import Printer
 from clusterdp.operate.run_history import RunHistory, check_read
-from clusterdp.operate.why.first_failure import find_failure
+from clusterdp.operate.why.first_failure import recorded_failure
 from clusterdp.rundir.lenient_reads import modified
 from clusterdp.rundir.tail import last_lines
 
@@ -34,7 +34,7 @@ def print_batch_end(history: RunHistory, choice: Choice, printer: Printer, attem
             printer.notice(f"the batch script: {shown_path(batch)}")
     for line in last_lines(batch, LINES if choice.last is None else min(LINES, choice.last)):
         printer.own(line)
-    culprit = find_failure(history).rank if shown is history.last else None
-    if culprit is not None and not choice.wants(culprit):
-        command = f"clusterdp logs {shown_path(history.run.path)} --rank {culprit}"
-        printer.notice(f"rank {culprit} failed first: {command}")
+    failure = recorded_failure(history) if shown is history.last else None
+    if failure is not None and failure.rank is not None and not choice.wants(failure.rank):
+        command = f"clusterdp logs {shown_path(history.run.path)} --rank {failure.rank}"
+        printer.notice(f"rank {failure.rank} failed first: {command}")

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from clusterdp.errors import RunError, SlurmError
 from clusterdp.operate.cancel import may_still_run
 from clusterdp.operate.formatting import shown_path
+from clusterdp.operate.moved_folder import refuse_copy
 from clusterdp.operate.queue import WAITS, alive
 from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus, ask_for_all, read_sweep
 from clusterdp.operate.sweep.table import listed
@@ -25,7 +26,7 @@ def cancel_sweep(folder: SweepDir) -> str:
 
     SlurmError or RunError if Slurm could not be asked; the elements stay marked then.
     """
-    status, path = read_sweep(folder), shown_path(folder.path)
+    status, path = _read(folder), shown_path(folder.path)
     going = _going(status)
     for each in going:
         mark_cancelled(each.history.run, each.history.job, durably=False)
@@ -59,7 +60,7 @@ def _scancel(arrays: list[str], path: str) -> None:
 
 def stop_sweep(folder: SweepDir) -> str:
     """Likewise; those that run save and end."""
-    status, path = read_sweep(folder), shown_path(folder.path)
+    status, path = _read(folder), shown_path(folder.path)
     going = _going(status)
     if not going:
         return f"{path}: every element is over already; nothing to stop."
@@ -79,7 +80,7 @@ def stop_sweep(folder: SweepDir) -> str:
 
 def check_sweep_over(folder: SweepDir) -> None:
     """For `clusterdp rm`. RunError or SlurmError if an element is not known to be over."""
-    status, path = read_sweep(folder), shown_path(folder.path)
+    status, path = _read(folder), shown_path(folder.path)
     if status.said:
         raise SlurmError(f"{path}: {status.said}. So it is not known whether it is over. Try again where it is.")
     rows = ask_for_all([each.history for each in status.elements]) or {}
@@ -87,6 +88,14 @@ def check_sweep_over(folder: SweepDir) -> None:
     if live:
         end = f"Wait, or `clusterdp cancel {path}`; then remove it."
         raise RunError(f"{path}: elements {listed(live)} are not over. {end}")
+
+
+def _read(folder: SweepDir) -> SweepStatus:
+    """RunError if it is a copy."""
+    status = read_sweep(folder)
+    for each in status.elements[:1]:
+        refuse_copy(each.history, element=True)
+    return status
 
 
 def _going(status: SweepStatus) -> list[ElementStatus]:

@@ -13,6 +13,7 @@ from clusterdp.errors import RunError
 from clusterdp.operate.run_history import newest
 from clusterdp.operate.status import metric_rank
 from clusterdp.operate.sweep.elements import ElementStatus, read_sweep, sweep_meant
+from clusterdp.operate.sweep.reasons import reason_of
 from clusterdp.wording import did_you_mean
 
 OTHERS = 2  # the rank of metrics that are neither of held-out data nor losses
@@ -84,7 +85,7 @@ def element_data(each: ElementStatus) -> dict[str, Any]:
         "element": each.number,
         "values": dict(each.values),
         "state": each.status.state.value,
-        "why": each.status.why,
+        "why": reason_of(each),
         "step": each.history.step,
         "attempt_number": last.number if last else None,
         "job": each.history.job,

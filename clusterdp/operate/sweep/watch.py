@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from clusterdp.operate.formatting import Colour, clock, is_terminal, shown_path
+from clusterdp.operate.moved_folder import refuse_copy
+from clusterdp.operate.run_history import read_history
 from clusterdp.operate.run_state import INTERRUPTED, RunState
 from clusterdp.operate.sweep.elements import ElementStatus, SweepStatus, read_sweep
 from clusterdp.operate.sweep.results import best_first
@@ -36,6 +38,8 @@ def watch_sweep(
     """Returns 0 if every element is done, the exit code of the first that is not, or 130 after Ctrl-C, which leaves the
     jobs alone and prints `farewell`."""
     out = out or sys.stdout
+    for number in [*folder.numbers()][:1]:
+        refuse_copy(read_history(folder.element(number)), element=True)
     try:
         status = _follow(folder, out, pace or SweepPace())
     except KeyboardInterrupt:

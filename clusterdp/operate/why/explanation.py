@@ -14,7 +14,7 @@ from clusterdp.operate.run_history import RunHistory, newest
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.standstill import hang_of, stragglers_of, stragglers_text
 from clusterdp.operate.why import failure_words
-from clusterdp.operate.why.first_failure import Failure, find_failure
+from clusterdp.operate.why.first_failure import Failure, find_failure, recorded_failure
 from clusterdp.operate.why.pending_reasons import explain
 from clusterdp.operate.why.wait import Request, read_request, smaller
 from clusterdp.rundir.causes import CAUSES, FAULTS
@@ -43,8 +43,9 @@ def explanation(history: RunHistory, status: RunStatus, now: float) -> Explanati
         return Explanation(history, status, _of_running(history, status, now))
     wanted = history.asked_to_stop or (history.last is not None and history.last.stopped_by_user)
     if status.state in FAILED and not wanted:
-        failure = find_failure(history)
-        facts = [*_of_an_end(history, status, now, failure), *failure_words.facts(history, failure)]
+        failure = recorded_failure(history)
+        facts = _of_an_end(history, status, now, failure)
+        facts += failure_words.facts(history, failure) if failure else []
         return Explanation(history, status, facts, failure)
     return Explanation(history, status, _of_an_end(history, status, now))
 
@@ -110,7 +111,7 @@ def _of_an_end(
     history: RunHistory, status: RunStatus, now: float, failure: Failure | None = None
 ) -> list[tuple[str, str]]:
     facts = [("ended", words)] if (words := _how_it_ended(history, status, now, failure)) else []
-    if (faults := sum(attempt.cause in FAULTS for attempt in history.attempts)) > 1:
+    if (faults := sum(attempt.cause in FAULTS for attempt in history.ran)) > 1:
         facts.append(("tried", f"{faults} attempts ended with a fault; this is the last"))
     if status.state is RunState.VANISHED:
         facts.append(("see", f"`sacct -j {history.job} -o JobID,State,ExitCode,End`, if your site keeps accounts"))

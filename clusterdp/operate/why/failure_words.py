@@ -9,11 +9,12 @@ from clusterdp.operate.run_history import RunHistory
 from clusterdp.operate.terminal import printable
 from clusterdp.operate.why.first_failure import Failure
 from clusterdp.operate.why.missing_file import left_out
+from clusterdp.plainfile import read_plain
 
 LONGEST = 300  # characters of an error's line
 BY = {
     "named": "",
-    "srun": ", by srun's first message",
+    "srun": ", by what srun reports",
     "log": "",
     "agent": ", by what torchrun says",
     "echo": ", whose log ended first; no rank has an error of its own",
@@ -22,6 +23,8 @@ BY = {
 
 def whose(failure: Failure) -> str:
     """`rank 2 on n2`, `the batch script`."""
+    if failure.evidence == "setup":
+        return f"launch.setup on {failure.node}"
     if failure.rank is None:
         return "torchrun's agent" if failure.evidence == "agent" else "the batch script"
     return f"rank {failure.rank}" + (f" on {failure.node}" if failure.node else "")
@@ -69,7 +72,18 @@ def facts(history: RunHistory, failure: Failure) -> list[tuple[str, str]]:
         found.append(("then", f"{ranks_in_words(failure.followed)} {ends} that another rank is gone{rest}"))
     if words := remedy(history, failure):
         found.append(("do", words))
+    if failure.evidence != "setup" and (failed := _failed_setup(history, failure)):
+        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        found.append(("setup", f"launch.setup: {shortened(failed[0])}{more}; it may be why"))
     return found
+
+
+def _failed_setup(history: RunHistory, failure: Failure) -> list[str]:
+    """Lines of launch.setup that failed before the program was started."""
+    try:
+        return read_plain(history.run.attempt(failure.attempt).setup, 64 * 1024).decode(errors="replace").splitlines()
+    except OSError:
+        return []
 
 
 def shortened(text: str) -> str:

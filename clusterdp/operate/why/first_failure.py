@@ -7,12 +7,15 @@ The evidence, the strongest first:
     srun    its first message is of a rank that a signal ended, or that left without a word while nobody has one
     log     the earliest log that has an error of its own at its end, or before a flood of consequences
     agent   what torchrun says of its ranks
+    srun    there are only consequences, and a later message of srun's is of a rank that a signal ended without a word
     echo    there are only consequences: the earliest
+    setup   no rank ran, because a line of launch.setup failed
     batch   no rank ran: what the batch script printed
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +37,7 @@ from clusterdp.operate.why.srun_messages import (
 )
 from clusterdp.plainfile import read_plain, reading
 from clusterdp.rundir import Attempt, RunDir
-from clusterdp.rundir.causes import FAULTS
+from clusterdp.rundir.causes import CAUSES, FAULTS
 from clusterdp.rundir.lenient_reads import Record, integer
 from clusterdp.rundir.tail import last_lines
 
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
 NAMED = re.compile(rb"^clusterdp: .*another(?: rank's failure| failed): rank (\d{1,9}): ", re.MULTILINE)
 FEW = 64  # ranks whose logs are read, though it is known which of them was first
 FLOODS = 8  # logs that are read further back: 4 MiB at most
+# Of these no rank is to blame: it was ended, and what srun and slurmstepd write of that is no error.
+BLAMELESS = CAUSES.keys() - FAULTS - {"lost", "stopped", "unknown"}
 KILLED = ("killed", "loader-worker-died", "exit-code")  # what the kernel's out-of-memory killer looks like to others
 
 
@@ -118,6 +123,7 @@ def find_failure(history: RunHistory) -> Failure:
         or _by_log(logs, said)
         or _by_agent(agents, logs)
         or _by_echo(logs, said)
+        or _of_setup(batch, note)
         or _of_batch(batch, part, last.name)
     )
     found = replace(found, attempt=last.name, said=_said_of(found.rank, said) or found.said)
@@ -133,6 +139,14 @@ def find_failure(history: RunHistory) -> Failure:
         behind=_behind(found, logs),
         unread=len(ranks) - len(paths),
     )
+
+
+def recorded_failure(history: RunHistory) -> Failure | None:
+    """The failure; None if the cause on record is Slurm's doing, the user's or a node's, and not a rank's."""
+    last = _last_that_failed(history)
+    if last is not None and last.cause in BLAMELESS and _ran(history.run, last):
+        return None
+    return find_failure(history)
 
 
 def _last_that_failed(history: RunHistory) -> AttemptHistory | None:
@@ -236,8 +250,12 @@ def _by_agent(paths: Sequence[tuple[int, Path]], logs: Sequence[RankLog]) -> Fai
 
 
 def _by_echo(logs: Sequence[RankLog], said: Sequence[TaskMessage]) -> Failure | None:
-    """Everybody reports that another is gone; or nobody says anything."""
+    """Each rank reports that another is gone, save one that a signal has ended; or none reports anything."""
     if echoes := [log for log in logs if log.echoes]:
+        by_signal = (each for each in said if not each.said.startswith("Exited"))
+        for message, each in itertools.product(by_signal, logs):
+            if each.silent and each.rank in message.ranks:  # a survivor ended earlier, of its lost connection
+                return replace(_of_log(each, "srun", message.line), said=message.said)
         return _of_log(min(echoes, key=lambda log: (log.written, log.rank)), "echo")
     first = said[0].ranks if said else ()
     log = next((log for log in logs if log.rank in first), None)
@@ -256,6 +274,16 @@ def _of_log(log: RankLog, evidence: str, told: str = "") -> Failure:
     if own is not None and own.known is None and signature is None and evidence == "named":
         error = told or error
     return Failure(log.rank, log.path, log.excerpt(), error=error, known=signature, evidence=evidence)
+
+
+def _of_setup(batch: Path, note: Note) -> Failure | None:
+    """A line of launch.setup that ended the attempt: no rank was started."""
+    signature = known(note.error)
+    if signature is not BY_NAME["setup"]:
+        return None
+    return Failure(
+        None, batch, last_lines(batch, MOST_LINES), node=note.node, error=note.error, known=signature, evidence="setup"
+    )
 
 
 def _of_batch(batch: Path, part: str, attempt: str) -> Failure:

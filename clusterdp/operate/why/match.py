@@ -135,6 +135,21 @@ def _error_at(lines: Sequence[bytes], at: int) -> LogError | None:
             continue
         if signature is None or SIGNATURES.index(before) < SIGNATURES.index(signature):
             return LogError(text, earlier, min(begins, earlier), before)
+    return _from_the_first(lines, error) if signature is not None and signature.precedes else error
+
+
+def _from_the_first(lines: Sequence[bytes], error: LogError) -> LogError:
+    """The same failure from where it was first reported: C++ reports once more, at the end, what the traceback has, and
+    before that the kernel has named the check that failed."""
+    for earlier in range(error.begins - 1, max(-1, error.begins - BEFORE - 1), -1):
+        if (
+            any(hint in lines[earlier] for hint in EARLIER_HINTS)
+            and known(text := _bare(lines[earlier])) is error.known
+        ):
+            begins = _beginning(lines, earlier)
+            if begins < earlier:
+                return _from_the_first(lines, LogError(text, earlier, begins, error.known))
+            return LogError(text, error.at, earlier, error.known)
     return error
 
 

@@ -17,6 +17,9 @@ MORE_MEMORY = (
     "Ask for more with resources.mem, or use less: fewer num_workers, smaller prefetch_factor, data that is not copied "
     "into each worker."
 )
+# Who says so: bash by its own name, or by that of the text that the script has a rank run.
+SHELL = r"(?:bash|sh|task|agent|worker|/\S+)"
+WORDS_OF_A_SHELL = r"cd|source|\.|export|set|unset|ulimit|umask|module|exec|eval|alias|trap|if|for|while|conda|ml"
 SIGNATURES = (
     # --- what a rank says because another has failed, by a name that nothing else has
     Signature(
@@ -29,7 +32,8 @@ SIGNATURES = (
     ),
     Signature(
         "step-cancelled",
-        r"\*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+(?: DUE TO TASK FAILURE| DUE to SIGNAL \w+)? \*\*\*",
+        r"\*\*\* (?:STEP|JOB) \S+ ON \S+ (?:CANCELLED AT \S+(?: DUE TO TASK FAILURE| DUE to SIGNAL \w+)?|"
+        r"FAILED \(non-zero exit code[^*]*) \*\*\*",
         "Slurm ended the rank, for another had failed or the job was cancelled",
         "See the other ranks.",
         "slurmstepd-n1: error: *** STEP 89533.0 ON n1 CANCELLED AT 2026-11-23T08:14:33 ***",
@@ -136,7 +140,7 @@ SIGNATURES = (
         "device-side-assert",
         r"device-side assert triggered|\.cu:\d+: .*Assertion .* failed",
         "a check in a CUDA kernel failed; most often a class label or an index of an embedding is out of range",
-        "The lines before it name the check. Try the same batch on the CPU, or with CUDA_LAUNCH_BLOCKING=1 in "
+        "The line with `Assertion` names the check. Try the same batch on the CPU, or with CUDA_LAUNCH_BLOCKING=1 in "
         "launch.env.",
         "../aten/src/ATen/native/cuda/NLLLoss2d.cu:103: nll_loss2d_forward_kernel: block: [3,0,0], thread: [929,0,0] "
         "Assertion `t >= 0 && t < n_classes` failed.",
@@ -314,9 +318,25 @@ SIGNATURES = (
         "/usr/bin/env: \u2018python3\\r\u2019: No such file or directory",
     ),
     Signature(
+        "setup",
+        r"^launch\.setup: line \d+ ended with exit code",
+        "a line of launch.setup failed, and the program was not started",
+        "It runs on the job's first node, in the snapshot. Correct what it names, or write `|| true` behind a line "
+        "that may fail.",
+        "launch.setup: line 2 ended with exit code 1: source ~/envs/torch/bin/activate",
+    ),
+    Signature(
+        "shell-only",
+        rf"^{SHELL}: (?:line \d+: )?exec: (?:{WORDS_OF_A_SHELL}|[A-Za-z_]\w*=\S*): not found",
+        "the command begins with a word that only a shell knows, and none reads it",
+        "Put the lines below script:, which bash reads. A variable goes into launch.env; `source` and `module load` "
+        "into launch.setup.",
+        "task: line 19: exec: cd: not found",
+    ),
+    Signature(
         "command-not-found",
         r": command not found|execve\(\): .*No such file or directory|can't open file '.*': \[Errno 2\]|"
-        r"^(?:bash|sh|/\S+): (?:line \d+: )?(?:exec: )?\S+: (?:not found|No such file or directory)",
+        rf"^{SHELL}: (?:line \d+: )?(?:exec: )?\S+: (?:not found|No such file or directory)",
         "the program is not there on the node, or not on its PATH",
         "Load it in launch.setup or launch.modules. Paths are relative to the snapshot, which has what git does not "
         "ignore.",
@@ -324,7 +344,7 @@ SIGNATURES = (
     ),
     Signature(
         "not-executable",
-        r"execve\(\): .*Permission denied|^(?:bash|sh|/\S+): (?:line \d+: )?(?:exec: )?\S+: Permission denied|"
+        rf"execve\(\): .*Permission denied|^{SHELL}: (?:line \d+: )?(?:exec: )?\S+: Permission denied|"
         r"Exec format error",
         "the program may not be executed",
         "`chmod +x FILE`, or name the interpreter: command: [python, train.py].",

@@ -22,7 +22,7 @@ from clusterdp.operate.note import write_note
 from clusterdp.operate.run_index import remember
 from clusterdp.operate.run_state import RunState
 from clusterdp.operate.sweep.elements import read_sweep
-from clusterdp.operate.sweep.ending import cancel_sweep, stop_sweep
+from clusterdp.operate.sweep.ending import cancel_sweep, check_sweep_over, stop_sweep
 from clusterdp.operate.sweep.results import best_first, measured
 from clusterdp.operate.sweep.retry import to_retry
 from clusterdp.operate.sweep.table import counts, status_table
@@ -51,7 +51,9 @@ class SweepBuilder:
         self.sweep.write_table("digits", [{"params.lr": lr, "params.opt": opt} for lr, opt in rows])
         event = {"time": 1.0, "event": "submitted", "attempt": "submit-7", "job": "7", "offset": 0, "size": 4}
         append_line(self.sweep.files.events / "submit-7-submit.jsonl", event)
-        self.elements = [RunBuilder(self.sweep.element(number).path).submitted(f"7_{number}") for number in range(4)]
+        self.elements = [RunBuilder(self.sweep.element(number).path) for number in range(4)]
+        for number, element in enumerate(self.elements):
+            element.submitted(f"7_{number}", folder=str(element.run.path))
         done, failed, running, _ = self.elements
         results = {"test_loss": 0.5, "test_accuracy": 0.8}
         done.attempt("7_0.0").trained(1, 100, 100).measured(step=100, total=100, **results).finished(100)
@@ -77,6 +79,14 @@ def test_the_table_has_values_states_and_metrics_the_best_first(built: SweepBuil
     assert all(len(line) <= 80 for line in lines)
     assert counts(elements, plain()) == "1 waiting, 1 running, 1 done, 1 failed"
     assert ranking.in_words() == "best first, by the last test_accuracy: the highest"
+
+
+@pytest.mark.parametrize("verb", [cancel_sweep, stop_sweep, check_sweep_over, watch_sweep])
+def test_a_copy_of_a_sweep_is_refused(built: SweepBuilder, queue: FakeQueue, verb: Any) -> None:
+    shutil.copytree(built.sweep.path, "runs/copy")
+    with pytest.raises(RunError, match=r"runs/copy: is a copy of runs/s, and job 7_0 is that one's\. Name runs/s;"):
+        verb(SweepDir(Path("runs/copy").absolute()))
+    assert "scancel" not in queue.asked
 
 
 def test_in_a_narrow_terminal_there_are_fewer_columns(built: SweepBuilder) -> None:
@@ -143,7 +153,7 @@ def test_status_of_a_sweep_is_its_table_and_of_an_element_that_of_a_run(
 def test_the_verbs_of_one_run_refuse_a_sweep_in_one_sentence(
     built: SweepBuilder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for words in (["why"], ["goodput"], ["plot"], ["diff", "runs/s/0"], ["diff"]):
+    for words in (["goodput"], ["plot"], ["diff", "runs/s/0"], ["diff"]):
         others = ["runs/s/1"] if words == ["diff"] else []
         assert main([*words, "runs/s", *others]) == 4
         assert capsys.readouterr().err.startswith("clusterdp: runs/s: is a sweep. Name an element, as runs/s/0;")
@@ -260,6 +270,33 @@ def test_an_element_whose_submission_was_not_noted_is_known_by_the_array(built: 
     assert read_sweep(built.sweep).elements[3].history.job == "7_3"
 
 
+def test_reasons_of_failed_elements_are_in_table_rows_and_why(
+    built: SweepBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = built.elements[1].run.attempt("7_1.0").logs / "rank-00000.out"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("Traceback (most recent call last):\n  File 'x', line 1\nValueError: lr too high\n")
+    reason = "ValueError: lr too high (rank 0"
+    (row,) = [row for row in clusterdp.sweep("runs/s") if row["element"] == 1]
+    assert reason in row["why"]
+    for words in (["sweep", "runs/s"], ["status", "runs/s"], ["why", "runs/s"]):
+        assert main(words) == 0
+        (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("failed  1: ")]
+        assert reason in line
+    assert main(["sweep", "runs/s", "--csv"]) == 0
+    assert reason in capsys.readouterr().out
+
+
+def test_why_of_a_sweep_has_what_its_elements_wait_for(built: SweepBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["why", "runs/s"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("digits  1 waiting, 1 running, 1 done, 1 failed\n")
+    assert "waiting  3: " in said
+    assert "clusterdp why runs/s/1 " in said
+    assert main(["why", "runs/s", "--json"]) == 0
+    assert [each["element"] for each in json.loads(capsys.readouterr().out)["elements"]] == [0, 1, 2, 3]
+
+
 def test_what_is_tried_again_are_the_elements_in_that_state(built: SweepBuilder, queue: FakeQueue) -> None:
     status = read_sweep(built.sweep)
     assert [each.number for each in to_retry(status, "failed")] == [1]
@@ -292,6 +329,23 @@ def test_elements_that_failed_are_submitted_again_as_one_array_of_the_same_scrip
     queue.answers("7_3|PENDING|Priority|", "8_0|PENDING|Priority|", "8_1|PENDING|Priority|")
     assert main(["sweep", "runs/s", "--retry", "failed"]) == 0
     assert capsys.readouterr().out == "No element is failed.\n"
+
+
+def test_a_retry_names_the_files_that_have_changed_since_the_snapshot(
+    built: SweepBuilder, queue: FakeQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = built.sweep.path / "code"
+    code.mkdir()
+    (code / "train.py").write_text("bug")
+    Path("train.py").write_text("no bug")
+    failed = built.elements[1]
+    failed.run.code.symlink_to("../code")
+    failed.submitted("7_1", dir=str(Path.cwd()))
+    built.sweep.script(0).write_text("#!/bin/bash\n#SBATCH --array=0-3\n")
+    queue.write("sbatch", "echo 8\n")
+    assert main(["sweep", "runs/s", "--retry", "failed"]) == 0
+    said = "It runs the code as it was at its submit; train.py has changed since."
+    assert capsys.readouterr().out.startswith(said)
 
 
 def test_the_best_go_on_with_other_values_once_all_of_them_are_over(

@@ -17,7 +17,7 @@ from clusterdp.operate.status import as_text as status_text
 from clusterdp.operate.why.explanation import explanation
 from clusterdp.operate.why.show_why import as_text, show_why
 from clusterdp.rundir import RunDir
-from tests.operate.builder import T0, RunBuilder
+from tests.operate.builder import T0, AttemptBuilder, RunBuilder
 from tests.operate.conftest import FakeQueue
 from tests.operate.golden import check_golden
 from tests.operate.why.make_records import restore
@@ -139,6 +139,42 @@ def test_slurm_that_does_not_answer_is_said_and_is_no_error(builder: RunBuilder,
     queue.write("scontrol", f"echo '{SHOW_JOB.format(start='x', features='')}'\n")
     queue.write("sinfo", "exit 1\n")
     assert "asks   4 nodes, 32 CPUs, 32 GPUs, 04:00:00 of time" in screen(builder.run)
+
+
+def test_attempt_of_a_finished_run_is_not_a_second_fault(builder: RunBuilder) -> None:
+    builder.submitted().attempt().trained(1, 20).failed(exit=1)
+    builder.run.attempt("7.1").path.mkdir()
+    AttemptBuilder(builder, builder.run.attempt("7.1")).failed(exit=1)
+    assert "tried" not in screen(builder.run)
+
+
+END_OF_STEP = "slurmstepd-n1: error: *** STEP 7.0 ON n1 CANCELLED AT 2023-11-14T22:13:20 DUE to SIGNAL Terminated ***\n"
+
+
+@pytest.mark.parametrize(
+    ("cause", "reason"),
+    [
+        ("gave-up", "2 attempt(s) that ended so (preempted), where restart.preempted.limit is 1"),
+        ("node-lost", ""),
+        ("timeout", ""),
+        ("signal", ""),
+    ],
+)
+def test_ranks_that_slurm_ended_are_no_cause_of_what_is_on_record(cause: str, reason: str, builder: RunBuilder) -> None:
+    attempt = builder.submitted().attempt().stopped(40).printed(f"step 40\n{END_OF_STEP}")
+    builder.batch_log("srun: error: n1: task 0: Killed\n")
+    attempt.exited(143).failed(cause, **({"reason": reason} if reason else {}))
+    history = read_history(builder.run)
+    status = status_text(history, current_status(history), NOW, Colour(io.StringIO()))
+    for shown in (
+        screen(builder.run, 120),
+        "\n".join(status),
+        "\n".join(summary(history, current_status(history), Colour(io.StringIO()))),
+    ):
+        assert reason in shown
+        assert "another" not in shown
+        assert "Killed" not in shown
+        assert "rank 0" not in shown.partition("clusterdp ")[0]
 
 
 def test_other_ends(builder: RunBuilder, queue: FakeQueue) -> None:

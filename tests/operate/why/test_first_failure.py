@@ -64,6 +64,13 @@ def test_a_rank_that_was_killed_before_it_printed_anything_is_named_by_srun(buil
     assert (found.rank, found.said, found.lines) == (2, "Out Of Memory", ["step 1", "step 2"])
 
 
+def test_a_killed_rank_that_ends_after_its_survivor_is_named_by_srun(builder: RunBuilder) -> None:
+    crashed(builder, {0: ECHO, 1: "step 1\n"})
+    builder.batch_log("srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 1: Killed\n")
+    found = find_failure(read_history(builder.run))
+    assert (found.rank, found.node, found.evidence, found.said) == (1, "n2", "srun", "Killed")
+
+
 def test_torchruns_agent_speaks_for_its_ranks_if_they_did_not(builder: RunBuilder) -> None:
     attempt = crashed(builder, {})
     (attempt.files.logs / "node-00001.out").write_text("Traceback (most recent call last):\nno such file: train.py\n")
@@ -259,3 +266,45 @@ def test_what_stands_before_a_traceback_counts_if_it_is_known_to_stand_there(
 ) -> None:
     crashed(builder, {0: f"{before}\n{CAUSE.replace('the loss is nan', 'x')}"})
     assert bool(find_failure(read_history(builder.run)).known) is counts
+
+
+SETUP = "launch.setup: line 2 ended with exit code 1: source /nope/bin/activate"
+
+
+def test_a_failed_line_of_setup_is_the_cause_if_no_rank_ran(builder: RunBuilder) -> None:
+    builder.batch_log(f"/dev/stdin: line 2: /nope/bin/activate: No such file or directory\nclusterdp: {SETUP}.\n")
+    attempt = builder.submitted().attempt()
+    attempt.files.error.write_text(f"n2\n\n{SETUP}\n")
+    attempt.failed(exit=1)
+    history = read_history(builder.run)
+    words = dict(facts(history, find_failure(history)))
+    assert words["error"] == SETUP
+    assert words["cause"].startswith("a line of launch.setup failed")
+
+
+def test_failed_setup_line_is_shown_beside_the_error_of_the_program(builder: RunBuilder) -> None:
+    attempt = crashed(builder, {0: CAUSE})
+    attempt.files.setup.write_text("line 1 ended with exit code 3: conda activate mine\n")
+    history = read_history(builder.run)
+    words = dict(facts(history, find_failure(history)))
+    assert words["error"] == "ValueError: the loss is nan"
+    assert words["setup"] == "launch.setup: line 1 ended with exit code 3: conda activate mine; it may be why"
+
+
+@pytest.mark.parametrize("at_the_end", [True, False])
+def test_a_failed_check_of_a_cuda_kernel_is_shown_with_its_traceback(builder: RunBuilder, at_the_end: bool) -> None:
+    check = "/pytorch/cuda/Loss.cu:245: nll_loss: block: [0,0,0], thread: [{},0,0] Assertion `t < n_classes` failed.\n"
+    says = "CUDA error: device-side assert triggered\n"
+    advice = "For debugging consider passing CUDA_LAUNCH_BLOCKING=1\nCompile with `TORCH_USE_CUDA_DSA` to enable.\n\n"
+    traceback = 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n    loss.backward()\n'
+    text = "".join(check.format(thread) for thread in range(32))
+    text += f"{traceback}torch.AcceleratorError: {says}{advice}"
+    if at_the_end:
+        text += f"terminate called after throwing an instance of 'c10::AcceleratorError'\n  what():  {says}{advice}"
+    crashed(builder, {0: text})
+    found = find_failure(read_history(builder.run))
+    assert found.known is not None
+    assert found.known.name == "device-side-assert"
+    assert found.lines[0] == check.format(31).strip()
+    assert found.lines[-1] == f"torch.AcceleratorError: {says}".strip()
+    assert len(found.lines) == 5

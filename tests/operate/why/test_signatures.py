@@ -18,9 +18,32 @@ def test_its_example_is_found_by_it_and_by_none_before_it(signature: Signature) 
     assert found.name == signature.name
 
 
+@pytest.mark.parametrize("shell", ["task", "agent", "worker", "bash", "sh", "/usr/bin/bash"])
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("exec: cd: not found", "shell-only"),
+        ("exec: A=1: not found", "shell-only"),
+        ("exec: train: not found", "command-not-found"),
+        ("./train.sh: No such file or directory", "command-not-found"),
+        ("./train.py: Permission denied", "not-executable"),
+    ],
+)
+def test_the_shell_of_a_step_is_known_for_a_missing_program(shell: str, line: str, name: str) -> None:
+    found = known(f"{shell}: line 19: {line}")
+    assert found is not None
+    assert found.name == name
+
+
 @pytest.mark.parametrize("why", ["", " DUE TO TASK FAILURE", " DUE to SIGNAL Terminated"])
 def test_the_end_of_a_step_is_a_consequence_on_each_release(why: str) -> None:
     found = known(f"[2026-11-24T14:02:41.113] error: *** STEP 7.0 ON n1 CANCELLED AT 2026-11-24T14:02:41{why} ***")
+    assert found is not None
+    assert (found.name, found.consequence) == ("step-cancelled", True)
+
+
+def test_end_of_a_step_after_its_killed_batch_script_is_a_consequence() -> None:
+    found = known("slurmstepd-n1: error: *** STEP 7.0 ON n1 FAILED (non-zero exit code or other failure mode) ***")
     assert found is not None
     assert (found.name, found.consequence) == ("step-cancelled", True)
 

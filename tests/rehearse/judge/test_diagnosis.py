@@ -35,7 +35,7 @@ def case(tmp_path: Path, hit: Hit, *attempts: AttemptHistory, **more: Any) -> Ca
     files = more.pop("files", {})
     result = RunResult(more.pop("state", "done"), hits=(hit,), files=files, facts=Facts(steps=24, took_s=50.0))
     history = RunHistory(
-        run, "job", "", RunState.DONE, "", ("7",), "", 1.0, attempts or (FIRST, SECOND), (), False, False
+        run, "job", "", RunState.DONE, "", ("7",), "", "", 1.0, attempts or (FIRST, SECOND), (), False, False
     )
     facts = Facts(steps=24, files=more.pop("undisturbed", IN_PLACE))
     return Case(more.pop("drill", "preempted"), result, history, facts, more.pop("lost", 6), **more)
