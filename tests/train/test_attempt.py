@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from clusterdp.operate.why.signatures import SIGNATURES
 from clusterdp.rundir import RunDir
-from clusterdp.train.process.attempt import follows
+from clusterdp.train.process.attempt import follows, report_failure
+from clusterdp.train.ranks.peers import PeerWatch
+from clusterdp.train.ranks.store_notes import StoreNotes
 from tests.train import programs
 from tests.train.ranks import Ranks, free_port, rank_environ, running
 from tests.train.runs import Run
@@ -254,6 +257,24 @@ def test_a_bug_is_not_tried_again_before_the_first_save(tmp_path: Path, saved: b
     assert run.outcome("1.0") == (None if saved else "stop entry 0")
     assert "AttributeError: 'JobHandle' object has no attribute 'lopo'" in ranks.rank_log(0)
     assert "Traceback" in ranks.rank_log(0)
+
+
+def test_report_of_a_failure_is_not_interrupted_by_an_ending_worker() -> None:
+    """Torch's handler of SIGCHLD raised in the look at the store, which was then taken for "rank 0 is gone"."""
+
+    class Peers(PeerWatch):
+        def first_failure(self) -> str | None:
+            os.kill(os.getpid(), signal.SIGCHLD)
+            return super().first_failure()
+
+    def raise_it(number: int, frame: object) -> None:
+        raise RuntimeError("DataLoader worker (pid 77) is killed by signal: Killed.")
+
+    before = signal.signal(signal.SIGCHLD, raise_it)
+    try:
+        assert report_failure(ValueError("a bad sample"), Peers(cast("StoreNotes", None), 0, 1), None) == 1
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 @pytest.mark.slow

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
+from contextlib import suppress
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +60,30 @@ def test_a_workers_death_is_told_with_a_remedy() -> None:
     assert "/dev/shm is full" in (dead_worker(RuntimeError(bus + "of shared memory.")) or "")
     assert dead_worker(RuntimeError("a bad sample")) is None
     assert dead_worker(ValueError("DataLoader worker (pid 77) said no")) is None
+
+
+def test_connection_that_a_dying_worker_breaks_is_reported_as_its_death() -> None:
+    """The kernel closes the sockets of a killed process some moments before it reports its end."""
+    batches: Any = iter(DataLoader(Noisy(), num_workers=1, timeout=20))
+    (worker,) = batches._workers
+    worker.is_alive = lambda: True  # as torch sees it in that moment
+
+    def get(timeout: float) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        worker.kill()
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    batches._data_queue.get = get
+    try:
+        with pytest.raises(ConnectionResetError) as caught:
+            next(batches)
+        assert f"loader: DataLoader worker (pid {worker.pid}) is killed by signal: Killed" in str(
+            dead_worker(caught.value)
+        )
+        assert dead_worker(ConnectionResetError("of the program's own")) is None
+    finally:
+        with suppress(RuntimeError):  # torch's handler, once more
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
 
 
 class Broken(Dataset[int]):

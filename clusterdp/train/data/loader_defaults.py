@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from traceback import walk_tb
 from types import FunctionType
 from typing import Any
 
 import torch
+from torch._C import _error_if_any_worker_fails
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from clusterdp.errors import ConfigError
 from clusterdp.train.data.resumable_loader import ResumableLoader
 
 MOST_WORKERS = 16
+DEATH_S = 1.0  # from a worker's closed connection to its end
 
 
 def loader_defaults(device: torch.device, dataset: Any, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,7 +116,9 @@ def in_a_line(error: BaseException) -> str:
 
 
 def dead_worker(error: BaseException) -> str | None:
-    """What to say, if this is torch's error about a DataLoader's worker that ended; with what killed it."""
+    """The line to print, if the error comes of a DataLoader's worker that ended; with what killed it."""
+    if _is_lost_batch(error):
+        error = _death_of_worker() or error
     said = str(error)
     if not isinstance(error, RuntimeError) or not said.startswith("DataLoader worker (pid"):
         return None
@@ -123,3 +129,23 @@ def dead_worker(error: BaseException) -> str | None:
         else "If it was killed, memory ran out: ask for more (resources.mem), or use fewer workers (num_workers)"
     )
     return f"loader: {how}. {remedy}."
+
+
+def _is_lost_batch(error: BaseException) -> bool:
+    """Whether a worker's connection broke while a DataLoader fetched a batch from it."""
+    frames = (frame for frame, _ in walk_tb(error.__traceback__))
+    return isinstance(error, (ConnectionError, EOFError)) and any(
+        frame.f_globals.get("__name__") == "torch.utils.data.dataloader" for frame in frames
+    )
+
+
+def _death_of_worker() -> RuntimeError | None:
+    """Torch's error about a dead worker, once the kernel reports it: that closes the connections of a process first."""
+    deadline = time.monotonic() + DEATH_S
+    while time.monotonic() < deadline:
+        try:
+            _error_if_any_worker_fails()
+            time.sleep(0.01)
+        except RuntimeError as death:
+            return death
+    return None

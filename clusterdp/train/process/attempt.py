@@ -24,7 +24,9 @@ import gc
 import os
 import platform
 import re
+import signal
 import socket
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -393,6 +395,10 @@ def report_failure(error: BaseException, peers: PeerWatch, run_dir: Path | None)
     """Reports why this rank fails: to its log, to the other ranks, and to the batch script. Returns the exit code."""
     from clusterdp.train.data.loader_defaults import dead_worker, in_a_line
 
+    if threading.current_thread() is threading.main_thread():
+        # Torch's handler would raise the end of a worker in here, as it once did in the look at the store: "rank 0 is
+        # gone".
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if worker := dead_worker(error):
         error = ClusterdpError(worker)
     first_failure = peers.first_failure()  # then ours is most likely a broken connection
