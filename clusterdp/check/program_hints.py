@@ -49,7 +49,7 @@ def program_findings(subject: Subject) -> Iterator[Finding]:
 
 def _kinds(subject: Subject, program: ProgramText) -> tuple[tuple[Sequence[Place], str, str, str], ...]:
     """(places, what, why, remedy) of each kind."""
-    kind, many = subject.spec.kind, subject.ranks > 1 and not subject.spec.is_torchrun
+    kind = subject.spec.kind
     return (
         (
             program.fixed_ports,
@@ -76,22 +76,10 @@ def _kinds(subject: Subject, program: ProgramText) -> tuple[tuple[Sequence[Place
             "trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir)).",
         ),
         (
-            program.saves_on_all_ranks if subject.ranks > 1 else [],
-            "all ranks save to one file",
-            f"{subject.ranks} ranks write it at the same time",
-            "Save on rank 0 alone, or put the rank into the name.",
-        ),
-        (
             program.saves_in_place if kind != "entry" else [],
             "a save writes to the final name",
             "a kill in the middle leaves a torn file there",
             "Save to a temporary name, then os.replace().",
-        ),
-        (
-            program.handler_on_one_rank if many and kind != "entry" else [],
-            "the signal is handled on some ranks alone",
-            "the others die of it",
-            "Handle it on all ranks.",
         ),
         (
             program.collective_in_handler if kind != "entry" else [],

@@ -64,8 +64,8 @@ def _of_handlers(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
         what = f"{warning[0]} is sent, and nothing in {program.files[0].name} handles it"
         why = f"the program dies of it {duration(warning[1])} before each time limit, without a save"
         yield Finding("warning", key, what, why, "Leave it out, or handle it in the program.")
-    elif warning and program.exits_zero_after_signal:
-        place = program.exits_zero_after_signal[0]
+    elif warning and program.exits_zero_in_handler:
+        place = program.exits_zero_in_handler[0]
         what = f"after {warning[0]} the program ends with 0: {place.text}"
         why = "before the time limit, an end with 0 means that the run is done: it is not requeued"
         yield Finding("warning", key, what, why, "sys.exit(75) there.", subject.where(place))

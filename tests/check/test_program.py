@@ -10,8 +10,9 @@ import pytest
 from clusterdp.check.program import ProgramText, look_at, look_at_script
 
 HANDLER = "import signal, sys, torch\ndef stop(number, frame):\n    {}\nsignal.signal(signal.SIGTERM, stop)\n"
+METHOD = "import torch\nclass A:\n    def save({}): torch.save(x, {})\n"
+STATIC = "import torch\nclass A:\n    @{}\n    def save({}): torch.save(x, path)\n"
 SAVE = "import os, torch\ndef save(state, path):\n    {}\n"
-ONE_ALONE = "import torch\ndef one_alone(function):\n    return function if get_rank() == 0 else id\n"
 # fact -> (texts that have it, each with its line; texts that do not have it)
 FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
     "handles_term": (
@@ -29,10 +30,6 @@ FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             "import os, signal\nos.kill(1, signal.SIGTERM)",
         ],
     ),
-    "handler_on_one_rank": (
-        [(3, "import signal\nif rank == 0:\n    signal.signal(signal.SIGTERM, print)")],
-        [HANDLER.format("pass"), "import signal\nif threading:\n    signal.signal(signal.SIGTERM, print)"],
-    ),
     "collective_in_handler": (
         [
             (3, HANDLER.format("torch.distributed.barrier()")),
@@ -40,12 +37,11 @@ FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
         ],
         [HANDLER.format("stopped.set()"), HANDLER.format("pass") + "torch.distributed.barrier()"],
     ),
-    "exits_zero_after_signal": (
+    "exits_zero_in_handler": (
         [
             (3, HANDLER.format("sys.exit(0)")),
             (3, HANDLER.format("sys.exit()")),
-            (7, HANDLER.format("global stopping; stopping = True") + "for x in y:\n    if stopping:\n        break"),
-            (7, HANDLER.format("stopping.set()") + "for x in y:\n    if stopping.is_set():\n        sys.exit(0)"),
+            (6, HANDLER.format("leave()") + "def leave():\n    raise SystemExit()\n"),
         ],
         [
             HANDLER.format("sys.exit(75)"),
@@ -59,6 +55,14 @@ FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             (2, "import torch\ntorch.save(model.state_dict(), 'last.pt')"),
             (3, "from torch import save\nwith open('last.pt', 'wb') as file:\n    save(x, file)"),
             (3, SAVE.format("torch.save(state, path.replace('a', 'b'))")),
+            (3, "import torch\nclass A:\n    def save(self): torch.save(x, self.path)\n    def go(self): self.save()"),
+            (3, METHOD.format("self, model", "self.path") + "A().save(make_temporary())"),
+            (3, METHOD.format("self, model, path", "path") + "A().save(tmp_model, 'last.pt')"),
+            (3, METHOD.format("self, model, *, path", "path") + "A().save(tmp_model, path='last.pt')"),
+            (3, METHOD.format("self, model, path", "path") + "A.save(a, tmp_model, 'last.pt')"),
+            (4, STATIC.format("staticmethod", "model, path") + "A().save(tmp_model, 'last.pt')"),
+            (4, STATIC.format("classmethod", "cls, model, path") + "A.save(tmp_model, 'last.pt')"),
+            (4, STATIC.format("classmethod", "cls, model, path='last.pt'") + "A.save(*buffers)"),
             (2, "from safetensors.torch import save_file\nsave_file(tensors, 'model.safetensors')"),
         ],
         [
@@ -66,48 +70,12 @@ FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             SAVE.format("torch.save(state, new); new.rename(path)"),
             SAVE.format("torch.save(state, path)") + "def both():\n    save(x, 'a.new')\n    os.rename('a.new', 'a')",
             "import torch, io\nbuffer = io.BytesIO()\ntorch.save(x, buffer)",
+            METHOD.format("self, model, path", "path") + "A().save(model, io.BytesIO())",
+            STATIC.format("staticmethod", "model, path") + "A().save(model, io.BytesIO())",
             "import torch\nwith atomic_write('last.pt', mode='wb') as f:\n    torch.save(x, f)",
             "import torch, fsspec\nfs = fsspec.filesystem('s3')\nwith fs.open('b/x', 'wb') as f: torch.save(x, f)",
             SAVE.format("torch.save(state, path); commit(path)") + "def commit(path):\n    os.replace(path, 'last.pt')",
             SAVE.format("torch.save(state, path); os.system(f'mv {path} last.pt')"),
-        ],
-    ),
-    "saves_on_all_ranks": (
-        [
-            (3, SAVE.format("torch.save(state, path)")),
-            (2, "import torch\ntorch.save(x, f'model_{epoch}.pt')"),
-            (3, SAVE.format("torch.save(state, path)") + "if not rank:\n    save(x, 'best.pt')\nsave(x, 'last.pt')"),
-            (3, "import torch\nif rank != 0:\n    torch.save(x, 'last.pt')"),
-            (3, "import torch\nif dist.get_world_size() > 1:\n    torch.save(x, 'last.pt')"),
-            (4, "import torch\nlast = step == 9\nif last:\n    torch.save(x, 'last.pt')"),
-            (4, "import torch\nfor x in y:\n    if rank: continue\ntorch.save(x, 'last.pt')"),
-            (3, SAVE.format("torch.save(state, path)") + "torch.multiprocessing.spawn(save)"),
-        ],
-        [
-            SAVE.format("torch.save(state, path)") + "if not rank:\n    save(x, 'best.pt')\n    save(x, 'last.pt')",
-            "import torch\nif rank == 0:\n    torch.save(x, 'last.pt')",
-            "import torch\nif accelerator.is_main_process: torch.save(x, 'last.pt')",
-            SAVE.format("if rank != 0: return\n    torch.save(state, path)"),
-            SAVE.format("torch.save(state, path)") + "if not rank:\n    save(x, 'last.pt')",
-            "import torch\ntorch.save(x, f'optimizer_{local_rank}.pt')",
-            "import torch\nname = f'optimizer_{rank}.pt'\ntorch.save(x, name)",
-            SAVE.format("torch.save(state, path)") + "save(x, f'{rank}.pt')",
-            "import torch\n@rank_zero_only\ndef save():\n    torch.save(x, 'last.pt')",
-            "import torch\nmaster_process = ddp_rank == 0\nif master_process and i % 9 == 0: torch.save(x, 'last.pt')",
-            "import torch\nmain = rank == 0\nsaver = main\nif saver: torch.save(x, 'last.pt')",
-            "import torch\nif device.index == 0: torch.save(x, 'last.pt')",
-            "import torch\nif self.gpu_id == 0 and epoch % 3 == 0: torch.save(x, 'last.pt')",
-            "import torch\ngpu = int(os.environ['LOCAL_RANK'])\nif gpu == 0: torch.save(x, 'last.pt')",
-            "import torch\nmatch rank:\n    case 0:\n        torch.save(x, 'last.pt')",
-            "import torch\nfor x in y:\n    if rank != 0:\n        continue\n    torch.save(x, 'last.pt')",
-            "import sys, torch\nif rank != 0:\n    sys.exit()\ntorch.save(x, 'last.pt')",
-            "import torch\nif rank != 0:\n    pass\nelse:\n    torch.save(x, 'last.pt')",
-            ONE_ALONE + "@one_alone\ndef save():\n    torch.save(x, 'last.pt')\nsave()",
-            "import torch\ndef save():\n    torch.save(x, 'last.pt')\nif not rank:\n    Thread(target=save).start()",
-            SAVE.format("torch.save(state, path)") + "from PIL import Image\nImage.new().save('a.png')\n"
-            "picture = Image.new()\npicture.save('b.png')\nif not rank: save(x, 'last.pt')",
-            SAVE.format("torch.save(state, path)") + "class A:\n    def save(self): pass\nA().save()\n"
-            "if not rank: save(x, 'last.pt')",
         ],
     ),
     "resumes": (
@@ -219,6 +187,8 @@ OF_A_CLASS = (
         ("from pathlib import Path\np = Path('/data') / 'x'\np.write_text('')", "/data/x", True, True),
         ("from pathlib import Path\nfor x in Path('data').glob('*.pt'): pass", "data", False, True),
         ("import os\nos.makedirs(f'/out/{name}')", "/out/", True, False),
+        ("def dump(*parts, path): open(path, 'w')\ndump('/a', '/b', path='/out')", "/out", True, True),
+        ("class A:\n    @staticmethod\n    def dump(path): open(path, 'w')\nA.dump('/out')", "/out", True, True),
         ("import torch\ndef main(path='/abs/s.pt'):\n    torch.save(x, path)\nmain()", "/abs/s.pt", True, True),
         (OF_A_CLASS + "def main(path='/abs/s.pt'):\n    Trainer(model, path)", "/abs/s.pt", True, True),
         (OF_A_CLASS + "Trainer(model, where='data/s.pt')", "data/s.pt", True, True),
@@ -228,6 +198,11 @@ def test_paths_that_are_written_out(text: str, path: str, written: bool, whole: 
     uses = facts_of(tmp_path, text).opened
     assert (path, written, whole) in [(use.path, use.written, use.whole) for use in uses]
     assert [use.path for use in facts_of(tmp_path, text).absolute_paths] == [p.path for p in uses if p.path[0] == "/"]
+
+
+def test_object_of_a_method_is_not_the_last_argument(tmp_path: Path) -> None:
+    text = "class A(str):\n    def read(self, x): open(self)\nA(name).read('data/a.csv')"
+    assert not facts_of(tmp_path, text).opened
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterdp.check.program.source import MOST_HOPS, Definition, Source, argument, default_of, parameters
+from clusterdp.check.program.source import MOST_HOPS, Definition, Source, default_of, parameters, passed
 from clusterdp.check.program.sources import Sources
 
 JOINING = frozenset({"pathlib.Path", "str", "os.path.expanduser", "os.path.abspath", "os.path.join"})
@@ -61,13 +61,13 @@ class PathText:
             callers = self.sources.calls_named(of_class.name)
         else:
             callers = self.sources.callers(function, self.source)
-        given = parameters(function)
-        place = given.index(name) - (given[0] in ("self", "cls"))
-        passed = [(value, where) for where, call in callers if (value := argument(call, place, name)) is not None]
+        given = [
+            (value, where) for where, call in callers if (value := passed(call, function, of_class, name)) is not None
+        ]
         default = default_of(function, name)
-        if not passed and default is not None:
+        if not given and default is not None:
             return self._next(default, self.source)
-        return self._next(*passed[0]) if len(passed) == 1 else ("", False)
+        return self._next(*given[0]) if len(given) == 1 else ("", False)
 
     def _next(self, node: ast.expr, source: Source) -> tuple[str, bool]:
         return PathText(self.sources, source, self.hops - 1).written_out(node)

@@ -49,9 +49,8 @@ class ProgramText:
     libraries: set[str] = field(default_factory=set)  # the top names of all that is imported from elsewhere
 
     handled: dict[str, list[Place]] = field(default_factory=dict)  # `SIGTERM` -> where a handler is set
-    handler_on_one_rank: list[Place] = field(default_factory=list)  # set for one rank alone: the others die of it
     collective_in_handler: list[Place] = field(default_factory=list)
-    exits_zero_after_signal: list[Place] = field(default_factory=list)
+    exits_zero_in_handler: list[Place] = field(default_factory=list)
 
     shells: list[ShellCall] = field(default_factory=list)  # of shell scripts without an exec and a trap
 
@@ -61,7 +60,6 @@ class ProgramText:
 
     saves: list[Place] = field(default_factory=list)
     saves_in_place: list[Place] = field(default_factory=list)  # under the final name, without a rename
-    saves_on_all_ranks: list[Place] = field(default_factory=list)  # each rank to the same name
     trains_anew: list[Place] = field(default_factory=list)  # Hugging Face's Trainer, without a checkpoint
     resumes: list[Place] = field(default_factory=list)  # loads a state
 

@@ -1,15 +1,13 @@
-"""Saves and loads: under which name, by which ranks, and whether a kill in the middle would leave a torn file."""
+"""Saves and loads: under which name, and whether a kill in the middle would leave a torn file."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from clusterdp.check.program.program_text import ProgramText
-from clusterdp.check.program.rank_guards import RankGuards
-from clusterdp.check.program.source import Definition, Source, argument, last_name, parameters
+from clusterdp.check.program.source import Source, argument, last_name, parameters, passed
 from clusterdp.check.program.sources import Sources
 
 SAVES = {"torch.save": (1, "f"), "safetensors.torch.save_file": (1, "filename"), "torch.jit.save": (1, "f")}
@@ -43,11 +41,10 @@ ATOMIC = re.compile(r"atomic|[a-z]://|fsspec|s3fs|gcsfs|smart_open", re.I)
 MOVES = re.compile(r"\bmv\b")  # os.system("mv a b")
 TEMPORARY = re.compile(r"(?<![a-z/])te?mp|partial|bytesio|buffer", re.I)  # but for /tmp and `attempt`
 MOST_TEXTS = 200  # that a name may stand for, one by another
-OF_A_RANK = re.compile(r"rank|procid|hostname|getpid|uuid", re.I)
 
 
 def add_save_facts(text: ProgramText, sources: Sources) -> None:
-    guards, renaming = RankGuards(sources), _renaming(sources)
+    renames = any(_is_rename(call, source) for source in sources.each for call in source.calls)
     for source in sources.each:
         for call in source.calls:
             name = source.name(call.func)
@@ -59,15 +56,13 @@ def add_save_facts(text: ProgramText, sources: Sources) -> None:
                 continue
             text.saves.append(source.place(call))
             target = argument(call, *SAVES[name])
-            if target is None:
-                continue
-            written = _written(target, source, sources, call)
-            if written is None or TEMPORARY.search(written):
-                continue
-            if not ATOMIC.search(written) and not _is_renamed(call, source, sources, renaming):
+            # A rename that stands elsewhere may be of this file: in another thread, or in a class of its own.
+            if target is not None and not renames and _is_in_place(_written(target, source, sources, call)):
                 text.saves_in_place.append(source.place(call))
-            if not OF_A_RANK.search(written) and guards.for_one_rank(call, source) is False:
-                text.saves_on_all_ranks.append(source.place(call))
+
+
+def _is_in_place(written: str | None) -> bool:
+    return written is not None and not TEMPORARY.search(written) and not ATOMIC.search(written)
 
 
 def _resumes_by_keyword(call: ast.Call) -> bool:
@@ -113,37 +108,9 @@ def _stands_for(
     for name in {last_name(each) for each in ast.walk(node)} - {""}:
         yield from ((value, source, at) for value in source.values.get(name, []))
         if function is not None and name in given:
-            place = given.index(name) - (given[0] in ("self", "cls"))
             for where, call in sources.callers(function, source):
-                if (passed := argument(call, place, name)) is not None:
-                    yield passed, where, call
-
-
-def _renaming(sources: Sources) -> set[Definition | Path]:
-    """The functions, and the files outside of them, that rename, by themselves or in a function that they call."""
-    found: set[Definition | Path] = set()
-    for source in sources.each:
-        found |= {source.function_of(call) or source.file for call in source.calls if _is_rename(call, source)}
-    names = {each.name for each in found if not isinstance(each, Path)}
-    for source in sources.each:
-        for call in source.calls:
-            if last_name(call.func) in names and any(called in found for _, called in sources.called(call, source)):
-                found.add(source.function_of(call) or source.file)
-    return found
-
-
-def _is_renamed(call: ast.Call, source: Source, sources: Sources, renaming: set[Definition | Path]) -> bool:
-    """Whether the function that saves, or one that calls it, renames a file as well."""
-    todo, seen = [(call, source)], set()
-    while todo and renaming:
-        call, source = todo.pop()
-        function = source.function_of(call)
-        if (function or source.file) in renaming:
-            return True
-        if function is not None and function not in seen:
-            seen.add(function)
-            todo += [(each, where) for where, each in sources.callers(function, source)]
-    return False
+                if (value := passed(call, function, source.parents.get(function), name)) is not None:
+                    yield value, where, call
 
 
 def _is_rename(call: ast.Call, source: Source) -> bool:

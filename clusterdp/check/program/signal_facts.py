@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from clusterdp.check.program.program_text import ProgramText
-from clusterdp.check.program.rank_guards import RankGuards
 from clusterdp.check.program.source import Function, Source, last_name
 from clusterdp.check.program.sources import Sources
 
@@ -33,22 +32,18 @@ class Handler:
 
 def add_signal_facts(text: ProgramText, sources: Sources) -> None:
     exits_otherwise = any(_exit_code(call, source) not in (None, 0) for source in sources.each for call in source.calls)
-    guards = RankGuards(sources)
     for handler in _handlers(sources):
         place = handler.source.place(handler.call)
         for name in handler.signals:
             text.handled.setdefault(name, []).append(place)
-        if guards.for_one_rank(handler.call, handler.source):
-            text.handler_on_one_rank.append(place)
         nodes = [each for function in handler.functions for each in _reached(*function, sources, set())]
         for source, node in nodes:
             if isinstance(node, ast.Call) and _is_collective(source.name(node.func)):
                 text.collective_in_handler.append(source.place(node))
         if not exits_otherwise:
-            text.exits_zero_after_signal += [
-                source.place(node)
-                for source, node in (*nodes, *_branches_on(_flags(nodes), sources))
-                if _ends_with_zero(node, source)
+            calls = [(source, node) for source, node in nodes if isinstance(node, ast.Call)]
+            text.exits_zero_in_handler += [
+                source.place(call) for source, call in calls if _exit_code(call, source) == 0
             ]
 
 
@@ -111,35 +106,3 @@ def _exit_code(call: ast.Call, source: Source) -> int | str | None:
     if isinstance(value, ast.Constant):
         return value.value if isinstance(value.value, int) else 0 if value.value is None else 1
     return "?"
-
-
-def _flags(nodes: list[tuple[Source, ast.AST]]) -> set[str]:
-    """What a handler sets to be looked at later: names, attributes, keys, and events."""
-    found = set()
-    for _, node in nodes:
-        if isinstance(node, ast.Assign):
-            found |= {last_name(target) for target in node.targets}
-        elif (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Attribute)
-            and node.func.attr == "set"
-            and not node.args
-        ):
-            found.add(last_name(node.func.value))
-    return found - {""}
-
-
-def _branches_on(flags: set[str], sources: Sources) -> Iterator[tuple[Source, ast.AST]]:
-    """The statements that are executed where a flag is set, and not those of `if not flag`."""
-    for source in sources.each:
-        branches = (
-            each for each in source.nodes if isinstance(each, ast.If) and not isinstance(each.test, ast.UnaryOp)
-        )
-        for branch in branches:
-            if flags & {last_name(each) for each in ast.walk(branch.test)}:
-                yield from ((source, each) for statement in branch.body for each in ast.walk(statement))
-
-
-def _ends_with_zero(node: ast.AST, source: Source) -> bool:
-    """sys.exit(0), or leaving the loop: the program then comes to its end."""
-    return isinstance(node, ast.Break) or (isinstance(node, ast.Call) and _exit_code(node, source) == 0)

@@ -121,8 +121,29 @@ def argument(call: ast.Call, position: int, *keywords: str) -> ast.expr | None:
 
 
 def parameters(function: Definition) -> list[str]:
+    """Without `*args` and `**kwargs`, which hold several values."""
     arguments = function.args
     return [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+
+
+def passed(call: ast.Call, function: Definition, of_class: ast.AST | None, name: str) -> ast.expr | None:
+    """What a call gives to this parameter; None for the object of a method, for what `*args` may hold, and where the
+    default is in force. of_class: what the function is defined in."""
+    by_place = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    if isinstance(of_class, ast.ClassDef) and _binds_first(call, function, of_class):
+        if name in by_place[:1]:
+            return None
+        by_place = by_place[1:]
+    return argument(call, by_place.index(name) if name in by_place else len(call.args), name)
+
+
+def _binds_first(call: ast.Call, function: Definition, of_class: ast.ClassDef) -> bool:
+    """Not of a static method, nor of a method that is called by its class: `Trainer.save(trainer, path)`."""
+    decorators = {last_name(each) for each in function.decorator_list}
+    if "staticmethod" in decorators:
+        return False
+    by_class = isinstance(call.func, ast.Attribute) and last_name(call.func.value) == of_class.name
+    return not by_class or "classmethod" in decorators
 
 
 def default_of(function: Definition, name: str) -> ast.expr | None:
