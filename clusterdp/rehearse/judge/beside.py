@@ -14,7 +14,7 @@ from clusterdp.rehearse.judge.lost_state import NOT_KEPT, may_be_off
 from clusterdp.rehearse.judge.program_parts import at, parts_made, saves_state_of
 from clusterdp.rehearse.judge.verdict import FAILED, Verdict
 from clusterdp.rehearse.observe.facts import Facts
-from clusterdp.rehearse.observe.file_use import is_checkpoint, series_of
+from clusterdp.rehearse.observe.file_use import is_checkpoint
 from clusterdp.rehearse.state import EndState
 from clusterdp.wording import some_of
 
@@ -73,22 +73,15 @@ def left_outside(facts: Facts, folder: Path, text: ProgramText | None, began: fl
     return [path for path in paths if is_checkpoint(path) and _is_foreign(path, folder) and os.path.exists(path)]
 
 
-def shared_files(facts: Facts, text: ProgramText | None) -> Verdict | None:
-    """Of an undisturbed run: checkpoints that several ranks had open for writing at once, or that are written by all
-    ranks after each other; None if there were none."""
+def shared_files(facts: Facts) -> Verdict | None:
+    """Of an undisturbed run: checkpoints that several ranks had open for writing at once; None if there were none."""
     shared = {path: use for path, use in facts.files.items() if len(use.by) > 1}
-    lines = text.saves_on_all_ranks if text else []
-    in_turn = {path: use for path, use in facts.files.items() if lines and len(use.written) > 1 and use.in_place}
-    found = shared or {path: use for path, use in in_turn.items() if series_of(path) != path}
-    if not found:
-        return None
-    path = max(found, key=lambda path: len(found[path].by))
-    use = found[path]
-    said = f"ranks {some_of([str(rank) for rank in use.by], 5)} had {path} open for writing at the same time"
     if not shared:
-        said = f"{path} was written {len(use.written)} times"
-    where = f" ({at(lines[0])})" if lines else ""
-    diagnosis = f"several ranks write one file{where}: {said}. Let one rank save, or give each rank a file of its own"
+        return None
+    path = max(shared, key=lambda path: len(shared[path].by))
+    ranks = some_of([str(rank) for rank in shared[path].by], 5)
+    said = f"ranks {ranks} had {path} open for writing at the same time"
+    diagnosis = f"several ranks write one file: {said}. Let one rank save, or give each rank a file of its own"
     return Verdict(WRITERS, WRITERS_ABOUT, FAILED, said, diagnosis)
 
 

@@ -81,10 +81,8 @@ def _of_handlers(case: Case, hit: Hit) -> str:
     does = "dies of it at once" if "default" in ranks else "ignores it"
     if len(deaf) > 1:
         does = "die of it at once" if "default" in ranks else "ignore it"
-    places = case.text.handler_on_one_rank if case.text else []
-    where = f" ({at(places[0])})" if places else ""
     hearing = [rank for rank in hit.handlers if rank not in deaf]
-    return f"{_ranks(hearing)} alone {_s(hearing, 'handle')} {hit.signal}{where}: {_ranks(deaf)} {does}"
+    return f"{_ranks(hearing)} alone {_s(hearing, 'handle')} {hit.signal}: {_ranks(deaf)} {does}"
 
 
 def _of_shells(hit: Hit) -> str:
