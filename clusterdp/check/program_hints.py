@@ -1,4 +1,5 @@
-"""What a look at the program's own text says of its saves, ports, devices and paths. Hints: the text is not all."""
+"""Hints on the program's own text: its saves, ports, devices and paths. Faults that only a run shows are left to
+`clusterdp rehearse`."""
 
 from __future__ import annotations
 
@@ -26,7 +27,11 @@ FORM_GROUPS = LOADS_BY_THEMSELVES | frozenset(
 )
 # As seen from a node: the same on all, and there when the job is over.
 SYSTEM = ("/dev/", "/proc/", "/sys/", "/etc/", "/usr/", "/opt/")
-OF_ONE_NODE = ("/tmp/", "/dev/shm/", "/var/tmp/")
+OF_ONE_NODE = ("/tmp/", "/dev/shm/", "/var/tmp/", "/scratch/local/", "/local/", "/localscratch/", "$TMPDIR")
+# What is staged or cached there is not looked for by another attempt.
+KEPT = re.compile(
+    r"^(?!.*(?:cache|data|stag)).*(?:ckpt|checkpoint|model|\bstate|\blast|\bbest|runs?\b|logs?\b|\bout|result)", re.I
+)
 
 
 def program_findings(subject: Subject) -> Iterator[Finding]:
@@ -36,9 +41,9 @@ def program_findings(subject: Subject) -> Iterator[Finding]:
         yield from _of_no_program(subject)
         return
     for place in program.unparsed:
-        why = "this interpreter cannot run it, and its text was not looked at"
+        why = "this interpreter cannot run it, and check has not read it"
         remedy = "Correct it, unless the job has another Python."
-        yield Finding("hint", kind, f"no Python: {place.text}", why, remedy, subject.where(place))
+        yield Finding("hint", kind, f"not valid Python: {place.text}", why, remedy, subject.where(place))
     for places, what, why, remedy in _kinds(subject, program):
         in_force = [each for each in places if not is_given(each, subject.spec.command)]
         yield from _hint(subject, in_force, what, why, remedy)
@@ -53,8 +58,8 @@ def _kinds(subject: Subject, program: ProgramText) -> tuple[tuple[Sequence[Place
     return (
         (
             program.fixed_ports,
-            "the port is written out",
-            "two jobs on a node would meet there, or one cannot listen",
+            "the port is hard-coded",
+            "two jobs on one node would use the same port, and the second cannot listen",
             "Take MASTER_PORT from the environment: each attempt has its own.",
         ),
         (
@@ -65,26 +70,26 @@ def _kinds(subject: Subject, program: ProgramText) -> tuple[tuple[Sequence[Place
         ),
         (
             program.first_gpus if kind != "entry" and _sees_several_gpus(subject) else [],
-            "all ranks of a node use its first GPU, for nothing says which is theirs",
+            "all ranks of a node use its first GPU, because none is chosen by local rank",
             f"{subject.spec.ranks_per_node} ranks share its memory, and the others are idle",
-            "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) when it begins.",
+            "Call torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) first.",
         ),
         (
             program.trains_anew if kind != "entry" and not program.resumes and program.complete else [],
-            "the Trainer begins anew in each attempt",
+            "the Trainer starts from scratch in each attempt",
             "after a preemption or a time-out it is at step 0 again",
-            "trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir)).",
+            "Write trainer.train(resume_from_checkpoint=get_last_checkpoint(args.output_dir)).",
         ),
         (
             program.saves_in_place if kind != "entry" else [],
-            "a save writes to the final name",
-            "a kill in the middle leaves a torn file there",
-            "Save to a temporary name, then os.replace().",
+            "a save writes in place, under the final name",
+            "a kill during the write leaves a truncated file there",
+            "Save under a temporary name, then call os.replace().",
         ),
         (
             program.collective_in_handler if kind != "entry" else [],
             "a collective in a signal handler",
-            "ranks get the signal at other places of their step: it hangs",
+            "ranks receive the signal at different points of their step, and the collective hangs",
             "Set a flag, and agree on it between steps.",
         ),
     )
@@ -99,8 +104,8 @@ def is_given(place: Place, command: Sequence[str]) -> bool:
 def _of_command(subject: Subject) -> Iterator[Finding]:
     """`accelerate launch --main_process_port 29501`"""
     for _, text in fixed_ports(shlex.join(subject.spec.command)):
-        why = "two jobs on a node would meet there, or one cannot listen"
-        yield Finding("hint", "command", f"the port is written out: {text[:80]}", why, "Leave it to the job.")
+        why = "two jobs on one node would use the same port, and the second cannot listen"
+        yield Finding("hint", "command", f"the port is hard-coded: {text[:80]}", why, "Leave it to the job.")
 
 
 def _of_no_program(subject: Subject) -> Iterator[Finding]:
@@ -121,7 +126,10 @@ def _of_no_program(subject: Subject) -> Iterator[Finding]:
 
 
 def _sees_several_gpus(subject: Subject) -> bool:
-    return min(subject.spec.ranks_per_node, subject.gpus_per_node) > 1 and not subject.config.resources.gpus_per_task
+    resources, launch = subject.config.resources, subject.config.launch
+    given = {*resources.extra, *launch.env, *(word.partition("=")[0] for word in subject.spec.command)}
+    apart = resources.gpus_per_task or given & {"gpu-bind", "gpus-per-task", "CUDA_VISIBLE_DEVICES"}
+    return min(subject.spec.ranks_per_node, subject.gpus_per_node) > 1 and not apart
 
 
 def _hint(subject: Subject, places: Sequence[Place], what: str, why: str, remedy: str) -> Iterator[Finding]:
@@ -153,7 +161,7 @@ def _of_resuming(subject: Subject) -> Iterator[Finding]:
     if unknown or program.resumes or not program.saves:
         return
     what = f"{program.files[0].name} saves, and nothing in it loads a state"
-    why = "after a preemption or a time-out it begins anew, from step 0"
+    why = "after a preemption or a time-out it starts again from step 0"
     place = program.saves[0]
     yield Finding("hint", kind, what, why, "Load the last save when it begins.", subject.where(place))
 
@@ -161,15 +169,17 @@ def _of_resuming(subject: Subject) -> Iterator[Finding]:
 def _of_paths(subject: Subject) -> Iterator[Finding]:
     program = subject.program
     assert program is not None
-    if subject.config.launch.container.image or subject.config.resources.nodes == 1:
+    if subject.config.launch.container.image:
         return
-    uses = [use for use in program.absolute_paths if use.written]
-    on_a_node = [use for use in uses if use.path.startswith(OF_ONE_NODE)]
+    written = [use for use in program.opened if use.written]
+    kept = [use for use in written if KEPT.search(use.path.removeprefix("$TMPDIR")) or use.place in program.saves]
+    on_a_node = [use for use in kept if use.path.startswith(OF_ONE_NODE) and not program.copies_files]
+    why = "the next attempt may run on another node, which does not have it"
+    yield from _hint(subject, on_a_node, "writes to the node's own disk", why, "Write to a shared file system.")
+    elsewhere = (*SYSTEM, *OF_ONE_NODE)
     missing = [
-        use for use in uses if use not in on_a_node and not use.path.startswith(SYSTEM) and not _is_there(use.path)
+        use for use in written if use.is_absolute and not use.path.startswith(elsewhere) and not _is_there(use.path)
     ]
-    why = "each node has its own, which is lost when the next attempt runs elsewhere"
-    yield from _hint(subject, on_a_node, "writes to a disk of the node", why, "Write to a shared file system.")
     why = "it is not there on this machine, and may not be on the nodes"
     yield from _hint(subject, missing, "writes to an absolute path", why, "Make it, or take it from a param.")
 

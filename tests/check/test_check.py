@@ -84,7 +84,7 @@ def test_lines_of_a_script_are_counted_in_the_config(project: Path, capsys: pyte
     script = "script: |\n  cd $SCRATCH\n  export MASTER_PORT=29500\n  python train.py\n"
     (project / "cfg.yaml").write_text(CONFIG.replace("entry: train:main\n", script))
     assert main(["check", "cfg.yaml"]) == 0
-    assert "  cfg.yaml:4: script: the port is written out: export MASTER_PORT=29500.\n" in capsys.readouterr().out
+    assert "  cfg.yaml:4: script: the port is hard-coded: export MASTER_PORT=29500.\n" in capsys.readouterr().out
 
 
 def test_probe_writes_and_leaves_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,6 +112,7 @@ FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             "import os\nos.environ.setdefault('MASTER_PORT', '29500')",
             "import os\nif 'MASTER_PORT' not in os.environ:\n    os.environ['MASTER_PORT'] = '29500'",
             "import os\nos.environ['MASTER_PORT'] = str(free_port())",
+            "import os\nos.environ['MASTER_PORT'] = f'{port}'",
             "import os\ntry:\n    os.environ['MASTER_PORT']\nexcept KeyError:\n    os.environ['MASTER_PORT'] = '29500'",
             "p.add_argument('--dist-url', default='env://', help='tcp://127.0.0.1:29500')",
             "import torch.distributed as dist\ndist.init_process_group('nccl', init_method='env://')",

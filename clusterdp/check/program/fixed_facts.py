@@ -17,6 +17,8 @@ LOCAL_RANK = re.compile(
     r"|gpu_?id|device_?id|cuda:\{|\.(?:to|cuda)\((?:self\.)?\w*(?:rank|gpu)",
     re.I,
 )
+RANK = re.compile(r"rank|master|main", re.I)
+ALONE = re.compile(r"MASTER_PORT|environ|RANK|WORLD_SIZE|SLURM", re.I)
 # They choose the device of each rank by themselves.
 CHOOSE_DEVICES = frozenset(
     "accelerate composer deepspeed horovod ignite lightning pytorch_lightning transformers".split()
@@ -31,7 +33,7 @@ def add_fixed_facts(text: ProgramText, sources: Sources) -> None:
         for node in source.nodes:
             if _is_fixed_port(node, source):
                 text.fixed_ports.append(source.place(node))
-            if _is_map_location(node):
+            if _is_map_location(node) and not _is_below(RANK, node, source):
                 text.fixed_devices.append(source.place(node))
             elif not knows_its_device and isinstance(node, ast.Call):
                 devices = [*_devices(node, source)]
@@ -61,8 +63,8 @@ def _stands_for(node: ast.expr, source: Source) -> ast.expr:
 
 def _is_fixed_port(node: ast.AST, source: Source) -> bool:
     if isinstance(node, ast.Call):
-        method = argument(node, 99, "init_method")
-        if method is not None and TCP.fullmatch(_constant(method, source)):
+        method = argument(node, 1 if last_name(node.func) == "init_process_group" else 99, "init_method")
+        if method is not None and TCP.fullmatch(_address(method, source)):
             return True
         if last_name(node.func) == "add_argument":
             return bool(TCP.fullmatch(_constant(argument(node, 99, "default"), source)))
@@ -93,10 +95,13 @@ def _pairs(node: ast.Dict) -> list[tuple[str, ast.expr]]:
 
 def _is_default(node: ast.AST, source: Source) -> bool:
     """Below `if "MASTER_PORT" not in os.environ` or `except KeyError:`, or where it is one process of its own."""
-    if any(isinstance(each, ast.ExceptHandler) for each in source.above(node)):
-        return True
-    tests = [ast.unparse(each.test) for each in source.above(node) if isinstance(each, (ast.If, ast.IfExp))]
-    return any(re.search(r"MASTER_PORT|environ|RANK|WORLD_SIZE|SLURM", test, re.I) for test in tests)
+    return any(isinstance(each, ast.ExceptHandler) for each in source.above(node)) or _is_below(ALONE, node, source)
+
+
+def _is_below(condition: re.Pattern[str], node: ast.AST, source: Source) -> bool:
+    """Whether an `if` that mentions it decides on the node."""
+    tests = [each.test for each in source.above(node) if isinstance(each, (ast.If, ast.IfExp))]
+    return any(condition.search(ast.unparse(test)) for test in tests)
 
 
 def _constant(node: ast.expr | None, source: Source) -> str:
@@ -108,6 +113,13 @@ def _constant(node: ast.expr | None, source: Source) -> str:
     return str(node.value) if isinstance(node, ast.Constant) and node.value is not None else ""
 
 
+def _address(node: ast.expr, source: Source) -> str:
+    """The same, also of f"tcp://{host}:29500", with `{}` for what is computed."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(each.value) if isinstance(each, ast.Constant) else "{}" for each in node.values)
+    return _constant(node, source)
+
+
 def _is_map_location(node: ast.AST) -> bool:
     """All ranks load to one GPU, and its memory holds as many copies."""
     return isinstance(node, ast.keyword) and node.arg == "map_location" and _is_cuda(node.value)
@@ -117,8 +129,14 @@ def _devices(node: ast.Call, source: Source) -> Iterator[ast.Constant]:
     """`cuda:0`, `cuda` and the numbers that a call puts things on: written out, or by a name that stands for one."""
     if any(each.arg == "map_location" for each in node.keywords):
         return
-    if last_name(node.func) == "to" or (last_name(node.func) == "device" and len(node.args) == 1):
-        given = [_stands_for(each, source) for each in node.args]
+    is_device, by_keyword = last_name(node.func) == "device", argument(node, 99, "device")
+    if is_device and len(node.args) == 2 and _constant(node.args[0], source) == "cuda":
+        number = node.args[1]
+        if isinstance(number, ast.Constant) and type(number.value) is int:
+            yield number
+    elif last_name(node.func) == "to" or is_device or by_keyword is not None:
+        put = node.args[:1] if by_keyword is None else [by_keyword]
+        given = [_stands_for(each, source) for each in put]
         for each in (each for value in given for each in ast.walk(value) if not isinstance(value, ast.Call)):
             if isinstance(each, ast.Constant) and (_is_cuda(each) or each.value == "cuda"):
                 yield each

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from clusterdp.check.program.sources import TooMuch, sources_from
 from clusterdp.plainfile import read_plain
 
 MOST_SCRIPTS = 3  # that call one another
+GIVES_GPUS = re.compile(r"CUDA_VISIBLE_DEVICES|--gpu-bind|--gpus-per-task")  # of its own to each rank
 ENDS = frozenset({"exit", "fi", "esac", "}"})  # of a branch; not of a loop
 
 
@@ -80,11 +82,14 @@ def _look_at_shell(text: str, folder: Path, file: Path, hops: int, traps: bool =
     whole = ProgramText(fixed_ports=ports, shells=shells)
     for each in found:
         _add(whole, each)
+    if GIVES_GPUS.search(text):
+        whole.fixed_devices, whole.first_gpus = [], []
     return _each_once(whole)
 
 
 def _add(whole: ProgramText, other: ProgramText) -> None:
     whole.complete &= other.complete
+    whole.copies_files |= other.copies_files
     whole.libraries |= other.libraries
     whole.optional |= other.optional
     for name, places in other.handled.items():

@@ -41,6 +41,10 @@ WRITES = {
     "tensorboardX.SummaryWriter": (0, "logdir"),
     "logging.FileHandler": (0, "filename"),
 }
+TAKES_ELSEWHERE = frozenset(
+    "copy copy2 copyfile copytree move put put_file upload upload_file upload_folder upload_fileobj "
+    "upload_from_filename run call check_call check_output system Popen log_artifact".split()
+)
 OF_A_PATH_READ = frozenset({"read_text", "read_bytes", "iterdir", "glob", "rglob"})
 OF_A_PATH_WRITTEN = frozenset({"write_text", "write_bytes", "mkdir", "touch"})
 OPENS = frozenset({"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "codecs.open"})
@@ -49,6 +53,7 @@ OPENS = frozenset({"open", "io.open", "gzip.open", "bz2.open", "lzma.open", "cod
 def add_opened_paths(text: ProgramText, sources: Sources) -> None:
     for source in sources.each:
         for call in source.calls:
+            text.copies_files |= last_name(call.func) in TAKES_ELSEWHERE
             for target, written in _target(call, source):
                 path, whole = PathText(sources, source).written_out(target)
                 if path:

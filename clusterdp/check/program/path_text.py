@@ -6,9 +6,10 @@ import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clusterdp.check.program.source import MOST_HOPS, Definition, Source, default_of, parameters, passed
+from clusterdp.check.program.source import MOST_HOPS, Definition, Source, default_of, last_name, parameters, passed
 from clusterdp.check.program.sources import Sources
 
+TEMPORARY = frozenset({"tempfile.gettempdir", "tempfile.mkdtemp"})
 JOINING = frozenset({"pathlib.Path", "str", "os.path.expanduser", "os.path.abspath", "os.path.join"})
 
 
@@ -30,6 +31,8 @@ class PathText:
             )
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Div, ast.Add)):
             return self._joined([node.left, node.right], "/" if isinstance(node.op, ast.Div) else "")
+        if _is_temporary(node, self.source):
+            return "$TMPDIR", True
         if isinstance(node, ast.Call):
             return self._joined(node.args, "/") if self.source.name(node.func) in JOINING else ("", False)
         return self._of_name(node) if self.hops and isinstance(node, (ast.Name, ast.Attribute)) else ("", False)
@@ -71,3 +74,14 @@ class PathText:
 
     def _next(self, node: ast.expr, source: Source) -> tuple[str, bool]:
         return PathText(self.sources, source, self.hops - 1).written_out(node)
+
+
+def _is_temporary(node: ast.expr, source: Source) -> bool:
+    """`tempfile.gettempdir()`, `os.environ["TMPDIR"]`, `os.getenv("SLURM_TMPDIR")`: a folder of this node alone."""
+    if isinstance(node, ast.Subscript):
+        return source.name(node.value) == "os.environ" and last_name(node).endswith("TMPDIR")
+    if not isinstance(node, ast.Call):
+        return False
+    asked = node.args[0] if node.args and source.name(node.func) in ("os.environ.get", "os.getenv") else None
+    of_variable = isinstance(asked, ast.Constant) and str(asked.value).endswith("TMPDIR")
+    return of_variable or source.name(node.func) in TEMPORARY

@@ -25,6 +25,14 @@ class PathUse(Place):
     whole: bool = True
     named: bool = False
 
+    @property
+    def place(self) -> Place:
+        return Place(self.file, self.line, self.text)
+
+    @property
+    def is_absolute(self) -> bool:
+        return self.path.startswith(("/", "~"))
+
 
 @dataclass(frozen=True, order=True)
 class ShellCall(Place):
@@ -37,7 +45,8 @@ class ShellCall(Place):
 class ProgramText:
     """The facts of the program's own files. Each list is empty if there is no such line.
 
-    What is not `complete` (a file that cannot be read or parsed, too many files, an import by a computed name) may have
+    What is not `complete` (a file that cannot be read or parsed, too many files, an import by a computed name, or of a
+    library of which nothing is known) may have
     lines that were not seen: that a list is empty says little then.
     """
 
@@ -67,6 +76,7 @@ class ProgramText:
     fixed_ports: list[Place] = field(default_factory=list)
     fixed_devices: list[Place] = field(default_factory=list)
     first_gpus: list[Place] = field(default_factory=list)  # `.cuda()` in a program that does not know its local rank
+    copies_files: bool = False  # a file may be taken elsewhere once it is written
     workers: list[tuple[Place, int]] = field(default_factory=list)  # num_workers=N of loaders, where N is written out
 
     @property
@@ -75,4 +85,4 @@ class ProgramText:
 
     @property
     def absolute_paths(self) -> list[PathUse]:
-        return [use for use in self.opened if use.path.startswith(("/", "~"))]
+        return [use for use in self.opened if use.is_absolute]

@@ -10,30 +10,15 @@ from clusterdp.check.program.program_text import ProgramText
 from clusterdp.check.program.source import Source, argument, last_name, parameters, passed
 from clusterdp.check.program.sources import Sources
 
-SAVES = {"torch.save": (1, "f"), "safetensors.torch.save_file": (1, "filename"), "torch.jit.save": (1, "f")}
-LOADS = frozenset(
-    {
-        "torch.load",
-        "safetensors.torch.load_file",
-        "safetensors.safe_open",
-        "torch.distributed.checkpoint.load",
-        "pickle.load",
-        "dill.load",
-        "joblib.load",
-        "numpy.load",
-    }
-)
-LOADING = frozenset(
-    {
-        "load_state_dict",
-        "load_checkpoint",
-        "load_state",
-        "restore_checkpoint",
-        "set_state_dict",
-        "resume_from_checkpoint",
-        "from_pretrained",
-    }
-)
+SAVES = {
+    "torch.save": (1, "f"),
+    "torch.jit.save": (1, "f"),
+    "safetensors.torch.save_file": (1, "filename"),
+    "safetensors.torch.save_model": (1, "filename"),
+}
+# A name that begins so may load a state; those of these modules read configs and data.
+LOADS = re.compile(r"(?:\w*_)?(?:load|resume|restore|set_state_dict|from_pretrained|safe_open)(?!er|ing)\w*", re.I)
+LOAD_NO_STATE = re.compile(r"(?:json|yaml|toml|tomllib|csv|datasets|dotenv|omegaconf|configparser|hydra)\b")
 RESUMING_KEYWORDS = frozenset({"resume_from_checkpoint", "ckpt_path", "resume"})
 RENAMES = frozenset({"os.replace", "os.rename", "os.renames", "os.link", "shutil.move"})
 # Appears under its name when it is complete.
@@ -47,18 +32,30 @@ def add_save_facts(text: ProgramText, sources: Sources) -> None:
     renames = any(_is_rename(call, source) for source in sources.each for call in source.calls)
     for source in sources.each:
         for call in source.calls:
-            name = source.name(call.func)
             if _trains_anew(call, source):
                 text.trains_anew.append(source.place(call))
-            if name in LOADS or last_name(call.func) in LOADING or _resumes_by_keyword(call):
+            if _loads(call, source) or _resumes_by_keyword(call):
                 text.resumes.append(source.place(call))
-            if name not in SAVES:
-                continue
-            text.saves.append(source.place(call))
-            target = argument(call, *SAVES[name])
-            # A rename that stands elsewhere may be of this file: in another thread, or in a class of its own.
-            if target is not None and not renames and _is_in_place(_written(target, source, sources, call)):
-                text.saves_in_place.append(source.place(call))
+            for target in _saved_to(call, source):
+                text.saves.append(source.place(call))
+                # A rename that stands elsewhere may be of this file: in another thread, or in a class of its own.
+                if target is not None and not renames and _is_in_place(_written(target, source, sources, call)):
+                    text.saves_in_place.append(source.place(call))
+
+
+def _saved_to(call: ast.Call, source: Source) -> Iterator[ast.expr | None]:
+    """What names the file of `torch.save(x, path)`, and of `submit(torch.save, x, path)`; None if that is not seen."""
+    if (name := source.name(call.func)) in SAVES:
+        yield argument(call, *SAVES[name])
+        return
+    for at, each in enumerate(call.args):
+        if (name := source.name(each)) in SAVES:
+            place, keyword = SAVES[name]
+            yield argument(call, at + 1 + place, keyword)
+
+
+def _loads(call: ast.Call, source: Source) -> bool:
+    return bool(LOADS.fullmatch(last_name(call.func))) and not LOAD_NO_STATE.match(source.name(call.func))
 
 
 def _is_in_place(written: str | None) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from clusterdp.check.program.program_text import ProgramText
-from clusterdp.check.program.source import Function, Source, last_name
+from clusterdp.check.program.source import Function, Source, argument, last_name
 from clusterdp.check.program.sources import Sources
 
 NUMBERS = {1: "SIGHUP", 2: "SIGINT", 10: "SIGUSR1", 12: "SIGUSR2", 15: "SIGTERM"}
@@ -51,13 +51,16 @@ def _handlers(sources: Sources) -> Iterator[Handler]:
     for source in sources.each:
         for call in source.calls:
             name = source.name(call.func)
-            if (name == "signal.signal" or name.endswith(".add_signal_handler")) and len(call.args) >= 2:
-                target = call.args[1]
+            if name == "signal.signal" or name.endswith(".add_signal_handler"):
+                number, target = argument(call, 0, "signalnum", "sig"), argument(call, 1, "handler", "callback")
+                if number is None or target is None:  # signal(*pair)
+                    yield Handler(source, call, frozenset(CATCHABLE), ())
+                    continue
                 if last_name(target) in ("SIG_IGN", "SIG_DFL"):
                     continue
                 named = sources.functions(last_name(target), source)
                 functions = [(source, target)] if isinstance(target, ast.Lambda) else named
-                yield Handler(source, call, _signals(call.args[0], source), functions)
+                yield Handler(source, call, _signals(number, source), functions)
             elif re.fullmatch(r"signal\.(sigwait|sigwaitinfo|sigtimedwait)", name) and call.args:
                 yield Handler(source, call, _signals(call.args[0], source), ())
 

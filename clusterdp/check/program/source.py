@@ -62,6 +62,8 @@ class Source:
             self.imported.append(node)
             for alias in node.names:
                 self.aliases[alias.asname or alias.name] = f"{node.module or ''}.{alias.name}"
+                if alias.name == "*" and node.module == "signal":
+                    self.aliases["signal"] = "signal.signal"
 
     def _note_value(self, target: ast.expr, value: ast.expr) -> None:
         if name := last_name(target):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +17,18 @@ from clusterdp.plainfile import read_plain
 MOST_FILES, MOST_BYTES = 80, 800_000  # to parse that much takes about half a second
 MOST_VALUES = 4  # of a name, that are looked at
 OURS = "clusterdp"  # is no part of the program, wherever it lies
+# They neither handle signals nor load states by themselves. What another library does is not known.
+KNOWN = sys.stdlib_module_names | frozenset(
+    "PIL accelerate albumentations apex attr bitsandbytes boto3 click clusterdp colossalai composer cv2 dask "
+    "datasets dateutil deepspeed diffusers dill dotenv einops evaluate fairscale faiss fastai filelock fire "
+    "fsspec gcsfs gym gymnasium h5py horovod huggingface_hub hydra ignite joblib keras lightning lightning_fabric "
+    "matplotlib megatron mlflow mmengine mpi4py msgpack networkx nltk numba numpy nvidia omegaconf orjson "
+    "packaging pandas peft psutil pyarrow pydantic pytorch_lightning ray regex requests rich s3fs safetensors "
+    "scipy seaborn sentencepiece simple_parsing skimage sklearn skorch smart_open soundfile submitit tensorboard "
+    "tensorboardX tiktoken timm tokenizers torch torch_geometric torchaudio torchdata torchmetrics torchtext "
+    "torchvision tqdm transformers triton trl typer tyro typing_extensions ultralytics wandb webdataset xformers "
+    "yaml zarr".split()
+)
 
 MOST_STEPS = 100_000  # from a call to a function and back; about a third of a second
 
@@ -138,6 +151,7 @@ def sources_from(first: Path, folder: Path) -> Sources:
             if file.resolve() not in seen:
                 seen.add(file.resolve())
                 todo.append(file)
+    found.complete &= found.libraries <= KNOWN
     return found
 
 
