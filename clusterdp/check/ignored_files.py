@@ -67,7 +67,7 @@ def _of_words(subject: Subject) -> Iterator[Finding]:
         option, _, value = word.rpartition("=")
         asked_for = option or (before if before.startswith("-") else "")
         name, before = os.path.normpath(value), word
-        is_file = not name.startswith(("/", "..")) and "\0" not in name and (spec.submit_dir / name).is_file()
+        is_file = not name.startswith(("/", "..")) and "\0" not in name and os.path.isfile(spec.submit_dir / name)
         if is_file and not WRITTEN.search(asked_for) and not name.endswith((".py", ".sh", ".bash")):
             names.append(name)
     for name in _not_in_snapshot(spec.submit_dir, _unlinked(subject, names)):
@@ -93,7 +93,7 @@ def _of_opened(subject: Subject) -> Iterator[Finding]:
     for use in program.opened:
         name = _name(use)
         made = any(_is_made(name, each) for each in written)
-        there = (folder / name).is_file() if use.named else (folder / name).exists()
+        there = os.path.isfile(folder / name) if use.named else os.path.exists(folder / name)
         if name and there and not use.written and not made:
             uses.setdefault(name, use)
     for name in _not_in_snapshot(folder, _unlinked(subject, list(uses))):

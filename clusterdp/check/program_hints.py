@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -186,6 +187,6 @@ def _of_paths(subject: Subject) -> Iterator[Finding]:
 
 def _is_there(path: str) -> bool:
     """Whether the folder is there in which it would be written, or the one above, which is then made."""
-    folder = Path(path).expanduser()
+    folder = Path(os.path.expanduser(path))
     above = [each for each in (folder, *folder.parents[:2]) if each != Path("/")]
-    return any(each.exists() for each in above)
+    return any(os.path.exists(each) for each in above)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +38,7 @@ def missing_program(words: Sequence[str], folder: Path) -> str:
             return ""
         if not word.startswith("-"):
             is_relative = re.fullmatch(r"[^/~\s]\S*\.(?:py|sh|bash)", word)
-            return word if is_relative and not (folder / word).exists() else ""
+            return word if is_relative and not os.path.exists(folder / word) else ""
     return ""
 
 
@@ -96,7 +97,7 @@ def _of_shell(words: Sequence[str], folder: Path) -> Path | None:
 
 def _file(word: str, folder: Path) -> Path | None:
     path = folder / word
-    return path if path.is_file() else None
+    return path if os.path.isfile(path) else None  # False for a name that is too long, too
 
 
 def module_file(module: str, roots: Sequence[Path], as_program: bool = False) -> Path | None:
@@ -106,6 +107,6 @@ def module_file(module: str, roots: Sequence[Path], as_program: bool = False) ->
     for root in roots:
         base = root.joinpath(*module.split("."))
         for path in (base.with_suffix(".py"), base / ("__main__.py" if as_program else "__init__.py")):
-            if path.is_file():
+            if os.path.isfile(path):
                 return path
     return None

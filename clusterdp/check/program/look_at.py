@@ -44,7 +44,8 @@ def look_at_file(file: Path, folder: Path) -> ProgramText:
     for add_facts in (add_rank_facts, add_signal_facts, add_save_facts, add_fixed_facts, add_opened_paths):
         try:
             add_facts(text, sources)
-        except (RecursionError, TooMuch):  # an expression of a thousand terms, functions that call one another as deep
+        # An expression of a thousand terms, functions that call one another as deep, a number of thousands of digits.
+        except (RecursionError, TooMuch, ValueError):
             text.complete = False
     return _each_once(text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,9 +32,13 @@ class Source:
 
     @classmethod
     def read(cls, file: Path, text: str) -> Source:
-        """SyntaxError or ValueError if it is no Python of this interpreter."""
-        source = cls(file, text.splitlines())
-        for node in ast.walk(ast.parse(text, filename=str(file))):
+        """SyntaxError or ValueError if it is not valid Python for this interpreter; RecursionError or MemoryError if it
+        is nested too deeply."""
+        source = cls(file, text.split("\n"))  # splitlines() counts form feeds
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of "\d" in a string
+            tree = ast.parse(text, filename=str(file))
+        for node in ast.walk(tree):
             source.nodes.append(node)
             for child in ast.iter_child_nodes(node):
                 source.parents[child] = node
@@ -84,11 +89,12 @@ class Source:
 
     def name(self, node: ast.AST) -> str:
         """The full name of what is called: `torch.distributed.barrier` for `dist.barrier`; `?.save` of a value."""
-        if isinstance(node, ast.Name):
-            return self.aliases.get(node.id, node.id)
-        if isinstance(node, ast.Attribute):
-            return f"{self.name(node.value)}.{node.attr}"
-        return "?"
+        attributes: list[str] = []
+        while isinstance(node, ast.Attribute):
+            attributes.append(node.attr)
+            node = node.value
+        first = self.aliases.get(node.id, node.id) if isinstance(node, ast.Name) else "?"
+        return ".".join([first, *reversed(attributes)])
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         while node in self.parents:

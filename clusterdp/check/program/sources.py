@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ KNOWN = sys.stdlib_module_names | frozenset(
     "yaml zarr".split()
 )
 
+# An expression of thousands of terms, of signs or of brackets is too much for the parser.
+NOT_READ = (OSError, SyntaxError, ValueError, LookupError, RecursionError, MemoryError)
 MOST_STEPS = 100_000  # from a call to a function and back; about a third of a second
 
 
@@ -128,13 +131,13 @@ def sources_from(first: Path, folder: Path) -> Sources:
     while todo:
         path = todo.pop(0)
         try:
-            text = read_plain(path).decode()
+            text = importlib.util.decode_source(read_plain(path))  # as the interpreter reads it
             size += len(text)
             if len(found.each) == MOST_FILES or size > MOST_BYTES:
                 found.complete = False
                 break
             source = Source.read(path, text)
-        except (OSError, SyntaxError, ValueError, RecursionError) as error:
+        except NOT_READ as error:
             found.complete = False
             if isinstance(error, SyntaxError):
                 found.unparsed.append(Place(path, error.lineno or 1, error.msg))

@@ -103,7 +103,7 @@ def written_out(text: ProgramText | None, began: float) -> dict[str, str]:
     then: a small file is open too shortly to be seen. With the places of their names."""
     found = {}
     for use in text.absolute_paths if text else []:
-        path = Path(use.path).expanduser()
+        path = Path(os.path.expanduser(use.path))
         with suppress(OSError):
             files = [each for each in path.iterdir() if is_checkpoint(each.name)] if path.is_dir() else [path]
             for file in files:

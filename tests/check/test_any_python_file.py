@@ -1,0 +1,160 @@
+"""A program's text may be anything: each file of the environment, oddities of the language, and mutated programs."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import random
+import sysconfig
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterdp.check.check import all_findings
+from clusterdp.check.cluster_facts import ClusterFacts
+from clusterdp.check.program import ProgramText, look_at_file
+from clusterdp.check.subject import Subject
+from clusterdp.config import from_mapping
+from clusterdp.launch.script_spec import make_spec
+from tests.check.program_texts import PROGRAMS
+
+MOST_S = 20.0  # of CPU time for one file
+VALUES = {"command": "python train.py", "resources": {"nodes": 2, "tasks_per_node": 2, "gpus_per_node": 2}}
+CALLS = b"""
+import os, signal, torch
+torch.save(); torch.save(*a, **k); torch.device(); x.to(); x.cuda(); open(); p.add_argument()
+signal.signal(); os.putenv(); os.getenv(); os.environ.update()
+"""
+PARAMETERS = b"""
+import torch
+def f(a, /, b, *c, d, e=1, **g):
+    torch.save(a, b); torch.save(c, d); torch.save(g, e)
+f(); f(*x); f(1, 2, 3, d=4, **g)
+class C:
+    def f(): torch.save(self, f)
+    def g(self, /): torch.save(x, self)
+C.f(); C().f(); C().g(); C().g(1)
+"""
+ODDITIES = {
+    "nothing": b"",
+    "only a comment": b"#",
+    "byte order mark": b"\xef\xbb\xbfimport torch\n",
+    "latin-1": b"# -*- coding: latin-1 -*-\nname = '\xe9'\n",
+    "latin-1 unnamed": b"name = '\xe9'\n",
+    "utf-16": "import torch".encode("utf-16"),
+    "unknown encoding": b"# coding: klingon\nx = 1\n",
+    "encoding of no text": b"# coding: base64\nx = 1\n",
+    "null byte": b"x = 1\0\n",
+    "Python 2": b"print 'x'\nexec code in ns\nraise E, 'x'\n",
+    "carriage returns": b"import torch\rtorch.save(x, 'a.pt')\r",
+    "form feeds": b"import torch\n\x0c\nx = '\x1c\x0b'\ntorch.save(x, 'a.pt')\n",
+    "invalid escapes": b"import re\nre.match('\\d\\.\\p', x)\n1 is 1\n",
+    "open bracket": b"x = (" * 500,
+    "many minus signs": b"x = " + b"-" * 20000 + b"1",
+    "deep attributes": b"x" + b".a" * 900 + b"()\n",
+    "deep calls": b"f" + b"()" * 900 + b"\n",
+    "deep brackets": b"[" * 90 + b"]" * 90,
+    "deep sum": b"open(" + b"+".join([b"'a'"] * 5000) + b")\n",
+    "deep blocks": b"".join(b" " * at + b"if x:\n" for at in range(95)) + b" " * 95 + b"pass\n",
+    "long elif": b"if x: pass\n" + b"elif x: pass\n" * 3000,
+    "long import": b"import " + b"a" * 300 + b"\nfrom ." + b"b" * 300 + b" import c\n",
+    "beyond the package": b"from ........ import x\nfrom ..... import *\n",
+    "imports itself": b"import train, train.train\nfrom . import train\n",
+    "long path": b"open('" + b"a" * 5000 + b"', 'w'); open('/" + b"b" * 5000 + b"/log', 'w')\n",
+    "home of nobody": b"open('~no-such-user/log', 'w')\n",
+    "null in a path": b"open('/a\\0b/log', 'w'); open('a\\0b')\n",
+    "surrogate in a path": b"open('/a\\ud800/log', 'w'); open('\\ud800')\n",
+    "huge number": b"import os\nos.environ['MASTER_PORT'] = str(0x" + b"f" * 9000 + b")\n",
+    "huge key": b"d[0x" + b"f" * 9000 + b"] = 1\n",
+    "calls without arguments": CALLS,
+    "parameters of all kinds": PARAMETERS,
+    "call of itself": b"import torch\ndef f(x):\n    torch.save(x, x)\n    f(x)\nf(f)\nx = x\nx = x.x\n",
+    "new syntax": b"match x:\n    case {'a': [1, *_], **k}: pass\n    case _: pass\ntry: pass\nexcept* E: pass\n",
+}
+
+
+def look(data: bytes, folder: Path) -> ProgramText:
+    """All of `check` on a train.py with this content."""
+    file = folder / "train.py"
+    file.write_bytes(data)
+    began = time.process_time()
+    program = look_at_file(file, folder)
+    spec = make_spec(from_mapping(VALUES), folder / "runs" / "x", folder, "python")
+    assert all(each.what for each in all_findings(Subject(spec, {}, program=program), ClusterFacts(), set()))
+    assert time.process_time() - began < MOST_S
+    return program
+
+
+@pytest.mark.parametrize("data", ODDITIES.values(), ids=ODDITIES)
+def test_oddity_of_a_python_file_is_looked_at(data: bytes, tmp_path: Path) -> None:
+    look(data, tmp_path)
+
+
+@pytest.mark.parametrize("oddity", ["byte order mark", "latin-1", "invalid escapes", "deep attributes", "new syntax"])
+def test_file_of_the_interpreter_is_complete(oddity: str, tmp_path: Path) -> None:
+    assert look(ODDITIES[oddity], tmp_path).complete
+
+
+@pytest.mark.parametrize("oddity", ["carriage returns", "form feeds"])
+def test_line_of_a_fact_is_that_of_the_interpreter(oddity: str, tmp_path: Path) -> None:
+    [place] = look(ODDITIES[oddity], tmp_path).saves
+    assert place.text == "torch.save(x, 'a.pt')"
+
+
+def _python_files() -> Iterator[Path]:
+    for name in ("stdlib", "purelib"):
+        yield from sorted(Path(sysconfig.get_path(name)).rglob("*.py"))
+
+
+def _sample(count: int, seed: int) -> list[Path]:
+    files = [*dict.fromkeys(_python_files())]
+    return random.Random(seed).sample(files, min(count, len(files)))
+
+
+def test_some_files_of_the_environment_are_looked_at(tmp_path: Path) -> None:
+    for file in (each for each in _sample(100, 0) if each.stat().st_size < 20_000):
+        look(file.read_bytes(), tmp_path)
+
+
+@pytest.mark.slow
+def test_five_thousand_files_of_the_environment_are_looked_at(tmp_path: Path) -> None:
+    files = _sample(5000, 1)
+    failed = []
+    for file in files:
+        try:
+            look(file.read_bytes(), tmp_path)
+        except Exception as error:
+            failed.append((file, repr(error)))
+    assert len(files) > 3000 and not failed
+
+
+def _mutated(text: str, others: list[ast.expr], at: random.Random) -> str:
+    """Its expressions are exchanged for some of other programs, and arguments, statements and decorators are lost."""
+    tree = ast.parse(text)
+    for _ in range(at.randint(1, 6)):
+        node = at.choice([*ast.walk(tree)])
+        field, value = at.choice([*ast.iter_fields(node), ("", None)])
+        if isinstance(value, ast.expr) and not hasattr(value, "ctx"):
+            setattr(node, field, copy.deepcopy(at.choice(others)))
+        elif isinstance(value, list) and value and field not in ("body", "names", "targets", "generators", "items"):
+            del value[at.randrange(len(value))]
+        elif field in ("id", "attr", "arg", "name") and isinstance(value, str):
+            setattr(node, field, at.choice(["self", "cls", "save", "path", "f", "signal", "x"]))
+    try:
+        return ast.unparse(tree)
+    except Exception:  # not a valid tree
+        return text
+
+
+def test_mutated_programs_are_looked_at(tmp_path: Path) -> None:
+    at = random.Random(0)
+    texts = [text for program in PROGRAMS for text in (program.text, *program.files.values()) if "torch" in text]
+    texts = [text for text in texts if not text.startswith(("#!", "exec", "export"))]
+    others = [each for text in texts for each in ast.walk(ast.parse(text)) if isinstance(each, ast.expr)]
+    others = [each for each in others if not isinstance(each, ast.Starred)]
+    for text in texts:
+        look(_mutated(text, others, at).encode(), tmp_path)
+    for text in texts:  # cut anywhere, in the middle of a word
+        look(text.encode()[: at.randrange(len(text))], tmp_path)
