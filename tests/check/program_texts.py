@@ -257,7 +257,6 @@ FAULTY = [
         "in-place",
         command="python -m pkg.fit",
         files={
-            "pkg/__init__.py": "",
             "pkg/fit.py": GOOD + "from . import io\nif rank == 0: io.dump(state)",
             "pkg/io.py": "import torch\ndef dump(x, path='last.pt'): torch.save(x, path)",
         },

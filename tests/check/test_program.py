@@ -86,8 +86,13 @@ FACTS: dict[str, tuple[list[tuple[int, str]], list[str]]] = {
             (2, "import pickle\npickle.load(file)"),
             (2, "from safetensors import safe_open\nsafe_open('a', 'pt')"),
             (1, "Model.from_pretrained('out')"),
+            (1, "state = restore_newest('out')"),
         ],
-        ["import json\njson.load(file)", "trainer.train(resume_from_checkpoint=None)"],
+        [
+            "import json\njson.load(file)",
+            "def load_model(): pass\nload_model()",
+            "trainer.train(resume_from_checkpoint=None)",
+        ],
     ),
     "trains_anew": (
         [
@@ -168,7 +173,7 @@ def test_a_fact_is_found_at_its_line(fact: str, line: int, text: str, tmp_path: 
 
 
 @pytest.mark.parametrize(("fact", "text"), LACKS)
-def test_what_is_something_else_is_no_fact(fact: str, text: str, tmp_path: Path) -> None:
+def test_fact_is_absent_from_other_texts(fact: str, text: str, tmp_path: Path) -> None:
     assert not getattr(facts_of(tmp_path, text), fact)
 
 
@@ -195,7 +200,7 @@ OF_A_CLASS = (
         (OF_A_CLASS + "Trainer(model, where='data/s.pt')", "data/s.pt", True, True),
     ],
 )  # fmt: skip
-def test_paths_that_are_written_out(text: str, path: str, written: bool, whole: bool, tmp_path: Path) -> None:
+def test_path_is_read_as_far_as_it_is_literal(text: str, path: str, written: bool, whole: bool, tmp_path: Path) -> None:
     uses = facts_of(tmp_path, text).opened
     assert (path, written, whole) in [(use.path, use.written, use.whole) for use in uses]
     assert [use.path for use in facts_of(tmp_path, text).absolute_paths] == [p.path for p in uses if p.path[0] == "/"]
@@ -215,7 +220,7 @@ def test_object_of_a_method_is_not_the_last_argument(tmp_path: Path) -> None:
         OF_A_CLASS + "Trainer(model, '/abs/a.pt').where = name",
     ],
 )
-def test_a_default_that_a_caller_replaces_is_no_path(text: str, tmp_path: Path) -> None:
+def test_default_is_ignored_if_a_caller_passes_another(text: str, tmp_path: Path) -> None:
     assert not facts_of(tmp_path, text).opened
 
 
@@ -234,7 +239,7 @@ LONG_CHAIN = "\n".join(f"def f{i}(x):\n    torch.save(x, x)\n    f{i + 1}(x)" fo
     ],
     ids=["many saves", "many saves of values", "a long text", "a long expression", "a long chain"],
 )  # fmt: skip
-def test_programs_that_are_long_take_no_long_time(text: str, complete: bool, tmp_path: Path) -> None:
+def test_long_program_takes_under_five_seconds(text: str, complete: bool, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text)
     began = time.process_time()
     found = look_at(["python", "train.py"], tmp_path)
@@ -242,7 +247,7 @@ def test_programs_that_are_long_take_no_long_time(text: str, complete: bool, tmp
     assert time.process_time() - began < 5, "it took 22 s for 100 classes with a save()"
 
 
-def test_a_path_that_is_computed_is_not_guessed(tmp_path: Path) -> None:
+def test_computed_path_is_not_guessed(tmp_path: Path) -> None:
     assert not facts_of(tmp_path, "open(args.file); open(f'{root}/x'); print('/not/opened'); x.load('/no')").opened
 
 
@@ -260,7 +265,7 @@ def test_a_path_that_is_computed_is_not_guessed(tmp_path: Path) -> None:
         ("numactl --localalloc python pkg/other.py", {"pkg/other.py"}),
     ],
 )
-def test_which_files_a_command_runs(words: str, files: set[str], tmp_path: Path) -> None:
+def test_command_runs_these_files(words: str, files: set[str], tmp_path: Path) -> None:
     package = tmp_path / "pkg"
     package.mkdir()
     (tmp_path / "train.py").write_text("import torch, pkg.deep\n")
@@ -274,13 +279,13 @@ def test_which_files_a_command_runs(words: str, files: set[str], tmp_path: Path)
 
 
 @pytest.mark.parametrize("words", ["./train", "python -c pass", "python nowhere.py", "bash -c train.py", "python", ""])
-def test_of_other_commands_nothing_is_known(words: str, tmp_path: Path) -> None:
+def test_other_command_has_no_program_text(words: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     assert look_at(words.split(), tmp_path) is None
 
 
 @pytest.mark.parametrize("text", ["x = (", "import importlib\nimportlib.import_module(name)", "\0"])
-def test_what_cannot_be_read_is_not_complete(text: str, tmp_path: Path) -> None:
+def test_unreadable_program_is_not_complete(text: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(text)
     found = look_at(["python", "train.py"], tmp_path)
     assert found and not found.complete

@@ -1,4 +1,4 @@
-"""What can be seen in a program's own text, without running it. Nothing is imported, and no shell is started.
+"""Facts on a program's own text, without running it. Nothing is imported, and no shell is started.
 
 program_text   ProgramText, Place: the facts, each with its line
 look_at        look_at, look_at_script, look_at_file: from a command, from bash lines, from a Python file
@@ -11,7 +11,7 @@ signal_facts   which signals are handled, and what a handler does
 save_facts     saves and loads
 opened_paths   the files that it opens
 path_text      PathText: how much of a file's name stands in the text
-fixed_facts    ports and devices that are written out
+fixed_facts    ports, devices and loader workers that are hard-coded
 """
 
 from clusterdp.check.program.look_at import look_at, look_at_file, look_at_script

@@ -1,4 +1,4 @@
-"""What is written out and differs from rank to rank, or from job to job: ports and devices. And loader workers."""
+"""Ports, devices and numbers of loader workers that are hard-coded."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class ProgramText:
     files: list[Path] = field(default_factory=list)
     # Of them, those that it may do without: imported in a function, below `try:` or `if`.
     optional: set[Path] = field(default_factory=set)
-    unparsed: list[Place] = field(default_factory=list)  # no Python of this interpreter; `text` is what is wrong
+    unparsed: list[Place] = field(default_factory=list)  # not valid Python; `text` is the error
     complete: bool = True
     libraries: set[str] = field(default_factory=set)  # the top names of all that is imported from elsewhere
 

@@ -34,7 +34,7 @@ def add_save_facts(text: ProgramText, sources: Sources) -> None:
         for call in source.calls:
             if _trains_anew(call, source):
                 text.trains_anew.append(source.place(call))
-            if _loads(call, source) or _resumes_by_keyword(call):
+            if _loads(call, source, sources) or _resumes_by_keyword(call):
                 text.resumes.append(source.place(call))
             for target in _saved_to(call, source):
                 text.saves.append(source.place(call))
@@ -54,8 +54,11 @@ def _saved_to(call: ast.Call, source: Source) -> Iterator[ast.expr | None]:
             yield argument(call, at + 1 + place, keyword)
 
 
-def _loads(call: ast.Call, source: Source) -> bool:
-    return bool(LOADS.fullmatch(last_name(call.func))) and not LOAD_NO_STATE.match(source.name(call.func))
+def _loads(call: ast.Call, source: Source, sources: Sources) -> bool:
+    """Not of a function of the program: what it loads stands in its body."""
+    name = last_name(call.func)
+    may_load = LOADS.fullmatch(name) and not LOAD_NO_STATE.match(source.name(call.func))
+    return bool(may_load) and not sources.functions(name, source)
 
 
 def _is_in_place(written: str | None) -> bool:

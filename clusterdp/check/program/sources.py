@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,19 +19,25 @@ from clusterdp.plainfile import read_plain
 MOST_FILES, MOST_BYTES = 80, 800_000  # to parse that much takes about half a second
 MOST_VALUES = 4  # of a name, that are looked at
 OURS = "clusterdp"  # is no part of the program, wherever it lies
-# They neither handle signals nor load states by themselves. What another library does is not known.
+# What they do by themselves is known. Any other may handle signals, form the process group, or load a state.
 KNOWN = sys.stdlib_module_names | frozenset(
-    "PIL accelerate albumentations apex attr bitsandbytes boto3 click clusterdp colossalai composer cv2 dask "
-    "datasets dateutil deepspeed diffusers dill dotenv einops evaluate fairscale faiss fastai filelock fire "
-    "fsspec gcsfs gym gymnasium h5py horovod huggingface_hub hydra ignite joblib keras lightning lightning_fabric "
-    "matplotlib megatron mlflow mmengine mpi4py msgpack networkx nltk numba numpy nvidia omegaconf orjson "
-    "packaging pandas peft psutil pyarrow pydantic pytorch_lightning ray regex requests rich s3fs safetensors "
-    "scipy seaborn sentencepiece simple_parsing skimage sklearn skorch smart_open soundfile submitit tensorboard "
-    "tensorboardX tiktoken timm tokenizers torch torch_geometric torchaudio torchdata torchmetrics torchtext "
-    "torchvision tqdm transformers triton trl typer tyro typing_extensions ultralytics wandb webdataset xformers "
-    "yaml zarr".split()
+    "absl accelerate albumentations apex ase attr av bitsandbytes boto3 botorch bs4 captum causal_conv1d clearml "
+    "click clip clusterdp colossalai comet_ml composer cupy cv2 dask datasets dateutil decord deepspeed "
+    "detectron2 dgl diffusers dill dotenv e3nn easydict einops einx evaluate fairscale faiss fastai filelock fire "
+    "flash_attn flax fsspec ftfy future fvcore gcsfs gdown gensim google gpytorch gradio gym gymnasium h5py "
+    "horovod huggingface_hub hydra ignite imageio iopath IPython jax jaxtyping joblib keras kornia librosa "
+    "lightning lightning_fabric lion_pytorch lmdb lpips lxml lz4 mamba_ssm matplotlib megatron ml_collections "
+    "mlflow mmcv mmdet mmengine monai mpi4py msamp msgpack mxnet neptune networkx nltk numba numpy nvidia "
+    "omegaconf onnx onnxruntime opacus open3d open_clip opt_einsum optuna orjson packaging paddle pandas peft PIL "
+    "plotly prettytable psutil pyarrow pycocotools pydantic pynvml pyro pytorch_lightning pytz ray rdkit regex "
+    "requests rich rouge_score s3fs sacrebleu sacremoses safetensors schedulefree scipy seaborn sentencepiece "
+    "shapely simple_parsing six skimage sklearn skorch smart_open soundfile spacy submitit swanlab sympy tables "
+    "tabulate tensorboard tensorboardX tensordict tensorflow termcolor thop tiktoken timm tokenizers torch "
+    "torch_geometric torch_xla torchao torchaudio torchdata torchinfo torchmetrics torchrl torchsde torchtext "
+    "torchtune torchvision tqdm transformer_engine transformers trimesh triton trl typer typing_extensions tyro "
+    "ujson ultralytics unidecode vector_quantize_pytorch visdom wandb webdataset xarray xformers yacs yaml zarr "
+    "zstandard".split()
 )
-
 # An expression of thousands of terms, of signs or of brackets is too much for the parser.
 NOT_READ = (OSError, SyntaxError, ValueError, LookupError, RecursionError, MemoryError)
 MOST_STEPS = 100_000  # from a call to a function and back; about a third of a second
@@ -147,7 +154,8 @@ def sources_from(first: Path, folder: Path) -> Sources:
         for module, is_needed in _imported(source, roots):
             file = module_file(module, roots) if module.split(".")[0] != OURS else None
             if file is None:
-                found.libraries.add(module.split(".")[0])
+                if not any(os.path.isdir(root.joinpath(*module.split("."))) for root in roots):
+                    found.libraries.add(module.split(".")[0])
                 continue
             if is_needed and path in found.needed:
                 found.needed.add(file)
