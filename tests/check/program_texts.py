@@ -1,4 +1,4 @@
-"""72 programs of many styles, each with the hints that `check` gives on its text, and the faults left to `rehearse`."""
+"""73 programs of many styles, each with the hints that `check` gives on its text, and the faults left to `rehearse`."""
 
 from __future__ import annotations
 
@@ -355,6 +355,12 @@ CORRECT = [
         NO_HANDLER + "for n in ('SIGTERM', 'SIGUSR2'):\n"
         "    signal.signal(getattr(signal, n), lambda *_: stop.set())\nfor x in y:\n    if stop.is_set(): break\n"
         "raise SystemExit(75 if stop.is_set() else 0)",
+        **USR2,
+    ),
+    _correct(
+        "own requeue in a handler",
+        NO_HANDLER + "def on(*_):\n    os.system('scontrol requeue $SLURM_JOB_ID')\n    sys.exit(0)\n"
+        "signal.signal(signal.SIGUSR2, on)\nsignal.signal(signal.SIGTERM, on)\n",
         **USR2,
     ),
     _correct(

@@ -60,10 +60,10 @@ class PathText:
 
     def _of_parameter(self, name: str, function: Definition) -> tuple[str, bool]:
         of_class = self.source.parents.get(function)
-        if function.name == "__init__" and isinstance(of_class, ast.ClassDef):
-            callers = self.sources.calls_named(of_class.name)
-        else:
-            callers = self.sources.callers(function, self.source)
+        name_of_calls = function.name
+        if isinstance(of_class, ast.ClassDef) and function.name == "__init__":
+            name_of_calls = of_class.name
+        callers = self.sources.callers(name_of_calls)
         given = [
             (value, where) for where, call in callers if (value := passed(call, function, of_class, name)) is not None
         ]

@@ -89,7 +89,7 @@ def _written(target: ast.expr, source: Source, sources: Sources, call: ast.Call)
     seen, texts = {target}, []
     while todo:
         node, where, at = todo.pop()
-        sources.spend(5)
+        sources.spend()
         texts.append(ast.unparse(node))
         for each in _stands_for(node, where, sources, at):
             if each[0] not in seen:
@@ -108,7 +108,7 @@ def _stands_for(
     for name in {last_name(each) for each in ast.walk(node)} - {""}:
         yield from ((value, source, at) for value in source.values.get(name, []))
         if function is not None and name in given:
-            for where, call in sources.callers(function, source):
+            for where, call in sources.callers(function.name):
                 if (value := passed(call, function, source.parents.get(function), name)) is not None:
                     yield value, where, call
 

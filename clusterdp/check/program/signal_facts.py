@@ -32,6 +32,7 @@ class Handler:
 
 def add_signal_facts(text: ProgramText, sources: Sources) -> None:
     exits_otherwise = any(_exit_code(call, source) not in (None, 0) for source in sources.each for call in source.calls)
+    requeues = any("scontrol" in line for source in sources.each for line in source.lines)
     for handler in _handlers(sources):
         place = handler.source.place(handler.call)
         for name in handler.signals:
@@ -40,7 +41,7 @@ def add_signal_facts(text: ProgramText, sources: Sources) -> None:
         for source, node in nodes:
             if isinstance(node, ast.Call) and _is_collective(source.name(node.func)):
                 text.collective_in_handler.append(source.place(node))
-        if not exits_otherwise:
+        if not exits_otherwise and not requeues:
             calls = [(source, node) for source, node in nodes if isinstance(node, ast.Call)]
             text.exits_zero_in_handler += [
                 source.place(call) for source, call in calls if _exit_code(call, source) == 0

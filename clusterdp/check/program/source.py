@@ -105,9 +105,6 @@ class Source:
         """The innermost function that the node is in."""
         return next((each for each in self.above(node) if isinstance(each, Definition)), None)
 
-    def class_of(self, node: ast.AST) -> ast.ClassDef | None:
-        return next((each for each in self.above(node) if isinstance(each, ast.ClassDef)), None)
-
 
 def last_name(node: ast.AST) -> str:
     """`x` of `x`, `self.x` and `args.x`; of a subscript `d["x"]` as well."""

@@ -13,11 +13,10 @@ from pathlib import Path
 
 from clusterdp.check.program.command_words import module_file
 from clusterdp.check.program.program_text import Place
-from clusterdp.check.program.source import MOST_HOPS, Definition, Source, last_name
+from clusterdp.check.program.source import Definition, Source, last_name
 from clusterdp.plainfile import read_plain
 
 MOST_FILES, MOST_BYTES = 80, 800_000  # to parse that much takes about half a second
-MOST_VALUES = 4  # of a name, that are looked at
 OURS = "clusterdp"  # is no part of the program, wherever it lies
 # What they do by themselves is known. Any other may handle signals, form the process group, or load a state.
 KNOWN = sys.stdlib_module_names | frozenset(
@@ -40,7 +39,7 @@ KNOWN = sys.stdlib_module_names | frozenset(
 )
 # An expression of thousands of terms, of signs or of brackets is too much for the parser.
 NOT_READ = (OSError, SyntaxError, ValueError, LookupError, RecursionError, MemoryError)
-MOST_STEPS = 100_000  # from a call to a function and back; about a third of a second
+MOST_STEPS = 20_000  # from a name to what it stands for; about a third of a second
 
 
 class TooMuch(Exception):
@@ -55,79 +54,43 @@ class Sources:
     needed: set[Path] = field(default_factory=set)  # the first, and what it imports without an `if` or a `try`
     unparsed: list[Place] = field(default_factory=list)
     _steps: int = 0
-    _callers: dict[Definition, list[tuple[Source, ast.Call]]] = field(default_factory=dict, repr=False)
 
     def functions(self, name: str, near: Source) -> list[tuple[Source, Definition]]:
         """Those of this bare name, of the file `near` if it has any."""
         own = [(near, function) for function in near.functions.get(name, [])]
         return own or [(source, function) for source in self.each for function in source.functions.get(name, [])]
 
-    def spend(self, steps: int = 1) -> None:
+    def spend(self) -> None:
         """TooMuch, when the budget of the program is spent."""
-        self._steps += steps
+        self._steps += 1
         if self._steps > MOST_STEPS:
             raise TooMuch
 
     def called(self, call: ast.Call, source: Source) -> list[tuple[Source, Definition]]:
-        """The functions of the program that a call may run."""
-        names = {last_name(call.func), source.name(call.func).rpartition(".")[2]}
-        found = [each for name in sorted(names) for each in self.functions(name, source)]
-        return [(where, function) for where, function in found if self._may_run(call, source, function, where)]
+        """The functions of the program that a call may run: by its name, of a module, or of `self`."""
+        target = call.func
+        root = target.value if isinstance(target, ast.Attribute) else target
+        is_plain = root is target or last_name(root) in {"self", "cls", *source.aliases}
+        if not isinstance(root, ast.Name) or not is_plain or self._is_of_library(call, source):
+            return []
+        return self.functions(source.name(target).rpartition(".")[2], source)
 
-    def callers(self, function: Definition, source: Source) -> list[tuple[Source, ast.Call]]:
-        """The calls that may run this function: not torch.save(), where the program has a save() of its own."""
-        if function not in self._callers:
-            calls = self._calls.get(function.name, [])
-            self._callers[function] = [
-                (where, call) for where, call in calls if self._may_run(call, where, function, source)
-            ]
-        return self._callers[function]
-
-    def calls_named(self, name: str) -> list[tuple[Source, ast.Call]]:
+    def callers(self, name: str) -> list[tuple[Source, ast.Call]]:
+        """The calls that may run a function of this bare name, or make an object of this class."""
         return self._calls.get(name, [])
-
-    def _may_run(self, call: ast.Call, where: Source, function: Definition, source: Source) -> bool:
-        """A plain name runs a function. An attribute runs one of a module, or a method of a value."""
-        self.spend()
-        of_class = source.parents.get(function)
-        is_method, target = isinstance(of_class, ast.ClassDef), call.func
-        if isinstance(target, ast.Name):
-            imported = target.id in where.aliases or "*" in where.aliases
-            return not is_method and not self._is_of_library(target, where) and (where is source or imported)
-        if not isinstance(target, ast.Attribute) or self._is_of_library(target.value, where):
-            return False
-        root = target.value
-        if isinstance(root, ast.Name) and root.id in ("self", "cls"):
-            own = where.class_of(call)
-            return is_method and (own is of_class or own is None or not _defines(own, function.name))
-        if isinstance(root, ast.Name) and root.id in where.aliases:
-            return True
-        return is_method
-
-    def _is_of_library(self, node: ast.expr, source: Source, hops: int = MOST_HOPS) -> bool:
-        """Whether a name stands for something of a library, or for what one returns."""
-        while isinstance(node, (ast.Attribute, ast.Call, ast.Subscript)):
-            node = node.func if isinstance(node, ast.Call) else node.value
-        if not isinstance(node, ast.Name):
-            return isinstance(node, (ast.Constant, ast.JoinedStr))
-        if node.id in source.aliases:
-            return source.aliases[node.id].split(".")[0] in self.libraries
-        values = source.names.get(node.id, [])[:MOST_VALUES]
-        return bool(hops and values) and all(self._is_of_library(each, source, hops - 1) for each in values)
 
     @cached_property
     def _calls(self) -> dict[str, list[tuple[Source, ast.Call]]]:
         """Those of no library, by the name that is called, and by the one that it was imported by."""
         found: dict[str, list[tuple[Source, ast.Call]]] = {}
         for source in self.each:
-            for call in (each for each in source.calls if not self._is_of_library(each.func, source)):
+            for call in (each for each in source.calls if not self._is_of_library(each, source)):
                 for name in {last_name(call.func), source.name(call.func).rpartition(".")[2]}:
                     found.setdefault(name, []).append((source, call))
         return found
 
-
-def _defines(of_class: ast.ClassDef, name: str) -> bool:
-    return any(isinstance(each, Definition) and each.name == name for each in of_class.body)
+    def _is_of_library(self, call: ast.Call, source: Source) -> bool:
+        return source.name(call.func).split(".")[0] in self.libraries
 
 
 def sources_from(first: Path, folder: Path) -> Sources:
