@@ -1,4 +1,4 @@
-"""73 programs of many styles, each with the hints that `check` gives on its text, and the faults left to `rehearse`."""
+"""79 programs of many styles, each with the hints that `check` gives on its text, and the faults left to `rehearse`."""
 
 from __future__ import annotations
 
@@ -61,6 +61,8 @@ rank, local_rank = dist.get_rank(), int(os.environ["LOCAL_RANK"])
 torch.cuda.set_device(local_rank)
 state = torch.load("last.pt") if os.path.exists("last.pt") else {}
 """
+# The same on rank 0 alone.
+ALONE = GOOD + "if rank != 0: sys.exit()\n"
 # The same without a word on devices.
 NO_DEVICE = "\n".join(line for line in GOOD.splitlines() if "local_rank" not in line) + "\nrank = dist.get_rank()\n"
 # The same without a handler.
@@ -95,6 +97,17 @@ MAIN = "if rank == 0:\n    Trainer('last.pt').fit()\n"
 USR2 = {"launch": {"signal": "USR2@120"}}
 
 FAULTY = [
+    _faulty(
+        "open of a path",
+        GOOD + "out = pathlib.Path(sys.argv[1]) / 'last.pt'\nif not rank:\n"
+        "    with out.open('wb') as f: torch.save(state, f)",
+        "in-place",
+    ),
+    _faulty(
+        "compressed",
+        GOOD + "import gzip\nif not rank:\n    with gzip.open('a.gz', 'wb') as f: torch.save(state, f)",
+        "in-place",
+    ),
     _faulty("nanoGPT", NANO, "in-place term"),
     _faulty(
         "method without arguments",
@@ -265,13 +278,29 @@ FAULTY = [
 
 CORRECT = [
     _correct(
+        "storage of an own class",
+        ALONE + "with storage.open('last.pt') as f:\n    torch.save(state, f)\n"
+        "with storage.write('last.pt') as f: torch.save(state, f)",
+    ),
+    _correct(
+        "fsspec by url",
+        ALONE + "import fsspec\nfs, path = fsspec.core.url_to_fs(sys.argv[1])\nf = fs.open(path, 'wb')\n"
+        "torch.save(state, f)",
+    ),
+    _correct(
+        "port without torchrun",
+        GOOD + "if not dist.is_torchelastic_launched():\n    os.environ['MASTER_PORT'] = '29500'\n"
+        "if args.debug:\n    os.environ['MASTER_PORT'] = '29501'\n" + ATOMIC,
+    ),
+    _correct("evaluation on rank 0", NO_DEVICE + "if rank == 0: model.to('cuda:0')\n" + ATOMIC),
+    _correct(
         "nanoGPT with a rename",
         "import signal\nsignal.signal(signal.SIGTERM, print)\n"
         + NANO.replace("'ckpt.pt'))\n    loss", "'new'))\n        os.replace(new, old)\n    loss"),
     ),
     _correct(
         "method that renames",
-        GOOD
+        ALONE
         + CLASS.format(
             "self.save()",
             "def save(self):\n"
@@ -286,7 +315,7 @@ CORRECT = [
     ),
     _correct(
         "rename in another class",
-        GOOD + "class Files:\n    def commit(self, new):\n        pathlib.Path(new).rename('a')\n"
+        ALONE + "class Files:\n    def commit(self, new):\n        pathlib.Path(new).rename('a')\n"
         "class Saver:\n    def save(self): torch.save(state, self.new)\n"
         "    def done(self): self.files.commit(self.new)",
     ),
@@ -297,22 +326,22 @@ CORRECT = [
         "        torch.save(state, f)",
     ),
     _correct(
-        "fsspec", GOOD + "import fsspec\nwith fsspec.open('s3://b/last.pt', 'wb') as f:\n    torch.save(state, f)"
+        "fsspec", ALONE + "import fsspec\nwith fsspec.open('s3://b/last.pt', 'wb') as f:\n    torch.save(state, f)"
     ),
-    _correct("bytes", GOOD + "import io\ndef pack(x, f): torch.save(x, f)\nout = io.BytesIO()\npack(state, out)"),
+    _correct("bytes", ALONE + "import io\ndef pack(x, f): torch.save(x, f)\nout = io.BytesIO()\npack(state, out)"),
     _correct(
         "method that is given a buffer",
-        GOOD + "import io\nclass P:\n    def pack(self, x, f): torch.save(x, f)\nP().pack(state, io.BytesIO())",
+        ALONE + "import io\nclass P:\n    def pack(self, x, f): torch.save(x, f)\nP().pack(state, io.BytesIO())",
     ),
     _correct(
         "NamedTemporaryFile",
-        GOOD + "with tempfile.NamedTemporaryFile(dir='.', delete=False) as f:\n"
+        ALONE + "with tempfile.NamedTemporaryFile(dir='.', delete=False) as f:\n"
         "    torch.save(state, f)\nos.replace(f.name, 'last.pt')",
     ),
-    _correct("mv of a shell", GOOD + "torch.save(state, 'new')\nsubprocess.run(['mv', 'new', 'last.pt'])"),
+    _correct("mv of a shell", ALONE + "torch.save(state, 'new')\nsubprocess.run(['mv', 'new', 'last.pt'])"),
     _correct(
         "link to the newest",
-        GOOD + "torch.save(state, 'step_9.pt')\nos.symlink('step_9.pt', 'new')\nos.replace('new', 'last.pt')",
+        ALONE + "torch.save(state, 'step_9.pt')\nos.symlink('step_9.pt', 'new')\nos.replace('new', 'last.pt')",
     ),
     _correct(
         "own library",
@@ -398,7 +427,7 @@ CORRECT = [
     ),
     _correct(
         "upload from the node",
-        GOOD + "out = tempfile.mkdtemp()\ntorch.save(state, out + '/last.pt')\n"
+        ALONE + "out = tempfile.mkdtemp()\ntorch.save(state, out + '/last.pt')\n"
         "shutil.copy(out + '/last.pt', 'new')\nos.replace('new', 'last.pt')",
     ),
     _correct("load by an own name", GOOD.replace("torch.load", "restore") + ATOMIC),

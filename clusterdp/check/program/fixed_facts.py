@@ -18,7 +18,7 @@ LOCAL_RANK = re.compile(
     re.I,
 )
 RANK = re.compile(r"rank|master|main", re.I)
-ALONE = re.compile(r"MASTER_PORT|environ|RANK|WORLD_SIZE|SLURM", re.I)
+ALONE = re.compile(r"MASTER_PORT|environ|RANK|WORLD_SIZE|SLURM|elastic|launched|debug|single", re.I)
 # They choose the device of each rank by themselves.
 CHOOSE_DEVICES = frozenset(
     "accelerate composer deepspeed horovod ignite lightning pytorch_lightning transformers".split()
@@ -35,7 +35,7 @@ def add_fixed_facts(text: ProgramText, sources: Sources) -> None:
                 text.fixed_ports.append(source.place(node))
             if _is_map_location(node) and not _is_below(RANK, node, source):
                 text.fixed_devices.append(source.place(node))
-            elif not knows_its_device and isinstance(node, ast.Call):
+            elif not knows_its_device and isinstance(node, ast.Call) and not _is_below(RANK, node, source):
                 devices = [*_devices(node, source)]
                 text.fixed_devices += [source.place(each) for each in devices if each.value != "cuda"]
                 if not chooses and (_is_bare_cuda(node) or any(each.value == "cuda" for each in devices)):

@@ -85,6 +85,14 @@ def _target(call: ast.Call, source: Source) -> Iterator[tuple[ast.expr, bool]]:
         yield found, written
 
 
+def opens(node: ast.AST, source: Source) -> bool:
+    """Whether it is a call of open(), or of a path's."""
+    if not isinstance(node, ast.Call):
+        return False
+    of_a_path = isinstance(node.func, ast.Attribute) and node.func.attr == "open" and is_path(node.func.value, source)
+    return of_a_path or source.name(node.func) in OPENS
+
+
 def _writes(mode: ast.expr | None) -> bool:
     return isinstance(mode, ast.Constant) and isinstance(mode.value, str) and bool(set(mode.value) & set("wax+"))
 

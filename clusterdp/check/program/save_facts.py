@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
+from clusterdp.check.program.opened_paths import opens
 from clusterdp.check.program.program_text import ProgramText
 from clusterdp.check.program.source import Source, argument, last_name, parameters, passed
 from clusterdp.check.program.sources import Sources
@@ -84,12 +85,14 @@ def _trains_anew(call: ast.Call, source: Source) -> bool:
 
 def _written(target: ast.expr, source: Source, sources: Sources, call: ast.Call) -> str | None:
     """What names the file, as it is written, and all that its names may stand for: values, and what callers pass. None
-    if that is too much to be followed."""
+    if that is too much to be followed, or is opened by something else than open(), which may rename it."""
     todo: list[tuple[ast.expr, Source, ast.AST]] = [(target, source, call)]
     seen, texts = {target}, []
     while todo:
         node, where, at = todo.pop()
         sources.spend()
+        if isinstance(where.parents.get(node), ast.withitem) and not opens(node, where):
+            return None
         texts.append(ast.unparse(node))
         for each in _stands_for(node, where, sources, at):
             if each[0] not in seen:

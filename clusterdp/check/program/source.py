@@ -71,6 +71,10 @@ class Source:
                     self.aliases["signal"] = "signal.signal"
 
     def _note_value(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            values = value.elts if isinstance(value, (ast.Tuple, ast.List)) else [value] * len(target.elts)
+            for each, of_each in zip(target.elts, values, strict=False):
+                self._note_value(each, of_each)
         if name := last_name(target):
             self.values.setdefault(name, []).append(value)
             apart = self.attributes if isinstance(target, ast.Attribute) else self.names
