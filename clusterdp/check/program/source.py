@@ -140,8 +140,6 @@ def passed(call: ast.Call, function: Definition, of_class: ast.AST | None, name:
     default is in force. of_class: what the function is defined in."""
     by_place = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
     if isinstance(of_class, ast.ClassDef) and _binds_first(call, function, of_class):
-        if name in by_place[:1]:
-            return None
         by_place = by_place[1:]
     return argument(call, by_place.index(name) if name in by_place else len(call.args), name)
 
