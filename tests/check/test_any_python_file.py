@@ -7,7 +7,6 @@ import copy
 import random
 import sysconfig
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,10 @@ from clusterdp.check.cluster_facts import ClusterFacts
 from clusterdp.check.program import ProgramText, look_at_file
 from clusterdp.check.subject import Subject
 from clusterdp.config import from_mapping
-from clusterdp.launch.script_spec import make_spec
+from clusterdp.launch.script_spec import ScriptSpec, make_spec
 from tests.check.program_texts import PROGRAMS
 
+STDLIB = Path(sysconfig.get_path("stdlib"))
 MOST_S = 20.0  # of CPU time for one file
 VALUES = {"command": "python train.py", "resources": {"nodes": 2, "tasks_per_node": 2, "gpus_per_node": 2}}
 CALLS = b"""
@@ -75,59 +75,62 @@ ODDITIES = {
 }
 
 
-def look(data: bytes, folder: Path) -> ProgramText:
+def look(data: bytes, spec: ScriptSpec) -> ProgramText:
     """All of `check` on a train.py with this content."""
-    file = folder / "train.py"
+    file = spec.submit_dir / "train.py"
     file.write_bytes(data)
     began = time.process_time()
-    program = look_at_file(file, folder)
-    spec = make_spec(from_mapping(VALUES), folder / "runs" / "x", folder, "python")
+    program = look_at_file(file, spec.submit_dir)
     assert all(each.what for each in all_findings(Subject(spec, {}, program=program), ClusterFacts(), set()))
     assert time.process_time() - began < MOST_S
     return program
 
 
+@pytest.fixture
+def spec(tmp_path: Path) -> ScriptSpec:
+    return make_spec(from_mapping(VALUES), tmp_path / "runs" / "x", tmp_path, "python")
+
+
+@pytest.fixture
+def without_git(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that git ignores are asked for once a file: 5 ms each."""
+    monkeypatch.setattr("clusterdp.check.ignored_files._not_in_snapshot", lambda *_: [])
+
+
 @pytest.mark.parametrize("data", ODDITIES.values(), ids=ODDITIES)
-def test_oddity_of_a_python_file_is_looked_at(data: bytes, tmp_path: Path) -> None:
-    look(data, tmp_path)
+def test_oddity_of_a_python_file_is_looked_at(data: bytes, spec: ScriptSpec) -> None:
+    look(data, spec)
 
 
 @pytest.mark.parametrize("oddity", ["byte order mark", "latin-1", "invalid escapes", "new syntax"])
-def test_file_of_the_interpreter_is_complete(oddity: str, tmp_path: Path) -> None:
-    assert look(ODDITIES[oddity], tmp_path).complete
+def test_file_of_the_interpreter_is_complete(oddity: str, spec: ScriptSpec) -> None:
+    assert look(ODDITIES[oddity], spec).complete
 
 
 @pytest.mark.parametrize("oddity", ["carriage returns", "form feeds"])
-def test_line_of_a_fact_is_that_of_the_interpreter(oddity: str, tmp_path: Path) -> None:
-    [place] = look(ODDITIES[oddity], tmp_path).saves
+def test_line_of_a_fact_is_that_of_the_interpreter(oddity: str, spec: ScriptSpec) -> None:
+    [place] = look(ODDITIES[oddity], spec).saves
     assert place.text == "torch.save(x, 'a.pt')"
 
 
-def _python_files() -> Iterator[Path]:
-    for name in ("stdlib", "purelib"):
-        yield from sorted(Path(sysconfig.get_path(name)).rglob("*.py"))
-
-
-def _sample(count: int, seed: int) -> list[Path]:
-    files = [*dict.fromkeys(_python_files())]
-    return random.Random(seed).sample(files, min(count, len(files)))
-
-
-def test_some_files_of_the_environment_are_looked_at(tmp_path: Path) -> None:
-    for file in (each for each in _sample(100, 0) if each.stat().st_size < 20_000):
-        look(file.read_bytes(), tmp_path)
+@pytest.mark.usefixtures("without_git")
+def test_hundred_files_of_the_standard_library_are_looked_at(spec: ScriptSpec) -> None:
+    small = [each for each in sorted(STDLIB.glob("*.py")) if each.stat().st_size < 20_000]
+    for file in small[:100]:
+        look(file.read_bytes(), spec)
 
 
 @pytest.mark.slow
-def test_five_thousand_files_of_the_environment_are_looked_at(tmp_path: Path) -> None:
-    files = _sample(5000, 1)
+@pytest.mark.usefixtures("without_git")
+def test_five_thousand_files_of_the_environment_are_looked_at(spec: ScriptSpec) -> None:
+    files = sorted({*STDLIB.rglob("*.py"), *Path(sysconfig.get_path("purelib")).rglob("*.py")})
     failed = []
-    for file in files:
+    for file in random.Random(1).sample(files, 5000):
         try:
-            look(file.read_bytes(), tmp_path)
+            look(file.read_bytes(), spec)
         except Exception as error:
             failed.append((file, repr(error)))
-    assert len(files) == 5000 and not failed
+    assert not failed
 
 
 def _mutated(text: str, others: list[ast.expr], at: random.Random) -> str:
@@ -148,13 +151,14 @@ def _mutated(text: str, others: list[ast.expr], at: random.Random) -> str:
         return text
 
 
-def test_mutated_programs_are_looked_at(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("without_git")
+def test_mutated_programs_are_looked_at(spec: ScriptSpec) -> None:
     at = random.Random(0)
     texts = [text for program in PROGRAMS for text in (program.text, *program.files.values()) if "torch" in text]
     texts = [text for text in texts if not text.startswith(("#!", "exec", "export"))]
     others = [each for text in texts for each in ast.walk(ast.parse(text)) if isinstance(each, ast.expr)]
     others = [each for each in others if not isinstance(each, ast.Starred)]
-    for text in texts:
-        look(_mutated(text, others, at).encode(), tmp_path)
+    for text in texts * 2:
+        look(_mutated(text, others, at).encode(), spec)
     for text in texts:  # cut anywhere, in the middle of a word
-        look(text.encode()[: at.randrange(len(text))], tmp_path)
+        look(text.encode()[: at.randrange(len(text))], spec)
