@@ -33,6 +33,7 @@ OF_ONE_NODE = ("/tmp/", "/dev/shm/", "/var/tmp/", "/scratch/local/", "/local/", 
 KEPT = re.compile(
     r"^(?!.*(?:cache|data|stag)).*(?:ckpt|checkpoint|model|\bstate|\blast|\bbest|runs?\b|logs?\b|\bout|result)", re.I
 )
+NOT_ELSEWHERE = "the next attempt may run on another node, which does not have it"
 
 
 def program_findings(subject: Subject) -> Iterator[Finding]:
@@ -103,10 +104,17 @@ def is_given(place: Place, command: Sequence[str]) -> bool:
 
 
 def _of_command(subject: Subject) -> Iterator[Finding]:
-    """`accelerate launch --main_process_port 29501`"""
+    """`accelerate launch --main_process_port 29501`, `python train.py --out /tmp/run`."""
     for _, text in fixed_ports(shlex.join(subject.spec.command)):
         why = "two jobs on one node would use the same port, and the second cannot listen"
         yield Finding("hint", "command", f"the port is hard-coded: {text[:80]}", why, "Leave it to the job.")
+    before = ""
+    for word in subject.spec.command[1:]:
+        value = word.rpartition("=")[2]
+        if value.startswith(OF_ONE_NODE) and KEPT.search(f"{before} {word}"):
+            remedy = "Name a folder on a shared file system."
+            yield Finding("hint", "command", f"{value} is on the node's own disk", NOT_ELSEWHERE, remedy)
+        before = word if word.startswith("-") else ""
 
 
 def _of_no_program(subject: Subject) -> Iterator[Finding]:
@@ -175,8 +183,8 @@ def _of_paths(subject: Subject) -> Iterator[Finding]:
     written = [use for use in program.opened if use.written]
     kept = [use for use in written if KEPT.search(use.path.removeprefix("$TMPDIR")) or use.place in program.saves]
     on_a_node = [use for use in kept if use.path.startswith(OF_ONE_NODE) and not program.copies_files]
-    why = "the next attempt may run on another node, which does not have it"
-    yield from _hint(subject, on_a_node, "writes to the node's own disk", why, "Write to a shared file system.")
+    remedy = "Write to a shared file system."
+    yield from _hint(subject, on_a_node, "writes to the node's own disk", NOT_ELSEWHERE, remedy)
     elsewhere = (*SYSTEM, *OF_ONE_NODE)
     missing = [
         use for use in written if use.is_absolute and not use.path.startswith(elsewhere) and not _is_there(use.path)

@@ -1,4 +1,4 @@
-"""79 programs of many styles, each with the hints that `check` gives on its text, and the faults left to `rehearse`."""
+"""83 programs of many styles, each with the hints that `check` gives on its text, and the faults left to `rehearse`."""
 
 from __future__ import annotations
 
@@ -97,6 +97,15 @@ MAIN = "if rank == 0:\n    Trainer('last.pt').fit()\n"
 USR2 = {"launch": {"signal": "USR2@120"}}
 
 FAULTY = [
+    _faulty(
+        "device below __main__",
+        NO_DEVICE
+        + "if __name__ == '__main__':\n    model.to('cuda:0')\n    torch.load('a.pt', map_location='cuda:0')\n"
+        + ATOMIC,
+        "device",
+    ),
+    _faulty("output folder of a command", GOOD + ATOMIC, "node-disk", command="python train.py --out /tmp/run1"),
+    _faulty("checkpoint of a command", GOOD + ATOMIC, "node-disk", command="python train.py ckpt=/dev/shm/a.pt"),
     _faulty(
         "open of a path",
         GOOD + "out = pathlib.Path(sys.argv[1]) / 'last.pt'\nif not rank:\n"
@@ -277,6 +286,7 @@ FAULTY = [
 ]
 
 CORRECT = [
+    _correct("data of a command", GOOD + ATOMIC, command="python train.py --data-out /tmp/x --cache=/tmp/out"),
     _correct(
         "storage of an own class",
         ALONE + "with storage.open('last.pt') as f:\n    torch.save(state, f)\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from clusterdp.check.program import ProgramText, look_at, look_at_script
+from clusterdp.check.program.command_words import missing_program
 
 HANDLER = "import signal, sys, torch\ndef stop(number, frame):\n    {}\nsignal.signal(signal.SIGTERM, stop)\n"
 METHOD = "import torch\nclass A:\n    def save({}): torch.save(x, {})\n"
@@ -224,6 +225,7 @@ def test_default_is_ignored_if_a_caller_passes_another(text: str, tmp_path: Path
     assert not facts_of(tmp_path, text).opened
 
 
+LONG = "a" * 5000 + ".py"
 MANY_SAVES = "\n".join(f"class C{i}:\n    def save(self, path): torch.save(self.x, path)" for i in range(330))
 LONG_CHAIN = "\n".join(f"def f{i}(x):\n    torch.save(x, x)\n    f{i + 1}(x)" for i in range(330))
 
@@ -276,6 +278,12 @@ def test_command_runs_these_files(words: str, files: set[str], tmp_path: Path) -
     (tmp_path / "run.sh").write_text("#!/bin/bash\nset -e\nif true; then FOO=1 exec python \\\n  pkg/other.py; fi\n")
     found = look_at(words.split(), tmp_path)
     assert found and files <= {str(file.relative_to(tmp_path)) for file in found.files} <= files | {"pkg/__init__.py"}
+
+
+@pytest.mark.parametrize("words", [f"{each} {LONG}" for each in ("python", "python -m", "bash", "torchrun", "")])
+def test_command_of_a_long_word_has_no_program_text(words: str, tmp_path: Path) -> None:
+    assert look_at(words.split(), tmp_path) is None
+    assert missing_program(words.split(), tmp_path) in ("", LONG)
 
 
 @pytest.mark.parametrize("words", ["./train", "python -c pass", "python nowhere.py", "bash -c train.py", "python", ""])

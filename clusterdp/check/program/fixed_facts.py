@@ -17,7 +17,7 @@ LOCAL_RANK = re.compile(
     r"|gpu_?id|device_?id|cuda:\{|\.(?:to|cuda)\((?:self\.)?\w*(?:rank|gpu)",
     re.I,
 )
-RANK = re.compile(r"rank|master|main", re.I)
+RANK = re.compile(r"rank|master|main(?!__)", re.I)
 ALONE = re.compile(r"MASTER_PORT|environ|RANK|WORLD_SIZE|SLURM|elastic|launched|debug|single", re.I)
 # They choose the device of each rank by themselves.
 CHOOSE_DEVICES = frozenset(

@@ -60,10 +60,10 @@ class PathText:
 
     def _of_parameter(self, name: str, function: Definition) -> tuple[str, bool]:
         of_class = self.source.parents.get(function)
-        name_of_calls = function.name
+        called_as = function.name
         if isinstance(of_class, ast.ClassDef) and function.name == "__init__":
-            name_of_calls = of_class.name
-        callers = self.sources.callers(name_of_calls)
+            called_as = of_class.name
+        callers = self.sources.callers(called_as)
         given = [
             (value, where) for where, call in callers if (value := passed(call, function, of_class, name)) is not None
         ]

@@ -46,8 +46,7 @@ class ProgramText:
     """The facts of the program's own files. Each list is empty if there is no such line.
 
     What is not `complete` (a file that cannot be read or parsed, too many files, an import by a computed name, or of a
-    library of which nothing is known) may have
-    lines that were not seen: that a list is empty says little then.
+    library of which nothing is known) may have lines that were not seen: that a list is empty says little then.
     """
 
     files: list[Path] = field(default_factory=list)
