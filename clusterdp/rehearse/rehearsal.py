@@ -172,7 +172,7 @@ class Rehearsal:
         self.compared = True
         said = differ(len(differs)) if differs else "the same state, bit for bit"
         self._undisturbed_ended(AGAIN, f"{said} ({reference.state.source})", result)
-        shared = [shared_files(facts) for facts in (reference.facts, result.facts)]
+        shared = [shared_files(facts, reference.text) for facts in (reference.facts, result.facts)]
         unkept = None if reference.facts.ours else scaler_not_kept(reference.all_kept(), reference.text)
         for found in (beside, shared[0] or shared[1], unkept):
             if found:

@@ -73,7 +73,7 @@ def left_outside(facts: Facts, folder: Path, text: ProgramText | None, began: fl
     return [path for path in paths if is_checkpoint(path) and _is_foreign(path, folder) and os.path.exists(path)]
 
 
-def shared_files(facts: Facts) -> Verdict | None:
+def shared_files(facts: Facts, text: ProgramText | None) -> Verdict | None:
     """Of an undisturbed run: checkpoints that several ranks had open for writing at once; None if there were none."""
     shared = {path: use for path, use in facts.files.items() if len(use.by) > 1}
     if not shared:
@@ -81,7 +81,9 @@ def shared_files(facts: Facts) -> Verdict | None:
     path = max(shared, key=lambda path: len(shared[path].by))
     ranks = some_of([str(rank) for rank in shared[path].by], 5)
     said = f"ranks {ranks} had {path} open for writing at the same time"
-    diagnosis = f"several ranks write one file: {said}. Let one rank save, or give each rank a file of its own"
+    saves = text.saves if text else []
+    where = f" ({at(saves[0])})" if len(saves) == 1 else ""
+    diagnosis = f"several ranks write one file{where}: {said}. Let one rank save, or give each rank a file of its own"
     return Verdict(WRITERS, WRITERS_ABOUT, FAILED, said, diagnosis)
 
 

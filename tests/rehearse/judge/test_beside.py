@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from clusterdp.check.program import look_at_file
+from clusterdp.check.program import Place, ProgramText, look_at_file
 from clusterdp.rehearse.judge.beside import (
     beside_another,
     left_outside,
@@ -48,10 +48,12 @@ def test_what_two_runs_do_not_share_is_nothing_and_scratch_files_are_none() -> N
 def test_ranks_that_write_one_file_are_named() -> None:
     path = "checkpoints/step_1.pt"
     ranks = Facts(files={path: FileUse(by=[0, 3]), f"{path}.tmp": FileUse(by=[0])})
-    found = shared_files(ranks)
-    assert found and "ranks 0, 3 had checkpoints/step_1.pt open for writing at the same time" in found.diagnosis
+    found = shared_files(ranks, ProgramText(saves=[Place(Path("/p/train.py"), 7, "")]))
+    assert found and found.diagnosis.startswith(
+        "several ranks write one file (train.py:7): ranks 0, 3 had checkpoints/step_1.pt open for writing"
+    )
     in_turn = Facts(files={path: FileUse(by=[0], written=[1.0, 1.5]), "last.pt": FileUse(written=[1.0, 9.0])})
-    assert shared_files(in_turn) is None
+    assert shared_files(in_turn, None) is None
 
 
 def test_a_second_run_that_goes_on_from_the_first_is_told_by_its_steps() -> None:
