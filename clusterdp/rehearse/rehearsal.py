@@ -36,7 +36,7 @@ from clusterdp.rehearse.judge.beside import (
 )
 from clusterdp.rehearse.judge.judge import differ, judge, why_missed
 from clusterdp.rehearse.judge.reference import Reference, end_state
-from clusterdp.rehearse.judge.verdict import FAILED, Verdict
+from clusterdp.rehearse.judge.verdict import BAD, Verdict
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.printed_steps import read_steps
 from clusterdp.rehearse.observe.warm_up import steps_of_warm_up
@@ -240,7 +240,7 @@ class Rehearsal:
             self.screen.is_at(drill.name, None, "its fault did not land: once more")
         verdict = judge(drill, result, Path(result.folder), reference, self.config, self.ranks)
         verdict = replace(verdict, tries=turn)
-        said = verdict.diagnosis or verdict.said if verdict.verdict == FAILED else verdict.said
+        said = verdict.diagnosis or verdict.said if verdict.verdict in BAD else verdict.said
         self.screen.ended(drill.name, verdict.verdict, said, verdict.took_s)
         return verdict
 

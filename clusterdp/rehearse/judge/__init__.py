@@ -5,6 +5,7 @@ reference      the undisturbed run, with which that of a drill is compared
 verdict        what is told of a drill
 attempt_rows   the attempts of its run, as the verdict tells of them
 steps_lost     steps that were done twice
+lost_work      of these, steps that had been saved before the fault
 case           what the diagnosis is made from
 diagnosis      what is wrong with a job that has failed
 signal_faults  with its handlers, by what they are and what came of the signal

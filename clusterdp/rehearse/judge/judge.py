@@ -17,11 +17,12 @@ from clusterdp.rehearse.judge.attempt_rows import rows_of
 from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.diagnosis import begun_anew, diagnose
 from clusterdp.rehearse.judge.lost_state import Kept
+from clusterdp.rehearse.judge.lost_work import lost_work
 from clusterdp.rehearse.judge.program_parts import parts_made
 from clusterdp.rehearse.judge.reference import Reference
 from clusterdp.rehearse.judge.signal_faults import unsaved
 from clusterdp.rehearse.judge.steps_lost import printed, steps_lost
-from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, PASSED, HitRow, Verdict
+from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, LOST_WORK, NOT_LANDED, PASSED, HitRow, Verdict
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.run_spec import Hit, RunResult
 from clusterdp.rehearse.state import Difference, compare
@@ -77,7 +78,7 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
     if missed and result.beyond:
         return Verdict(verdict=INAPPLICABLE, said=result.beyond, **told)  # type: ignore[arg-type]
     if missed:
-        return Verdict(verdict=FAILED, said=f"the fault did not land: {missed}", **told)  # type: ignore[arg-type]
+        return Verdict(verdict=NOT_LANDED, said=f"the fault did not land: {missed}", **told)  # type: ignore[arg-type]
     kept = Kept(reference.all_kept(), ranks, parts_made(reference.text), _is_whole(reference.text))
     last_steps = _last_steps(history, reference.facts)
     case = Case(
@@ -95,11 +96,14 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
         told |= {"differences": shown, "differing": len(differences)}
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnosis, **told)  # type: ignore[arg-type]
     told["state"] = reference.equal
+    if (work := lost_work(case)) and work.steps > config.rehearse.may_lose:
+        also = diagnose(case)
+        return Verdict(verdict=LOST_WORK, said=work.words, diagnosis=also or work.words, **told)  # type: ignore[arg-type]
     if not reference.facts.ours and (said := unsaved(case, config.rehearse.may_lose)):
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnose(case), **told)  # type: ignore[arg-type]
     if anew := begun_anew(case):  # out of time it would never come to its end
         said = f"the same end state, but all was done again: {anew}"
-        return Verdict(verdict=FAILED, said=said, diagnosis=anew, **told)  # type: ignore[arg-type]
+        return Verdict(verdict=LOST_WORK, said=said, diagnosis=anew, **told)  # type: ignore[arg-type]
     return Verdict(verdict=PASSED, said=_passed(history, result, lost, reference), **told)  # type: ignore[arg-type]
 
 

@@ -25,7 +25,7 @@ class Resume:
 
 def resumes(history: RunHistory, files: Mapping[str, FileUse], usual: Mapping[str, FileUse]) -> list[Resume]:
     """usual: the files of an undisturbed run. Those that it renames are none to resume from."""
-    kinds = _kinds(usual)
+    kinds = kinds_to_resume_from(usual)
     found = []
     for before, attempt in itertools.pairwise(history.attempts):
         if attempt.started is not None and before.started is not None:
@@ -33,7 +33,8 @@ def resumes(history: RunHistory, files: Mapping[str, FileUse], usual: Mapping[st
     return found
 
 
-def _kinds(usual: Mapping[str, FileUse]) -> set[str]:
+def kinds_to_resume_from(usual: Mapping[str, FileUse]) -> set[str]:
+    """Series of files that end under a name to resume from, by an undisturbed run."""
     return {series_of(path) for path, use in usual.items() if use.in_place or use.named}
 
 
@@ -42,7 +43,7 @@ def unread_save(
 ) -> tuple[str, Resume] | None:
     """A file that an attempt has written whole between its warning and its end, and the attempt after it, which has
     read another one. usual: as above: a file that was only not renamed in time is none that could be read."""
-    passing = {series_of(path) for path, use in usual.items() if use.gone} - _kinds(usual)
+    passing = {series_of(path) for path, use in usual.items() if use.gone} - kinds_to_resume_from(usual)
     for before, after in itertools.pairwise(history.attempts):
         if before.name != hit.attempt or after.started is None:
             continue

@@ -1,5 +1,11 @@
-"""Verdict: what a drill has shown. It has passed if its fault has landed, the job came back by itself, and it ended in
-the state of the undisturbed run."""
+"""Verdict: what a drill has shown.
+
+passed          its fault landed, the job came back by itself, and it ended in the state of the undisturbed run
+failed          it did not
+lost work       it did, but steps that had been saved before the fault were done again, beyond the interval of saves
+not landed      the fault could not be proved to have landed, in several tries: nothing is known of the job
+not applicable  the fault cannot happen to this job, or cannot be made on this machine
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,9 @@ from typing import Any
 from clusterdp.rehearse.judge.attempt_rows import AttemptRow
 
 PASSED, FAILED, INAPPLICABLE = "passed", "failed", "not applicable"
+LOST_WORK, NOT_LANDED = "lost work", "not landed"
+BAD = (FAILED, LOST_WORK)  # the job has a fault
+UNKNOWN = (INAPPLICABLE, NOT_LANDED)  # nothing was shown
 SHORT = {INAPPLICABLE: "n/a"}  # where there is little room
 BIT_FOR_BIT, WITHIN_SPREAD = "bit for bit", "within the spread of two undisturbed runs"  # how end states are equal
 

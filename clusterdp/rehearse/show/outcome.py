@@ -10,7 +10,7 @@ from typing import Any
 
 from clusterdp import __version__
 from clusterdp.rehearse.drills.table import NAMES
-from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, PASSED, Verdict
+from clusterdp.rehearse.judge.verdict import BAD, INAPPLICABLE, NOT_LANDED, PASSED, Verdict
 from clusterdp.rehearse.rehearsal import Rehearsal
 from clusterdp.rehearse.show.page import page_of
 from clusterdp.rundir import write_durably
@@ -20,10 +20,13 @@ from clusterdp.wording import counted, some_of
 def sentence(verdicts: Sequence[Verdict]) -> str:
     """A line, and one more for each failure. What the undisturbed runs have shown is no drill."""
     drills = [each for each in verdicts if each.drill in NAMES]
-    failed, passed = (sum(each.verdict == word for each in drills) for word in (FAILED, PASSED))
-    beyond = [each.drill for each in drills if each.verdict == INAPPLICABLE]
-    rest = f" {counted(len(beyond), 'drill')} could not be made: {some_of(beyond)}." if beyond else ""
-    lines = [f"  {each.drill}: {each.diagnosis or each.said}" for each in verdicts if each.verdict == FAILED]
+    failed, passed = (sum(each.verdict in words for each in drills) for words in (BAD, (PASSED,)))
+    rest = ""
+    for verdict, did in ((INAPPLICABLE, "could not be made"), (NOT_LANDED, "did not land, so they show nothing")):
+        if names := [each.drill for each in drills if each.verdict == verdict]:
+            did = did.replace("they show", "it shows") if len(names) == 1 else did
+            rest += f" {counted(len(names), 'drill')} {did}: {some_of(names)}."
+    lines = [f"  {each.drill}: {each.diagnosis or each.said}" for each in verdicts if each.verdict in BAD]
     if failed:
         head = f"This job does not survive {failed} of {counted(failed + passed, 'drill')}."
     elif lines and not drills:
@@ -53,7 +56,7 @@ def as_json(rehearsal: Rehearsal, began: float, ended: float) -> dict[str, Any]:
     compare             the files of it; none if it is one of clusterdp's checkpoints
     deterministic       whether the two undisturbed runs have ended in the same bits; null if that is not known
     undisturbed         those two runs: name, said, took_s, folder, attempts (AttemptRow)
-    passed, said        whether no drill has failed, and that in a sentence, with a line for each that has
+    passed, said        whether no drill has failed or lost work, and that in a sentence, with a line for each that has
     drills              a Verdict each
     """
     reference = rehearsal.reference
@@ -77,7 +80,7 @@ def as_json(rehearsal: Rehearsal, began: float, ended: float) -> dict[str, Any]:
         "compare": list(reference.patterns),
         "deterministic": reference.spread is None if rehearsal.compared else None,
         "undisturbed": [asdict(each) for each in rehearsal.runs],
-        "passed": all(each.verdict != FAILED for each in rehearsal.verdicts),
+        "passed": all(each.verdict not in BAD for each in rehearsal.verdicts),
         "said": sentence(rehearsal.verdicts),
         "drills": [each.to_json() for each in rehearsal.verdicts],
     }

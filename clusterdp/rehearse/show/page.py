@@ -13,11 +13,21 @@ from typing import Any
 
 from clusterdp.operate.html_page.bars import Axis, Bar, Mark, meaning_of
 from clusterdp.operate.html_page.document import base_style, policy, template
-from clusterdp.rehearse.judge.verdict import BIT_FOR_BIT, FAILED, INAPPLICABLE, PASSED, SHORT, WITHIN_SPREAD
+from clusterdp.rehearse.judge.verdict import (
+    BAD,
+    BIT_FOR_BIT,
+    FAILED,
+    INAPPLICABLE,
+    LOST_WORK,
+    NOT_LANDED,
+    PASSED,
+    SHORT,
+    WITHIN_SPREAD,
+)
 from clusterdp.wording import counted, duration, some_of
 
 HERE = Path(__file__).parent
-TONES = {PASSED: "good", FAILED: "bad", INAPPLICABLE: "dull"}
+TONES = {PASSED: "good", FAILED: "bad", LOST_WORK: "bad", INAPPLICABLE: "dull", NOT_LANDED: "dull"}
 LONG = 5.0  # times an undisturbed run: what took longer has an axis of its own, and the others stay readable
 Json = Mapping[str, Any]
 
@@ -94,7 +104,7 @@ def _drill(told: Json, outcome: Json, common: float) -> DrillView:
         tone=TONES[verdict],
         why="" if verdict == PASSED else told["diagnosis"] or told["said"],
         state=told["state"] or (f"{counted(told['differing'], 'value')} differ" if told["differing"] else ""),
-        commands=_commands(told, outcome) if verdict == FAILED and told["folder"] else [],
+        commands=_commands(told, outcome) if verdict in BAD and told["folder"] else [],
     )
 
 

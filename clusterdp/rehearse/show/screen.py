@@ -9,16 +9,23 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from clusterdp.operate.formatting import is_terminal
 from clusterdp.operate.terminal import printable, underlying
-from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, PASSED, SHORT
+from clusterdp.rehearse.judge.verdict import BAD, FAILED, INAPPLICABLE, LOST_WORK, NOT_LANDED, PASSED, SHORT, UNKNOWN
 from clusterdp.wording import duration
 
 if TYPE_CHECKING:
     from rich.live import Live
 
-STYLES = {PASSED: "green", FAILED: "bold red", INAPPLICABLE: "dim", "": "cyan"}
+STYLES = {
+    PASSED: "green",
+    FAILED: "bold red",
+    LOST_WORK: "bold red",
+    INAPPLICABLE: "dim",
+    NOT_LANDED: "yellow",
+    "": "cyan",
+}
 WORDS = {**SHORT, "": "done"}
 EVERY_S = 0.2
-BESIDE = 18  # columns of a row beside its name and its words: `passed`, `12:34`, and what lies between
+BESIDE = 22  # columns of a row beside its name and its words: `not landed`, `12:34`, and what lies between
 
 
 @dataclass
@@ -45,7 +52,7 @@ class Rows:
 
     def left_s(self) -> float | None:
         """An estimate, from the rows that are over; None as long as there are too few."""
-        over = [row.took_s for row in self.rows.values() if row.verdict in (PASSED, FAILED, "") and row.took_s]
+        over = [row.took_s for row in self.rows.values() if row.verdict in (PASSED, *BAD, "") and row.took_s]
         if len(over) < 3:
             return None
         mean, now = sum(over) / len(over), time.monotonic()
@@ -83,7 +90,7 @@ class Lines:
         with self._lock:
             took = f"  ({duration(took_s)})" if took_s else ""
             word = WORDS.get(verdict, verdict)
-            self.out.write(f"{name:{self._width}}  {word.upper() if verdict == FAILED else word:6}  {said}{took}\n")
+            self.out.write(f"{name:{self._width}}  {word.upper() if verdict in BAD else word:6}  {said}{took}\n")
             self.out.flush()
 
 
@@ -152,7 +159,7 @@ def _cells(row: Row, text: Any) -> tuple[Any, ...]:
     if row.verdict is not None:
         style = STYLES[row.verdict]
         word = WORDS.get(row.verdict, row.verdict)
-        said = text(printable(row.said), style="dim" if row.verdict == INAPPLICABLE else "")
+        said = text(printable(row.said), style="dim" if row.verdict in UNKNOWN else "")
         return text(row.name), text(word, style=style), said, text(_clock(row.took_s) if row.took_s else "", "dim")
     if row.began is None:
         return text(row.name, style="dim"), text(""), text(row.about, style="dim"), text("")

@@ -17,7 +17,7 @@ from clusterdp.rehearse.drills.table import DRILLS, NAMES, drill_of
 from clusterdp.rehearse.judge.judge import judge, why_missed
 from clusterdp.rehearse.judge.reference import Reference, end_state
 from clusterdp.rehearse.judge.steps_lost import steps_lost
-from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, PASSED, Verdict
+from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, LOST_WORK, NOT_LANDED, PASSED, Verdict
 from clusterdp.rehearse.observe.file_use import FileUse
 from clusterdp.rehearse.run_spec import Facts, Hit, RunResult, RunSpec
 from clusterdp.rundir import Ledger, RunDir
@@ -85,7 +85,7 @@ def test_a_fault_that_is_too_quick_to_be_made_is_not_applicable(made: MakeRun) -
     drill, ref = drill_of("preempted"), reference(made)
     beyond = judge(drill, result, run.path, ref, CONFIG, 2)
     assert (beyond.verdict, beyond.said) == (INAPPLICABLE, "each save is over in a moment")
-    assert judge(drill, replace(result, beyond=""), run.path, ref, CONFIG, 2).verdict == FAILED
+    assert judge(drill, replace(result, beyond=""), run.path, ref, CONFIG, 2).verdict == NOT_LANDED
 
 
 def test_each_attempt_may_count_its_own_steps(made: MakeRun) -> None:
@@ -93,6 +93,25 @@ def test_each_attempt_may_count_its_own_steps(made: MakeRun) -> None:
     assert steps_lost(read_history(run), run, Facts(steps=9, counter="step")) is None
     anew = made(["preempted", "done"], ["step 1\nstep 5", "step 1\nstep 9"], {"sum": 4}, "anew")
     assert steps_lost(read_history(anew), anew, Facts(steps=9, counter="step")) == 5
+
+
+def test_a_run_with_saved_steps_done_again_has_lost_work(made: MakeRun) -> None:
+    """The end state is the same bit for bit."""
+    steps = ["".join(f"step {step}\n" for step in range(1, last)) for last in (8, 10)]
+    run = made(["crash", "done"], steps, {"sum": 4, "scheduler": {"last_epoch": 3}})
+    began = read_history(run).attempts[0].started or 0.0
+    files = {"a.pt": FileUse(written=[began], steps=[6])}
+    ref = reference(made)
+    ref.facts = Facts(steps=9, files=files)
+    result = RunResult("done", hits=(Hit("7.0", "killed", 7, began + 0.0001, ("crash",)),), files=files)
+    verdict = judge(drill_of("rank-killed"), result, run.path, ref, CONFIG, 2)
+    assert (verdict.verdict, verdict.said) == (
+        LOST_WORK,
+        "step 6 was saved before the fault, and attempt 2 began at step 1: "
+        "6 saved steps done again, all that was saved",
+    )
+    config = Config(rehearse=RehearseConfig(may_lose=6))
+    assert "6 saved steps" not in judge(drill_of("rank-killed"), result, run.path, ref, config, 2).said
 
 
 def test_what_other_files_keep_counts_as_kept(made: MakeRun) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from clusterdp.config import Config
 from clusterdp.rehearse import shortening
-from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, PASSED, Verdict
+from clusterdp.rehearse.judge.verdict import FAILED, INAPPLICABLE, LOST_WORK, NOT_LANDED, PASSED, Verdict
 from clusterdp.rehearse.rehearsal import values_of
 from clusterdp.rehearse.show.outcome import as_json, sentence, write
 from tests.rehearse.show.made_outcome import made_outcome
@@ -83,4 +83,8 @@ def test_the_sentence_counts_what_has_failed() -> None:
     assert sentence([passed, failed, beyond]) == said
     assert sentence([found, passed]) == "This job survives the drill, but\n  one-writer: w"
     assert sentence([found]) == "No drill was made, for two runs of this job are not apart.\n  one-writer: w"
+    lost, missed = Verdict("node-lost", "", LOST_WORK, "all"), Verdict("disk-full", "", NOT_LANDED, "x")
+    assert sentence([passed, lost]) == "This job does not survive 1 of 2 drills.\n  node-lost: all"
+    said = "This job survives the drill. 1 drill did not land, so it shows nothing: disk-full."
+    assert sentence([passed, missed]) == said
     assert sentence([beyond]) == "Nothing was shown. 1 drill could not be made: rank-hung."

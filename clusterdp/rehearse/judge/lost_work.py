@@ -1,0 +1,82 @@
+"""LostWork: steps that had been saved before a fault, and that the attempt after it did again."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from clusterdp.rehearse.judge.case import Case
+from clusterdp.rehearse.judge.resumed_from import kinds_to_resume_from
+from clusterdp.rehearse.judge.steps_lost import counts_anew, printed
+from clusterdp.rehearse.observe.file_use import FileUse, is_best, series_of
+from clusterdp.rehearse.run_spec import Hit
+from clusterdp.wording import counted
+
+# A save in the background ends a step or two after its own, and a log counts from 0 or from 1.
+SLACK = 2
+AFTER_KILL_S = 1.0  # the kernel closes the files of a killed rank a little later
+
+
+@dataclass(frozen=True)
+class LostWork:
+    """attempt: number of the one that did the steps again. saved: step of the newest checkpoint that the fault left
+    alone. began: first step that the attempt printed."""
+
+    attempt: int
+    saved: int
+    began: int
+
+    @property
+    def steps(self) -> int:
+        return self.saved - max(0, self.began - 1)
+
+    @property
+    def words(self) -> str:
+        all_of_it = ", all that was saved" if self.began <= 1 else ""
+        return (
+            f"step {self.saved} was saved before the fault, and attempt {self.attempt} began at step {self.began}: "
+            f"{counted(self.steps, 'saved step')} done again{all_of_it}"
+        )
+
+
+def lost_work(case: Case) -> LostWork | None:
+    """The largest loss of the run; None if none is beyond the interval of saves, or if steps or saves are not known."""
+    told = [] if case.facts.ours else printed(case.history, case.history.run, case.facts)
+    if counts_anew(told, case.facts):
+        return None
+    kinds = kinds_to_resume_from(case.facts.files)
+    files = {path: use for path, use in case.result.files.items() if series_of(path) in kinds and not is_best(path)}
+    interval = _interval(case.facts.files or files)
+    numbers = {attempt.name: attempt.number for attempt in case.history.attempts}
+    hits = {hit.attempt: hit for hit in case.result.hits}
+    found = []
+    for (name, _), (after, steps) in itertools.pairwise(told):
+        hit = hits.get(name)
+        saved = max(_saved_before(files, hit, case.result.files), default=0) if hit else 0
+        lost = LostWork(numbers[after], saved, steps[0])
+        if saved and lost.steps > SLACK and lost.steps >= interval:
+            found.append(lost)
+    return max(found, key=lambda each: each.steps, default=None)
+
+
+def _saved_before(files: Mapping[str, FileUse], hit: Hit, all_files: Mapping[str, FileUse]) -> set[int]:
+    """Steps of the saves that were over at the fault, also of files that are gone by then. The save that the fault tore
+    or damaged is not one of them."""
+    steps = {step for use in files.values() for at, step in _saves(use) if at <= hit.at and step}
+    if not hit.file:
+        return steps
+    torn = all_files[hit.file].step_at(hit.at + AFTER_KILL_S) if hit.file in all_files else None
+    limit = torn or max(steps, default=0)
+    return {step for step in steps if step < limit}
+
+
+def _saves(use: FileUse) -> Sequence[tuple[float, int]]:
+    return [*zip(sorted((*use.written, *use.named)), use.steps, strict=False)]
+
+
+def _interval(files: Mapping[str, FileUse]) -> float:
+    """The usual number of steps between two saves; from the start to the first one where there is no second."""
+    steps = sorted({0, *(step for path, use in files.items() if not is_best(path) for step in use.steps)})
+    return median([b - a for a, b in itertools.pairwise(steps)] or [0])

@@ -1,0 +1,54 @@
+"""LostWork: saved steps that are done again, told from the saves before the fault and the steps after it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clusterdp.rehearse.judge.case import Case
+from clusterdp.rehearse.judge.lost_work import lost_work
+from clusterdp.rehearse.observe.file_use import FileUse
+from clusterdp.rehearse.run_spec import Hit
+from tests.rehearse.judge.test_diagnosis import HIT, case, printed
+
+# Saves of one file at steps 5, 10 and 15 of an undisturbed run.
+USUAL = {"a.pt": FileUse(written=[1.0, 2.0, 3.0], steps=[5, 10, 15])}
+
+
+def case_of(folder: Path, use: FileUse, began: int, file: str = "") -> Case:
+    """A run that was killed after step 17, and began again at this step."""
+    printed(folder, "7.0", *range(1, 18))
+    printed(folder, "7.1", *range(began, 25))
+    hit = Hit("7.0", "killed", 17, HIT, ("preempted",), file=file)
+    return case(folder, hit, files={"a.pt": use}, undisturbed=USUAL)
+
+
+@pytest.mark.parametrize(("began", "steps"), [(16, None), (13, None), (11, 5), (6, 10), (1, 15)])
+def test_lost_work_begins_at_one_interval_of_saves(tmp_path: Path, began: int, steps: int | None) -> None:
+    use = FileUse(written=[103.0, 106.0, 109.0], steps=[5, 10, 15])
+    found = lost_work(case_of(tmp_path, use, began))
+    assert (found.steps if found else None) == steps
+
+
+def test_the_torn_save_itself_is_not_lost_work(tmp_path: Path) -> None:
+    use = FileUse(written=[103.0, 106.0, HIT + 0.1], steps=[5, 10, 15])
+    assert lost_work(case_of(tmp_path, use, 11, "a.pt")) is None
+    found = lost_work(case_of(tmp_path / "all", use, 1, "a.pt"))
+    assert found and found.words == (
+        "step 10 was saved before the fault, and attempt 2 began at step 1: "
+        "10 saved steps done again, all that was saved"
+    )
+
+
+def test_a_deleted_only_checkpoint_is_lost_work(tmp_path: Path) -> None:
+    use = FileUse(written=[106.0], gone=[109.9], steps=[10])
+    files = {"a.pt": use, "a.pt.tmp": FileUse(written=[HIT], steps=[15])}
+    given = case_of(tmp_path, use, 1, "a.pt.tmp")
+    found = lost_work(replace(given, result=replace(given.result, files=files)))
+    assert found and (found.saved, found.steps) == (10, 10)
+
+
+def test_work_without_a_save_before_the_fault_is_not_lost(tmp_path: Path) -> None:
+    assert lost_work(case_of(tmp_path, FileUse(written=[HIT + 20], steps=[5]), 1)) is None
