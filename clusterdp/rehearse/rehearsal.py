@@ -238,7 +238,7 @@ class Rehearsal:
             if result.inapplicable or turn == TRIES or not why_missed(result, history):
                 break
             self.screen.is_at(drill.name, None, "its fault did not land: once more")
-        verdict = judge(drill, result, Path(result.folder), reference, self.config, self.ranks)
+        verdict = judge(drill, result, Path(result.folder), reference, self.config)
         verdict = replace(verdict, tries=turn)
         said = verdict.diagnosis or verdict.said if verdict.verdict in BAD else verdict.said
         self.screen.ended(drill.name, verdict.verdict, said, verdict.took_s)

@@ -12,7 +12,8 @@ from pathlib import PurePath
 from clusterdp.check.program import Place
 from clusterdp.operate.why.first_failure import find_failure
 from clusterdp.rehearse.judge.case import Case
-from clusterdp.rehearse.judge.lost_state import is_lacking, name_the_loss
+from clusterdp.rehearse.judge.lost_state import NOT_KEPT, name_the_loss
+from clusterdp.rehearse.judge.lost_work import lost_work
 from clusterdp.rehearse.judge.program_parts import at
 from clusterdp.rehearse.judge.resumed_from import Resume, resumes, unread_save
 from clusterdp.rehearse.judge.signal_faults import of_signal, outlived
@@ -39,11 +40,13 @@ def diagnose(case: Case, differences: Sequence[Difference] = ()) -> str:
         also = of_signal(case)
         return f"{failed}. Besides, {also}" if failed and also else failed or also or _of_error(case)
     lost = name_the_loss(differences, case.kept) if case.kept else ""
+    if work := lost_work(case):  # a save that was made was not used: no handler is to blame
+        return ". Besides, ".join(filter(None, [work.words, _of_resume(case), lost]))
     causes = (_of_resume, of_signal)
     if outlived(case):  # it was killed before it had saved: what it went on from follows
         causes = (of_signal, _of_resume)
     also = causes[0](case) or causes[1](case)
-    first, second = (count, lost) if (count := _of_count(case)) and not is_lacking(lost) else (lost, count)
+    first, second = (count, lost) if (count := _of_count(case)) and NOT_KEPT not in lost else (lost, count)
     found = [words for words in (first, second, also) if words]
     return ". Besides, ".join(filter(None, [found[0], "; ".join(found[1:])])) if found else ""
 

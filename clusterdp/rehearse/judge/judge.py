@@ -56,8 +56,7 @@ def _stopped_early(result: RunResult, history: RunHistory, hit: Hit) -> bool:
     return (attempt.ended or hit.at) - (attempt.started or 0) < EARLY * result.facts.took_s
 
 
-def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, config: Config, ranks: int) -> Verdict:
-    """ranks: of the job."""
+def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, config: Config) -> Verdict:
     run = RunDir(folder)
     if result.inapplicable:
         return Verdict(drill.name, drill.about, INAPPLICABLE, result.inapplicable, folder=str(folder))
@@ -79,7 +78,7 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
         return Verdict(verdict=INAPPLICABLE, said=result.beyond, **told)  # type: ignore[arg-type]
     if missed:
         return Verdict(verdict=NOT_LANDED, said=f"the fault did not land: {missed}", **told)  # type: ignore[arg-type]
-    kept = Kept(reference.all_kept(), ranks, parts_made(reference.text), _is_whole(reference.text))
+    kept = Kept(reference.all_kept(), parts_made(reference.text), _is_whole(reference.text))
     last_steps = _last_steps(history, reference.facts)
     case = Case(
         drill.name, result, history, reference.facts, lost, config.restart.requeue, reference.text, kept, last_steps
@@ -97,8 +96,7 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnosis, **told)  # type: ignore[arg-type]
     told["state"] = reference.equal
     if (work := lost_work(case)) and work.steps > config.rehearse.may_lose:
-        also = diagnose(case)
-        return Verdict(verdict=LOST_WORK, said=work.words, diagnosis=also or work.words, **told)  # type: ignore[arg-type]
+        return Verdict(verdict=LOST_WORK, said=work.words, diagnosis=diagnose(case), **told)  # type: ignore[arg-type]
     if not reference.facts.ours and (said := unsaved(case, config.rehearse.may_lose)):
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnose(case), **told)  # type: ignore[arg-type]
     if anew := begun_anew(case):  # out of time it would never come to its end

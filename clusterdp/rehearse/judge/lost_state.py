@@ -1,4 +1,5 @@
-"""Which part of its state a job has lost, by what differs, by what its checkpoints keep, and by its text."""
+"""What differs at the end of a run, and whether the checkpoints show why: a part that the program makes, and whose
+state is in none of them."""
 
 from __future__ import annotations
 
@@ -9,60 +10,36 @@ from dataclasses import dataclass
 from clusterdp.check.program import Place
 from clusterdp.rehearse.judge.program_parts import at
 from clusterdp.rehearse.observe.file_use import is_best
-from clusterdp.rehearse.state import Difference, EndState, name_the_fault
+from clusterdp.rehearse.state import Difference, EndState, describe
 from clusterdp.wording import some_of
 
-POSITION = "the position in the data is in no checkpoint, and the sampler starts over after a resume"
 NOT_KEPT = "is in no checkpoint, and starts anew after a resume"
-TORCH_RNG = (5056,)  # the shape of torch.get_rng_state()
+# Keys that torch gives to the state of each part, whatever a program calls it.
+_STATE_OF = {
+    "optimizer": ("the optimizer", re.compile(r"param_groups|exp_avg|momentum_buffer|square_avg")),
+    "scheduler": ("the scheduler", re.compile(r"last_epoch")),
+    "scaler": ("the GradScaler", re.compile(r"growth_tracker")),
+}
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What a checkpoint keeps. ranks: of the job. made: parts_made(). complete: their text shows all that there is."""
+    """What a checkpoint keeps. made: parts_made(). complete: their text shows all that there is."""
 
     state: EndState
-    ranks: int
     made: Mapping[str, Place]
     complete: bool = False
 
-    def may(self, part: str) -> bool:
-        """Whether the program makes this part, for all that its text shows. A program whose own text draws random
-        numbers, and makes no sampler, draws its samples, whatever its libraries could do."""
-        return part in self.made or not (self.complete or (part == "samples" and "draws" in self.made))
-
-    def has(self, part: str) -> bool:
-        """A learning rate is the optimizer's own: it tells of no scheduler that is kept."""
-        return any(leaf.part == part and not key.endswith("lr") for key, leaf in self.state.values.items())
-
-    @property
-    def generators(self) -> int:
-        """Of torch on CPUs, of which each rank has one."""
-        return sum(leaf.part == "rng" and leaf.shape == TORCH_RNG for leaf in self.state.values.values())
-
 
 def name_the_loss(differences: Sequence[Difference], kept: Kept) -> str:
-    """Empty if nothing can be said."""
+    """A part that is in no checkpoint, or else what differs; empty if nothing does."""
     best = [each for each in differences if is_best(_file(each.key))]
     rest = [each for each in differences if each not in best]
     parts = {each.part for each in rest}
     if best and parts <= {"metrics", "other"}:
         return _of_best(best[0], rest)
-    said = name_the_fault(rest) or ""
-    if "step" in parts or not parts & {"model", "optimizer", "scheduler", "scaler", "rng", "sampler"}:
-        return said
-    rates = [each for each in rest if each.part == "scheduler"]
-    lacking = [words for part in ("optimizer", "scheduler", "scaler") if (words := _lacks(kept, part, rates))]
-    perhaps = _perhaps_lacks(kept)
-    if lacking:
-        return "; ".join(lacking)
-    found = said if parts & {"scaler", "scheduler", "sampler"} else _of_draws(rest, kept, said)
-    return "; or ".join(filter(None, [found, perhaps]))
-
-
-def is_lacking(said: str) -> bool:
-    """Whether it is sure: a part that the program makes, and that is in none of its checkpoints."""
-    return NOT_KEPT in said and "; or " not in said
+    lacking = [words for part in _STATE_OF if (words := _lacks(kept, part, rest))]
+    return "; ".join(lacking) if lacking and parts - {"metrics", "other"} else describe(rest)
 
 
 def _file(key: str) -> str:
@@ -70,55 +47,27 @@ def _file(key: str) -> str:
 
 
 def _of_best(best: Difference, rest: Sequence[Difference]) -> str:
-    scores = f", as is its score ({some_of([each.key for each in rest], 2)})" if rest else ""
-    return (
-        f"the best model ({_file(best.key)}) is another{scores}, and all else is the same: a resume does not restore"
-        " the best score so far, and the next model overwrites the best one"
-    )
+    scores = f" and {some_of([each.key for each in rest], 2)} differ" if rest else " differs"
+    return f"{_file(best.key)}{scores}, and all else is the same ({best.key} {best.what})"
 
 
-def _lacks(kept: Kept, part: str, rates: Sequence[Difference]) -> str:
+def _lacks(kept: Kept, part: str, differences: Sequence[Difference]) -> str:
+    """Shown by the names of all that the checkpoints hold. A scheduler is named only where a learning rate differs."""
     place = kept.made.get(part)
-    if place is None or kept.has(part):
+    name, keys = _STATE_OF[part]
+    if place is None or not kept.complete or any(keys.search(key) for key in kept.state.values):
         return ""
-    if part == "optimizer":
-        return f"the optimizer ({at(place)}) {NOT_KEPT}"
-    if part == "scheduler":
-        if not rates:
-            return ""
-        each = rates[0]
-        ended = f": the learning rate ends as {each.got:g}, not {each.expected:g}" if each.got is not None else ""
-        return f"the scheduler ({at(place)}) {NOT_KEPT}{ended}"
-    return "" if may_be_off(place) else f"the GradScaler ({at(place)}) {NOT_KEPT}"
-
-
-def _perhaps_lacks(kept: Kept) -> str:
-    place = kept.made.get("scaler")
-    if place is None or kept.has("scaler") or not may_be_off(place):
+    if any(leaf.part == part and not key.endswith("lr") for key, leaf in kept.state.values.items()):
+        return ""  # kept in a form of its own
+    if part == "scaler" and may_be_off(place):
         return ""
-    return f"the GradScaler ({at(place)}), if it was enabled, {NOT_KEPT}"
+    rates = [each for each in differences if each.part == "scheduler" and each.got is not None]
+    if part == "scheduler" and not rates:
+        return ""
+    ended = f": the learning rate ends as {rates[0].got:g}, not {rates[0].expected:g}" if part == "scheduler" else ""
+    return f"{name} ({at(place)}) {NOT_KEPT}{ended}"
 
 
 def may_be_off(scaler: Place) -> bool:
     """One that is told whether to scale has no state where it is told not to."""
     return re.search(r"\benabled\s*=\s*(?!True\b)", scaler.text) is not None
-
-
-def _of_draws(differences: Sequence[Difference], kept: Kept, said: str) -> str:
-    """The model differs, and perhaps the random numbers, but nothing that its checkpoints count. said: if nothing is
-    found."""
-    draws = [each.key for each in differences if each.part == "rng"]
-    restores = kept.made.get("restores-rng")
-    one_alone = draws and any(
-        leaf.part == "rng" and leaf.shape == TORCH_RNG and key not in draws for key, leaf in kept.state.values.items()
-    )  # another sample would change the draws of all ranks alike
-    position = "" if one_alone or kept.has("sampler") or not kept.may("samples") else POSITION
-    if draws:
-        which = f"the state of the random numbers ({some_of(draws, 3)}) was not restored"
-        return which if restores is None or not position else f"{which}, though {at(restores)} does so; or {position}"
-    random = ""
-    if not kept.has("rng") and kept.may("draws"):
-        random = "the random numbers' state is in no checkpoint"
-    elif 0 < kept.generators < kept.ranks:
-        random = f"the random numbers' state of {kept.generators} of {kept.ranks} ranks alone is in the checkpoints"
-    return "; or ".join(filter(None, [random, position])) or said

@@ -15,17 +15,11 @@ _MAKES = {
         r"\boptim\.(?!SGD)\w+\(|\b(?:Adam|AdamW|RMSprop|Adagrad|Lion|Adafactor)\(|\bSGD\(.*momentum"
     ),
     "scheduler": re.compile(r"\blr_scheduler\.\w+\(|\bget_\w*schedul\w*\(|\b\w+LR\("),
-    "draws": re.compile(
-        r"Dropout\w*\(|\bdropout\b|\brand(?:n|int|perm)?(?:_like)?\(|\brandom\.|\b(?:bernoulli|multinomial)\("
-    ),
-    "samples": re.compile(r"(?i)sampler|\bDataLoader\(|\brandperm\(|\bshuffle\b"),
-    "restores-rng": re.compile(r"\bset_rng_state(?:_all)?\(|\brandom\.(?:setstate|set_state)\("),
 }
 
 
 def parts_made(text: ProgramText | None) -> Mapping[str, Place]:
-    """By part, the first line that makes it: `optimizer` (one that has a state), `scaler`, `scheduler`; that draws
-    random numbers, that samples data, and that restores the random numbers' state."""
+    """By part, the first line that makes it: `optimizer` (one that has a state), `scaler`, `scheduler`."""
     found: dict[str, Place] = {}
     for place, code in _lines(text):
         for part, expression in _MAKES.items():

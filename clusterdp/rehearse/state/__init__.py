@@ -7,7 +7,7 @@ Of two states the digests are compared first. Only where these differ are the by
     files           of_files(): from the files that a program has left
     candidates      which files these may be
     compare         compare(), spread_of(): where two states differ, and by how much
-    fault           name_the_fault(): what was not restored
+    fault           describe(): what differs, by part
     measure         by how much two tensors differ
     flatten         a tree as leaves by dotted keys
     parts           which part of a training a key belongs to, and which rank
@@ -23,7 +23,7 @@ Of two states the digests are compared first. Only where these differ are the by
 from clusterdp.rehearse.state.candidates import best_models, candidates
 from clusterdp.rehearse.state.compare import Difference, compare, spread_of
 from clusterdp.rehearse.state.end_state import EndState, Leaf
-from clusterdp.rehearse.state.fault import name_the_fault
+from clusterdp.rehearse.state.fault import describe
 from clusterdp.rehearse.state.files import of_files
 from clusterdp.rehearse.state.own_checkpoint import of_run
 
@@ -34,7 +34,8 @@ __all__ = [
     "best_models",
     "candidates",
     "compare",
-    "name_the_fault",
+    "describe",
+    "describe",
     "of_files",
     "of_run",
     "spread_of",

@@ -58,22 +58,22 @@ FAULTS = {
     ),
     "rng-not-restored": Fault(
         "preempted",
-        ("the state of the random numbers (", ":rng.0, ", ":rng.1) was not restored"),
+        ("the random numbers' state differs in 2 values (", ":rng.0 ", ":rng.1 "),
         ((f"    {RESTORES_RNG}\n", ""),),
     ),
     "rng-not-saved": Fault(
         "preempted",
-        ("the random numbers' state is in no checkpoint",),
+        ("the model differs in ",),
         (('        "rng": draws,\n', ""), (f"    {RESTORES_RNG}\n", "")),
     ),
     "rng-of-one-rank": Fault(
         "preempted",
-        ("the state of the random numbers (checkpoints/step_0024.pt:rng.1) was not restored",),
+        ("the random numbers' state differs in 1 value (checkpoints/step_0024.pt:rng.1 ",),
         ((f"    {RESTORES_RNG}\n", f"    if rank == 0:\n        {RESTORES_RNG}\n"),),
     ),
     "sampler-starts-over": Fault(
         "preempted",
-        ("the position in the data is in no checkpoint",),
+        ("the model differs in ",),
         (
             ('        "sampler": {"position": position},\n', ""),
             ('    position = state["sampler"]["position"]\n', ""),
@@ -142,7 +142,7 @@ FAULTS = {
     ),
     "best-model-overwritten": Fault(
         "preempted",
-        ("the best model (best.pt) is another", "the next model overwrites the best one"),
+        ("best.pt and ", " differ, and all else is the same"),
         (
             ('    step, best = state["step"], state["best_loss"]\n', '    step = state["step"]\n'),
             ("targets[batch])\n", "targets[batch]) * 1.5**step\n"),  # so that the best one is an early one
