@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -43,13 +44,14 @@ from clusterdp.rehearse.observe.warm_up import steps_of_warm_up
 from clusterdp.rehearse.one_run import CUT_SHORT
 from clusterdp.rehearse.run_process import RunProcesses, Tell
 from clusterdp.rehearse.run_spec import RunResult, RunSpec
-from clusterdp.rehearse.state import best_models, candidates, compare, spread_of
+from clusterdp.rehearse.state import best_models, candidates, compare
 from clusterdp.rundir import RunDir
 from clusterdp.wording import counted, some_of
 
 STEPS_S = 15.0  # of steps, of a job that would take longer
 LIMIT_S = 600.0  # of the first run: a command that is not made short
 TRIES = 3  # of a drill whose fault did not land
+NOISE_RUNS = 5  # undisturbed ones at most, of a program that is not deterministic
 UNDISTURBED, AGAIN = "undisturbed", "undisturbed-again"
 
 
@@ -96,6 +98,7 @@ class Rehearsal:
     overrides: list[str] = field(default_factory=list)
     runs_s: list[float] = field(default_factory=list)
     _code_of: str = ""
+    _noise: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self) -> list[Verdict]:
         """RunError or ConfigError where the job does not run undisturbed, or leaves nothing to compare."""
@@ -168,7 +171,8 @@ class Rehearsal:
         if other is None:
             raise CheckpointError(f"{AGAIN}: left no end state, as the run before it did. Look at its logs.")
         differs = compare(reference.state, other)
-        reference.spread = spread_of(reference.state, other) if differs else None
+        if differs:
+            reference.add(other)
         self.compared = True
         said = differ(len(differs)) if differs else "the same state, bit for bit"
         self._undisturbed_ended(AGAIN, f"{said} ({reference.state.source})", result)
@@ -239,10 +243,23 @@ class Rehearsal:
                 break
             self.screen.is_at(drill.name, None, "its fault did not land: once more")
         verdict = judge(drill, result, Path(result.folder), reference, self.config)
+        if verdict.differing and reference.spread is not None:  # the spread of two runs is no bound for a third
+            self._measure_noise(drill.name, reference)
+            verdict = judge(drill, result, Path(result.folder), reference, self.config)
         verdict = replace(verdict, tries=turn)
         said = verdict.diagnosis or verdict.said if verdict.verdict in BAD else verdict.said
         self.screen.ended(drill.name, verdict.verdict, said, verdict.took_s)
         return verdict
+
+    def _measure_noise(self, shown: str, reference: Reference) -> None:
+        """More undisturbed runs, once: beside the drills that are still at work."""
+        with self._noise:
+            for number in range(reference.runs + 1, NOISE_RUNS + 1):
+                self.screen.is_at(shown, None, f"undisturbed run {number} of {NOISE_RUNS}, for the spread")
+                result = self._run(shown, f"{UNDISTURBED}-{number}", self.overrides)
+                other = end_state(self._must_be_done(result), reference.patterns)
+                if other is not None:
+                    reference.add(other)
 
     def _run(
         self, shown: str, name: str, overrides: list[str], *, drill: str = "", seed: int = 0, **more: Any

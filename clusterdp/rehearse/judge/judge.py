@@ -89,7 +89,7 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
         return Verdict(verdict=FAILED, said=said, diagnosis=diagnose(case), **told)  # type: ignore[arg-type]
     differences, unread = _differences(reference, run)
     if unread or differences:
-        said = unread or f"it ended in another state: {differ(len(differences))}"
+        said = unread or f"it ended in another state: {differ(len(differences))}{_beyond(reference, differences)}"
         shown = tuple(f"{each.key} {each.what}" for each in differences[:SHOWN])
         diagnosis = diagnose(case, differences)
         told |= {"differences": shown, "differing": len(differences)}
@@ -135,9 +135,21 @@ def _differences(reference: Reference, run: RunDir) -> tuple[list[Difference], s
         if got is None:
             wanted = some_of(list(reference.patterns), 3) or "no good checkpoint"
             return [], f"it ended without its end state: {wanted}"
-        return compare(reference.state, got, reference.spread), ""
+        return compare(reference.state, got, reference.spread, reference.runs), ""
     except CheckpointError as error:
         return [], f"its end state cannot be read: {error}"
+
+
+def _beyond(reference: Reference, differences: list[Difference]) -> str:
+    """Of a program that is not deterministic: how far the value that is farthest away is from its spread."""
+    if reference.spread is None or not differences:
+        return ""
+    each = max(differences, key=lambda each: each.size)
+    if each.size == float("inf"):
+        return ""  # no measure
+    usual = reference.spread.get(each.key, 0.0)
+    runs = f"the spread of {reference.runs} undisturbed runs is {usual:.2g}"
+    return f"; not deterministic: {each.key} differs by {each.size:.2g} of its norm, {runs}"
 
 
 def differ(values: int) -> str:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from clusterdp.check.program import ProgramText
 from clusterdp.errors import CheckpointError
-from clusterdp.rehearse.judge.verdict import BIT_FOR_BIT, WITHIN_SPREAD
+from clusterdp.rehearse.judge.verdict import BIT_FOR_BIT
 from clusterdp.rehearse.observe.facts import Facts
 from clusterdp.rehearse.observe.file_use import is_best, series_of
-from clusterdp.rehearse.state import EndState, of_files, of_run
+from clusterdp.rehearse.state import EndState, of_files, of_run, spread_of
 from clusterdp.rehearse.state.files import read_file
 from clusterdp.rehearse.state.parts import rank_of
 from clusterdp.rundir import RunDir
@@ -20,14 +20,16 @@ from clusterdp.rundir import RunDir
 
 @dataclass
 class Reference:
-    """patterns: the files of the end state, where the checkpoints are not ours. spread: None if a
-    second one ended in the same bits. text: the program's, where it is found. began: in seconds since 1970."""
+    """patterns: the files of the end state, where the checkpoints are not ours. spread: None if a second one ended in
+    the same bits. others: end states of further undisturbed runs, from which the spread is. text: the program's, where
+    it is found. began: in seconds since 1970."""
 
     folder: Path
     facts: Facts
     state: EndState
     patterns: tuple[str, ...] = ()
     spread: Mapping[str, float] | None = None
+    others: list[EndState] = field(default_factory=list)
     text: ProgramText | None = None
     began: float = 0.0
 
@@ -56,7 +58,17 @@ class Reference:
 
     @property
     def equal(self) -> str:
-        return BIT_FOR_BIT if self.spread is None else WITHIN_SPREAD
+        return BIT_FOR_BIT if self.spread is None else f"within the spread of {self.runs} undisturbed runs"
+
+    @property
+    def runs(self) -> int:
+        """Number of undisturbed runs that the spread is of."""
+        return 1 + len(self.others)
+
+    def add(self, other: EndState) -> None:
+        """Widens the spread by another undisturbed run."""
+        self.others.append(other)
+        self.spread = spread_of(self.state, *self.others)
 
 
 def end_state(run: RunDir, patterns: tuple[str, ...]) -> EndState | None:

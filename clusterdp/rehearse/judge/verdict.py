@@ -19,7 +19,7 @@ LOST_WORK, NOT_LANDED = "lost work", "not landed"
 BAD = (FAILED, LOST_WORK)  # the job has a fault
 UNKNOWN = (INAPPLICABLE, NOT_LANDED)  # nothing was shown
 SHORT = {INAPPLICABLE: "n/a"}  # where there is little room
-BIT_FOR_BIT, WITHIN_SPREAD = "bit for bit", "within the spread of two undisturbed runs"  # how end states are equal
+BIT_FOR_BIT, WITHIN_SPREAD = "bit for bit", "within the spread of undisturbed runs"  # how end states are equal
 
 
 @dataclass(frozen=True)

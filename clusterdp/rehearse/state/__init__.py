@@ -35,7 +35,6 @@ __all__ = [
     "candidates",
     "compare",
     "describe",
-    "describe",
     "of_files",
     "of_run",
     "spread_of",

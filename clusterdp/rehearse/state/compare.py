@@ -3,6 +3,7 @@ has disturbed do so themselves."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,8 +15,11 @@ from clusterdp.rehearse.state.end_state import EndState, Leaf, Part
 from clusterdp.rehearse.state.measure import is_float, measure, values
 from clusterdp.rehearse.state.stored import Bytes
 
-# How far beyond the spread of two runs a third may lie: that spread is one draw, and may be a small one.
-MARGIN = 4.0
+# How many times the spread of n undisturbed runs another one may be away from the first. The spread is the largest
+# distance of any two. Of two runs it is one draw, and may be a small one. Of five it is the largest of ten, and another
+# undisturbed run is beyond it in at most one case of five, by symmetry; the factor beyond that is chosen, not derived.
+MARGINS = {2: 4.0, 3: 3.0, 4: 2.5}
+MARGIN_OF_MANY = 2.0
 # In the spread: it differs, and nothing that can be measured. It is not compared.
 UNSTEADY = math.inf
 
@@ -34,8 +38,10 @@ class Difference:
     got: float | None = None
 
 
-def compare(expected: EndState, got: EndState, spread: Mapping[str, float] | None = None) -> list[Difference]:
-    """Those beyond the spread, or, with None, those of any bit. Two NaNs are equal; 0.0 and -0.0 are not.
+def compare(
+    expected: EndState, got: EndState, spread: Mapping[str, float] | None = None, runs: int = 2
+) -> list[Difference]:
+    """Those beyond the spread of so many runs, or, with None, those of any bit. Two NaNs are equal; 0.0 and -0.0 not.
 
     Raises CheckpointError where a file of either has been changed since it was read.
     """
@@ -43,15 +49,19 @@ def compare(expected: EndState, got: EndState, spread: Mapping[str, float] | Non
     if not spread:
         return differences
     usual, unsteady = _usual(expected, spread), _unsteady(expected, spread)
-    return [each for each in differences if not each.size <= MARGIN * _allowed(each, expected, spread, usual, unsteady)]
+    margin = MARGINS.get(runs, MARGIN_OF_MANY)
+    return [each for each in differences if not each.size <= margin * _allowed(each, expected, spread, usual, unsteady)]
 
 
-def spread_of(a: EndState, b: EndState) -> Mapping[str, float]:
-    """The relative size of the difference for each key that differs. UNSTEADY: it is no float, or only one has it."""
-    return {
-        each.key: each.size if _is_float(a.values.get(each.key)) and math.isfinite(each.size) else UNSTEADY
-        for each in _differences(a, b)
-    }
+def spread_of(*states: EndState) -> Mapping[str, float]:
+    """The largest relative size of the difference of any two for each key that differs. UNSTEADY: its values are not
+    floats, or some states lack it."""
+    found: dict[str, float] = {}
+    for a, b in itertools.combinations(states, 2):
+        for each in _differences(a, b):
+            is_measured = _is_float(a.values.get(each.key)) and math.isfinite(each.size)
+            found[each.key] = max(found.get(each.key, 0.0), each.size if is_measured else UNSTEADY)
+    return found
 
 
 def _usual(expected: EndState, spread: Mapping[str, float]) -> dict[Part, float]:

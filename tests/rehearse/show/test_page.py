@@ -107,7 +107,7 @@ def test_a_rehearsal_in_which_all_is_well_says_so_and_needs_no_reasons() -> None
     found = page(drills=drills, said="This job survives the drill.", passed=True, steps=None, deterministic=False)
     assert "Rehearsal of plain passed This job survives the drill." in found.words
     assert "steps not told by the program" in found.words
-    assert "within the spread of two undisturbed runs deterministic no" in found.words
+    assert "within the spread of undisturbed runs deterministic no" in found.words
     assert "end state why" not in found.words
 
 
