@@ -39,6 +39,7 @@ from clusterdp.rehearse.judge.judge import differ, judge, why_missed
 from clusterdp.rehearse.judge.reference import Reference, end_state
 from clusterdp.rehearse.judge.verdict import BAD, Verdict
 from clusterdp.rehearse.observe.facts import Facts
+from clusterdp.rehearse.observe.file_use import is_checkpoint
 from clusterdp.rehearse.observe.printed_steps import read_steps
 from clusterdp.rehearse.observe.warm_up import steps_of_warm_up
 from clusterdp.rehearse.one_run import CUT_SHORT
@@ -139,6 +140,7 @@ class Rehearsal:
         self.overrides += shortening.for_steps(self.config, result.facts, result.state == CUT_SHORT)
         facts = result.facts
         if result.state == CUT_SHORT:
+            self._must_not_be_ambiguous(RunDir(Path(result.folder)), facts, began)
             began = time.time()
             result = self._run(UNDISTURBED, f"{UNDISTURBED}-short", self.overrides)
             facts = replace(result.facts, start_s=min(result.facts.start_s, facts.start_s))
@@ -218,12 +220,15 @@ class Rehearsal:
         if len(found) == 1:
             paths = dict.fromkeys([*found, *best_models(run.code, began)])
             return tuple(str(path.relative_to(run.code)) for path in paths)
-        names = [str(path.relative_to(run.code)) for path in found]
-        which = f"there are {some_of(names, 4)}" if names else f"it has left no file that can be compared in {run.code}"
-        raise ConfigError(
-            f"rehearse.compare: is not set, and {which}. Name the files of the end state, e.g. "
-            f"rehearse.compare=[{names[0] if names else 'out/ckpt.pt'}]."
-        )
+        raise _not_one(run, found)
+
+    def _must_not_be_ambiguous(self, run: RunDir, facts: Facts, began: float) -> None:
+        """ConfigError where the first steps have left several files that may be the end state. A program that has saved
+        nothing yet may save at its end."""
+        found = [] if self.config.rehearse.compare or facts.ours else candidates(run.code, began)
+        # What is not a checkpoint counts only where there is nothing else, and a checkpoint may still come.
+        if len(found) > 1 and all(is_checkpoint(path.name) for path in found):
+            raise _not_one(run, found)
 
     @property
     def changes(self) -> list[shortening.Change]:
@@ -285,6 +290,15 @@ class Rehearsal:
         result = self.processes.run(spec, tell)
         self.runs_s.append(result.took_s)
         return result
+
+
+def _not_one(run: RunDir, found: Sequence[Path]) -> ConfigError:
+    names = [str(path.relative_to(run.code)) for path in found]
+    which = f"there are {some_of(names, 4)}" if names else f"it has left no file that can be compared in {run.code}"
+    return ConfigError(
+        f"rehearse.compare: is not set, and {which}. Name the files of the end state, e.g. "
+        f"rehearse.compare=[{names[0] if names else 'out/ckpt.pt'}]."
+    )
 
 
 def values_of(config: Config) -> dict[str, Any]:

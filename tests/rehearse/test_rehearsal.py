@@ -1,0 +1,70 @@
+"""Rehearsal: how many runs it makes, and when it ends early. Each run is made by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from clusterdp.config import Config
+from clusterdp.errors import ConfigError, RunError
+from clusterdp.rehearse.judge.reference import Reference, end_state
+from clusterdp.rehearse.one_run import CUT_SHORT
+from clusterdp.rehearse.rehearsal import NOISE_RUNS, Rehearsal, Screen
+from clusterdp.rehearse.run_spec import Facts, RunResult
+from clusterdp.rundir import RunDir
+
+
+class Silent:
+    def __getattr__(self, name: str) -> Any:
+        return lambda *words: None
+
+
+def rehearsal_of(folder: Path, state: str, *names: str) -> tuple[Rehearsal, list[str]]:
+    """With runs that end in this state and leave files of these names, and the runs it makes."""
+    made: list[str] = []
+    config = Config(command=["python", "train.py"], params={"steps": 100})
+    config.rehearse.params = {"steps": 10}
+    rehearsal = Rehearsal(config, folder, folder, (), cast(Screen, Silent()), 5.0, 1)
+
+    def run(shown: str, name: str, overrides: list[str], **more: Any) -> RunResult:
+        made.append(name)
+        run = RunDir(folder / name)
+        run.code.mkdir(parents=True)
+        for file in names:
+            (run.code / file).write_text(json.dumps({"loss": 1.0 + len(made) / 1000}))
+        return RunResult(state, str(run.path), facts=Facts(steps=100, took_s=20.0, start_s=1.0))
+
+    rehearsal._run = run  # type: ignore[method-assign]
+    return rehearsal, made
+
+
+def test_two_kinds_of_files_end_a_rehearsal_before_its_whole_run(tmp_path: Path) -> None:
+    rehearsal, made = rehearsal_of(tmp_path, CUT_SHORT, "a.pt", "b.pt")
+    with pytest.raises(ConfigError, match=r"^rehearse\.compare: is not set, and there are .*a\.pt"):
+        rehearsal.run()
+    assert made == ["undisturbed"]
+
+
+def test_two_metrics_files_do_not_end_a_rehearsal_early(tmp_path: Path) -> None:
+    rehearsal, made = rehearsal_of(tmp_path, CUT_SHORT, "a.json", "b.json")
+    with pytest.raises(RunError, match="undisturbed, the job ended as cut-short"):  # made by hand, as the first one
+        rehearsal.run()
+    assert made == ["undisturbed", "undisturbed-short"]
+
+
+def test_noise_is_measured_once_by_five_runs(tmp_path: Path) -> None:
+    rehearsal, made = rehearsal_of(tmp_path, "done", "a.json")
+    state = end_state(RunDir(Path(rehearsal._run("", "undisturbed", []).folder)), ("a.json",))
+    other = end_state(RunDir(Path(rehearsal._run("", "undisturbed-again", []).folder)), ("a.json",))
+    assert state and other
+    reference = Reference(tmp_path, Facts(), state, ("a.json",))
+    reference.add(other)
+    two = dict(reference.spread or {})
+    for _ in range(2):
+        rehearsal._measure_noise("rank-killed", reference)
+    assert (len(made), reference.runs) == (NOISE_RUNS, NOISE_RUNS)
+    assert reference.equal == "within the spread of 5 undisturbed runs"
+    assert reference.spread and reference.spread["loss"] == pytest.approx(4 * two["loss"], rel=0.1)
