@@ -172,6 +172,7 @@ class Rehearsal:
         other = end_state(self._must_be_done(result), reference.patterns)
         if other is None:
             raise CheckpointError(f"{AGAIN}: left no end state, as the run before it did. Look at its logs.")
+        reference.again = run.path
         differs = compare(reference.state, other)
         if differs:
             reference.add(other)

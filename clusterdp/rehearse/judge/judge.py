@@ -18,6 +18,7 @@ from clusterdp.rehearse.judge.case import Case
 from clusterdp.rehearse.judge.diagnosis import begun_anew, diagnose
 from clusterdp.rehearse.judge.lost_state import Kept
 from clusterdp.rehearse.judge.lost_work import lost_work
+from clusterdp.rehearse.judge.other_files import other_files
 from clusterdp.rehearse.judge.program_parts import parts_made
 from clusterdp.rehearse.judge.reference import Reference
 from clusterdp.rehearse.judge.signal_faults import unsaved
@@ -102,7 +103,7 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
     if anew := begun_anew(case):  # out of time it would never come to its end
         said = f"the same end state, but all was done again: {anew}"
         return Verdict(verdict=LOST_WORK, said=said, diagnosis=anew, **told)  # type: ignore[arg-type]
-    return Verdict(verdict=PASSED, said=_passed(history, result, lost, reference), **told)  # type: ignore[arg-type]
+    return Verdict(verdict=PASSED, said=_passed(history, result, lost, reference) + _compared(reference, run), **told)  # type: ignore[arg-type]
 
 
 def _is_whole(text: ProgramText | None) -> bool:
@@ -126,6 +127,15 @@ def _passed(history: RunHistory, result: RunResult, lost: int | None, reference:
         error = find_failure(replace(history, attempts=history.attempts[: failed[-1].number])).error
         also = f"; attempt {failed[-1].number} failed by itself{f': {error}' if error else ''}"
     return f"{back}{cost}, {reference.equal}{also}"
+
+
+def _compared(reference: Reference, run: RunDir) -> str:
+    """What a passing drill has compared beside the end state, and what is other there: that fails no drill."""
+    if reference.again is None:
+        return ""
+    first, second = (RunDir(folder).code for folder in (reference.folder, reference.again))
+    found = other_files(first, second, run.code, reference.patterns)
+    return f"; beside the end state, {some_of(found, 3)}" if found else ""
 
 
 def _differences(reference: Reference, run: RunDir) -> tuple[list[Difference], str]:

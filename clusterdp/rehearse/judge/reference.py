@@ -21,7 +21,7 @@ from clusterdp.rundir import RunDir
 @dataclass
 class Reference:
     """patterns: the files of the end state, where the checkpoints are not ours. spread: None if a second one ended in
-    the same bits. others: end states of further undisturbed runs, from which the spread is. text: the program's, where
+    the same bits. others: end states of further undisturbed runs, from which the spread is. again: folder of the second run. text: the program's, where
     it is found. began: in seconds since 1970."""
 
     folder: Path
@@ -31,6 +31,7 @@ class Reference:
     spread: Mapping[str, float] | None = None
     others: list[EndState] = field(default_factory=list)
     text: ProgramText | None = None
+    again: Path | None = None
     began: float = 0.0
 
     def state_of(self, run: RunDir) -> EndState | None:
