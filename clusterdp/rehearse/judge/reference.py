@@ -21,8 +21,8 @@ from clusterdp.rundir import RunDir
 @dataclass
 class Reference:
     """patterns: the files of the end state, where the checkpoints are not ours. spread: None if a second one ended in
-    the same bits. others: end states of further undisturbed runs, from which the spread is. again: folder of the second run. text: the program's, where
-    it is found. began: in seconds since 1970."""
+    the same bits. others: end states of further undisturbed runs, from which the spread is. again: folder of the second
+    run. text: the program's, where it is found. began: in seconds since 1970."""
 
     folder: Path
     facts: Facts

@@ -37,6 +37,7 @@ class Fault:
     edits: tuple[tuple[str, str], ...] = ()
     config: dict[str, Any] = field(default_factory=dict)
     row: str = ""
+    verdict: str = "failed"
 
 
 FAULTS = {
@@ -131,6 +132,7 @@ FAULTS = {
         "preempted",
         ("attempt 2 resumed from checkpoints/step_0004.pt", "was there and newer"),
         ((NEWEST, 'sorted(FOLDER.glob("*.pt"))'),),
+        verdict="lost work",
     ),
     "takes-half-written-files": Fault(
         "killed-while-saving",
