@@ -68,7 +68,7 @@ def judge(drill: Drill, result: RunResult, folder: Path, reference: Reference, c
         "about": drill.about,
         "evidence": tuple(f"attempt {_number(history, hit)}: {hit.evidence}" for hit in result.hits),
         "hits": tuple(HitRow(hit.attempt, hit.at, hit.step) for hit in result.hits),
-        "attempts": rows_of(history),
+        "attempts": rows_of(history, dict(printed(history, run, reference.facts))),
         "settings": drill.config if reference.facts.ours else (),
         "lost": lost,
         "took_s": result.took_s,

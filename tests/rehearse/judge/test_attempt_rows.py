@@ -1,0 +1,24 @@
+"""AttemptRow: steps that a program has printed, and no others are on record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from clusterdp.operate.run_history import read_history
+from clusterdp.rehearse.judge.attempt_rows import rows_of
+from clusterdp.rundir import Ledger, RunDir
+
+
+def test_an_attempt_with_printed_steps_did_not_crash_at_its_start(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    attempt = run.attempt("7.0")
+    attempt.logs.mkdir(parents=True)
+    Ledger(run, "submit-7", "submit").write("submitted", job="7", name="x")
+    Ledger(run, "7.0", "batch").write("started", job="7")
+    history = read_history(run)
+    history = replace(history, attempts=tuple(replace(each, cause="start") for each in history.attempts))
+    [row] = rows_of(history, {"7.0": [1, 29, 30]})
+    assert (row.first_step, row.last_step, row.said) == (1, 30, "crashed at step 30")
+    [row] = rows_of(history)
+    assert (row.first_step, "crashed at step" in row.said) == (None, False)
