@@ -19,7 +19,7 @@ from clusterdp.rundir import Ledger, RunDir
 EVERY_10_S = {f"step_{i}.pt": FileUse(written=[10.0 * i, 10.0 * i + 0.1]) for i in range(4)}
 
 
-def scene(folder: Path, facts: Facts, saved_s_ago: float | None = None, **live: Any) -> Scene:
+def scene(folder: Path, facts: Facts, saved_s_ago: float | None = None, seed: object = 1, **live: Any) -> Scene:
     """A run that is going on, whose last save was so long ago."""
     run = RunDir(folder)
     Ledger(run, "submit-7", "submit").write("submitted", job="7", name="x")
@@ -34,7 +34,7 @@ def scene(folder: Path, facts: Facts, saved_s_ago: float | None = None, **live: 
         "7",
         facts,
         5.0,
-        random.Random(1),
+        random.Random(str(seed)),
         lambda step, doing: told.append(doing),
     )
 
@@ -63,3 +63,49 @@ def test_a_program_with_steps_is_disturbed_in_the_middle_between_two_saves(tmp_p
     given = scene(tmp_path / "run", Facts(steps=100, saved_at=[20, 40, 60]), step=lambda: next(at))
     given.wait_progress(0.4)
     assert next(at) == 51, "steps 40 to 60 are between two saves"
+
+
+def evidence_of(folder: Path, seed: object) -> str:
+    """A fault's, in a training of 90 steps that saves every 15."""
+    at = [0]
+
+    def step() -> int:
+        at[0] += 1
+        return at[0] // 2  # wait() asks twice for each
+
+    given = scene(folder, Facts(steps=90, saved_at=[15, 30, 45, 60, 75]), seed=seed, step=step)
+    given.wait_moment()
+    given.cluster.causes_of = lambda causes: causes
+    given.hit("killed", attempt=RunDir(folder).attempt("7.0"))
+    return given.hits[0].evidence
+
+
+def test_the_moment_of_a_fault_varies_with_the_seed_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    found = [evidence_of(tmp_path / str(seed), seed) for seed in range(20)]
+    assert set(found) == {
+        "killed, at step 37 of 90, a third of the way",
+        "killed, at step 52 of 90, half-way",
+        "killed, at step 67 of 90, two thirds of the way",
+        "killed, at step 59 of 90, near a save",
+    }
+
+
+def test_the_moment_of_a_fault_is_the_same_for_a_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    assert evidence_of(tmp_path / "a", "7.preempted") == evidence_of(tmp_path / "b", "7.preempted")
+
+
+@pytest.mark.parametrize(("saved_s_ago", "lands"), [(9.0, True), (5.0, False), (None, False)])
+def test_a_program_without_steps_is_disturbed_just_before_a_save(
+    tmp_path: Path, saved_s_ago: float | None, lands: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = scene(tmp_path / "run", Facts(took_s=40.0, files=EVERY_10_S), saved_s_ago)
+    monkeypatch.setattr(Scene, "patience_s", 0.05)
+    if lands:
+        given.wait_progress(0.4, near_save=True)
+    else:
+        with pytest.raises(Missed):
+            given.wait_progress(0.4, near_save=True)

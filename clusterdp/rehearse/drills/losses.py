@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 
 from clusterdp.rehearse.drills.scene import Scene
-from clusterdp.rehearse.drills.stops import MIDDLE
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.observe import processes
 
@@ -14,7 +13,7 @@ CRASHES = ("crash", "start", "memory")
 
 def rank_killed(scene: Scene) -> None:
     """As an out-of-memory killer does it."""
-    scene.wait_progress(MIDDLE)
+    scene.wait_moment()
     attempt = scene.newest()
     rank = _a_rank(scene) if scene.cluster.ranks_are_here else 0
     scene.cluster.kill_rank(scene.job, rank)
@@ -24,7 +23,7 @@ def rank_killed(scene: Scene) -> None:
 
 def node_lost(scene: Scene) -> None:
     """Its power fails. There is another node."""
-    scene.wait_progress(MIDDLE)
+    scene.wait_moment()
     attempt = scene.newest()
     names = scene.cluster.run("squeue", "-h", "-j", scene.job, "-o", "%N").strip()
     node = scene.dice.choice(scene.cluster.run("scontrol", "show", "hostnames", names).split())
@@ -36,7 +35,7 @@ def rank_hung(scene: Scene) -> None:
     """It stops where it is, and is not dead."""
     if not _can_see_hangs(scene):
         raise Inapplicable("restart.hang_after_s is not set: nobody looks whether a program of its own hangs")
-    scene.wait_progress(MIDDLE)
+    scene.wait_moment()
     rank, attempt = _a_rank(scene), scene.newest()
     pids = scene.live.ranks()[rank]
     if not pids:

@@ -23,6 +23,24 @@ LOOK_S = 0.01
 ASK_S = 0.3  # between two looks at the run's records
 
 
+@dataclass(frozen=True)
+class Moment:
+    """Of a training, in which a fault strikes. part: of the training. near_save: at the save that is next to it, just
+    before that is due; else in the middle between two saves."""
+
+    words: str
+    part: float
+    near_save: bool = False
+
+
+MOMENTS = (
+    Moment("a third of the way", 1 / 3),
+    Moment("half-way", 1 / 2),
+    Moment("two thirds of the way", 2 / 3),
+    Moment("near a save", 1 / 2, near_save=True),
+)
+
+
 @dataclass
 class Scene:
     """files: what the run does with its checkpoints. facts: of the undisturbed run. grace_s: of a preemption. tell:
@@ -41,6 +59,7 @@ class Scene:
     small_disk: Path | None = None
     hits: list[Hit] = field(default_factory=list)
     doing: str = ""
+    _moment: str = ""
     _asked: float = 0.0
 
     @property
@@ -77,33 +96,47 @@ class Scene:
                     raise Missed(f"the run was over before {what}")
             time.sleep(every_s)
 
-    def wait_progress(self, part: float) -> None:
+    def wait_moment(self) -> None:
+        """Until a moment of the training that the dice choose; the next hit's evidence names it."""
+        moment = self.dice.choice(MOMENTS)
+        self.wait_progress(moment.part, moment.near_save)
+        step, total = self.live.step(), self.facts.steps
+        at = f"at step {step} of {total}, " if step and total else ""
+        self._moment = f"{at}{moment.words}"
+
+    def wait_progress(self, part: float, near_save: bool = False) -> None:
         """Until this part of the training is done, by its steps, or else by its time."""
         total = self.facts.steps
         if total:
-            wanted = self._between_saves(max(1, round(part * total)))
+            step = max(1, round(part * total))
+            wanted = self._before_a_save(step) if near_save else self._between_saves(step)
             self.wait(f"step {wanted}", lambda: (self.live.step() or 0) >= wanted, self.patience_s)
         else:
             wanted_s = self.facts.start_s + part * (self.facts.took_s - self.facts.start_s)
             self.wait(
                 f"{100 * part:.0f} % of its time",
-                lambda: self.live.trained_s() >= wanted_s and self._is_between_saves(),
+                lambda: self.live.trained_s() >= wanted_s and self._is_at_save_time(near_save),
                 self.patience_s,
             )
 
-    def _is_between_saves(self) -> bool:
-        """By their usual interval: a warning that comes just before a save is used by luck. Before the first one, a
-        program may still load its libraries, and has no handler yet."""
+    def _is_at_save_time(self, near_save: bool) -> bool:
+        """By the usual interval of saves: between two, or just before one. Before the first one, a program may still
+        load its libraries, and has no handler yet."""
         every_s = self.facts.save_every_s
         if not every_s or self.files is None:
             return True
-        return 0.3 < (time.time() - self.files.last_saved) / every_s < 0.7
+        since = (time.time() - self.files.last_saved) / every_s
+        return 0.8 < since < 1 if near_save else 0.3 < since < 0.7
 
     def _between_saves(self, step: int) -> int:
         """This step, or a later one in the middle between two saves: right after one there is nothing to lose."""
         before = max((saved for saved in self.facts.saved_at if saved <= step), default=0)
         after = min((saved for saved in self.facts.saved_at if saved > step), default=0)
         return max(step, (before + after) // 2)
+
+    def _before_a_save(self, step: int) -> int:
+        """The step before the next save after this one, and this step where none is known."""
+        return min((saved - 1 for saved in self.facts.saved_at if saved > step), default=step)
 
     def wait_next_attempt(self, after: Attempt) -> None:
         """Until its ranks run."""
@@ -129,6 +162,8 @@ class Scene:
         """Notes what has been done. The cause that is on record in the end is the other half of the proof. at: when
         that began, in seconds since 1970; default: now."""
         name = (attempt or self.newest()).name
+        if self._moment:
+            evidence, self._moment = f"{evidence}, {self._moment}", ""
         recorded = self.cluster.causes_of(causes)
         self.hits.append(Hit(name, evidence, self.live.step(), at or time.time(), recorded, **more))  # type: ignore[arg-type]
 

@@ -14,7 +14,6 @@ from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.observe import processes
 from clusterdp.rundir import Attempt
 
-MIDDLE = 0.4  # of the training: enough before it to lose, and enough after it to differ
 SLURMS_MINUTE_S = 150.0  # and limits are looked at every 30 s
 GLANCE_S = 0.0005
 PREEMPTED = "preempted"
@@ -24,18 +23,18 @@ BY_ITSELF = ("requeued", "asked")  # of a program that requeues itself, or exits
 
 
 def preempted(scene: Scene) -> None:
-    scene.wait_progress(MIDDLE)
+    scene.wait_moment()
     preempt(scene, scene.grace_s)
 
 
 def preempted_without_grace(scene: Scene) -> None:
-    scene.wait_progress(MIDDLE)
+    scene.wait_moment()
     preempt(scene, 0)
 
 
 def preempted_twice(scene: Scene) -> None:
     """The second time while it restores, or at least before its first step."""
-    scene.wait_progress(MIDDLE)
+    scene.wait_moment()
     first = preempt(scene, scene.grace_s)
     scene.wait_next_attempt(first)
     if scene.is_ours:
@@ -104,7 +103,7 @@ def preempt_in(scene: Scene, what: str, is_there: Callable[[], bool], *causes: s
 
 
 def out_of_time(scene: Scene) -> None:
-    scene.wait_progress(MIDDLE)
+    scene.wait_moment()
     run_out_of_time(scene)
 
 
