@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from clusterdp.fakeslurm.control import ControlConnection
-from clusterdp.fakeslurm.core import hosts_file, login_shells, processes
+from clusterdp.fakeslurm.core import hosts_file, login_shells, node_folders, processes
 from clusterdp.fakeslurm.core.job_environ import MARK
 from clusterdp.fakeslurm.core.paths import DAEMON_PROGRAM, Paths
 from clusterdp.fakeslurm.core.release import version_of
@@ -48,6 +48,9 @@ class FakeCluster:
 
     `time_scale`: time limits, grace times and the controller's delays are so many times shorter (SlurmConf.scaled).
 
+    `node_local`: each node has a /tmp, /var/tmp, /dev/shm and TMPDIR of its own, which it loses when it fails. `shared`:
+    the folders below these that all nodes share, such as that of the jobs.
+
     `shape`: nodes, partitions and settings of your own, which the other arguments do not change.
     """
 
@@ -63,6 +66,8 @@ class FakeCluster:
         partitions: Sequence[PartitionShape] | None = None,
         shape: Shape | None = None,
         slurm_version: str | None = None,
+        node_local: bool = False,
+        shared: Sequence[str | os.PathLike[str]] = (),
     ):
         self._temporary = folder is None
         self.folder = Path(folder).absolute() if folder else Path(tempfile.mkdtemp(prefix="fakeslurm-")).resolve()
@@ -72,6 +77,11 @@ class FakeCluster:
             made = Shape(made.nodes, tuple(partitions), made.settings, made.name)
         if slurm_version:
             made = replace(made, settings=replace(made.settings, slurm_version=version_of(slurm_version)))
+        if node_local:
+            common = tuple(os.path.realpath(each) for each in shared)
+            made = replace(made, settings=replace(made.settings, node_local=True, shared=common))
+        if made.settings.node_local and not node_folders.possible():
+            raise FakeSlurmError("node_local: this system gives no mount namespaces. Leave it out.")
         self._shape = made
         self._line = ControlConnection(self._paths)
         self._lifeline: socket.socket | None = None
@@ -136,6 +146,7 @@ class FakeCluster:
         paths = self._paths
         shutil.rmtree(paths.spool)
         paths.make()
+        node_folders.remove(paths)
         for old in (paths.journal, paths.history):
             old.unlink(missing_ok=True)
         owner = [os.getpid(), processes.start_time(os.getpid())] if owned else None

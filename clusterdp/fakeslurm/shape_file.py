@@ -168,8 +168,8 @@ def _settings(entry: ShapeEntry, quick: bool) -> SlurmConf:
             continue  # see below
         whole = name in ("max_array", "first_job_id")
         values[name] = entry.number(name, value, LEAST.get(name, 0), whole=whole)
-    values["enforce_memory"] = entry.flag("enforce_memory")
-    values |= {name: entry.words(name) for name in ("reservations", "licenses")}
+    values |= {name: entry.flag(name) for name in ("enforce_memory", "node_local")}
+    values |= {name: entry.words(name) for name in ("reservations", "licenses", "shared")}
     values["slurm_version"] = version_of(entry.text("slurm_version", values["slurm_version"]))
     entry.done()
     return SlurmConf(**values)

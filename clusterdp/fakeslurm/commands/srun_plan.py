@@ -86,6 +86,8 @@ def plan_of(client: Connection, daemon: Daemon, components: list[Component]) -> 
         slurm_version=daemon.controller.settings.slurm_version,
         socket=str(daemon.paths.socket),
         cluster=str(daemon.paths.folder),
+        node_local=daemon.controller.settings.node_local,
+        shared=daemon.controller.settings.shared,
     )
 
 

@@ -23,5 +23,6 @@ ranges             0-3,7 and 2,1(x3): Slurm's lists of numbers
 hosts_file         an /etc/hosts in which the names of nodes resolve
 login_shells       an /etc/profile with which login shells find the commands
 mounts             shows such files to jobs in the place of the machine's
+node_folders       a /tmp and /dev/shm of a node's own
 processes          finds, watches and signals processes of this machine
 """

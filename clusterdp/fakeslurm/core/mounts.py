@@ -25,7 +25,7 @@ def show(files: Mapping[Path, Path]) -> None:
     trial = os.fork()  # a trial in a child: a namespace that is only half set up is of no use
     if trial == 0:
         try:
-            _mount(files)
+            _show(files)
             os._exit(0)
         finally:
             os._exit(1)
@@ -33,26 +33,41 @@ def show(files: Mapping[Path, Path]) -> None:
         for ours in files:
             ours.unlink()
     else:
-        _mount(files)
+        _show(files)
 
 
-def _mount(files: Mapping[Path, Path]) -> None:
+def _show(files: Mapping[Path, Path]) -> None:
+    enter_namespace()
+    for ours, machines in files.items():
+        bind(ours, machines)
+
+
+def enter_namespace() -> None:
+    """Give this process, which must have one thread, a mount namespace of its own; OSError if it cannot have one. A
+    user other than root gets a user namespace as well, unless this process has one already in which it may mount.
+    """
+    user, group = os.geteuid(), os.getegid()
+    try:
+        _call("unshare", CLONE_NEWNS)
+    except PermissionError:
+        _call("unshare", CLONE_NEWNS | CLONE_NEWUSER)
+        Path("/proc/self/setgroups").write_text("deny")  # else the kernel takes no gid_map
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    # Later mounts are seen here, but not the other way round.
+    _call("mount", b"none", b"/", None, MS_REC | MS_SLAVE, None)
+
+
+def bind(source: Path, target: Path) -> None:
+    """Show a file or folder, with what is mounted below it, in another place of this process's namespace."""
+    _call("mount", os.fsencode(source), os.fsencode(target), None, MS_BIND | MS_REC, None)
+
+
+def _call(name: str, *arguments: int | bytes | None) -> None:
+    """Call a function of the C library; raises OSError."""
     if sys.platform != "linux":
         raise OSError("no namespaces")
     import ctypes  # deferred: not every Python has it
 
-    def check(result: int) -> None:
-        if result:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-
-    libc = ctypes.CDLL(None, use_errno=True)
-    user, group = os.geteuid(), os.getegid()
-    check(libc.unshare(CLONE_NEWNS | (CLONE_NEWUSER if user else 0)))
-    if user:
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    # Later mounts are seen here, but not the other way round.
-    check(libc.mount(b"none", b"/", None, MS_REC | MS_SLAVE, None))
-    for ours, machines in files.items():
-        check(libc.mount(os.fsencode(ours), os.fsencode(machines), None, MS_BIND, None))
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

@@ -25,6 +25,7 @@ class Paths:
         self.bin = folder / "bin"
         self.state = folder / "state"
         self.spool = folder / "spool"
+        self.node_folders = folder / "nodes"  # see node_folders.py
         self.shape = self.state / "shape.json"
         self.journal = self.state / "journal"
         self.hosts = self.state / "hosts"
@@ -49,6 +50,10 @@ class Paths:
         except OSError:
             return _short_place() / f"{_digest(self.folder)}.socket"
 
+    @property
+    def digest(self) -> str:
+        return _digest(self.folder)
+
     def make(self) -> None:
         for folder in (self.folder, self.bin, self.state, self.spool):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -60,7 +65,7 @@ class Paths:
 
     def check_own(self) -> None:
         """Raise FakeSlurmError unless the folder belongs to this user alone: files in it are executed."""
-        _check_private(self.folder)
+        check_private(self.folder)
 
     def interpreter(self) -> str:
         """The path of Python as it fits into the first line of a script: short, and without blanks."""
@@ -75,7 +80,7 @@ class Paths:
 
     def listen(self) -> socket.socket:
         self.socket.parent.mkdir(mode=0o700, exist_ok=True)
-        _check_private(self.socket.parent)
+        check_private(self.socket.parent)
         self.socket.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX)
         listener.bind(str(self.socket))
@@ -120,7 +125,7 @@ def private_place() -> Path:
     """The folder for what all of this user's clusters share."""
     place = _short_place()
     place.mkdir(mode=0o700, exist_ok=True)
-    _check_private(place)
+    check_private(place)
     return place
 
 
@@ -138,7 +143,8 @@ def _digest(folder: Path) -> str:
     return hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
 
 
-def _check_private(folder: Path) -> None:
+def check_private(folder: Path) -> None:
+    """Raise FakeSlurmError unless the folder belongs to this user alone."""
     if not _is_private(folder):
         raise FakeSlurmError(
             f"{folder}: is not a folder that is yours alone, with mode 700. Remove it, chmod 700 it, or use another."

@@ -56,6 +56,8 @@ class SlurmConf:
     reservations: tuple[str, ...] = ()  # names that --reservation accepts; they hold no nodes
     licenses: tuple[str, ...] = ()  # names that --licenses accepts; there are enough of each
     enforce_memory: bool = False  # end jobs that use more than they asked for: see memory_limit.py
+    node_local: bool = False  # each node has a /tmp, /var/tmp and /dev/shm of its own: see node_folders.py
+    shared: tuple[str, ...] = ()  # folders below these that all nodes share
     slurm_version: str = VERSION  # the release that the cluster behaves as: see release.py
 
     @property

@@ -67,6 +67,8 @@ class StepPlan:
     slurm_version: str = VERSIONS["22.05"]
     socket: str = ""  # of the daemon
     cluster: str = ""  # its folder
+    node_local: bool = False
+    shared: tuple[str, ...] = ()
 
     @property
     def batch(self) -> bool:
@@ -110,7 +112,7 @@ def plan_from(data: dict[str, Any]) -> StepPlan:
     """The plan from its fields in JSON."""
     tasks = tuple(TaskPlan(**{**task, "argv": tuple(task["argv"])}) for task in data["tasks"])
     components = tuple(_component_from(component) for component in data["components"])
-    return StepPlan(**{**data, "nodes": tuple(data["nodes"]), "tasks": tasks, "components": components})
+    return StepPlan(**{**data, "nodes": tuple(data["nodes"]), "tasks": tasks, "components": components, "shared": tuple(data["shared"])})
 
 
 def _component_from(data: dict[str, Any]) -> ComponentPlan:

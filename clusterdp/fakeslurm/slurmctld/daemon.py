@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from clusterdp.fakeslurm import commands
-from clusterdp.fakeslurm.core import processes
+from clusterdp.fakeslurm.core import node_folders, processes
 from clusterdp.fakeslurm.core.error_texts import CommandDone, Refusal
 from clusterdp.fakeslurm.core.job_environ import MARK
 from clusterdp.fakeslurm.core.model import JobRecord, Model, Step
@@ -218,4 +218,5 @@ class Daemon:
                 break
             processes.send(left, signal.SIGKILL)
             await asyncio.sleep(0.05)
+        node_folders.remove(self.paths)
         self.paths.pid.unlink(missing_ok=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from clusterdp.fakeslurm.core import node_folders
 from clusterdp.fakeslurm.core.error_texts import ControllerError
 from clusterdp.fakeslurm.core.model import BATCH
 from clusterdp.fakeslurm.core.orders import FailNode, OutliveSrun
+from clusterdp.fakeslurm.core.paths import Paths
 from clusterdp.fakeslurm.slurmctld import requeue
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ def node_lost(controller: Controller, name: str) -> None:
 
 
 def fail_node(controller: Controller, name: str) -> None:
-    """Kill the processes of a node; that it does not respond is noticed later."""
+    """Kill the processes of a node, whose disk is lost; that it does not respond is noticed later."""
     node = controller.model.nodes[name]
     node.fails_at = controller.clock() + controller.settings.node_timeout_s
     controller.records.node(name)
@@ -59,6 +61,7 @@ def fail_node(controller: Controller, name: str) -> None:
                 controller.runner.order(job, step, OutliveSrun())  # its srun dies with the batch host
             if name in step.nodes:
                 controller.runner.order(job, step, FailNode(name))
+    node_folders.wipe(Paths(controller.folder), name)
 
 
 def kill_slurmd(controller: Controller, name: str) -> None:

@@ -79,6 +79,8 @@ def batch_plan(controller: Controller, job: JobRecord, paths: Paths) -> StepPlan
         slurm_version=controller.settings.slurm_version,
         socket=str(paths.socket),
         cluster=str(paths.folder),
+        node_local=controller.settings.node_local,
+        shared=controller.settings.shared,
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import signal
+from pathlib import Path
 
-from clusterdp.fakeslurm.core import processes
+from clusterdp.fakeslurm.core import node_folders, processes
 from clusterdp.fakeslurm.core.step_plan import StepPlan, TaskPlan
 from clusterdp.fakeslurm.slurmstepd.messages import name
 
@@ -17,6 +18,8 @@ def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) 
     """Start the task; returns its pid. The task leads a session of its own."""
     component = plan.component_of(task)
     argv = task.argv or component.argv
+    if plan.node_local:
+        import ctypes  # noqa: F401 - loaded once, and not by each task for its mounts
     parent = os.getpid()
     pid = os.fork()
     if pid:
@@ -28,6 +31,8 @@ def start(plan: StepPlan, task: TaskPlan, stdin: int, stdout: int, stderr: int) 
         for source, number in ((stdin, 0), (stdout, 1), (stderr, 2)):
             os.dup2(source, number)
         _default_signals()
+        if plan.node_local:
+            node_folders.enter(Path(plan.cluster), task.node, plan.shared, environ.get("TMPDIR", ""))
         os.umask(plan.umask)
         if environ.get("SLURM_LOCALID", "0") == "0":
             _check_tmpdir(environ, name(plan))

@@ -1,0 +1,95 @@
+"""The node-local folders of pretend nodes: each node has a /tmp, /var/tmp, /dev/shm and TMPDIR of its own, if
+SlurmConf.node_local is set. A task enters those of its node in a mount namespace (mounts.py).
+
+Folders that all nodes share stay visible where they lie below these: SlurmConf.shared, the cluster's own folder, and
+the interpreter's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from clusterdp.fakeslurm.core import mounts
+from clusterdp.fakeslurm.core.paths import Paths, check_private, private_place
+
+MEMORY = Path("/dev/shm")
+PLACES = (Path("/tmp"), Path("/var/tmp"), MEMORY)
+
+
+def possible() -> bool:
+    """Whether a task can have node-local folders here: tried in a child process."""
+    if sys.platform != "linux":
+        return False
+    trial = os.fork()
+    if trial == 0:
+        try:
+            mounts.enter_namespace()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(trial, 0)[1] == 0
+
+
+def enter(cluster: Path, node: str, shared: Iterable[str], tmpdir: str) -> None:
+    """Show the node's own folders to this process, which must have one thread, and to all that it starts. OSError if
+    that is impossible. tmpdir: the task's TMPDIR, which is a folder of the node, too, unless it is a shared one.
+    """
+    paths = Paths(cluster)
+    kept = _outermost([*map(Path, shared), cluster, private_place(), Path(sys.prefix), Path(sys.base_prefix)])
+    places = own_places(kept, tmpdir)
+    mounts.enter_namespace()
+    # Opened before anything is mounted over them.
+    own = [(os.open(_backing(paths, node, place), os.O_PATH), place) for place in places]
+    below = [folder for folder in kept if folder.is_dir() and any(place in folder.parents for place in places)]
+    common = [(os.open(folder, os.O_PATH), folder) for folder in below]
+    for folder, place in (*own, *common):
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mounts.bind(Path(f"/proc/self/fd/{folder}"), place)
+        os.close(folder)
+
+
+def own_places(shared: Iterable[Path], tmpdir: str = "") -> list[Path]:
+    """The folders that each node has of its own. One that is shared, or below a shared one, is not among them."""
+    places = [*PLACES, *([Path(tmpdir)] if os.path.isabs(tmpdir) else [])]
+    real = [place for place in places if place.is_dir() and not place.is_symlink()]
+    return _outermost(place for place in real if not any(place.is_relative_to(folder) for folder in shared))
+
+
+def wipe(paths: Paths, node: str) -> None:
+    """Remove what the node has in its folders. What its dying tasks still write is in no node's folders."""
+    for base in (paths.node_folders, _memory(paths)):
+        if (base / node).is_dir():
+            dead = tempfile.mkdtemp(prefix=".dead-", dir=base)
+            (base / node).rename(Path(dead) / node)
+            shutil.rmtree(dead, ignore_errors=True)
+
+
+def remove(paths: Paths) -> None:
+    """Remove the folders of all nodes."""
+    for base in (paths.node_folders, _memory(paths)):
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def _backing(paths: Paths, node: str, place: Path) -> Path:
+    """The folder that is shown in this place. That of /dev/shm is in memory, too: an older C library takes no other."""
+    base = _memory(paths) if place == MEMORY else paths.node_folders
+    base.mkdir(mode=0o700, exist_ok=True)
+    check_private(base)
+    folder = base / node / str(place).strip("/").replace("/", "_")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _memory(paths: Paths) -> Path:
+    return MEMORY / f"clusterdp-{os.getuid()}-{paths.digest}"
+
+
+def _outermost(folders: Iterable[Path]) -> list[Path]:
+    """The folders that lie below no other one."""
+    unique = list(dict.fromkeys(folders))
+    return [folder for folder in unique if not any(other in folder.parents for other in unique)]

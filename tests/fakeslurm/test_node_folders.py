@@ -1,0 +1,58 @@
+"""A node's /tmp, /var/tmp, /dev/shm and TMPDIR are its own, and what the nodes share stays where it lies."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clusterdp.fakeslurm import FakeCluster
+from clusterdp.fakeslurm.core import node_folders
+from tests.fakeslurm.conftest import Desk
+
+pytestmark = pytest.mark.skipif(not node_folders.possible(), reason="this system gives no mount namespaces")
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    folder = tmp_path_factory.mktemp("shared")
+    with FakeCluster(nodes=3, quick=True, node_local=True, shared=[folder]) as cluster:
+        yield Desk(cluster, folder)
+
+
+@pytest.mark.parametrize("place", ["/tmp", "/var/tmp", "/dev/shm"])
+def test_two_nodes_have_folders_of_their_own(desk: Desk, place: str) -> None:
+    line = f"echo $SLURMD_NODENAME > {place}/who; srun --overlap true; cat {place}/who"
+    (desk.folder / "who.sh").write_text(f"#!/bin/bash\n{line}\n")
+    (desk.folder / "who.sh").chmod(0o700)
+    assert sorted(desk.say("srun --nodes=2 --ntasks=2 ./who.sh").split()) == ["n1", "n2"]
+    assert not Path(place, "who").exists()
+
+
+def test_batch_script_and_tasks_of_a_node_share_them(desk: Desk) -> None:
+    job = desk.submit("--nodes=1", script="echo saved > /tmp/note; srun cat /tmp/note")
+    desk.cluster.wait(job, "COMPLETED")
+    assert desk.output(job).split() == ["saved"]
+
+
+def test_a_failed_node_loses_its_folders(desk: Desk) -> None:
+    desk.say("srun -w n3 bash -c 'echo saved > /tmp/lost; echo saved > /dev/shm/lost'")
+    desk.cluster.fail("n3")
+    desk.cluster.resume("n3")
+    assert desk.run("srun", "-w", "n3", "ls", "/tmp/lost", "/dev/shm/lost").returncode
+
+
+def test_a_shared_folder_below_tmp_stays_visible(desk: Desk) -> None:
+    (desk.folder / "data").write_text("for all")
+    assert desk.say(f"srun --nodes=2 --ntasks=2 cat {desk.folder}/data") == "for allfor all"
+
+
+def test_a_shared_tmp_is_no_nodes_own() -> None:
+    assert Path("/tmp") not in node_folders.own_places([Path("/tmp")])
+
+
+def test_folders_of_nodes_end_with_the_cluster(tmp_path: Path) -> None:
+    before = set(Path("/dev/shm").glob("clusterdp-*"))
+    with FakeCluster(tmp_path / "fake", nodes=1, quick=True, node_local=True) as cluster:
+        cluster.run("srun", "--chdir=/", "touch", "/dev/shm/mine", "/tmp/mine")
+    assert set(Path("/dev/shm").glob("clusterdp-*")) <= before
+    assert not (tmp_path / "fake" / "nodes").exists()
