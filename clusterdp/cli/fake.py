@@ -95,6 +95,10 @@ def _add_up(sub: argparse.ArgumentParser) -> None:
         metavar="V",
         help="be a Slurm of that release: 22.05, 24.11 (the default), 26.05, or one between",
     )
+    about = "each node has a /tmp, /var/tmp and /dev/shm of its own (Linux)"
+    sub.add_argument("--node-local", action="store_true", help=about)
+    about = "below those: a folder that all nodes share, such as that of the jobs; may be repeated"
+    sub.add_argument("--shared", action="append", default=[], metavar="DIR", help=about)
     sub.add_argument("--quick", action="store_true", help="a controller that looks at limits every second")
     sub.add_argument("--flaky", type=float, default=0, metavar="RATE", help="this part of all calls of sbatch fails")
     sub.add_argument("--seed", type=int, default=0, metavar="N", help="which ones")
@@ -132,7 +136,15 @@ def up(options: argparse.Namespace) -> None:
     if shape.settings.first_job_id == type(shape.settings).first_job_id:  # none was asked for
         shape = replace(shape, settings=replace(shape.settings, first_job_id=fresh_job_id()))
     folder = Path(options.dir) if options.dir else FakeCluster.default_folder()
-    cluster = FakeCluster(folder, shape=shape, slurm_version=options.slurm_version).up()
+    if options.shared and not (options.node_local or shape.settings.node_local):
+        raise FakeError("--shared: all folders are shared without --node-local. Add --node-local, or leave it out.")
+    cluster = FakeCluster(
+        folder,
+        shape=shape,
+        slurm_version=options.slurm_version,
+        node_local=options.node_local,
+        shared=options.shared,
+    ).up()
     if options.flaky:
         cluster.flaky(options.flaky, options.seed)
     where = f" --dir {shlex.quote(options.dir)}" if options.dir else ""

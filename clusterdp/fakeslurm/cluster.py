@@ -48,8 +48,8 @@ class FakeCluster:
 
     `time_scale`: time limits, grace times and the controller's delays are so many times shorter (SlurmConf.scaled).
 
-    `node_local`: each node has a /tmp, /var/tmp, /dev/shm and TMPDIR of its own, which it loses when it fails. `shared`:
-    the folders below these that all nodes share, such as that of the jobs.
+    `node_local`: each node has a /tmp, /var/tmp, /dev/shm and TMPDIR of its own, which it loses when it fails.
+    `shared`: the folders below these that all nodes share, such as that of the jobs.
 
     `shape`: nodes, partitions and settings of your own, which the other arguments do not change.
     """

@@ -27,7 +27,7 @@ from clusterdp.operate.follow import Pace, RunUpdate, follow
 from clusterdp.rehearse.clusters import small_disk
 from clusterdp.rehearse.clusters.drill_cluster import DrillCluster
 from clusterdp.rehearse.clusters.job_cluster import shape_for
-from clusterdp.rehearse.clusters.local_cluster import LocalCluster
+from clusterdp.rehearse.clusters.local_cluster import LocalCluster, shared_folders
 from clusterdp.rehearse.clusters.slurm_cluster import SlurmCluster
 from clusterdp.rehearse.drills.saves import MARGIN_MB
 from clusterdp.rehearse.drills.scene import Scene
@@ -105,7 +105,9 @@ def run(spec: RunSpec, tell: Callable[[int | None, str], None]) -> RunResult:
 
 def _cluster(spec: RunSpec, config: Config, ranks_per_node: int) -> DrillCluster:
     if spec.cluster == "local":
-        return LocalCluster(shape=shape_for(config, ranks_per_node, spare=1, grace_s=spec.grace_s))
+        above = str(Path(spec.folder).parent)  # with the small disk, and the run whose snapshot is taken over
+        shared = shared_folders(spec.values, above, spec.submit_dir)
+        return LocalCluster(shape=shape_for(config, ranks_per_node, spare=1, grace_s=spec.grace_s), shared=shared)
     return SlurmCluster(saves_at_term=spec.facts.ours)
 
 

@@ -46,6 +46,13 @@ def test_a_shared_folder_below_tmp_stays_visible(desk: Desk) -> None:
     assert desk.say(f"srun --nodes=2 --ntasks=2 cat {desk.folder}/data") == "for allfor all"
 
 
+def test_sbcast_copies_to_each_node(desk: Desk) -> None:
+    (desk.folder / "data").write_text("for all")
+    job = desk.submit("--nodes=2", script="sbcast data /tmp/data; srun --ntasks=2 cat /tmp/data")
+    desk.cluster.wait(job, "COMPLETED")
+    assert desk.output(job) == "for allfor all"
+
+
 def test_a_shared_tmp_is_no_nodes_own() -> None:
     assert Path("/tmp") not in node_folders.own_places([Path("/tmp")])
 

@@ -7,11 +7,12 @@ import errno
 import os
 import shutil
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clusterdp.fakeslurm.commands.getopt import GetoptParser, table
 from clusterdp.fakeslurm.commands.read_words import read_words
-from clusterdp.fakeslurm.core import error_texts
+from clusterdp.fakeslurm.core import error_texts, node_folders
 from clusterdp.fakeslurm.core.error_texts import Refusal
 from clusterdp.fakeslurm.core.job_ids import find, parse
 from clusterdp.fakeslurm.core.model import JobRecord
@@ -48,10 +49,12 @@ async def run(client: Connection, daemon: Daemon) -> int:
     job, nodes = _target(options.get("jobid") or environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID"), daemon)
     if empty:
         client.error(f"sbcast: {daemon.shape.settings.release.warning}: file `{words[0]}` is empty.")
-    target = os.path.join(job.desc.folder, words[1])
+    targets = _targets(daemon, nodes, os.path.join(job.desc.folder, words[1]))
     force = "force" in options or "SBCAST_FORCE" in environ
+    preserve = "preserve" in options or "SBCAST_PRESERVE" in environ
     try:
-        await asyncio.to_thread(_copy, source, target, force, "preserve" in options or "SBCAST_PRESERVE" in environ)
+        for target in targets:
+            await asyncio.to_thread(_copy, source, target, force, preserve)
     except OSError as error:
         for node in nodes:
             client.error(f"sbcast: error: REQUEST_FILE_BCAST({node}): {error.strerror}")
@@ -77,6 +80,15 @@ def _target(text: str | None, daemon: Daemon) -> tuple[JobRecord, list[str]]:
     if why or not job:
         raise Refusal(f"sbcast: error: Slurm job {text if name else 0} lookup error: {why}", BAD)
     return job, step.nodes if step else job.nodes
+
+
+def _targets(daemon: Daemon, nodes: list[str], target: str) -> list[str]:
+    """The files to write: one, or one by node where that has its own folder for it."""
+    settings = daemon.shape.settings
+    if not settings.node_local:
+        return [target]
+    on_nodes = (node_folders.path_of(daemon.paths.folder, node, settings.shared, Path(target)) for node in nodes)
+    return list(dict.fromkeys(map(str, on_nodes)))
 
 
 def _copy(source: str, target: str, force: bool, preserve: bool) -> None:

@@ -39,8 +39,7 @@ def enter(cluster: Path, node: str, shared: Iterable[str], tmpdir: str) -> None:
     """Show the node's own folders to this process, which must have one thread, and to all that it starts. OSError if
     that is impossible. tmpdir: the task's TMPDIR, which is a folder of the node, too, unless it is a shared one.
     """
-    paths = Paths(cluster)
-    kept = _outermost([*map(Path, shared), cluster, private_place(), Path(sys.prefix), Path(sys.base_prefix)])
+    paths, kept = Paths(cluster), _kept(cluster, shared)
     places = own_places(kept, tmpdir)
     mounts.enter_namespace()
     # Opened before anything is mounted over them.
@@ -51,6 +50,20 @@ def enter(cluster: Path, node: str, shared: Iterable[str], tmpdir: str) -> None:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         mounts.bind(Path(f"/proc/self/fd/{folder}"), place)
         os.close(folder)
+
+
+def path_of(cluster: Path, node: str, shared: Iterable[str], path: Path) -> Path:
+    """The path on this machine of what the node sees at `path`."""
+    kept = _kept(cluster, shared)
+    if not any(path.is_relative_to(folder) for folder in kept):
+        for place in own_places(kept):
+            if path.is_relative_to(place):
+                return _backing(Paths(cluster), node, place) / path.relative_to(place)
+    return path
+
+
+def _kept(cluster: Path, shared: Iterable[str]) -> list[Path]:
+    return _outermost([*map(Path, shared), cluster, private_place(), Path(sys.prefix), Path(sys.base_prefix)])
 
 
 def own_places(shared: Iterable[Path], tmpdir: str = "") -> list[Path]:

@@ -112,7 +112,8 @@ def plan_from(data: dict[str, Any]) -> StepPlan:
     """The plan from its fields in JSON."""
     tasks = tuple(TaskPlan(**{**task, "argv": tuple(task["argv"])}) for task in data["tasks"])
     components = tuple(_component_from(component) for component in data["components"])
-    return StepPlan(**{**data, "nodes": tuple(data["nodes"]), "tasks": tasks, "components": components, "shared": tuple(data["shared"])})
+    lists = {name: tuple(data[name]) for name in ("nodes", "shared")}
+    return StepPlan(**{**data, **lists, "tasks": tasks, "components": components})
 
 
 def _component_from(data: dict[str, Any]) -> ComponentPlan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -18,6 +18,9 @@ class DrillCluster(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+    def wrongly_shared(self, files: Iterable[str]) -> list[str]:
+        """Those of these files that are in a node's own folder on a real cluster, and in a shared one here."""
 
     def submitted(self, job: str) -> None:
         """This is the job that is disturbed."""

@@ -3,21 +3,43 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 from clusterdp.fakeslurm.cluster import FakeCluster
+from clusterdp.fakeslurm.core import node_folders
+from clusterdp.fakeslurm.core.shape import Shape
+
+SEARCHED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH")  # programs and libraries
+CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "UV_CACHE_DIR", "XDG_DATA_HOME")
 
 
 class LocalCluster(FakeCluster):
-    """A DrillCluster."""
+    """A DrillCluster. Each node has a /tmp of its own where this system can do that. shared: folders below it that all
+    nodes see.
+    """
 
     ranks_are_here = True
     restart_s = 120.0
+
+    def __init__(self, *, shape: Shape, shared: Iterable[Path]):
+        self._shared = [*shared]
+        self._node_local = node_folders.possible()
+        super().__init__(shape=shape, node_local=self._node_local, shared=self._shared)
 
     def __enter__(self) -> LocalCluster:
         super().__enter__()
         os.environ.update(self.environ())
         return self
+
+    def wrongly_shared(self, files: Iterable[str]) -> list[str]:
+        if self._node_local:
+            return []
+        common = (self.folder, *self._shared)
+        places = node_folders.own_places(common, os.environ.get("TMPDIR", ""))
+        return [file for file in files if _is_below(file, places) and not _is_below(file, common)]
 
     def submitted(self, job: str) -> None:
         """Each fault names the job, or is one of the whole cluster."""
@@ -27,3 +49,25 @@ class LocalCluster(FakeCluster):
 
     def causes_of(self, causes: Sequence[str]) -> tuple[str, ...]:
         return tuple(causes)
+
+
+def shared_folders(values: dict[str, Any], *folders: str) -> list[Path]:
+    """What the nodes of a real cluster share: these folders, the user's home, interpreter, libraries and caches, and
+    folders that the config names and that are there before the run.
+    """
+    searched = [path for name in SEARCHED for path in os.environ.get(name, "").split(os.pathsep)]
+    named = [*folders, str(Path.home()), sys.prefix, *searched, *(os.environ.get(name, "") for name in CACHES)]
+    there = [Path(path) for path in (*named, *_texts(values)) if os.path.isabs(path)]
+    return [folder for folder in there if folder not in (Path("/"), *node_folders.PLACES) and folder.is_dir()]
+
+
+def _is_below(file: str, folders: Iterable[Path]) -> bool:
+    return any(Path(file).is_relative_to(folder) for folder in folders)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (dict, list)):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts(part)

@@ -6,7 +6,7 @@ import math
 import re
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -40,6 +40,9 @@ class SlurmCluster:
     ) -> None:
         if self.job:
             commands.cancel(self.job)
+
+    def wrongly_shared(self, files: Iterable[str]) -> list[str]:
+        return []
 
     def submitted(self, job: str) -> None:
         self.job = job

@@ -22,7 +22,9 @@ def rank_killed(scene: Scene) -> None:
 
 
 def node_lost(scene: Scene) -> None:
-    """Its power fails. There is another node."""
+    """Its power fails, and what was in its own folders is lost. There is another node."""
+    if local := scene.cluster.wrongly_shared(scene.facts.written):
+        raise Inapplicable(f"the program writes {local[0]}, and nodes have no /tmp of their own on this machine")
     scene.wait_moment()
     attempt = scene.newest()
     names = scene.cluster.run("squeue", "-h", "-j", scene.job, "-o", "%N").strip()
