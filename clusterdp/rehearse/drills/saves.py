@@ -20,10 +20,11 @@ from clusterdp.rehearse.drills.half_save import (
     stopped_in_or_after_a_save,
 )
 from clusterdp.rehearse.drills.losses import CRASHES
+from clusterdp.rehearse.drills.saved_files import by_save, bytes_left, is_committed
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.observe import processes
-from clusterdp.rehearse.observe.file_use import is_checkpoint, series_of
+from clusterdp.rehearse.observe.file_use import ONE_SAVE_S, is_checkpoint, series_of
 from clusterdp.rundir import read_events
 from clusterdp.wording import counted
 
@@ -38,7 +39,7 @@ def killed_while_saving(scene: Scene) -> None:
     caught = stopped_in_a_save(scene, half_of_ours) if scene.is_ours else stopped_in_or_after_a_save(scene)
     scene.kill(caught.pids)
     path, said = _shown(scene, caught.half.path), caught.half.words
-    if not scene.is_ours and _may_be_whole(scene, caught.half, path):
+    if not scene.is_ours and _may_be_whole(scene, caught.half, path) and not is_committed(caught.half.path):
         cut = caught.half.path.stat().st_size // 2
         os.truncate(caught.half.path, cut)
         said += f"; it was cut to {cut} bytes, as a kill a moment earlier leaves it"
@@ -80,12 +81,10 @@ def newest_checkpoint_damaged(scene: Scene) -> None:
 
 
 def _damage_theirs(scene: Scene) -> None:
-    """The newest of several is cut to half its size."""
-    found: list[Path] = []
+    """The newest of several is cut to half its size; of one that has several files, that which was written last."""
 
     def two() -> bool:
-        found[:] = _checkpoints_of(scene)
-        return len(found) > 1
+        return len(_checkpoints_of(scene)) > 1
 
     if not any(is_checkpoint(path) for path in (*scene.facts.written, *scene.facts.files)):
         raise Inapplicable("no checkpoint of this program is known")
@@ -94,7 +93,7 @@ def _damage_theirs(scene: Scene) -> None:
     except Missed:
         raise Inapplicable("the program keeps one checkpoint, so there is no older one to go back to") from None
     attempt, pids = scene.newest(), frozen(scene)
-    newest = _checkpoints_of(scene)[-1]
+    newest = _checkpoints_of(scene)[-1][-1]
     size = newest.stat().st_size
     os.truncate(newest, size // 2)
     scene.kill(pids)
@@ -103,8 +102,8 @@ def _damage_theirs(scene: Scene) -> None:
     scene.hit(words, *CRASHES, attempt=attempt, file=name)
 
 
-def _checkpoints_of(scene: Scene) -> list[Path]:
-    """Of files whose names differ in their numbers alone, the largest group, oldest first."""
+def _checkpoints_of(scene: Scene) -> list[list[Path]]:
+    """The files of each, oldest first: of files whose names differ in their numbers alone, those of most saves."""
     groups: dict[str, list[Path]] = {}
     made = {series_of(path) for path, use in scene.facts.files.items() if use.written or use.named}  # others are data
     for base, folders, names in os.walk(scene.run.code):
@@ -114,8 +113,8 @@ def _checkpoints_of(scene: Scene) -> list[Path]:
             series = series_of(str(path.relative_to(scene.run.code)))
             if is_checkpoint(name) and series in made and path.stat().st_size:
                 groups.setdefault(series, []).append(path)
-    best = max(groups.values(), key=len, default=[])
-    return sorted(best, key=lambda path: path.stat().st_mtime)
+    apart_s = max(ONE_SAVE_S, scene.facts.save_every_s / 2)
+    return max((by_save(paths, apart_s) for paths in groups.values()), key=len, default=[])
 
 
 def disk_full_while_saving(scene: Scene) -> None:
@@ -150,11 +149,12 @@ def _fill_in_a_save(scene: Scene, disk: Path) -> None:
     for _ in range(SAVES):
         caught = stopped_in_a_save(scene, lambda scene: _half_on(disk, scene))
         half = caught.half
+        inode = half.path.stat().st_ino
         _fill(filler)
         scene.thaw(caught.pids)
         try:
             scene.wait("the end of this save", partial(_is_closed, half.path, caught.pids), 60, GLANCE_S)
-            left = half.path.stat().st_size if half.path.exists() else 0
+            left = bytes_left(disk, inode)
         finally:
             filler.unlink(missing_ok=True)
         path = _shown(scene, half.path)

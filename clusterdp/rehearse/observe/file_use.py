@@ -10,7 +10,7 @@ from typing import Any
 
 ONE_SAVE_S = 0.2  # of several files
 RENAME_S = 0.5  # at most, between hearing that a file has gone and that it has come
-_MKSTEMP = re.compile(r"tmp[a-z0-9_]{8}")  # as Python's tempfile names files
+_MKSTEMP = re.compile(r"tmp[a-z0-9_]{8}|\.tmp[A-Za-z0-9]{6}")  # as Python's tempfile names files, and Rust's
 # By its name alone: a folder may be called anything.
 _CHECKPOINT = re.compile(
     r"(?i)\.(pt|pth|ckpt|bin|safetensors|pkl|pickle|npz|npy|tar)([._-]\w+)*$|(^|[._-])te?mp([._-]|$)"
@@ -62,7 +62,7 @@ def is_checkpoint(path: str) -> bool:
 
 
 def is_mkstemp(path: str) -> bool:
-    """Whether it is named as tempfile.mkstemp() does it: a save may be written there, and then be moved."""
+    """Whether it is named as tempfile.mkstemp() or safetensors does it: a save may be written there, and be moved."""
     return _MKSTEMP.fullmatch(PurePath(path).name) is not None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -69,7 +70,9 @@ class Observer:
         for path in self._written:
             with suppress(OSError):
                 self._written[path] = os.stat(path).st_size
-        saved = sum(size for path, size in self._written.items() if is_checkpoint(path))
+        # A save whose temporary name looks like nothing, or that is quick, is not seen while it is open.
+        sizes = {f"{run.code}/{path}": use.size for path, use in files.items() if use.whole_at(math.inf)}
+        saved = sum(size for path, size in {**sizes, **self._written}.items() if is_checkpoint(path))
         if ours:
             saved = sum(file.stat().st_size for file in run.checkpoints.rglob(f"{ours[-1].token}*"))
         return Facts(

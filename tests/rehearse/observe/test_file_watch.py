@@ -52,6 +52,7 @@ def test_a_file_that_is_moved_in_from_elsewhere_is_told_from_one_that_is_renamed
     uses = watch.uses()
     assert moves_in(uses) and uses["out/last.pt"].size == 3
     assert moves_in({"a.tmp": FileUse(gone=[1.0]), "a": FileUse(named=[1.0, 9.0])})
+    assert is_mkstemp("out/.tmpGlTmS8")  # of safetensors
     assert is_mkstemp("/tmp/tmpabcd_123") and not is_mkstemp("tmp.pt") and not is_mkstemp("/tmpabcd_123/x")
 
 
