@@ -55,6 +55,11 @@ def _renamed(path: Path) -> Path:
     return path.rename(path.with_name("b.pt"))
 
 
+def _linked_elsewhere(path: Path) -> Path:
+    (path.parent.parent.parent / "a.pt").hardlink_to(path)
+    return path
+
+
 def _linked(path: Path) -> Path:
     path.with_name("latest").symlink_to(path.name)
     return path
@@ -65,7 +70,7 @@ def _pointed(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("commit", [_renamed, _linked, _pointed])
+@pytest.mark.parametrize("commit", [_renamed, _linked_elsewhere, _linked, _pointed])
 def test_commit_after_the_last_byte_is_seen(folder: Path, tmp_path: Path, commit: Callable[[Path], Path]) -> None:
     (folder / "latest.json").write_text("none")
     path = folder / "a.pt"
