@@ -12,6 +12,7 @@ from clusterdp.check.subject import Subject
 from clusterdp.wording import did_you_mean
 
 REFUSED = "the job is refused"
+UNKNOWN = "without accounting Slurm knows no account and no QOS, and lets no job in"
 NAMED = "Name one of those."
 ALL = ("ALL", "(null)", "")
 
@@ -31,15 +32,12 @@ def partition_access(
         what = f"{name} takes jobs of a reservation alone: ReqResv=YES"
         yield Finding("error", key, what, REFUSED, "Set resources.reservation, or name another partition.")
     account = cluster.account_of(resources)
-    yield from _of_account(account, name, limits)
+    yield from _of_account(cluster, account, name, limits)
     only = {each.partition for each in cluster.associations if each.account == account}
     if only.isdisjoint({name, ""}) and only and cluster.enforces("associations"):
         what = f"you may use {account} in {', '.join(sorted(only))} alone, and not in {name}"
         yield Finding("error", "resources.account", what, REFUSED, "Name another, or another partition.")
-    qos, allowed = cluster.job_qos(resources, name), limits.get("AllowQos", "ALL")
-    if qos and allowed not in ALL and qos not in allowed.split(","):
-        what = f"{qos} may not use {name}: AllowQos={allowed}"
-        yield Finding("error", "resources.qos", what, REFUSED, NAMED)
+    yield from _of_qos(cluster, cluster.job_qos(resources, name), name, limits)
 
 
 def my_groups() -> set[str]:
@@ -50,13 +48,29 @@ def my_groups() -> set[str]:
         return set()
 
 
-def _of_account(account: str, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
-    """DenyAccounts counts for nothing where AllowAccounts is set."""
+def _of_account(cluster: ClusterFacts, account: str, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
+    """DenyAccounts counts for nothing where AllowAccounts is set, and from 23.02 on both do where no associations are
+    enforced (part_policy_valid_acct in src/slurmctld/partition_mgr.c)."""
+    if cluster.release >= (23, 2) and not cluster.enforces("associations"):
+        return
     key, allowed, denied = "resources.account", limits.get("AllowAccounts", "ALL"), limits.get("DenyAccounts", "")
-    if account and allowed not in ALL and account not in allowed.split(","):
+    if allowed not in ALL and not cluster.has_accounting:
+        yield Finding("error", "resources.partition", f"{name} has AllowAccounts={allowed}", UNKNOWN, "Name another.")
+    elif account and allowed not in ALL and account not in allowed.split(","):
         yield Finding("error", key, f"{account} may not use {name}: AllowAccounts={allowed}", REFUSED, NAMED)
-    elif account and allowed in ALL and account in denied.split(","):
+    elif account and allowed in ALL and account in denied.split(",") and cluster.has_accounting:
         what = f"{account} may not use {name}: DenyAccounts={denied}"
+        yield Finding("error", key, what, REFUSED, "Name another, or another partition.")
+
+
+def _of_qos(cluster: ClusterFacts, qos: str, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
+    key, allowed, denied = "resources.qos", limits.get("AllowQos", "ALL"), limits.get("DenyQos", "")
+    if allowed not in ALL and not cluster.has_accounting:
+        yield Finding("error", "resources.partition", f"{name} has AllowQos={allowed}", UNKNOWN, "Name another.")
+    elif qos and allowed not in ALL and qos not in allowed.split(","):
+        yield Finding("error", key, f"{qos} may not use {name}: AllowQos={allowed}", REFUSED, NAMED)
+    elif qos and allowed in ALL and qos in denied.split(",") and cluster.has_accounting:
+        what = f"{qos} may not use {name}: DenyQos={denied}"
         yield Finding("error", key, what, REFUSED, "Name another, or another partition.")
 
 

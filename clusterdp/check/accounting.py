@@ -13,6 +13,8 @@ from clusterdp.check.subject import Subject
 from clusterdp.slurm.quantities import clock_of, megabytes_of, seconds_of
 from clusterdp.wording import counted
 
+WAITS = "the job waits for ever"
+ANOTHER = "Name another account or QOS."
 # Of what a job asks for in all: what limits it, and for whom.
 MOST = {
     "MaxTRES": "",
@@ -28,6 +30,7 @@ def accounting_findings(subject: Subject, cluster: ClusterFacts, partition: str)
         yield from _of_time(subject, limits)
         yield from _of_size(subject, limits)
         yield from _of_number(subject, limits)
+        yield from _of_minutes(subject, limits)
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Limits:
     def outcome(self) -> str:
         """Of a job beyond a limit."""
         denies = self.cluster.has_flag(self.subject.config.resources, self.partition, "DenyOnLimit")
-        return "the job is refused (DenyOnLimit)" if denies else "the job waits for ever"
+        return "the job is refused (DenyOnLimit)" if denies else WAITS
 
 
 def _with_value(holders: list[tuple[str, Mapping[str, str]]], kind: str, tres: str) -> list[tuple[str, str]]:
@@ -125,5 +128,29 @@ def _count(said: str) -> float:
 def _of_number(subject: Subject, limits: Limits) -> Iterator[Finding]:
     for whose, most in limits.of("MaxSubmitPU") or limits.of("MaxSubmit"):
         if most.isdecimal() and subject.elements > int(most):
-            what = f"{subject.elements} elements are more jobs than {whose} allows a user: {most}"
-            yield Finding("error", "sweep", what, "the array is refused", f"Sweep over {most} or fewer at a time.")
+            key, jobs, remedy = "resources.account", "1 job is", ANOTHER
+            if subject.elements > 1:
+                key, jobs = "sweep", f"{subject.elements} elements are"
+                remedy = f"Sweep over {most} or fewer at a time."
+            yield Finding("error", key, f"{jobs} more than {whose} allows a user: {most}", "sbatch refuses it", remedy)
+    for kind in ("MaxJobsPU", "MaxJobsPA", "MaxJobs", "GrpJobs"):
+        for whose in (whose for whose, most in limits.of(kind) if most == "0"):
+            what = f"{whose} allows no job to run: {kind}=0"
+            yield Finding("error", "resources.account", what, WAITS, ANOTHER)
+
+
+def _of_minutes(subject: Subject, limits: Limits) -> Iterator[Finding]:
+    """Whether a job may take what it asks for in all of its time. How much of a budget for all jobs is used is not
+    looked at; a single job is measured by it where `safe` is enforced (_validate_tres_usage_limits in acct_policy.c).
+    """
+    if subject.time_s is None:
+        return
+    safe = limits.cluster.enforces("safe")
+    for tres, size in sizes(subject, subject.config.resources.nodes).items():
+        minutes = size.count * subject.time_s / 60
+        of_job = limits.of("MaxTRESMins", tres)
+        of_all = [each for each in limits.of("GrpTRESMins", tres) if safe or (each[1] == "0" and minutes)]
+        for whose, said in of_job + of_all:
+            if minutes > _count(said):
+                what = f"{size.words} for {subject.config.resources.time}, and {whose} allows {said} {tres} minutes"
+                yield Finding("error", "resources.time", what, limits.outcome, "Ask for less time, or for less.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,8 @@ from clusterdp.check.last_run import last_run
 from clusterdp.check.launchers import launcher_findings
 from clusterdp.check.limits import limit_findings
 from clusterdp.check.misread import misread_findings
-from clusterdp.check.preemption import preemption_of, survival_findings
+from clusterdp.check.nodes import states_away
+from clusterdp.check.preemption import preemption_of, requeue_note, survival_findings
 from clusterdp.check.processors import processor_findings
 from clusterdp.check.program import ProgramText, look_at, look_at_file, look_at_script
 from clusterdp.check.program.command_words import module_file
@@ -53,7 +55,7 @@ class Checked:
 
 def check(given: Given, config_file: Path, probe: bool = False) -> Checked:
     """ConfigError for a mistake for which `submit` would not even ask Slurm."""
-    subject = _subject(given, config_file)
+    subject = subject_of(given, config_file)
     cluster = ask_cluster(subject.config.resources) if commands.have_slurm() else ClusterFacts()
     found = [*all_findings(subject, cluster, _hosts(subject, cluster))]
     if probe:
@@ -62,13 +64,13 @@ def check(given: Given, config_file: Path, probe: bool = False) -> Checked:
         found += probe_findings(subject)
     notes = [*_notes(subject, cluster)]
     if cluster.partitions and not any(finding.level == "error" for finding in found):
-        refusal, note = _ask_sbatch(subject)
+        refusal, note = _ask_sbatch(subject, cluster)
         found += refusal
         notes += note
     return Checked(subject.config.name, _in_order(found, given.sources), notes, bool(cluster.partitions))
 
 
-def _subject(given: Given, config_file: Path) -> Subject:
+def subject_of(given: Given, config_file: Path) -> Subject:
     if given.sweeps:
         from clusterdp.launch.sweep.plan import make_sweep_plan
 
@@ -136,6 +138,8 @@ def _notes(subject: Subject, cluster: ClusterFacts) -> Iterator[str]:
         return
     if cluster.silent:
         yield f"No answer that is understood from {', '.join(cluster.silent)}: what they know was not looked at."
+    if said := requeue_note(subject, cluster):
+        yield said
     preemption = preemption_of(subject, cluster)
     if preemption is None:
         return
@@ -148,17 +152,21 @@ def _notes(subject: Subject, cluster: ClusterFacts) -> Iterator[str]:
         yield f"{words[0].upper()}{words[1:]}. Then {does}; what has not ended after {duration(has_s)} is killed."
 
 
-def _ask_sbatch(subject: Subject) -> tuple[list[Finding], list[str]]:
-    """(what sbatch --test-only refuses, what it expects). Neither is a verdict."""
+def _ask_sbatch(subject: Subject, cluster: ClusterFacts) -> tuple[list[Finding], list[str]]:
+    """(what sbatch --test-only refuses, what it expects)"""
     try:
-        accepted, said = commands.ask_test_only(subject.script, subject.spec.submit_dir, TIMEOUT_S)
+        answer = commands.ask_test_only(subject.script, subject.spec.submit_dir, TIMEOUT_S)
     except SlurmError as error:
         return [], [f"sbatch --test-only was asked, too: {error}"]
-    said = said.removeprefix("sbatch: ")
-    if accepted:
+    said = re.sub(r"(sbatch: (error: )?|allocation failure: )", "", answer.said)
+    if answer.accepted:
         return [], [f"sbatch --test-only guesses: {said}"]
-    why = "the job is refused as well, most likely"
-    return [Finding("hint", "resources", f"sbatch --test-only says: {said}", why, "Look at what it names.")], []
+    if answer.may_wait and (away := states_away(subject, cluster)):
+        what = f"sbatch --test-only says: {said}"
+        why = f"the nodes that are {away} now are left out there, and the job waits for them, or is refused"
+        return [Finding("warning", "resources", what, why, "Try again when they are back.")], []
+    what = f"sbatch --test-only refuses it: {said}"
+    return [Finding("error", "resources", what, "sbatch refuses the job as well", "Change what it names.")], []
 
 
 def _in_order(found: Sequence[Finding], sources: Mapping[str, str]) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -16,12 +17,14 @@ from clusterdp.slurm.quantities import seconds_of
 
 T = TypeVar("T")
 TIMEOUT_S = 10.0  # for each question
+CRED_EXPIRE_S = 120.0  # where AuthInfo says nothing
 MOST_LEVELS = 8  # of accounts below accounts
 # The words of AccountingStorageEnforce by which each is enforced: some imply others.
 ENFORCING = {
     "associations": {"associations", "limits", "safe", "qos", "wckeys", "all"},
     "limits": {"limits", "safe", "all"},
     "qos": {"qos", "all"},
+    "safe": {"safe", "all"},
 }
 
 
@@ -34,7 +37,7 @@ class ClusterFacts:
     settings: Mapping[str, str] = field(default_factory=dict)
     associations: Sequence[Association] = ()
     qos: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    accounts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # GrpTRES of the job's and of those above
+    accounts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # the GROUP_LIMITS of the job's and above
     silent: tuple[str, ...] = ()
     other: str = ""  # what names another cluster than this one, which then was not asked
 
@@ -85,13 +88,41 @@ class ClusterFacts:
         return self.qos.get(qos, {}).get("Flags", "").split(",")
 
     def enforces(self, what: str) -> bool:
-        """Whether Slurm refuses jobs because of `associations`, `limits` or `qos`."""
+        """Whether Slurm refuses jobs because of `associations`, `limits` or `qos`; `safe`: or starts none that would
+        exceed a budget."""
         enforced = set(self.settings.get("AccountingStorageEnforce", "").lower().split(","))
         return not enforced.isdisjoint(ENFORCING[what])
 
     def number(self, setting: str) -> int | None:
         said = self.settings.get(setting, "")
         return int(said) if said.isdecimal() else None
+
+    @property
+    def has_accounting(self) -> bool:
+        """Whether Slurm knows accounts and QOS."""
+        return self.settings.get("AccountingStorageType", "?") not in ("", "(null)", "accounting_storage/none")
+
+    @property
+    def counts_memory(self) -> bool:
+        """Whether jobs on a node share its memory. If not, --mem is compared with that of the node all the same, but of
+        --mem-per-cpu only the amount for one CPU is."""
+        said = self.settings.get("SelectTypeParameters", "")
+        return not said or "MEMORY" in said.upper()
+
+    @property
+    def requeue_wait_s(self) -> tuple[float, str]:
+        """(seconds, the setting), for which a requeued job waits before it may start."""
+        params = self.settings.get("SchedulerParameters", "")
+        if self.release >= (25, 11) and (found := re.search(r"(?:^|,)requeue_delay=(\d+)", params)):
+            return float(found[1]), "requeue_delay"
+        found = re.search(r"(?:^|,)cred_expire=(\d+)", self.settings.get("AuthInfo", ""))
+        return (float(found[1]) if found else CRED_EXPIRE_S), "cred_expire"
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """(24, 11); zeros if it is not known."""
+        found = re.match(r"(\d+)\.(\d+)", self.settings.get("SLURM_VERSION", ""))
+        return (int(found[1]), int(found[2])) if found else (0, 0)
 
     @property
     def kill_wait_s(self) -> float:
@@ -134,11 +165,10 @@ def ask_cluster(resources: ResourcesConfig) -> ClusterFacts:
 
 
 def _accounts(account: str, cluster: str) -> dict[str, dict[str, str]]:
-    """GrpTRES of the account, and of those above it."""
+    """GROUP_LIMITS of the account, and of those above it."""
     found: dict[str, dict[str, str]] = {}
     while account and account not in found and len(found) < MOST_LEVELS:
-        limit, above = commands.account_limit(account, cluster, TIMEOUT_S)
-        found[account], account = {"GrpTRES": limit}, above
+        found[account], account = commands.account_limits(account, cluster, TIMEOUT_S)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from clusterdp.check.access import accounting_access, partition_access
 from clusterdp.check.accounting import accounting_findings
@@ -25,7 +26,7 @@ def limit_findings(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]
 
 def _of_partitions(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
     """Of several partitions, a job takes the one that it fits: only where none is left, that is an error. All of them
-    must be there."""
+    must be there, and with EnforcePartLimits=ALL the job must be within the limits of all."""
     names = cluster.asked(subject.config.resources.partition)
     if not names:
         yield from _of_no_partition(subject, cluster)
@@ -37,9 +38,14 @@ def _of_partitions(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]
     each = {name: [*_of_partition(subject, cluster, name)] for name in names if name not in missing}
     fits = [name for name, found in each.items() if not any(finding.level == "error" for finding in found)]
     shown = set(fits) or set(each)
+    of_all = cluster.settings.get("EnforcePartLimits") == "ALL"
     for name in each:
         if name in shown:
             yield from each[name]
+        elif of_all and cluster.partitions[name].get("State") not in CLOSED:
+            limits = _of_its_limits(subject, cluster, name, cluster.partitions[name])
+            why = "the job is refused: EnforcePartLimits=ALL asks for what each of its partitions allows"
+            yield from (replace(found, why=why) for found in limits if found.level == "error")
 
 
 def _of_no_partition(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -54,16 +60,22 @@ def _of_no_partition(subject: Subject, cluster: ClusterFacts) -> Iterator[Findin
 def _of_partition(subject: Subject, cluster: ClusterFacts, name: str) -> Iterator[Finding]:
     key, limits = "resources.partition", cluster.partitions[name]
     state = limits.get("State", "UP")
-    if state in ("INACTIVE", "DRAIN"):
+    if state in CLOSED:
         why = f"{name} is {state}: it takes no new jobs"
         yield Finding("error", key, why, "the job is refused", "Name another, or wait until it is up.")
     elif state != "UP":
         yield Finding("warning", key, f"{name} is {state}", "the job waits until it is up", "Name another, or wait.")
+    yield from _of_its_limits(subject, cluster, name, limits)
+    yield from _of_cpus(subject, name, limits)
+    yield from accounting_findings(subject, cluster, name)
+    yield from node_findings(subject, cluster, name)
+
+
+def _of_its_limits(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
+    """Those that EnforcePartLimits is about."""
     yield from partition_access(subject, cluster, name, limits)
     yield from _of_time(subject, cluster, name, limits)
     yield from _of_size(subject, cluster, name, limits)
-    yield from accounting_findings(subject, cluster, name)
-    yield from node_findings(subject, cluster, name)
 
 
 def _of_time(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
@@ -82,6 +94,7 @@ def _of_time(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping
         )
 
 
+CLOSED = ("INACTIVE", "DRAIN")  # states of a partition that takes no new jobs; in a list it is left out
 NEVER = "the job is refused, or waits for ever (EnforcePartLimits decides)"
 
 
@@ -97,17 +110,21 @@ def _of_size(subject: Subject, cluster: ClusterFacts, name: str, limits: Mapping
     if least.isdecimal() and resources.nodes < int(least):
         what = f"{counted(resources.nodes, 'node')} is less than {name} asks for: {least}"
         yield Finding("error", "resources.nodes", what, NEVER, f"Write {least} or more.")
-    cpus = limits.get("MaxCPUsPerNode", "")
-    if cpus.isdecimal() and subject.cpus_per_node > int(cpus):
-        what = f"{subject.cpus_per_node} CPUs on a node are more than {name} allows: {cpus}"
-        remedy = f"Write {max(1, int(cpus) // subject.spec.ranks_per_node)} or less."
-        yield Finding("error", "resources.cpus_per_task", what, NEVER, remedy)
     memory = megabytes_of(limits.get("MaxMemPerNode", ""))
     if memory and subject.memory_mb > memory:
         what = f"{subject.memory_words} is more than {name} allows on a node: {limits['MaxMemPerNode']} MB"
         remedy = f"Ask for {memory:.0f}M a node or less."
         yield Finding("error", subject.memory_key, what, NEVER, remedy)
     yield from _of_memory_per_cpu(subject, cluster, name, limits)
+
+
+def _of_cpus(subject: Subject, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
+    """No limit that EnforcePartLimits is about."""
+    cpus = limits.get("MaxCPUsPerNode", "")
+    if cpus.isdecimal() and subject.cpus_per_node > int(cpus):
+        what = f"{subject.cpus_per_node} CPUs on a node are more than {name} allows: {cpus}"
+        remedy = f"Write {max(1, int(cpus) // subject.spec.ranks_per_node)} or less."
+        yield Finding("error", "resources.cpus_per_task", what, NEVER, remedy)
 
 
 def _of_memory_per_cpu(

@@ -22,7 +22,8 @@ def node_findings(subject: Subject, cluster: ClusterFacts, partition: str) -> It
     yield from _of_names(subject, partition, hosts_of(cluster.partitions.get(partition, {}).get("Nodes", "")))
     if not groups:
         return
-    fitting = [group for group in groups if not misfit(subject, group)]
+    missed = [[*misfits(subject, group, cluster)] for group in groups]
+    fitting = [group for group, found in zip(groups, missed, strict=True) if not found]
     there, up = _count(fitting), _count([group for group in fitting if not AWAY.match(group.state)])
     if there >= wanted:
         if up < wanted:
@@ -36,8 +37,12 @@ def node_findings(subject: Subject, cluster: ClusterFacts, partition: str) -> It
         remedy = f"Write {there}, or ask for less on each node."
         yield Finding("error", "resources.nodes", what, NEVER, remedy)
         return
-    nearest = min(filter(None, (misfit(subject, group) for group in groups)), key=lambda each: each.by)
-    yield Finding("error", nearest.key, f"{nearest.asked}: no node in {partition} has that", NEVER, nearest.remedy)
+    by_all = set.intersection(*({each.key for each in found} for found in missed))
+    nearest = min(
+        (each for found in missed for each in found if each.key in by_all or not by_all), key=lambda each: each.by
+    )
+    has = "has that" if by_all else "has that beside all else that is asked for"
+    yield Finding("error", nearest.key, f"{nearest.asked}: no node in {partition} {has}", NEVER, nearest.remedy)
 
 
 def _of_names(subject: Subject, partition: str, hosts: set[str]) -> Iterator[Finding]:
@@ -51,6 +56,13 @@ def _of_names(subject: Subject, partition: str, hosts: set[str]) -> Iterator[Fin
     if left < min(resources.nodes, len(hosts)):
         what = f"leaves {counted(left, 'node')} of {partition}, and {resources.nodes} are asked for"
         yield Finding("error", "resources.exclude", what, NEVER, "Exclude fewer, or ask for fewer nodes.")
+
+
+def states_away(subject: Subject, cluster: ClusterFacts) -> str:
+    """Of the nodes in the partitions of the job that take no job now: `down*, reserved`; empty if all do."""
+    names = cluster.asked(subject.config.resources.partition)
+    states = {group.state for group in cluster.groups if group.partition in names}
+    return ", ".join(sorted(state for state in states if AWAY.match(state) or state.startswith("reserved")))
 
 
 def hosts_of(expression: str) -> set[str]:
@@ -74,41 +86,38 @@ class Misfit:
     remedy: str
 
 
-def misfit(subject: Subject, group: NodeGroup) -> Misfit | None:
-    """None if a node of the group has all that is asked of a node."""
+def misfits(subject: Subject, group: NodeGroup, cluster: ClusterFacts) -> Iterator[Misfit]:
+    """All that is asked of a node and a node of the group does not have."""
     resources, ranks = subject.config.resources, subject.spec.ranks_per_node
-    memory = subject.memory_mb
-    if found := _of_gpus(subject, group):
-        return found
+    yield from _of_gpus(subject, group)
     if subject.cpus_per_node > group.cpus:
         asked = f"{ranks} x {resources.cpus_per_task} = {subject.cpus_per_node} CPUs on a node"
         most = group.cpus // ranks
         remedy = f"Write {most} or less (a node has {group.cpus})." if most else f"A node has {group.cpus} CPUs."
-        return Misfit(subject.cpus_per_node - group.cpus, "resources.cpus_per_task", asked, remedy)
+        yield Misfit(subject.cpus_per_node - group.cpus, "resources.cpus_per_task", asked, remedy)
+    memory = subject.memory_mb if cluster.counts_memory else subject.memory_of_unit_mb
     if memory > group.memory_mb:
         remedy = f"Ask for {group.memory_mb}M a node or less."
-        return Misfit(memory - group.memory_mb, subject.memory_key, f"{subject.memory_words} on a node", remedy)
+        yield Misfit(memory - group.memory_mb, subject.memory_key, f"{subject.memory_words} on a node", remedy)
     wanted = resources.constraint or ""
     features = wanted.split("&") if re.fullmatch(r"[\w.-]+(&[\w.-]+)*", wanted) else []
     for feature in features:
         if feature not in group.features:
             remedy = f"A node there has: {', '.join(group.features) or 'none'}."
-            return Misfit(1, "resources.constraint", f"the feature {feature}", remedy)
-    return None
+            yield Misfit(1, "resources.constraint", f"the feature {feature}", remedy)
 
 
-def _of_gpus(subject: Subject, group: NodeGroup) -> Misfit | None:
+def _of_gpus(subject: Subject, group: NodeGroup) -> Iterator[Misfit]:
     """Those of the type that is asked for, where one is; of all types together, where none is."""
     gpus, kind = subject.gpus_per_node, subject.gpu_type
     types = dict(group.gpus_by_type)
     if gpus and kind and types and kind not in types:
-        remedy = f"Those there are of type {', '.join(types)}."
-        return Misfit(1, subject.gpu_key, f"GPUs of type {kind}", remedy)
+        yield Misfit(1, subject.gpu_key, f"GPUs of type {kind}", f"Those there are of type {', '.join(types)}.")
+        return
     there, of_type = (types[kind], f" of type {kind}") if kind in types else (group.gpus, "")
-    if gpus <= there:
-        return None
-    remedy = f"Write {there} or less." if there else "Name a partition that has GPUs."
-    return Misfit(gpus - there, subject.gpu_key, f"{counted(gpus, 'GPU')}{of_type} on a node", remedy)
+    if gpus > there:
+        remedy = f"Write {there} or less." if there else "Name a partition that has GPUs."
+        yield Misfit(gpus - there, subject.gpu_key, f"{counted(gpus, 'GPU')}{of_type} on a node", remedy)
 
 
 def _count(groups: list[NodeGroup]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -86,6 +87,7 @@ def survival_findings(subject: Subject, cluster: ClusterFacts) -> Iterator[Findi
         yield from _of_mode(subject, cluster, preemption)
         yield from _of_save(subject, cluster, preemption)
     yield from _of_requeue(subject, cluster)
+    yield from _of_expedite(subject, cluster)
     yield from _of_interval(subject, cluster)
     yield from _of_chain(subject, cluster)
 
@@ -130,6 +132,25 @@ def _of_requeue(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
         why = "JobRequeue is 0 on this cluster: no job is requeued that does not say it"
         what = "has no `#SBATCH --requeue`"
         yield Finding("error", "launch.template", what, why, "Keep the loop over `directives` in the template.")
+
+
+def requeue_note(subject: Subject, cluster: ClusterFacts) -> str:
+    """The cost of each restart here; empty where the run is not requeued, or the settings are not known."""
+    restart = subject.config.restart
+    if not (restart.requeue and restart.how == "requeue" and cluster.settings):
+        return ""
+    wait_s, setting = cluster.requeue_wait_s
+    return f"Each requeue waits {duration(wait_s)} here before the job may start again ({setting})."
+
+
+def _of_expedite(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:
+    """Only a template of one's own can ask for that: restart.requeue writes `--requeue` alone."""
+    enabled = "enable_expedited_requeue" in cluster.settings.get("SlurmctldParameters", "")
+    if enabled and re.search(r"^#SBATCH\s+--requeue=expedite", subject.script, re.M):
+        what = "--requeue=expedite: a job that does not end with 0 is requeued and held, unless an Epilog has failed"
+        why = "enable_expedited_requeue is set here: the run waits as JobHeldUser for `scontrol release`"
+        remedy = "Write #SBATCH --requeue: clusterdp requeues by itself what failed."
+        yield Finding("warning", "launch.template", what, why, remedy)
 
 
 def _of_interval(subject: Subject, cluster: ClusterFacts) -> Iterator[Finding]:

@@ -75,17 +75,17 @@ class Subject:
         return math.inf if seconds == 0 else seconds
 
     @cached_property
-    def _memory(self) -> tuple[str, str, float]:
-        """(key, words, megabytes of a node)"""
+    def _memory(self) -> tuple[str, str, float, float]:
+        """(key, words, megabytes of a node, megabytes of what they are given for: a node, a CPU or a GPU)"""
         resources = self.config.resources
         if amount := megabytes_of(resources.mem or ""):
-            return "resources.mem", f"{resources.mem}", amount
+            return "resources.mem", f"{resources.mem}", amount, amount
         for option, count in (("mem-per-cpu", self.cpus_per_node), ("mem-per-gpu", self.gpus_per_node)):
             said = str(resources.extra.get(option, ""))
             if amount := megabytes_of(said):
                 total = amount * count
-                return f"resources.extra.{option}", f"{count} x {said} = {total:.0f}M", total
-        return "resources.mem", "", 0.0
+                return f"resources.extra.{option}", f"{count} x {said} = {total:.0f}M", total, amount
+        return "resources.mem", "", 0.0, 0.0
 
     @property
     def memory_key(self) -> str:
@@ -99,3 +99,8 @@ class Subject:
     def memory_mb(self) -> float:
         """Of each node; 0 if none is asked for."""
         return self._memory[2]
+
+    @property
+    def memory_of_unit_mb(self) -> float:
+        """Of a node, a CPU or a GPU, as the config has it."""
+        return self._memory[3]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-LIMITS = ("MaxWall", "MaxTRES", "MaxSubmit", "GrpTRES")
+GROUP_LIMITS = ("GrpTRES", "GrpJobs", "GrpTRESMins")  # of all jobs of an account, and of the accounts below it
+LIMITS = ("MaxWall", "MaxTRES", "MaxTRESMins", "MaxJobs", "MaxSubmit", *GROUP_LIMITS)
 ASSOCIATION_FIELDS = ("Account", "Partition", "QOS", "DefaultQOS", "DefaultAccount", *LIMITS)
 QOS_FIELDS = (
     *("MaxWall", "MinTRES", "MaxTRES", "MaxTRESPerNode", "MaxTRESPU", "MaxTRESPA", "GrpTRES", "MaxSubmitPU"),
+    *("MaxTRESMins", "GrpTRESMins", "MaxJobsPU", "MaxJobsPA", "GrpJobs"),
     *("GraceTime", "Preempt", "PreemptMode", "Flags"),
 )
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clusterdp.errors import SlurmError, SubmitError, SubmitInDoubt
-from clusterdp.slurm.accounting import ASSOCIATION_FIELDS, QOS_FIELDS, Association, read_associations
+from clusterdp.slurm.accounting import ASSOCIATION_FIELDS, GROUP_LIMITS, QOS_FIELDS, Association, read_associations
 from clusterdp.slurm.jobid import JOB_ID, is_job_id
 from clusterdp.slurm.nodes import SINFO_FORMAT, NodeGroup, read_sinfo
 from clusterdp.slurm.quantities import seconds_of
@@ -34,6 +34,9 @@ KEEPS = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS"})
 
 # What sbatch prints when it has asked the controller and has got no answer.
 ANSWER_LOST = re.compile(r"timed? ?out|zero bytes|(send|receive|shutdown) failure|connection reset|broken pipe", re.I)
+
+# The two answers of --test-only that depend on which nodes are up.
+MAY_WAIT = re.compile(r"Requested (node configuration is not available|partition configuration not available now)")
 
 
 # A row of squeue. What is left of an array (`7_[2-9]`), or a part of a heterogeneous job (`7+0`), goes by the job's id.
@@ -52,6 +55,21 @@ class SqueueRow:
     state: str
     reason: str
     nodes: str
+
+
+@dataclass(frozen=True)
+class SbatchAnswer:
+    """The answer of `sbatch --test-only`: whether the job is accepted, and the words."""
+
+    accepted: bool
+    said: str
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether sbatch may accept what was refused. The controller checks the request as for sbatch, and then looks
+        for nodes among those that are up: what it says of these is no refusal as long as others are down
+        (job_start_data in src/slurmctld/job_scheduler.c)."""
+        return bool(re.search(MAY_WAIT, self.said))
 
 
 def have_slurm() -> bool:
@@ -187,15 +205,14 @@ def associations(cluster: str = "", timeout_s: float = ANSWER_TIMEOUT_S) -> list
     return read_associations(_accounting("user", *where, f"format={','.join(ASSOCIATION_FIELDS)}", timeout_s=timeout_s))
 
 
-def account_limit(account: str, cluster: str = "", timeout_s: float = ANSWER_TIMEOUT_S) -> tuple[str, str]:
-    """(GrpTRES, parent) of an account: the limit of all its jobs together, and the account above it. Two empty texts if
-    it is not shown. SlurmError as associations()."""
+def account_limits(account: str, cluster: str = "", timeout_s: float = ANSWER_TIMEOUT_S) -> tuple[dict[str, str], str]:
+    """(GROUP_LIMITS, parent) of an account: those of all its jobs together, and the account above it. Empty if it is
+    not shown. SlurmError as associations()."""
     where = ["where", f"account={account}", "user=", *_of_cluster(cluster)]
-    rows = [
-        line.split("|")
-        for line in _accounting("associations", *where, "format=GrpTRES,ParentName", timeout_s=timeout_s)
-    ]
-    return next(((row[0], row[1]) for row in rows if len(row) == 2), ("", ""))
+    fields = (*GROUP_LIMITS, "ParentName")
+    lines = _accounting("associations", *where, f"format={','.join(fields)}", timeout_s=timeout_s)
+    row = next((row for row in (line.split("|") for line in lines) if len(row) == len(fields)), [""] * len(fields))
+    return dict(zip(GROUP_LIMITS, row, strict=False)), row[-1]
 
 
 def show_config(timeout_s: float = ANSWER_TIMEOUT_S) -> dict[str, str]:
@@ -229,11 +246,15 @@ def _of_cluster(name: str) -> list[str]:
     return [f"cluster={name}"] if name else []
 
 
-def ask_test_only(script: str, cwd: Path, timeout_s: float = ANSWER_TIMEOUT_S) -> tuple[bool, str]:
-    """`sbatch --test-only` of this script: whether Slurm accepts it, and what it says. It uses up a job id. That it is
-    accepted does not mean that it will start: limits of the partition, held nodes and a queue are not all looked at."""
+def ask_test_only(script: str, cwd: Path, timeout_s: float = ANSWER_TIMEOUT_S) -> SbatchAnswer:
+    """`sbatch --test-only` of this script. It uses up a job id. That it is accepted does not mean that it will start:
+    limits of the partition, held nodes and a queue are not all looked at. SlurmError if the controller gives no
+    answer."""
     done = _call(["sbatch", "--test-only"], cwd=cwd, timeout_s=timeout_s, given=script)
-    return done.returncode == 0, _words(done)
+    said = _words(done)
+    if done.returncode != 0 and (ANSWER_LOST.search(said) or "Unable to contact" in said):
+        raise SlurmError(f"sbatch: no answer. It says: {said}")
+    return SbatchAnswer(done.returncode == 0, said)
 
 
 def node_hosts(partition: str, timeout_s: float = ANSWER_TIMEOUT_S) -> set[str]:

@@ -52,7 +52,7 @@ def cluster(changes: Mapping[str, str] | None = None, **fields: Any) -> ClusterF
     for old, new in changes.items():
         shown, sinfo = shown.replace(old, new), sinfo.replace(old, new)
     limits = [dict(pair.split("=", 1) for pair in line.split()) for line in shown.splitlines()]
-    settings = SETTINGS | {name: value for name, value in changes.items() if name.isalnum()}
+    settings = SETTINGS | {name: value for name, value in changes.items() if name.isidentifier()}
     return ClusterFacts(
         read_sinfo(sinfo.splitlines()), {each["PartitionName"]: each for each in limits}, settings, **fields
     )

@@ -39,7 +39,8 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         said["asked"] += f"{key}:{timeout_s:.0f} "
         if said.get(key) == "hangs":
             raise commands.CommandTimeout(f"{argv[0]}: no answer within {timeout_s:.0f} s.")
-        return commands.subprocess.CompletedProcess(argv, 0, said.get(key, ""), "")
+        refused = said.get("refused", "") if argv[0] == "sbatch" else ""
+        return commands.subprocess.CompletedProcess(argv, bool(refused), said.get(key, ""), refused)
 
     monkeypatch.setattr(commands, "_call", call)
     monkeypatch.setattr(commands, "have_slurm", lambda: True)
@@ -89,6 +90,47 @@ def test_what_does_not_answer_is_named_and_not_asked_again(
     assert {each.rpartition(":")[2] for each in slurm["asked"].split()} == {f"{TIMEOUT_S:.0f}"}
 
 
+CONFIG_UNAVAILABLE = "allocation failure: Requested node configuration is not available"
+
+
+@pytest.mark.parametrize(
+    ("refused", "idle", "level"),
+    [
+        ("allocation failure: Invalid license specification", "idle", "error"),
+        ("allocation failure: Invalid license specification", "down*", "error"),
+        (CONFIG_UNAVAILABLE, "idle", "error"),
+        (CONFIG_UNAVAILABLE, "down*", "warning"),
+        (CONFIG_UNAVAILABLE, "reserved", "warning"),
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", "idle", ""),
+    ],
+)
+def test_refusals_of_sbatch_are_errors_unless_nodes_are_away(
+    refused: str, idle: str, level: str, slurm: dict[str, str]
+) -> None:
+    slurm["refused"] = refused
+    slurm["sinfo"] = SINFO.replace("main*|up|idle", f"main*|up|{idle}").replace("|4|8|", "|5|8|")
+    checked = check(read({"command": "true", "resources": {"constraint": "a|b"}}), Path("cfg.yaml"))
+    assert [each.level for each in checked.findings if "test-only" in each.what] == [level] * bool(level)
+    assert level or "Unable to contact" in " ".join(checked.notes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "waits"),
+    [
+        ("", "2 min here before the job may start again (cred_expire)"),
+        ("AuthInfo = socket=/x,cred_expire=300", "5 min here"),
+        ("SLURM_VERSION = 25.11.3\nSchedulerParameters = bf_interval=1,requeue_delay=5", "5 s here"),
+        ("SLURM_VERSION = 24.11.5\nSchedulerParameters = requeue_delay=5", "2 min here"),
+    ],
+)
+def test_requeues_cost_the_delay_of_the_release(settings: str, waits: str, slurm: dict[str, str]) -> None:
+    slurm["config"] += f"\n{settings}"
+    assert f"Each requeue waits {waits}" in notes()
+    for restart in ({"requeue": False}, {"how": "resubmit"}):
+        checked = check(read({"command": "true", "restart": restart}), Path("cfg.yaml"))
+        assert "Each requeue" not in " ".join(checked.notes)
+
+
 def test_another_cluster_is_not_judged_by_this_one(slurm: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("clusters", "cluster"):
         assert ask_cluster(ResourcesConfig(extra={key: "other"})).other == f"resources.extra.{key}: other"
@@ -99,7 +141,9 @@ def test_another_cluster_is_not_judged_by_this_one(slurm: dict[str, str], monkey
 
 def test_accounting_is_asked_where_it_is_enforced(slurm: dict[str, str]) -> None:
     slurm["config"] += "\nAccountingStorageEnforce = associations\nClusterName = east"
-    slurm["sacctmgr user"] = "vision||short,long|short|nlp||cpu=8||\nnlp|gpu|long||nlp|1:00||3|node=2\n\ntorn|x\n"
+    slurm["sacctmgr user"] = (
+        "vision||short,long|short|nlp||cpu=8||||||\nnlp|gpu|long||nlp|1:00||||3|node=2||\n\ntorn|x\n"
+    )
     facts = ask_cluster(ResourcesConfig())
     limited = {"MaxWall": "1:00", "MaxSubmit": "3", "GrpTRES": "node=2"}
     assert list(facts.associations) == [
@@ -120,17 +164,17 @@ GROUPS = {"vision": "cpu=8", "lab": "", "root": ""}
 
 def test_accounts_above_that_of_the_job_are_asked_for_what_limits_them(slurm: dict[str, str]) -> None:
     slurm["config"] += "\nAccountingStorageEnforce = limits"
-    slurm["sacctmgr user"] = "vision||||vision||||\n"
-    slurm["sacctmgr associations account=vision"] = "cpu=8|lab\n"
-    slurm["sacctmgr associations account=lab"] = "|root\n"
-    slurm["sacctmgr associations account=root"] = "|\n"
+    slurm["sacctmgr user"] = "vision||||vision||||||||\n"
+    slurm["sacctmgr associations account=vision"] = "cpu=8|||lab\n"
+    slurm["sacctmgr associations account=lab"] = "|||root\n"
+    slurm["sacctmgr associations account=root"] = "|||\n"
     facts = ask_cluster(ResourcesConfig())
     assert {name: limits["GrpTRES"] for name, limits in facts.accounts.items()} == {
         "vision": "cpu=8",
         "lab": "",
         "root": "",
     }
-    slurm["sacctmgr associations account=root"] = "|vision\n"  # nobody's tree is like this
+    slurm["sacctmgr associations account=root"] = "|||vision\n"  # nobody's tree is like this
     assert list(ask_cluster(ResourcesConfig()).accounts) == ["vision", "lab", "root"]
     slurm["sacctmgr associations account=lab"] = "hangs"
     facts = ask_cluster(ResourcesConfig())

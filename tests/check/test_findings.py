@@ -42,6 +42,13 @@ TORCH = "import os, signal, sys, torch\ndef stop(*_):\n    sys.exit(75)\nsignal.
 MIXED = {"gpu:a100:4(S:0-1)": "gpu:a100:7,gpu:1g.5gb:7", "gpu:a100:4|": "gpu:a100:7,gpu:1g.5gb:7|"}
 
 
+NO_ACCOUNTING = {
+    "=main AllowGroups=ALL AllowAccounts=ALL AllowQos=ALL": "=main AllowGroups=ALL AllowAccounts=vision AllowQos=vip",
+    "AccountingStorageType": "accounting_storage/none",
+}
+# Nodes with 32 CPUs and no GPU, and some with 4 CPUs and 4 GPUs.
+APART = {"gpu|up|mixed|3|32|512000|gpu:a100:4(S:0-1)": "gpu|up|mixed|3|32|512000|(null)", "down*|1|32": "idle|1|4"}
+EXPEDITE = {"slurm_script": "#!/bin/bash\n#SBATCH --requeue=expedite\n", "launch": {"template": "mine.j2"}}
 # The partitions of a higher tier have other nodes.
 LOW_APART = {"Nodes=n[1-4] PriorityJobFactor=1 PriorityTier=10": "Nodes=n[8-9] PriorityJobFactor=1 PriorityTier=10"}
 
@@ -80,6 +87,17 @@ CASES = [
     Case("error", "main is for root alone", of_cluster={"RootOnly=NO": "RootOnly=YES"}, but_cluster={}),
     Case("error", "account: nlp may not use main: Deny", {"account": "nlp"},
          of_cluster={"AllowAccounts=ALL": "AllowAccounts=ALL DenyAccounts=nlp,law"}, but={"account": "vision"}),
+    Case("error", "account: nlp may not use main", {"account": "nlp"},
+         of_cluster={"AllowAccounts=ALL": "AllowAccounts=vision", "SLURM_VERSION": "22.05.8"},
+         but_cluster={"AllowAccounts=ALL": "AllowAccounts=vision", "SLURM_VERSION": "23.02.1"}),
+    Case("error", "main has AllowAccounts=vision", {"account": "vision"},
+         of_cluster=NO_ACCOUNTING | {"SLURM_VERSION": "22.05.8"},
+         but_cluster=NO_ACCOUNTING | {"SLURM_VERSION": "24.11.5"}),
+    Case("error", "main has AllowQos=vip", {"qos": "vip"}, of_cluster=NO_ACCOUNTING, but={"partition": "gpu"}),
+    Case("error", "qos: vip may not use main: AllowQos=short", {"qos": "vip"},
+         of_cluster={"AllowQos=ALL": "AllowQos=short"}, but={"qos": "short"}),
+    Case("error", "qos: vip may not use main: DenyQos=vip", {"qos": "vip"},
+         of_cluster={"AllowQos=ALL": "DenyQos=vip"}, but={"qos": "short"}),
     Case("error", "UNLIMITED is more than gpu allows", {"partition": "gpu", "time": "UNLIMITED"}, but={"time": "5"}),
     Case("error", "time: 0 is more than gpu allows", {"partition": "gpu", "time": "0"}, but={"partition": "main"}),
     Case("error", "main is DRAIN", of_cluster={"State=UP": "State=DRAIN"}, but_cluster={}),
@@ -115,6 +133,19 @@ CASES = [
          but={"extra": {"mail-type": "END", "mail-us": 1}}),
     Case("error", "mem-per-cpu: 8 x 3G = 24576M on a node", {"cpus_per_task": 8, "extra": {"mem-per-cpu": "3G"}},
          but={"cpus_per_task": 4}),
+    Case("error", "mem-per-cpu: 8 x 3G = 24576M on a node", {"cpus_per_task": 8, "extra": {"mem-per-cpu": "3G"}},
+         of_cluster={"SelectTypeParameters": "CR_CORE_MEMORY"}, but_cluster={"SelectTypeParameters": "CR_CORE"}),
+    Case("error", "mem-per-cpu: 2 x 20G = 40960M on a node", {"cpus_per_task": 2, "extra": {"mem-per-cpu": "20G"}},
+         of_cluster={"SelectTypeParameters": "CR_CORE"}, but={"extra": {"mem-per-cpu": "15G"}}),
+    Case("error", "on a node: no node in gpu has that beside all else", {"partition": "gpu", "cpus_per_task": 8,
+         "gpus_per_node": 4, "tasks_per_node": 1}, of_cluster=APART, but={"cpus_per_task": 4}),
+    Case("error", "CPUs on a node: no node in gpu has that. ", {"partition": "gpu", "cpus_per_task": 33,
+         "gpus_per_node": 4, "tasks_per_node": 1}, of_cluster=APART, but={"cpus_per_task": 8}),
+    Case("warning", "--requeue=expedite: a job that does not end with 0 is requeued and held", values=EXPEDITE,
+         of_cluster={"SlurmctldParameters": "enable_expedited_requeue"}, but_cluster={}),
+    Case("warning", "--requeue=expedite: a job that does not end with 0 is requeued and held", values=EXPEDITE,
+         of_cluster={"SlurmctldParameters": "enable_expedited_requeue"},
+         but={"slurm_script": "#!/bin/bash\n#SBATCH --requeue\n"}),
     Case("error", "mem-per-gpu: 2 x 9G = 18432M is more than", {"gpus_per_node": 2, "extra": {"mem-per-gpu": "9G"}},
          of_cluster={"MaxMemPerNode=UNLIMITED": "MaxMemPerNode=8000"}, but={"gpus_per_node": 1, "tasks_per_node": 1,
          "extra": {"mem-per-gpu": "7G"}}),
@@ -311,6 +342,62 @@ def test_of_several_partitions_one_that_fits_is_enough(tmp_path: Path) -> None:
 
     assert errors("gpu,main") == []
     assert len(errors("gpu,nowhere")) == 2
+
+
+@pytest.mark.parametrize(
+    ("limits", "nodes", "names", "refused"),
+    [
+        ("ALL", 4, "gpu,main", True),
+        ("ALL", 3, "gpu,main", False),
+        ("ALL", 4, "main,low", False),
+        ("ANY", 4, "gpu,main", False),
+        ("NO", 4, "gpu,main", False),
+    ],
+)
+def test_each_partition_must_take_the_job_where_part_limits_are_all(
+    limits: str, nodes: int, names: str, refused: bool, tmp_path: Path
+) -> None:
+    values = {"resources": {"partition": names, "nodes": nodes}}
+    of = cluster({"EnforcePartLimits": limits, "|3|32|": "|9|32|"})
+    said = [each for each in found(tmp_path, values, of) if each.level == "error"]
+    assert [("more than gpu allows" in each.what, "EnforcePartLimits=ALL" in each.why) for each in said] == (
+        [(True, True)] * refused
+    )
+
+
+@pytest.mark.parametrize("setting", ["MaxJobs", "GrpJobs", "MaxJobsPU", "MaxJobsPA"])
+def test_an_account_or_qos_of_no_job_is_an_error(setting: str, tmp_path: Path) -> None:
+    def errors(most: str) -> list[Finding]:
+        limits = {setting: most}
+        of_user = Association("vision", ("mine",), "mine", limits=limits if setting in ("MaxJobs", "GrpJobs") else {})
+        facts = {"associations": [of_user], "qos": {"mine": limits if setting.startswith("MaxJobsP") else {}}}
+        values = {"resources": {"account": "vision"}}
+        return matching(found(tmp_path, values, cluster(ENFORCED, **facts)), f"allows no job to run: {setting}=0")
+
+    assert [each.level for each in errors("0")] == ["error"]
+    assert not errors("1")
+
+
+@pytest.mark.parametrize(
+    ("setting", "time", "enforced", "fits"),
+    [
+        ("MaxTRESMins=120", "60", "limits", True),
+        ("MaxTRESMins=120", "61", "limits", False),
+        ("GrpTRESMins=120", "61", "limits", True),
+        ("GrpTRESMins=120", "60", "safe", True),
+        ("GrpTRESMins=120", "61", "safe", False),
+        ("GrpTRESMins=0", "1", "limits", False),
+    ],
+)
+def test_a_job_beyond_a_budget_of_minutes_is_an_error(
+    setting: str, time: str, enforced: str, fits: bool, tmp_path: Path
+) -> None:
+    name, minutes = setting.split("=")
+    facts = {"associations": [Association("vision", ("mine",), "mine")], "qos": {"mine": {name: f"cpu={minutes}"}}}
+    values = {"resources": {"account": "vision", "nodes": 2, "time": time}}
+    made = found(tmp_path, values, cluster({"AccountingStorageEnforce": enforced}, **facts))
+    made = matching(made, f"the QOS mine allows {minutes} cpu minutes")
+    assert [each.level for each in made] == ["error"] * (not fits)
 
 
 QOS = {

@@ -36,7 +36,7 @@ OF_USERS = (
     "Cluster Account Partition Share Priority MaxJobs MaxNodes MaxCPUs MaxSubmit MaxWall MaxCPUMins QOS DefaultQOS"
 )
 MORE = {
-    "user": f"{OF_USERS} MaxTRES GrpTRES",
+    "user": f"{OF_USERS} MaxTRES MaxTRESMins GrpTRES GrpJobs GrpTRESMins",
     "account": "Cluster User",
     "association": "ParentName",
     "cluster": "Account User",

@@ -305,6 +305,7 @@ def config(daemon: Daemon) -> str:
         "MaxArraySize": str(settings.max_array),
         "MinJobAge": f"{settings.min_job_age_s:g} sec",
         "SLURM_CONF": str(daemon.paths.conf),
+        "AuthInfo": f"cred_expire={max(1, round(settings.requeue_delay_s))}",  # requeued jobs wait as long
         "SLURM_VERSION": settings.slurm_version,
         "SlurmUser": f"{user.name}({user.uid})",
         "SlurmdPidFile": str(daemon.paths.pid),
