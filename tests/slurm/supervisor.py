@@ -59,9 +59,10 @@ class Daemons:
             (folder / name).write_text(text)
             (folder / name).chmod(0o600)
         self._boot_munge()
-        self._boot_database()
-        self._start("slurmdbd", "slurmdbd", "-D", until=self._answers("sacctmgr", "--noheader", "show", "cluster"))
-        self._call("sacctmgr", "--immediate", "add", "cluster", shape.cluster)
+        if "accounting_storage/slurmdbd" in shape.slurm_conf.read_text():
+            self._boot_database()
+            self._start("slurmdbd", "slurmdbd", "-D", until=self._answers("sacctmgr", "--noheader", "show", "cluster"))
+            self._call("sacctmgr", "--immediate", "add", "cluster", shape.cluster)
         self._start("slurmctld", "slurmctld", "-D", "-c", until=self._answers("scontrol", "ping"))
         for node in range(1, shape.nodes + 1):
             name = self.shape.changed(f"NodeName=n{node}").removeprefix("NodeName=")
