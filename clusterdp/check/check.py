@@ -38,6 +38,9 @@ from clusterdp.wording import duration
 if TYPE_CHECKING:
     from clusterdp.config import Given
 
+# The answer about a reservation of a later time; sbatch accepts the job (job_test_resv in src/slurmctld/reservation.c).
+NOT_BEGUN = "Invalid time specified"
+
 
 @dataclass(frozen=True)
 class Checked:
@@ -165,6 +168,10 @@ def _ask_sbatch(subject: Subject, cluster: ClusterFacts) -> tuple[list[Finding],
         what = f"sbatch --test-only says: {said}"
         why = f"the nodes that are {away} now are left out there, and the job waits for them, or is refused"
         return [Finding("warning", "resources", what, why, "Try again when they are back.")], []
+    if subject.config.resources.reservation and NOT_BEGUN in said:
+        what = f"sbatch --test-only says: {said}"
+        why = "the reservation has not begun, or has no nodes: the job waits for it"
+        return [Finding("warning", "resources.reservation", what, why, "Look at scontrol show reservation.")], []
     what = f"sbatch --test-only refuses it: {said}"
     return [Finding("error", "resources", what, "sbatch refuses the job as well", "Change what it names.")], []
 

@@ -114,6 +114,15 @@ def test_refusals_of_sbatch_are_errors_unless_nodes_are_away(
     assert level or "Unable to contact" in " ".join(checked.notes)
 
 
+@pytest.mark.parametrize(("reservation", "level"), [("course", "warning"), (None, "error")])
+def test_a_reservation_of_a_later_time_is_waited_for(
+    reservation: str | None, level: str, slurm: dict[str, str]
+) -> None:
+    slurm["refused"] = "allocation failure: Invalid time specified"
+    checked = check(read({"command": "true", "resources": {"reservation": reservation}}), Path("cfg.yaml"))
+    assert [each.level for each in checked.findings if "test-only" in each.what] == [level]
+
+
 @pytest.mark.parametrize(
     ("settings", "waits"),
     [
