@@ -63,7 +63,7 @@ def test_the_machine_itself_is_left_as_it_is(cluster: FakeCluster) -> None:
 def test_where_names_cannot_be_made_known_no_file_says_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mounts, "_mount", refuse)
+    monkeypatch.setattr(mounts, "_show", refuse)
     hosts_file.write(["n1"], tmp_path / "hosts")
     mounts.show({tmp_path / "hosts": hosts_file.HOSTS})
     assert not (tmp_path / "hosts").exists()

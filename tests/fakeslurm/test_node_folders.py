@@ -7,6 +7,7 @@ import pytest
 
 from clusterdp.fakeslurm import FakeCluster
 from clusterdp.fakeslurm.core import node_folders
+from clusterdp.fakeslurm.core.paths import Paths
 from tests.fakeslurm.conftest import Desk
 
 pytestmark = pytest.mark.skipif(not node_folders.possible(), reason="this system gives no mount namespaces")
@@ -21,11 +22,12 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 @pytest.mark.parametrize("place", ["/tmp", "/var/tmp", "/dev/shm"])
 def test_two_nodes_have_folders_of_their_own(desk: Desk, place: str) -> None:
-    line = f"echo $SLURMD_NODENAME > {place}/who; srun --overlap true; cat {place}/who"
+    file = Path(place, f"who-{desk.cluster.folder.name}")
+    line = f"echo $SLURMD_NODENAME > {file}; srun --overlap true; cat {file}"
     (desk.folder / "who.sh").write_text(f"#!/bin/bash\n{line}\n")
     (desk.folder / "who.sh").chmod(0o700)
     assert sorted(desk.say("srun --nodes=2 --ntasks=2 ./who.sh").split()) == ["n1", "n2"]
-    assert not Path(place, "who").exists()
+    assert not file.exists()
 
 
 def test_batch_script_and_tasks_of_a_node_share_them(desk: Desk) -> None:
@@ -53,13 +55,14 @@ def test_sbcast_copies_to_each_node(desk: Desk) -> None:
     assert desk.output(job) == "for allfor all"
 
 
-def test_a_shared_tmp_is_no_nodes_own() -> None:
+def test_a_shared_tmp_is_not_a_nodes_own() -> None:
     assert Path("/tmp") not in node_folders.own_places([Path("/tmp")])
 
 
 def test_folders_of_nodes_end_with_the_cluster(tmp_path: Path) -> None:
-    before = set(Path("/dev/shm").glob("clusterdp-*"))
+    memory = node_folders.memory_of(Paths(tmp_path / "fake"))
     with FakeCluster(tmp_path / "fake", nodes=1, quick=True, node_local=True) as cluster:
         cluster.run("srun", "--chdir=/", "touch", "/dev/shm/mine", "/tmp/mine")
-    assert set(Path("/dev/shm").glob("clusterdp-*")) <= before
+        assert memory.exists()
+    assert not memory.exists()
     assert not (tmp_path / "fake" / "nodes").exists()

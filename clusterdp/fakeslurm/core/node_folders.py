@@ -75,7 +75,7 @@ def own_places(shared: Iterable[Path], tmpdir: str = "") -> list[Path]:
 
 def wipe(paths: Paths, node: str) -> None:
     """Remove what the node has in its folders. What its dying tasks still write is in no node's folders."""
-    for base in (paths.node_folders, _memory(paths)):
+    for base in (paths.node_folders, memory_of(paths)):
         if (base / node).is_dir():
             dead = tempfile.mkdtemp(prefix=".dead-", dir=base)
             (base / node).rename(Path(dead) / node)
@@ -84,13 +84,13 @@ def wipe(paths: Paths, node: str) -> None:
 
 def remove(paths: Paths) -> None:
     """Remove the folders of all nodes."""
-    for base in (paths.node_folders, _memory(paths)):
+    for base in (paths.node_folders, memory_of(paths)):
         shutil.rmtree(base, ignore_errors=True)
 
 
 def _backing(paths: Paths, node: str, place: Path) -> Path:
     """The folder that is shown in this place. That of /dev/shm is in memory, too: an older C library takes no other."""
-    base = _memory(paths) if place == MEMORY else paths.node_folders
+    base = memory_of(paths) if place == MEMORY else paths.node_folders
     base.mkdir(mode=0o700, exist_ok=True)
     check_private(base)
     folder = base / node / str(place).strip("/").replace("/", "_")
@@ -98,7 +98,8 @@ def _backing(paths: Paths, node: str, place: Path) -> Path:
     return folder
 
 
-def _memory(paths: Paths) -> Path:
+def memory_of(paths: Paths) -> Path:
+    """The folder of all nodes' /dev/shm on this machine."""
     return MEMORY / f"clusterdp-{os.getuid()}-{paths.digest}"
 
 
