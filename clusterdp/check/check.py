@@ -168,6 +168,11 @@ def _ask_sbatch(subject: Subject, cluster: ClusterFacts) -> tuple[list[Finding],
         what = f"sbatch --test-only says: {said}"
         why = f"the nodes that are {away} now are left out there, and the job waits for them, or is refused"
         return [Finding("warning", "resources", what, why, "Try again when they are back.")], []
+    if answer.may_wait and not cluster.counts_memory and subject.memory_mb > subject.memory_of_unit_mb:
+        # 22.05 refuses 8 x 3G on a node of 16G there, and starts the job.
+        what = f"sbatch --test-only says: {said}"
+        why = "memory of all CPUs is added up there; sbatch may accept the job, because it shares out no memory here"
+        return [Finding("warning", subject.memory_key, what, why, "Submit it, or ask for less.")], []
     if subject.config.resources.reservation and NOT_BEGUN in said:
         what = f"sbatch --test-only says: {said}"
         why = "the reservation has not begun, or has no nodes: the job waits for it"

@@ -114,6 +114,17 @@ def test_refusals_of_sbatch_are_errors_unless_nodes_are_away(
     assert level or "Unable to contact" in " ".join(checked.notes)
 
 
+@pytest.mark.parametrize(("parameters", "level"), [("CR_Core", "warning"), ("CR_Core_Memory", "error")])
+def test_memory_per_cpu_refused_by_test_only_is_a_warning_under_cr_core(
+    parameters: str, level: str, slurm: dict[str, str]
+) -> None:
+    slurm["refused"] = CONFIG_UNAVAILABLE
+    slurm["config"] += f"\nSelectTypeParameters = {parameters}"
+    given = {"command": "true", "resources": {"cpus_per_task": 2, "extra": {"mem-per-cpu": "1G"}}}
+    checked = check(read(given), Path("cfg.yaml"))
+    assert [each.level for each in checked.findings if "test-only" in each.what] == [level]
+
+
 @pytest.mark.parametrize(("reservation", "level"), [("course", "warning"), (None, "error")])
 def test_a_reservation_of_a_later_time_is_waited_for(
     reservation: str | None, level: str, slurm: dict[str, str]
