@@ -26,8 +26,10 @@ def test_what_would_never_start_is_found_and_what_fits_is_not(cluster: Cluster, 
     jobs = cluster.run("squeue", "--noheader", "--states=all", "--format=%A")
     code, said = check(cluster, tmp_path, "resources.partition=low")
     assert (code, said["asked_slurm"], said["findings"]) == (0, True, [])
-    assert "low can be preempted: REQUEUE, a grace time of 10 s"[1:] in said["notes"][0]
-    assert "to start at" in said["notes"][1]
+    notes = "\n".join(said["notes"])
+    assert "low can be preempted: REQUEUE, a grace time of 10 s"[1:] in notes
+    assert "to start at" in notes
+    assert "Each requeue waits" in notes
     code, said = check(cluster, tmp_path, "resources.partition=short", "resources.time=2:00:00", "resources.nodes=5")
     keys = [(each["level"], each["key"]) for each in said["findings"]]
     assert (code, keys) == (1, [("error", "resources.time"), ("error", "resources.nodes")])
