@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from clusterdp.rehearse.drills.half_save import stopped_in_or_after_a_save
-from clusterdp.rehearse.drills.saves import killed_while_saving
+from clusterdp.rehearse.drills.saves import is_last_save, killed_while_saving
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.not_landed import Missed, TooQuick
 from clusterdp.rehearse.observe.facts import Facts
@@ -71,3 +71,9 @@ def test_where_no_save_is_known_none_is_too_quick(tmp_path: Path) -> None:
     with pytest.raises(Missed) as missed:
         stopped_in_or_after_a_save(scene(tmp_path, {}, 60))
     assert not isinstance(missed.value, TooQuick)
+
+
+@pytest.mark.parametrize(("step", "is_last"), [(None, False), (20, False), (21, True), (24, True)])
+def test_last_save_follows_the_last_but_one_step_saved(step: int | None, is_last: bool) -> None:
+    made = SimpleNamespace(facts=Facts(saved_at=[8, 16, 20, 24]), live=SimpleNamespace(step=lambda: step))
+    assert is_last_save(cast(Scene, made)) is is_last

@@ -149,6 +149,9 @@ def _fill_in_a_save(scene: Scene, disk: Path) -> None:
     for _ in range(SAVES):
         caught = stopped_in_a_save(scene, lambda scene: _half_on(disk, scene))
         half = caught.half
+        if is_last_save(scene):  # without it even a program that goes on would end in another state
+            scene.thaw(caught.pids)
+            raise Missed("the last save was reached before the disk was full in one")
         inode = half.path.stat().st_ino
         _fill(filler)
         scene.thaw(caught.pids)
@@ -164,6 +167,12 @@ def _fill_in_a_save(scene: Scene, disk: Path) -> None:
             scene.hit(f"the disk was full when {path} {half.words}: {rest}", attempt=caught.attempt, file=path)
             return
     raise Missed(f"{counted(SAVES, 'save')} had all their bytes already when the disk was full")
+
+
+def is_last_save(scene: Scene) -> bool:
+    """By the steps at which the undisturbed run has saved."""
+    saved = sorted(scene.facts.saved_at)
+    return len(saved) > 1 and (scene.live.step() or 0) > saved[-2]
 
 
 def _half_on(disk: Path, scene: Scene) -> Half | None:
