@@ -173,6 +173,10 @@ def _ask_sbatch(subject: Subject, cluster: ClusterFacts) -> tuple[list[Finding],
         what = f"sbatch --test-only says: {said}"
         why = "memory of all CPUs is added up there; sbatch may accept the job, because it shares out no memory here"
         return [Finding("warning", subject.memory_key, what, why, "Submit it, or ask for less.")], []
+    if answer.may_wait and "," in (subject.config.resources.partition or ""):
+        what = f"sbatch --test-only says: {said}"
+        why = "one of the partitions may fit all the same: sbatch goes on to the next, and --test-only may not"
+        return [Finding("warning", "resources.partition", what, why, "Submit it, or name one partition.")], []
     if subject.config.resources.reservation and NOT_BEGUN in said:
         what = f"sbatch --test-only says: {said}"
         why = "the reservation has not begun, or has no nodes: the job waits for it"

@@ -125,6 +125,15 @@ def test_memory_per_cpu_refused_by_test_only_is_a_warning_under_cr_core(
     assert [each.level for each in checked.findings if "test-only" in each.what] == [level]
 
 
+@pytest.mark.parametrize(("partition", "level"), [("main,low", "warning"), ("main", "error")])
+def test_nodes_refused_by_test_only_are_a_warning_with_several_partitions(
+    partition: str, level: str, slurm: dict[str, str]
+) -> None:
+    slurm["refused"] = CONFIG_UNAVAILABLE
+    checked = check(read({"command": "true", "resources": {"partition": partition}}), Path("cfg.yaml"))
+    assert [each.level for each in checked.findings if "test-only" in each.what] == [level]
+
+
 @pytest.mark.parametrize(("reservation", "level"), [("course", "warning"), (None, "error")])
 def test_a_reservation_of_a_later_time_is_waited_for(
     reservation: str | None, level: str, slurm: dict[str, str]

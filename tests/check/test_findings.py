@@ -365,6 +365,15 @@ def test_each_partition_must_take_the_job_where_part_limits_are_all(
     )
 
 
+@pytest.mark.parametrize(("limits", "refused"), [("ALL", True), ("ANY", True), ("NO", False)])
+def test_qos_of_a_partition_without_accounting_counts_by_part_limits(
+    limits: str, refused: bool, tmp_path: Path
+) -> None:
+    of = cluster({**NO_ACCOUNTING, "EnforcePartLimits": limits})
+    said = found(tmp_path, {"resources": {"partition": "main", "qos": "vip"}}, of)
+    assert any("AllowQos" in each.what for each in said) is refused
+
+
 @pytest.mark.parametrize("setting", ["MaxJobs", "GrpJobs", "MaxJobsPU", "MaxJobsPA"])
 def test_an_account_or_qos_of_no_job_is_an_error(setting: str, tmp_path: Path) -> None:
     def errors(most: str) -> list[Finding]:
