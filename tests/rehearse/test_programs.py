@@ -52,6 +52,7 @@ def rehearse(folder: Path, edits: Sequence[tuple[str, str]], config: Mapping[str
     (project / "run.sh").write_text(f"{sys.executable} train.py\necho ended\n")
     given = {"resources": {"nodes": 1, "tasks_per_node": 2}, **config}
     given["rehearse"] = {"grace_s": 5, **config.get("rehearse", {})}
+    given["launch"] = {"env": {"ELSEWHERE": str(elsewhere)}, **config.get("launch", {})}  # shared by all nodes
     if "script" not in config:
         given["command"] = [sys.executable, "train.py"]
     (project / "job.yaml").write_text(json.dumps(given))

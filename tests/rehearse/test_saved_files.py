@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from clusterdp.rehearse.drills.saved_files import by_save, bytes_left, is_committed
+from clusterdp.rehearse.drills.saved_files import by_save, bytes_left, is_committed, size_of
 
 
 def _made(path: Path, at: int = 100) -> Path:
@@ -93,3 +93,9 @@ def test_bytes_left_of_a_deleted_file_are_none(tmp_path: Path) -> None:
     inode = path.stat().st_ino
     path.unlink()
     assert bytes_left(tmp_path, inode) == 0
+
+
+def test_vanished_file_is_empty_and_oldest(folder: Path) -> None:
+    assert size_of(folder / "gone.tmp") == 0
+    made = _made(folder / "step_1.pt")
+    assert by_save([made, folder / "gone.tmp"], 1.0) == [[folder / "gone.tmp"], [made]]

@@ -24,6 +24,13 @@ def by_save(paths: Iterable[Path], apart_s: float) -> list[list[Path]]:
     return saves
 
 
+def size_of(path: Path) -> int:
+    """In bytes; 0 if the file is gone."""
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0
+
+
 def is_committed(path: Path) -> bool:
     """Whether something was done after the last byte of a file was written, in its folder or in the one above: a
     rename or a link of it, a symbolic link, a pointer file. A cut of the file is then not what a kill leaves.
@@ -63,4 +70,6 @@ def _statuses(folder: Path) -> Iterator[os.stat_result]:
 
 
 def _written_at(path: Path) -> float:
-    return path.stat().st_mtime
+    with suppress(FileNotFoundError):  # a temporary file that has just got its name
+        return path.stat().st_mtime
+    return 0.0

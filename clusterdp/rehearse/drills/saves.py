@@ -20,7 +20,7 @@ from clusterdp.rehearse.drills.half_save import (
     stopped_in_or_after_a_save,
 )
 from clusterdp.rehearse.drills.losses import CRASHES
-from clusterdp.rehearse.drills.saved_files import by_save, bytes_left, is_committed
+from clusterdp.rehearse.drills.saved_files import by_save, bytes_left, is_committed, size_of
 from clusterdp.rehearse.drills.scene import Scene
 from clusterdp.rehearse.not_landed import Inapplicable, Missed
 from clusterdp.rehearse.observe import processes
@@ -111,7 +111,7 @@ def _checkpoints_of(scene: Scene) -> list[list[Path]]:
         for name in names:
             path = Path(base, name)
             series = series_of(str(path.relative_to(scene.run.code)))
-            if is_checkpoint(name) and series in made and path.stat().st_size:
+            if is_checkpoint(name) and series in made and size_of(path):
                 groups.setdefault(series, []).append(path)
     apart_s = max(ONE_SAVE_S, scene.facts.save_every_s / 2)
     return max((by_save(paths, apart_s) for paths in groups.values()), key=len, default=[])
