@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from clusterdp.check.cluster_facts import ClusterFacts
-from clusterdp.check.finding import Finding
+from clusterdp.check.finding import Finding, Level
 from clusterdp.check.subject import Subject
 from clusterdp.wording import did_you_mean
 
@@ -66,8 +66,9 @@ def _of_account(cluster: ClusterFacts, account: str, name: str, limits: Mapping[
 def _of_qos(cluster: ClusterFacts, qos: str, name: str, limits: Mapping[str, str]) -> Iterator[Finding]:
     key, allowed, denied = "resources.qos", limits.get("AllowQos", "ALL"), limits.get("DenyQos", "")
     if allowed not in ALL and not cluster.has_accounting:
-        if cluster.settings.get("EnforcePartLimits") != "NO":  # 22.05 starts the job then
-            yield Finding("error", "resources.partition", f"{name} has AllowQos={allowed}", UNKNOWN, "Name another.")
+        # 22.05 starts the job under NO on some sites, and on others it waits for ever.
+        level: Level = "warning" if cluster.settings.get("EnforcePartLimits") == "NO" else "error"
+        yield Finding(level, "resources.partition", f"{name} has AllowQos={allowed}", UNKNOWN, "Name another.")
     elif qos and allowed not in ALL and qos not in allowed.split(","):
         yield Finding("error", key, f"{qos} may not use {name}: AllowQos={allowed}", REFUSED, NAMED)
     elif qos and allowed in ALL and qos in denied.split(",") and cluster.has_accounting:

@@ -365,13 +365,11 @@ def test_each_partition_must_take_the_job_where_part_limits_are_all(
     )
 
 
-@pytest.mark.parametrize(("limits", "refused"), [("ALL", True), ("ANY", True), ("NO", False)])
-def test_qos_of_a_partition_without_accounting_counts_by_part_limits(
-    limits: str, refused: bool, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("limits", "level"), [("ALL", "error"), ("ANY", "error"), ("NO", "warning")])
+def test_qos_of_a_partition_without_accounting_counts_by_part_limits(limits: str, level: str, tmp_path: Path) -> None:
     of = cluster({**NO_ACCOUNTING, "EnforcePartLimits": limits})
     said = found(tmp_path, {"resources": {"partition": "main", "qos": "vip"}}, of)
-    assert any("AllowQos" in each.what for each in said) is refused
+    assert [each.level for each in said if "AllowQos" in each.what] == [level]
 
 
 @pytest.mark.parametrize("setting", ["MaxJobs", "GrpJobs", "MaxJobsPU", "MaxJobsPA"])

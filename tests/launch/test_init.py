@@ -11,6 +11,7 @@ import yaml
 from clusterdp import config
 from clusterdp.errors import RunError
 from clusterdp.launch.init import plan, write
+from clusterdp.slurm.accounting import ASSOCIATION_FIELDS
 
 SINFO = """\
 cpu*|up|idle|20|64|256000|(null)|(null)|1-00:00:00|1-infinite
@@ -23,6 +24,8 @@ PartitionName=cpu PreemptMode=OFF GraceTime=0
 PartitionName=gpu PreemptMode=REQUEUE GraceTime=120
 """
 
+NO_LIMITS = "|" * (len(ASSOCIATION_FIELDS) - 3)
+
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -33,7 +36,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "sbatch": "",
         "sinfo": SINFO,
         "scontrol": PARTITIONS,
-        "sacctmgr": "vision||normal,high||||||\nnlp||normal||||||\n",
+        "sacctmgr": f"vision||normal,high{NO_LIMITS}\nnlp||normal{NO_LIMITS}\n",
     }.items():
         (folder / f"{name}.txt").write_text(text)
         (folder / name).write_text(f'#!/bin/sh\ncat "{folder}/{name}.txt"\n')
@@ -83,7 +86,7 @@ def test_nothing_is_overwritten(slurm: Path, tmp_path: Path) -> None:
 
 def test_the_only_account_and_a_short_limit_are_written(slurm: Path, tmp_path: Path) -> None:
     (slurm / "sinfo.txt").write_text("short*|up|idle|2|8|16000|(null)|(null)|30:00|1-infinite\n")
-    (slurm / "sacctmgr.txt").write_text("vision||normal||||||\n")
+    (slurm / "sacctmgr.txt").write_text(f"vision||normal{NO_LIMITS}\n")
     write(plan(Path()))
     resources = config.load("train.yaml").resources
     assert (resources.partition, resources.account, resources.time) == ("short", "vision", "30:00")
