@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def add_to(sub: CliParser) -> None:
     sub.add_argument("--only", action="append", default=[], metavar="DRILL", help="this one; may be given again")
     sub.add_argument("--list", action="store_true", help="print the drills")
-    sub.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn: which rank, which byte")
+    sub.add_argument("--seed", type=int, default=0, metavar="N", help="of what is drawn: rank, byte, moment")
     sub.add_argument("--jobs", type=int, metavar="N", help="drills at a time; default: as many as there are cores for")
     about = "slurm: a real one, with the faults that you may cause there; default: a fake one, here"
     sub.add_argument("--cluster", choices=("local", "slurm"), default="local", help=about)
