@@ -164,25 +164,31 @@ def _ask_sbatch(subject: Subject, cluster: ClusterFacts) -> tuple[list[Finding],
     said = re.sub(r"(sbatch: (error: )?|allocation failure: )", "", answer.said)
     if answer.accepted:
         return [], [f"sbatch --test-only guesses: {said}"]
-    if answer.may_wait and (away := states_away(subject, cluster)):
-        what = f"sbatch --test-only says: {said}"
-        why = f"the nodes that are {away} now are left out there, and the job waits for them, or is refused"
-        return [Finding("warning", "resources", what, why, "Try again when they are back.")], []
-    if answer.may_wait and not cluster.counts_memory and subject.memory_mb > subject.memory_of_unit_mb:
-        # 22.05 refuses 8 x 3G on a node of 16G there, and starts the job.
-        what = f"sbatch --test-only says: {said}"
-        why = "memory of all CPUs is added up there; sbatch may accept the job, because it shares out no memory here"
-        return [Finding("warning", subject.memory_key, what, why, "Submit it, or ask for less.")], []
-    if answer.may_wait and "," in (subject.config.resources.partition or ""):
-        what = f"sbatch --test-only says: {said}"
-        why = "one of the partitions may fit all the same: sbatch goes on to the next, and --test-only may not"
-        return [Finding("warning", "resources.partition", what, why, "Submit it, or name one partition.")], []
-    if subject.config.resources.reservation and NOT_BEGUN in said:
-        what = f"sbatch --test-only says: {said}"
-        why = "the reservation has not begun, or has no nodes: the job waits for it"
-        return [Finding("warning", "resources.reservation", what, why, "Look at scontrol show reservation.")], []
+    if doubt := _doubt(subject, cluster, answer, said):
+        key, why, remedy = doubt
+        return [Finding("warning", key, f"sbatch --test-only says: {said}", why, remedy)], []
     what = f"sbatch --test-only refuses it: {said}"
     return [Finding("error", "resources", what, "sbatch refuses the job as well", "Change what it names.")], []
+
+
+def _doubt(
+    subject: Subject, cluster: ClusterFacts, answer: commands.SbatchAnswer, said: str
+) -> tuple[str, str, str] | None:
+    """(key, why, remedy), if sbatch may accept what --test-only refuses."""
+    if answer.may_wait and (away := states_away(subject, cluster)):
+        why = f"the nodes that are {away} now are left out there, and the job waits for them, or is refused"
+        return "resources", why, "Try again when they are back."
+    if answer.may_wait and not cluster.counts_memory and subject.memory_mb > subject.memory_of_unit_mb:
+        # 22.05 refuses 8 x 3G on a node of 16G there, and starts the job.
+        why = "memory of all CPUs is added up there; sbatch may accept the job, because it shares out no memory here"
+        return subject.memory_key, why, "Submit it, or ask for less."
+    if answer.may_wait and "," in (subject.config.resources.partition or ""):
+        why = "one of the partitions may fit all the same: sbatch goes on to the next, and --test-only may not"
+        return "resources.partition", why, "Submit it, or name one partition."
+    if subject.config.resources.reservation and NOT_BEGUN in said:
+        why = "the reservation has not begun, or has no nodes: the job waits for it"
+        return "resources.reservation", why, "Look at scontrol show reservation."
+    return None
 
 
 def _in_order(found: Sequence[Finding], sources: Mapping[str, str]) -> list[Finding]:

@@ -115,7 +115,7 @@ def test_refusals_of_sbatch_are_errors_unless_nodes_are_away(
 
 
 @pytest.mark.parametrize(("parameters", "level"), [("CR_Core", "warning"), ("CR_Core_Memory", "error")])
-def test_memory_per_cpu_refused_by_test_only_is_a_warning_under_cr_core(
+def test_refused_memory_is_an_error_only_under_cr_core_memory(
     parameters: str, level: str, slurm: dict[str, str]
 ) -> None:
     slurm["refused"] = CONFIG_UNAVAILABLE

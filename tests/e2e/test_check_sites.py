@@ -6,11 +6,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import sysconfig
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,12 +16,11 @@ import pytest
 
 from tests.e2e.check_sites import ACCOUNTED, BASE, COMMON, PART_LIMITS, QUICK, SITES
 from tests.e2e.cluster import Cluster
+from tests.e2e.ordinary_user import AS_NOBODY, open_to_all, own_folder, own_python, own_variables
 from tests.slurm import packages
-from tests.slurm.testbed import ROOT, RealSlurm
+from tests.slurm.testbed import RealSlurm
 from tests.waiting import wait_for
 
-NOBODY = 65534
-AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env")
 # Reasons that pass: a node comes back, a partition goes up, a time is reached, an administrator releases.
 PASSES = ("ReqNodeNotAvail", "PartitionDown", "Reservation", "BeginTime", "JobHeldUser")
 PART_OF = "corecnt=1 starttime=now duration=600 flags=ignore_jobs,overlap"
@@ -41,11 +37,9 @@ NODES = (  # a new configuration undoes them
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Of an ordinary user, who may not look into the folders of pytest."""
-    made = Path(tempfile.mkdtemp(prefix="clusterdp-check-"))
-    os.chown(made, NOBODY, NOBODY)
-    yield made
-    shutil.rmtree(made)
+    """A folder of an ordinary user."""
+    with own_folder() as made:
+        yield made
 
 
 @pytest.mark.slurm
@@ -78,11 +72,6 @@ def test_errors_of_check_agree_with_everyday_answers_of_slurm(cluster: Cluster, 
     assert not [*filter(None, map(disagreement, judged))], summary(judged)
 
 
-def open_to_all(slurm: RealSlurm) -> None:
-    slurm.folder.chmod(0o755)
-    (slurm.folder / "slurm.conf").chmod(0o644)
-
-
 def enforce(slurm: RealSlurm, part_limits: str) -> None:
     conf = slurm.folder / "slurm.conf"
     conf.write_text(re.sub("^EnforcePartLimits=.*", f"EnforcePartLimits={part_limits}", conf.read_text(), flags=re.M))
@@ -109,23 +98,13 @@ def judge(
     environ: Mapping[str, str], configs: Sequence[Mapping[str, Any]], folder: Path, user: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """In the order of the configs. user: the words before a command that make it another user's."""
-    own = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"), str(folder))
-    path = os.pathsep.join((str(ROOT), sysconfig.get_path("purelib")))
-    environ = {**environ, **own, "PYTHONPATH": path}
-    words = [*user, python_of(user, environ, folder) if user else sys.executable, "-m", "tests.e2e.judge_configs"]
+    environ = {**environ, **own_variables(folder)}
+    python = own_python("clusterdp.check, pytest", folder, environ) if user else sys.executable
+    words = [*user, python, "-m", "tests.e2e.judge_configs"]
     given = "".join(f"{json.dumps(each)}\n" for each in configs)
     done = subprocess.run(words, cwd=folder, env=environ, input=given, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def python_of(user: Sequence[str], environ: Mapping[str, str], folder: Path) -> str:
-    """An interpreter that this user may run; skips the test if there is none."""
-    for python in (sys.executable, f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"):
-        words = [*user, python, "-c", "import clusterdp.check, pytest"]
-        if subprocess.run(words, cwd=folder, env=dict(environ), capture_output=True).returncode == 0:
-            return python
-    pytest.skip("an ordinary user may run no Python here that has what clusterdp needs")
 
 
 def disagreement(judged: Mapping[str, Any]) -> str:

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-import sysconfig
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,14 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.cluster import Cluster
+from tests.e2e.ordinary_user import AS_NOBODY, open_to_all, own_folder, own_python, own_variables
 from tests.e2e.run import Run, clusterdp, submit
-from tests.slurm.testbed import ROOT, RealSlurm
+from tests.slurm.testbed import RealSlurm
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.timeout(300)]  # on 24.11 by test_release.py
-NOBODY = 65534
-# What setpriv starts is itself found with root's rights. What env starts is not.
-AS_NOBODY = ("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "env")
 CONFIG = """\
 entry: clusterdp.recipes.digits:main
 params: {epochs: 1, step_delay_s: 0.05}
@@ -34,27 +26,17 @@ snapshot: {enabled: false}
 
 @pytest.fixture
 def home() -> Iterator[Path]:
-    """Theirs: nobody but root may look into the folders of pytest."""
-    folder = Path(tempfile.mkdtemp(prefix="clusterdp-user-"))
-    os.chown(folder, NOBODY, NOBODY)
-    yield folder
-    shutil.rmtree(folder)
+    with own_folder() as folder:
+        yield folder
 
 
 @pytest.fixture
 def theirs(real_slurm: RealSlurm, real_cluster: Cluster, home: Path) -> Cluster:
     """The real cluster, as it is for an ordinary user."""
-    real_slurm.folder.chmod(0o755)
-    (real_slurm.folder / "slurm.conf").chmod(0o644)
-    packages = os.pathsep.join((str(ROOT), sysconfig.get_path("purelib")))
-    own = dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"), str(home))
-    variables = {**real_cluster.variables, **own, "PYTHONPATH": packages}
-    for python in (sys.executable, f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"):
-        cluster = replace(real_cluster, variables=variables, user=AS_NOBODY, python=python)
-        words = [*AS_NOBODY, python, "-c", "import clusterdp.train, torch"]
-        if subprocess.run(words, cwd=home, env=cluster.environ(), capture_output=True).returncode == 0:
-            return cluster
-    pytest.skip("an ordinary user may run no Python here that has what clusterdp needs")
+    open_to_all(real_slurm)
+    variables = {**real_cluster.variables, **own_variables(home)}
+    cluster = replace(real_cluster, variables=variables, user=AS_NOBODY)
+    return replace(cluster, python=own_python("clusterdp.train, torch", home, cluster.environ()))
 
 
 def says(run: Run, *words: str) -> str:

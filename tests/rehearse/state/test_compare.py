@@ -130,7 +130,7 @@ def test_within_the_spread_of_two_runs_is_no_difference_and_beyond_it_is(state: 
     assert one(compare(a, state(counted), spread)).key == "steps", "what was equal stays exact"
 
 
-def test_momentum_lost_in_noise_differs_from_a_third_run_by_the_spread_of_five(state: States) -> None:
+def test_lost_momentum_exceeds_the_bound_of_five_noisy_runs(state: States) -> None:
     undisturbed = [state(drawn(seed, noise)) for seed, noise in enumerate((1e-6, 1e-7, 1e-6, 8e-6, 5e-6))]
     first, third, lost = undisturbed[0], state(drawn(7, 7e-6)), state(drawn(8, 1e-4))
     assert compare(first, third, spread_of(*undisturbed[:2])), "the spread of two was a small one"
